@@ -1,0 +1,20 @@
+// The element types that the native core stores. The list and its order are part of the engine format only by name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace ingot {
+
+enum class DType : std::uint8_t { float32, bfloat16, float16, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, boolean };
+
+constexpr int kDTypeCount = 13;
+
+std::size_t size_of(DType dtype) noexcept;
+std::string_view name_of(DType dtype) noexcept;                 // "float32", …, "bool"
+bool dtype_from_name(std::string_view name, DType* out) noexcept;
+
+constexpr bool is_float(DType d) noexcept { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16 || d == DType::float64; }
+
+}  // namespace ingot

@@ -1,0 +1,106 @@
+// What a kernel is: the one interface between the executor and every kernel family.
+//
+// A family has two halves. The *host half* (this interface; compiled once, plain C++) checks parameters and shapes and
+// splits the work. The *level half* (kernels/level/*.cpp; compiled once per instruction-set level with that level's flags,
+// inside namespace ingot::INGOT_LEVEL, free functions on raw pointers and no standard-library templates, so that no wide
+// instruction can leak into a lower level through a shared inline function) does the arithmetic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "dtype.h"
+
+namespace ingot {
+
+constexpr int kMaxRank = 8;
+
+/// Instruction-set levels, lowest first. A family may leave levels out: the next lower one that it has is used.
+enum class Level : std::uint8_t { portable, avx2, avx512, avx512_bf16, amx };
+
+/// A typed, strided window on memory. Strides count elements. Never owns.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  int rank = 0;
+  std::int64_t shape[kMaxRank] = {};
+  std::int64_t stride[kMaxRank] = {};
+
+  std::int64_t elements() const noexcept;    // product of shape; checked by the planner not to overflow
+  bool contiguous() const noexcept;          // row-major without gaps (size-1 dims may have any stride)
+  template <class T>
+  T* as() const noexcept {
+    return static_cast<T*>(data);
+  }
+};
+
+/// What is known of an operand when the program is loaded: a dynamic dim is -1.
+struct OperandType {
+  DType dtype = DType::float32;
+  int rank = 0;
+  std::int64_t shape[kMaxRank] = {};
+  bool constant = false;  // a weight: its data is there when plan() is called
+  bool state = false;     // a kv_cache, shape [blocks, 2, kv_heads, block_size * head_dim]; written in place though listed in `in`
+};
+
+/// A kernel cannot do what it is asked; the message says which parameter or operand, its value, and the rule.
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Working memory that a call needs beside its operands, in bytes (the executor aligns both to 64).
+struct Scratch {
+  std::size_t shared = 0;
+  std::size_t per_thread = 0;
+};
+
+/// One thread's view of the parallel region in which a call runs.
+class Worker {
+ public:
+  int index = 0;
+  int count = 1;
+  std::byte* shared = nullptr;  // Scratch::shared bytes, the same for all workers
+  std::byte* local = nullptr;   // Scratch::per_thread bytes of this worker
+  /// All workers of the region meet. Every worker of a call must reach it the same number of times.
+  void barrier() const;
+  /// Reports a fault that only values show (an index out of range). The first message wins; the run ends in a typed
+  /// error after this call. The kernel must still leave memory intact and reach its barriers.
+  void fail(const char* what, std::int64_t value, std::int64_t limit) const;
+
+  void* region = nullptr;  // the executor's
+};
+
+/// One call of a Program, made once at load; immutable afterwards, so that sessions share it.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  /// Once per set of shapes: checks everything that run() relies on and throws Refused. Only constants have data here.
+  virtual Scratch plan(std::span<const TensorView> in, std::span<const TensorView> out, int threads) const = 0;
+  /// Called by every worker of the region; the executor puts a barrier behind it. Allocates nothing, throws nothing.
+  virtual void run(std::span<const TensorView> in, std::span<const TensorView> out, const Worker& worker) const = 0;
+};
+
+/// An entry of the kernel table.
+struct KernelInfo {
+  const char* name;
+  int version;
+  const char* doc;  // operands and parameters, one line
+  /// Validates parameters and operand types (throws Refused: unknown, missing or out-of-range parameters too).
+  std::unique_ptr<Kernel> (*make)(const nlohmann::json& params, std::span<const OperandType> in,
+                                  std::span<const OperandType> out, Level level);
+};
+
+// One per family file in kernels/; registry.cpp joins them.
+std::span<const KernelInfo> matmul_kernels();       // matmul_packed, matmul
+std::span<const KernelInfo> elementwise_kernels();  // elementwise
+std::span<const KernelInfo> norm_kernels();         // rms_norm, layer_norm, softmax
+std::span<const KernelInfo> reduce_kernels();       // reduce, argmax
+std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
+std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write, paged_attention
+
+}  // namespace ingot
