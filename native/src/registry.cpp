@@ -1,0 +1,63 @@
+// Joins the families' tables into one.
+#include "registry.h"
+
+namespace ingot {
+
+[[gnu::weak]] std::span<const KernelInfo> matmul_kernels();
+[[gnu::weak]] std::span<const KernelInfo> elementwise_kernels();
+[[gnu::weak]] std::span<const KernelInfo> norm_kernels();
+[[gnu::weak]] std::span<const KernelInfo> reduce_kernels();
+[[gnu::weak]] std::span<const KernelInfo> movement_kernels();
+[[gnu::weak]] std::span<const KernelInfo> attention_kernels();
+
+namespace {
+
+// The levels for which CMakeLists.txt compiles a family.
+#if INGOT_X86
+constexpr Level kCommonLevels[] = {Level::portable, Level::avx2, Level::avx512};
+constexpr Level kMatmulLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16, Level::amx};
+#else
+constexpr Level kCommonLevels[] = {Level::portable};
+constexpr Level kMatmulLevels[] = {Level::portable};
+#endif
+
+std::vector<KernelEntry> join() {
+  struct Family {
+    std::span<const KernelInfo> (*kernels)();
+    std::span<const Level> levels;
+  };
+  const Family families[] = {
+      {matmul_kernels, kMatmulLevels},   {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
+      {reduce_kernels, kCommonLevels},   {movement_kernels, kCommonLevels},    {attention_kernels, kCommonLevels},
+  };
+  std::vector<KernelEntry> table;
+  for (const Family& family : families) {
+    if (family.kernels == nullptr) continue;
+    for (const KernelInfo& info : family.kernels()) table.push_back({&info, family.levels});
+  }
+  return table;
+}
+
+}  // namespace
+
+const std::vector<KernelEntry>& kernel_table() {
+  static const std::vector<KernelEntry> table = join();
+  return table;
+}
+
+const KernelInfo* find_kernel(std::string_view name, std::int64_t version) {
+  for (const KernelEntry& entry : kernel_table()) {
+    if (name == entry.info->name && version == entry.info->version) return entry.info;
+  }
+  return nullptr;
+}
+
+std::string versions_of(std::string_view name) {
+  std::string versions;
+  for (const KernelEntry& entry : kernel_table()) {
+    if (name == entry.info->name) versions += (versions.empty() ? "" : ", ") + std::to_string(entry.info->version);
+  }
+  return versions;
+}
+
+}  // namespace ingot

@@ -1,0 +1,22 @@
+// Small questions about a TensorView.
+#include "kernel.h"
+
+namespace ingot {
+
+std::int64_t TensorView::elements() const noexcept {
+  std::int64_t count = 1;
+  for (int i = 0; i < rank; ++i) count *= shape[i];
+  return count;
+}
+
+bool TensorView::contiguous() const noexcept {
+  std::int64_t expected = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    if (shape[i] == 0) return true;
+    if (shape[i] != 1 && stride[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+}  // namespace ingot
