@@ -1,0 +1,146 @@
+// Transcendental functions on Vec, the same formulas at every level. Included by simd.h only, inside ingot::INGOT_LEVEL.
+// Greatest error against float64 over a 1-in-37 sweep of all float32 values, in ulp of the result (the same within 0.1 at each
+// level): exp 1.00, log 0.80, tanh 1.31, sigmoid 2.31, erf 1.15, sin and cos 1.56; silu 2.4 while its result is above 1e-36.
+// Polynomials: exp, log, tanh, sin, cos after Cephes (S. Moshier); erf after N. Juffa.
+
+// e^x. The argument is clamped where the result is infinite or zero anyway (NaN, as second operand, passes).
+INGOT_INLINE Vec exp(Vec x) {
+  const Vec t = min(broadcast(89.0f), max(broadcast(-104.0f), x));
+  const Vec n = round_even(t * broadcast(1.44269504088896341f));
+  Vec r = fnma(n, broadcast(0.693359375f), t);  // 9 bits: n times it is exact
+  r = fnma(n, broadcast(-2.12194440e-4f), r);
+  Vec p = broadcast(1.9875691500e-4f);
+  p = fma(p, r, broadcast(1.3981999507e-3f));
+  p = fma(p, r, broadcast(8.3334519073e-3f));
+  p = fma(p, r, broadcast(4.1665795894e-2f));
+  p = fma(p, r, broadcast(1.6666665459e-1f));
+  p = fma(p, r, broadcast(5.0000001201e-1f));
+  return ldexp_rounded(fma(p, r * r, r) + broadcast(1.0f), n);
+}
+
+INGOT_INLINE Vec log(Vec x) {
+  const Mask tiny = x < broadcast(0x1p-126f);
+  const Vec scaled = select(tiny, x * broadcast(0x1p23f), x);
+  const Ints word = bits(scaled);
+  Vec e = to_float(shift_right<23>(word) - broadcast_int(126)) - select(tiny, broadcast(23.0f), zero());
+  Vec m = from_bits((word & broadcast_int(0x7fffff)) | broadcast_int(0x3f000000));  // in [0.5, 1)
+  const Mask low = m < broadcast(0.707106781186547524f);
+  e = e - select(low, broadcast(1.0f), zero());
+  m = (m - broadcast(1.0f)) + select(low, m, zero());
+  const Vec z = m * m;
+  Vec p = broadcast(7.0376836292e-2f);
+  p = fma(p, m, broadcast(-1.1514610310e-1f));
+  p = fma(p, m, broadcast(1.1676998740e-1f));
+  p = fma(p, m, broadcast(-1.2420140846e-1f));
+  p = fma(p, m, broadcast(1.4249322787e-1f));
+  p = fma(p, m, broadcast(-1.6668057665e-1f));
+  p = fma(p, m, broadcast(2.0000714765e-1f));
+  p = fma(p, m, broadcast(-2.4999993993e-1f));
+  p = fma(p, m, broadcast(3.3333331174e-1f));
+  Vec y = fma(e, broadcast(-2.12194440e-4f), m * z * p);
+  y = fnma(broadcast(0.5f), z, y);
+  Vec r = fma(e, broadcast(0.693359375f), m + y);
+  const Vec infinity = broadcast(__builtin_inff());
+  r = select(infinity <= x, infinity, r);
+  r = select(x == zero(), negate(infinity), r);
+  r = select(x < zero(), broadcast(__builtin_nanf("")), r);
+  return select(is_nan(x), x, r);
+}
+
+INGOT_INLINE Vec tanh(Vec x) {
+  const Vec size = abs(x);
+  const Vec z = x * x;
+  Vec p = broadcast(-5.70498872745e-3f);
+  p = fma(p, z, broadcast(2.06390887954e-2f));
+  p = fma(p, z, broadcast(-5.37397155531e-2f));
+  p = fma(p, z, broadcast(1.33314422036e-1f));
+  p = fma(p, z, broadcast(-3.33332819422e-1f));
+  const Vec near = fma(p * z, x, x);
+  const Vec far = broadcast(1.0f) - broadcast(2.0f) / (exp(size + size) + broadcast(1.0f));
+  return select(size < broadcast(0.625f), near, copysign(far, x));
+}
+
+// 1 / (1 + e^-x) without overflow: e^-|x| over (1 + e^-|x|) for negative x keeps the denormal results.
+INGOT_INLINE Vec sigmoid(Vec x) {
+  const Vec e = exp(from_bits(bits(x) | broadcast_int(INT32_MIN)));
+  const Vec one = broadcast(1.0f);
+  return select(x < zero(), e, one) / (one + e);
+}
+
+INGOT_INLINE Vec silu(Vec x) {
+  const Vec r = x * sigmoid(x);
+  return select(x == broadcast(-__builtin_inff()), broadcast(-0.0f), r);
+}
+
+INGOT_INLINE Vec erf(Vec x) {
+  const Vec t = abs(x);
+  const Vec s = x * x;
+  Vec p = fma(broadcast(-1.72853470e-5f), t, broadcast(3.83197126e-4f));
+  const Vec u = fma(broadcast(-3.88396438e-3f), t, broadcast(2.42546219e-2f));
+  p = fma(p, s, u);
+  p = fma(p, t, broadcast(-1.06777877e-1f));
+  p = fma(p, t, broadcast(-6.34846687e-1f));
+  p = fma(p, t, broadcast(-1.28717512e-1f));
+  p = fma(p, t, negate(t));
+  const Vec far = select(broadcast(4.0f) < t, broadcast(1.0f), broadcast(1.0f) - exp(p));
+  Vec q = broadcast(-5.96761703e-4f);
+  q = fma(q, s, broadcast(4.99119423e-3f));
+  q = fma(q, s, broadcast(-2.67681349e-2f));
+  q = fma(q, s, broadcast(1.12819925e-1f));
+  q = fma(q, s, broadcast(-3.76125336e-1f));
+  q = fma(q, s, broadcast(1.28379166e-1f));
+  const Vec near = fma(q, x, x);
+  return select(broadcast(0.927734375f) < t, copysign(far, x), near);
+}
+
+// The remainder of x by pi/2 and the quadrant, in float64, good to |x| = 2^20. Lanes beyond take the C library's way.
+INGOT_INLINE Vec quarter_turns(Vec x, std::int32_t* quadrant) {
+  float lanes[16];
+  store(lanes, x);
+  for (int i = 0; i < 16; ++i) {
+    const double v = lanes[i];
+    const double shifted = v * 0.63661977236758134308 + 6755399441055744.0;  // 1.5 * 2^52: the whole part in the low bits
+    const double n = shifted - 6755399441055744.0;
+    quadrant[i] = (std::int32_t)__builtin_bit_cast(std::int64_t, shifted);
+    lanes[i] = (float)((v - n * 1.57079632673412561417e+00) - n * 6.07710050650619224932e-11);  // 33 bits, and the rest
+  }
+  return load(lanes);
+}
+
+INGOT_INLINE Vec sin_shifted(Vec x, std::int32_t shift) {
+  std::int32_t quadrant[16];
+  const Vec r = quarter_turns(x, quadrant);
+  const Vec z = r * r;
+  Vec s = fma(broadcast(-1.9515295891e-4f), z, broadcast(8.3321608736e-3f));
+  s = fma(s, z, broadcast(-1.6666654611e-1f));
+  s = fma(s * z, r, r);
+  Vec c = fma(broadcast(2.443315711809948e-5f), z, broadcast(-1.388731625493765e-3f));
+  c = fma(c, z, broadcast(4.166664568298827e-2f));
+  c = fma(c * z, z, fnma(broadcast(0.5f), z, broadcast(1.0f)));
+  Ints q;
+  __builtin_memcpy(&q, quadrant, 64);
+  q = q + broadcast_int(shift);
+  const Mask odd = zero() < to_float(q & broadcast_int(1));
+  const Vec value = select(odd, c, s);
+  return from_bits(bits(value) + shift_left<30>(q & broadcast_int(2)));  // quadrants 2 and 3 change the sign bit
+}
+
+INGOT_INLINE Vec sin(Vec x) {
+  const Vec r = sin_shifted(x, 0);
+  const Mask usual = abs(x) <= broadcast(1048576.0f);
+  if (!any(select(usual, zero(), broadcast(1.0f)) == broadcast(1.0f))) return r;
+  float lanes[16];
+  store(lanes, x);
+  for (int i = 0; i < 16; ++i) lanes[i] = __builtin_sinf(lanes[i]);
+  return select(usual, r, load(lanes));
+}
+
+INGOT_INLINE Vec cos(Vec x) {
+  const Vec r = sin_shifted(x, 1);
+  const Mask usual = abs(x) <= broadcast(1048576.0f);
+  if (!any(select(usual, zero(), broadcast(1.0f)) == broadcast(1.0f))) return r;
+  float lanes[16];
+  store(lanes, x);
+  for (int i = 0; i < 16; ++i) lanes[i] = __builtin_cosf(lanes[i]);
+  return select(usual, r, load(lanes));
+}
