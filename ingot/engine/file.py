@@ -1,0 +1,373 @@
+"""The engine file: one safetensors file whose metadata holds our header. Writer and Python reader.
+
+    u64 little-endian n | header, n bytes, space padded so that 8 + n is a multiple of 4096 | tensor data
+
+The header begins byte for byte with {"__metadata__":{"ingot.sha256":"<64 hex>","ingot":"<our JSON as a string>"}, and then
+lists the tensors in the order of their data. The digest is that of the header with its own 64 digits replaced by zeros. Tensors
+start at multiples of 64; since safetensors knows no gaps, padding tensors `~pad.K` fill them. The file ends with its last
+tensor. Weights carry a digest per MiB in our JSON, checked by `verify` and not by every load.
+
+The reader trusts nothing: every fault is an EngineFileError that says which rule was broken. Engines that run are read by the
+native core, by the same rules; this reader serves inspection, verification and rebuilding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dtypes, strict_json
+from ingot.dtypes import DType
+from ingot.errors import EngineFileError, EngineVersionError, FileError
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = 1
+MAX_HEADER = 64 << 20
+PAGE = 4096
+ALIGN = 64
+CHUNK = 1 << 20  # bytes that one digest covers
+MAX_NAME = 1024
+MAX_RANK = 8
+PAD = "~pad."
+
+_HEAD = b'{"__metadata__":{"ingot.sha256":"'
+_MIDDLE = b'","ingot":"'
+_DIGEST = slice(len(_HEAD), len(_HEAD) + 64)
+_STORED = tuple(d for d in dtypes.ALL if d.safetensors in ("F32 BF16 F16 F64 I8 I16 I32 I64 U8 U16 U32 U64 BOOL").split())
+_BY_CODE: dict[str, DType] = {d.safetensors: d for d in _STORED if d.safetensors is not None}
+_KEYS = {"format", "producer", "kind", "config", "networks", "weights", "programs", "files"}
+
+
+class TensorInfo(NamedTuple):
+    """Where one tensor lies; `begin` and `end` count from the start of the file."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+def digests(array: Array) -> list[str]:
+    """The first 32 hex digits of the SHA-256 of every MiB of an array's bytes."""
+    data = as_bytes(array)
+    chunks = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)]
+    if len(chunks) < 4:
+        return [_digest(c) for c in chunks]
+    with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(_digest, chunks))
+
+
+def _digest(data: memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def as_bytes(array: Array) -> memoryview:
+    """The bytes of a contiguous array, without a copy."""
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[bytes, list[Array]]:
+    """The file's first bytes (length and header) and the arrays that follow them without gaps, padding included."""
+    entries: list[str] = []
+    pieces: list[Array] = []
+    at = pads = 0
+
+    def place(name: str, code: str, array: Array) -> None:
+        nonlocal at
+        shape = ",".join(map(str, array.shape))
+        entries.append(
+            f'{json.dumps(name, ensure_ascii=False)}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{at},{at + array.nbytes}]}}'
+        )
+        pieces.append(array)
+        at += array.nbytes
+
+    for name, array in tensors.items():
+        if at % ALIGN:
+            place(f"{PAD}{pads}", "U8", np.zeros(ALIGN - at % ALIGN, np.uint8))
+            pads += 1
+        dtype = dtypes.get(array.dtype)
+        if dtype.safetensors not in _BY_CODE:
+            raise FileError(f"tensor {name}: {dtype.name} cannot be stored in an engine file")
+        if fault := _name_fault(name) or _shape_fault(list(array.shape)):
+            raise FileError(f"tensor {name[:80]!r} cannot be stored: {fault}")
+        place(name, dtype.safetensors or "", np.ascontiguousarray(array))
+    ours = json.dumps(canonical_json(header), ensure_ascii=False)[1:-1].encode()
+    body = b'"},' + ",".join(entries).encode() + b"}" if entries else b'"}}'
+    raw = _HEAD + b"0" * 64 + _MIDDLE + ours + body
+    raw += b" " * (-(8 + len(raw)) % PAGE)
+    if len(raw) > MAX_HEADER:
+        raise FileError(f"the header would take {len(raw):,} bytes; an engine file's has at most {MAX_HEADER:,}")
+    digest = hashlib.sha256(raw).hexdigest().encode()
+    return len(raw).to_bytes(8, "little") + raw[: _DIGEST.start] + digest + raw[_DIGEST.stop :], pieces
+
+
+def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
+    """Writes an engine file beside `path`, then renames it: `path` holds the old file or the whole new one, never a part.
+
+    Returns the number of bytes. Raises FileError (full disk, read-only folder, no folder).
+    """
+    target = Path(path)
+    head, pieces = encode(header, tensors)
+    beside = target.with_name(f".{target.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    try:
+        if target.is_dir():
+            raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            with open(descriptor, "wb", buffering=0) as stream:
+                for data in (memoryview(head), *map(as_bytes, pieces)):
+                    done = 0
+                    while done < len(data):
+                        done += stream.write(data[done : done + (1 << 30)])
+                os.fsync(stream.fileno())
+            os.replace(beside, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+        _sync_folder(target.parent)
+    except OSError as e:
+        raise FileError(f"{target} cannot be written: {e.strerror or e}") from None
+    return len(head) + sum(p.nbytes for p in pieces)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the new name durable; file systems that cannot are left alone, the file is whole anyway."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class EngineFile:
+    """A checked engine file: our JSON, and where each tensor lies. Reads tensors on request."""
+
+    path: Path
+    header: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+    bytes: int
+
+    def read(self, name: str) -> Array:
+        """One tensor, in memory of its own. Raises EngineFileError when it is not there or the file was shortened."""
+        if name not in self.tensors:
+            raise EngineFileError(f"{self.path}: there is no tensor {name!r}")
+        info = self.tensors[name]
+        array = np.empty(info.shape, info.dtype.numpy)
+        view = memoryview(array.reshape(-1).view(np.uint8))
+        with _opened(self.path) as descriptor:
+            done = 0
+            while done < len(view):
+                count = os.preadv(descriptor, [view[done : done + (1 << 30)]], info.begin + done)
+                if count == 0:
+                    raise EngineFileError(f"{self.path}: ends inside tensor {name}: it was shortened after it had been opened")
+                done += count
+        return array
+
+    def verify(self) -> int:
+        """Compares every tensor with its digests. Returns the bytes checked; raises EngineFileError naming what differs."""
+        checked = 0
+        for name, entry in self.header["weights"].items():
+            found = digests(self.read(name))
+            if found != entry["hash"]:
+                at = next((i for i, (a, b) in enumerate(zip(found, entry["hash"], strict=False)) if a != b), 0)
+                raise EngineFileError(f"{self.path}: tensor {name} is damaged (its MiB number {at}); download or build it again")
+            checked += self.tensors[name].end - self.tensors[name].begin
+        for name, info in self.tensors.items():
+            if name.startswith(PAD) and self.read(name).any():
+                raise EngineFileError(f"{self.path}: padding {name} at byte {info.begin} is not zero")
+        return checked
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    # Non-blocking: opening a FIFO would otherwise wait for a writer.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as e:
+        raise FileError(f"{path} cannot be opened: {e.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise EngineFileError(f"{path} is not a regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str | os.PathLike[str], verify: bool = False) -> EngineFile:
+    """Reads and checks the header; with `verify` the digests of all data too.
+
+    Raises FileError (cannot be opened), EngineVersionError (written by a newer ingot), EngineFileError (anything else).
+    """
+    where = Path(path)
+    with _opened(where) as descriptor:
+        size = os.fstat(descriptor).st_size
+        raw = _header_bytes(where, descriptor, size)
+    ours, entries = _parse(where, raw)
+    header = _check_header(where, ours)
+    tensors = _check_tensors(where, entries, 8 + len(raw), size)
+    _check_references(where, header, tensors)
+    result = EngineFile(where, header, tensors, size)
+    if verify:
+        result.verify()
+    return result
+
+
+def _header_bytes(where: Path, descriptor: int, size: int) -> bytes:
+    if size == 0:
+        raise EngineFileError(f"{where}: the file is empty")
+    prefix = os.pread(descriptor, 8 + len(_HEAD), 0)
+    if len(prefix) < 8 + len(_HEAD) or prefix[8:] != _HEAD:
+        raise EngineFileError(f"{where} is not an ingot engine: it does not begin as one. Engines are made by `ingot build`")
+    length = int.from_bytes(prefix[:8], "little")
+    if length > MAX_HEADER or (8 + length) % PAGE:
+        raise EngineFileError(f"{where}: a header of {length:,} bytes is not legal (at most {MAX_HEADER:,}, whole pages)")
+    if 8 + length > size:
+        raise EngineFileError(f"{where}: the file has {size:,} bytes and its header alone {8 + length:,}: it was cut off")
+    raw = os.pread(descriptor, length, 8)
+    if len(raw) != length:
+        raise EngineFileError(f"{where}: ends inside its header")
+    zeroed = raw[: _DIGEST.start] + b"0" * 64 + raw[_DIGEST.stop :]
+    if hashlib.sha256(zeroed).hexdigest().encode() != raw[_DIGEST]:
+        raise EngineFileError(f"{where}: the header's checksum does not match: the file is damaged")
+    return raw
+
+
+def _parse(where: Path, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        outer = strict_json.parse_object(raw, max_depth=4)
+        meta = outer.pop("__metadata__")
+        if not isinstance(meta, dict) or list(meta) != ["ingot.sha256", "ingot"] or not isinstance(meta["ingot"], str):
+            raise EngineFileError(f"{where}: __metadata__ must hold exactly ingot.sha256 and ingot")
+        return strict_json.parse_object(meta["ingot"].encode(errors="surrogatepass")), outer
+    except strict_json.JsonError as e:
+        raise EngineFileError(f"{where}: bad header: {e}") from None
+
+
+def _check_header(where: Path, ours: dict[str, Any]) -> dict[str, Any]:
+    version = ours.get("format")
+    if type(version) is not int or version < 1:
+        raise EngineFileError(f"{where}: the header's format must be a number from 1 on, not {version!r}")
+    if version > FORMAT:
+        raise EngineVersionError(
+            f"{where} has engine format {version}, made by {str(ours.get('producer'))[:60]!r}; this ingot reads formats up to "
+            f"{FORMAT}: use a newer ingot, or build the engine again with this one"
+        )
+    if unknown := sorted(set(ours) - _KEYS):
+        raise EngineFileError(f"{where}: unknown header key(s) {', '.join(map(repr, unknown))[:200]}")
+    if missing := sorted(_KEYS - set(ours)):
+        raise EngineFileError(f"{where}: the header lacks {', '.join(missing)}")
+    for key in ("config", "networks", "weights", "programs", "files"):
+        if not isinstance(ours[key], dict):
+            raise EngineFileError(f"{where}: {key} must be an object")
+    if ours["kind"] not in ("network", "llm") or not isinstance(ours["producer"], str):
+        raise EngineFileError(f"{where}: kind must be network or llm, and producer a string")
+    return ours
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _name_fault(name: str) -> str | None:
+    if not name or len(name) > MAX_NAME:
+        return f"a name has 1 to {MAX_NAME} characters, this one {len(name)}"
+    if not name.isprintable():
+        return "the name holds characters that cannot be printed"
+    if name.startswith("/") or ".." in name.split("/"):
+        return "the name looks like a path out of a folder"
+    return None
+
+
+def _shape_fault(shape: Any) -> str | None:
+    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(_count(d) and d > 0 for d in shape):
+        return f"the shape must have at most {MAX_RANK} positive dims, not {str(shape)[:60]}"
+    return None
+
+
+def _check_tensors(where: Path, entries: dict[str, Any], start: int, size: int) -> dict[str, TensorInfo]:
+    tensors: dict[str, TensorInfo] = {}
+    at = start
+    for name, entry in entries.items():
+        info = _entry(name, entry, start)
+        if isinstance(info, str):
+            raise EngineFileError(f"{where}: tensor {name[:80]!r}: {info}")
+        pad = name.startswith(PAD)
+        if info.begin != at:
+            raise EngineFileError(f"{where}: tensor {name!r} must begin at byte {at}, where the one before ends, not {info.begin}")
+        if pad and (info.dtype is not dtypes.uint8 or info.end - info.begin >= ALIGN or info.end % ALIGN):
+            raise EngineFileError(f"{where}: {name!r} is not legal padding")
+        if not pad and info.begin % ALIGN:
+            raise EngineFileError(f"{where}: tensor {name!r} begins at byte {info.begin}, not a multiple of {ALIGN}")
+        at = info.end
+        tensors[name] = info
+    if at != size:
+        raise EngineFileError(f"{where}: the header accounts for {at:,} bytes and the file has {size:,}: it was cut off or added to")
+    return tensors
+
+
+def _entry(name: str, entry: Any, start: int) -> TensorInfo | str:
+    """One checked header entry, or what is wrong with it."""
+    if fault := _name_fault(name):
+        return fault
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        return "must have exactly dtype, shape and data_offsets"
+    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    dtype = _BY_CODE.get(code) if isinstance(code, str) else None
+    if dtype is None:
+        return f"unknown dtype {str(code)[:40]!r}; known are {', '.join(sorted(_BY_CODE))}"
+    if fault := _shape_fault(shape):
+        return fault
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_count, offsets)):
+        return f"data_offsets must be two integers, got {str(offsets)[:60]}"
+    needed = math.prod(shape) * (dtype.bits // 8)
+    if offsets[1] - offsets[0] != needed:
+        return f"{dtype.name}{shape} needs {needed:,} bytes but its offsets span {offsets[1] - offsets[0]:,}"
+    return TensorInfo(dtype, tuple(shape), start + offsets[0], start + offsets[1])
+
+
+def _check_references(where: Path, header: dict[str, Any], tensors: dict[str, TensorInfo]) -> None:
+    def known(name: Any, what: str) -> TensorInfo:
+        if not isinstance(name, str) or name not in tensors or name.startswith(PAD):
+            raise EngineFileError(f"{where}: {what} names a tensor that is not there: {str(name)[:80]!r}")
+        return tensors[name]
+
+    for name, entry in header["weights"].items():
+        info = known(name, "weights")
+        legal = isinstance(entry, dict) and set(entry) == {"recipe", "hash"} and isinstance(entry["hash"], list)
+        if not legal or not all(isinstance(h, str) and len(h) == 32 for h in entry["hash"]):
+            raise EngineFileError(f"{where}: weight {name!r} must have a recipe and a list of digests")
+        if len(entry["hash"]) != -(-(info.end - info.begin) // CHUNK):
+            raise EngineFileError(f"{where}: weight {name!r} has {len(entry['hash'])} digests, not one per MiB")
+    for name, tensor in header["files"].items():
+        info = known(tensor, f"file {name[:80]!r}")
+        if info.dtype is not dtypes.uint8 or len(info.shape) != 1:
+            raise EngineFileError(f"{where}: file {name[:80]!r} must be stored as bytes")
+    if stray := [n for n in tensors if not n.startswith(PAD) and n not in header["weights"]]:
+        raise EngineFileError(f"{where}: tensor(s) {', '.join(stray)[:200]} have no digests")
