@@ -1,0 +1,336 @@
+// Ragged paged attention and rotary embedding for one level. The host half is kernels/attention.cpp.
+//
+// Both products of attention are the same register tile: rows of A broadcast element by element against vectors of B, one
+// multiply-add chain per output, in the order of the inner index. A row gets the same bits in a tile of any height: scores
+// are whole chains, the softmax is per row, and V is added from the row's first token to its last, never a token that the
+// row does not see (0 * inf would not be 0).
+#include "attention.h"
+
+#include "typed.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kTileRows = 6;  // 6 rows x 4 vectors: 24 of 32 registers
+constexpr int tile_vectors(int) { return 4; }
+#elif defined(__AVX2__)
+constexpr int kTileRows = 6;  // 6 rows x 1 vector of two registers: 12 of 16
+constexpr int tile_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+#else
+constexpr int kTileRows = 2;
+constexpr int tile_vectors(int) { return 1; }
+#endif
+
+static_assert(kTileRows <= 8, "attention_scratch keeps room for the scores of 8 rows");
+
+// ---- the register tile: c[r][v] (+)= sum over k of a[r][k] * b[v][k] ----
+
+struct Product {
+  const float* a;
+  std::int64_t a_stride;
+  const float* b[kChunkGroups];  // where each vector's column of B begins
+  std::int64_t b_stride;         // between values of the inner index
+  std::int64_t count;            // of the inner index
+  float* c;
+  std::int64_t c_stride;
+};
+
+template <int R, int V>
+void multiply(const Product& p, bool accumulate) {
+  Vec sum[R][V];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) sum[r][v] = accumulate ? load(p.c + r * p.c_stride + v * kLanes) : zero();
+  const float* b[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) b[v] = p.b[v];
+  for (std::int64_t k = 0; k < p.count; ++k) {
+    Vec column[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) column[v] = load(b[v] + k * p.b_stride);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Vec row = broadcast(p.a[r * p.a_stride + k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) sum[r][v] = fma(row, column[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) store(p.c + r * p.c_stride + v * kLanes, sum[r][v]);
+}
+
+template <int R>
+void multiply_rows(const Product& p, int vectors, bool accumulate) {
+  if constexpr (tile_vectors(R) == 1) {
+    multiply<R, 1>(p, accumulate);
+  } else if constexpr (tile_vectors(R) == 2) {
+    vectors == 2 ? multiply<R, 2>(p, accumulate) : multiply<R, 1>(p, accumulate);
+  } else {
+    switch (vectors) {
+      case 4: return multiply<R, 4>(p, accumulate);
+      case 3: return multiply<R, 3>(p, accumulate);
+      case 2: return multiply<R, 2>(p, accumulate);
+      default: return multiply<R, 1>(p, accumulate);
+    }
+  }
+}
+
+void multiply_tile(const Product& p, int rows, int vectors, bool accumulate) {
+  if constexpr (kTileRows == 6) {
+    switch (rows) {
+      case 6: return multiply_rows<6>(p, vectors, accumulate);
+      case 5: return multiply_rows<5>(p, vectors, accumulate);
+      case 4: return multiply_rows<4>(p, vectors, accumulate);
+      case 3: return multiply_rows<3>(p, vectors, accumulate);
+      default: break;
+    }
+  }
+  rows == 2 ? multiply_rows<2>(p, vectors, accumulate) : multiply_rows<1>(p, vectors, accumulate);
+}
+
+// ---- a task ----
+
+/// The parts of a task's scratch memory.
+struct Parts {
+  float *q, *sum, *maximum, *weight, *k, *v, *scores;
+  int width;
+};
+
+Parts parts_of(const AttentionTask& task) {
+  Parts p;
+  p.width = padded_width(task.head_dim);
+  p.q = task.scratch;
+  p.sum = p.q + kRowBlock * p.width;
+  p.maximum = p.sum + kRowBlock * p.width;
+  p.weight = p.maximum + kRowBlock;  // 16 partial sums a row, one per token of a group
+  p.k = p.weight + kRowBlock * kTokenGroup;
+  p.v = p.k + kChunkTokens * p.width;
+  p.scores = p.v + kChunkTokens * p.width;
+  return p;
+}
+
+const char* row_at(const void* base, DType dtype, std::int64_t offset) {
+  return (const char*)base + offset * (dtype == DType::float32 ? 4 : 2);
+}
+
+void begin(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t row = task.first_row + r;
+    const std::int64_t offset = row / task.group * task.q_token_stride + row % task.group * task.q_head_stride;
+    convert(row_at(task.q, task.q_dtype, offset), task.q_dtype, p.q + r * p.width, DType::float32, task.head_dim);
+    p.maximum[r] = -__builtin_inff();
+    store(p.weight + r * kTokenGroup, zero());
+    for (int d = 0; d < p.width; d += kLanes) store(p.sum + r * p.width + d, zero());
+  }
+}
+
+void finish(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t row = task.first_row + r;
+    const std::int64_t offset = row / task.group * task.out_token_stride + row % task.group * task.out_head_stride;
+    const Vec total = broadcast(reduce_add(load(p.weight + r * kTokenGroup)));
+    float* sum = p.sum + r * p.width;
+    for (int d = 0; d < p.width; d += kLanes) store(sum + d, load(sum + d) / total);
+    convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.head_dim);
+  }
+}
+
+// ---- a chunk ----
+
+/// K and V of the chunk in float32: in the cache itself, or in scratch.
+struct Operands {
+  const float* k[kChunkGroups];
+  const float* v[kChunkGroups];
+};
+
+Operands widen(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
+  constexpr int kManyRows = 24;  // from here on it pays to gather the groups of V, which lengthens the inner loop
+  const bool narrow = task.state_dtype != DType::float32;
+  const bool gather = narrow || p.width != task.head_dim || task.rows >= kManyRows;
+  Operands o;
+  for (int g = chunk.first_group; g < chunk.last_group; ++g) {
+    o.k[g] = (const float*)chunk.k[g];
+    o.v[g] = (const float*)chunk.v[g];
+    if (narrow) {
+      float* k = p.k + g * kTokenGroup * task.head_dim;
+      convert(chunk.k[g], task.state_dtype, k, DType::float32, kTokenGroup * task.head_dim);
+      o.k[g] = k;
+    }
+    if (!gather) continue;
+    float* v = p.v + g * kTokenGroup * p.width;
+    o.v[g] = v;
+    if (p.width == task.head_dim) {
+      convert(chunk.v[g], task.state_dtype, v, DType::float32, kTokenGroup * task.head_dim);
+      continue;
+    }
+    for (int t = 0; t < kTokenGroup; ++t) {
+      store(v + t * p.width + p.width - kLanes, zero());
+      convert(row_at(chunk.v[g], task.state_dtype, t * task.head_dim), task.state_dtype, v + t * p.width, DType::float32,
+              task.head_dim);
+    }
+  }
+  return o;
+}
+
+/// Tokens of the chunk that a row sees: [first, last), counted from the chunk's start.
+struct Seen {
+  int first, last;
+  bool none() const { return first >= last; }
+};
+
+int within_chunk(std::int64_t token) { return token < 0 ? 0 : token > kChunkTokens ? kChunkTokens : (int)token; }
+
+Seen seen_by(const AttentionTask& task, const AttentionChunk& chunk, int r) {
+  const std::int64_t next = task.position + (task.first_row + r) / task.group + 1 - chunk.start;
+  return {within_chunk(next - task.window), within_chunk(next)};
+}
+
+alignas(64) const float kIota[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+Vec scaled_score(const AttentionTask& task, Vec score) {
+  const Vec x = score * broadcast(task.scale);
+  return task.softcap == 0 ? x : broadcast(task.softcap) * tanh(x / broadcast(task.softcap));
+}
+
+/// Turns a row's scores into weights exp(score - maximum) and brings its maximum and sums up to date.
+void weigh(const AttentionTask& task, const Parts& p, int r, float* scores, Seen seen) {
+  const int first = seen.first / kTokenGroup, last = (seen.last + kTokenGroup - 1) / kTokenGroup;
+  const Vec nothing = broadcast(-__builtin_inff());
+  Vec best = nothing;
+  for (int g = first; g < last; ++g) {
+    Vec x = scaled_score(task, load(scores + g * kTokenGroup));
+    const int begin = seen.first - g * kTokenGroup, end = seen.last - g * kTokenGroup;
+    if (begin > 0 || end < kTokenGroup) {
+      const Vec token = load(kIota);
+      x = select(token < broadcast((float)begin), nothing, x);
+      x = select(token < broadcast((float)end), x, nothing);
+    }
+    store(scores + g * kTokenGroup, x);
+    best = max(best, x);
+  }
+  const float before = p.maximum[r];
+  const float chunk_maximum = reduce_max(best);
+  Vec weight = load(p.weight + r * kTokenGroup);
+  if (chunk_maximum > before) {
+    p.maximum[r] = chunk_maximum;
+    if (before > -__builtin_inff()) {
+      const Vec shrink = exp(broadcast(before - chunk_maximum));
+      weight = weight * shrink;
+      float* sum = p.sum + r * p.width;
+      for (int d = 0; d < p.width; d += kLanes) store(sum + d, load(sum + d) * shrink);
+    }
+  }
+  const Vec maximum = broadcast(p.maximum[r]);
+  const Vec least = broadcast(-87.0f);  // below it the weight would be denormal: it counts as zero
+  for (int g = first; g < last; ++g) {
+    const Vec x = load(scores + g * kTokenGroup) - maximum;
+    const Vec y = select(x < least, zero(), exp(max(least, x)));
+    store(scores + g * kTokenGroup, y);
+    weight = weight + y;
+  }
+  store(p.weight + r * kTokenGroup, weight);
+}
+
+/// Adds weights [first, last) times V to the sums of `rows` rows.
+void add_values(const Parts& p, const Operands& o, int r, int rows, const float* scores, int first, int last) {
+  for (int token = first; token < last;) {
+    int group = token / kTokenGroup;
+    const float* v = o.v[group] + token % kTokenGroup * p.width;
+    int end = (group + 1) * kTokenGroup;
+    while (end < last && o.v[group + 1] == o.v[group] + kTokenGroup * p.width) ++group, end += kTokenGroup;
+    if (end > last) end = last;
+    const int vectors = p.width / kLanes, step = tile_vectors(rows);
+    for (int at = 0; at < vectors; at += step) {
+      const int count = vectors - at < step ? vectors - at : step;
+      Product product{scores + token, kChunkTokens, {}, p.width, end - token, p.sum + r * p.width + at * kLanes, p.width};
+      for (int i = 0; i < count; ++i) product.b[i] = v + (at + i) * kLanes;
+      multiply_tile(product, rows, count, true);
+    }
+    token = end;
+  }
+}
+
+void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, Seen all) {
+  const int last = (all.last + kTokenGroup - 1) / kTokenGroup, step = tile_vectors(rows);
+  for (int at = all.first / kTokenGroup; at < last; at += step) {
+    const int count = last - at < step ? last - at : step;
+    Product product{p.q + r * p.width, p.width, {}, kTokenGroup, task.head_dim, p.scores + at * kTokenGroup, kChunkTokens};
+    for (int i = 0; i < count; ++i) product.b[i] = o.k[at + i];
+    multiply_tile(product, rows, count, false);
+  }
+}
+
+void attend_tile(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p, const Operands& o, int r, int rows) {
+  // Later rows see later tokens: the first and the last row bound what all see and what any sees.
+  Seen seen[kTileRows];
+  for (int i = 0; i < rows; ++i) seen[i] = seen_by(task, chunk, r + i);
+  const Seen any{seen[0].first, seen[rows - 1].last}, every{seen[rows - 1].first, seen[0].last};
+  if (any.none()) return;
+  score_tile(task, p, o, r, rows, any);
+  for (int i = 0; i < rows; ++i)
+    if (!seen[i].none()) weigh(task, p, r + i, p.scores + i * kChunkTokens, seen[i]);
+  if (every.none()) {
+    for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, seen[i].last);
+    return;
+  }
+  for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, every.first);
+  add_values(p, o, r, rows, p.scores, every.first, every.last);
+  for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, every.last, seen[i].last);
+}
+
+void attend(const AttentionTask& task, const AttentionChunk& chunk) {
+  const Parts p = parts_of(task);
+  const Operands o = widen(task, chunk, p);
+  for (int r = 0; r < task.rows; r += kTileRows)
+    attend_tile(task, chunk, p, o, r, task.rows - r < kTileRows ? task.rows - r : kTileRows);
+}
+
+// ---- rotary embedding ----
+
+template <class T>
+void rotate_halves(const T* x, const float* cos, const float* sin, std::int64_t half, T* y) {
+  for (std::int64_t i = 0; i < half; i += kLanes) {
+    const Vec a = load_tail(x, i, half), b = load_tail(x + half, i, half);
+    const Vec c = load_tail(cos, i, half), s = load_tail(sin, i, half);
+    store_tail(y, i, half, fnma(b, s, a * c));
+    store_tail(y + half, i, half, fma(a, s, b * c));
+  }
+}
+
+template <class T>
+void rotate_pairs(const T* x, const float* cos, const float* sin, std::int64_t half, T* y) {
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float a = load_one(x + 2 * i), b = load_one(x + 2 * i + 1);
+    store_one(y + 2 * i, a * cos[i] - b * sin[i]);
+    store_one(y + 2 * i + 1, b * cos[i] + a * sin[i]);
+  }
+}
+
+template <class T>
+void rotate(const T* x, const float* cos, const float* sin, std::int64_t half, std::int64_t width, bool interleaved, T* y) {
+  interleaved ? rotate_pairs(x, cos, sin, half, y) : rotate_halves(x, cos, sin, half, y);
+  if (y != x) convert_row(x + 2 * half, y + 2 * half, width - 2 * half);
+}
+
+void rope(const void* x, DType dtype, const float* cos, const float* sin, std::int64_t half, std::int64_t width,
+          bool interleaved, void* y) {
+  if (dtype == DType::float32)
+    rotate((const float*)x, cos, sin, half, width, interleaved, (float*)y);
+  else if (dtype == DType::bfloat16)
+    rotate((const bfloat16*)x, cos, sin, half, width, interleaved, (bfloat16*)y);
+  else
+    rotate((const float16*)x, cos, sin, half, width, interleaved, (float16*)y);
+}
+
+}  // namespace
+
+const AttentionTable attention_table = {begin, attend, finish, rope, convert};
+
+}  // namespace ingot::INGOT_LEVEL
