@@ -1,0 +1,85 @@
+"""Who may import whom: the layers of docs/architecture.md, no import of ours inside a function, no cycle."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "version"}
+IR = BASE | {"ir"}
+COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
+RUN = BASE | {"_native", "_lazy", "engine.file", "engine.session", "engine.engine"}
+# The longest prefix of a module's name decides what it may import beside its own package: prefixes of names, without "ingot.".
+MAY_IMPORT = {
+    "": {"_lazy", "errors", "version"},
+    "errors": set(), "dtypes": BASE, "dims": BASE, "strict_json": BASE, "safetensors_file": BASE, "version": set(),
+    "_lazy": {"errors"},
+    "__main__": {"cli"},
+    "ir": IR, "ops": IR, "functional": IR | {"ops"}, "nn": IR | {"ops", "functional"}, "passes": IR | {"ops", "functional"},
+    "frontends": COMPILER, "backends": IR | {"_native"},
+    "engine": RUN | {"backends"},
+    "build": COMPILER | RUN | {"backends", "engine"},
+    "llm": RUN, "llm.kv_cache": {"errors"}, "llm.scheduler": {"errors"},
+    "llm.models": IR | {"functional", "nn", "frontends.checkpoint"},
+    "cli": RUN | {"llm"},
+}  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name below ingot ("" is the package itself)."""
+    found = {}
+    for path in sorted((ROOT / "ingot").rglob("*.py")):
+        parts = path.relative_to(ROOT / "ingot").with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name: str, path: Path, known: set[str]) -> list[tuple[str, ast.stmt]]:
+    """(module of ours, statement) for every import of ours, wherever it stands."""
+    result = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            result += [(alias.name[6:], node) for alias in node.names if alias.name.split(".")[0] == "ingot"]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import; write the whole name"
+            if (node.module or "").split(".")[0] == "ingot":
+                base = (node.module or "")[6:]
+                full = [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
+                result += [(one if one in known | {"_native"} else base, node) for one in full]
+    return result
+
+
+def under(name: str, prefixes: set[str]) -> bool:
+    return any(name == p or name.startswith(f"{p}.") for p in prefixes)
+
+
+MODULES = modules()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_imports_what_its_layer_may(name: str) -> None:
+    layer = max((p for p in MAY_IMPORT if under(name, {p}) or not p), key=len)
+    assert layer or not name, f"ingot.{name} is in no layer: give it one here and in docs/architecture.md"
+    package = {layer} if layer else set()
+    for target, node in imports(name, MODULES[name], set(MODULES)):
+        where = f"{MODULES[name].relative_to(ROOT)}:{node.lineno}"
+        assert node.col_offset == 0, f"{where}: import of ingot.{target} inside a block; it belongs at the top of the file"
+        assert under(target, MAY_IMPORT[layer] | package), f"{where}: ingot.{name} may not import ingot.{target}"
+
+
+def test_no_cycle() -> None:
+    graph = {n: {t for t, _ in imports(n, p, set(MODULES)) if t in MODULES} - {n} for n, p in MODULES.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError with the cycle in it
+
+
+def test_optional_packages_are_not_imported_by_name() -> None:
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            targets += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            bad = {t.split(".")[0] for t in targets} & {"torch", "transformers", "onnx", "huggingface_hub", "pickle"}
+            assert not bad, f"{path.relative_to(ROOT)}:{node.lineno}: ingot.{name} imports {', '.join(bad)}"
