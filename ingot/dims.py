@@ -1,0 +1,448 @@
+"""Dimensions: ints, named dims, and integer expressions of them in one normal form.
+
+An expression is a polynomial with integer coefficients over *atoms*: named dims, floor divisions, minima and maxima.
+The printed form of the normalised polynomial identifies it, so equal expressions compare and hash equal, and whatever
+reduces to a constant is a plain int. `a % b` is kept as `a - b*(a // b)`. Divisors must be positive.
+"""
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Union
+
+from ingot.errors import DimError
+
+Monomial = tuple["Expr", ...]  # atoms in printed order, with repeats; () is the constant
+Dimension = Union[int, "Expr"]
+
+MAX_TERMS = 256  # of one polynomial, and MAX_DEPTH of its JSON: bounds the work a hostile file can ask for
+MAX_DEPTH = 32
+MAX_VALUE = 2**63 - 1
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+
+
+class Expr:
+    """An integer expression of named dims, normalised and immutable. Made by arithmetic on `Dim`s."""
+
+    __slots__ = ("_hash", "_terms", "text")
+    text: str
+
+    def __init__(self, text: str, terms: tuple[tuple[Monomial, int], ...] | None) -> None:
+        self.text = text
+        self._hash = hash(text)
+        self._terms = terms
+
+    @property
+    def terms(self) -> tuple[tuple[Monomial, int], ...]:
+        return self._terms if self._terms is not None else (((self,), 1),)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and self.text == other.text)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __bool__(self) -> bool:
+        raise DimError(f"the value of {self} is known only at run time; compare shapes with ==, or use dims.bounds()")
+
+    def __index__(self) -> int:
+        raise DimError(f"{self} is not a number yet: it is known only at run time")
+
+    def __add__(self, other: Dimension) -> Dimension:
+        return add(self, other) if isinstance(other, int | Expr) else NotImplemented
+
+    def __mul__(self, other: Dimension) -> Dimension:
+        return mul(self, other) if isinstance(other, int | Expr) else NotImplemented
+
+    def __sub__(self, other: Dimension) -> Dimension:
+        return add(self, mul(other, -1)) if isinstance(other, int | Expr) else NotImplemented
+
+    def __rsub__(self, other: Dimension) -> Dimension:
+        return add(other, mul(self, -1)) if isinstance(other, int | Expr) else NotImplemented
+
+    def __floordiv__(self, other: Dimension) -> Dimension:
+        return floordiv(self, other) if isinstance(other, int | Expr) else NotImplemented
+
+    def __rfloordiv__(self, other: Dimension) -> Dimension:
+        return floordiv(other, self) if isinstance(other, int | Expr) else NotImplemented
+
+    def __mod__(self, other: Dimension) -> Dimension:
+        return mod(self, other) if isinstance(other, int | Expr) else NotImplemented
+
+    def __rmod__(self, other: Dimension) -> Dimension:
+        return mod(other, self) if isinstance(other, int | Expr) else NotImplemented
+
+    def __neg__(self) -> Dimension:
+        return mul(self, -1)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """The number, given each name's value."""
+        return sum(k * math.prod(a.evaluate(values) for a in atoms) for atoms, k in self.terms)
+
+    def dims(self) -> dict[str, Dim]:
+        """The named dims in it, by name."""
+        found: dict[str, Dim] = {}
+        for atoms, _ in self.terms:
+            for atom in atoms:
+                found |= atom.dims()
+        return found
+
+    def json(self) -> Any:
+        """The JSON form: an int, a name, or [operator, …]."""
+        terms = []
+        for atoms, k in self.terms:
+            factors = [a.json() for a in atoms]
+            terms.append(k if not atoms else factors[0] if k == 1 and len(atoms) == 1
+                         else ["*", *([k] if k != 1 else []), *factors])
+        return terms[0] if len(terms) == 1 else ["+", *terms]
+
+
+class Dim(Expr):
+    """A named dim. `min`..`max` bound it, `opt` is the size to tune for; `unbacked`: an op binds it at run time.
+
+    Two dims of one name are the same dim; bounds left at their defaults claim nothing (see `merge`).
+    """
+
+    __slots__ = ("max", "min", "name", "opt", "unbacked")
+
+    def __init__(self, name: str, min: int = 0, opt: int | None = None, max: int | None = None, *,
+                 unbacked: bool = False) -> None:
+        if not isinstance(name, str) or not _NAME.match(name) or len(name) > 100 or name in ("min", "max"):
+            raise DimError(f"{name!r} cannot name a dim: use letters, digits, _ and ., not starting with a digit")
+        for label, value in (("min", min), ("opt", opt), ("max", max)):
+            if value is not None and (type(value) is not int or not 0 <= value <= MAX_VALUE):
+                raise DimError(f"dim {name}: {label} must be an int from 0 to 2^63-1, not {value!r}")
+        if max is not None and min > max or opt is not None and (opt < min or max is not None and opt > max):
+            raise DimError(f"dim {name}: need min <= opt <= max, got min={min}, opt={opt}, max={max}")
+        super().__init__(name, None)
+        self.name, self.min, self.opt, self.max, self.unbacked = name, min, opt, max, unbacked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remake_dim, (self.name, self.min, self.opt, self.max, self.unbacked)
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        try:
+            return values[self.name]
+        except KeyError:
+            raise DimError(f"dim {self.name} has no value yet; known are {sorted(values)}") from None
+
+    def dims(self) -> dict[str, Dim]:
+        return {self.name: self}
+
+    def json(self) -> Any:
+        return self.name
+
+    def claims(self) -> str:
+        """Its bounds as text: `T in 1..2048 opt 8`; `unbacked` when an op binds it."""
+        bound = f" in {self.min}..{'' if self.max is None else self.max}" if self.min or self.max is not None else ""
+        opt = "" if self.opt is None else f" opt {self.opt}"
+        return f"{self.name}{bound}{opt}{' unbacked' if self.unbacked else ''}"
+
+
+def _remake_dim(name: str, min: int, opt: int | None, max: int | None, unbacked: bool) -> Dim:
+    return Dim(name, min, opt, max, unbacked=unbacked)
+
+
+class Call(Expr):
+    """An atom that is not a name: floor division, minimum or maximum of two or more normalised arguments."""
+
+    __slots__ = ("args", "kind")
+    evaluators: ClassVar[dict[str, Callable[..., int]]] = {"min": min, "max": max}
+
+    def __init__(self, kind: str, args: tuple[Dimension, ...]) -> None:
+        shown = [str(a) if isinstance(a, int | Dim) else f"({a})" for a in args]
+        super().__init__(f"{shown[0]} // {shown[1]}" if kind == "//" else f"{kind}({', '.join(map(str, args))})", None)
+        self.kind, self.args = kind, args
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        args = [a if isinstance(a, int) else a.evaluate(values) for a in self.args]
+        if self.kind != "//":
+            return self.evaluators[self.kind](*args)
+        if args[1] <= 0:
+            raise DimError(f"{self}: the divisor is {args[1]}; divisors must be positive")
+        return args[0] // args[1]
+
+    def dims(self) -> dict[str, Dim]:
+        return dims_of(self.args)
+
+    def json(self) -> Any:
+        *rest, last = map(to_json, self.args)
+        for arg in reversed(rest):
+            last = [self.kind, arg, last]
+        return last
+
+
+# ------------------------------------------------------------------------------------------------ the normal form
+def _terms(x: Dimension) -> tuple[tuple[Monomial, int], ...]:
+    return x.terms if isinstance(x, Expr) else (((), x),) if x else ()
+
+
+def _show(atoms: Monomial, k: int) -> str:
+    factors = [f"({a})" if isinstance(a, Call) and a.kind == "//" else a.text for a in atoms]
+    return "*".join(([] if k == 1 and atoms else [str(k)]) + factors)
+
+
+def _build(terms: dict[Monomial, int]) -> Dimension:
+    """The normalised expression of a sum of coefficient × product of atoms."""
+    kept = sorted(((m, k) for m, k in terms.items() if k), key=lambda t: (not t[0], [a.text for a in t[0]]))
+    if not kept:
+        return 0
+    if len(kept) > MAX_TERMS or any(abs(k) > MAX_VALUE for _, k in kept):
+        raise DimError(f"a dimension expression grew beyond {MAX_TERMS} terms or 64-bit coefficients")
+    if len(kept) == 1:
+        atoms, k = kept[0]
+        if not atoms:
+            return k
+        if k == 1 and len(atoms) == 1:
+            return atoms[0]
+    text = _show(*kept[0])
+    for atoms, k in kept[1:]:
+        text += f" + {_show(atoms, k)}" if k > 0 else f" - {_show(atoms, -k)}"
+    return Expr(text, tuple(kept))
+
+
+def add(*args: Dimension) -> Dimension:
+    """Their sum, normalised."""
+    total: dict[Monomial, int] = {}
+    for x in args:
+        for atoms, k in _terms(x):
+            total[atoms] = total.get(atoms, 0) + k
+    return _build(total)
+
+
+def mul(*args: Dimension) -> Dimension:
+    """Their product, normalised."""
+    product: dict[Monomial, int] = {(): 1}
+    for x in args:
+        terms, wider = _terms(x), {}
+        if len(terms) * len(product) > MAX_TERMS * 16:
+            raise DimError(f"a dimension expression grew beyond {MAX_TERMS} terms")
+        for atoms, k in product.items():
+            for more, j in terms:
+                key = tuple(sorted(atoms + more, key=str)) if atoms and more else atoms or more
+                if len(key) > MAX_DEPTH:
+                    raise DimError(f"a dimension expression multiplies more than {MAX_DEPTH} factors")
+                wider[key] = wider.get(key, 0) + k * j
+        product = wider
+    return _build(product)
+
+
+def floordiv(a: Dimension, b: Dimension) -> Dimension:
+    """⌊a / b⌋. Divides what is divisible, term by term, and keeps an atom for the rest."""
+    if isinstance(b, int):
+        if b <= 0:
+            raise DimError(f"({a}) // {b}: divisors must be positive")
+        return _divide_by_int(a, b)
+    if a == b:
+        return 1
+    divisor = _terms(b)
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for atoms, k in _terms(a):
+        done = _divide_monomial(atoms, k, *divisor[0]) if len(divisor) == 1 else None
+        if done is None:
+            rest[atoms] = k
+        else:
+            quotient[done[0]] = quotient.get(done[0], 0) + done[1]
+    left = _build(rest)
+    return add(_build(quotient), Call("//", (left, b)) if left != 0 else 0)
+
+
+def _divide_by_int(a: Dimension, b: int) -> Dimension:
+    if isinstance(a, int):
+        return a // b
+    quotient = {m: k // b for m, k in a.terms}
+    rest = {m: k % b for m, k in a.terms if m and k % b}
+    constant = sum(k % b for m, k in a.terms if not m)
+    if not rest:  # every other term is a multiple of b, and 0 <= constant < b
+        return _build(quotient)
+    shared = math.gcd(b, *rest.values())  # ⌊(g·x + c) / (g·d)⌋ = ⌊(x + ⌊c/g⌋) / d⌋
+    left = _build({m: k // shared for m, k in rest.items()} | {(): constant // shared})
+    return add(_build(quotient), Call("//", (left, b // shared)))
+
+
+def _divide_monomial(atoms: Monomial, k: int, by: Monomial, j: int) -> tuple[Monomial, int] | None:
+    left = list(atoms)
+    for atom in by:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return (tuple(left), k // j) if j > 0 and k % j == 0 else None
+
+
+def mod(a: Dimension, b: Dimension) -> Dimension:
+    """a − b·⌊a / b⌋, of the divisor's sign: not negative."""
+    return add(a, mul(mul(b, -1), floordiv(a, b)))
+
+
+def ceil_div(a: Dimension, b: Dimension) -> Dimension:
+    """⌈a / b⌉."""
+    return floordiv(add(a, b, -1), b)
+
+
+def minimum(*args: Dimension) -> Dimension:
+    """The smallest of them."""
+    return _extreme("min", args)
+
+
+def maximum(*args: Dimension) -> Dimension:
+    """The largest of them."""
+    return _extreme("max", args)
+
+
+def _extreme(kind: str, args: Sequence[Dimension]) -> Dimension:
+    flat: list[Dimension] = []
+    for x in args:
+        flat.extend(x.args if isinstance(x, Call) and x.kind == kind else (x,))
+    kept: list[Dimension] = []
+    for x in flat:
+        for i, y in enumerate(kept):
+            gap = add(x, mul(y, -1))
+            if isinstance(gap, int):  # a constant apart: one of the two always wins
+                kept[i] = x if (gap > 0) == (kind == "max") else y
+                break
+        else:
+            kept.append(x)
+    kept.sort(key=str)
+    if len(kept) > MAX_DEPTH:
+        raise DimError(f"{kind} of more than {MAX_DEPTH} expressions")
+    return kept[0] if len(kept) == 1 else Call(kind, tuple(kept))
+
+
+# ------------------------------------------------------------------------------------------------ bounds and names
+def bounds(x: Dimension, known: Mapping[str, Dim] | None = None) -> tuple[float, float]:
+    """The interval that x certainly lies in (±inf when open). `known` gives each name's bounds, else the dims' own."""
+    if isinstance(x, int):
+        return x, x
+    if isinstance(x, Dim):
+        x = (known or {}).get(x.name, x)
+        return x.min, math.inf if x.max is None else x.max
+    if isinstance(x, Call):
+        parts = [bounds(a, known) for a in x.args]
+        if x.kind == "//":
+            (low, high), (least, most) = parts
+            ends = [_floor(v, w) for v in (low, high) for w in (max(least, 1), max(most, 1))]
+            return min(ends), max(ends)
+        pick = min if x.kind == "min" else max
+        return pick(p[0] for p in parts), pick(p[1] for p in parts)
+    low, high = 0.0, 0.0
+    for atoms, k in x.terms:
+        a, b = float(k), float(k)
+        for atom in atoms:
+            ends = [_times(v, w) for v in (a, b) for w in bounds(atom, known)]
+            a, b = min(ends), max(ends)
+        low, high = low + a, high + b
+    return low, high
+
+
+def _times(a: float, b: float) -> float:
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+def _floor(a: float, b: float) -> float:
+    if math.isinf(a):
+        return a
+    return (0.0 if a >= 0 else -1.0) if math.isinf(b) else a // b
+
+
+def dims_of(shape: Iterable[Dimension]) -> dict[str, Dim]:
+    """The named dims in a shape, by name."""
+    found: dict[str, Dim] = {}
+    for d in shape:
+        if isinstance(d, Expr):
+            found |= d.dims()
+    return found
+
+
+def merge(a: Dim, b: Dim) -> Dim:
+    """The one dim that two of the same name mean. Defaults claim nothing; two different claims are an error."""
+    if a is b:
+        return a
+    if a.name != b.name:
+        raise DimError(f"{a.name} and {b.name} are different dims")
+    low = a.min or b.min
+    if a.min and b.min and a.min != b.min or a.max is not None and b.max is not None and a.max != b.max:
+        raise DimError(f"dim {a.name} is declared twice with different bounds: {a.claims()} and {b.claims()}; "
+                       "use one Dim object, or another name")
+    return Dim(a.name, low, b.opt if a.opt is None else a.opt, b.max if a.max is None else a.max,
+               unbacked=a.unbacked or b.unbacked)
+
+
+def as_dim(d: object) -> Dimension:
+    """A dimension from what users write in shapes: an int, a name, or an expression."""
+    if type(d) is int or isinstance(d, Expr):
+        return d
+    if isinstance(d, str):
+        return Dim(d)
+    if not isinstance(d, bool) and hasattr(d, "__index__"):
+        return int(d.__index__())
+    raise DimError(f"{d!r} is not a dimension: give an int, a name, or an expression of ingot.Dim")
+
+
+# ------------------------------------------------------------------------------------------------ JSON and text
+_OPERATORS: dict[str, Callable[..., Dimension]] = {
+    "+": add, "*": mul, "-": lambda a, b: add(a, mul(b, -1)), "//": floordiv, "%": mod, "min": minimum, "max": maximum}
+
+
+def to_json(d: Dimension) -> Any:
+    """int | name | [operator, …]."""
+    return d if isinstance(d, int) else d.json()
+
+
+def from_json(obj: Any, _depth: int = 0) -> Dimension:
+    """The dimension of a JSON form; anything else is a DimError."""
+    if type(obj) is int and abs(obj) <= MAX_VALUE:
+        return obj
+    if isinstance(obj, str):
+        return Dim(obj)
+    if not isinstance(obj, list) or not obj or not isinstance(obj[0], str) or obj[0] not in _OPERATORS:
+        raise DimError(f"not a dimension: {str(obj)[:80]}")
+    binary = obj[0] not in ("+", "*")
+    if _depth >= MAX_DEPTH or not 2 <= len(obj) - 1 <= (2 if binary else MAX_TERMS):
+        raise DimError(f"a dimension expression has too many or too few arguments, or is too deep: {str(obj)[:80]}")
+    return _OPERATORS[obj[0]](*(from_json(x, _depth + 1) for x in obj[1:]))
+
+
+_AST_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
+
+
+def from_ast(node: ast.expr) -> Dimension:
+    """The dimension written as a Python expression (the printed form)."""
+    match node:
+        case ast.Constant(value=int(value)) if type(value) is int:
+            return value
+        case ast.Name(id=name):
+            return Dim(name)
+        case ast.Attribute():
+            return Dim(ast.unparse(node))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return mul(from_ast(operand), -1)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _AST_OPERATORS:
+            return _OPERATORS[_AST_OPERATORS[type(operator)]](from_ast(left), from_ast(right))
+        case ast.Call(func=ast.Name(id=("min" | "max") as kind), args=args, keywords=[]) if len(args) > 1:
+            return _extreme(kind, [from_ast(a) for a in args])
+    raise DimError(f"not a dimension: {ast.unparse(node)[:80]}")
+
+
+def parse(text: str) -> Dimension:
+    """The dimension that prints as `text`."""
+    if len(text) > 10_000:
+        raise DimError("a dimension of more than 10000 characters")
+    try:
+        return from_ast(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        if isinstance(e, DimError):
+            raise
+        raise DimError(f"not a dimension: {text[:80]!r}") from None

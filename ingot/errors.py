@@ -1,0 +1,132 @@
+"""Every error a user can meet, each with a stable code (listed in docs/errors.md).
+
+A message says what went wrong, where (op and operands, module path, source line when known), why, and what to do.
+`exit_code` is what the command line returns: 2 for the user's mistake, 1 for ours.
+"""
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class IngotError(Exception):
+    """Base of all errors raised on purpose."""
+
+    code: ClassVar[str] = "internal"
+    exit_code: ClassVar[int] = 1
+
+
+class UserError(IngotError):
+    """The request cannot be carried out as given: an option, a path, a conflict between two words."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class DTypeError(UserError, TypeError):
+    """An unknown or unsupported element type."""
+
+    code = "dtype"
+
+
+class DimError(UserError, ValueError):
+    """A dimension that is malformed, out of bounds, or known by one name with two sets of bounds."""
+
+    code = "dim"
+
+
+class OpError(UserError, ValueError):
+    """An op refused its operands or attributes."""
+
+    code = "op"
+
+
+class NetworkError(UserError, ValueError):
+    """A network that breaks a rule of the IR; the message lists every offender."""
+
+    code = "network"
+
+
+class ModuleError(UserError, ValueError):
+    """A Module used against its rules: a bad layer argument, names or weights that do not fit, a trace that cannot be."""
+
+    code = "module"
+
+
+class CheckpointError(UserError):
+    """A model directory that cannot be read: configuration, weights, names, shapes, architecture."""
+
+    code = "checkpoint"
+
+
+class RecipeError(UserError, ValueError):
+    """A stored weight cannot be made: an unknown step, operands that a step refuses, a source without a value."""
+
+    code = "recipe"
+
+
+class FileError(UserError):
+    """A file could not be read or written."""
+
+    code = "io"
+
+
+class EngineFileError(UserError):
+    """Not a well-formed engine file."""
+
+    code = "engine_file"
+
+
+class EngineVersionError(EngineFileError):
+    """An engine file of a format or kernel version that this release does not know."""
+
+    code = "engine_version"
+
+
+class ProgramError(EngineFileError):
+    """A program inside an engine file breaks a rule that the executor relies on."""
+
+    code = "program"
+
+
+class KernelRefused(IngotError):
+    """No kernel on this machine takes a call of the program."""
+
+    code = "kernel_refused"
+
+
+class InputError(UserError, ValueError):
+    """An array given to a network: missing, unknown, or of the wrong type or shape."""
+
+    code = "input"
+
+
+class ValueFault(UserError, ValueError):
+    """A fault that only the values show, at run time: an index out of range, a loop that does not end."""
+
+    code = "value"
+
+
+class MemoryLimitError(IngotError, MemoryError):
+    """Not enough memory for what was asked."""
+
+    code = "memory"
+
+
+class BusyError(UserError, RuntimeError):
+    """A session runs one call at a time and one is under way."""
+
+    code = "busy"
+
+
+BY_CODE: dict[str, type[IngotError]] = {
+    cls.code: cls
+    for cls in (
+        IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError, RecipeError, FileError,
+        EngineFileError, EngineVersionError, ProgramError, KernelRefused, InputError, ValueFault, MemoryLimitError, BusyError,
+    )
+}  # fmt: skip
+
+
+def from_code(code: str, message: str) -> IngotError:
+    """The error of the native core's `code` (an unknown code is a fault of ours: the base class)."""
+    return BY_CODE.get(code, IngotError)(message)

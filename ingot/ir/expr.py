@@ -1,0 +1,294 @@
+"""Scalar expressions: what an elementwise op does to one element, as typed steps that any back end can compile.
+
+    {"steps": [["input", "float32", 0], ["const", "float32", 2.0], ["mul", "float32", 0, 1]], "outputs": [2]}
+
+A step is [op, class of its result, arguments…]; arguments are earlier steps. The classes are float32 (of all float
+operands up to 32 bits; no rounding between steps), int64 (of all integers but uint64) and bool. Integer arithmetic wraps
+to the operands' dtype by a "wrap" step; "round" steps round to a narrower float where an op means it (a cast).
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.errors import NetworkError
+
+Array = np.ndarray[Any, Any]
+
+MAX_STEPS, MAX_INPUTS, MAX_OUTPUTS = 256, 64, 16
+COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+           "ge": np.greater_equal}
+_NARROW_FLOATS = ("bfloat16", "float16")
+_WRAPS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+
+
+def erf(x: Array) -> Array:
+    """The error function of every element, in float64."""
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64)), np.float64)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+FLOAT: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "max": np.maximum,
+    "min": np.minimum, "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sigmoid": _sigmoid, "erf": erf,
+    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "recip": np.reciprocal, "silu": lambda x: x * _sigmoid(x)}
+INT: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod, "max": np.maximum,
+    "min": np.minimum, "neg": np.negative, "abs": np.abs, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor}
+BOOL: dict[str, Callable[..., Any]] = {
+    "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
+_TABLE = {"float32": FLOAT, "int64": INT, "bool": BOOL}
+_UNARY = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "round",
+          "recip", "silu", "not"}
+_NUMPY = {"float32": np.float32, "int64": np.int64, "bool": np.bool_}
+
+
+class NoExpression(Exception):
+    """An element type that expressions do not carry (float64, uint64, complex, sub-byte): the op runs by itself."""
+
+
+def class_of(dtype: DType) -> str:
+    """The class that elements of a dtype compute in; NoExpression when there is none."""
+    if dtype in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
+        return "float32"
+    if dtype.is_integer and dtype.bits >= 8 and dtype is not dtypes.uint64:
+        return "int64"
+    if dtype is dtypes.bool_:
+        return "bool"
+    raise NoExpression(f"{dtype.name} elements have no scalar expression")
+
+
+class Scalar:
+    """One element of a value inside an expression: a step, and the dtype it stands for."""
+
+    __slots__ = ("builder", "dtype", "index")
+
+    def __init__(self, builder: ExprBuilder, index: int, dtype: DType) -> None:
+        self.builder, self.index, self.dtype = builder, index, dtype
+
+    def __add__(self, other: Any) -> Scalar:
+        return self.builder.call("add", self, other)
+
+    def __radd__(self, other: Any) -> Scalar:
+        return self.builder.call("add", other, self)
+
+    def __sub__(self, other: Any) -> Scalar:
+        return self.builder.call("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Scalar:
+        return self.builder.call("sub", other, self)
+
+    def __mul__(self, other: Any) -> Scalar:
+        return self.builder.call("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Scalar:
+        return self.builder.call("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Scalar:
+        return self.builder.call("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Scalar:
+        return self.builder.call("div", other, self)
+
+    def __neg__(self) -> Scalar:
+        return self.builder.call("neg", self)
+
+    def __lt__(self, other: Any) -> Scalar:
+        return self.builder.call("lt", self, other)
+
+    def __gt__(self, other: Any) -> Scalar:
+        return self.builder.call("gt", self, other)
+
+
+class ExprBuilder:
+    """Collects the steps of one expression. Equal steps are made once."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Any]] = []
+        self.outputs: list[int] = []
+        self._made: dict[tuple[Any, ...], int] = {}
+
+    def input(self, index: int, dtype: DType) -> Scalar:
+        """The element of operand `index`."""
+        return self._step(dtype, "input", index)
+
+    def const(self, number: bool | int | float, dtype: DType) -> Scalar:
+        """A number of a dtype."""
+        cls = class_of(dtype)
+        value: Any = bool(number) if cls == "bool" else int(number) if cls == "int64" else float(number)
+        if isinstance(value, float) and not math.isfinite(value):
+            value = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        return self._step(dtype, "const", value)
+
+    def call(self, name: str, *args: Any) -> Scalar:
+        """One operation on scalars (or numbers, which take the scalars' dtype). Integers wrap to their dtype."""
+        lead = next(a for a in args if isinstance(a, Scalar))
+        scalars = [a if isinstance(a, Scalar) else self.const(a, lead.dtype) for a in args]
+        indices = [s.index for s in scalars]
+        if name in COMPARE:
+            return self._step(dtypes.bool_, name, *indices)
+        result = self._step(lead.dtype, name, *indices)
+        if lead.dtype.name in _WRAPS and name in ("add", "sub", "mul", "neg", "abs", "floordiv"):
+            result = self._step(lead.dtype, "wrap", result.index, lead.dtype.name)
+        return result
+
+    def where(self, condition: Scalar, a: Any, b: Any) -> Scalar:
+        """a where the condition holds, else b; one of them may be a number."""
+        lead = a if isinstance(a, Scalar) else b
+        a, b = (x if isinstance(x, Scalar) else self.const(x, lead.dtype) for x in (a, b))
+        return self._step(a.dtype, "where", condition.index, a.index, b.index)
+
+    def cast(self, x: Scalar, dtype: DType) -> Scalar:
+        """Another dtype: floats round to nearest even, floats to ints truncate and saturate, ints wrap."""
+        source, target = class_of(x.dtype), class_of(dtype)
+        if target == "bool":
+            return x if source == "bool" else self._step(dtype, "to_bool", x.index)
+        if target == "float32":
+            value = x if source == "float32" else self._step(dtypes.float32, "to_float", x.index)
+            if dtype.name in _NARROW_FLOATS and x.dtype is not dtype:
+                return self._step(dtype, "round", value.index, dtype.name)
+            return Scalar(self, value.index, dtype)
+        if source == "bool":
+            return self._step(dtype, "to_int", x.index)
+        if source == "float32":
+            whole = self._step(dtypes.int64, "to_int", x.index)
+            if dtype is dtypes.int64:
+                return whole
+            low, high = integer_range(dtype)
+            held = self.call("min", self.call("max", whole, low), high)
+            return Scalar(self, held.index, dtype)
+        low, high = integer_range(x.dtype)
+        to_low, to_high = integer_range(dtype)
+        fits = to_low <= low and high <= to_high
+        return Scalar(self, x.index, dtype) if fits else self._step(dtype, "wrap", x.index, dtype.name)
+
+    def output(self, x: Scalar) -> None:
+        """Makes a scalar the next result."""
+        self.outputs.append(x.index)
+
+    def json(self) -> dict[str, Any]:
+        """The finished expression."""
+        return check({"steps": self.steps, "outputs": self.outputs})
+
+    def __getattr__(self, name: str) -> Callable[..., Scalar]:
+        """`e.exp(x)` is `e.call("exp", x)`."""
+        if name in FLOAT or name in COMPARE or name in INT or name in BOOL:
+            return lambda *args: self.call(name, *args)
+        if name in ("and_", "or_", "not_"):
+            return lambda *args: self.call(name[:-1], *args)
+        raise AttributeError(f"expressions have no operation {name}")
+
+    def _step(self, dtype: DType, name: str, *args: Any) -> Scalar:
+        key = (name, class_of(dtype), *((type(a), a) for a in args))
+        index = self._made.get(key)
+        if index is None:
+            index = self._made[key] = len(self.steps)
+            self.steps.append([name, class_of(dtype), *args])
+        return Scalar(self, index, dtype)
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype."""
+    low = 0 if dtype.kind == "uint" else -(2 ** (dtype.bits - 1))
+    return low, low + 2**dtype.bits - 1
+
+
+# ----------------------------------------------------------------------------------------------- the JSON form
+def check(expr: Any) -> dict[str, Any]:
+    """The expression itself when it is well formed, else a NetworkError that names the first bad step."""
+    if not isinstance(expr, dict) or set(expr) != {"steps", "outputs"}:
+        raise NetworkError("an expression is an object of steps and outputs")
+    steps, outputs = expr["steps"], expr["outputs"]
+    if not isinstance(steps, Sequence) or not 0 < len(steps) <= MAX_STEPS:
+        raise NetworkError(f"an expression has 1 to {MAX_STEPS} steps")
+    classes: list[str] = []
+    for i, step in enumerate(steps):
+        why = _fault(step, classes)
+        if why:
+            raise NetworkError(f"expression step {i}, {str(step)[:80]}: {why}")
+        classes.append(step[1])
+    if not 0 < len(outputs) <= MAX_OUTPUTS or any(type(o) is not int or not 0 <= o < len(steps) for o in outputs):
+        raise NetworkError(f"an expression has 1 to {MAX_OUTPUTS} outputs, each the index of a step")
+    return expr
+
+
+def _fault(step: Any, classes: list[str]) -> str | None:
+    """What is wrong with a step, given the classes of those before it."""
+    if not isinstance(step, Sequence) or len(step) < 3 or step[1] not in _TABLE:
+        return "a step is [operation, float32 | int64 | bool, arguments…]"
+    name, cls, *args = step
+    if name == "input":
+        good = len(args) == 1 and type(args[0]) is int and 0 <= args[0] < MAX_INPUTS
+        return None if good else f"input takes the number of an operand below {MAX_INPUTS}"
+    if name == "const":
+        kinds = {"bool": (bool,), "int64": (int,), "float32": (int, float)}[cls]
+        good = len(args) == 1 and (type(args[0]) in kinds or cls == "float32" and args[0] in ("inf", "-inf", "nan"))
+        return None if good else f"not a {cls} number"
+    target = args.pop() if name == "wrap" or name == "round" and len(args) == 2 else None
+    if any(type(a) is not int or not 0 <= a < len(classes) for a in args):
+        return "arguments are the indices of earlier steps"
+    got = [classes[a] for a in args]
+    if name in COMPARE:
+        good = cls == "bool" and len(got) == 2 and got[0] == got[1]
+    elif name == "where":
+        good = got == ["bool", cls, cls]
+    elif name in ("to_int", "to_float", "to_bool"):
+        good = cls == {"to_int": "int64", "to_float": "float32", "to_bool": "bool"}[name] and len(got) == 1
+    elif name == "wrap":
+        good = cls == "int64" and got == ["int64"] and target in _WRAPS
+    elif target is not None:
+        good = cls == "float32" and got == ["float32"] and target in _NARROW_FLOATS
+    elif name in _TABLE[cls]:
+        good = got == [cls] * (1 if name in _UNARY else 2)
+    else:
+        return f"there is no operation {name!r} of class {cls}"
+    return None if good else f"{name} of class {cls} does not take {got}"
+
+
+def evaluate(expr: dict[str, Any], arrays: Sequence[Array], out: Sequence[DType]) -> list[Array]:
+    """What the expression means, in NumPy: operands broadcast, results are rounded to their dtypes."""
+    values: list[Array] = []
+    with np.errstate(all="ignore"):
+        for name, cls, *args in expr["steps"]:
+            values.append(_run(name, cls, args, values, arrays))
+        results = [values[i] for i in expr["outputs"]]
+        return [np.asarray(r).astype(d.numpy) for r, d in zip(results, out, strict=True)]
+
+
+def _run(name: str, cls: str, args: list[Any], values: list[Array], arrays: Sequence[Array]) -> Array:
+    kind = _NUMPY[cls]
+    if name == "input":
+        return arrays[args[0]].astype(kind)
+    if name == "const":
+        return np.asarray(float(args[0]) if cls == "float32" else args[0], kind)
+    if name == "wrap" or name == "round" and len(args) == 2:
+        return values[args[0]].astype(dtypes.get(args[1]).numpy).astype(kind)
+    operands = [values[a] for a in args]
+    if name in COMPARE:
+        return np.asarray(COMPARE[name](*operands))
+    if name == "where":
+        return np.where(*operands)
+    if name == "to_int" and operands[0].dtype.kind == "f":
+        return truncate(operands[0], dtypes.int64)
+    if name in ("to_int", "to_float", "to_bool"):
+        return operands[0].astype(kind)
+    return np.asarray(_TABLE[cls][name](*operands)).astype(kind)
+
+
+def truncate(x: Array, dtype: DType) -> Array:
+    """Floats to an integer dtype: towards zero, saturating, NaN to 0."""
+    low, high = integer_range(dtype)
+    wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+    inside = np.clip(wide, low, high)
+    whole = np.where(wide >= high, 0, inside).astype(np.int64 if dtype is not dtypes.uint64 else np.uint64)
+    return np.where(wide >= high, np.array(high, dtype.numpy), whole.astype(dtype.numpy))

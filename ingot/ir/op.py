@@ -1,0 +1,191 @@
+"""One place per op: the class that holds its signature, rule, meaning, lowering and test cases.
+
+    @op("rms_norm")
+    class RmsNorm(Op):
+        \"\"\"x / sqrt(mean(x², last) + eps) · weight. Accumulates in float32, rounds once.\"\"\"
+        eps: float = 1e-6                            # attributes: frozen, typed, printed, serialised
+        def infer(self, x: Spec, weight: Spec | None = None) -> Spec: ...      # operands, shapes and dtypes
+        def reference(self, x, weight=None): ...     # the meaning, in NumPy
+        def decompose(self, x, weight=None): ...     # simpler ops: the lowering everywhere
+        kernels = ("rms_norm",)
+        cases = (Case("one decode row", (F32(1, 8), F32(8))), ...)
+
+The decorator (ir/call.py) returns the class; the function that users call is `ingot.ops.rms_norm`. On Values it emits
+into their network, on NumPy arrays it computes at once.
+"""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ingot.dims import Dim
+from ingot.dtypes import DType
+from ingot.errors import OpError
+from ingot.ir.attribute import AttributeRefused, Hole, Kind, accept, from_json
+from ingot.ir.spec import Spec, StateSpec
+
+Array = np.ndarray[Any, Any]
+AnySpec = Spec | StateSpec
+
+
+class Case(NamedTuple):
+    """One configuration an op promises to get right, or (with `error`, a regular expression) promises to refuse."""
+
+    why: str
+    specs: tuple[Any, ...] = ()
+    attrs: Mapping[str, Any] = {}
+    error: str | None = None
+    dims: Mapping[str, int] = {}  # values of named dims; others get small ones
+
+
+def require(ok: bool, why: str) -> None:
+    """A rule of an op: raises OpError with the rule when broken; the caller adds op, operands and place."""
+    if not ok:
+        raise OpError(why)
+
+
+class Operand(NamedTuple):
+    name: str
+    optional: bool
+    variadic: bool
+    state: bool
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Op:
+    """An op with its attributes. Subclasses declare fields and `infer`, `reference`; the rest has defaults."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    operands: ClassVar[tuple[Operand, ...]]  # read from infer's signature, and their least and greatest number
+    least: ClassVar[int]
+    most: ClassVar[int]
+    attributes: ClassVar[dict[str, Kind]]  # read from the fields' annotations
+    symbolic: ClassVar[tuple[str, ...]]  # the attributes that may hold dims
+    outputs: ClassVar[int | None] = 1  # None: depends on the operands
+    kernels: ClassVar[tuple[str, ...]] = ()  # names in the native table, best first
+    cases: ClassVar[tuple[Case, ...]] = ()
+    tolerance: ClassVar[float] = 1.0  # multiplies the tests' rounding allowance; above 1 only with a reason beside it
+    scalars_like: ClassVar[tuple[str, ...] | None] = None  # operands whose dtype a Python scalar takes; None: any
+    binds: ClassVar[bool] = False  # whether it brings an unbacked dim into being (see bind)
+    is_view: ClassVar[bool] = False  # whether its result is its first operand's memory under other strides
+
+    def infer(self, *specs: Any) -> Any:
+        """Specs of the results from those of the operands; OpError (use `require`) when refused."""
+        raise NotImplementedError
+
+    def reference(self, *arrays: Any) -> Any:
+        """The meaning: slow, obvious NumPy."""
+        raise NotImplementedError
+
+    # Overridden where they exist; `None` says that they do not:
+    decompose: ClassVar[Callable[..., Any] | None] = None  # the same result of simpler ops
+    expr: ClassVar[Callable[..., Any] | None] = None  # (self, e: ExprBuilder, *scalars): per element
+    torch: ClassVar[Callable[..., Any] | None] = None  # (self, torch, *tensors): second oracle
+    sample: ClassVar[Callable[..., Any] | None] = None  # (self, rng, *specs): valid random operands for tests
+    draw: ClassVar[Callable[..., Any] | None] = None  # (cls, draw): a random Case for the property tests
+
+    def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
+        """For `binds` ops: this op with its unbacked dim named (`fresh(prefix, max=…)` makes one)."""
+        raise NotImplementedError
+
+    def bound_dims(self) -> tuple[Dim, ...]:
+        """The unbacked dims that this op binds when it runs."""
+        return ()
+
+    def __post_init__(self) -> None:
+        for name, kind in self.attributes.items():
+            value = getattr(self, name)
+            if type(value) is Hole:
+                continue
+            try:
+                stored = accept(kind, value, self.name, name)
+            except AttributeRefused as e:
+                raise OpError(f"{self.name}: {e}") from None
+            if stored is not value:
+                object.__setattr__(self, name, stored)
+
+    def attrs(self) -> dict[str, Any]:
+        """Attribute values by name."""
+        return {name: getattr(self, name) for name in self.attributes}
+
+    def evaluate(self, values: Mapping[str, int]) -> Op:
+        """This op with every dim in its attributes replaced by its value."""
+        if not self.symbolic:
+            return self
+        found = {n: self.attributes[n].evaluate(getattr(self, n), values) for n in self.symbolic}  # type: ignore[misc]
+        return dataclasses.replace(self, **found)
+
+    def attrs_json(self) -> dict[str, Any]:
+        return {name: kind.to_json(getattr(self, name)) for name, kind in self.attributes.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is type(self) and self.attrs() == other.attrs())
+
+    def __hash__(self) -> int:
+        return hash((self.name, *self.attrs().values()))
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.attrs().items())})"
+
+    def describe(self, specs: tuple[Any, ...]) -> str:
+        """`rms_norm(x=f32[T, 8], weight=f32[4])`, for messages."""
+        names = [o.name for o in self.operands if not o.variadic]
+        parts = [f"{names[i]}={s}" if i < len(names) else str(s) for i, s in enumerate(specs)]
+        return f"{self.name}({', '.join(parts)})"
+
+
+OPS: dict[str, type[Op]] = {}
+
+
+def scalar_array(value: bool | int | float, dtype: DType) -> Array:
+    """A Python number as a 0-d array of a dtype; OpError when it does not fit."""
+    fits = dtype.is_float or dtype.kind == "complex" or isinstance(value, bool | int)
+    if dtype.kind == "bool":
+        fits = isinstance(value, bool)
+    elif dtype.is_integer and fits:
+        low = 0 if dtype.kind == "uint" else -(2 ** (dtype.bits - 1))
+        fits = low <= value < low + 2**dtype.bits
+    if not fits:
+        raise OpError(f"{value!r} is not a {dtype.name}, the dtype of the tensor beside it; cast the tensor first")
+    return np.array(value, dtype.numpy)
+
+
+def infer(op: Op, specs: tuple[Any, ...], where: str, source: str = "") -> tuple[Any, ...]:
+    """The results' specs as a tuple; a refusal gets op, operands, place and source line."""
+    try:
+        _check_operands(op, specs)
+        out = op.infer(*specs)
+    except OpError as e:
+        raise OpError(f"{op.describe(specs)} in {where}: {e}{f' ({source})' if source else ''}") from None
+    return out if isinstance(out, tuple) else (out,)
+
+
+def _check_operands(op: Op, specs: tuple[Any, ...]) -> None:
+    if not op.least <= len(specs) <= op.most:
+        count = str(op.least) if op.least == op.most else f"{op.least} to {op.most}"
+        raise OpError(f"takes {count} operands, got {len(specs)}")
+    for operand, spec in zip(op.operands, specs, strict=False):
+        if (type(spec) is StateSpec) is not operand.state:
+            raise OpError(f"{operand.name} must be a {'state' if operand.state else 'tensor'}, not {spec}")
+
+
+def op_from_json(name: str, version: int, attrs: Any, where: str) -> Op:
+    """The op of a file: unknown names and versions, and missing, extra or ill-typed attributes, are OpErrors."""
+    cls = OPS.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise OpError(f"{where}: there is no op {str(name)[:60]!r}")
+    if version != cls.version or type(version) is not int:
+        raise OpError(f"{where}: {name} is version {version!r}, this release has version {cls.version}")
+    if not isinstance(attrs, dict) or attrs.keys() != cls.attributes.keys():
+        given = set(attrs) if isinstance(attrs, dict) else set()
+        raise OpError(f"{where}: {name} has attributes {sorted(cls.attributes)}; missing "
+                      f"{sorted(cls.attributes.keys() - given)}, unknown {sorted(map(str, given - cls.attributes.keys()))}")
+    try:
+        return cls(**{n: from_json(kind, attrs[n], name, n) for n, kind in cls.attributes.items()})
+    except AttributeRefused as e:
+        raise OpError(f"{where}: {name}: {e}") from None
