@@ -1,0 +1,314 @@
+#include "expression.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "check.h"
+
+namespace ingot {
+
+namespace {
+
+constexpr int kNone = -1;
+constexpr std::string_view kClassNames[] = {"float32", "int64", "bool"};
+
+/// Steps whose arguments are other steps. For comparisons `cls` is that of the result, and `arguments` stands for any class.
+struct Rule {
+  std::string_view name;
+  Class cls;
+  Class arguments;
+  int count;
+  Step step;
+  bool any_class = false;  // a comparison: both arguments of one class
+  bool swapped = false;    // greater is less with its arguments exchanged
+};
+
+constexpr Class F = Class::float32, I = Class::int64, B = Class::boolean;
+constexpr Rule kRules[] = {
+    {"add", F, F, 2, Step::add},        {"sub", F, F, 2, Step::sub},       {"mul", F, F, 2, Step::mul},
+    {"div", F, F, 2, Step::div},        {"pow", F, F, 2, Step::pow},       {"max", F, F, 2, Step::max},
+    {"min", F, F, 2, Step::min},        {"neg", F, F, 1, Step::neg},       {"abs", F, F, 1, Step::abs},
+    {"exp", F, F, 1, Step::exp},        {"log", F, F, 1, Step::log},       {"sqrt", F, F, 1, Step::sqrt},
+    {"rsqrt", F, F, 1, Step::rsqrt},    {"sin", F, F, 1, Step::sin},       {"cos", F, F, 1, Step::cos},
+    {"tanh", F, F, 1, Step::tanh},      {"sigmoid", F, F, 1, Step::sigmoid}, {"erf", F, F, 1, Step::erf},
+    {"floor", F, F, 1, Step::floor},    {"ceil", F, F, 1, Step::ceil},     {"recip", F, F, 1, Step::recip},
+    {"silu", F, F, 1, Step::silu},      {"to_float", F, I, 1, Step::to_float}, {"to_float", F, B, 1, Step::to_float},
+    {"add", I, I, 2, Step::int_add},    {"sub", I, I, 2, Step::int_sub},   {"mul", I, I, 2, Step::int_mul},
+    {"floordiv", I, I, 2, Step::int_floordiv}, {"mod", I, I, 2, Step::int_mod}, {"max", I, I, 2, Step::int_max},
+    {"min", I, I, 2, Step::int_min},    {"neg", I, I, 1, Step::int_neg},   {"abs", I, I, 1, Step::int_abs},
+    {"and", I, I, 2, Step::int_and},    {"or", I, I, 2, Step::int_or},     {"xor", I, I, 2, Step::int_xor},
+    {"to_int", I, F, 1, Step::int_from_float}, {"to_int", I, B, 1, Step::int_from_bool},
+    {"eq", B, B, 2, Step::equal, true}, {"ne", B, B, 2, Step::not_equal, true},
+    {"lt", B, B, 2, Step::less, true},  {"le", B, B, 2, Step::less_equal, true},
+    {"gt", B, B, 2, Step::less, true, true}, {"ge", B, B, 2, Step::less_equal, true, true},
+    {"and", B, B, 2, Step::bool_and},   {"or", B, B, 2, Step::bool_or},    {"xor", B, B, 2, Step::bool_xor},
+    {"not", B, B, 1, Step::bool_not},   {"to_bool", B, F, 1, Step::bool_from_float},
+    {"to_bool", B, I, 1, Step::bool_from_int},
+};
+
+std::size_t bytes_of(Class cls) { return cls == F ? 4 : cls == I ? 8 : 1; }
+
+bool stores(Class cls, DType dtype) {
+  return cls == F ? is_float(dtype) : cls == B ? dtype == DType::boolean : !is_float(dtype) && dtype != DType::boolean;
+}
+
+float float_constant(const nlohmann::json& value, bool* good) {
+  *good = true;
+  if (value.is_number()) return static_cast<float>(value.get<double>());
+  if (value == "inf") return INFINITY;
+  if (value == "-inf") return -INFINITY;
+  if (value == "nan") return NAN;
+  *good = false;
+  return 0;
+}
+
+}  // namespace
+
+/// The checked steps, before dead ones are dropped and slots are given.
+struct Expression::Parsed {
+  struct Item {
+    Instruction instruction{};
+    Class cls = F;
+    int arguments[3] = {kNone, kNone, kNone};
+    int constant = kNone;  // index into `constants`
+  };
+  std::string_view kernel;
+  std::span<const DType> inputs;
+  std::vector<Item> items;
+  std::vector<Constant> constants;
+  std::vector<int> outputs;
+
+  [[noreturn]] void fail(std::size_t at, const std::string& what) const {
+    refuse(kernel, "expr step " + std::to_string(at) + ": " + what);
+  }
+  void step(std::size_t at, const nlohmann::json& json);
+  void constant(std::size_t at, Item& item, const nlohmann::json& json);
+  void plain(std::size_t at, Item& item, std::string_view name, const nlohmann::json& json);
+  int argument(std::size_t at, const nlohmann::json& json, std::size_t position) const;
+  void expect(std::size_t at, int argument, Class cls) const {
+    if (items[argument].cls != cls)
+      fail(at, "argument step " + std::to_string(argument) + " is " + std::string(kClassNames[int(items[argument].cls)]) +
+                   ", must be " + std::string(kClassNames[int(cls)]));
+  }
+  void fuse_silu_mul();
+};
+
+int Expression::Parsed::argument(std::size_t at, const nlohmann::json& json, std::size_t position) const {
+  const nlohmann::json& value = json[position];
+  if (!value.is_number_integer() || value < 0 || value >= static_cast<std::int64_t>(items.size()))
+    fail(at, "argument " + std::to_string(position - 2) + " must be the index of an earlier step");
+  return value.get<int>();
+}
+
+void Expression::Parsed::constant(std::size_t at, Item& item, const nlohmann::json& json) {
+  Constant constant;
+  const nlohmann::json& value = json[2];
+  if (item.cls == F) {
+    bool good;
+    const float number = float_constant(value, &good);
+    if (!good) fail(at, R"(a float32 const must be a number, "inf", "-inf" or "nan")");
+    for (int i = 0; i < 16; ++i) std::memcpy(constant.bytes + 4 * i, &number, 4);
+  } else if (item.cls == I) {
+    if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
+      fail(at, "an int64 const must be an integer of 64 bits");
+    const std::int64_t number = value.get<std::int64_t>();
+    for (int i = 0; i < 8; ++i) std::memcpy(constant.bytes + 8 * i, &number, 8);
+  } else {
+    if (!value.is_boolean()) fail(at, "a bool const must be true or false");
+    std::memset(constant.bytes, value.get<bool>() ? 1 : 0, 64);
+  }
+  item.constant = static_cast<int>(constants.size());
+  constants.push_back(constant);
+}
+
+void Expression::Parsed::plain(std::size_t at, Item& item, std::string_view name, const nlohmann::json& json) {
+  const std::size_t given = json.size() - 2;
+  bool known = false;
+  for (const Rule& rule : kRules) {
+    if (rule.name != name || rule.cls != item.cls) continue;
+    known = true;
+    if (given != static_cast<std::size_t>(rule.count))
+      fail(at, std::string(name) + " takes " + std::to_string(rule.count) + " arguments, got " + std::to_string(given));
+    const int first = argument(at, json, 2);
+    const int second = rule.count == 2 ? argument(at, json, 3) : kNone;
+    const Class wanted = rule.any_class ? items[first].cls : rule.arguments;
+    const bool conversion = name.starts_with("to_");
+    if (conversion && items[first].cls != wanted) continue;  // the next rule takes the other class
+    expect(at, first, wanted);
+    if (second != kNone) expect(at, second, wanted);
+    item.instruction.step = rule.step;
+    item.instruction.cls = rule.any_class || conversion ? wanted : rule.cls;
+    item.arguments[0] = rule.swapped ? second : first;
+    item.arguments[1] = rule.swapped ? first : second;
+    return;
+  }
+  const std::string cls(kClassNames[int(item.cls)]);
+  fail(at, known ? std::string(name) + " to " + cls + " cannot take an argument of that class"
+                 : "there is no step " + std::string(name).substr(0, 40) + " of class " + cls);
+}
+
+void Expression::Parsed::step(std::size_t at, const nlohmann::json& json) {
+  if (!json.is_array() || json.size() < 3 || json.size() > 5 || !json[0].is_string() || !json[1].is_string())
+    fail(at, "must be [op, class, arguments...]");
+  const auto& name = json[0].get_ref<const std::string&>();
+  const auto& class_name = json[1].get_ref<const std::string&>();
+  const auto cls = std::find(std::begin(kClassNames), std::end(kClassNames), class_name);
+  if (cls == std::end(kClassNames)) fail(at, "class " + class_name.substr(0, 40) + " must be float32, int64 or bool");
+  Item item;
+  item.cls = static_cast<Class>(cls - std::begin(kClassNames));
+  item.instruction.cls = item.cls;
+  const auto takes = [&](std::size_t count) {
+    if (json.size() != count + 2) fail(at, name + " takes " + std::to_string(count) + " arguments");
+  };
+  if (name == "input") {
+    takes(1);
+    if (!json[2].is_number_integer() || json[2] < 0 || json[2] >= static_cast<std::int64_t>(inputs.size()))
+      fail(at, "input must be the index of an operand: there are " + std::to_string(inputs.size()));
+    item.instruction.step = Step::load;
+    item.instruction.a = json[2].get<std::uint16_t>();
+  } else if (name == "const") {
+    takes(1);
+    constant(at, item, json);
+  } else if (name == "where") {
+    takes(3);
+    for (int i = 0; i < 3; ++i) item.arguments[i] = argument(at, json, 2 + i);
+    expect(at, item.arguments[0], B);
+    expect(at, item.arguments[1], item.cls);
+    expect(at, item.arguments[2], item.cls);
+    item.instruction.step = item.cls == F ? Step::select_float : item.cls == I ? Step::select_int : Step::select_bool;
+  } else if (name == "round" && item.cls == F) {
+    if (json.size() == 4 && json[3] != "bfloat16" && json[3] != "float16") fail(at, "round must be to bfloat16 or float16");
+    if (json.size() > 4) fail(at, "round takes 1 or 2 arguments");
+    item.arguments[0] = argument(at, json, 2);
+    expect(at, item.arguments[0], F);
+    item.instruction.step =
+        json.size() == 3 ? Step::round : json[3] == "bfloat16" ? Step::round_bfloat16 : Step::round_float16;
+  } else if (name == "wrap" && item.cls == I) {
+    takes(2);
+    item.arguments[0] = argument(at, json, 2);
+    expect(at, item.arguments[0], I);
+    DType dtype;
+    if (!json[3].is_string() || !dtype_from_name(json[3].get_ref<const std::string&>(), &dtype) || !stores(I, dtype))
+      fail(at, "wrap must name an integer dtype");
+    item.instruction.step = Step::int_wrap;
+    item.instruction.b = static_cast<std::uint16_t>(dtype);
+  } else {
+    plain(at, item, name, json);
+  }
+  items.push_back(item);
+}
+
+/// silu(a) * b in one step: the epilogue of nearly every language model's gate.
+void Expression::Parsed::fuse_silu_mul() {
+  for (Item& item : items) {
+    if (item.instruction.step != Step::mul || item.constant != kNone) continue;
+    for (int side = 0; side < 2; ++side) {
+      const Item& gate = items[item.arguments[side]];
+      if (gate.instruction.step != Step::silu || gate.constant != kNone) continue;
+      item.instruction.step = Step::silu_mul;
+      item.arguments[1] = item.arguments[1 - side];
+      item.arguments[0] = gate.arguments[0];
+      break;
+    }
+  }
+}
+
+Expression::Expression(std::string_view kernel, const nlohmann::json& json, std::span<const DType> inputs,
+                       std::span<const DType> outputs) {
+  if (!json.is_object() || json.size() != 2 || !json.contains("steps") || !json.contains("outputs") ||
+      !json["steps"].is_array() || !json["outputs"].is_array())
+    refuse(kernel, R"(expr must be {"steps": [...], "outputs": [...]})");
+  const nlohmann::json& steps = json["steps"];
+  const nlohmann::json& results = json["outputs"];
+  if (steps.empty() || steps.size() > kMaxSteps)
+    refuse(kernel, "expr has " + std::to_string(steps.size()) + " steps, must have 1 to " + std::to_string(kMaxSteps));
+  if (inputs.size() > kMaxInputs) refuse(kernel, "expr takes at most " + std::to_string(kMaxInputs) + " operands");
+  if (results.size() != outputs.size() || results.empty() || results.size() > kMaxOutputs)
+    refuse(kernel, "expr has " + std::to_string(results.size()) + " outputs, the call has " + std::to_string(outputs.size()) +
+                       " (1 to " + std::to_string(kMaxOutputs) + " are allowed)");
+  Parsed parsed{kernel, inputs, {}, {}, {}};
+  for (std::size_t i = 0; i < steps.size(); ++i) parsed.step(i, steps[i]);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const nlohmann::json& value = results[i];
+    if (!value.is_number_integer() || value < 0 || value >= static_cast<std::int64_t>(parsed.items.size()))
+      refuse(kernel, "expr output " + std::to_string(i) + " must be the index of a step");
+    const int step = value.get<int>();
+    if (!stores(parsed.items[step].cls, outputs[i]))
+      refuse(kernel, "expr output " + std::to_string(i) + " is of class " + std::string(kClassNames[int(parsed.items[step].cls)]) +
+                         " and cannot be stored as " + std::string(name_of(outputs[i])));
+    parsed.outputs.push_back(step);
+  }
+  parsed.fuse_silu_mul();
+  compile(parsed);
+}
+
+/// Drops steps that no output needs, then gives every register a slot that is free from its first to its last use.
+void Expression::compile(const Parsed& parsed) {
+  const int count = static_cast<int>(parsed.items.size());
+  std::vector<int> last_use(count, kNone);
+  std::vector<bool> output(count, false);
+  for (int step : parsed.outputs) output[step] = true;
+  for (int i = count - 1; i >= 0; --i) {
+    if (!output[i] && last_use[i] == kNone) continue;
+    for (int argument : parsed.items[i].arguments)
+      if (argument != kNone) last_use[argument] = std::max(last_use[argument], i);
+  }
+  std::vector<std::uint32_t> free_slots[3];
+  std::vector<std::uint16_t> register_of(count, 0);
+  for (int i = 0; i < count; ++i) {
+    const Parsed::Item& item = parsed.items[i];
+    if (!output[i] && last_use[i] == kNone) continue;
+    register_of[i] = static_cast<std::uint16_t>(places_.size());
+    if (item.constant != kNone) {
+      places_.push_back({static_cast<std::uint32_t>(constants_.size() * sizeof(Constant)), true});
+      constants_.push_back(parsed.constants[item.constant]);
+      continue;
+    }
+    std::vector<std::uint32_t>& free = free_slots[int(item.cls)];
+    std::uint32_t offset = static_cast<std::uint32_t>(scratch_);
+    if (!free.empty() && !output[i]) {
+      offset = free.back();
+      free.pop_back();
+    } else {
+      scratch_ += kTile * bytes_of(item.cls);
+    }
+    places_.push_back({offset, false});
+    Instruction instruction = item.instruction;
+    instruction.to = register_of[i];
+    std::uint16_t* fields[3] = {&instruction.a, &instruction.b, &instruction.c};
+    for (int j = 0; j < 3; ++j)
+      if (item.arguments[j] != kNone) *fields[j] = register_of[item.arguments[j]];
+    steps_.push_back(instruction);
+    for (int j = 0; j < 3; ++j) {  // an argument's slot is free after its last use, once even when it is used twice
+      const int argument = item.arguments[j];
+      if (argument == kNone || last_use[argument] != i || output[argument] || parsed.items[argument].constant != kNone) continue;
+      if (std::find(item.arguments, item.arguments + j, argument) != item.arguments + j) continue;
+      free_slots[int(parsed.items[argument].cls)].push_back(places_[register_of[argument]].offset);
+    }
+  }
+  for (int step : parsed.outputs) {
+    outputs_.push_back(register_of[step]);
+    output_classes_.push_back(parsed.items[step].cls);
+  }
+  identity_ = parsed.outputs.size() == 1 && steps_.size() == 1 && steps_[0].step == Step::load && steps_[0].a == 0 &&
+              steps_[0].cls == F && parsed.inputs[0] == DType::float32;
+}
+
+TileCode Expression::code() const noexcept {
+  return {steps_.data(),           static_cast<int>(steps_.size()), places_.data(),
+          static_cast<int>(places_.size()), outputs_.data(),        output_classes_.data(),
+          static_cast<int>(outputs_.size()), constants_.empty() ? nullptr : constants_[0].bytes};
+}
+
+RunTile run_tile_for([[maybe_unused]] Level level) {
+#if INGOT_X86
+  if (level >= Level::avx512) return avx512::run_tile;
+  if (level >= Level::avx2) return avx2::run_tile;
+#endif
+  return portable::run_tile;
+}
+
+}  // namespace ingot

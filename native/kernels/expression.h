@@ -1,0 +1,49 @@
+// A scalar expression (JSON: {"steps": [[op, class, args...], ...], "outputs": [step, ...]}) compiled to bytecode over tiles.
+// Shared by the kernel `elementwise` and by the epilogue of `matmul_packed`. Compiled once at load, immutable afterwards.
+//
+// Every step is checked: its name, its class, the number and the classes of its arguments (earlier steps only), operand
+// indices, constants, at most 256 steps, 64 operands and 16 outputs; anything else throws Refused naming the step.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "../src/kernel.h"
+#include "level/tile.h"
+
+namespace ingot {
+
+class Expression {
+ public:
+  /// `kernel` names the caller in messages; every operand need not be used, and outputs.size() must match.
+  Expression(std::string_view kernel, const nlohmann::json& json, std::span<const DType> inputs,
+             std::span<const DType> outputs);
+
+  TileCode code() const noexcept;
+  /// Bytes of working memory per thread for run_tile.
+  std::size_t scratch() const noexcept { return scratch_; }
+  /// True when the only output is operand 0 itself.
+  bool identity() const noexcept { return identity_; }
+
+ private:
+  struct Constant {
+    alignas(64) std::byte bytes[64];
+  };
+  struct Parsed;
+  void compile(const Parsed& parsed);
+
+  std::vector<Instruction> steps_;
+  std::vector<Place> places_;
+  std::vector<std::uint16_t> outputs_;
+  std::vector<Class> output_classes_;
+  std::vector<Constant> constants_;
+  std::size_t scratch_ = 0;
+  bool identity_ = false;
+};
+
+/// The interpreter of that level, or of the next lower one that has it.
+RunTile run_tile_for(Level level);
+
+}  // namespace ingot

@@ -1,0 +1,394 @@
+// The interpreter of compiled scalar expressions: one pass over a tile per step, everything in L1.
+#include "simd.h"
+#include "tile.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+/// A register's values in this tile: step 1, one per element; step 0, one value (float32: 16 times) for all elements.
+struct Register {
+  std::byte* data;
+  int step;
+};
+
+struct Tile {
+  const TileOperand* in;
+  Register* registers;
+  int rows, width, count;
+  int padded;  // count rounded up to whole vectors: float32 slots have room for it, and its last lanes hold anything
+
+  template <class T>
+  T* at(int index) const {
+    return (T*)registers[index].data;
+  }
+};
+
+// ---- float32
+
+template <class F>
+INGOT_INLINE void map1(const Tile& tile, const Instruction& s, const F& f) {
+  const float* a = tile.at<float>(s.a);
+  float* to = tile.at<float>(s.to);
+  const int step = tile.registers[s.a].step * kLanes;
+  for (int i = 0; i < tile.padded; i += kLanes, a += step) store(to + i, f(load(a)));
+}
+
+template <class F>
+INGOT_INLINE void map2(const Tile& tile, const Instruction& s, const F& f) {
+  const float* a = tile.at<float>(s.a);
+  const float* b = tile.at<float>(s.b);
+  float* to = tile.at<float>(s.to);
+  const int step_a = tile.registers[s.a].step * kLanes, step_b = tile.registers[s.b].step * kLanes;
+  for (int i = 0; i < tile.padded; i += kLanes, a += step_a, b += step_b) store(to + i, f(load(a), load(b)));
+}
+
+void power(const Tile& tile, const Instruction& s) {
+  const float* a = tile.at<float>(s.a);
+  const float* b = tile.at<float>(s.b);
+  float* to = tile.at<float>(s.to);
+  const int step_a = tile.registers[s.a].step, step_b = tile.registers[s.b].step;
+  for (int i = 0; i < tile.count; ++i) to[i] = __builtin_powf(a[i * step_a], b[i * step_b]);
+}
+
+template <class Half>
+INGOT_INLINE Vec through(Vec x) {
+  Half lanes[kLanes];
+  store(lanes, x);
+  return load(lanes);
+}
+
+// ---- any class, element by element; a repeated value keeps its step of 0
+
+template <class To, class From, class F>
+INGOT_INLINE void each1(const Tile& tile, const Instruction& s, const F& f) {
+  const From* a = tile.at<From>(s.a);
+  To* to = tile.at<To>(s.to);
+  if (tile.registers[s.a].step != 0) {
+    for (int i = 0; i < tile.count; ++i) to[i] = f(a[i]);
+  } else {
+    const To value = f(a[0]);
+    for (int i = 0; i < tile.count; ++i) to[i] = value;
+  }
+}
+
+template <class To, class From, class F>
+INGOT_INLINE void each2(const Tile& tile, const Instruction& s, const F& f) {
+  const From* a = tile.at<From>(s.a);
+  const From* b = tile.at<From>(s.b);
+  To* to = tile.at<To>(s.to);
+  const int step_a = tile.registers[s.a].step, step_b = tile.registers[s.b].step;
+  if (step_a & step_b) {
+    for (int i = 0; i < tile.count; ++i) to[i] = f(a[i], b[i]);
+  } else if (step_a) {
+    const From right = b[0];
+    for (int i = 0; i < tile.count; ++i) to[i] = f(a[i], right);
+  } else {
+    for (int i = 0; i < tile.count; ++i) to[i] = f(a[0], b[i * step_b]);
+  }
+}
+
+template <class T>
+INGOT_INLINE void select(const Tile& tile, const Instruction& s) {
+  const std::uint8_t* c = tile.at<std::uint8_t>(s.a);
+  const T* a = tile.at<T>(s.b);
+  const T* b = tile.at<T>(s.c);
+  T* to = tile.at<T>(s.to);
+  const int step_c = tile.registers[s.a].step, step_a = tile.registers[s.b].step, step_b = tile.registers[s.c].step;
+  if (step_c & step_a & step_b) {
+    for (int i = 0; i < tile.count; ++i) to[i] = c[i] ? a[i] : b[i];
+  } else {
+    for (int i = 0; i < tile.count; ++i) to[i] = c[i * step_c] ? a[i * step_a] : b[i * step_b];
+  }
+}
+
+template <class T>
+void compare(const Tile& tile, const Instruction& s) {
+  if (s.step == Step::equal)
+    each2<std::uint8_t, T>(tile, s, [](T a, T b) { return (std::uint8_t)(a == b); });
+  else if (s.step == Step::not_equal)
+    each2<std::uint8_t, T>(tile, s, [](T a, T b) { return (std::uint8_t)(a != b); });
+  else if (s.step == Step::less)
+    each2<std::uint8_t, T>(tile, s, [](T a, T b) { return (std::uint8_t)(a < b); });
+  else
+    each2<std::uint8_t, T>(tile, s, [](T a, T b) { return (std::uint8_t)(a <= b); });
+}
+
+// ---- int64: arithmetic wraps; division rounds down, and by zero gives zero
+
+typedef std::int64_t Int;
+INGOT_INLINE Int wrapped(std::uint64_t v) { return (Int)v; }
+INGOT_INLINE Int floordiv(Int a, Int b) {
+  if (b == 0) return 0;
+  if (b == -1) return wrapped(0 - (std::uint64_t)a);
+  const Int q = a / b;
+  return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+INGOT_INLINE Int modulo(Int a, Int b) {
+  if (b == 0 || b == -1) return 0;
+  const Int r = a % b;
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+INGOT_INLINE Int truncated(double v) {
+  if (!(v == v)) return 0;
+  if (v >= 9223372036854775808.0) return INT64_MAX;
+  if (v < -9223372036854775808.0) return INT64_MIN;
+  return (Int)v;
+}
+
+template <class T>
+INGOT_INLINE void wrap_to(const Tile& tile, const Instruction& s) {
+  each1<Int, Int>(tile, s, [](Int a) { return (Int)(T)a; });
+}
+
+void wrap(const Tile& tile, const Instruction& s) {
+  switch ((DType)s.b) {
+    case DType::int8: return wrap_to<std::int8_t>(tile, s);
+    case DType::int16: return wrap_to<std::int16_t>(tile, s);
+    case DType::int32: return wrap_to<std::int32_t>(tile, s);
+    case DType::uint8: return wrap_to<std::uint8_t>(tile, s);
+    case DType::uint16: return wrap_to<std::uint16_t>(tile, s);
+    case DType::uint32: return wrap_to<std::uint32_t>(tile, s);
+    default: return wrap_to<Int>(tile, s);
+  }
+}
+
+// ---- memory
+
+/// One value of a stored type as a value of a class.
+template <class To, class From>
+INGOT_INLINE To converted(From v) {
+  constexpr bool from_float = (From)0.5 != (From)0;
+  if constexpr (from_float && sizeof(To) == sizeof(Int))
+    return truncated((double)v);
+  else if constexpr (sizeof(To) == 1)
+    return (std::uint8_t)(v != 0);
+  else
+    return (To)v;
+}
+
+template <class To, class From>
+void load_each(const Tile& tile, To* to, const TileOperand& from) {
+  const From* row = (const From*)from.data;
+  for (int r = 0; r < tile.rows; ++r, row += from.row_stride, to += tile.width) {
+    if (from.column_stride == 1) {
+      for (int i = 0; i < tile.width; ++i) to[i] = converted<To>(row[i]);
+    } else {
+      for (int i = 0; i < tile.width; ++i) to[i] = converted<To>(row[i * from.column_stride]);
+    }
+  }
+}
+
+/// The float types that have vector loads.
+template <class From>
+void load_floats(const Tile& tile, float* to, const TileOperand& from) {
+  const From* row = (const From*)from.data;
+  const bool dense = from.column_stride == 1 && (tile.rows == 1 || from.row_stride == tile.width);
+  const int rows = dense ? 1 : tile.rows, width = dense ? tile.count : tile.width;
+  for (int r = 0; r < rows; ++r, row += from.row_stride, to += width) {
+    if (from.column_stride == 1) {
+      int i = 0;
+      for (; i + kLanes <= width; i += kLanes) store(to + i, load(row + i));
+      if (i < width) store_partial(to + i, load_partial(row + i, width - i), width - i);
+    } else {
+      for (int i = 0; i < width; ++i) to[i] = load_one(row + i * from.column_stride);
+    }
+  }
+}
+
+template <class To>
+void load_class(const Tile& tile, To* to, const TileOperand& from) {
+  switch (from.dtype) {
+    case DType::float64: return load_each<To, double>(tile, to, from);
+    case DType::int8: return load_each<To, std::int8_t>(tile, to, from);
+    case DType::int16: return load_each<To, std::int16_t>(tile, to, from);
+    case DType::int32: return load_each<To, std::int32_t>(tile, to, from);
+    case DType::int64: return load_each<To, std::int64_t>(tile, to, from);
+    case DType::uint16: return load_each<To, std::uint16_t>(tile, to, from);
+    case DType::uint32: return load_each<To, std::uint32_t>(tile, to, from);
+    case DType::uint64: return load_each<To, std::uint64_t>(tile, to, from);
+    default: return load_each<To, std::uint8_t>(tile, to, from);  // uint8 and bool
+  }
+}
+
+void load_any_float(const Tile& tile, float* to, const TileOperand& from) {
+  switch (from.dtype) {
+    case DType::float32: return load_floats<float>(tile, to, from);
+    case DType::bfloat16: return load_floats<bfloat16>(tile, to, from);
+    case DType::float16: return load_floats<float16>(tile, to, from);
+    default: return load_class<float>(tile, to, from);
+  }
+}
+
+/// Integers and booleans out of the 16- and 32-bit floats go through a float32 register's worth of stack.
+template <class To>
+void load_from_floats(const Tile& tile, To* to, const TileOperand& from) {
+  alignas(64) float values[kTile];
+  load_any_float(tile, values, from);
+  for (int i = 0; i < tile.count; ++i) to[i] = converted<To>(values[i]);
+}
+
+INGOT_INLINE bool is_small_float(DType d) { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16; }
+
+void load_operand(const Tile& tile, const Instruction& s) {
+  const TileOperand& from = tile.in[s.a];
+  Register& to = tile.registers[s.to];
+  const bool same = from.column_stride == 0 && (tile.rows == 1 || from.row_stride == 0);
+  const bool dense = from.column_stride == 1 && (tile.rows == 1 || from.row_stride == tile.width);
+  const bool floats = s.cls == Class::float32 && from.dtype == DType::float32 && tile.count == tile.padded;
+  if (dense && (floats || (s.cls == Class::int64 && from.dtype == DType::int64))) {
+    to = {from.data, 1};  // read in place
+    return;
+  }
+  Tile part = tile;
+  TileOperand operand = from;
+  if (same) {  // one value: 16 copies of it
+    part.rows = 1;
+    part.width = part.count = kLanes;
+    to.step = 0;
+    operand.row_stride = 0;
+  }
+  if (s.cls == Class::float32)
+    load_any_float(part, (float*)to.data, operand);
+  else if (s.cls == Class::int64)
+    is_small_float(from.dtype) ? load_from_floats(part, (Int*)to.data, operand) : load_class(part, (Int*)to.data, operand);
+  else
+    is_small_float(from.dtype) ? load_from_floats(part, (std::uint8_t*)to.data, operand)
+                               : load_class(part, (std::uint8_t*)to.data, operand);
+}
+
+template <class To>
+void store_floats(const Tile& tile, const Register& from, const TileOperand& out) {
+  To* row = (To*)out.data;
+  const bool dense = tile.rows == 1 || out.row_stride == tile.width;
+  const int rows = dense ? 1 : tile.rows, width = dense ? tile.count : tile.width;
+  const float* values = (const float*)from.data;
+  for (int r = 0; r < rows; ++r, row += out.row_stride, values += width * from.step) {
+    int i = 0;
+    for (; i + kLanes <= width; i += kLanes) store(row + i, load(values + i * from.step));
+    if (i < width) store_partial(row + i, load_partial(values + i * from.step, width - i), width - i);
+  }
+}
+
+template <class To, class From>
+void store_each(const Tile& tile, const Register& from, const TileOperand& out) {
+  To* row = (To*)out.data;
+  const From* values = (const From*)from.data;
+  for (int r = 0; r < tile.rows; ++r, row += out.row_stride, values += tile.width * from.step)
+    for (int i = 0; i < tile.width; ++i) row[i] = (To)values[i * from.step];
+}
+
+void store_output(const Tile& tile, const Register& from, const TileOperand& out) {
+  switch (out.dtype) {
+    case DType::float32: return store_floats<float>(tile, from, out);
+    case DType::bfloat16: return store_floats<bfloat16>(tile, from, out);
+    case DType::float16: return store_floats<float16>(tile, from, out);
+    case DType::float64: return store_each<double, float>(tile, from, out);
+    case DType::int8: case DType::uint8: return store_each<std::uint8_t, Int>(tile, from, out);
+    case DType::int16: case DType::uint16: return store_each<std::uint16_t, Int>(tile, from, out);
+    case DType::int32: case DType::uint32: return store_each<std::uint32_t, Int>(tile, from, out);
+    case DType::int64: case DType::uint64: return store_each<Int, Int>(tile, from, out);
+    case DType::boolean: return store_each<std::uint8_t, std::uint8_t>(tile, from, out);
+  }
+}
+
+// ---- steps
+
+void run_other(const Tile& tile, const Instruction& s) {
+  typedef std::uint8_t Bool;
+  typedef std::uint64_t Word;
+  switch (s.step) {
+    case Step::pow: return power(tile, s);
+    case Step::to_float:
+      if (s.cls == Class::int64) return each1<float, Int>(tile, s, [](Int a) { return (float)a; });
+      return each1<float, Bool>(tile, s, [](Bool a) { return (float)a; });
+    case Step::select_float: return select<float>(tile, s);
+    case Step::int_add: return each2<Int, Int>(tile, s, [](Int a, Int b) { return wrapped((Word)a + (Word)b); });
+    case Step::int_sub: return each2<Int, Int>(tile, s, [](Int a, Int b) { return wrapped((Word)a - (Word)b); });
+    case Step::int_mul: return each2<Int, Int>(tile, s, [](Int a, Int b) { return wrapped((Word)a * (Word)b); });
+    case Step::int_floordiv: return each2<Int, Int>(tile, s, [](Int a, Int b) { return floordiv(a, b); });
+    case Step::int_mod: return each2<Int, Int>(tile, s, [](Int a, Int b) { return modulo(a, b); });
+    case Step::int_max: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a > b ? a : b; });
+    case Step::int_min: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a < b ? a : b; });
+    case Step::int_neg: return each1<Int, Int>(tile, s, [](Int a) { return wrapped(0 - (Word)a); });
+    case Step::int_abs: return each1<Int, Int>(tile, s, [](Int a) { return a < 0 ? wrapped(0 - (Word)a) : a; });
+    case Step::int_and: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a & b; });
+    case Step::int_or: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a | b; });
+    case Step::int_xor: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a ^ b; });
+    case Step::int_wrap: return wrap(tile, s);
+    case Step::int_from_float: return each1<Int, float>(tile, s, [](float a) { return truncated(a); });
+    case Step::int_from_bool: return each1<Int, Bool>(tile, s, [](Bool a) { return (Int)a; });
+    case Step::select_int: return select<Int>(tile, s);
+    case Step::bool_and: return each2<Bool, Bool>(tile, s, [](Bool a, Bool b) { return (Bool)(a & b); });
+    case Step::bool_or: return each2<Bool, Bool>(tile, s, [](Bool a, Bool b) { return (Bool)(a | b); });
+    case Step::bool_xor: return each2<Bool, Bool>(tile, s, [](Bool a, Bool b) { return (Bool)(a ^ b); });
+    case Step::bool_not: return each1<Bool, Bool>(tile, s, [](Bool a) { return (Bool)(a ^ 1); });
+    case Step::bool_from_float: return each1<Bool, float>(tile, s, [](float a) { return (Bool)(a != 0); });
+    case Step::bool_from_int: return each1<Bool, Int>(tile, s, [](Int a) { return (Bool)(a != 0); });
+    case Step::select_bool: return select<Bool>(tile, s);
+    default:
+      if (s.cls == Class::float32) return compare<float>(tile, s);
+      if (s.cls == Class::int64) return compare<Int>(tile, s);
+      return compare<Bool>(tile, s);
+  }
+}
+
+void run_step(const Tile& tile, const Instruction& s) {
+  const Vec one = broadcast(1.0f);
+  switch (s.step) {
+    case Step::load: return load_operand(tile, s);
+    case Step::add: return map2(tile, s, [](Vec a, Vec b) { return a + b; });
+    case Step::sub: return map2(tile, s, [](Vec a, Vec b) { return a - b; });
+    case Step::mul: return map2(tile, s, [](Vec a, Vec b) { return a * b; });
+    case Step::div: return map2(tile, s, [](Vec a, Vec b) { return a / b; });
+    case Step::max: return map2(tile, s, [](Vec a, Vec b) { return max_nan(a, b); });
+    case Step::min: return map2(tile, s, [](Vec a, Vec b) { return min_nan(a, b); });
+    case Step::neg: return map1(tile, s, [](Vec a) { return negate(a); });
+    case Step::abs: return map1(tile, s, [](Vec a) { return abs(a); });
+    case Step::exp: return map1(tile, s, [](Vec a) { return exp(a); });
+    case Step::log: return map1(tile, s, [](Vec a) { return log(a); });
+    case Step::sqrt: return map1(tile, s, [](Vec a) { return sqrt(a); });
+    case Step::rsqrt: return map1(tile, s, [=](Vec a) { return one / sqrt(a); });
+    case Step::sin: return map1(tile, s, [](Vec a) { return sin(a); });
+    case Step::cos: return map1(tile, s, [](Vec a) { return cos(a); });
+    case Step::tanh: return map1(tile, s, [](Vec a) { return tanh(a); });
+    case Step::sigmoid: return map1(tile, s, [](Vec a) { return sigmoid(a); });
+    case Step::erf: return map1(tile, s, [](Vec a) { return erf(a); });
+    case Step::floor: return map1(tile, s, [](Vec a) { return floor(a); });
+    case Step::ceil: return map1(tile, s, [](Vec a) { return ceil(a); });
+    case Step::round: return map1(tile, s, [](Vec a) { return round_even(a); });
+    case Step::recip: return map1(tile, s, [=](Vec a) { return one / a; });
+    case Step::silu: return map1(tile, s, [](Vec a) { return silu(a); });
+    case Step::silu_mul: return map2(tile, s, [](Vec a, Vec b) { return silu(a) * b; });
+    case Step::round_bfloat16: return map1(tile, s, [](Vec a) { return through<bfloat16>(a); });
+    case Step::round_float16: return map1(tile, s, [](Vec a) { return through<float16>(a); });
+    default: return run_other(tile, s);
+  }
+}
+
+}  // namespace
+
+void run_tile(const TileCode& code, const TileOperand* in, const TileOperand* out, int rows, int width, std::byte* scratch) {
+  Register registers[kMaxSteps];
+  const int count = rows * width;
+  const Tile tile{in, registers, rows, width, count, (count + kLanes - 1) / kLanes * kLanes};
+  for (int i = 0; i < code.register_count; ++i) {
+    const Place place = code.places[i];
+    registers[i] = place.constant ? Register{(std::byte*)code.constants + place.offset, 0} : Register{scratch + place.offset, 1};
+  }
+  // A float32 output that is dense is computed where it belongs. (A load that reads in place points elsewhere again.)
+  for (int i = 0; i < code.output_count; ++i) {
+    const std::uint16_t index = code.outputs[i];
+    const bool dense = rows == 1 || out[i].row_stride == width;
+    if (code.output_classes[i] == Class::float32 && out[i].dtype == DType::float32 && dense && count == tile.padded &&
+        registers[index].step == 1)
+      registers[index].data = out[i].data;
+  }
+  for (int i = 0; i < code.step_count; ++i) run_step(tile, code.steps[i]);
+  for (int i = 0; i < code.output_count; ++i) {
+    const Register& result = registers[code.outputs[i]];
+    if (result.data != out[i].data || result.step == 0) store_output(tile, result, out[i]);
+  }
+}
+
+}  // namespace ingot::INGOT_LEVEL

@@ -1,0 +1,80 @@
+// A compiled scalar expression and the tile it runs on: what the host half (kernels/expression.cpp) hands to the level
+// halves of elementwise and matmul. Plain data only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtype.h"
+
+namespace ingot {
+
+constexpr int kTile = 512;  // most elements of a tile: a float32 register of 2 KiB, so that a handful stays in L1
+
+/// The class a step computes in.
+enum class Class : std::uint8_t { float32, int64, boolean };
+
+enum class Step : std::uint8_t {
+  load,
+  // float32
+  add, sub, mul, div, pow, max, min, neg, abs, exp, log, sqrt, rsqrt, sin, cos, tanh, sigmoid, erf, floor, ceil, round, recip,
+  silu, silu_mul, round_bfloat16, round_float16, to_float, select_float,
+  // int64
+  int_add, int_sub, int_mul, int_floordiv, int_mod, int_max, int_min, int_neg, int_abs, int_and, int_or, int_xor, int_wrap,
+  int_from_float, int_from_bool, select_int,
+  // comparisons of two values of Instruction::cls, giving booleans
+  equal, not_equal, less, less_equal,
+  // booleans
+  bool_and, bool_or, bool_xor, bool_not, bool_from_float, bool_from_int, select_bool,
+};
+
+/// One step; a, b and c are registers (load: a is the operand; int_wrap: b is the dtype).
+struct Instruction {
+  Step step;
+  Class cls;  // of the result; of the arguments for comparisons; of the argument for to_float
+  std::uint16_t to, a, b, c;
+};
+
+/// Where a register's values lie: a slot of the scratch memory, or the pool of constants (one value, 16 times).
+struct Place {
+  std::uint32_t offset;
+  bool constant;
+};
+
+struct TileCode {
+  const Instruction* steps;
+  int step_count;
+  const Place* places;         // one per register
+  int register_count;
+  const std::uint16_t* outputs;  // the register of each output; its slot is shared with no other register
+  const Class* output_classes;
+  int output_count;
+  const std::byte* constants;  // aligned to 64
+};
+
+/// An operand's part of a tile: `rows` segments of `width` elements. Strides count elements.
+struct TileOperand {
+  std::byte* data;
+  DType dtype;
+  std::int64_t row_stride, column_stride;
+};
+
+/// Computes a tile of rows * width <= kTile elements. scratch: Expression::scratch() bytes, aligned to 64.
+using RunTile = void (*)(const TileCode& code, const TileOperand* in, const TileOperand* out, int rows, int width,
+                         std::byte* scratch);
+
+constexpr int kMaxSteps = 256;
+constexpr int kMaxInputs = 64;
+constexpr int kMaxOutputs = 16;
+
+namespace portable {
+void run_tile(const TileCode&, const TileOperand*, const TileOperand*, int rows, int width, std::byte* scratch);
+}
+namespace avx2 {
+void run_tile(const TileCode&, const TileOperand*, const TileOperand*, int rows, int width, std::byte* scratch);
+}
+namespace avx512 {
+void run_tile(const TileCode&, const TileOperand*, const TileOperand*, int rows, int width, std::byte* scratch);
+}
+
+}  // namespace ingot
