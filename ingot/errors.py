@@ -106,6 +106,18 @@ class ValueFault(UserError, ValueError):
     code = "value"
 
 
+class RequestError(UserError, ValueError):
+    """A request for text or scores that cannot be carried out as asked: a parameter out of range, a prompt that is no prompt."""
+
+    code = "request"
+
+
+class TooLongError(RequestError):
+    """A request that needs more room than the model's context or the whole key-value cache has."""
+
+    code = "too_long"
+
+
 class MemoryLimitError(IngotError, MemoryError):
     """Not enough memory for what was asked."""
 
@@ -122,7 +134,8 @@ BY_CODE: dict[str, type[IngotError]] = {
     cls.code: cls
     for cls in (
         IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError, RecipeError, FileError,
-        EngineFileError, EngineVersionError, ProgramError, KernelRefused, InputError, ValueFault, MemoryLimitError, BusyError,
+        EngineFileError, EngineVersionError, ProgramError, KernelRefused, InputError, ValueFault, RequestError, TooLongError,
+        MemoryLimitError, BusyError,
     )
 }  # fmt: skip
 
