@@ -1,0 +1,29 @@
+// Passes over a row of logits: what every level provides to kernels/sample.cpp.
+#pragma once
+
+#include <cstdint>
+
+namespace ingot {
+
+constexpr int kWeightBlock = 256;  // elements whose weights are added up in float32
+
+struct SampleTable {
+  /// The greatest element; NaN if there is a NaN.
+  float (*maximum)(const float* x, std::int64_t count);
+  /// weights[i] = exp((x[i] - maximum) / temperature) unless weights is null; sums[b] = their sum over block b.
+  void (*weigh)(const float* x, std::int64_t count, float maximum, float temperature, float* weights, float* sums);
+};
+
+namespace portable {
+extern const SampleTable sample_table;
+}
+#if INGOT_X86
+namespace avx2 {
+extern const SampleTable sample_table;
+}
+namespace avx512 {
+extern const SampleTable sample_table;
+}
+#endif
+
+}  // namespace ingot
