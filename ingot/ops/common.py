@@ -1,0 +1,108 @@
+"""What op families share: rounding, broadcasting rules, and shorthands for cases."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dims import Dimension, Expr, add, bounds, mul
+from ingot.dtypes import DType
+from ingot.ir import Spec, require
+from ingot.ir.spec import Shape, broadcast
+
+Array = np.ndarray[Any, Any]
+
+
+def f32(*shape: Any) -> Spec:
+    return Spec(dtypes.float32, shape)
+
+
+def bf16(*shape: Any) -> Spec:
+    return Spec(dtypes.bfloat16, shape)
+
+
+def f16(*shape: Any) -> Spec:
+    return Spec(dtypes.float16, shape)
+
+
+def f64(*shape: Any) -> Spec:
+    return Spec(dtypes.float64, shape)
+
+
+def i32(*shape: Any) -> Spec:
+    return Spec(dtypes.int32, shape)
+
+
+def i64(*shape: Any) -> Spec:
+    return Spec(dtypes.int64, shape)
+
+
+def i8(*shape: Any) -> Spec:
+    return Spec(dtypes.int8, shape)
+
+
+def boolean(*shape: Any) -> Spec:
+    return Spec(dtypes.bool_, shape)
+
+
+def widen(x: Array) -> Array:
+    """Floats narrower than 32 bits as float32, in which everything is accumulated; others as they are."""
+    dtype = dtypes.get(x.dtype)
+    return x.astype(np.float32) if dtype.is_float and dtype.bits < 32 else x
+
+
+def rounded(x: Any, like: DType | Array) -> Array:
+    """One rounding to a dtype, or to that of an array."""
+    with np.errstate(all="ignore"):
+        return np.asarray(x).astype(like.numpy if isinstance(like, DType) else like.dtype)
+
+
+def require_float(**operands: Spec) -> None:
+    for name, spec in operands.items():
+        require(spec.dtype in dtypes.FLOATS, f"{name} must be float32, bfloat16, float16 or float64; cast it first")
+
+
+def require_number(**operands: Spec) -> None:
+    for name, spec in operands.items():
+        ok = spec.dtype in dtypes.FLOATS or spec.dtype in dtypes.INTEGERS
+        require(ok, f"{name} must be a float or integer tensor; cast it first")
+
+
+def require_index(**operands: Spec) -> None:
+    for name, spec in operands.items():
+        require(spec.dtype in (dtypes.int32, dtypes.int64), f"{name} must be int32 or int64; cast it first")
+
+
+def same_dtype(**operands: Spec) -> DType:
+    """The dtype that all operands share."""
+    names = list(operands)
+    first = operands[names[0]].dtype
+    for name in names[1:]:
+        require(operands[name].dtype is first, f"{names[0]} is {first.name} and {name} is {operands[name].dtype.name}: "
+                "nothing is promoted silently, cast one of them")
+    return first
+
+
+def broadcast_specs(a: Spec, b: Spec, dtype: DType) -> Spec:
+    if a.dtype is dtype and (a.shape == b.shape or not b.shape):
+        return a
+    return Spec(dtype, broadcast(a.shape, b.shape))
+
+
+def certainly_negative(d: Dimension) -> bool:
+    """Whether a dimension expression is below zero for every value of its dims."""
+    return d < 0 if isinstance(d, int) else bounds(d)[1] < 0
+
+
+def minus(a: Dimension, *b: Dimension) -> Dimension:
+    return add(a, *(mul(x, -1) for x in b))
+
+
+def show(shape: Sequence[Dimension]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def is_known(shape: Shape) -> bool:
+    return not any(isinstance(d, Expr) for d in shape)

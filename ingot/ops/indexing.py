@@ -1,0 +1,252 @@
+"""Ops that choose elements by index, make indices, or bind a size that only the data shows."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dim, Dimension
+from ingot.dtypes import DType
+from ingot.errors import ValueFault
+from ingot.ir import Case, F, Op, Spec, op, require
+from ingot.ir.spec import axis_of
+from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i32, i64, require_index
+
+
+def in_range(what: str, index: Array, low: int, high: int) -> Array:
+    """The index as int64 when low <= index < high everywhere, else a ValueFault naming the first that is not."""
+    wide = index.astype(np.int64)
+    bad = (wide < low) | (wide >= high)
+    if bad.any():
+        raise ValueFault(f"{what}: index {wide[bad].flat[0]} is out of range {low}..{high - 1}")
+    return wide
+
+
+@op("embedding")
+class Embedding(Op):
+    """Rows of weight[V, H] chosen by ids: ids[…] → […, H]. An id outside 0..V−1 is a fault at run time."""
+
+    kernels = ("embedding",)
+    cases = (
+        Case("tokens", (i32("T"), bf16(50, 8))),
+        Case("a batch of int64", (i64(2, 3), f32(7, 4))),
+        Case("no tokens", (i32(0), f32(7, 4))),
+        Case("float ids", (f32(3), f32(7, 4)), error="ids must be int32 or int64"),
+        Case("a table of one dimension", (i32(3), f32(7)), error=r"weight must be \[rows, width\]"),
+    )
+
+    def infer(self, ids: Spec, weight: Spec) -> Spec:
+        require_index(ids=ids)
+        require(len(weight.shape) == 2, "weight must be [rows, width]")
+        return Spec(weight.dtype, (*ids.shape, weight.shape[1]))
+
+    def reference(self, ids: Array, weight: Array) -> Array:
+        return weight[in_range("embedding", ids, 0, len(weight))]
+
+    def torch(self, torch: Any, ids: Any, weight: Any) -> Any:
+        return torch.nn.functional.embedding(ids, weight)
+
+    def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
+        rows = weight.evaluate({})[0]
+        return (rng.integers(0, rows, ids.evaluate({})).astype(ids.dtype.numpy),
+                rng.standard_normal(weight.evaluate({})).astype(weight.dtype.numpy))
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        return Case("random", (Spec(draw.choice([dtypes.int32, dtypes.int64]), draw.shape(max_rank=2)),
+                               Spec(draw.choice([dtypes.float32, dtypes.bfloat16]), (draw.size(1), draw.size()))))
+
+
+@op("take")
+class Take(Op):
+    """Slices of x along `axis` chosen by index[…], whose dimensions take the axis's place. −1 gives zeros.
+
+    Any other index outside 0..n−1 is a fault at run time.
+    """
+
+    axis: int = 0
+    kernels = ("take",)
+    cases = (
+        Case("the rows of logits", (bf16("T", 8), i32("R"))),
+        Case("columns by a matrix", (f32(3, 9), i64(2, 4)), {"axis": 1}),
+        Case("one", (f32(5, 3), i32())),
+        Case("int8", (Spec("int8", (5, 3)), i32(4)), {"axis": -1}),
+        Case("float index", (f32(3), f32(3)), error="index must be int32 or int64"),
+        Case("a scalar", (f32(), i32(3)), error="axis 0 is out of range"),
+    )
+
+    def infer(self, x: Spec, index: Spec) -> Spec:
+        require_index(index=index)
+        axis = axis_of(self.axis, len(x.shape))
+        return Spec(x.dtype, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+    def reference(self, x: Array, index: Array) -> Array:
+        axis = axis_of(self.axis, x.ndim)
+        chosen = in_range("take", index, -1, x.shape[axis])
+        zeros = np.zeros_like(x, shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+        return np.take(np.concatenate([x, zeros], axis), chosen, axis)  # −1 finds the zeros at the end
+
+    def torch(self, torch: Any, x: Any, index: Any) -> Any:
+        axis = axis_of(self.axis, x.ndim)
+        chosen = x.index_select(axis, index.flatten().clamp(min=0).long())
+        kept = (index.flatten() >= 0).reshape([-1] + [1] * (x.ndim - axis - 1))
+        return torch.where(kept, chosen, torch.zeros((), dtype=x.dtype)).unflatten(axis, index.shape or (1,)).reshape(
+            *x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+
+    def sample(self, rng: np.random.Generator, x: Spec, index: Spec) -> tuple[Array, ...]:
+        n = x.evaluate({})[axis_of(self.axis, len(x.shape))]
+        return ((rng.standard_normal(x.evaluate({})) * 9).astype(x.dtype.numpy),
+                rng.integers(-1, n, index.evaluate({})).astype(index.dtype.numpy))
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(least=1, min_rank=1, max_rank=3)
+        return Case("random", (f32(*shape), i32(*draw.shape(max_rank=2, least=1))), {"axis": draw.axis(len(shape))})
+
+
+@op("gather")
+class Gather(Op):
+    """ONNX's GatherElements: one element of x per element of index, which replaces its place along `axis`.
+
+    Ranks agree; other sizes of index are not above x's. An index below 0 counts from the end.
+    """
+
+    axis: int = 0
+    kernels = ("gather",)
+    cases = (
+        Case("the chosen logit of each row", (f32("T", 9), i64("T", 1)), {"axis": 1}),
+        Case("rows", (bf16(5, 3), i32(2, 3))),
+        Case("ranks differ", (f32(5, 3), i32(2)), error="x has 2 dimensions and index 1"),
+        Case("index is wider", (f32(5, 3), i32(2, 4)), error="index has size 4 at dimension 1, x only 3"),
+        Case("float index", (f32(5), f32(2)), error="index must be int32 or int64"),
+    )
+
+    def infer(self, x: Spec, index: Spec) -> Spec:
+        require_index(index=index)
+        require(len(x.shape) == len(index.shape), f"x has {len(x.shape)} dimensions and index {len(index.shape)}")
+        axis = axis_of(self.axis, len(x.shape))
+        for i, (have, want) in enumerate(zip(x.shape, index.shape, strict=True)):
+            fits = i == axis or have == want or not certainly_negative(dims.add(have, dims.mul(want, -1)))
+            require(fits, f"index has size {want} at dimension {i}, x only {have}")
+        return Spec(x.dtype, index.shape)
+
+    def reference(self, x: Array, index: Array) -> Array:
+        axis = axis_of(self.axis, x.ndim)
+        n = x.shape[axis]
+        chosen = in_range("gather", index, -n, n) % max(n, 1)
+        box = x[tuple(slice(None) if i == axis else slice(size) for i, size in enumerate(index.shape))]
+        return np.take_along_axis(box, chosen, axis)
+
+    def torch(self, torch: Any, x: Any, index: Any) -> Any:
+        return torch.gather(x, self.axis, index.long() % x.shape[self.axis])
+
+    def sample(self, rng: np.random.Generator, x: Spec, index: Spec) -> tuple[Array, ...]:
+        n = x.evaluate({})[axis_of(self.axis, len(x.shape))]
+        return (rng.standard_normal(x.evaluate({})).astype(x.dtype.numpy),
+                rng.integers(-n, n, index.evaluate({})).astype(index.dtype.numpy))
+
+
+@op("nonzero")
+class NonZero(Op):
+    """Where x is not zero: int64 [rank, count], indices in row-major order. `count` is an unbacked dim that this op binds."""
+
+    count: Dimension | None = None
+    binds = True
+    cases = (
+        Case("a mask", (boolean(3, 4),)),
+        Case("numbers of unknown count", (f32("T"),)),
+        Case("int32", (i32(3, 2, 2),)),
+        Case("nothing", (i32(0),)),
+        Case("a scalar", (f32(),), error="x needs at least one dimension"),
+        Case("a size that is known", (f32(3),), {"count": 3}, error="count must be an unbacked dim"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require(len(x.shape) >= 1, "x needs at least one dimension")
+        require(isinstance(self.count, Dim) and self.count.unbacked,
+                "count must be an unbacked dim: leave it out, or give Dim(name, unbacked=True)")
+        return Spec(dtypes.int64, (len(x.shape), self.count))
+
+    def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
+        if self.count is not None:
+            return self
+        sizes = [dims.bounds(d)[1] for d in specs[0].shape]
+        most = math.prod(sizes)
+        return replace(self, count=fresh("nonzero", max=int(most) if most < dims.MAX_VALUE else None))
+
+    def bound_dims(self) -> tuple[Dim, ...]:
+        return (self.count,) if isinstance(self.count, Dim) else ()
+
+    def reference(self, x: Array) -> Array:
+        return np.stack(np.nonzero(x)).astype(np.int64)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        return torch.nonzero(x).T
+
+    def sample(self, rng: np.random.Generator, x: Spec) -> tuple[Array, ...]:
+        return (rng.integers(0, 2, x.evaluate({})).astype(x.dtype.numpy),)
+
+
+@op("iota")
+class Iota(Op):
+    """start, start + step, …: `size` numbers of an integer or float32 dtype. Without operands, it computes at once when
+    everything is known, else it joins the network of the first op that uses it."""
+
+    size: Dimension
+    start: Dimension = 0
+    step: int = 1
+    dtype: DType = dtypes.int32
+    kernels = ("iota",)
+    cases = (
+        Case("positions", (), {"size": "T"}),
+        Case("from an unknown start", (), {"size": "T", "start": "S", "dtype": "int64"}),
+        Case("downwards, float32", (), {"size": 7, "start": 6, "step": -1, "dtype": "float32"}),
+        Case("none", (), {"size": 0}),
+        Case("too small a type", (), {"size": 300, "dtype": "int8"}, error="299 does not fit int8"),
+        Case("negative size", (), {"size": -1}, error="size must not be negative"),
+        Case("bfloat16", (), {"size": 3, "dtype": "bf16"}, error="dtype must be an integer type or float32"),
+    )
+
+    def infer(self) -> Spec:
+        require(self.dtype in dtypes.INTEGERS or self.dtype is dtypes.float32, "dtype must be an integer type or float32")
+        require(not certainly_negative(self.size), f"size must not be negative: {self.size}")
+        if isinstance(self.size, int) and isinstance(self.start, int) and self.dtype.is_integer and self.size:
+            low = 0 if self.dtype.kind == "uint" else -(2 ** (self.dtype.bits - 1))
+            for edge in (self.start, self.start + (self.size - 1) * self.step):
+                require(low <= edge < low + 2**self.dtype.bits, f"{edge} does not fit {self.dtype.name}")
+        return Spec(self.dtype, (self.size,))
+
+    def reference(self) -> Array:
+        return (np.arange(self.size, dtype=np.int64) * self.step + self.start).astype(self.dtype.numpy)  # type: ignore[operator]
+
+    def torch(self, torch: Any) -> Any:
+        return (torch.arange(self.size) * self.step + self.start).to(getattr(torch, self.dtype.name))
+
+
+@op("shape_of")
+class ShapeOf(Op):
+    """The sizes of x as int64 [rank]: a tensor, for importers whose source computes with shapes."""
+
+    cases = (
+        Case("unknown rows", (f32("T", 4),)),
+        Case("known", (bf16(2, 3, 4),)),
+        Case("a scalar", (f32(),)),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        return Spec(dtypes.int64, (len(x.shape),))
+
+    def reference(self, x: Array) -> Array:
+        return np.array(x.shape, np.int64)
+
+    def decompose(self, x: Any) -> Any:
+        if not x.shape:
+            return np.zeros(0, np.int64) if isinstance(x, np.ndarray) else x.network.constant(np.zeros(0, np.int64))
+        return F.concat([F.iota(1, start=d, dtype=dtypes.int64) for d in x.shape])
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        return torch.tensor(x.shape, dtype=torch.int64)

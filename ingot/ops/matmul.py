@@ -1,0 +1,90 @@
+"""The matrix product."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.ir import Case, Op, Spec, op, require
+from ingot.ir.spec import broadcast
+from ingot.ops.common import Array, bf16, f32, i8, rounded, same_dtype, show
+
+
+@op("matmul")
+class Matmul(Op):
+    """a[…, M, K] · b[…, K, N] → […, M, N]; leading dimensions broadcast. `transpose_*` exchange an operand's last two.
+
+    Floats accumulate in float32 (float64 in float64) and round once to `out_dtype`, by default the operands' dtype.
+    int8 accumulates in int32, which is then the default.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    out_dtype: DType | None = None
+    kernels = ("matmul_packed", "matmul")
+    cases = (
+        Case("one row", (f32(1, 40), f32(40, 33))),
+        Case("a weight as checkpoints store it", (bf16("T", 40), bf16(33, 40)), {"transpose_b": True}),
+        Case("float32 result of bfloat16", (bf16(3, 16), bf16(8, 16)), {"transpose_b": True, "out_dtype": "float32"}),
+        Case("batches broadcast", (f32(2, 1, 3, 5), f32(4, 5, 6))),
+        Case("both transposed", (f32(2, 5, 3), f32(2, 6, 5)), {"transpose_a": True, "transpose_b": True}),
+        Case("int8 accumulates in int32", (i8(4, 70), i8(70, 3))),
+        Case("nothing to sum", (f32(2, 0), f32(0, 3))),
+        Case("no rows", (f32(0, 4), f32(4, 3))),
+        Case("inner sizes differ", (f32(2, 3), f32(4, 5)), error="a has 3 columns and b has 4 rows"),
+        Case("the transposed weight was meant", (f32("T", 8), f32(4, 8)), error="transpose_b=True"),
+        Case("a vector", (f32(3), f32(3, 4)), error="at least two dimensions"),
+        Case("dtypes differ", (f32(2, 3), bf16(3, 4)), error="a is float32 and b is bfloat16"),
+        Case("integer result of floats", (f32(2, 3), f32(3, 4)), {"out_dtype": "int32"}, error="out_dtype"),
+    )
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        dtype = same_dtype(a=a, b=b)
+        require(dtype.is_float and dtype in dtypes.FLOATS or dtype in (dtypes.int8, dtypes.int32, dtypes.int64),
+                f"no product of {dtype.name} matrices; cast them first")
+        require(len(a.shape) >= 2 and len(b.shape) >= 2,
+                "each operand needs at least two dimensions; unsqueeze a vector first")
+        m, k = a.shape[-2:][:: -1 if self.transpose_a else 1]
+        rows, n = b.shape[-2:][:: -1 if self.transpose_b else 1]
+        hint = ""
+        if k == n and k != rows:
+            hint = f"; b looks like a weight stored as [outputs, inputs]: give transpose_b={not self.transpose_b}"
+        require(k == rows, f"a has {k} columns and b has {rows} rows{hint}")
+        out = self.out_dtype or (dtypes.int32 if dtype is dtypes.int8 else dtype)
+        require(out.kind == dtype.kind and out.bits >= min(dtype.bits, 32) or out is dtype or dtype.is_float
+                and out in dtypes.FLOATS, f"out_dtype {out.name} cannot hold products of {dtype.name}")
+        if len(a.shape) == len(b.shape) == 2:
+            return Spec(out, (m, n))
+        return Spec(out, (*broadcast(a.shape[:-2], b.shape[:-2]), m, n))
+
+    def reference(self, a: Array, b: Array) -> Array:
+        out = self.infer(Spec.of(a), Spec.of(b)).dtype
+        wide = np.int64 if a.dtype.kind == "i" else np.float64 if a.dtype == np.float64 else np.float32
+        x, y = a.astype(wide), b.astype(wide)
+        x = x.swapaxes(-1, -2) if self.transpose_a else x
+        y = y.swapaxes(-1, -2) if self.transpose_b else y
+        return rounded(np.matmul(x, y), out)
+
+    def torch(self, torch: Any, a: Any, b: Any) -> Any:
+        out = self.out_dtype.name if self.out_dtype else "int32" if a.dtype == torch.int8 else None
+        wide = torch.int64 if not a.dtype.is_floating_point else torch.float32
+        x = a.to(wide).mT if self.transpose_a else a.to(wide)
+        y = b.to(wide).mT if self.transpose_b else b.to(wide)
+        return torch.matmul(x, y).to(getattr(torch, out) if out else a.dtype)
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        if specs[0].dtype.is_float:
+            return tuple(rng.standard_normal(s.shape).astype(s.dtype.numpy) for s in specs)
+        return tuple(rng.integers(-127, 128, s.shape).astype(s.dtype.numpy) for s in specs)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        m, k, n = (draw.size() for _ in range(3))
+        left, right = draw.broadcastable(2, rank=2)
+        ta, tb = draw.boolean(), draw.boolean()
+        dtype = draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int8])
+        a, b = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
+        return Case(f"random {show(left)}", (Spec(dtype, (*left, *a)), Spec(dtype, (*right, *b))),
+                    {"transpose_a": ta, "transpose_b": tb})

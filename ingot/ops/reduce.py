@@ -1,0 +1,224 @@
+"""Reductions. Floats accumulate in float32 (float64 in float64) whatever the operand's dtype, and round once."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.ir import Case, F, Op, Spec, op, require
+from ingot.ir.spec import Shape, axes_of, axis_of
+from ingot.ops.common import Array, bf16, boolean, f32, i8, i32, require_float, require_number, rounded, widen
+
+
+def reduced(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    """The shape after reducing `axes` (counted from the front)."""
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+class Reduce(Op):
+    """Reduces `axes` (None: all), which stay as size 1 with `keepdims`."""
+
+    axes: tuple[int, ...] | None = None
+    keepdims: bool = False
+    compute: ClassVar[Callable[..., Any]]
+    torch_name: ClassVar[str] = ""
+    integers: ClassVar[bool] = True
+    empty: ClassVar[bool] = True  # whether nothing can be reduced: sum and prod have a value for it
+    kernels = ("reduce",)
+    cases = (
+        Case("last", (f32(3, 40),), {"axes": (-1,)}),
+        Case("kept", (bf16("T", 5, 7),), {"axes": (1, -1), "keepdims": True}),
+        Case("the first of three", (f32(4, 3, 2),), {"axes": (0,)}),
+        Case("all", (f32(3, 5),)),
+        Case("no such axis", (f32(3),), {"axes": (1,)}, error="axis 1 is out of range for a tensor of rank 1"),
+        Case("twice the same", (f32(3, 4),), {"axes": (1, -1)}, error="name an axis twice"),
+        Case("axes that are no ints", (f32(3),), {"axes": (0.5,)}, error="axes must be a tuple of ints or None"),
+        Case("bools", (boolean(3),), error="cast it first"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        (require_number if self.integers else require_float)(x=x)
+        axes = axes_of(self.axes, len(x.shape))
+        require(self.empty or all(x.shape[a] != 0 for a in axes), f"{self.name} of no elements has no value")
+        return Spec(x.dtype, reduced(x.shape, axes, self.keepdims))
+
+    def reference(self, x: Array) -> Array:
+        axes = axes_of(self.axes, x.ndim)
+        with np.errstate(all="ignore"):
+            return rounded(type(self).compute(widen(x), axis=axes, keepdims=self.keepdims), x)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        axes = axes_of(self.axes, x.ndim)
+        wide = x.float() if x.dtype.is_floating_point else x
+        return getattr(torch, self.torch_name)(wide, dim=axes, keepdim=self.keepdims).to(x.dtype) if axes else x
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(least=0 if cls.empty else 1)
+        dtype = draw.choice([dtypes.float32, dtypes.bfloat16] + [dtypes.int32] * cls.integers)
+        return Case("random", (Spec(dtype, shape),), {"axes": draw.axes(len(shape)), "keepdims": draw.boolean()})
+
+
+def _sum(x: Array, **how: Any) -> Any:
+    return np.sum(x, dtype=x.dtype, **how)
+
+
+def _product(x: Array, **how: Any) -> Any:
+    return np.prod(x, dtype=x.dtype, **how)
+
+
+@op("reduce_sum")
+class ReduceSum(Reduce):
+    """The sum. Integers wrap."""
+
+    compute, torch_name = _sum, "sum"
+    cases = (*Reduce.cases, Case("of nothing: 0", (f32(3, 0),), {"axes": (1,)}), Case("int32", (i32(9),)),
+             Case("int8 wraps", (i8(90),)))
+
+
+@op("reduce_mean")
+class ReduceMean(Reduce):
+    """The mean of floats."""
+
+    compute, torch_name, integers, empty = np.mean, "mean", False, False
+    cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
+
+
+@op("reduce_max")
+class ReduceMax(Reduce):
+    """The largest element; NaN if any is."""
+
+    compute, torch_name, empty = np.max, "amax", False
+    cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"), Case("int8", (i8(9),)))
+
+
+@op("reduce_min")
+class ReduceMin(Reduce):
+    """The smallest element; NaN if any is."""
+
+    compute, torch_name, empty = np.min, "amin", False
+    cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
+
+
+@op("reduce_prod")
+class ReduceProd(Reduce):
+    """The product. Integers wrap."""
+
+    compute = _product
+    cases = (*Reduce.cases, Case("of nothing: 1", (f32(0),)))
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        out = x.float() if x.dtype.is_floating_point else x
+        for axis in reversed(axes_of(self.axes, x.ndim)):
+            out = torch.prod(out, axis, keepdim=self.keepdims, dtype=out.dtype)
+        return out.to(x.dtype)
+
+
+@op("argmax")
+class ArgMax(Op):
+    """The index (int64) of the largest element along `axis`, the first of equals."""
+
+    axis: int = -1
+    keepdims: bool = False
+    kernels = ("argmax",)
+    cases = (
+        Case("a row of logits", (f32(1, 300),)),
+        Case("bfloat16 has ties", (bf16("T", 300),), {"keepdims": True}),
+        Case("the first axis", (i32(5, 3),), {"axis": 0}),
+        Case("of nothing", (f32(3, 0),), error="of no elements"),
+        Case("no such axis", (f32(3),), {"axis": 2}, error="axis 2 is out of range"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require_number(x=x)
+        axis = axis_of(self.axis, len(x.shape))
+        require(x.shape[axis] != 0, "argmax of no elements has no value")
+        return Spec(dtypes.int64, reduced(x.shape, (axis,), self.keepdims))
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(np.argmax(widen(x), axis=self.axis, keepdims=self.keepdims), np.int64)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        return torch.argmax(x, self.axis, self.keepdims)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(least=1, min_rank=1)
+        return Case("random", (f32(*shape),), {"axis": draw.axis(len(shape)), "keepdims": draw.boolean()})
+
+
+class Normalised(Op):
+    """Softmax and its logarithm along one axis."""
+
+    axis: int = -1
+    kernels = ("softmax",)
+    cases = (
+        Case("a row", (f32(1, 50),)),
+        Case("bfloat16 rounds once", (bf16("T", 50),)),
+        Case("an inner axis", (f32(3, 5, 2),), {"axis": 1}),
+        Case("of one element", (f32(4, 1),)),
+        Case("integers", (i32(3),), error="cast it first"),
+        Case("no such axis", (f32(3),), {"axis": 1}, error="axis 1 is out of range"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require_float(x=x)
+        axis_of(self.axis, len(x.shape))
+        return x
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(min_rank=1)
+        dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
+        return Case("random", (Spec(dtype, shape),), {"axis": draw.axis(len(shape))})
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    """x − max(x): the largest exponent is 0. A row of nothing has no maximum and stays empty."""
+    if x.shape[axis] == 0:
+        return x
+    with np.errstate(all="ignore"):
+        return np.asarray(x - np.max(x, axis=axis, keepdims=True))
+
+
+def _wide(x: Any) -> Any:
+    """A symbolic or eager operand in the dtype it accumulates in."""
+    return F.cast(x, dtypes.float32) if dtypes.get(x.dtype).bits < 32 else x
+
+
+@op("softmax")
+class Softmax(Normalised):
+    """eˣ / Σ eˣ along `axis`. Shifted by the maximum, accumulated in float32, rounded once."""
+
+    def reference(self, x: Array) -> Array:
+        e = np.exp(_shifted(widen(x), self.axis))
+        return rounded(e / e.sum(axis=self.axis, keepdims=True), x)
+
+    def decompose(self, x: Any) -> Any:
+        wide = _wide(x)
+        e = F.exp(F.sub(wide, F.reduce_max(wide, (self.axis,), True)))
+        return F.cast(F.div(e, F.reduce_sum(e, (self.axis,), True)), x.dtype)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        return torch.softmax(x.float(), self.axis).to(x.dtype)
+
+
+@op("log_softmax")
+class LogSoftmax(Normalised):
+    """x − log Σ eˣ along `axis`. Shifted by the maximum, accumulated in float32, rounded once."""
+
+    def reference(self, x: Array) -> Array:
+        shifted = _shifted(widen(x), self.axis)
+        return rounded(shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True)), x)
+
+    def decompose(self, x: Any) -> Any:
+        wide = _wide(x)
+        shifted = F.sub(wide, F.reduce_max(wide, (self.axis,), True))
+        return F.cast(F.sub(shifted, F.log(F.reduce_sum(F.exp(shifted), (self.axis,), True))), x.dtype)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        return torch.log_softmax(x.float(), self.axis).to(x.dtype)
