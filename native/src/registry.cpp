@@ -4,11 +4,6 @@
 namespace ingot {
 
 [[gnu::weak]] std::span<const KernelInfo> matmul_kernels();
-[[gnu::weak]] std::span<const KernelInfo> elementwise_kernels();
-[[gnu::weak]] std::span<const KernelInfo> norm_kernels();
-[[gnu::weak]] std::span<const KernelInfo> reduce_kernels();
-[[gnu::weak]] std::span<const KernelInfo> movement_kernels();
-[[gnu::weak]] std::span<const KernelInfo> attention_kernels();
 
 namespace {
 

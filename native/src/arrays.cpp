@@ -1,0 +1,102 @@
+// The buffer protocol does the work; it has no names for bfloat16, which crosses as a uint16 view of the same memory.
+#include "arrays.h"
+
+#include <utility>
+
+#include "copy_strided.h"
+#include "error.h"
+
+namespace nb = nanobind;
+
+namespace ingot {
+namespace {
+
+/// What is needed of numpy and ml_dtypes, looked up on first use and kept for the life of the process.
+struct Numpy {
+  nb::object empty;
+  nb::object dtypes[kDTypeCount];  // numpy.dtype objects, by DType
+  nb::object view_name = nb::steal(PyUnicode_InternFromString("view"));
+  nb::object dtype_name = nb::steal(PyUnicode_InternFromString("dtype"));
+
+  static const Numpy& get() {
+    static const Numpy* numpy = new Numpy;
+    return *numpy;
+  }
+
+  nb::handle uint16() const { return dtypes[static_cast<int>(DType::uint16)]; }
+
+ private:
+  Numpy() {
+    const nb::module_ numpy = nb::module_::import_("numpy");
+    const nb::module_ ml_dtypes = nb::module_::import_("ml_dtypes");
+    empty = numpy.attr("empty");
+    for (int i = 0; i < kDTypeCount; ++i) {
+      const auto dtype = static_cast<DType>(i);
+      const std::string name(name_of(dtype));
+      const nb::object type = dtype == DType::bfloat16 ? nb::object(ml_dtypes.attr("bfloat16")) : nb::cast<nb::object>(nb::str(name.c_str()));
+      dtypes[i] = numpy.attr("dtype")(type);
+    }
+  }
+};
+
+DType dtype_of(nb::handle array, const std::string& who) {
+  const Numpy& numpy = Numpy::get();
+  const nb::object dtype = nb::steal(PyObject_GetAttr(array.ptr(), numpy.dtype_name.ptr()));
+  if (!dtype.is_valid()) {
+    PyErr_Clear();
+    throw Error(code::input, who + ": a NumPy array is needed, not " + nb::cast<std::string>(nb::str(array.type().attr("__name__"))));
+  }
+  // Native dtypes are one object each in NumPy; equality is for those that came through pickle or another module.
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (dtype.is(numpy.dtypes[i])) return static_cast<DType>(i);
+  }
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (dtype.equal(numpy.dtypes[i])) return static_cast<DType>(i);
+  }
+  throw Error(code::input, who + ": arrays of " + nb::cast<std::string>(nb::str(dtype)) + " cannot be given to an engine");
+}
+
+}  // namespace
+
+ArrayBuffer::ArrayBuffer(nb::handle array, const std::string& who, bool writable) {
+  view_.dtype = dtype_of(array, who);
+  nb::object exported = nb::borrow(array);
+  if (view_.dtype == DType::bfloat16) exported = array.attr(Numpy::get().view_name)(Numpy::get().uint16());
+  if (PyObject_GetBuffer(exported.ptr(), &buffer_, writable ? PyBUF_STRIDED : PyBUF_STRIDED_RO) != 0) throw nb::python_error();
+  view_.data = buffer_.buf;
+  view_.rank = buffer_.ndim;
+  bool whole = buffer_.ndim <= kMaxRank;
+  for (int i = 0; whole && i < buffer_.ndim; ++i) {
+    view_.shape[i] = buffer_.shape[i];
+    view_.stride[i] = buffer_.strides[i] / buffer_.itemsize;
+    whole = buffer_.strides[i] % buffer_.itemsize == 0;
+  }
+  if (whole) return;
+  PyBuffer_Release(&buffer_);
+  throw Error(code::input, who + ": the array has more than " + std::to_string(kMaxRank) + " dimensions, or strides that are no whole elements");
+}
+
+ArrayBuffer::~ArrayBuffer() {
+  if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
+}
+
+ArrayBuffer::ArrayBuffer(ArrayBuffer&& other) noexcept : buffer_(std::exchange(other.buffer_, {})), view_(other.view_) {}
+
+nb::object to_numpy(const TensorView& view) {
+  const Numpy& numpy = Numpy::get();
+  const nb::object shape = nb::steal(PyTuple_New(view.rank));
+  for (int i = 0; i < view.rank; ++i) PyTuple_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(view.shape[i]));
+  nb::object array = numpy.empty(shape, numpy.dtypes[static_cast<int>(view.dtype)]);
+  const ArrayBuffer target(array, "result", true);
+  copy_strided(view, target.view());
+  return array;
+}
+
+std::shared_ptr<void> keep_without_gil(std::vector<ArrayBuffer>&& buffers) {
+  return {new std::vector<ArrayBuffer>(std::move(buffers)), [](void* kept) {
+            const nb::gil_scoped_acquire gil;
+            delete static_cast<std::vector<ArrayBuffer>*>(kept);
+          }};
+}
+
+}  // namespace ingot

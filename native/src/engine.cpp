@@ -1,0 +1,163 @@
+// From a container to programs that can run.
+#include "engine.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "level.h"
+#include "registry.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::int64_t kFormat = 1;
+constexpr std::string_view kKnownKeys[] = {"format", "producer", "kind", "config", "networks", "weights", "programs", "files"};
+
+[[noreturn]] void fail(const std::string& why) { throw Error(code::engine_file, why); }
+
+std::map<std::string, Program> parse_programs(const std::string& header) {
+  std::vector<std::string> keys;
+  const Json ours = parse_json(header, code::engine_file, "the engine's description", {"format", "producer", "programs"}, &keys);
+  if (!ours.is_object() || !ours.contains("format") || !ours["format"].is_number_integer()) fail("the engine's description has no format number");
+  if (ours["format"] != kFormat) {
+    const std::string producer = ours.contains("producer") && ours["producer"].is_string() ? " (written by " + quote(ours["producer"].get<std::string>()) + ")" : "";
+    throw Error(code::engine_version, "the engine is of format " + ours["format"].dump() + producer + "; this library reads format " +
+                                          std::to_string(kFormat) + ": use a matching version of ingot, or build the engine again");
+  }
+  for (const std::string& key : keys) {
+    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys)) fail("the engine's description: the key " + quote(key) + " is unknown");
+  }
+  std::map<std::string, Program> programs;
+  if (!ours.contains("programs") || !ours["programs"].is_object()) fail("the engine's description has no programs");
+  if (!ours["programs"].contains("cpu")) return programs;
+  const Fields target(ours["programs"]["cpu"], {"programs.cpu", 0}, code::engine_file, {"entries"});
+  for (const auto& [name, json] : target.object("entries").items()) programs.emplace(name, parse_program(json, name));
+  return programs;
+}
+
+class Loader {
+ public:
+  Loader(const Program& program, const std::string& entry, const Container& container, Level level)
+      : program_(program), entry_(entry), container_(container), level_(level) {}
+
+  std::unique_ptr<LoadedProgram> run() {
+    auto loaded = std::make_unique<LoadedProgram>();
+    loaded->program = &program_;
+    loaded->weights.resize(program_.buffers.size());
+    for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.kind == BufferKind::view && buffer.written) loaded->parts.push_back(static_cast<int>(b));
+      if (buffer.kind != BufferKind::weight) continue;
+      const Tensor& tensor = weight(b);
+      loaded->weights[b] = tensor.data;
+      loaded->weight_bytes += tensor.bytes;
+    }
+    for (std::size_t c = 0; c < program_.calls.size(); ++c) {
+      loaded->kernels.push_back(program_.calls[c].host ? nullptr : make(program_.calls[c]));
+    }
+    if (!refusals_.empty()) throw Error(code::kernel_refused, "program " + quote(entry_) + " cannot run here: " + refusals_);
+    loaded->stages = find_stages(program_);
+    return loaded;
+  }
+
+ private:
+  const Program& program_;
+  const std::string& entry_;
+  const Container& container_;
+  Level level_;
+  std::string refusals_;
+  int refused_ = 0;
+
+  const Tensor& weight(std::size_t index) const {
+    const Buffer& buffer = program_.buffers[index];
+    const auto refuse = [&](const std::string& why) {
+      throw Error(code::program, "program " + quote(entry_) + ": " + Place{"buffers", index}.text() + ": the weight " + quote(buffer.name) + " " + why);
+    };
+    const Tensor* tensor = container_.find(buffer.name);
+    if (tensor == nullptr) refuse("is not in the file");
+    bool fits = tensor->dtype == buffer.dtype && tensor->shape.size() == buffer.shape.size();
+    for (std::size_t i = 0; fits && i < buffer.shape.size(); ++i) fits = program_.dims.node(buffer.shape[i]).value == tensor->shape[i];
+    if (!fits) refuse("is " + program_.spec(static_cast<int>(index)) + " in the program and has another dtype or shape in the file");
+    return *tensor;
+  }
+
+  OperandType type_of(int index) const {
+    const Buffer& buffer = program_.buffer(index);
+    OperandType type;
+    type.dtype = buffer.dtype;
+    type.state = buffer.kind == BufferKind::state;
+    type.constant = program_.buffer(program_.base(index)).kind == BufferKind::weight;
+    if (type.state) {
+      type.rank = 4;
+      const std::int64_t shape[4] = {-1, 2, buffer.heads, -1};
+      std::copy(std::begin(shape), std::end(shape), type.shape);
+      return type;
+    }
+    type.rank = static_cast<int>(buffer.shape.size());
+    for (std::size_t i = 0; i < buffer.shape.size(); ++i) {
+      const DimNode& node = program_.dims.node(buffer.shape[i]);
+      type.shape[i] = node.op == DimOp::constant ? node.value : -1;
+    }
+    return type;
+  }
+
+  /// All refusals are collected, so that one message names every call that cannot run.
+  void refuse(const Call& call, const std::string& why) {
+    constexpr int kMost = 8;
+    if (++refused_ > kMost) return;
+    refusals_ += (refused_ > 1 ? "; " : "") + call.name + " in " + (call.where.empty() ? "(nowhere)" : quote(call.where)) + ": " + why;
+  }
+
+  std::unique_ptr<Kernel> make(const Call& call) {
+    const KernelInfo* info = find_kernel(call.name, call.version);
+    if (info == nullptr) {
+      const std::string versions = versions_of(call.name);
+      refuse(call, "this build has no kernel " + quote(call.name) + " of version " + std::to_string(call.version) +
+                       (versions.empty() ? "" : ", only of version " + versions));
+      return nullptr;
+    }
+    std::vector<OperandType> in, out;
+    for (int operand : call.in) in.push_back(type_of(operand));
+    for (int result : call.out) out.push_back(type_of(result));
+    try {
+      return info->make(call.params, in, out, level_);
+    } catch (const Refused& refused) {
+      refuse(call, refused.what());
+    } catch (const Json::exception& error) {
+      refuse(call, std::string("its parameters are malformed: ") + error.what());
+    }
+    return nullptr;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry, const Container& container, Level level) {
+  return Loader(program, entry, container, level).run();
+}
+
+Engine::Engine(Container container) : container_(std::move(container)), programs_(parse_programs(container_.header())) {}
+
+std::vector<std::string> Engine::entries() const {
+  std::vector<std::string> names;
+  for (const auto& [name, program] : programs_) names.push_back(name);
+  return names;
+}
+
+const Program& Engine::program(const std::string& entry) const {
+  const auto found = programs_.find(entry);
+  if (found != programs_.end()) return found->second;
+  std::string names;
+  for (const std::string& name : entries()) names += (names.empty() ? "" : ", ") + quote(name);
+  throw Error(code::argument, "the engine has no entry " + quote(entry) + " for the CPU; it has " + (names.empty() ? "none" : names));
+}
+
+const LoadedProgram& Engine::load(const std::string& entry) const {
+  const Program& wanted = program(entry);
+  const std::lock_guard lock(mutex_);
+  auto& slot = loaded_[entry];
+  if (slot == nullptr) slot = load_program(wanted, entry, container_, current_level());
+  return *slot;
+}
+
+}  // namespace ingot

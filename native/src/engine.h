@@ -1,0 +1,50 @@
+// An engine: a container whose programs are parsed and verified. Immutable and shared by sessions.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "container.h"
+#include "kernel.h"
+#include "layout.h"
+#include "program.h"
+
+namespace ingot {
+
+/// A program made ready to run here: its kernels made, its weights found.
+struct LoadedProgram {
+  const Program* program;
+  std::vector<std::unique_ptr<Kernel>> kernels;  // by call; none for a host call
+  std::vector<const std::byte*> weights;         // by buffer; null for all others
+  std::vector<Stage> stages;
+  std::vector<int> parts;                        // views that calls write
+  std::uint64_t weight_bytes = 0;                // of the tensors that it uses
+};
+
+class Engine {
+ public:
+  /// Throws Error("engine_file"), ("engine_version"), ("program"), ("io"), ("memory").
+  explicit Engine(Container container);
+
+  const Container& container() const noexcept { return container_; }
+  /// The names of the entries for the CPU, sorted.
+  std::vector<std::string> entries() const;
+  /// Throws Error("argument") for an unknown entry.
+  const Program& program(const std::string& entry) const;
+  /// Loads on first use. Throws Error("program") when a weight does not fit the file's tensor, Error("kernel_refused").
+  const LoadedProgram& load(const std::string& entry) const;
+
+ private:
+  Container container_;
+  std::map<std::string, Program> programs_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::unique_ptr<LoadedProgram>> loaded_;
+};
+
+/// Makes the kernels of a program and points its weights into the container.
+std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry, const Container& container, Level level);
+
+}  // namespace ingot

@@ -1,0 +1,59 @@
+// The inside of a parallel region.
+#include "executor.h"
+
+#include <chrono>
+#include <cstdio>
+
+namespace ingot {
+namespace {
+
+/// A worker that knows its step, so that a report can say where.
+struct RegionWorker final : Worker {
+  int step = 0;
+};
+
+std::uint64_t now() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+}  // namespace
+
+void Worker::barrier() const { static_cast<Region*>(region)->pool->barrier().wait(); }
+
+void Worker::fail(const char* what, std::int64_t value, std::int64_t limit) const {
+  Fault& fault = static_cast<Region*>(region)->fault;
+  int none = Fault::kNone;
+  if (!fault.step.compare_exchange_strong(none, static_cast<const RegionWorker*>(this)->step, std::memory_order_acq_rel)) return;
+  std::snprintf(fault.message, sizeof fault.message, "%s: %lld is out of range (limit %lld)", what, static_cast<long long>(value), static_cast<long long>(limit));
+}
+
+void Region::run() { pool->run(work, this); }
+
+void Region::work(void* context, int index) {
+  Region& region = *static_cast<Region*>(context);
+  const StagePlan& plan = *region.plan;
+  RegionWorker worker;
+  worker.index = index;
+  worker.count = region.pool->threads();
+  worker.shared = region.arena + plan.shared_offset;
+  worker.local = region.arena + plan.local_offset + plan.local_bytes * static_cast<std::uint64_t>(index);
+  worker.region = context;
+  const bool profiling = !region.nanoseconds.empty();
+  const bool timed = profiling && index == 0;
+  if (profiling) worker.barrier();  // waking the workers is no part of the first call
+  std::uint64_t before = timed ? now() : 0;
+  for (const Step& step : region.steps) {
+    step.kernel->run(plan.at(step.in), plan.at(step.out), worker);
+    worker.barrier();
+    if (timed) {
+      const std::uint64_t after = now();
+      region.nanoseconds[static_cast<std::size_t>(worker.step)] = after - before;
+      before = after;
+    }
+    // A worker that is ahead may report a fault of the next step before this one looks: all stop after the same step.
+    if (region.fault.step.load(std::memory_order_acquire) <= worker.step) break;
+    ++worker.step;
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,37 @@
+// Runs steps of a plan in one parallel region: every worker goes through the same kernels, with a barrier after each.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "plan.h"
+#include "pool.h"
+
+namespace ingot {
+
+/// What values made impossible: the step at which it was found and the first report.
+struct Fault {
+  static constexpr int kNone = INT32_MAX;
+  std::atomic<int> step{kNone};
+  char message[256] = {};
+};
+
+/// One run of consecutive kernel steps.
+struct Region {
+  std::span<const Step> steps;
+  const StagePlan* plan;
+  std::byte* arena;
+  ThreadPool* pool;
+  std::span<std::uint64_t> nanoseconds;  // by step, when profiling; else empty
+  Fault fault;
+
+  /// Returns when every worker is done; `fault.step` then says whether all steps ran.
+  void run();
+
+ private:
+  static void work(void* context, int worker);
+};
+
+}  // namespace ingot

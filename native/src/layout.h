@@ -1,0 +1,49 @@
+// Where each buffer of a stage lies in the arena. When a buffer lives does not depend on shapes and is found once per
+// program; its place is found once per set of shapes, by best fit over the buffers in the order in which they are made.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "program.h"
+
+namespace ingot {
+
+constexpr std::uint64_t kArenaAlignment = 64;
+
+constexpr std::uint64_t align_up(std::uint64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+
+/// From the start of which call to the end of which call a buffer's memory is its own. Calls are counted over the program;
+/// `first` is one less than the stage's first call for what is there before it (inputs, results that bind symbols).
+struct Lifetime {
+  int buffer;
+  int first;
+  int last;
+};
+
+/// One buffer comes to life or dies.
+struct LifetimeEvent {
+  int buffer;
+  bool begins;
+};
+
+struct Stage {
+  int first_call = 0;
+  int end_call = 0;                    // one behind the last
+  std::vector<Lifetime> lifetimes;     // of the inputs and temps that belong to the stage
+  std::vector<LifetimeEvent> events;   // in the order in which they happen
+};
+
+/// Splits a verified program into its stages and finds every lifetime.
+std::vector<Stage> find_stages(const Program& program);
+
+struct Layout {
+  std::uint64_t bytes = 0;        // the arena
+  std::uint64_t lower_bound = 0;  // the most that is alive at once: no layout can do with less
+};
+
+/// Places a stage's buffers. `bytes` and `offsets` are indexed by buffer; only those of the stage are read and written.
+Layout place_buffers(const Stage& stage, std::span<const std::uint64_t> bytes, std::span<std::uint64_t> offsets);
+
+}  // namespace ingot

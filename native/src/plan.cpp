@@ -1,0 +1,247 @@
+// Evaluating shapes, checking views, placing buffers, asking the kernels.
+#include "plan.h"
+
+#include <algorithm>
+
+#include "error.h"
+
+namespace ingot {
+namespace {
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request)
+      : request_(request), loaded_(request.loaded), program_(*request.loaded.program), stage_(request.loaded.stages[static_cast<std::size_t>(request.stage)]) {}
+
+  StagePlan run(PlanParts parts) {
+    plan_.symbols.assign(request_.symbols.begin(), request_.symbols.end());
+    plan_.dims = request_.before != nullptr ? request_.before->dims : std::vector<std::int64_t>(program_.dims.size());
+    plan_.offsets = request_.before != nullptr ? request_.before->offsets : std::vector<std::uint64_t>(program_.buffers.size());
+    program_.dims.evaluate(request_.stage, request_.symbols, plan_.dims);
+    describe_buffers();
+    check_parts();
+    place();
+    if (parts == PlanParts::layout) return std::move(plan_);
+    reserve_views();
+    add_entering();
+    for (int c = stage_.first_call; c < stage_.end_call; ++c) add_step(c);
+    if (request_.stage + 1 == program_.stages) {
+      plan_.leaving.first = static_cast<std::uint32_t>(plan_.views.size());
+      for (const Output& output : program_.outputs) add_view(output.buffer, plan_.leaving);
+    }
+    add_working_memory();
+    plan_.bases.assign(loaded_.stages.size(), nullptr);
+    return std::move(plan_);
+  }
+
+ private:
+  const PlanRequest& request_;
+  const LoadedProgram& loaded_;
+  const Program& program_;
+  const Stage& stage_;
+  StagePlan plan_;
+  std::vector<TensorView> buffers_;      // by buffer; data is set for weights only
+  std::vector<std::int64_t> view_offset_;  // by buffer, in elements
+  std::uint64_t shared_ = 0, local_ = 0;
+
+  std::int64_t dim(DimId id) const { return plan_.dims[static_cast<std::size_t>(id)]; }
+
+  [[noreturn]] void refuse(const char* error_code, std::size_t buffer, const std::string& why) const {
+    std::string bound;
+    const auto symbols = program_.dims.symbols();
+    for (std::size_t s = 0; s < symbols.size(); ++s) {
+      if (symbols[s].stage <= request_.stage) bound += (bound.empty() ? " (with " : ", ") + symbols[s].name + "=" + std::to_string(plan_.symbols[s]);
+    }
+    throw Error(error_code, Place{"buffers", buffer}.text() + " " + program_.spec(static_cast<int>(buffer)) + ": " + why + (bound.empty() ? "" : bound + ")"));
+  }
+
+  void describe_buffers() {
+    buffers_.resize(program_.buffers.size());
+    plan_.bytes.resize(program_.buffers.size());
+    view_offset_.resize(program_.buffers.size());
+    for (std::size_t b = 0; b < buffers_.size(); ++b) {
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.stage > request_.stage || buffer.kind == BufferKind::state) continue;
+      TensorView& view = buffers_[b];
+      view.dtype = buffer.dtype;
+      view.rank = static_cast<int>(buffer.shape.size());
+      plan_.bytes[b] = set_shape(b, view);
+      if (buffer.kind == BufferKind::view) {
+        set_window(b, view);
+      } else {
+        view.data = loaded_.weights.empty() ? nullptr : const_cast<std::byte*>(loaded_.weights[b]);
+      }
+    }
+    for (const StateView& state : request_.states) {
+      buffers_[static_cast<std::size_t>(state.buffer)] = state.view;
+      buffers_[static_cast<std::size_t>(state.buffer)].data = nullptr;
+    }
+  }
+
+  /// Shape and row-major strides; returns the bytes.
+  std::uint64_t set_shape(std::size_t index, TensorView& view) const {
+    const Buffer& buffer = program_.buffers[index];
+    auto stride = static_cast<std::int64_t>(1);
+    bool empty = false;
+    for (int i = view.rank - 1; i >= 0; --i) {
+      const std::int64_t size = dim(buffer.shape[static_cast<std::size_t>(i)]);
+      if (size < 0) refuse(code::input, index, "its dimension " + std::to_string(i) + " would be " + std::to_string(size));
+      view.shape[i] = size;
+      view.stride[i] = stride;
+      empty = empty || size == 0;
+      if (__builtin_mul_overflow(stride, std::max<std::int64_t>(size, 1), &stride) || stride > kMaxBytes) {
+        refuse(code::memory, index, "it would need more than " + std::to_string(kMaxBytes >> 40) + " TiB");
+      }
+    }
+    const auto bytes = static_cast<std::uint64_t>(stride) * size_of(buffer.dtype);
+    return empty ? 0 : bytes;
+  }
+
+  /// A view's own strides and offset, which must stay inside its buffer whatever the index.
+  void set_window(std::size_t index, TensorView& view) {
+    const Buffer& buffer = program_.buffers[index];
+    const auto of = static_cast<std::size_t>(buffer.of);
+    const std::int64_t available = buffers_[of].elements();
+    const std::int64_t offset = dim(buffer.offset);
+    __int128 low = offset, high = offset;
+    bool empty = false;
+    for (int i = 0; i < view.rank; ++i) {
+      view.stride[i] = dim(buffer.stride[static_cast<std::size_t>(i)]);
+      empty = empty || view.shape[i] == 0;
+      const __int128 reach = static_cast<__int128>(view.shape[i] - 1) * view.stride[i];
+      (reach < 0 ? low : high) += reach;
+    }
+    const bool inside = empty ? offset >= 0 && offset <= available : low >= 0 && high < available;
+    if (!inside) refuse(code::program, index, "the view reaches outside buffer " + std::to_string(of) + " of " + std::to_string(available) + " elements");
+    if (buffer.written && !empty && overlaps_itself(view)) refuse(code::program, index, "a view that is written may not reach an element twice");
+    view_offset_[index] = offset;
+    std::byte* const data = static_cast<std::byte*>(buffers_[of].data);
+    view.data = data == nullptr ? nullptr : data + offset * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+
+  /// Whether two indices may reach one element: false only when every dimension steps over all smaller ones.
+  static bool overlaps_itself(const TensorView& view) {
+    int order[kMaxRank];
+    int count = 0;
+    for (int i = 0; i < view.rank; ++i) {
+      if (view.shape[i] <= 1) continue;
+      int at = count++;
+      for (; at > 0 && std::abs(view.stride[order[at - 1]]) > std::abs(view.stride[i]); --at) order[at] = order[at - 1];
+      order[at] = i;
+    }
+    __int128 reach = 0;
+    for (int k = 0; k < count; ++k) {
+      const std::int64_t step = std::abs(view.stride[order[k]]);
+      if (step <= reach) return true;
+      reach += static_cast<__int128>(step) * (view.shape[order[k]] - 1);
+    }
+    return false;
+  }
+
+  /// A buffer that is written in parts must be written all over.
+  void check_parts() const {
+    if (loaded_.parts.empty()) return;
+    std::vector<std::int64_t> written(buffers_.size());
+    for (int view : loaded_.parts) {
+      if (program_.buffer(view).stage == request_.stage) written[static_cast<std::size_t>(program_.base(view))] += buffers_[static_cast<std::size_t>(view)].elements();
+    }
+    for (int view : loaded_.parts) {
+      const auto base = static_cast<std::size_t>(program_.base(view));
+      if (program_.buffer(view).stage != request_.stage || written[base] == buffers_[base].elements()) continue;
+      refuse(code::program, base, "the views written have " + std::to_string(written[base]) + " elements, it has " + std::to_string(buffers_[base].elements()));
+    }
+  }
+
+  void place() {
+    plan_.layout = place_buffers(stage_, plan_.bytes, plan_.offsets);
+    if (plan_.layout.bytes > static_cast<std::uint64_t>(kMaxBytes)) {
+      throw Error(code::memory, "the arena would need " + std::to_string(plan_.layout.bytes >> 30) + " GiB");
+    }
+  }
+
+  void reserve_views() {
+    std::size_t views = program_.inputs.size() + program_.outputs.size();
+    for (int c = std::max(stage_.first_call - 1, 0); c < stage_.end_call; ++c) {
+      const Call& call = program_.calls[static_cast<std::size_t>(c)];
+      views += call.in.size() + call.out.size();
+    }
+    plan_.views.reserve(views);
+    plan_.relocations.reserve(views);
+    plan_.steps.reserve(static_cast<std::size_t>(stage_.end_call - stage_.first_call));
+  }
+
+  void add_view(int buffer, ViewRange& range) {
+    const int base = program_.base(buffer);
+    const Buffer& owner = program_.buffer(base);
+    const TensorView& view = buffers_[static_cast<std::size_t>(buffer)];
+    if (owner.kind == BufferKind::input || owner.kind == BufferKind::temp) {
+      const std::uint64_t within = static_cast<std::uint64_t>(view_offset_[static_cast<std::size_t>(buffer)]) * size_of(view.dtype);
+      plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(owner.stage),
+                                   plan_.offsets[static_cast<std::size_t>(base)] + within});
+    }
+    plan_.views.push_back(view);
+    ++range.count;
+  }
+
+  void add_entering() {
+    if (request_.stage == 0) {
+      for (int input : program_.inputs) add_view(input, plan_.entering);
+    } else {
+      for (int result : program_.calls[static_cast<std::size_t>(stage_.first_call - 1)].out) add_view(result, plan_.entering);
+    }
+  }
+
+  void add_step(int index) {
+    const Call& call = program_.calls[static_cast<std::size_t>(index)];
+    Step step;
+    step.call = index;
+    step.kernel = loaded_.kernels[static_cast<std::size_t>(index)].get();
+    step.in.first = static_cast<std::uint32_t>(plan_.views.size());
+    for (int operand : call.in) add_view(operand, step.in);
+    step.out.first = static_cast<std::uint32_t>(plan_.views.size());
+    // The results of a call that binds symbols have no shape yet: they enter the next stage.
+    for (int result : call.out) {
+      if (call.binds.empty()) add_view(result, step.out);
+    }
+    if (step.kernel != nullptr) ask(call, step);
+    bind_states(call, step);
+    plan_.steps.push_back(step);
+  }
+
+  void ask(const Call& call, const Step& step) {
+    try {
+      const Scratch scratch = step.kernel->plan(plan_.at(step.in), plan_.at(step.out), request_.threads);
+      shared_ = std::max<std::uint64_t>(shared_, align_up(scratch.shared));
+      local_ = std::max<std::uint64_t>(local_, align_up(scratch.per_thread));
+    } catch (const Refused& refused) {
+      throw Error(code::kernel_refused, call.name + " in " + quote(call.where) + ": " + refused.what());
+    }
+  }
+
+  void bind_states(const Call& call, const Step& step) {
+    for (std::uint32_t i = 0; i < step.in.count; ++i) {
+      if (program_.buffer(call.in[i]).kind != BufferKind::state) continue;
+      const auto state = std::find_if(request_.states.begin(), request_.states.end(), [&](const StateView& s) { return s.buffer == call.in[i]; });
+      plan_.views[step.in.first + i].data = state->view.data;
+    }
+  }
+
+  void add_working_memory() {
+    plan_.shared_offset = plan_.layout.bytes;
+    plan_.local_offset = plan_.shared_offset + shared_;
+    plan_.local_bytes = local_;
+    plan_.arena_bytes = plan_.local_offset + local_ * static_cast<std::uint64_t>(request_.threads);
+  }
+};
+
+}  // namespace
+
+void StagePlan::relocate(std::span<std::byte* const> arenas) {
+  if (std::equal(bases.begin(), bases.end(), arenas.begin())) return;
+  for (const Relocation& relocation : relocations) views[relocation.view].data = arenas[relocation.stage] + relocation.offset;
+  bases.assign(arenas.begin(), arenas.end());
+}
+
+StagePlan make_plan(const PlanRequest& request, PlanParts parts) { return Planner(request).run(parts); }
+
+}  // namespace ingot

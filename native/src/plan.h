@@ -1,0 +1,77 @@
+// One stage of a program for one set of symbol values: every operand placed, every kernel's working memory known. A session
+// makes it once per set and keeps it; running it allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine.h"
+#include "kernel.h"
+
+namespace ingot {
+
+/// Operands of a plan: a range of its `views`.
+struct ViewRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+};
+
+struct Step {
+  int call = 0;
+  const Kernel* kernel = nullptr;  // null: a host call
+  ViewRange in, out;
+};
+
+/// A view whose memory is in an arena: which one and where.
+struct Relocation {
+  std::uint32_t view;
+  std::uint32_t stage;
+  std::uint64_t offset;  // in bytes
+};
+
+struct StagePlan {
+  std::vector<std::int64_t> symbols;  // the values bound so far: the key; those of later stages are 0
+  std::vector<std::int64_t> dims;     // by node of the program's table
+  std::vector<std::uint64_t> bytes;    // by buffer
+  std::vector<std::uint64_t> offsets;  // by buffer, of this and earlier stages
+  std::vector<TensorView> views;
+  std::vector<Relocation> relocations;
+  std::vector<Step> steps;
+  ViewRange entering;  // stage 0: the inputs; later: the results of the host call that ended the stage before
+  ViewRange leaving;   // last stage: the program's outputs
+  Layout layout;
+  std::uint64_t shared_offset = 0;  // working memory, behind the buffers in the arena
+  std::uint64_t local_offset = 0;
+  std::uint64_t local_bytes = 0;    // of one worker
+  std::uint64_t arena_bytes = 0;    // all of it
+  std::vector<std::byte*> bases;    // of the arenas that the views point into now
+
+  std::span<const TensorView> at(ViewRange range) const { return {views.data() + range.first, range.count}; }
+  /// Points the views into arenas that may have moved since; cheap when they have not.
+  void relocate(std::span<std::byte* const> arenas);
+};
+
+/// A state of a session: its memory and shape.
+struct StateView {
+  int buffer;
+  TensorView view;
+};
+
+struct PlanRequest {
+  const LoadedProgram& loaded;
+  int stage;
+  int threads;
+  std::span<const std::int64_t> symbols;  // by symbol; those bound later are 0
+  const StagePlan* before;                // of the stage before; null for stage 0
+  std::span<const StateView> states;
+};
+
+/// How much of a plan is wanted: where buffers lie, or also the operands and what the kernels say.
+enum class PlanParts : std::uint8_t { layout, all };
+
+/// Throws Error("input") for dimensions that cannot be, Error("program") for views out of bounds or parts that do not make
+/// up their buffer, Error("kernel_refused"), Error("memory").
+StagePlan make_plan(const PlanRequest& request, PlanParts parts = PlanParts::all);
+
+}  // namespace ingot

@@ -1,0 +1,144 @@
+// Spinning, sleeping and meeting.
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "error.h"
+
+namespace ingot {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr int kPausesBetweenLooks = 32;
+constexpr int kPausesBeforeYield = 4096;
+
+inline void pause() noexcept {
+#if INGOT_X86
+  __builtin_ia32_pause();
+#else
+  __asm__ volatile("yield");
+#endif
+}
+
+/// Waits for a condition that another running thread is about to make true.
+template <class Condition>
+void spin_until(Condition condition) noexcept {
+  for (int pauses = 0; !condition();) {
+    if (++pauses < kPausesBeforeYield) {
+      pause();
+    } else {
+      sched_yield();
+    }
+  }
+}
+
+/// Every pool of the process. A forked child has the memory but not the threads, so it begins with an empty registry and
+/// leaves the parent's as it is (a lock in it may be held by a thread that does not exist).
+struct Registry {
+  std::mutex mutex;
+  std::map<int, ThreadPool*> pools;
+};
+
+std::atomic<Registry*> registry{nullptr};
+
+void renew_registry() { registry.store(new Registry, std::memory_order_release); }
+
+}  // namespace
+
+void Barrier::wait() noexcept {
+  if (count_ == 1) return;
+  const std::uint32_t generation = generation_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    generation_.store(generation + 1, std::memory_order_release);
+    return;
+  }
+  spin_until([&] { return generation_.load(std::memory_order_acquire) != generation; });
+}
+
+ThreadPool& ThreadPool::get(int threads) {
+  static const bool once = [] {
+    renew_registry();
+    return pthread_atfork(nullptr, nullptr, renew_registry) == 0;
+  }();
+  (void)once;
+  Registry& all = *registry.load(std::memory_order_acquire);
+  const std::lock_guard lock(all.mutex);
+  ThreadPool*& pool = all.pools[threads];
+  if (pool == nullptr) {
+    // When a thread cannot be started, those that run go on waiting for work that never comes; their pool must outlive them.
+    auto* fresh = new ThreadPool(threads);
+    fresh->start();
+    pool = fresh;
+  }
+  return *pool;
+}
+
+void ThreadPool::start() {
+  try {
+    for (int worker = 1; worker < threads_; ++worker) std::thread([this, worker] { serve(worker); }).detach();
+  } catch (const std::system_error& error) {
+    throw Error(code::memory, "cannot start " + std::to_string(threads_ - 1) + " threads: " + error.what());
+  }
+}
+
+void ThreadPool::run(Work work, void* context) {
+  if (threads_ == 1) {
+    work(context, 0);
+    return;
+  }
+  const std::lock_guard lock(one_region_);
+  work_ = work;
+  context_ = context;
+  running_.store(threads_ - 1, std::memory_order_relaxed);
+  region_.fetch_add(1, std::memory_order_release);
+  region_.notify_all();
+  work(context, 0);
+  spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+}
+
+void ThreadPool::serve(int worker) {
+  std::uint32_t seen = 0;
+  for (;;) {
+    const auto spin_end = Clock::now() + kSpin;
+    for (int pauses = 1; region_.load(std::memory_order_acquire) == seen; ++pauses) {
+      pause();
+      if (pauses % kPausesBetweenLooks == 0 && Clock::now() > spin_end) {
+        region_.wait(seen, std::memory_order_acquire);
+        break;
+      }
+    }
+    seen = region_.load(std::memory_order_acquire);
+    work_(context_, worker);
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+int default_threads() {
+  int threads = std::max(1u, std::thread::hardware_concurrency());
+#ifdef __linux__
+  cpu_set_t affinity;
+  if (sched_getaffinity(0, sizeof affinity, &affinity) == 0) threads = std::max(1, CPU_COUNT(&affinity));
+  double quota = 0, period = 0;
+  if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "re")) {
+    if (std::fscanf(file, "%lf %lf", &quota, &period) != 2) quota = 0;  // "max 100000": no quota
+    std::fclose(file);
+  }
+  if (quota > 0 && period > 0) threads = std::clamp(static_cast<int>(std::ceil(quota / period)), 1, threads);
+#endif
+  return std::min(threads, kMaxThreads);
+}
+
+}  // namespace ingot

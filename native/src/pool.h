@@ -1,0 +1,56 @@
+// The thread pool: one per process and number of threads. The caller is worker 0; the others spin for at most 50 µs after
+// a region and then sleep. Threads are never joined: they hold nothing but their own stacks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+namespace ingot {
+
+/// Where the workers of a region meet. Fit for few threads on a shared line; it yields when a worker is not running.
+class Barrier {
+ public:
+  explicit Barrier(int count) : count_(count) {}
+  void wait() noexcept;
+
+ private:
+  const int count_;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
+};
+
+class ThreadPool {
+ public:
+  using Work = void (*)(void* context, int worker);
+
+  /// The pool with that many threads, the caller's included. In a forked child it is a fresh one.
+  static ThreadPool& get(int threads);
+
+  /// Calls work(context, worker) once per worker and returns when all have. One region at a time: other callers wait.
+  void run(Work work, void* context);
+
+  Barrier& barrier() noexcept { return barrier_; }
+  int threads() const noexcept { return threads_; }
+
+ private:
+  explicit ThreadPool(int threads) : threads_(threads), barrier_(threads) {}
+
+  const int threads_;
+  Barrier barrier_;
+  std::mutex one_region_;
+  Work work_ = nullptr;
+  void* context_ = nullptr;
+  alignas(64) std::atomic<std::uint32_t> region_{0};  // counts regions; a worker waits for it to change
+  alignas(64) std::atomic<int> running_{0};           // workers other than the caller that are not done
+
+  void start();
+  void serve(int worker);
+};
+
+/// The smaller of the process's CPU affinity and its cgroup's quota, at least 1.
+int default_threads();
+
+constexpr int kMaxThreads = 1024;
+
+}  // namespace ingot

@@ -1,0 +1,75 @@
+// A program: an ordered list of kernel and host calls over buffers. Plain data, parsed from the engine's JSON and verified
+// whole before anything uses it; immutable afterwards.
+//
+// A program runs in *stages*. Stage 0 knows the symbols that the inputs bind; every host call that binds unbacked symbols
+// ends a stage, and the buffers that its results fill belong to the next one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dims.h"
+#include "dtype.h"
+#include "json.h"
+
+namespace ingot {
+
+constexpr int kProgramVersion = 1;
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 46;  // of one buffer
+
+enum class BufferKind : std::uint8_t { input, weight, state, temp, view };
+
+struct Buffer {
+  BufferKind kind = BufferKind::temp;
+  DType dtype = DType::float32;
+  std::string name;            // of an input or a state; of the weight's tensor
+  std::vector<DimId> shape;    // empty for a state
+  int of = -1;                 // view: the buffer that it looks into
+  std::vector<DimId> stride;   // view: in elements
+  DimId offset = 0;            // view: in elements
+  std::int64_t heads = 0;      // state: a kv_cache's
+  std::int64_t head_dim = 0;   // state
+  int stage = 0;               // the first in which it may be used
+  bool written = false;        // by some call
+};
+
+struct Call {
+  bool host = false;
+  std::string name;  // of the kernel, or of the host operation
+  std::int64_t version = 1;
+  std::vector<int> in, out;  // buffers
+  Json params;
+  std::string where;  // module path, for messages and profiles
+  std::vector<int> binds;  // host: the unbacked symbols that its results' shapes bind
+  int stage = 0;
+};
+
+struct Output {
+  std::string name;
+  int buffer;
+};
+
+struct Program {
+  DimTable dims;
+  std::vector<Buffer> buffers;
+  std::vector<Call> calls;
+  std::vector<Output> outputs;
+  std::vector<int> inputs;  // the buffers of kind input, in order
+  int stages = 1;
+
+  const Buffer& buffer(int index) const { return buffers[static_cast<std::size_t>(index)]; }
+  /// The buffer that owns the memory: itself, or the one that a view looks into.
+  int base(int index) const { return buffer(index).kind == BufferKind::view ? buffer(index).of : index; }
+  /// The names of its host operations, each once, in order of first use.
+  std::vector<std::string> host_operations() const;
+  /// "bfloat16[T, 256]"
+  std::string spec(int index) const;
+};
+
+/// Parses and verifies. Throws Error("program"), saying which entry, where in it, and which rule; Error("engine_version")
+/// for a program of another version.
+Program parse_program(const Json& json, const std::string& entry);
+
+}  // namespace ingot

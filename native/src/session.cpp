@@ -1,0 +1,271 @@
+// Binding inputs, finding the plan, running its stages.
+#include "session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "error.h"
+#include "copy_strided.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::size_t kPlansKept = 64;  // per stage
+constexpr std::int64_t kBlockGroup = 16;
+constexpr std::int64_t kMaxBlockSize = 4096;
+constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 31;
+
+std::uint64_t bytes_of(std::span<const TensorView> views) {
+  std::uint64_t bytes = 0;
+  for (const TensorView& view : views) bytes += static_cast<std::uint64_t>(view.elements()) * size_of(view.dtype);
+  return bytes;
+}
+
+int checked_threads(int threads) {
+  if (threads < 0 || threads > kMaxThreads) {
+    throw Error(code::argument, "threads: " + std::to_string(threads) + " is not in 0 … " + std::to_string(kMaxThreads) + " (0: as many as the machine gives)");
+  }
+  return threads == 0 ? default_threads() : threads;
+}
+
+std::string where_of(const Call& call) { return call.name + (call.where.empty() ? "" : " in " + quote(call.where)); }
+
+}  // namespace
+
+std::string describe(const TensorView& view) {
+  std::string text(name_of(view.dtype));
+  for (int i = 0; i < view.rank; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(view.shape[i]);
+  return text + (view.rank == 0 ? "[]" : "]");
+}
+
+Session::Session(std::shared_ptr<const Engine> engine, const std::string& entry, const SessionOptions& options, Host host)
+    : engine_(std::move(engine)), loaded_(engine_->load(entry)), host_(std::move(host)), threads_(checked_threads(options.threads)) {
+  const std::vector<std::string> operations = program().host_operations();
+  if (!operations.empty() && !host_) {
+    std::string names;
+    for (const std::string& name : operations) names += (names.empty() ? "" : ", ") + name;
+    throw Error(code::argument, "the program has operations without a native kernel (" + names + "): run it from Python, which has references for them");
+  }
+  const auto stages = static_cast<std::size_t>(program().stages);
+  arenas_.resize(stages);
+  bases_.resize(stages);
+  plans_.resize(stages);
+  symbols_.resize(program().dims.symbols().size());
+  nanoseconds_.resize(program().calls.size());
+  make_states(options);
+}
+
+void Session::make_states(const SessionOptions& options) {
+  for (std::size_t b = 0; b < program().buffers.size(); ++b) {
+    const Buffer& buffer = program().buffers[b];
+    if (buffer.kind != BufferKind::state) continue;
+    if (options.kv_blocks < 1 || options.kv_blocks > kMaxBlocks) {
+      throw Error(code::argument, "kv_blocks: " + std::to_string(options.kv_blocks) + " is not in 1 … 2^31, and the program keeps a kv_cache (" + quote(buffer.name) + ")");
+    }
+    if (options.kv_block_size < kBlockGroup || options.kv_block_size > kMaxBlockSize || options.kv_block_size % kBlockGroup != 0) {
+      throw Error(code::argument, "kv_block_size: " + std::to_string(options.kv_block_size) + " is no multiple of 16 between 16 and " + std::to_string(kMaxBlockSize));
+    }
+    StateView state{static_cast<int>(b), {}};
+    state.view.dtype = buffer.dtype;
+    state.view.rank = 4;
+    const std::int64_t shape[4] = {options.kv_blocks, 2, buffer.heads, options.kv_block_size * buffer.head_dim};
+    std::copy(std::begin(shape), std::end(shape), state.view.shape);
+    set_row_major(state.view);
+    const __int128 bytes = static_cast<__int128>(options.kv_blocks) * state.view.stride[0] * static_cast<std::int64_t>(size_of(buffer.dtype));
+    if (bytes > kMaxBytes) throw Error(code::memory, "the kv_cache " + quote(buffer.name) + " would need more than " + std::to_string(kMaxBytes >> 40) + " TiB");
+    state.view.data = state_memory_.emplace_back(static_cast<std::size_t>(bytes), "a kv_cache").data();
+    states_.push_back(state);
+  }
+}
+
+MemoryReport Session::memory() const {
+  MemoryReport report;
+  report.weights = loaded_.weight_bytes;
+  for (const Pages& pages : arenas_) report.arena += pages.size();
+  for (const Pages& pages : state_memory_) report.state += pages.size();
+  report.arena_lower_bound = lower_bound_;
+  return report;
+}
+
+// ---- one run -------------------------------------------------------------------------------------------------------------
+
+Session::Run::Run(Session& session) : session_(session) {
+  if (session.running_.test_and_set(std::memory_order_acquire)) {
+    throw Error(code::busy, "the session is running already: a session does one run at a time, another thread needs another session");
+  }
+}
+
+std::span<const TensorView> Session::Run::outputs() const { return session_.last_->at(session_.last_->leaving); }
+
+void Session::Run::execute(std::span<const TensorView> arrays) {
+  Session& s = session_;
+  s.last_ = nullptr;
+  s.bind_inputs(arrays);
+  std::uint64_t lower_bound = 0;
+  StagePlan* plan = nullptr;
+  for (int stage = 0; stage < s.program().stages; ++stage) {
+    plan = &s.plan_for(stage, plan);
+    const std::span<const TensorView> entering = plan->at(plan->entering);
+    const std::vector<int>& owners = stage == 0 ? s.program().inputs : s.program().calls[static_cast<std::size_t>(s.loaded_.stages[static_cast<std::size_t>(stage)].first_call - 1)].out;
+    for (std::size_t i = 0; i < entering.size(); ++i) {
+      const TensorView& from = stage == 0 ? arrays[i] : s.pending_[i].view;
+      if (stage == 0) {
+        s.check_array(from, entering[i], owners[i], "input " + quote(s.program().buffer(owners[i]).name));
+      } else {
+        s.check_array(from, entering[i], owners[i], "result " + std::to_string(i));
+      }
+      copy_strided(from, entering[i]);
+    }
+    s.pending_.clear();
+    s.run_stage(*plan, stage);
+    lower_bound += plan->layout.lower_bound;
+  }
+  s.last_ = plan;
+  s.lower_bound_ = lower_bound;
+}
+
+void Session::bind_inputs(std::span<const TensorView> arrays) {
+  const Program& p = program();
+  std::fill(symbols_.begin(), symbols_.end(), -1);
+  for (std::size_t i = 0; i < p.inputs.size(); ++i) {
+    const Buffer& buffer = p.buffer(p.inputs[i]);
+    const TensorView& array = arrays[i];
+    if (array.dtype != buffer.dtype || array.rank != static_cast<int>(buffer.shape.size())) {
+      throw Error(code::input, "input " + quote(buffer.name) + " is " + describe(array) + "; " + p.spec(p.inputs[i]) + " is needed");
+    }
+    for (int d = 0; d < array.rank; ++d) {
+      const DimNode& node = p.dims.node(buffer.shape[static_cast<std::size_t>(d)]);
+      if (node.op != DimOp::symbol) continue;
+      const auto symbol = static_cast<std::size_t>(node.value);
+      if (symbols_[symbol] == array.shape[d]) continue;
+      bind_symbol(symbol, array.shape[d], buffer.name);
+    }
+  }
+  for (std::size_t symbol = 0; symbol < symbols_.size(); ++symbol) symbols_[symbol] = std::max<std::int64_t>(symbols_[symbol], 0);
+}
+
+void Session::bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who) {
+  const Symbol& s = program().dims.symbols()[symbol];
+  if (symbols_[symbol] >= 0) {
+    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", but another array has " + s.name + "=" + std::to_string(symbols_[symbol]));
+  }
+  if (value < s.min || value > s.max) {
+    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", which is not in " + std::to_string(s.min) + " … " + std::to_string(s.max));
+  }
+  symbols_[symbol] = value;
+}
+
+void Session::check_array(const TensorView& array, const TensorView& wanted, int buffer, const std::string& who) const {
+  if (array.dtype == wanted.dtype && array.rank == wanted.rank && std::equal(array.shape, array.shape + array.rank, wanted.shape)) return;
+  throw Error(code::input, who + " is " + describe(array) + "; " + program().spec(buffer) + ", here " + describe(wanted) + ", is needed");
+}
+
+StagePlan& Session::plan_for(int stage, const StagePlan* before) {
+  auto& kept = plans_[static_cast<std::size_t>(stage)];
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& plan) { return plan->symbols == symbols_; });
+  if (found != kept.end()) {
+    std::rotate(kept.begin(), found, found + 1);
+  } else {
+    auto plan = std::make_unique<StagePlan>(make_plan({loaded_, stage, threads_, symbols_, before, states_}));
+    if (kept.size() == kPlansKept) kept.pop_back();
+    kept.insert(kept.begin(), std::move(plan));
+  }
+  StagePlan& plan = *kept.front();
+  Pages& arena = arenas_[static_cast<std::size_t>(stage)];
+  if (arena.data() == nullptr || arena.size() < plan.arena_bytes) {
+    arena = Pages();  // the old one goes first: both at once may not fit
+    arena = Pages(std::max<std::uint64_t>(plan.arena_bytes, kArenaAlignment), "the arena");
+    bases_[static_cast<std::size_t>(stage)] = arena.data();
+  }
+  plan.relocate(bases_);
+  return plan;
+}
+
+void Session::run_stage(StagePlan& plan, int stage) {
+  const std::span<const Step> steps = plan.steps;
+  for (std::size_t i = 0; i < steps.size();) {
+    if (steps[i].kernel == nullptr) {
+      run_host(plan, steps[i]);
+      ++i;
+      continue;
+    }
+    std::size_t end = i;
+    while (end < steps.size() && steps[end].kernel != nullptr) ++end;
+    run_kernels(plan, stage, steps.subspan(i, end - i));
+    i = end;
+  }
+}
+
+void Session::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps) {
+  Region region{};
+  region.steps = steps;
+  region.plan = &plan;
+  region.arena = bases_[static_cast<std::size_t>(stage)];
+  region.pool = &ThreadPool::get(threads_);
+  if (profile_ != nullptr) region.nanoseconds = {nanoseconds_.data(), steps.size()};
+  region.run();
+  const int failed = region.fault.step.load(std::memory_order_relaxed);
+  if (failed != Fault::kNone) {
+    throw Error(code::value, where_of(program().calls[static_cast<std::size_t>(steps[static_cast<std::size_t>(failed)].call)]) + ": " + region.fault.message);
+  }
+  for (std::size_t i = 0; profile_ != nullptr && i < steps.size(); ++i) {
+    profile_->push_back({steps[i].call, nanoseconds_[i], bytes_of(plan.at(steps[i].in)) + bytes_of(plan.at(steps[i].out))});
+  }
+}
+
+void Session::run_host(StagePlan& plan, const Step& step) {
+  const Call& call = program().calls[static_cast<std::size_t>(step.call)];
+  const auto before = std::chrono::steady_clock::now();
+  std::vector<HostArray> results = host_(call, plan.at(step.in));
+  if (results.size() != call.out.size()) {
+    throw Error(code::value, where_of(call) + ": the host returned " + std::to_string(results.size()) + " arrays; " + std::to_string(call.out.size()) + " are needed");
+  }
+  if (call.binds.empty()) {
+    const std::span<const TensorView> out = plan.at(step.out);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      check_array(results[i].view, out[i], call.out[i], where_of(call) + ": result " + std::to_string(i));
+      copy_strided(results[i].view, out[i]);
+    }
+  } else {
+    bind_results(call, results);
+    pending_ = std::move(results);
+  }
+  if (profile_ == nullptr) return;
+  const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - before);
+  profile_->push_back({step.call, static_cast<std::uint64_t>(spent.count()), bytes_of(plan.at(step.in)) + bytes_of(plan.at(step.out))});
+}
+
+void Session::bind_results(const Call& call, const std::vector<HostArray>& results) {
+  for (int symbol : call.binds) symbols_[static_cast<std::size_t>(symbol)] = -1;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Buffer& buffer = program().buffer(call.out[i]);
+    const TensorView& array = results[i].view;
+    if (array.rank != static_cast<int>(buffer.shape.size())) {
+      throw Error(code::value, where_of(call) + ": result " + std::to_string(i) + " is " + describe(array) + "; " + program().spec(call.out[i]) + " is needed");
+    }
+    for (int d = 0; d < array.rank; ++d) {
+      const DimNode& node = program().dims.node(buffer.shape[static_cast<std::size_t>(d)]);
+      const bool bound_here = node.op == DimOp::symbol && std::find(call.binds.begin(), call.binds.end(), static_cast<int>(node.value)) != call.binds.end();
+      if (bound_here && symbols_[static_cast<std::size_t>(node.value)] != array.shape[d]) {
+        bind_symbol(static_cast<std::size_t>(node.value), array.shape[d], where_of(call));
+      }
+    }
+  }
+}
+
+std::vector<CallProfile> Session::profile(std::span<const TensorView> arrays) {
+  Run run(*this);
+  std::vector<CallProfile> calls;
+  calls.reserve(program().calls.size());
+  profile_ = &calls;
+  try {
+    run.execute(arrays);
+  } catch (...) {
+    profile_ = nullptr;
+    throw;
+  }
+  profile_ = nullptr;
+  return calls;
+}
+
+}  // namespace ingot

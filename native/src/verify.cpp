@@ -1,0 +1,147 @@
+// The verifier. Its rules:
+//  - every symbol is bound once: bare in the shape of an input, or, when unbacked, by one host call whose result carries it;
+//  - shapes of inputs and weights use what is known there: inputs' own symbols, constants;
+//  - a buffer is used only in stages in which all symbols of its shape are bound;
+//  - inputs, weights and states are never outputs of a call; a state is an operand of kernels only, never of host calls;
+//  - a temp is written before it is read and never after: whole by one call, or in parts, each a view written once;
+//  - the program's outputs are readable at its end and are no states.
+#include "verify.h"
+
+#include <algorithm>
+
+#include "error.h"
+
+namespace ingot {
+namespace {
+
+[[noreturn]] void refuse(Place place, const std::string& why) { throw Error(code::program, place.text() + ": " + why); }
+
+bool carries(const Program& program, int buffer, int symbol) {
+  const auto& shape = program.buffer(buffer).shape;
+  return std::any_of(shape.begin(), shape.end(), [&](DimId id) {
+    const DimNode& node = program.dims.node(id);
+    return node.op == DimOp::symbol && node.value == symbol;
+  });
+}
+
+void assign_stages(Program& program) {
+  const std::span<Symbol> symbols = program.dims.symbols();
+  std::vector<bool> bound(symbols.size(), false);
+  for (std::size_t s = 0; s < symbols.size(); ++s) {
+    if (symbols[s].unbacked) continue;
+    const bool found = std::any_of(program.inputs.begin(), program.inputs.end(), [&](int input) { return carries(program, input, static_cast<int>(s)); });
+    if (!found) refuse({"symbols", s}, "no input has " + quote(symbols[s].name) + " as a dimension, so nothing binds it");
+    bound[s] = true;
+  }
+  int stage = 0;
+  for (std::size_t c = 0; c < program.calls.size(); ++c) {
+    Call& call = program.calls[c];
+    call.stage = stage;
+    for (int symbol : call.binds) {
+      const auto s = static_cast<std::size_t>(symbol);
+      const bool found = std::any_of(call.out.begin(), call.out.end(), [&](int out) { return carries(program, out, symbol); });
+      if (!symbols[s].unbacked || bound[s]) refuse({"calls", c}, "binds: " + quote(symbols[s].name) + " is bound elsewhere");
+      if (!found) refuse({"calls", c}, "binds: no result has " + quote(symbols[s].name) + " as a dimension");
+      bound[s] = true;
+      symbols[s].stage = stage + 1;
+    }
+    if (!call.binds.empty()) ++stage;
+  }
+  const auto loose = std::find(bound.begin(), bound.end(), false);
+  if (loose != bound.end()) refuse({"symbols", static_cast<std::size_t>(loose - bound.begin())}, "it is unbacked and no host call binds it");
+  program.stages = stage + 1;
+  program.dims.assign_stages();
+}
+
+/// Follows the calls in order and keeps what has been written and read.
+class Flow {
+ public:
+  explicit Flow(Program& program) : program_(program), state_(program.buffers.size()) {}
+
+  void run() {
+    for (std::size_t b = 0; b < program_.buffers.size(); ++b) declare(b);
+    for (std::size_t c = 0; c < program_.calls.size(); ++c) {
+      const Call& call = program_.calls[c];
+      place_ = {"calls", c};
+      for (int operand : call.in) read(operand, call.stage, call.host);
+      for (int result : call.out) write(result, call.binds.empty() ? call.stage : call.stage + 1);
+    }
+    for (std::size_t o = 0; o < program_.outputs.size(); ++o) {
+      place_ = {"outputs", o};
+      read(program_.outputs[o].buffer, program_.stages - 1, true);
+    }
+    for (Buffer& buffer : program_.buffers) {
+      if (buffer.kind == BufferKind::view) buffer.stage = std::max(buffer.stage, program_.buffer(buffer.of).stage);
+    }
+  }
+
+ private:
+  struct State {
+    bool written = false;  // as it stands, whole
+    bool parts = false;    // some view of it was written
+    bool read = false;     // it, or a view of it
+    int stage = 0;         // in which it was first written
+  };
+
+  Program& program_;
+  std::vector<State> state_;
+  Place place_{"buffers", 0};
+
+  State& state(int buffer) { return state_[static_cast<std::size_t>(buffer)]; }
+  static std::string number(int buffer) { return "buffer " + std::to_string(buffer); }
+
+  /// Finds the stage from which on the buffer's shape is known.
+  void declare(std::size_t index) {
+    Buffer& buffer = program_.buffers[index];
+    const auto need = [&](DimId id) { buffer.stage = std::max(buffer.stage, program_.dims.node(id).stage); };
+    for (DimId id : buffer.shape) need(id);
+    for (DimId id : buffer.stride) need(id);
+    if (buffer.kind == BufferKind::view) need(buffer.offset);
+    if (buffer.kind == BufferKind::input && buffer.stage > 0) refuse({"buffers", index}, "the shape of an input cannot use an unbacked symbol");
+    const bool constant = std::all_of(buffer.shape.begin(), buffer.shape.end(), [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; });
+    if (buffer.kind == BufferKind::weight && !constant) refuse({"buffers", index}, "the shape of a weight must be constant");
+  }
+
+  void need_stage(int index, int stage) const {
+    const int base = program_.base(index);
+    if (std::max(program_.buffer(index).stage, program_.buffer(base).stage) > stage) {
+      refuse(place_, number(index) + " is used before the symbols in its shape are bound");
+    }
+  }
+
+  void read(int index, int stage, bool outside) {
+    need_stage(index, stage);
+    const BufferKind kind = program_.buffer(index).kind;
+    if (kind == BufferKind::state && outside) refuse(place_, number(index) + " is a state, which only kernels use");
+    const int base = program_.base(index);
+    if (program_.buffer(base).kind != BufferKind::temp) return;
+    if (!state(base).written && !state(base).parts) refuse(place_, number(index) + " is read before any call wrote it");
+    state(base).read = true;
+  }
+
+  void write(int index, int stage) {
+    need_stage(index, stage);
+    const int base = program_.base(index);
+    if (program_.buffer(base).kind != BufferKind::temp) refuse(place_, "out: " + number(index) + " is no temp (nor a view of one); only those are written");
+    State& whole = state(base);
+    if (whole.read) refuse(place_, "out: " + number(index) + " is written after it was read");
+    if (whole.written || (index == base && whole.parts) || state(index).written) refuse(place_, "out: " + number(index) + " is written twice");
+    if (whole.parts && whole.stage != stage) refuse(place_, "out: the parts of " + number(base) + " are written in different stages");
+    state(index).written = true;
+    whole.parts = whole.parts || index != base;
+    whole.stage = stage;
+    program_.buffers[static_cast<std::size_t>(index)].written = true;
+    // The memory belongs to the stage that writes it, even when its shape was known before.
+    Buffer& owner = program_.buffers[static_cast<std::size_t>(base)];
+    owner.stage = std::max(owner.stage, stage);
+  }
+};
+
+}  // namespace
+
+void verify(Program& program) {
+  assign_stages(program);
+  Flow(program).run();
+}
+
+}  // namespace ingot
