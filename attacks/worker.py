@@ -1,0 +1,68 @@
+"""Meets attacks in a process of its own, with little memory and a clock: `python -m attacks.worker READER`.
+
+Reads paths from standard input and prints one JSON line for each, {"code": …, "message": …}. The code is null when
+the reader accepted the file, and "crash" when an exception reached us that is no error of ours. The parent sees a death by a
+signal as a missing line.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot import _native
+from ingot.engine import file
+from ingot.errors import IngotError
+from ingot.llm import models
+
+MEMORY = 4 << 30  # of address space; the interpreter with NumPy takes about 0.5 GiB of it
+SECONDS = 60  # for one file; the slowest takes about one
+
+
+def _run(path: Path, index: int) -> None:
+    session = _native.Session(_native.Engine.open(str(path)))
+    session.run({"x": np.ones((5, 8), np.float32), "ids": np.full(5, index, np.int32)})
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "python": file.read,
+    "verify": lambda path: file.read(path, verify=True),
+    "native": lambda path: _native.Session(_native.Engine.open(str(path))),
+    "run": lambda path: _run(path, 0),
+    "run_far": lambda path: _run(path, 4),
+    "run_negative": lambda path: _run(path, -1),
+    "directory": models.load,
+}
+
+
+def meet(reader: str, path: Path) -> dict[str, str | None]:
+    try:
+        READERS[reader](path)
+    except (IngotError, _native.Error) as error:
+        return {"code": error.code, "message": str(error)}
+    except MemoryError as error:
+        return {"code": "memory", "message": str(error)}
+    except BaseException:
+        return {"code": "crash", "message": traceback.format_exc()}
+    return {"code": None, "message": "accepted"}
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for line in sys.stdin:
+        signal.alarm(SECONDS)  # its default action ends the process, also in the middle of native code
+        print(json.dumps(meet(sys.argv[1], Path(json.loads(line)))), flush=True)
+        signal.alarm(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Every attack ends in its typed error, in bounded time and memory, in every reader that meets it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks import worker
+from attacks.image import good
+from attacks.make import TABLE, paths
+
+ROOT = Path(__file__).parent.parent
+CASES = [(reader, name) for name, attack in TABLE.items() for reader in attack.expect]
+
+
+def meet_all(reader: str, files: list[Path]) -> list[dict[str, Any]]:
+    """What `reader` says to each file. A process that died is started again behind the file that killed it."""
+    results: list[dict[str, Any]] = []
+    while len(results) < len(files):
+        rest = files[len(results) :]
+        text = "".join(f"{json.dumps(str(file))}\n" for file in rest)
+        done = subprocess.run(
+            [sys.executable, "-m", "attacks.worker", reader],
+            cwd=ROOT,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+        )
+        lines = done.stdout.splitlines()
+        results += [json.loads(line) for line in lines]
+        if len(lines) < len(rest):
+            results.append({"code": "death", "message": f"status {done.returncode}: {done.stderr[-2000:]}"})
+    return results
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(reader, attack) → what the reader said."""
+    folder = tmp_path_factory.mktemp("attacks")
+    where = paths(folder)
+    for name, path in where.items():
+        TABLE[name].make(path)
+
+    @functools.cache
+    def of(reader: str) -> dict[str, dict[str, Any]]:
+        names = [name for r, name in CASES if r == reader]
+        return dict(zip(names, meet_all(reader, [where[n] for n in names]), strict=True))
+
+    return lambda reader, name: of(reader)[name]
+
+
+@pytest.mark.parametrize(("reader", "name"), CASES, ids=[f"{TABLE[n].number}-{n}-{r}" for r, n in CASES])
+def test_attack(reader: str, name: str, answers: Any) -> None:
+    code, why = TABLE[name].expect[reader]
+    answer = answers(reader, name)
+    assert re.fullmatch(code, answer["code"] or "accepted"), answer
+    assert re.search(why, answer["message"], re.DOTALL), answer
+    assert len(answer["message"]) < 4000, "a message stays readable whatever the file holds"
+
+
+def test_the_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:
+    path = tmp_path / "good.ingot"
+    path.write_bytes(good().encode())
+    for reader in ("python", "verify", "native", "run"):
+        assert worker.meet(reader, path) == {"code": None, "message": "accepted"}
