@@ -122,7 +122,7 @@ def _sparse(path: Path) -> None:
     os.truncate(path, 1 << 40)
 
 
-_NO_FILE = ("engine_file|io", "regular file|folder|directory")
+_NO_FILE = ("engine_file|io", "regular file|folder|directory|FIFO|device")
 _BOTH_NO_FILE = {"python": _NO_FILE, "native": _NO_FILE}
 add(13, "a directory", Path.mkdir, _BOTH_NO_FILE)
 add(13, "a FIFO", lambda path: os.mkfifo(path), _BOTH_NO_FILE)
@@ -153,9 +153,9 @@ engine(7, "our JSON is not UTF-8", _config(b'"\xff\xfe"'), both="UTF-8")
 engine(7, "our JSON holds an overlong NUL", _config(b'"\xc0\x80"'), both="UTF-8")
 engine(7, "our JSON holds half a surrogate pair in UTF-8", _config(b'"\xed\xa0\x80"'), both="UTF-8")
 engine(7, "a tensor name is not UTF-8", lambda image: setattr(image, "raw_entries", b',"\xff":{}'), both="UTF-8")
-engine(7, "a byte order mark", _text(lambda text: b"\xef\xbb\xbf" + text), both="header|JSON")
+engine(7, "a byte order mark", _text(lambda text: b"\xef\xbb\xbf" + text), both="header|description")
 engine(8, "JSON 100,000 deep in ours", _config(b"[" * 100_000 + b"]" * 100_000), both="deep")
-engine(8, "JSON 100,000 deep, never closed", _config(b'{"a":' * 100_000), both="header|deep|JSON")
+engine(8, "JSON 100,000 deep, never closed", _config(b'{"a":' * 100_000), both="header|deep|description")
 engine(
     8,
     "JSON 100,000 deep in the outer header",
@@ -197,9 +197,9 @@ for _value in (
     b"// comment\n1",
 ):
     _shown = _value.decode() if len(_value) < 20 else f"a number of {len(_value)} digits"
-    engine(10, f"{_shown!r} as a JSON value", _config(_value), both="header")
-engine(10, "our JSON is a list", lambda image: setattr(image, "text", b"[]"), both="object|header")
-engine(10, "our JSON is empty", lambda image: setattr(image, "text", b""), both="header")
+    engine(10, f"{_shown!r} as a JSON value", _config(_value), both="header|description")
+engine(10, "our JSON is a list", lambda image: setattr(image, "text", b"[]"), both="object|description")
+engine(10, "our JSON is empty", lambda image: setattr(image, "text", b""), both="header|description")
 
 
 def _key(key: str, value: Any) -> Callable[[Image], None]:
@@ -209,9 +209,9 @@ def _key(key: str, value: Any) -> Callable[[Image], None]:
 engine(10, "an unknown key of ours", _key("plugin", "libevil.so"), both="plugin")
 engine(25, "an alignment field", _key("alignment", 3), both="alignment")
 for _name in ("config", "networks", "weights", "programs", "files"):
-    engine(10, f"{_name} is a list", _key(_name, []), python=_name)
-    engine(10, f"{_name} is missing", lambda image, n=_name: image.ours.pop(n) and None, python=_name)  # type: ignore[misc]
-engine(10, "an unknown kind", _key("kind", "plugin"), python="kind")
+    engine(10, f"{_name} is a list", _key(_name, []), python=_name, load=_name)
+    engine(10, f"{_name} is missing", lambda image, n=_name: image.ours.pop(n) and None, python=_name, load=_name)  # type: ignore[misc]
+engine(10, "an unknown kind", _key("kind", "plugin"), python="kind", load="kind")
 
 # ---------------------------------------------------------------------------------------------------------- tensors
 

@@ -46,7 +46,7 @@ def program() -> dict[str, Json]:
 
 @dataclass
 class Image:
-    """An engine file in parts. `text` replaces the JSON of `ours`; `entries` describe the tensors and `data` is theirs."""
+    """An engine file in parts. `text` replaces the JSON of `ours`; `entries` describe the tensors in `data`."""
 
     ours: dict[str, Json] = field(default_factory=dict)
     entries: list[tuple[str, Json]] = field(default_factory=list)
@@ -89,7 +89,8 @@ def good() -> Image:
 
 # Which reader has to refuse, with which error code, and what the message has to say (a regular expression).
 #   python    ingot.engine.file.read           verify    the same with the digests of all data
-#   native    _native.Engine.open and Session  run       the same and a run of the program
+#   native    _native.Engine.open and Session  load      ingot.load
+#   run       ingot.load, session and a run    run_far, run_negative  with an index out of range
 #   network   the portable networks in the header, checked
 #   directory ingot.llm.models.load
 Expected = dict[str, tuple[str, str]]

@@ -1,8 +1,8 @@
 """Meets attacks in a process of its own, with little memory and a clock: `python -m attacks.worker READER`.
 
 Reads paths from standard input and prints one JSON line for each, {"code": …, "message": …}. The code is null when
-the reader accepted the file, and "crash" when an exception reached us that is no error of ours. The parent sees a death by a
-signal as a missing line.
+the reader accepted the file, and "crash" when an exception reached us that is no error of ours. The parent sees a
+death by a signal as a missing line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
-from ingot.engine import file
+from ingot.engine import file, session
 from ingot.errors import IngotError
 from ingot.llm import models
 
@@ -28,17 +28,18 @@ SECONDS = 60  # for one file; the slowest takes about one
 
 
 def _run(path: Path, index: int) -> None:
-    session = _native.Session(_native.Engine.open(str(path)))
-    session.run({"x": np.ones((5, 8), np.float32), "ids": np.full(5, index, np.int32)})
+    feeds = {"x": np.ones((5, 8), np.float32), "ids": np.full(5, index, np.int32)}
+    session.load(path).session().run(feeds)
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "python": file.read,
     "verify": lambda path: file.read(path, verify=True),
     "native": lambda path: _native.Session(_native.Engine.open(str(path))),
+    "load": lambda path: session.load(path),
     "run": lambda path: _run(path, 0),
     "run_far": lambda path: _run(path, 4),
-    "run_negative": lambda path: _run(path, -1),
+    "run_negative": lambda path: _run(path, -2),
     "directory": models.load,
 }
 
