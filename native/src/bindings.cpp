@@ -20,6 +20,9 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace ingot {
+
+void bind_sampling(nb::module_& m);  // bindings_sample.cpp
+
 namespace {
 
 // ---- errors --------------------------------------------------------------------------------------------------------------
@@ -294,6 +297,7 @@ NB_MODULE(_native, m) {
   m.def("kernels", kernels);
   m.def("default_threads", default_threads);
   m.def("plan_layout", plan_layout, "program_json"_a, "symbols"_a);
+  bind_sampling(m);
 
   nb::class_<Engine>(m, "Engine")
       .def_static("open", open_engine, "path"_a)
