@@ -1,0 +1,102 @@
+"""How tokens are chosen and when a request ends. Every field is checked; all faults of a request come in one error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.errors import RequestError
+
+MAX_TOKENS = 1_000_000
+MAX_TEMPERATURE = 100.0
+MAX_STOPS = 64
+MAX_STOP_LENGTH = 1024  # characters
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The words of a request. Greedy unless a temperature is given.
+
+    Attributes:
+        max_tokens: generate at most so many tokens, 1 to 1,000,000; the model's context may end it sooner.
+        temperature: 0 takes the likeliest token; else logits are divided by it, up to 100.
+        top_k: only the so many likeliest tokens; 0 is all.
+        top_p: only the likeliest tokens that together reach this probability, above 0 to 1.
+        min_p: only tokens at least so probable as this share of the likeliest one, 0 to 1.
+        seed: 0 to 2⁶⁴-1; None draws one. Equal seeds give equal tokens, whatever else runs.
+        stop: strings that end the text and are not part of it; one string or up to 64.
+        stop_ids: token ids that end the text beside the model's own end tokens.
+        ignore_end: go on past the model's end tokens.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    ignore_end: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _tuple(self.stop))
+        object.__setattr__(self, "stop_ids", _tuple(self.stop_ids))
+        faults = [fault for fault in self._faults() if fault]
+        if faults:
+            raise RequestError("; ".join(faults))
+        for name in ("temperature", "top_p", "min_p"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+
+    def _faults(self) -> Iterable[str | None]:
+        yield _integer("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        yield _number("temperature", self.temperature, 0, MAX_TEMPERATURE)
+        yield _integer("top_k", self.top_k, 0, 2**31 - 1)
+        yield _number("top_p", self.top_p, 0, 1, above=True)
+        yield _number("min_p", self.min_p, 0, 1)
+        if self.seed is not None:
+            yield _integer("seed", self.seed, 0, 2**64 - 1)
+        yield _stops(self.stop)
+        if len(self.stop_ids) > MAX_STOPS:
+            yield f"stop_ids has {len(self.stop_ids)} entries, at most {MAX_STOPS} are allowed"
+        else:
+            yield next(filter(None, (_integer("each of stop_ids", i, 0, 2**31 - 1) for i in self.stop_ids)), None)
+        if not isinstance(self.ignore_end, bool):
+            yield f"ignore_end must be True or False, not {_shown(self.ignore_end)}"
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    """The value as a tuple; what is no collection becomes its only, faulty, entry."""
+    return tuple(value) if isinstance(value, list | tuple | set | frozenset) else () if value is None else (value,)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _integer(name: str, value: object, low: int, high: int) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return None
+    return f"{name} must be an integer from {low} to {high}, not {_shown(value)}"
+
+
+def _number(name: str, value: object, low: float, high: float, above: bool = False) -> str | None:
+    fits = (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and low <= value <= high
+    )
+    if fits and not (above and value == low):
+        return None
+    start = f"above {low:g} up" if above else f"from {low:g}"
+    return f"{name} must be a number {start} to {high:g}, not {_shown(value)}"
+
+
+def _stops(stop: tuple[Any, ...]) -> str | None:
+    if len(stop) > MAX_STOPS:
+        return f"stop has {len(stop)} strings, at most {MAX_STOPS} are allowed"
+    for text in stop:
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
+            return f"each stop string must have 1 to {MAX_STOP_LENGTH} characters, not {_shown(text)}"
+    return None
