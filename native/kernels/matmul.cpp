@@ -1,0 +1,376 @@
+// matmul_packed: rows of x times a constant weight stored in panels, with a scalar expression on the float32 results.
+// matmul: batched product of two computed operands, which packs b on the way and uses the same level code.
+//
+// Limits: x, weight and b are all float32, bfloat16 or float16; sums are float32. matmul_packed: rows of x and y are dense and
+// equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b; rows of y are dense.
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "check.h"
+#include "expression.h"
+#include "level/matmul.h"
+
+namespace ingot {
+
+namespace {
+
+using Views = std::span<const TensorView>;
+constexpr DType kAccumulator = DType::float32;
+
+MatmulFunction function_for([[maybe_unused]] Level level, DType dtype) {
+#if INGOT_X86
+  if (dtype == DType::bfloat16 && level == Level::amx) return amx::matmul_bfloat16;
+  if (dtype == DType::bfloat16 && level == Level::avx512_bf16) return avx512_bf16::matmul_bfloat16;
+#define INGOT_LEVEL_FUNCTIONS(space)                                   \
+  return dtype == DType::float32   ? space::matmul_float32             \
+         : dtype == DType::float16 ? space::matmul_float16             \
+                                   : space::matmul_bfloat16
+  if (level >= Level::avx512) INGOT_LEVEL_FUNCTIONS(avx512);
+  if (level >= Level::avx2) INGOT_LEVEL_FUNCTIONS(avx2);
+#else
+#define INGOT_LEVEL_FUNCTIONS(space)                                   \
+  return dtype == DType::float32   ? space::matmul_float32             \
+         : dtype == DType::float16 ? space::matmul_float16             \
+                                   : space::matmul_bfloat16
+#endif
+  INGOT_LEVEL_FUNCTIONS(portable);
+#undef INGOT_LEVEL_FUNCTIONS
+}
+
+/// How far apart the rows of a view are once all dimensions but the last are taken as one, when `lead` (the leading
+/// dimensions of the output) is its shape or it is broadcast along all of them; false when they are not equally far apart.
+bool row_stride(const TensorView& view, const TensorView& lead, std::int64_t* stride) {
+  *stride = 0;
+  std::int64_t inner = 1, inner_size = 1;  // of the dimension last seen with more than one element
+  bool found = false;
+  for (int dim = lead.rank - 2; dim >= 0; --dim) {
+    const std::int64_t size = lead.shape[dim];
+    if (size == 1) continue;
+    const int own = dim - (lead.rank - view.rank);
+    const std::int64_t step = own < 0 || view.shape[own] == 1 ? 0 : view.stride[own];
+    if (own >= 0 && view.shape[own] != 1 && view.shape[own] != size) return false;
+    if (!found) *stride = step;
+    else if (step != inner * inner_size) return false;
+    found = true;
+    inner = step;
+    inner_size = size;
+  }
+  return true;
+}
+
+std::int64_t rows_of(const TensorView& y) {
+  std::int64_t rows = 1;
+  for (int dim = 0; dim + 1 < y.rank; ++dim) rows *= y.shape[dim];
+  return rows;
+}
+
+/// Workers in a grid of rows by units.
+struct Grid {
+  int by_rows, by_units;
+};
+
+/// The split with the least work for the busiest worker. Few rows cost as much as 16: reading the weights dominates; and
+/// packing rows of x again for every column of the grid costs about a sixteenth of a unit.
+Grid grid_of(std::int64_t rows, std::int64_t units, int workers) {
+  Grid best{1, workers};
+  double least = 0;
+  for (int by_rows = 1; by_rows <= workers; ++by_rows) {
+    if (workers % by_rows != 0) continue;
+    const int by_units = workers / by_rows;
+    const double height = static_cast<double>((rows + by_rows - 1) / by_rows);
+    const double cost = static_cast<double>((units + by_units - 1) / by_units) * std::max(height, 16.0) + height / 16;
+    if (by_rows == 1 || cost < least) {
+      best = {by_rows, by_units};
+      least = cost;
+    }
+  }
+  return best;
+}
+
+class MatmulPacked final : public Kernel {
+ public:
+  MatmulPacked(std::int64_t n, std::int64_t k, int parts, Expression expression, DType dtype, Level level)
+      : n_(n), k_(k), parts_(parts), expression_(std::move(expression)), function_(function_for(level, dtype)),
+        run_tile_(run_tile_for(level)) {}
+
+  Scratch plan(Views in, Views out, int threads) const override {
+    const TensorView& x = in[0];
+    const TensorView& w = in[1];
+    const TensorView& y = out[0];
+    const std::string name = "matmul_packed";
+    const std::int64_t panels = parts_ * ((n_ + kPanel - 1) / kPanel);
+    if (w.dtype == DType::bfloat16)
+      require_shape(name, "the weight", w, {panels, (k_ + 1) / 2, kPanel, 2});
+    else
+      require_shape(name, "the weight", w, {panels, k_, kPanel});
+    require_contiguous(name, "the weight", w);
+    require(x.rank >= 1 && x.rank == y.rank && x.shape[x.rank - 1] == k_, name, "x must be [..., k] and y [..., n]");
+    require(y.shape[y.rank - 1] == n_, name, "x must be [..., k] and y [..., n]");
+    for (int dim = 0; dim + 1 < y.rank; ++dim)
+      require(x.shape[dim] == y.shape[dim], name, "x and y must have the same leading dimensions");
+    require_dense_rows(name, "x", x);
+    require_dense_rows(name, "y", y);
+    std::int64_t stride;
+    require(row_stride(x, y, &stride), name, "rows of x must be equally far apart");
+    require(row_stride(y, y, &stride), name, "rows of y must be equally far apart");
+    for (std::size_t i = 2; i < in.size(); ++i) {
+      const TensorView& extra = in[i];
+      const bool columns = extra.rank >= 1 && (extra.shape[extra.rank - 1] == n_ || extra.shape[extra.rank - 1] == 1);
+      require(extra.rank == 0 || (columns && extra.rank <= y.rank && row_stride(extra, y, &stride)), name,
+              "an operand of expr must broadcast to [rows, n], its rows equally far apart");
+    }
+    const std::int64_t rows = rows_of(y);
+    std::size_t most = 0;
+    for (const std::int64_t each : {rows, (rows + threads - 1) / threads, std::int64_t{1}})  // groups differ for one row
+      most = std::max(most, matmul_scratch(each, k_, parts_));
+    return {0, most + expression_.scratch()};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    const TensorView& y = out[0];
+    const std::int64_t rows = rows_of(y), units = (n_ + kPanel - 1) / kPanel;
+    const Grid grid = grid_of(rows, units, worker.count);
+    const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
+    const Share across = share_of(units, worker.index % grid.by_units, grid.by_units);
+    if (down.first == down.last || across.first == across.last) return;
+    const std::int64_t column = across.first * kPanel;
+    const auto placed = [&](const TensorView& view) {
+      std::int64_t stride = 0;
+      row_stride(view, y, &stride);
+      const std::int64_t step = view.rank == 0 || view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1];
+      return TileOperand{view.as<std::byte>() + (down.first * stride + column * step) * bytes_of(view.dtype), view.dtype, stride, step};
+    };
+    TileOperand extras[kMaxExtras];
+    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i]);
+    const TileOperand x = placed(in[0]);
+    const int width = bytes_of(in[0].dtype);
+    const TileCode code = expression_.code();
+    MatmulJob job;
+    job.x_stride = x.row_stride * width;
+    job.x = in[0].as<std::byte>() + down.first * job.x_stride;
+    job.rows = down.last - down.first;
+    job.k = k_;
+    const std::int64_t depth = in[1].dtype == DType::bfloat16 ? round_up(k_, 2) : k_;
+    job.w = in[1].as<std::byte>() + across.first * parts_ * depth * kPanel * width;
+    job.units = across.last - across.first;
+    job.parts = parts_;
+    job.columns = n_ - column;
+    job.code = &code;
+    job.run_tile = run_tile_;
+    job.extras = extras;
+    job.extra_count = static_cast<int>(in.size()) - 2;
+    job.out = placed(y);
+    job.out.column_stride = 1;
+    job.scratch = worker.local + expression_.scratch();
+    job.tile_scratch = worker.local;
+    function_(job);
+  }
+
+ private:
+  std::int64_t n_, k_;
+  int parts_;
+  Expression expression_;
+  MatmulFunction function_;
+  RunTile run_tile_;
+};
+
+std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, std::span<const OperandType> in,
+                                           std::span<const OperandType> out, Level level) {
+  const char* name = "matmul_packed";
+  require_operands(name, in, 2, kMaxExtras, out, 1);
+  constexpr std::int64_t kLargest = std::int64_t{1} << 31;
+  Params params(name, json);
+  const std::int64_t n = params.integer("n", 1, kLargest), k = params.integer("k", 0, kLargest);
+  const int parts = static_cast<int>(params.integer("parts", 1, 2));
+  const bool expression = params.has("expr");
+  if (!expression) refuse(name, "parameter expr is missing");
+  for (const auto& item : json.items())
+    if (item.key() != "n" && item.key() != "k" && item.key() != "parts" && item.key() != "expr")
+      refuse(name, "unknown parameter " + item.key().substr(0, 40));
+  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
+  require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  std::vector<DType> inputs(parts, DType::float32);
+  for (std::size_t i = 2; i < in.size(); ++i) inputs.push_back(in[i].dtype);
+  const DType output = out[0].dtype;
+  return std::make_unique<MatmulPacked>(n, k, parts, Expression(name, json["expr"], inputs, {&output, 1}), in[0].dtype, level);
+}
+
+/// Packs up to 32 columns of b, zero padded, as a panel [k / Depth][32][Depth].
+template <class T, int Depth>
+void pack_panel(const T* b, std::int64_t k, std::int64_t columns, std::int64_t k_stride, std::int64_t n_stride, T* panel) {
+  const auto place = [](std::int64_t row, std::int64_t column) {
+    return row / Depth * Depth * kPanel + column * Depth + row % Depth;
+  };
+  if (columns < kPanel || k % Depth != 0) std::memset(panel, 0, round_up(k, Depth) * kPanel * sizeof(T));
+  constexpr std::int64_t kRun = 32;  // columns of b that are dense along k: a run of each in turn
+  for (std::int64_t first = 0; first < k; first += kRun) {
+    const std::int64_t last = std::min(first + kRun, k);
+    if (k_stride == 1) {
+      for (std::int64_t column = 0; column < columns; ++column)
+        for (std::int64_t row = first; row < last; ++row) panel[place(row, column)] = b[row + column * n_stride];
+    } else {
+      for (std::int64_t row = first; row < last; ++row)
+        for (std::int64_t column = 0; column < columns; ++column)
+          panel[place(row, column)] = b[row * k_stride + column * n_stride];
+    }
+  }
+}
+
+class Matmul final : public Kernel {
+ public:
+  Matmul(DType dtype, Level level)
+      : expression_("matmul", nlohmann::json::parse(R"({"steps": [["input", "float32", 0]], "outputs": [0]})"),
+                    std::span(&kAccumulator, 1), std::span(&kAccumulator, 1)),
+        function_(function_for(level, dtype)), run_tile_(run_tile_for(level)) {}
+
+  Scratch plan(Views in, Views out, int) const override {
+    const TensorView &a = in[0], &b = in[1], &y = out[0];
+    require(a.rank >= 2 && b.rank >= 2 && y.rank == std::max(a.rank, b.rank), "matmul", "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]");
+    require(a.shape[a.rank - 1] == b.shape[b.rank - 2] && a.shape[a.rank - 2] == y.shape[y.rank - 2] &&
+                b.shape[b.rank - 1] == y.shape[y.rank - 1],
+            "matmul", "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]");
+    for (int dim = 0; dim + 2 < y.rank; ++dim)
+      require(broadcasts(a, y, dim) && broadcasts(b, y, dim) && std::max(batch_size(a, y, dim), batch_size(b, y, dim)) == y.shape[dim],
+              "matmul", "the batch dimensions of a and b must broadcast to those of y");
+    require_dense_rows("matmul", "y", y);
+    const Sizes sizes = sizes_of(in, out);
+    return {0, sizes.panels + sizes.rows + matmul_scratch(sizes.block_rows, a.shape[a.rank - 1], 1) + expression_.scratch()};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    const TensorView &a = in[0], &b = in[1], &y = out[0];
+    if (y.elements() == 0) return;
+    const Sizes sizes = sizes_of(in, out);
+    const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
+    const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
+    const TileCode code = expression_.code();
+    const int width = bytes_of(a.dtype);
+    MatmulJob job{};
+    job.k = k;
+    job.parts = 1;
+    job.code = &code;
+    job.run_tile = run_tile_;
+    job.tile_scratch = worker.local;
+    std::byte* panels = worker.local + expression_.scratch();
+    std::byte* gathered = panels + sizes.panels;
+    job.w = panels;
+    job.scratch = gathered + sizes.rows;
+    const Share share = share_of(y.elements() / (m * n) * chunks * blocks, worker.index, worker.count);
+    std::int64_t packed = -1;
+    for (std::int64_t task = share.first; task < share.last; ++task) {
+      const std::int64_t block = task % blocks, column = task / blocks % chunks * chunk, batch = task / blocks / chunks;
+      std::int64_t at_a = 0, at_b = 0, at_y = 0, rest = batch;
+      for (int dim = y.rank - 3; dim >= 0; --dim) {
+        const std::int64_t index = rest % y.shape[dim];
+        rest /= y.shape[dim];
+        at_a += index * batch_stride(a, y, dim);
+        at_b += index * batch_stride(b, y, dim);
+        at_y += index * y.stride[dim];
+      }
+      const std::int64_t columns = std::min(chunk, n - column);
+      if (packed != task / blocks) {
+        pack(b, at_b + column * b.stride[b.rank - 1], columns, panels);
+        packed = task / blocks;
+      }
+      const std::int64_t first = m * block / blocks;
+      job.rows = m * (block + 1) / blocks - first;
+      const std::byte* x = a.as<std::byte>() + (at_a + first * a.stride[a.rank - 2]) * width;
+      job.x = sizes.rows == 0 ? x : gather(a, x, job.rows, gathered);
+      job.x_stride = (sizes.rows == 0 ? a.stride[a.rank - 2] : k) * width;
+      job.units = (columns + kPanel - 1) / kPanel;
+      job.columns = columns;
+      job.out = {y.as<std::byte>() + (at_y + first * y.stride[y.rank - 2] + column) * bytes_of(y.dtype), y.dtype,
+                 y.stride[y.rank - 2], 1};
+      function_(job);
+    }
+  }
+
+ private:
+  struct Sizes {
+    std::int64_t units;       // packed at a time
+    std::int64_t block_rows;
+    std::size_t panels, rows; // bytes; rows is 0 when a's rows are dense
+  };
+  static Sizes sizes_of(Views in, Views out) {
+    const TensorView &a = in[0], &y = out[0];
+    const std::int64_t k = a.shape[a.rank - 1], width = bytes_of(a.dtype);
+    const std::int64_t panel = round_up(k, 2) * kPanel * width;
+    constexpr std::int64_t kBudget = 512 << 10;  // stays in L2
+    Sizes sizes{};
+    const std::int64_t all = (y.shape[y.rank - 1] + kPanel - 1) / kPanel;
+    sizes.units = std::max<std::int64_t>(1, std::min({all, std::int64_t{kGroup}, kBudget / std::max<std::int64_t>(panel, 1)}));
+    sizes.block_rows = std::min<std::int64_t>(y.shape[y.rank - 2], kRowBlock);
+    sizes.panels = static_cast<std::size_t>(round_up(sizes.units * panel, 64));
+    const bool dense = k <= 1 || a.stride[a.rank - 1] == 1;
+    sizes.rows = dense ? 0 : static_cast<std::size_t>(round_up(sizes.block_rows * k * width, 64));
+    return sizes;
+  }
+  static std::int64_t batch_size(const TensorView& v, const TensorView& y, int dim) {
+    const int own = dim - (y.rank - v.rank);
+    return own < 0 ? 1 : v.shape[own];
+  }
+  static bool broadcasts(const TensorView& v, const TensorView& y, int dim) {
+    const std::int64_t size = batch_size(v, y, dim);
+    return size == 1 || size == y.shape[dim];
+  }
+  static std::int64_t batch_stride(const TensorView& v, const TensorView& y, int dim) {
+    return batch_size(v, y, dim) == 1 ? 0 : v.stride[dim - (y.rank - v.rank)];
+  }
+  static void pack(const TensorView& b, std::int64_t offset, std::int64_t columns, std::byte* panels) {
+    const std::int64_t k = b.shape[b.rank - 2], k_stride = b.stride[b.rank - 2], n_stride = b.stride[b.rank - 1];
+    for (std::int64_t column = 0; column < columns; column += kPanel) {
+      const std::int64_t from = offset + column * n_stride, count = std::min<std::int64_t>(kPanel, columns - column);
+      if (b.dtype == DType::float32)
+        pack_panel<std::uint32_t, 1>(b.as<std::uint32_t>() + from, k, count, k_stride, n_stride,
+                                     reinterpret_cast<std::uint32_t*>(panels) + column * k);
+      else if (b.dtype == DType::float16)
+        pack_panel<std::uint16_t, 1>(b.as<std::uint16_t>() + from, k, count, k_stride, n_stride,
+                                     reinterpret_cast<std::uint16_t*>(panels) + column * k);
+      else
+        pack_panel<std::uint16_t, 2>(b.as<std::uint16_t>() + from, k, count, k_stride, n_stride,
+                                     reinterpret_cast<std::uint16_t*>(panels) + column * round_up(k, 2));
+    }
+  }
+  template <class T>
+  static void copy_rows(const TensorView& a, const T* from, std::int64_t rows, T* to) {
+    const std::int64_t k = a.shape[a.rank - 1], row_step = a.stride[a.rank - 2], k_step = a.stride[a.rank - 1];
+    constexpr std::int64_t kRun = 16;
+    for (std::int64_t first = 0; first < k; first += kRun)
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t i = first; i < std::min(first + kRun, k); ++i) to[row * k + i] = from[row * row_step + i * k_step];
+  }
+  static const std::byte* gather(const TensorView& a, const std::byte* x, std::int64_t rows, std::byte* to) {
+    if (a.dtype == DType::float32)
+      copy_rows(a, reinterpret_cast<const std::uint32_t*>(x), rows, reinterpret_cast<std::uint32_t*>(to));
+    else
+      copy_rows(a, reinterpret_cast<const std::uint16_t*>(x), rows, reinterpret_cast<std::uint16_t*>(to));
+    return to;
+  }
+
+  Expression expression_;
+  MatmulFunction function_;
+  RunTile run_tile_;
+};
+
+std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, std::span<const OperandType> in,
+                                    std::span<const OperandType> out, Level level) {
+  Params("matmul", json).done();
+  require_operands("matmul", in, 2, 2, out, 1);
+  require_dtype("matmul", "a", in[0].dtype, kComputeFloats);
+  require_dtype("matmul", "b", in[1].dtype, {in[0].dtype});
+  require_dtype("matmul", "y", out[0].dtype, {DType::float32, in[0].dtype});
+  return std::make_unique<Matmul>(in[0].dtype, level);
+}
+
+constexpr KernelInfo kKernels[] = {
+    {"matmul_packed", 1, "x[..., k], weight in panels, operands of expr... -> y[..., n]; {n, k, parts: 1|2, expr}", make_matmul_packed},
+    {"matmul", 1, "a[..., m, k], b[..., k, n] -> y[..., m, n]; {}", make_matmul},
+};
+
+}  // namespace
+
+std::span<const KernelInfo> matmul_kernels() { return kKernels; }
+
+}  // namespace ingot
