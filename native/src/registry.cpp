@@ -3,8 +3,6 @@
 
 namespace ingot {
 
-[[gnu::weak]] std::span<const KernelInfo> matmul_kernels();
-
 namespace {
 
 // The levels for which CMakeLists.txt compiles a family.
