@@ -107,6 +107,8 @@ class HeaderReader final : public JsonEvents {
       fail("the tensor name " + quote(name) + " (" + std::to_string(name.size()) + " bytes) is not allowed: 1 to " +
            std::to_string(kMaxTensorName) + " bytes without control characters");
     }
+    // Nothing here makes paths of names, but other tools unpack them.
+    if (name[0] == '/' || ("/" + name + "/").find("/../") != std::string::npos) fail("the tensor name " + quote(name) + " is a path that leads outside");
   }
 
   void set_dtype(const std::string& text) {
@@ -120,7 +122,7 @@ class HeaderReader final : public JsonEvents {
       fail(where() + ": rank " + std::to_string(numbers_.size()) + "; at most " + std::to_string(kMaxRank) + " is allowed");
     }
     for (std::int64_t dim : numbers_) {
-      if (dim < 0) fail(where() + ": the dimension " + std::to_string(dim) + " is negative");
+      if (dim < 1) fail(where() + ": the dimension " + std::to_string(dim) + " must be positive");
     }
     described.back().tensor.shape = numbers_;
   }
@@ -138,14 +140,11 @@ class HeaderReader final : public JsonEvents {
 
 /// The bytes that dtype and shape make; fails when they do not fit in 63 bits.
 std::uint64_t logical_bytes(const Tensor& tensor) {
-  std::int64_t bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
-  bool overflow = false, empty = false;
+  auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
   for (std::int64_t dim : tensor.shape) {
-    empty = empty || dim == 0;
-    overflow = __builtin_mul_overflow(bytes, std::max<std::int64_t>(dim, 1), &bytes) || overflow;
+    if (__builtin_mul_overflow(bytes, dim, &bytes)) fail("tensor " + quote(tensor.name) + ": the product of its dimensions overflows");
   }
-  if (overflow) fail("tensor " + quote(tensor.name) + ": the product of its dimensions overflows");
-  return empty ? 0 : static_cast<std::uint64_t>(bytes);
+  return static_cast<std::uint64_t>(bytes);
 }
 
 bool is_padding(const Tensor& tensor) { return tensor.name.starts_with("~pad."); }

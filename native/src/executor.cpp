@@ -24,7 +24,7 @@ void Worker::fail(const char* what, std::int64_t value, std::int64_t limit) cons
   Fault& fault = static_cast<Region*>(region)->fault;
   int none = Fault::kNone;
   if (!fault.step.compare_exchange_strong(none, static_cast<const RegionWorker*>(this)->step, std::memory_order_acq_rel)) return;
-  std::snprintf(fault.message, sizeof fault.message, "%s: %lld is out of range (limit %lld)", what, static_cast<long long>(value), static_cast<long long>(limit));
+  std::snprintf(fault.message, sizeof fault.message, "%s (%lld, limit %lld)", what, static_cast<long long>(value), static_cast<long long>(limit));
 }
 
 void Region::run() { pool->run(work, this); }

@@ -46,7 +46,8 @@ class StrictHandler final : public nlohmann::json_sax<Json> {
     if (const std::size_t prefix = reason.find("] "); prefix != std::string::npos) reason.erase(0, prefix + 2);
     if (const std::size_t colon = reason.find(": "); colon != std::string::npos && reason.starts_with("parse error")) reason.erase(0, colon + 2);
     if (const std::size_t last_read = reason.find("; last read"); last_read != std::string::npos) reason.erase(last_read);
-    return stop("at byte " + std::to_string(position) + ": " + reason);
+    constexpr std::size_t kMost = 160;  // a number is quoted whole, however long
+    return stop("at byte " + std::to_string(position) + ": " + reason.substr(0, kMost));
   }
 
  private:

@@ -5,13 +5,14 @@ namespace ingot {
 
 namespace {
 
-// The levels for which CMakeLists.txt compiles a family.
+// The levels for which CMakeLists.txt compiles a half of the family.
+constexpr Level kPortable[] = {Level::portable};
 #if INGOT_X86
 constexpr Level kCommonLevels[] = {Level::portable, Level::avx2, Level::avx512};
 constexpr Level kMatmulLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16, Level::amx};
 #else
-constexpr Level kCommonLevels[] = {Level::portable};
-constexpr Level kMatmulLevels[] = {Level::portable};
+constexpr std::span<const Level> kCommonLevels = kPortable;
+constexpr std::span<const Level> kMatmulLevels = kPortable;
 #endif
 
 std::vector<KernelEntry> join() {
@@ -21,11 +22,10 @@ std::vector<KernelEntry> join() {
   };
   const Family families[] = {
       {matmul_kernels, kMatmulLevels},   {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
-      {reduce_kernels, kCommonLevels},   {movement_kernels, kCommonLevels},    {attention_kernels, kCommonLevels},
+      {reduce_kernels, kCommonLevels},   {movement_kernels, kPortable},    {attention_kernels, kCommonLevels},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {
-    if (family.kernels == nullptr) continue;
     for (const KernelInfo& info : family.kernels()) table.push_back({&info, family.levels});
   }
   return table;
