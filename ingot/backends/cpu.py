@@ -1,0 +1,192 @@
+"""The CPU target: which kernel of the native table runs a node, with which parameters and strides, or why none does.
+
+What a kernel takes is said here by dtype and rank; the kernel itself checks everything again when an engine is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ingot import dtypes
+from ingot.backends.base import Choose, KernelCall, Reads, Refusal, Target
+from ingot.dtypes import DType
+from ingot.ir import Node, StateSpec
+from ingot.ir.spec import axes_of, axis_of
+from ingot.ops.fused import expr_json
+
+ANY, ROWS, INNER, DENSE = Reads.ANY, Reads.ROWS, Reads.INNER, Reads.DENSE
+
+FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+NUMBERS = (*FLOATS, *dtypes.INTEGERS, dtypes.bool_)
+EXPRESSIONS = tuple(d for d in NUMBERS if d is not dtypes.uint64)
+STORED = (*NUMBERS, dtypes.float64)
+INDICES = (dtypes.int32, dtypes.int64)
+MAX_HEAD_DIM = 512
+
+
+def taking(kinds: tuple[DType, ...], make: Callable[[Node], KernelCall | Refusal], first: int = 64) -> Choose:
+    """A choice that refuses a node when one of its first operands, or a result, is of another dtype."""
+
+    def choose(node: Node) -> KernelCall | Refusal:
+        for value in (*node.inputs[:first], *node.outputs):
+            if not isinstance(value.spec, StateSpec) and value.dtype not in kinds and value.dtype not in INDICES:
+                return Refusal(f"its kernel takes no {value.dtype.name}")
+        return make(node)
+
+    return choose
+
+
+def _elementwise(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    return KernelCall("elementwise", {"expr": expr_json(op.body)})
+
+
+def _packed_linear(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    params = {"n": op.n, "k": op.k, "parts": op.parts, "expr": expr_json(op.body)}
+    return KernelCall("matmul_packed", params, (ROWS, DENSE, ROWS))
+
+
+def _matmul(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    a, b = node.inputs
+    if op.transpose_a or op.transpose_b:
+        return Refusal("the kernel reads strides instead of transposing")
+    if a.dtype not in FLOATS or node.output.dtype not in (a.dtype, dtypes.float32):
+        return Refusal(f"the kernel has no product of {a.dtype.name} with a {node.output.dtype.name} result")
+    return KernelCall("matmul")
+
+
+def _rms_norm(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    return KernelCall("rms_norm", {"eps": op.eps}, (INNER, DENSE))
+
+
+def _layer_norm(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    count = len(node.inputs)
+    return KernelCall("layer_norm", {"eps": op.eps, "weight": count > 1, "bias": count > 2}, (INNER, DENSE))
+
+
+def _softmax(log: bool) -> Callable[[Node], KernelCall | Refusal]:
+    def make(node: Node) -> KernelCall | Refusal:
+        op: Any = node.op
+        return KernelCall("softmax", {"axis": axis_of(op.axis, len(node.output.shape)), "log": log})
+
+    return make
+
+
+def _reduce(how: str) -> Callable[[Node], KernelCall | Refusal]:
+    def make(node: Node) -> KernelCall | Refusal:
+        op: Any = node.op
+        x = node.inputs[0]
+        if how == "mean" and not x.dtype.is_float:
+            return Refusal("the kernel has no mean of integers")
+        params = {"op": how, "axes": list(axes_of(op.axes, len(x.shape))), "keepdims": op.keepdims}
+        return KernelCall("reduce", params)
+
+    return make
+
+
+def _argmax(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    axis = axis_of(op.axis, len(node.inputs[0].shape))
+    return KernelCall("argmax", {"axis": axis, "keepdims": op.keepdims})
+
+
+def _concat(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    return KernelCall("concat", {"axis": axis_of(op.dim, len(node.output.shape))})
+
+
+def _embedding(node: Node) -> KernelCall | Refusal:
+    return KernelCall("embedding", {"packed": False}, (ANY, ROWS))
+
+
+def _packed_embedding(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    return KernelCall("embedding", {"packed": True, "n": op.n, "k": op.k}, (ANY, DENSE))
+
+
+def _along(kernel: str) -> Callable[[Node], KernelCall | Refusal]:
+    def make(node: Node) -> KernelCall | Refusal:
+        op: Any = node.op
+        return KernelCall(kernel, {"axis": axis_of(op.axis, len(node.inputs[0].shape))})
+
+    return make
+
+
+def _iota(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    if not isinstance(op.start, int):
+        return Refusal("the kernel's start is a number, and this one is known only at run time")
+    return KernelCall("iota", {"start": op.start, "step": op.step})
+
+
+def _rope_table(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    if node.inputs[0].dtype is not dtypes.int32:
+        return Refusal("the kernel takes int32 positions")
+    return KernelCall("rope_table", {"scale": op.scale}, (DENSE,))
+
+
+def _rope(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    return KernelCall("rope", {"style": op.style}, (INNER, DENSE))
+
+
+def _cache_fault(node: Node, width: Any, slot: Any) -> str:
+    """What the cache kernels refuse: they walk heads of an even, known width and read int32 slots."""
+    if not isinstance(width, int) or width % 2 or not 2 <= width <= MAX_HEAD_DIM:
+        return f"the cache kernels take an even head width up to {MAX_HEAD_DIM}, not {width}"
+    if slot is not None and slot.dtype is not dtypes.int32:
+        return "the cache kernels take int32 slots"
+    return ""
+
+
+def _kv_write(node: Node) -> KernelCall | Refusal:
+    _, k, _, slot = node.inputs
+    fault = _cache_fault(node, k.shape[2], slot)
+    return Refusal(fault) if fault else KernelCall("kv_write", {}, (ANY, INNER, INNER, DENSE))
+
+
+def _rope_kv_write(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    fault = _cache_fault(node, node.inputs[0].shape[2], node.inputs[5])
+    reads = (INNER, INNER, INNER, DENSE, DENSE, DENSE, ANY)
+    return Refusal(fault) if fault else KernelCall("rope_kv_write", {"style": op.style}, reads)
+
+
+def _paged_attention(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    fault = _cache_fault(node, node.inputs[0].shape[2], None)
+    params = {"scale": op.scale, "window": op.window, "softcap": op.softcap}
+    return Refusal(fault) if fault else KernelCall("paged_attention", params, (INNER, ANY, DENSE))
+
+
+CPU = Target(
+    "cpu",
+    {
+        "fused_elementwise": taking(EXPRESSIONS, _elementwise),
+        "packed_linear": taking(FLOATS, _packed_linear, first=2),
+        "matmul": _matmul,
+        "rms_norm": taking(FLOATS, _rms_norm),
+        "layer_norm": taking(FLOATS, _layer_norm),
+        "softmax": taking(FLOATS, _softmax(log=False)),
+        "log_softmax": taking(FLOATS, _softmax(log=True)),
+        **{f"reduce_{how}": taking(NUMBERS, _reduce(how)) for how in ("sum", "mean", "max", "min", "prod")},
+        "argmax": taking(NUMBERS, _argmax),
+        "concat": taking(STORED, _concat),
+        "embedding": taking(STORED, _embedding),
+        "packed_embedding": taking(FLOATS, _packed_embedding),
+        "take": taking(STORED, _along("take")),
+        "gather": taking(STORED, _along("gather")),
+        "iota": taking((dtypes.float32, dtypes.float64), _iota),
+        "rope_table": taking((dtypes.float32,), _rope_table),
+        "rope": taking(FLOATS, _rope),
+        "kv_write": taking(FLOATS, _kv_write),
+        "rope_kv_write": taking(FLOATS, _rope_kv_write),
+        "paged_attention": taking(FLOATS, _paged_attention),
+    },
+)

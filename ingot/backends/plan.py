@@ -1,0 +1,277 @@
+"""From a lowered Network to a Program: plain data that the executor runs (docs/architecture.md has the format).
+
+View ops cost nothing here: a value is a window (buffer, shape, stride, offset), and a copy is made only where a kernel
+cannot read the strides. Buffers have no addresses yet: lifetimes and the arena depend on the sizes of a run, and the
+native planner computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ingot import dims
+from ingot.backends.base import KernelCall, Reads, Refusal, Target
+from ingot.dims import Dim, Dimension, Expr
+from ingot.errors import NetworkError
+from ingot.ir import Network, Node, Spec, StateSpec, Value
+
+PROGRAM_VERSION = 1
+MAX_RANK = 8
+
+Shape = tuple[Dimension, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where a value lies: a buffer that is no view, and how it is walked. Strides and offset count elements."""
+
+    buffer: int
+    shape: Shape
+    stride: Shape
+    offset: Dimension = 0
+    whole: bool = True  # exactly the buffer as it is
+
+    @property
+    def dense(self) -> bool:
+        return is_dense(self.shape, self.stride)
+
+
+def dense_strides(shape: Shape) -> Shape:
+    """Row-major strides."""
+    out: list[Dimension] = []
+    step: Dimension = 1
+    for size in reversed(shape):
+        out.append(step)
+        step = dims.mul(step, size)
+    return tuple(reversed(out))
+
+
+def is_dense(shape: Shape, stride: Shape) -> bool:
+    """Row-major without gaps; a dimension of size 1 may have any stride."""
+    return all(n == 1 or s == d for n, s, d in zip(shape, stride, dense_strides(shape), strict=True))
+
+
+def merged(shape: Shape, stride: Shape) -> Dimension | None:
+    """The one stride with which all dims can be walked as a single one, or None."""
+    step: Dimension | None = None
+    length: Dimension = 1
+    for n, s in zip(reversed(shape), reversed(stride), strict=True):
+        if n == 1:
+            continue
+        if step is not None and s != dims.mul(step, length):
+            return None
+        step = s if step is None else step
+        length = dims.mul(length, n)
+    return 1 if step is None else step
+
+
+def reshaped(window: Window, shape: Shape) -> Window | None:
+    """The same elements in another shape without moving them, or None."""
+    if window.dense:
+        return Window(window.buffer, shape, dense_strides(shape), window.offset, False)
+    old, new = list(zip(window.shape, window.stride, strict=True)), list(shape)
+    head: list[Dimension] = []
+    while old and new and old[0][0] == new[0]:  # leading dims that stay
+        head.append(old.pop(0)[1])
+        new.pop(0)
+    tail: list[Dimension] = []
+    while old and new and old[-1][0] == new[-1]:
+        tail.insert(0, old.pop()[1])
+        new.pop()
+    step = merged(tuple(n for n, _ in old), tuple(s for _, s in old))
+    if step is None:
+        return None
+    middle = [dims.mul(step, s) for s in dense_strides(tuple(new))]
+    return Window(window.buffer, shape, (*head, *middle, *tail), window.offset, False)
+
+
+def view(window: Window, node: Node) -> Window | None:
+    """The result of a view op as a window into its operand's buffer, or None when a copy is needed."""
+    op: Any = node.op
+    shape: Shape = node.output.shape
+    match op.name:
+        case "reshape":
+            return reshaped(window, shape)
+        case "permute":
+            return Window(window.buffer, shape, tuple(window.stride[d] for d in op.order(len(shape))), window.offset, False)
+        case "expand":
+            extra = len(shape) - len(window.shape)
+            kept = [0 if n == 1 and m != 1 else s for n, m, s in zip(window.shape, shape[extra:], window.stride, strict=True)]
+            return Window(window.buffer, shape, (*[0] * extra, *kept), window.offset, False)
+        case "slice":
+            if any(step < 0 for step in op.strides):
+                return None
+            offset = dims.add(window.offset, *map(dims.mul, op.starts, window.stride))
+            return Window(window.buffer, shape, tuple(map(dims.mul, window.stride, op.strides)), offset, False)
+    return None
+
+
+class Planner:
+    """Builds one Program. `weights` afterwards lists the stored tensors: name → parameter or constant."""
+
+    def __init__(self, network: Network, target: Target) -> None:
+        self.network = network
+        self.target = target
+        self.buffers: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.windows: dict[Value, Window] = {}
+        self.dense: dict[Value, Window] = {}
+        self.views: dict[Window, int] = {}
+        self.weights: dict[str, Value] = {}
+        self.host_calls: list[str] = []
+
+    def plan(self) -> dict[str, Any]:
+        """The Program. Raises NetworkError for what cannot be expressed."""
+        for value in self.network.inputs:
+            self.windows[value] = self._buffer(value.spec, kind="input", name=value.name)
+        for value in self.network.states:
+            self._state(value)
+        for node in self.network.nodes:
+            if node.op.is_view:
+                self._view(node)
+            else:
+                self._call(node)
+        outputs = [{"name": name, "buffer": self._output(value)} for name, value in self.network.outputs.items()]
+        return {
+            "version": PROGRAM_VERSION,
+            "symbols": [_symbol(dim) for dim in self._symbols()],
+            "buffers": self.buffers,
+            "calls": self.calls,
+            "outputs": outputs,
+        }
+
+    # ---------------------------------------------------------------------------------------------------- buffers
+    def _buffer(self, spec: Spec, **fields: Any) -> Window:
+        if len(spec.shape) > MAX_RANK:
+            raise NetworkError(f"{spec} has {len(spec.shape)} dimensions; programs have at most {MAX_RANK}")
+        self.buffers.append({**fields, "dtype": spec.dtype.name, "shape": [dims.to_json(d) for d in spec.shape]})
+        return Window(len(self.buffers) - 1, spec.shape, dense_strides(spec.shape))
+
+    def _state(self, value: Value) -> None:
+        spec: StateSpec = value.spec
+        kind = {"type": spec.type, "heads": spec.heads, "head_dim": spec.head_dim}
+        self.buffers.append({"kind": "state", "name": value.name, "dtype": spec.dtype.name, "state": kind})
+        self.windows[value] = Window(len(self.buffers) - 1, (), ())
+
+    def window(self, value: Value) -> Window:
+        """Where a value lies; parameters and constants become buffers at their first use."""
+        found = self.windows.get(value)
+        if found is None:
+            name = value.name if value.kind == "parameter" else f"constant.{value.name}"
+            self.weights[name] = value
+            found = self.windows[value] = self._buffer(value.spec, kind="weight", tensor=name)
+        return found
+
+    def number(self, window: Window) -> int:
+        """The buffer of a window: the one it lies in, or a view."""
+        if window.whole:
+            return window.buffer
+        if window not in self.views:
+            self.buffers.append({
+                "kind": "view", "of": window.buffer, "shape": [dims.to_json(d) for d in window.shape],
+                "stride": [dims.to_json(d) for d in window.stride], "offset": dims.to_json(window.offset),
+            })  # fmt: skip
+            self.views[window] = len(self.buffers) - 1
+        return self.views[window]
+
+    def read(self, value: Value, how: Reads) -> int:
+        """The buffer number with which a kernel reads a value; copies when it cannot read the strides."""
+        if isinstance(value.spec, StateSpec):
+            return self.windows[value].buffer
+        window = self.window(value)
+        return self.number(window if readable(window, how) else self._copied(value, window, ""))
+
+    def _copied(self, value: Value, window: Window, where: str) -> Window:
+        if value not in self.dense:
+            self.dense[value] = out = self._buffer(value.spec, kind="temp")
+            self._emit("copy", {}, [self.number(window)], [out.buffer], where)
+        return self.dense[value]
+
+    def _output(self, value: Value) -> int:
+        window = self.window(value)
+        if self.buffers[window.buffer]["kind"] != "temp" or not window.dense:
+            window = self._copied(value, window, "")
+        return self.number(window)
+
+    # ---------------------------------------------------------------------------------------------------- calls
+    def _emit(self, kernel: str, params: dict[str, Any], reads: list[int], writes: list[int], where: str, version: int = 1) -> None:
+        call = {"kernel": kernel, "version": version, "in": reads, "out": writes, "params": params}
+        self.calls.append({**call, "where": where} if where else call)
+
+    def _view(self, node: Node) -> None:
+        window = self.window(node.inputs[0])
+        found = view(window, node)
+        if found is None and node.op.name == "reshape":
+            found = view(self._copied(node.inputs[0], window, node.where), node)
+        if found is None:
+            self._host(node, f"{node.op.name} with a negative step has no native form")
+        else:
+            self.windows[node.output] = found
+
+    def _call(self, node: Node) -> None:
+        choice = self.target.choose(node)
+        if isinstance(choice, Refusal):
+            self._host(node, choice.why)
+            return
+        how = choice.reads
+        reads = [self.read(v, how[min(i, len(how) - 1)]) for i, v in enumerate(node.inputs)]
+        self._emit(choice.kernel, dict(choice.params), reads, self._results(node), node.where, choice.version)
+
+    def _results(self, node: Node) -> list[int]:
+        """New buffers for the results; a state that comes out is the one that went in."""
+        writes = []
+        for value in node.outputs:
+            if isinstance(value.spec, StateSpec):
+                (state,) = [v for v in node.inputs if v.spec == value.spec and isinstance(v.spec, StateSpec)]
+                self.windows[value] = self.windows[state]
+            else:
+                self.windows[value] = self._buffer(value.spec, kind="temp")
+                writes.append(self.windows[value].buffer)
+        return writes
+
+    def _host(self, node: Node, why: str) -> None:
+        if any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs)):
+            raise NetworkError(f"{node.describe()}: {why}, and only kernels use states")
+        if any(isinstance(d, Expr) for name in node.op.symbolic for d in _flat(getattr(node.op, name))):
+            raise NetworkError(f"{node.describe()}: {why}, and a host call cannot have sizes that are known only at run time")
+        if not node.inputs:
+            raise NetworkError(f"{node.describe()}: {why}")
+        reads = [self.read(v, Reads.DENSE) for v in node.inputs]
+        call = {
+            "host": node.op.name, "version": node.op.version, "in": reads, "out": self._results(node),
+            "params": node.op.attrs_json(), "binds": [d.name for d in node.op.bound_dims()], "where": node.where,
+        }  # fmt: skip
+        self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})
+        self.host_calls.append(f"{node.describe()}: {why}")
+
+    def _symbols(self) -> list[Dim]:
+        """The dims that shapes use. Those that neither an input nor a host call binds are an error."""
+        used: dict[str, Dim] = {}
+        for value in [*self.network.inputs, *(v for n in self.network.nodes for v in n.outputs)]:
+            if isinstance(value.spec, Spec):
+                used |= dims.dims_of(value.spec.shape)
+        bare = {d.name for v in self.network.inputs for d in v.shape if isinstance(d, Dim)}
+        bound = bare | {d.name for n in self.network.nodes for d in n.op.bound_dims()}
+        if loose := sorted(used.keys() - bound):
+            raise NetworkError(f"network {self.network.name}: no input has the dim(s) {', '.join(loose)} by itself, so "
+                               "nothing gives them a value")
+        return [self.network.dims[name] for name in used]
+
+
+def readable(window: Window, how: Reads) -> bool:
+    """Whether a kernel that reads `how` can read this window as it is."""
+    if how is Reads.ANY or window.dense:
+        return True
+    if how is Reads.DENSE or not window.shape or window.stride[-1] != 1:
+        return False
+    return how is Reads.INNER or merged(window.shape[:-1], window.stride[:-1]) is not None
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _symbol(dim: Dim) -> dict[str, Any]:
+    symbol: dict[str, Any] = {"name": dim.name, "min": dim.min, "max": dim.max}
+    return {**symbol, "unbacked": True} if dim.unbacked else symbol

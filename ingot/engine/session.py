@@ -1,0 +1,285 @@
+"""Engines and sessions: the Python face of the native core. Loads without passes, ops or frontends.
+
+An `Engine` is immutable and shared; a `Session` owns one arena and one set of states and runs one call at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import _lazy, _native, dtypes, errors
+from ingot.engine import file
+from ingot.errors import InputError, UserError
+
+Array = np.ndarray[Any, Any]
+
+
+class Port(NamedTuple):
+    """One input or output. `dims` holds ints, names of dims, and expressions in their JSON form."""
+
+    name: str
+    dtype: str
+    dims: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {dtypes.get(self.dtype)}[{', '.join(map(_dim_text, self.dims))}]"
+
+
+def _dim_text(dim: Any) -> str:
+    if not isinstance(dim, list):
+        return str(dim)
+    operator, *args = dim
+    shown = [f"({_dim_text(a)})" if isinstance(a, list) else str(a) for a in args]
+    return f"{operator}({', '.join(shown)})" if operator in ("min", "max") else f" {operator} ".join(shown)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a session uses, or would use at the sizes of its last run."""
+
+    weights: int
+    arena: int
+    arena_lower_bound: int
+    state: int
+
+
+def typed(error: Exception) -> errors.IngotError:
+    """The ingot error of one of the native core's."""
+    return errors.from_code(getattr(error, "code", "internal"), str(error))
+
+
+def as_array(value: Any, name: str) -> Array:
+    """A NumPy array over the memory of an array, a torch tensor or any DLPack object; copies only what is not on the CPU's terms.
+
+    Raises InputError for anything else: numbers and lists have no dtype of their own, so they are not guessed at.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach()
+        if value.device.type != "cpu":
+            raise InputError(f"input {name!r} is on {value.device}; this engine runs on the CPU: pass value.cpu()")
+        if value.dtype == torch.bfloat16:  # NumPy's side of DLPack knows no bfloat16
+            return value.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)
+        return value.numpy()  # type: ignore[no-any-return]
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as e:
+            raise InputError(f"input {name!r}: NumPy cannot read this {type(value).__name__} through DLPack: {e}") from None
+    raise InputError(
+        f"input {name!r} is a {type(value).__name__}; pass a NumPy array, a torch tensor or another DLPack array"
+    )
+
+
+class Engine:
+    """A built network: header, weights and programs. Made by `ingot.build` and `ingot.load`; safe to share between threads.
+
+    `header` is the engine's own JSON: producer, kind, config, networks, weights (recipes and digests), programs, files.
+    """
+
+    def __init__(self, native: Any, header: dict[str, Any], tensors: Mapping[str, Array] | None, path: Path | None) -> None:
+        self._native = native
+        self._tensors = tensors
+        self._idle: list[Session] = []
+        self._lock = threading.Lock()
+        self.header = header
+        self.path = path
+        self.report: Any = None  # the accuracy report of the build that made it, when there was one
+        self.seconds: dict[str, float] = {}  # of each phase of that build
+
+    @classmethod
+    def from_memory(cls, header: dict[str, Any], tensors: Mapping[str, Array]) -> Engine:
+        """An engine that lies in memory only, as `build` makes it. Keeps references to the arrays."""
+        text = file.canonical_json({"format": header["format"], "programs": header["programs"]}).encode()
+        plain = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        try:
+            native = _native.Engine.from_memory(text, {name: _crossing(a) for name, a in plain.items()})
+        except _native.Error as e:
+            raise typed(e) from None
+        return cls(native, header, plain, None)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Engine:
+        """Opens and verifies an engine file; the weights are mapped, not read.
+
+        Raises FileError, EngineFileError, EngineVersionError or ProgramError.
+        """
+        try:
+            native = _native.Engine.open(os.fspath(path))
+        except _native.Error as e:
+            raise typed(e) from None
+        return cls(native, json.loads(native.header()), None, Path(path))
+
+    def __repr__(self) -> str:
+        return f"Engine({self.header['producer']}, {self.header['kind']}, {', '.join(self.entries)})"
+
+    @property
+    def kind(self) -> str:
+        """ "network" or "llm"."""
+        return str(self.header["kind"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the network's maker wrote down about it; for a language model see docs/engine-file.md."""
+        return dict(self.header["config"])
+
+    @property
+    def entries(self) -> list[str]:
+        """The names of its programs."""
+        return list(self._native.entries("cpu"))
+
+    def tensor(self, name: str) -> Array:
+        """A stored tensor, read-only, without a copy. Raises UserError when there is none of that name."""
+        if self._tensors is not None and name in self._tensors:
+            array = self._tensors[name].view()
+            array.flags.writeable = False
+            return array
+        try:
+            raw = self._native.tensor(name)
+        except (_native.Error, KeyError):
+            raise UserError(f"this engine has no tensor {name!r}") from None
+        dtype, shape = self._spec(name)
+        return np.asarray(raw).view(dtype).reshape(shape)
+
+    def _spec(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        for program in self.header["programs"]["cpu"]["entries"].values():
+            for buffer in program["buffers"]:
+                if buffer.get("tensor") == name:
+                    return dtypes.get(buffer["dtype"]).numpy, tuple(buffer["shape"])
+        return np.dtype(np.uint8), (-1,)
+
+    def files(self) -> dict[str, bytes]:
+        """The files that travel with the engine, such as tokenizer.json."""
+        return {name: self.tensor(tensor).tobytes() for name, tensor in self.header["files"].items()}
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Writes the engine file (beside `path`, then renamed). Returns its bytes. Identical engines give identical files."""
+        names = list(self.header["weights"])
+        tensors = {name: self.tensor(name) for name in names}
+        weights = {n: {**self.header["weights"][n], "hash": file.digests(tensors[n])} for n in names}
+        return file.write(path, {**self.header, "weights": weights}, tensors)
+
+    def session(
+        self, threads: int | None = None, *, entry: str = "main", kv_blocks: int = 0, kv_block_size: int = 16
+    ) -> Session:
+        """A session of its own arena and states. `threads`: default, the smaller of affinity and cgroup quota."""
+        return Session(self, threads, entry=entry, kv_blocks=kv_blocks, kv_block_size=kv_block_size)
+
+    def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """One run in a session that the engine keeps for it; from several threads at once, in several.
+
+        Raises InputError for what does not fit the inputs. An engine with states needs a session of yours.
+        """
+        with self._lock:
+            session = self._idle.pop() if self._idle else None
+        if session is None:
+            session = self.session()
+        try:
+            return session.run(feeds, out)
+        finally:
+            with self._lock:
+                self._idle.append(session)
+
+    @property
+    def inputs(self) -> list[Port]:
+        """The inputs of the program "main"."""
+        return self._ports("input")
+
+    @property
+    def outputs(self) -> list[Port]:
+        """The outputs of the program "main"."""
+        return self._ports("output")
+
+    def _ports(self, kind: str) -> list[Port]:
+        entries = self.header["programs"]["cpu"]["entries"]
+        program = entries.get("main") or next(iter(entries.values()))
+        buffers = program["buffers"]
+        if kind == "input":
+            found = [(b["name"], b) for b in buffers if b["kind"] == "input"]
+        else:
+            found = [(o["name"], buffers[o["buffer"]]) for o in program["outputs"]]
+        return [Port(name, b["dtype"], tuple(b["shape"])) for name, b in found]
+
+
+def load(path: str | os.PathLike[str]) -> Engine:
+    """Opens an engine file. The weights are mapped, so this takes milliseconds whatever the size."""
+    return Engine.load(path)
+
+
+class Session:
+    """One arena, one set of states, one run at a time (a second one meanwhile is a BusyError)."""
+
+    def __init__(
+        self, engine: Engine, threads: int | None = None, *, entry: str = "main", kv_blocks: int = 0, kv_block_size: int = 16
+    ) -> None:
+        self.engine = engine
+        host = _host_call if engine._native.host_calls(entry) else None
+        try:
+            self._native = _native.Session(engine._native, entry, threads or 0, kv_blocks, kv_block_size, host)
+        except _native.Error as e:
+            raise typed(e) from None
+        self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.inputs]
+        self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.outputs]
+        self._wide = {p.name: dtypes.get(p.dtype).numpy for p in self.outputs if p.dtype == "bfloat16"}
+
+    def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Runs the program. Results are fresh arrays; with `out` they are also copied into the arrays given there.
+
+        Raises InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
+        """
+        try:
+            results = self._native.run(self._feeds(feeds))
+        except _native.Error as e:
+            raise typed(e) from None
+        for name, dtype in self._wide.items():
+            results[name] = results[name].view(dtype)
+        if out is not None:
+            self._copy_out(results, out)
+        return results  # type: ignore[no-any-return]
+
+    def profile(self, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One run with the time of every call: {call, kernel, where, ns, bytes}."""
+        try:
+            return list(self._native.profile(self._feeds(feeds)))
+        except _native.Error as e:
+            raise typed(e) from None
+
+    def memory(self) -> Memory:
+        """What this session holds, at the sizes of its last run."""
+        found = self._native.memory()
+        return Memory(found["weights"], found["arena"], found["arena_lower_bound"], found["state"])
+
+    def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        return {name: _crossing(as_array(value, name)) for name, value in feeds.items()}
+
+    def _copy_out(self, results: dict[str, Array], out: Mapping[str, Array]) -> None:
+        for name, array in out.items():
+            if name not in results:
+                raise InputError(f"out names {name!r}; the outputs are {', '.join(results)}")
+            found = results[name]
+            if array.shape != found.shape or array.dtype != found.dtype:
+                raise InputError(f"out[{name!r}] is {array.dtype}{list(array.shape)}, the result {found.dtype}{list(found.shape)}")
+            array[...] = found
+            results[name] = array
+
+
+def _crossing(array: Array) -> Array:
+    """The form in which an array crosses into the native core."""
+    return array
+
+
+def _host_call(name: str, version: int, params: str, arrays: list[Array]) -> list[Array]:
+    """Runs an op that has no native kernel by its reference. Only ops of ingot's own table can be named."""
+    run = _lazy.load("ingot.ops.host:run")
+    return run(name, version, json.loads(params), arrays)  # type: ignore[no-any-return]

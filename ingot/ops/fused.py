@@ -1,0 +1,204 @@
+"""Lowered ops: what fusion and layout passes make of the others. They keep a reference, so that a lowered network can still be
+interpreted and compared with the one that it came from.
+
+Expressions are stored as nested tuples of the JSON form in ir/expr.py; between the steps of one nothing is rounded.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.ir import Case, Op, Spec, StateSpec, op, require
+from ingot.ir.expr import MAX_INPUTS, check, evaluate
+from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
+from ingot.ir.spec import Shape, broadcast
+from ingot.ops.attention import KvWrite, Rope
+from ingot.ops.common import Array, bf16, f32, i32, require_index, rounded, same_dtype, widen
+
+WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+
+IDENTITY = ((("input", "float32", 0),), (0,))
+SILU_MUL = ((("input", "float32", 0), ("silu", "float32", 0), ("input", "float32", 1), ("mul", "float32", 1, 2)), (3,))
+PLUS = ((("input", "float32", 0), ("input", "float32", 1), ("add", "float32", 0, 1)), (2,))
+
+
+def expr_json(expr: Sequence[Any]) -> dict[str, Any]:
+    """The JSON form of a stored expression."""
+    steps, outputs = expr
+    return {"steps": [list(step) for step in steps], "outputs": list(outputs)}
+
+
+def expr_tuple(expr: dict[str, Any]) -> tuple[Any, ...]:
+    """The stored form of an expression's JSON form."""
+    return tuple(tuple(step) for step in expr["steps"]), tuple(expr["outputs"])
+
+
+def check_expr(expr: tuple[Any, ...], operands: int, outputs: int) -> None:
+    """The rules for an expression over so many operands with so many results."""
+    require(len(expr) == 2 and all(isinstance(part, tuple) for part in expr), "body must be (steps, outputs)")
+    check(expr_json(expr))
+    steps, results = expr
+    require(operands <= MAX_INPUTS, f"an expression has at most {MAX_INPUTS} operands, not {operands}")
+    used = [step[2] for step in steps if step[0] == "input"]
+    require(all(i < operands for i in used), f"body reads operand {max(used, default=0)} of {operands}")
+    require(len(results) == outputs, f"body has {len(results)} results, {outputs} are needed")
+
+
+@op("fused_elementwise")
+class FusedElementwise(Op):
+    """Several elementwise ops in one loop: `body` over the operands' elements, one result per output. Operands broadcast."""
+
+    body: tuple  # type: ignore[type-arg]
+    dtypes: tuple  # type: ignore[type-arg]
+    kernels = ("elementwise",)
+    cases = (
+        Case("bias and silu", (bf16("T", 40), bf16(40)), {
+            "body": ((*PLUS[0], ("silu", "float32", 2)), (3,)), "dtypes": ("bfloat16",)}),
+        Case("two results", (f32(3, 5), f32(5)), {"body": (PLUS[0], (2, 0)), "dtypes": ("float32", "bfloat16")}),
+        Case("operand that is not there", (f32(3),), {"body": PLUS, "dtypes": ("float32",)}, error="reads operand 1 of 1"),
+        Case("one dtype too many", (f32(3),), {"body": IDENTITY, "dtypes": ("float32", "float32")}, error="has 1 results"),
+    )
+
+    def infer(self, *xs: Spec) -> tuple[Spec, ...]:
+        require(bool(xs), "needs an operand")
+        check_expr(self.body, len(xs), len(self.dtypes))
+        shape = broadcast(*(x.shape for x in xs))
+        return tuple(Spec(dtype, shape) for dtype in self.dtypes)
+
+    def reference(self, *xs: Array) -> Any:
+        shape = np.broadcast_shapes(*(x.shape for x in xs))
+        found = evaluate(expr_json(self.body), xs, [dtypes.get(d) for d in self.dtypes])
+        arrays = tuple(np.ascontiguousarray(np.broadcast_to(a, shape)) for a in found)
+        return arrays[0] if len(arrays) == 1 else arrays
+
+
+def _linear_result(op: Any, x: Spec, n: int, extras: Sequence[Spec]) -> Spec:
+    """The rules that linear products share, and the result's spec."""
+    require(op.parts in (1, 2), f"parts must be 1 or 2, not {op.parts}")
+    require(x.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {x.dtype.name}")
+    require(op.dtype in WEIGHTS, f"the result must be float32, bfloat16 or float16, not {op.dtype.name}")
+    check_expr(op.body, op.parts + len(extras), 1)
+    shape = (*x.shape[:-1], n)
+    for extra in extras:
+        require(extra.shape in (shape, (n,)), f"an operand of the expression must be ({n},) or {shape}, not {extra.shape}")
+    return Spec(op.dtype, shape)
+
+
+def _linear(x: Array, weights: Sequence[Array], extras: Sequence[Array], expr: tuple[Any, ...], dtype: DType) -> Array:
+    products = [widen(x) @ widen(w).T for w in weights]
+    return evaluate(expr_json(expr), [*products, *extras], [dtype])[0]
+
+
+@op("fused_linear")
+class FusedLinear(Op):
+    """`body` of x · Wᵀ for one or two weights W [N, K] (the first operands) and further operands, [N] or like the result."""
+
+    body: tuple  # type: ignore[type-arg]
+    dtype: DType
+    parts: int = 1
+    cases = (
+        Case("one product", (f32("T", 6), f32(5, 6)), {"body": IDENTITY, "dtype": "float32"}),
+        Case("gate and up", (bf16(3, 6), bf16(5, 6), bf16(5, 6)), {"body": SILU_MUL, "dtype": "bfloat16", "parts": 2}),
+        Case("residual", (bf16(3, 6), bf16(5, 6), bf16(3, 5)), {"body": PLUS, "dtype": "bfloat16"}),
+        Case("K differs", (f32(3, 6), f32(5, 7)), {"body": IDENTITY, "dtype": "float32"}, error="weight must be"),
+    )
+
+    def infer(self, x: Spec, *weights_and_extras: Spec) -> Spec:
+        weights, extras = weights_and_extras[: self.parts], weights_and_extras[self.parts :]
+        require(len(weights) == self.parts and len(x.shape) > 0, f"needs x and {self.parts} weight(s)")
+        for w in weights:
+            require(len(w.shape) == 2 and w.shape == (weights[0].shape[0], x.shape[-1]), f"a weight must be [N, {x.shape[-1]}]"
+                    f", not {w}")
+            same_dtype(x=x, weight=w)
+        return _linear_result(self, x, weights[0].shape[0], extras)  # type: ignore[arg-type]
+
+    def reference(self, x: Array, *rest: Array) -> Array:
+        return _linear(x, rest[: self.parts], rest[self.parts :], self.body, self.dtype)
+
+
+@op("packed_linear")
+class PackedLinear(Op):
+    """`fused_linear` whose weights are stored in panels (recipe step pack_panels): W [n, k] each."""
+
+    n: int
+    k: int
+    body: tuple  # type: ignore[type-arg]
+    dtype: DType
+    parts: int = 1
+    kernels = ("matmul_packed",)
+    cases = (
+        Case("one product", (f32("T", 6), f32(2, 6, 32)), {"n": 40, "k": 6, "body": IDENTITY, "dtype": "float32"}),
+        Case("bfloat16, odd K", (bf16(3, 5), bf16(1, 3, 32, 2)), {"n": 8, "k": 5, "body": IDENTITY, "dtype": "float32"}),
+        Case("gate and up", (bf16(3, 6), bf16(2, 3, 32, 2)), {
+            "n": 5, "k": 6, "body": SILU_MUL, "dtype": "bfloat16", "parts": 2}),
+        Case("not packed", (f32(3, 6), f32(5, 6)), {"n": 5, "k": 6, "body": IDENTITY, "dtype": "float32"},
+             error=r"weight must be float32\[1, 6, 32\]"),
+    )
+
+    def infer(self, x: Spec, weight: Spec, *extras: Spec) -> Spec:
+        _require_packed(x.dtype, weight, self.n, self.k, self.parts)
+        require(len(x.shape) > 0 and x.shape[-1] == self.k, f"the last dimension of x must be {self.k}")
+        return _linear_result(self, x, self.n, extras)
+
+    def reference(self, x: Array, weight: Array, *extras: Array) -> Array:
+        return _linear(x, unpack_panels(weight, self.n, self.k, self.parts), extras, self.body, self.dtype)
+
+    def sample(self, rng: np.random.Generator, x: Spec, weight: Spec, *extras: Spec) -> tuple[Array, ...]:
+        w = [rounded(rng.standard_normal((self.n, self.k)), weight.dtype) for _ in range(self.parts)]
+        others = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, *extras)]  # type: ignore[arg-type]
+        return (others[0], pack_panels(w), *others[1:])
+
+
+def _require_packed(dtype: DType, weight: Spec, n: int, k: int, parts: int) -> None:
+    require(dtype in WEIGHTS and n > 0 and k > 0 and parts in (1, 2), "weights are float32, bfloat16 or float16, n and k positive")
+    shape: Shape = packed_shape(dtype, n, k, parts)
+    require(weight == Spec(dtype, shape), f"the packed weight must be {dtype.name}{list(shape)}, not {weight}")
+
+
+@op("packed_embedding")
+class PackedEmbedding(Op):
+    """`embedding` from a table [n, k] stored in panels, as the product of a tied head reads it: the table is stored once."""
+
+    n: int
+    k: int
+    kernels = ("embedding",)
+    cases = (
+        Case("a few ids", (i32("T"), bf16(2, 3, 32, 2)), {"n": 40, "k": 6}),
+        Case("not packed", (i32(4), f32(40, 6)), {"n": 40, "k": 6}, error="packed weight must be"),
+    )
+
+    def infer(self, ids: Spec, weight: Spec) -> Spec:
+        require_index(ids=ids)
+        _require_packed(weight.dtype, weight, self.n, self.k, 1)
+        return Spec(weight.dtype, (*ids.shape, self.k))
+
+    def reference(self, ids: Array, weight: Array) -> Array:
+        return unpack_panels(weight, self.n, self.k, 1)[0][ids]
+
+    def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
+        table = rounded(rng.standard_normal((self.n, self.k)), weight.dtype)
+        return rng.integers(0, self.n, ids.shape).astype(ids.dtype.numpy), pack_panels([table])  # type: ignore[arg-type]
+
+
+@op("rope_kv_write")
+class RopeKvWrite(Op):
+    """`rope` of q and of k, and `kv_write` of the rotated k and of v, in one walk. Results: the rotated q, and the state."""
+
+    style: str = "half"
+    kernels = ("rope_kv_write",)
+    cases = ()
+
+    def infer(
+        self, q: Spec, k: Spec, v: Spec, cos: Spec, sin: Spec, slot: Spec, state: StateSpec
+    ) -> tuple[Spec, StateSpec]:
+        rope, write = Rope(style=self.style), KvWrite()
+        rotated = rope.infer(k, cos, sin)
+        return rope.infer(q, cos, sin), write.infer(state, rotated, v, slot)
+
+    def reference(self, q: Array, k: Array, v: Array, cos: Array, sin: Array, slot: Array, state: Array) -> tuple[Array, Array]:
+        rope = Rope(style=self.style)
+        return rope.reference(q, cos, sin), KvWrite().reference(state, rope.reference(k, cos, sin), v, slot)

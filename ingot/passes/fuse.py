@@ -1,0 +1,309 @@
+"""Fusion: fewer, longer loops. Elementwise groups become one expression; products take their epilogue, their pair or their
+siblings along; rotary embedding and cache write become one walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ingot.ir import ExprBuilder, F, Hole, Network, Node, Scalar, Spec, Value
+from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
+from ingot.ir.recipe import Recipe, combine, source
+from ingot.ops.fused import IDENTITY, WEIGHTS, FusedElementwise, FusedLinear, expr_tuple
+from ingot.ops.matmul import Matmul
+from ingot.passes.rewrite import Log, Rule, apply, detach, note
+
+
+
+# ---------------------------------------------------------------------------------------------------------- elementwise
+
+
+def elementwise(network: Network, log: Log) -> None:
+    """Each maximal tree of elementwise ops becomes one fused_elementwise.
+
+    A producer joins the group of its readers when it has no other reader and the group's shape; nothing is computed twice,
+    and since the group stands where its last op stood, no order changes.
+    """
+    group: dict[Node, Node] = {}  # node → the last node of its group
+    members: dict[Node, list[Node]] = {}
+    for node in reversed(network.nodes):
+        if not _has_expression(node):
+            continue
+        last = _group_of_readers(network, node, group)
+        if last is None or not _fits([*members[last], node]):
+            last = node
+        group[node] = last
+        members.setdefault(last, []).append(node)
+    dead: list[Node] = []
+    for last in [n for n in network.nodes if n in members]:
+        nodes = members[last][::-1]
+        with network.insert_before(last):
+            new = _fused_group(network, nodes)
+        if len(nodes) > 1:
+            note(log, "elementwise", last, f"one loop for {', '.join(n.op.name for n in nodes)}")
+        network.replace(last.output, new)
+        dead.extend(detach(network, last))
+    network.remove(dict.fromkeys(dead))
+
+
+def _has_expression(node: Node) -> bool:
+    if node.op.expr is None:
+        return False
+    try:
+        for value in (*node.inputs, *node.outputs):
+            class_of(value.dtype)
+    except NoExpression:
+        return False
+    return True
+
+
+def _group_of_readers(network: Network, node: Node, group: dict[Node, Node]) -> Node | None:
+    """The one group that all readers of a node belong to, when the node has its shape."""
+    value = node.output
+    lasts = {group.get(user) for user in value.uses}
+    if len(lasts) != 1 or network.is_output(value):
+        return None
+    (last,) = lasts
+    return last if last is not None and last.output.shape == value.shape else None
+
+
+def _fits(nodes: Sequence[Node]) -> bool:
+    """Whether the expression of all these stays within its limits (each node's steps counted by themselves)."""
+    inside = {n.output for n in nodes}
+    inputs = {v for n in nodes for v in n.inputs if v not in inside}
+    return len(inputs) <= MAX_INPUTS and sum(map(_steps, nodes)) <= MAX_STEPS
+
+
+def _steps(node: Node) -> int:
+    builder = ExprBuilder()
+    op: Any = node.op
+    op.expr(builder, *(builder.input(i, v.dtype) for i, v in enumerate(node.inputs)))
+    return len(builder.steps)
+
+
+def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
+    """One fused_elementwise for nodes in order, the last of which gives the result."""
+    builder = ExprBuilder()
+    operands: list[Value] = []
+    scalars: dict[Value, Scalar] = {}
+    last = nodes[-1]
+
+    def scalar(value: Value) -> Scalar:
+        if value not in scalars:
+            if value.kind == "constant" and value.array.shape == ():
+                scalars[value] = builder.const(value.array.item(), value.dtype)
+            else:
+                scalars[value] = builder.input(len(operands), value.dtype)
+                operands.append(value)
+        return scalars[value]
+
+    for node in nodes:
+        op: Any = node.op
+        scalars[node.output] = op.expr(builder, *map(scalar, node.inputs))
+    builder.output(scalars[last.output])
+    if not operands:  # a constant that folding left alone: the loop needs one operand to take its shape from
+        operands.append(last.inputs[0])
+    op = FusedElementwise(body=expr_tuple(builder.json()), dtypes=(last.output.dtype.name,))
+    return network.emit(op, tuple(operands))  # type: ignore[no-any-return]
+
+
+# -------------------------------------------------------------------------------------------------------------- products
+
+
+def products(network: Network, log: Log) -> None:
+    """A matmul with a parameter of rank 2 becomes a fused_linear with the weight as [N, K]; others keep the general kernel."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        if not isinstance(node.op, Matmul):
+            continue
+        if why := _no_linear(node):
+            note(log, "products", node, why)
+            continue
+        x, weight = node.inputs
+        if not node.op.transpose_b:
+            weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
+        with network.insert_before(node):
+            new = network.emit(FusedLinear(body=IDENTITY, dtype=node.output.dtype), (x, weight))
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _no_linear(node: Node) -> str:
+    op: Any = node.op
+    x, weight = node.inputs
+    if weight.kind != "parameter" or len(weight.shape) != 2:
+        return "the second operand is no parameter of rank 2, so the general product is used"
+    if op.transpose_a:
+        return "its first operand is transposed"
+    if x.dtype not in WEIGHTS or node.output.dtype not in WEIGHTS:
+        return f"there are no packed products of {x.dtype.name} with a {node.output.dtype.name} result"
+    return "a weight without elements" if 0 in weight.shape else ""
+
+
+def epilogues(network: Network, log: Log) -> None:
+    """An elementwise group that reads a product no one else reads moves into it; over two products of one x, both become one."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        if not isinstance(node.op, FusedElementwise) or len(node.outputs) != 1:
+            continue
+        linears = [v for v in dict.fromkeys(node.inputs) if v.node is not None and isinstance(v.node.op, FusedLinear)]
+        taken = [v for v in linears if not _keeps_product(network, v, node, log)]
+        taken = _pair(taken) or taken[-1:]
+        extras = [v for v in dict.fromkeys(node.inputs) if not any(v is t for t in taken)]
+        if not taken or (why := _foreign_operand(node, extras)):
+            if taken:
+                note(log, "epilogues", node, why)
+            continue
+        with network.insert_before(node):
+            new = _with_epilogue(network, node, taken, extras)
+        note(log, "epilogues", node, f"part of the product of {', '.join(v.node.inputs[1].name for v in taken)}")
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _keeps_product(network: Network, value: Value, reader: Node, log: Log) -> str:
+    """Why a product cannot take its reader along, or nothing."""
+    why = ""
+    if len(value.uses) > 1 or network.is_output(value):
+        why = f"%{value.name} has other readers"
+    elif value.node.op.body != IDENTITY:
+        why = f"%{value.name} has an epilogue already"
+    elif value.shape != reader.output.shape:
+        why = f"%{value.name} is broadcast"
+    elif reader.output.dtype not in WEIGHTS:
+        why = f"the result is {reader.output.dtype.name}"
+    if why:
+        note(log, "epilogues", reader, why)
+    return why
+
+
+def _pair(values: Sequence[Value]) -> list[Value]:
+    """The last two products when they are of one x by weights of one shape."""
+    if len(values) < 2:
+        return []
+    a, b = values[-2:]
+    same = a.node.inputs[0] is b.node.inputs[0] and a.node.inputs[1].spec == b.node.inputs[1].spec
+    return [a, b] if same else []
+
+
+def _foreign_operand(node: Node, extras: Sequence[Value]) -> str:
+    shape = node.output.shape
+    odd = [v for v in extras if v.shape not in (shape, shape[-1:])]
+    return f"operand %{odd[0].name} is {odd[0].spec}, neither a row nor of the result's shape" if odd else ""
+
+
+def _with_epilogue(network: Network, node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> Value:
+    order = [*taken, *extras]
+    number = {i: next(j for j, v in enumerate(order) if v is old) for i, old in enumerate(node.inputs)}
+    steps, outputs = node.op.body  # type: ignore[attr-defined]
+    moved = tuple(("input", step[1], number[step[2]]) if step[0] == "input" else step for step in steps)
+    op = FusedLinear(body=(moved, outputs), dtype=node.output.dtype, parts=len(taken))
+    operands = (taken[0].node.inputs[0], *(v.node.inputs[1] for v in taken), *extras)
+    return network.emit(op, operands)  # type: ignore[no-any-return]
+
+
+def siblings(network: Network, log: Log) -> None:
+    """Products of one x with one kind of epilogue (q, k and v) become one product and slices of its result."""
+    families: dict[tuple[Any, ...], list[Node]] = {}
+    for node in network.nodes:
+        if isinstance(node.op, FusedLinear):
+            if why := _no_sibling(network, node):
+                note(log, "siblings", node, why)
+            else:
+                x, weight = node.inputs[:2]
+                key = (id(x), node.op, weight.shape[1], tuple(v.spec.dtype for v in node.inputs[1:]))
+                families.setdefault(key, []).append(node)
+    dead: list[Node] = []
+    for nodes in families.values():
+        if len(nodes) < 2:
+            continue
+        with network.insert_before(nodes[0]):
+            results = _joined(network, nodes)
+        note(log, "siblings", nodes[0], f"one product for {', '.join(n.inputs[1].name for n in nodes)}")
+        for node, new in zip(nodes, results, strict=True):
+            network.replace(node.output, new)
+            dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _no_sibling(network: Network, node: Node) -> str:
+    op: Any = node.op
+    if op.parts != 1:
+        return "it has two weights already"
+    if any(v.kind != "parameter" or len(v.shape) != 1 for v in node.inputs[2:]):
+        return "its epilogue reads more than parameters per column"
+    return "it is an output of the network" if network.is_output(node.output) else ""
+
+
+def _joined(network: Network, nodes: Sequence[Node]) -> list[Value]:
+    x, op = nodes[0].inputs[0], nodes[0].op
+    columns = [[n.inputs[i] for n in nodes] for i in range(1, len(nodes[0].inputs))]
+    joined = [derive(network, "concat", values, joined_name([v.name for v in values]), axis=0) for values in columns]
+    whole = network.emit(op, (x, *joined))
+    results, at = [], 0
+    for node in nodes:
+        shape = node.output.shape
+        starts = (*[0] * (len(shape) - 1), at)
+        results.append(F.slice(whole, starts, shape, (1,) * len(shape)))
+        at += shape[-1]
+    return results
+
+
+# ------------------------------------------------------------------------------------------------- weights made of weights
+
+
+def recipe_of(value: Value) -> Recipe:
+    """A parameter's recipe: its own, or the source of its name in its dtype."""
+    return value.recipe or source(value.name).then("cast", dtype=value.dtype.name)
+
+
+def derive(network: Network, step: str, values: Sequence[Value], name: str, **args: Any) -> Value:
+    """The parameter that one more recipe step makes of parameters; the same one when it was made before."""
+    recipe = combine(step, [recipe_of(v) for v in values], **args)
+    known = network.values.get(name)
+    if known is not None and known.kind == "parameter" and known.recipe == recipe:
+        return known
+    unique, count = name, 1
+    while unique in network.values:
+        unique, count = f"{name}.{count}", count + 1
+    dtype, shape = recipe.steps[-1].step.infer([(v.dtype, v.shape) for v in values], **args)
+    return network.parameter(unique, Spec(dtype, shape), recipe)
+
+
+def joined_name(names: Sequence[str]) -> str:
+    """`a.q.weight` and `a.k.weight` together: `a.q_k.weight`."""
+    parts = [name.split(".") for name in names]
+    if len({len(p) for p in parts}) != 1:
+        return "_".join(names)
+    return ".".join(same[0] if len(set(same)) == 1 else "_".join(same) for same in zip(*parts, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------------- attention
+
+
+def _rope_kv_write(q: Value, k: Value, v: Value, cos: Value, sin: Value, slot: Value, state: Value, style: str,
+                   start: Value, length: Value, table: Value, scale: float, window: Any, softcap: Any) -> Value:  # fmt: skip
+    rotated, written = F.rope_kv_write(q, k, v, cos, sin, slot, state, style=style)
+    return F.paged_attention(rotated, written, start, length, table, scale=scale, window=window, softcap=softcap)  # type: ignore[no-any-return]
+
+
+ATTENTION = (
+    Rule(
+        "rope and cache write",
+        pattern=lambda q, k, v, cos, sin, slot, state, start, length, table: F.paged_attention(
+            F.rope(q, cos, sin, style=Hole("style")),
+            F.kv_write(state, F.rope(k, cos, sin, style=Hole("style")), v, slot),
+            start, length, table, scale=Hole("scale"), window=Hole("window"), softcap=Hole("softcap"),
+        ),
+        when=lambda q, k, v: q.dtype is k.dtype is v.dtype or "q, k and v have different dtypes",
+        replace=_rope_kv_write,
+    ),
+)  # fmt: skip
+
+
+def attention(network: Network, log: Log) -> None:
+    """Rotating q and k and writing k and v to the cache become one walk."""
+    apply(network, ATTENTION, log)

@@ -1,0 +1,67 @@
+"""Layout: weights in the order in which the kernels of the target read them, each stored once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.ir import F, Network, Node, Value
+from ingot.ops.fused import FusedLinear, PackedEmbedding, PackedLinear
+from ingot.ops.indexing import Embedding
+from ingot.ops.matmul import Matmul
+from ingot.passes.fuse import derive, joined_name, recipe_of
+from ingot.passes.rewrite import Log, detach, note
+
+
+def pack(network: Network, log: Log) -> None:
+    """The weights of products in panels of 32 outputs; an embedding whose table is such a weight reads the panels."""
+    dead: list[Node] = []
+    packed: dict[Value, Value] = {}  # a weight that is packed by itself → its panels
+    for node in list(network.nodes):
+        op: Any = node.op
+        if not isinstance(op, FusedLinear):
+            continue
+        weights = node.inputs[1 : 1 + op.parts]
+        panels = derive(network, "pack_panels", weights, f"{joined_name([w.name for w in weights])}.packed")
+        if op.parts == 1:
+            packed[weights[0]] = panels
+        n, k = weights[0].shape
+        with network.insert_before(node):
+            new = PackedLinear(n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts)
+            result = network.emit(new, (node.inputs[0], panels, *node.inputs[1 + op.parts :]))
+        network.replace(node.output, result)
+        dead.extend(detach(network, node))
+    for node in list(network.nodes):
+        if isinstance(node.op, Embedding) and node.inputs[1] in packed:
+            n, k = node.inputs[1].shape
+            with network.insert_before(node):
+                result = network.emit(PackedEmbedding(n=n, k=k), (node.inputs[0], packed[node.inputs[1]]))
+            note(log, "pack", node, "reads the panels of the tied product, so that the table is stored once")
+            network.replace(node.output, result)
+            dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def strides(network: Network, log: Log) -> None:
+    """Transposed operands of general products become views: the kernel reads strides."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        op: Any = node.op
+        if not isinstance(op, Matmul) or not (op.transpose_a or op.transpose_b):
+            continue
+        with network.insert_before(node):
+            a, b = (_transposed(v) if t else v for v, t in zip(node.inputs, (op.transpose_a, op.transpose_b), strict=True))
+            new = F.matmul(a, b, out_dtype=node.output.dtype)
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _transposed(value: Value) -> Value:
+    rank = len(value.shape)
+    return F.permute(value, (*range(rank - 2), rank - 1, rank - 2))  # type: ignore[no-any-return]
+
+
+def settle(network: Network, log: Log) -> None:
+    """Every stored weight gets its recipe, also those that are stored as they are."""
+    for value in network.parameters:
+        value.recipe = recipe_of(value)

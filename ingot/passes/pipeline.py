@@ -1,0 +1,136 @@
+"""The compile path of a Network, as a list of named steps. After each the network is verified.
+
+Two switches help to find a fault: `dump` gets the text of every stage, and `check` runs every stage on the given feeds and
+names the step that changed the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot.backends.base import Refusal, Target
+from ingot.errors import NetworkError
+from ingot.ir import Network, Node
+from ingot.ir.interpret import interpret
+from ingot.ir.recipe import evaluate
+from ingot.ir.verify import verify
+from ingot.passes import fuse, layout, simplify
+from ingot.passes.clone import clone
+from ingot.passes.rewrite import Log, detach, note
+
+Array = np.ndarray[Any, Any]
+
+
+class Step(NamedTuple):
+    """One named change of a network; it writes what it did, and why not, to the log."""
+
+    name: str
+    run: Callable[[Network, Log], None]
+
+
+def decompose(target: Target) -> Callable[[Network, Log], None]:
+    """Ops without a kernel on the target, and without a scalar expression, become simpler ops where they have that form."""
+
+    def run(network: Network, log: Log) -> None:
+        todo = list(network.nodes)
+        while todo:
+            node = todo.pop()
+            op: Any = node.op
+            if op.is_view or op.expr is not None or op.decompose is None:
+                continue
+            choice = target.choose(node)
+            if not isinstance(choice, Refusal):
+                continue
+            note(log, "decompose", node, choice.why)
+            todo.extend(_decomposed(network, node))
+
+    return run
+
+
+def _decomposed(network: Network, node: Node) -> list[Node]:
+    before = set(network.nodes)
+    with network.insert_before(node):
+        found = node.op.decompose(*node.inputs)  # type: ignore[misc]
+    for old, new in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        network.replace(old, new)
+    network.remove(detach(network, node))
+    return [n for n in network.nodes if n not in before]
+
+
+def steps(target: Target) -> list[Step]:
+    """The steps that make any network one that the target runs."""
+    return [
+        Step("remove dead", simplify.remove_dead),
+        Step("fold", simplify.fold),
+        Step("algebra", simplify.algebra),
+        Step("decompose", decompose(target)),
+        Step("fold again", simplify.fold),
+        Step("algebra again", simplify.algebra),
+        Step("share", simplify.share),
+        Step("attention", fuse.attention),
+        Step("elementwise", fuse.elementwise),
+        Step("products", fuse.products),
+        Step("epilogues", fuse.epilogues),
+        Step("siblings", fuse.siblings),
+        Step("pack", layout.pack),
+        Step("strides", layout.strides),
+        Step("remove dead again", simplify.remove_dead),
+        Step("settle", layout.settle),
+    ]
+
+
+@dataclass
+class Check:
+    """Numbers to compare between stages: feeds, source parameters, and how far a step may move an output (relative)."""
+
+    feeds: Mapping[str, Array]
+    parameters: Mapping[str, Array]
+    states: Mapping[str, Array] = field(default_factory=dict)
+    tolerance: float = 0.02
+
+    def outputs(self, network: Network) -> dict[str, Array]:
+        """The network's outputs on these numbers; stored parameters are made by their recipes."""
+        stored = {v.name: evaluate(fuse.recipe_of(v), self.parameters) for v in network.parameters}
+        states = {name: np.array(a) for name, a in self.states.items()}
+        return interpret(network, dict(self.feeds), stored, states=states)
+
+    def compare(self, step: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> None:
+        """Raises NetworkError naming the step when an output moved."""
+        for name, old in before.items():
+            a, b = old.astype(np.float64), after[name].astype(np.float64)
+            scale = float(np.abs(np.where(np.isfinite(a), a, 0)).max(initial=0)) or 1.0
+            moved = np.abs(a - b) / scale
+            if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)) or np.nanmax(moved, initial=0) > self.tolerance:
+                raise NetworkError(f"step {step!r} changed output {name!r} by {np.nanmax(moved, initial=0):.2g} of its largest value")
+
+
+def lower(
+    network: Network, target: Target, *, log: Log | None = None, dump: Callable[[str, str], None] | None = None,
+    check: Check | None = None,
+) -> Network:  # fmt: skip
+    """A lowered copy: every node has a kernel on the target or will be a host call. The log gets what was done and why not.
+
+    Raises NetworkError when a step leaves a network that breaks a rule, naming the step.
+    """
+    new = clone(network)
+    decisions: Log = [] if log is None else log
+    numbers = check.outputs(new) if check else {}
+    if dump:
+        dump("start", str(new))
+    for step in steps(target):
+        step.run(new, decisions)
+        try:
+            verify(new)
+        except NetworkError as e:
+            raise NetworkError(f"after step {step.name!r}: {e}") from None
+        if dump:
+            dump(step.name, str(new))
+        if check:
+            found = check.outputs(new)
+            check.compare(step.name, numbers, found)
+            numbers = found
+    return new

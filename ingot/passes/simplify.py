@@ -1,0 +1,132 @@
+"""Simplification: what nobody reads, what is computed twice, what is known already, and what changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot import dims
+from ingot.dims import Expr
+from ingot.dtypes import DType
+from ingot.ir import F, Hole, Network, Node, StateSpec, Value
+from ingot.ir.spec import elements
+from ingot.passes.rewrite import Log, Rule, apply, detach, note
+
+# A constant may be computed only up to this size: `expand(1, (10**12,))` in a small file must not become 4 TB.
+MAX_FOLDED_ELEMENTS = 1 << 20
+
+
+def remove_dead(network: Network, log: Log) -> None:
+    """Nodes, parameters and constants that no output and no state depends on."""
+    network.remove_dead()
+
+
+def share(network: Network, log: Log) -> None:
+    """Equal ops on equal operands are computed once, and equal constants stored once."""
+    constants: dict[Any, Value] = {}
+    for value in list(network.constants):
+        key = (value.spec, value.array.tobytes())
+        network.replace(value, constants.setdefault(key, value))
+    made: dict[tuple[Any, ...], Node] = {}
+    dead: list[Node] = []
+    for node in network.nodes:
+        if node.op.binds or _touches_state(node):
+            continue
+        key = (node.op, *map(id, node.inputs))
+        first = made.setdefault(key, node)
+        if first is not node:
+            for old, new in zip(node.outputs, first.outputs, strict=True):
+                network.replace(old, new)
+            note(log, "share", node, f"the same as %{first.outputs[0].name}")
+            dead.extend(detach(network, node))
+    network.remove(dead)
+
+
+def fold(network: Network, log: Log) -> None:
+    """Ops on constants alone become constants, as far as the result stays small."""
+    dead: list[Node] = []
+    for node in network.nodes:
+        if any(v.kind != "constant" for v in node.inputs) or node.op.binds or _touches_state(node):
+            continue
+        if why := _not_folded(node):
+            note(log, "fold", node, why)
+            continue
+        found = node.op.reference(*(v.array for v in node.inputs))
+        for old, array in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+            network.replace(old, network.constant(np.ascontiguousarray(array)))
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _not_folded(node: Node) -> str:
+    """Why a node on constants is kept, or nothing."""
+    sizes = [elements(v.shape) for v in node.outputs]
+    if any(isinstance(n, Expr) for n in sizes) or any(isinstance(d, Expr) for d in _attribute_dims(node)):
+        return "its size is known only at run time"
+    if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in sizes):
+        return f"its result would have more than {MAX_FOLDED_ELEMENTS:,} elements"
+    return ""
+
+
+def _attribute_dims(node: Node) -> list[Any]:
+    values = [getattr(node.op, name) for name in node.op.symbolic]
+    return [d for value in values for d in (value if isinstance(value, tuple) else (value,))]
+
+
+def _touches_state(node: Node) -> bool:
+    return any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs))
+
+
+# ------------------------------------------------------------------------------------------------------------- algebra
+
+
+def _same(x: Value, root: Value) -> bool:
+    return x.spec == root.spec
+
+
+def _full(x: Value, root: Value, starts: tuple[Any, ...], strides: tuple[int, ...]) -> bool:
+    return x.spec == root.spec and all(s == 0 for s in starts) and all(s == 1 for s in strides)
+
+
+def _widened(x: Value, root: Value, wide: DType) -> bool:
+    return x.dtype is root.dtype and x.dtype.is_float and wide.is_float and wide.bits > x.dtype.bits
+
+
+def _permuted(x: Value, root: Value, first: tuple[int, ...], then: tuple[int, ...]) -> Any:
+    a, b = (tuple(d % len(x.shape) for d in order) for order in (first, then))
+    return F.permute(x, tuple(a[d] for d in b))
+
+
+def _sliced(x: Value, starts: Any, strides: Any, more: Any, steps: Any, sizes: Any) -> Any:
+    at = tuple(dims.add(a, dims.mul(b, s)) for a, b, s in zip(starts, more, strides, strict=True))
+    return F.slice(x, at, sizes, tuple(a * b for a, b in zip(strides, steps, strict=True)))
+
+
+# Only what is exact in every float: x + 0 is missing, since −0 + 0 is 0.
+ALGEBRA = (
+    Rule("times 1", lambda x: F.mul(x, 1), lambda x: x, _same, shared=True),
+    Rule("divided by 1", lambda x: F.div(x, 1), lambda x: x, _same, shared=True),
+    Rule("minus 0", lambda x: F.sub(x, 0), lambda x: x, _same, shared=True),
+    Rule("negated twice", lambda x: F.neg(F.neg(x)), lambda x: x, shared=True),
+    Rule("cast to its own dtype", lambda x: F.cast(x, Hole("dtype")), lambda x: x, _same, shared=True),
+    Rule("widened and back", lambda x: F.cast(F.cast(x, Hole("wide")), Hole("dtype")), lambda x: x, _widened, shared=True),
+    Rule("reshape to its own shape", lambda x: F.reshape(x, Hole("shape")), lambda x: x, _same, shared=True),
+    Rule("reshape twice", lambda x: F.reshape(F.reshape(x, Hole("first")), Hole("shape")),
+         lambda x, root: F.reshape(x, root.shape), shared=True),
+    Rule("expand to its own shape", lambda x: F.expand(x, Hole("shape")), lambda x: x, _same, shared=True),
+    Rule("permute twice", lambda x: F.permute(F.permute(x, Hole("first")), Hole("then")),
+         lambda x, root, first, then: _permuted(x, root, first, then), shared=True),
+    Rule("permute that moves nothing", lambda x: F.permute(x, Hole("order")), lambda x: x,
+         lambda x, order: tuple(d % len(order) for d in order) == tuple(range(len(order))), shared=True),
+    Rule("whole slice", lambda x: F.slice(x, Hole("starts"), Hole("sizes"), Hole("strides")), lambda x: x, _full, shared=True),
+    Rule("slice of a slice",
+         lambda x: F.slice(F.slice(x, Hole("starts"), Hole("inner"), Hole("strides")), Hole("more"), Hole("sizes"), Hole("steps")),
+         _sliced, shared=True),
+    Rule("concat of one", lambda x: F.concat([x], Hole("dim")), lambda x: x, shared=True),
+)  # fmt: skip
+
+
+def algebra(network: Network, log: Log) -> None:
+    """Ops that change nothing, and pairs of them that are one."""
+    apply(network, ALGEBRA, log)
