@@ -365,6 +365,17 @@ def dims_of(shape: Iterable[Dimension]) -> dict[str, Dim]:
     return found
 
 
+def substitute(x: Dimension, values: Mapping[str, Dimension]) -> Dimension:
+    """x with the named dims replaced."""
+    if isinstance(x, int):
+        return x
+    if isinstance(x, Dim):
+        return values.get(x.name, x)
+    if isinstance(x, Call):
+        return _OPERATORS[x.kind](*(substitute(a, values) for a in x.args))
+    return add(*(mul(k, *(substitute(a, values) for a in atoms)) for atoms, k in x.terms))
+
+
 def merge(a: Dim, b: Dim) -> Dim:
     """The one dim that two of the same name mean. Defaults claim nothing; two different claims are an error."""
     if a is b:

@@ -4,10 +4,33 @@ from __future__ import annotations
 from ingot.ir.attribute import Hole
 from ingot.ir.call import apply, op
 from ingot.ir.expr import ExprBuilder, Scalar
+from ingot.ir.interpret import Eager, interpret
 from ingot.ir.network import Network, Node
 from ingot.ir.op import OPS, Case, Op, require
+from ingot.ir.pattern import Pattern
 from ingot.ir.spec import Spec, StateSpec
 from ingot.ir.value import F, Value, functions
+from ingot.ir.verify import verify
 
-__all__ = ["OPS", "Case", "ExprBuilder", "F", "Hole", "Network", "Node", "Op", "Scalar", "Spec", "StateSpec", "Value", "apply",
-           "functions", "op", "require"]
+__all__ = [
+    "OPS",
+    "Case",
+    "Eager",
+    "ExprBuilder",
+    "F",
+    "Hole",
+    "Network",
+    "Node",
+    "Op",
+    "Pattern",
+    "Scalar",
+    "Spec",
+    "StateSpec",
+    "Value",
+    "apply",
+    "functions",
+    "interpret",
+    "op",
+    "require",
+    "verify",
+]

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ingot import dims, dtypes
-from ingot.dims import Expr
 from ingot.errors import DimError, DTypeError
 
 
@@ -32,8 +31,7 @@ class Kind:
     accept: Callable[[Any], Any]
     to_json: Callable[[Any], Any]
     from_json: Callable[[Any], Any]
-    evaluate: Callable[[Any, Mapping[str, int]], Any] | None = None  # for those that may hold dims
-    optional: bool = False
+    symbolic: bool = False  # whether its values may hold dims
 
 
 def same(x: Any) -> Any:
@@ -122,10 +120,6 @@ def _dtype_from_json(x: Any) -> dtypes.DType:
     return dtypes.get(x)
 
 
-def _size(d: Any, values: Mapping[str, int]) -> int:
-    return d.evaluate(values) if isinstance(d, Expr) else d
-
-
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -134,9 +128,9 @@ KINDS: dict[str, Kind] = {
         Kind("bool", "True or False", _exactly(bool), same, _exactly(bool)),
         Kind("str", "a string", _exactly(str), same, _exactly(str)),
         Kind("DType", "an element type", dtypes.get, lambda x: x.name, _dtype_from_json),
-        Kind("Dimension", "an int, a dim name or a dim expression", dims.as_dim, dims.to_json, dims.from_json, _size),
+        Kind("Dimension", "an int, a dim name or a dim expression", dims.as_dim, dims.to_json, dims.from_json, True),
         Kind("Shape", "a tuple of dimensions", _tuple(dims.as_dim), lambda x: [dims.to_json(d) for d in x],
-             _list_of(dims.from_json), lambda x, values: tuple(_size(d, values) for d in x)),
+             _list_of(dims.from_json), True),
         Kind("tuple[int, ...]", "a tuple of ints", _tuple(_int), list, _list_of(_exactly(int))),
         Kind("tuple[float, ...]", "a tuple of floats", _tuple(_float), lambda x: [_float_to_json(v) for v in x],
              _list_of(_float_from_json)),
@@ -156,13 +150,12 @@ def kind_of(annotation: str) -> Kind:
     kind = KINDS[base]
     if base == annotation:
         return kind
-    evaluate = kind.evaluate
 
     def maybe(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda x: None if x is None else f(x)
 
     return Kind(annotation, f"{kind.wanted} or None", maybe(kind.accept), maybe(kind.to_json), maybe(kind.from_json),
-                evaluate and (lambda x, values: None if x is None else evaluate(x, values)), True)
+                kind.symbolic)
 
 
 def accept(kind: Kind, value: Any, op: str, name: str) -> Any:

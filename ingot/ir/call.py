@@ -35,10 +35,11 @@ def op(name: str) -> Callable[[C], C]:
         fields = {n: a for base in reversed(cls.__mro__[:-2])  # all but Op and object
                   for n, a in base.__dict__.get("__annotations__", {}).items() if not a.startswith("ClassVar")}
         if fields:  # a class without attributes inherits all that dataclass would write
+            cls.__annotations__ = fields  # those of undecorated bases too
             dataclasses.dataclass(frozen=True, repr=False, eq=False)(cls)
         cls.name = name
         cls.attributes = {n: kind_of(a) for n, a in fields.items()}
-        cls.symbolic = tuple(n for n, kind in cls.attributes.items() if kind.evaluate)
+        cls.symbolic = tuple(n for n, kind in cls.attributes.items() if kind.symbolic)
         parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
         cls.operands = tuple(
             Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL, str(p.annotation).startswith("StateSpec"))

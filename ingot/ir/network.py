@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -19,6 +19,7 @@ from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir.attribute import Kind, add_kind, same
 from ingot.ir.op import Op, infer, scalar_array
+from ingot.ir.printer import to_text
 from ingot.ir.spec import Spec, StateSpec
 from ingot.ir.value import Value
 
@@ -123,29 +124,31 @@ class Network:
         return value
 
     def emit(self, op: Op, inputs: tuple[Value, ...]) -> Any:
-        """Adds a node; returns its value, or the tuple of them. An op that refuses raises OpError, and nothing changes."""
-        specs = tuple([v.spec for v in inputs])
-        line = user_line()
+        """Adds a node; returns its value, or the tuple of them. An op that refuses raises OpError; nothing changes."""
         if op.binds:
-            op = op.bind(self._fresh_dim, *specs)
-        found = infer(op, specs, self.where or self.name, f"{os.path.basename(line[0])}:{line[1]}" if line else "")
-        outputs = []
-        for spec in found:
-            self._counter += 1
-            while (name := str(self._counter - 1)) in self.values:
-                self._counter += 1
-            outputs.append(self._add(Value(self, name, spec, "result")))
-        node = Node(op, inputs, tuple(outputs), self.where, line)
+            op = op.bind(self._fresh_dim, *(v.spec for v in inputs))
+        outputs = self.add_node(op, inputs, self.where, user_line()).outputs
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def add_node(self, op: Op, inputs: tuple[Value, ...], where: str, line: tuple[str, int] | None = None,
+                 names: Sequence[str] | None = None) -> Node:
+        """Adds a node at the end (or where `insert_before` says), its results named in order or by `names`."""
+        source = "" if line is None else f"{os.path.basename(line[0])}:{line[1]}"
+        specs = infer(op, tuple([v.spec for v in inputs]), where or self.name, source)
+        if names is not None and len(names) != len(specs):
+            raise OpError(f"{op.name} has {len(specs)} results, not {len(names)}")
+        node = Node(op, inputs, (), where, line)
+        node.outputs = tuple([self._add(Value(self, names[i] if names is not None else self._number(), s, "result", node))
+                              for i, s in enumerate(specs)])
         for value in inputs:
             value.uses[node] = None
-        for value in outputs:
-            value.node = node
         (self.nodes if self._pending is None else self._pending).append(node)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return node
 
     def _add(self, value: Value) -> Value:
-        if value.name in self.values:
-            raise OpError(f"network {self.name} already has a value named {value.name!r}")
+        if value.name in self.values or not value.name:
+            raise OpError(f"network {self.name} already has a value named {value.name!r}" if value.name else
+                          f"a value of network {self.name} needs a name")
         spec = value.spec
         if type(spec) is Spec:
             for d in spec.shape:
@@ -158,6 +161,24 @@ class Network:
         for name, dim in expression.dims().items():
             known = self.dims.get(name)
             self.dims[name] = dim if known is None else dims.merge(known, dim)
+
+    def output(self, name: str, value: Value) -> None:
+        """Makes a value an output under a name."""
+        if name in self.outputs:
+            raise OpError(f"network {self.name} already has an output named {name!r}")
+        if not isinstance(value, Value):
+            value = self.constant(value)
+        elif value.network is not self and not value.network.detached:
+            raise OpError(f"output {name}: %{value.name} belongs to network {value.network.name}, not {self.name}")
+        elif value.network is not self:
+            self._adopt(value.network)
+        self.outputs[name] = value
+
+    def _number(self) -> str:
+        while (name := str(self._counter)) in self.values:
+            self._counter += 1
+        self._counter += 1
+        return name
 
     def _fresh(self, prefix: str) -> str:
         number = len(self.constants)
@@ -195,10 +216,7 @@ class Network:
     def _adopt(self, other: Network) -> None:
         for value in list(other.values.values()):
             value.network = self
-            if value.name in self.values:
-                value.name = self._fresh("c") if value.kind == "constant" else f"{other.name}.{value.name}"
-                while value.name in self.values:
-                    value.name += "_"
+            value.name = self._fresh("c") if value.kind == "constant" else self._number()
             self._add(value)
             if value.kind == "constant":
                 self.constants.append(value)
@@ -278,7 +296,11 @@ class Network:
         return len(dead)
 
     def __repr__(self) -> str:
-        return f"Network({self.name}: {len(self.inputs)} inputs, {len(self.parameters)} parameters, {len(self.nodes)} nodes)"
+        return (f"Network({self.name}: {len(self.inputs)} inputs, {len(self.parameters)} parameters, "
+                f"{len(self.nodes)} nodes)")
+
+    def __str__(self) -> str:
+        return to_text(self)
 
 
 def _network(x: Any) -> Network:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ingot.dims import Dim
+from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir.attribute import AttributeRefused, Hole, Kind, accept, from_json
@@ -113,12 +113,17 @@ class Op:
         """Attribute values by name."""
         return {name: getattr(self, name) for name in self.attributes}
 
+    def map_dims(self, change: Callable[[Dimension], Dimension]) -> Op:
+        """This op with every dimension in its attributes changed."""
+        found: dict[str, Any] = {}
+        for name in self.symbolic:
+            value = getattr(self, name)
+            found[name] = tuple(map(change, value)) if isinstance(value, tuple) else None if value is None else change(value)
+        return dataclasses.replace(self, **found) if found else self
+
     def evaluate(self, values: Mapping[str, int]) -> Op:
         """This op with every dim in its attributes replaced by its value."""
-        if not self.symbolic:
-            return self
-        found = {n: self.attributes[n].evaluate(getattr(self, n), values) for n in self.symbolic}  # type: ignore[misc]
-        return dataclasses.replace(self, **found)
+        return self.map_dims(lambda d: d if isinstance(d, int) else d.evaluate(values))
 
     def attrs_json(self) -> dict[str, Any]:
         return {name: kind.to_json(getattr(self, name)) for name, kind in self.attributes.items()}
