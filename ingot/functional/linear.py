@@ -1,0 +1,121 @@
+"""Matrix products, embeddings and normalisation. All accumulate in float32."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ingot import dims, dtypes
+from ingot.dims import Dimension
+from ingot.dtypes import DType
+from ingot.errors import OpError
+from ingot.functional.tensor import Tensor, known_size
+from ingot.ir import F, spec
+
+
+def matmul(input: Tensor, mat2: Tensor, transa: bool = False, transb: bool = False, use_fp32_acc: bool = True) -> Tensor:
+    """[…, M, K] · […, K, N] → […, M, N]; leading dimensions broadcast, floats of one dtype.
+
+    Args:
+        transa, transb: exchange the last two dimensions of an operand first.
+        use_fp32_acc: accepted for old code; accumulation is always in float32.
+    """
+    return F.matmul(input, mat2, transpose_a=transa, transpose_b=transb)
+
+
+def linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, *, output_dtype: DType | str | None = None
+) -> Tensor:
+    """[…, K] · weight[N, K]ᵀ + bias[N] → […, N].
+
+    Args:
+        output_dtype: of the result and the bias, default that of the input.
+    """
+    out = None if output_dtype is None else dtypes.get(output_dtype)
+    product = F.matmul(input, weight, transpose_b=True, out_dtype=None if out is dtypes.get(input.dtype) else out)
+    return product if bias is None else F.add(product, bias)
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """[M], [N] → [M, N] of all products."""
+    if len(input.shape) != 1 or len(vec2.shape) != 1:
+        raise OpError(f"outer: takes two vectors, got {list(input.shape)} and {list(vec2.shape)}")
+    return F.mul(F.reshape(input, (input.shape[0], 1)), F.reshape(vec2, (1, vec2.shape[0])))
+
+
+def embedding(input: Tensor, weight: Tensor) -> Tensor:
+    """Rows of weight [V, H] by int ids […] → […, H]. An id outside 0..V−1 is an error at run time."""
+    return F.embedding(input, weight)
+
+
+def _rows(input: Tensor, normalized_shape: int | Sequence[Any], name: str) -> tuple[Tensor, tuple[Dimension, ...]]:
+    """The input with the dimensions to normalise as one, and those dimensions."""
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int | dims.Expr) else tuple(normalized_shape)
+    count = len(sizes)
+    if not sizes or tuple(input.shape[-count:]) != sizes:
+        raise OpError(f"{name}: normalized_shape {list(sizes)} is not the end of the input's shape {list(input.shape)}")
+    if count == 1:
+        return input, sizes
+    return F.reshape(input, (*input.shape[:-count], spec.elements(sizes))), sizes
+
+
+def _vector(weight: Tensor | None, sizes: tuple[Dimension, ...]) -> Tensor | None:
+    return weight if weight is None or len(sizes) == 1 else F.reshape(weight, (spec.elements(sizes),))
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[Any],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    use_diff_of_squares: bool = True,
+) -> Tensor:
+    """(x − mean) / sqrt(variance + eps) · weight + bias over the last dimensions; a missing weight means ones.
+
+    Args:
+        normalized_shape: the sizes of those dimensions, and the shape of weight and bias.
+        use_diff_of_squares: accepted for old code and ignored: the variance is always computed in two passes.
+    """
+    rows, sizes = _rows(input, normalized_shape, "layer_norm")
+    weight, bias = _vector(weight, sizes), _vector(bias, sizes)
+    if weight is None and bias is not None:
+        out = F.add(F.layer_norm(rows, eps=eps), bias)
+    else:
+        out = F.layer_norm(rows, *[part for part in (weight, bias) if part is not None], eps=eps)
+    return out if len(sizes) == 1 else F.reshape(out, tuple(input.shape))
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: int | Sequence[Any], weight: Tensor | None = None, eps: float = 1e-6
+) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight over the last dimensions; a missing weight means ones."""
+    rows, sizes = _rows(input, normalized_shape, "rms_norm")
+    weight = _vector(weight, sizes)
+    out = F.rms_norm(rows, eps=eps) if weight is None else F.rms_norm(rows, weight, eps=eps)
+    return out if len(sizes) == 1 else F.reshape(out, tuple(input.shape))
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Each of `num_groups` groups of channels normalised over its channels and all further dimensions.
+
+    Args:
+        input: [B, C, …]; batch and further dimensions may be dynamic.
+        weight, bias: [C]; missing ones mean ones and zeros.
+
+    Raises:
+        OpError: fewer than two dimensions, channels that are not a multiple of the groups.
+    """
+    if len(input.shape) < 2:
+        raise OpError(f"group_norm: takes [B, C, …], got {list(input.shape)}")
+    channels = known_size(input, 1, "group_norm")
+    if num_groups <= 0 or channels % num_groups:
+        raise OpError(f"group_norm: {channels} channels are not a multiple of {num_groups} groups")
+    inside = dims.mul(channels // num_groups, spec.elements(input.shape[2:]))
+    out = F.layer_norm(F.reshape(input, (input.shape[0], num_groups, inside)), eps=eps)
+    out = F.reshape(out, tuple(input.shape))
+    ones = (1,) * (len(input.shape) - 2)
+    if weight is not None:
+        out = F.mul(out, F.reshape(weight, (channels, *ones)))
+    return out if bias is None else F.add(out, F.reshape(bias, (channels, *ones)))

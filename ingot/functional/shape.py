@@ -1,0 +1,352 @@
+"""Shapes, layouts and indices. Views cost nothing where the consumer reads strides.
+
+Sizes may be ints, dims (what `tensor.size(i)` gives) or expressions of them.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dimension
+from ingot.dtypes import DType
+from ingot.errors import OpError
+from ingot.functional.tensor import Tensor, axis_of, known_size
+from ingot.ir import F, spec
+
+Size = Any  # int | dims.Expr | the name of a dim
+
+
+# ---------------------------------------------------------------------------------------------- constants
+
+
+def constant(ndarray: Any, as_dtype: DType | str | None = None, as_shape: Sequence[int] | None = None) -> Tensor:
+    """Fixed numbers as an operand; they become part of the first network they meet.
+
+    Args:
+        ndarray: anything NumPy takes.
+        as_dtype: another dtype.
+        as_shape: another shape of the same elements.
+    """
+    array = np.asarray(ndarray)
+    array = array if as_dtype is None else array.astype(dtypes.get(as_dtype).numpy)
+    return array if as_shape is None else array.reshape(tuple(as_shape))
+
+
+def constant_to_tensor_(input: Any, dtype: DType | str | None = None, to_array: bool = True) -> Tensor:
+    """A Python number as a tensor: [1], or a scalar with to_array=False. int64, float32 or bool by default."""
+    if not isinstance(input, bool | int | float):
+        return input
+    default = "bool" if isinstance(input, bool) else "int64" if isinstance(input, int) else "float32"
+    return np.full((1,) if to_array else (), input, dtypes.get(dtype or default).numpy)
+
+
+def arange(start: Size, end: Size, dtype: DType | str = "int64", step: int = 1) -> Tensor:
+    """start, start + step, … below end, as a 1-D tensor; the bounds may be dims.
+
+    Raises:
+        OpError: a step of 0.
+    """
+    if type(step) is not int or step == 0:
+        raise OpError(f"arange: the step must be an int other than 0, not {step!r}")
+    low, high = dims.as_dim(start), dims.as_dim(end)
+    span = dims.add(high, dims.mul(low, -1)) if step > 0 else dims.add(low, dims.mul(high, -1))
+    size = dims.maximum(dims.ceil_div(span, step if step > 0 else -step), 0)
+    return F.iota(size=size, start=low, step=step, dtype=dtype)
+
+
+def shape(input: Tensor, dim: int | None = None, cast_to_dtype: DType | str | None = None) -> Tensor:
+    """The sizes as an int64 tensor [rank], or one of them as a scalar tensor.
+
+    To compute with sizes while recording, use `tensor.shape` and `tensor.size(i)`, which give ints and dims.
+    """
+    sizes = F.shape_of(input)
+    if dim is not None:
+        sizes = F.reshape(F.slice(sizes, (axis_of(input, dim),), (1,)), ())
+    return sizes if cast_to_dtype is None else F.cast(sizes, cast_to_dtype)
+
+
+# ---------------------------------------------------------------------------------------------- other shapes
+
+
+def view(input: Tensor, shape: Sequence[Size], zero_is_placeholder: bool = True) -> Tensor:
+    """The same elements under another shape.
+
+    Args:
+        shape: sizes; −1 (once) is worked out, and with `zero_is_placeholder` a 0 keeps the dimension at its place.
+
+    Raises:
+        OpError: another number of elements, two −1, a 0 beyond the rank.
+    """
+    sizes = []
+    for i, size in enumerate(shape):
+        if zero_is_placeholder and type(size) is int and size == 0:
+            if i >= len(input.shape):
+                raise OpError(f"view: the 0 at position {i} keeps a dimension, but the tensor has {len(input.shape)}")
+            size = input.shape[i]
+        sizes.append(size)
+    return F.reshape(input, tuple(sizes))
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The dimensions start_dim..end_dim as one; a scalar becomes [1]."""
+    if not input.shape:
+        return F.reshape(input, (1,))
+    first, last = axis_of(input, start_dim, "start_dim"), axis_of(input, end_dim, "end_dim")
+    if first > last:
+        raise OpError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim}")
+    return F.reshape(input, (*input.shape[:first], spec.elements(input.shape[first : last + 1]), *input.shape[last + 1 :]))
+
+
+def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """Dimension i of the result is dimension dims[i] of the input."""
+    return F.permute(input, tuple(axis_of(input, d) for d in dims))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Two dimensions exchanged."""
+    order = list(range(len(input.shape)))
+    first, second = axis_of(input, dim0, "dim0"), axis_of(input, dim1, "dim1")
+    order[first], order[second] = order[second], order[first]
+    return F.permute(input, tuple(order))
+
+
+def expand(input: Tensor, expand_shape: Sequence[Size]) -> Tensor:
+    """Dimensions of size 1 repeated to the sizes given, new ones in front; −1 keeps a size."""
+    return F.expand(input, tuple(expand_shape))
+
+
+def expand_dims(input: Tensor, dim: int | Sequence[int]) -> Tensor:
+    """Dimensions of size 1 put in; `dim` are their places in the result."""
+    places = [dim] if isinstance(dim, int) else list(dim)
+    rank = len(input.shape) + len(places)
+    at = spec.axes_of(places, rank)
+    rest = iter(input.shape)
+    return F.reshape(input, tuple(1 if i in at else next(rest) for i in range(rank)))
+
+
+def unsqueeze(input: Tensor, axis: int) -> Tensor:
+    """One dimension of size 1 put in before `axis`."""
+    return expand_dims(input, axis)
+
+
+def expand_dims_like(left: Tensor, right: Tensor) -> Tensor:
+    """left with dimensions of size 1 in front, up to right's rank. A Python number becomes a tensor of right's dtype."""
+    if isinstance(left, bool | int | float):
+        left = np.asarray(left, dtypes.get(right.dtype).numpy)
+    missing = len(right.shape) - len(left.shape)
+    return F.reshape(left, (*[1] * missing, *left.shape)) if missing > 0 else left
+
+
+def broadcast_helper(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Both operands at the larger rank."""
+    if isinstance(left, bool | int | float):
+        left = expand_dims_like(left, right)
+    right = expand_dims_like(right, left)
+    return expand_dims_like(left, right), right
+
+
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None, zero_is_placeholder: bool = False) -> Tensor:
+    """Without the dimensions `dim`, which must have size 1; None: without all that have.
+
+    Raises:
+        OpError: a dimension of another size.
+    """
+    if dim is None:
+        return F.reshape(input, tuple(d for d in input.shape if d != 1))
+    at = spec.axes_of((dim,) if isinstance(dim, int) else dim, len(input.shape))
+    if wrong := [i for i in at if input.shape[i] != 1]:
+        raise OpError(f"squeeze: dimension {wrong[0]} of {list(input.shape)} has size {input.shape[wrong[0]]}, not 1")
+    return F.reshape(input, tuple(d for i, d in enumerate(input.shape) if i not in at))
+
+
+# ---------------------------------------------------------------------------------------------- joining and cutting
+
+
+def concat(inputs: Sequence[Any], dim: int = 0) -> Tensor:
+    """Tensors joined along `dim`. Ints among them become [1] of the tensors' dtype, int64 when there is none.
+
+    Raises:
+        OpError: no tensors, sizes or dtypes that disagree.
+    """
+    parts = list(inputs)
+    if not parts:
+        raise OpError("concat: needs at least one tensor")
+    tensor = next((part for part in parts if not isinstance(part, int | float)), None)
+    if any(isinstance(part, int | float) for part in parts):
+        kind = dtypes.int64 if tensor is None else dtypes.get(tensor.dtype)
+        parts = [np.asarray([part], kind.numpy) if isinstance(part, int | float) else part for part in parts]
+        parts = [part if len(part.shape) else F.reshape(part, (1,)) for part in parts]
+    return parts[0] if len(parts) == 1 else F.concat(*parts, dim=axis_of(parts[0], dim))
+
+
+def stack(inputs: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape joined along a new dimension."""
+    parts = list(inputs)
+    if not parts:
+        raise OpError("stack: needs at least one tensor")
+    place = spec.axis_of(dim, len(parts[0].shape) + 1, "dim")
+    return concat([expand_dims(part, place) for part in parts], place)
+
+
+def slice(
+    input: Tensor, starts: Sequence[Size], sizes: Sequence[Size], strides: Sequence[int] | None = None
+) -> Tensor:
+    """A box: in dimension d, `sizes[d]` elements from `starts[d]`, every `strides[d]`-th. Sizes, not ends."""
+    return F.slice(input, tuple(starts), tuple(sizes), tuple(strides) if strides is not None else (1,) * len(starts))
+
+
+def _part(input: Tensor, dim: int, start: Dimension, size: Dimension, stride: int = 1) -> Tensor:
+    rank = len(input.shape)
+    return slice(
+        input,
+        [start if i == dim else 0 for i in range(rank)],
+        [size if i == dim else d for i, d in enumerate(input.shape)],
+        [stride if i == dim else 1 for i in range(rank)],
+    )
+
+
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[Size], dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut along `dim` into pieces of one size (the last may be smaller) or of the listed sizes.
+
+    Raises:
+        OpError: sizes that do not add up, a size below 1, pieces of one size from a dimension that is not known.
+    """
+    axis = axis_of(tensor, dim)
+    whole = tensor.shape[axis]
+    if isinstance(split_size_or_sections, int):
+        size, total = split_size_or_sections, known_size(tensor, axis, "split")
+        if size <= 0:
+            raise OpError(f"split: pieces must have a positive size, not {size}")
+        sizes: list[Any] = [size] * (total // size) + ([total % size] if total % size else [])
+    else:
+        sizes = [dims.as_dim(size) for size in split_size_or_sections]
+    if dims.add(0, *sizes) != whole:
+        raise OpError(f"split: sizes {sizes} do not add up to {whole}")
+    starts: list[Dimension] = [0]
+    for size in sizes:
+        starts.append(dims.add(starts[-1], size))
+    return tuple(_part(tensor, axis, start, size) for start, size in zip(starts, sizes, strict=False))
+
+
+def chunk(tensor: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut along `dim` into `chunks` equal pieces.
+
+    Raises:
+        OpError: a size that is not known or not a multiple of `chunks`.
+    """
+    axis = axis_of(tensor, dim)
+    size = known_size(tensor, axis, "chunk")
+    if chunks <= 0 or size % chunks:
+        raise OpError(f"chunk: dimension {dim} has size {size}, which is not a multiple of {chunks}")
+    return split(tensor, size // chunks, axis)
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices along `dim`, which disappears; its size must be known."""
+    axis = axis_of(input, dim)
+    return tuple(select(input, axis, i) for i in range(known_size(input, axis, "unbind")))
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """Elements of `value` (default 0) around dimensions; `pad` lists (before, after) from the last dimension on.
+
+    Raises:
+        OpError: another mode, an odd number of counts or too many.
+    """
+    rank, counts = len(input.shape), list(pad)
+    if mode != "constant":
+        raise OpError(f'pad: only mode "constant" is supported, not {mode!r}')
+    if len(counts) % 2 or len(counts) > 2 * rank:
+        raise OpError(f"pad: needs two counts per dimension, from the last on; got {len(counts)} for {rank} dimensions")
+    before, after = [0] * rank, [0] * rank
+    for i in range(len(counts) // 2):
+        before[rank - 1 - i], after[rank - 1 - i] = counts[2 * i], counts[2 * i + 1]
+    return F.pad(input, before=tuple(before), after=tuple(after), value=0.0 if value is None else float(value))
+
+
+def flip(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """The order reversed along `dims`, whose sizes must be known."""
+    for axis in spec.axes_of(tuple(dims), len(input.shape)):
+        size = known_size(input, axis, "flip")
+        input = _part(input, axis, size - 1, size, -1) if size else input
+    return input
+
+
+def repeat(input: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The tensor repeated `sizes[d]` times along dimension d; more sizes than dimensions add dimensions in front."""
+    extra = len(sizes) - len(input.shape)
+    if extra < 0:
+        raise OpError(f"repeat: {len(sizes)} counts for {len(input.shape)} dimensions; give at least one per dimension")
+    shape = [1] * extra + list(input.shape)
+    apart = [size for d in shape for size in (1, d)]
+    whole = [size for count, d in zip(sizes, shape, strict=True) for size in (count, d)]
+    result = [dims.mul(count, d) for count, d in zip(sizes, shape, strict=True)]
+    return F.reshape(F.expand(F.reshape(input, tuple(apart)), tuple(whole)), tuple(result))
+
+
+def repeat_interleave(tensor: Tensor, repeats: int, dim: int) -> Tensor:
+    """Every element repeated `repeats` times along `dim`, copies side by side."""
+    axis = axis_of(tensor, dim)
+    apart = expand_dims(tensor, axis + 1)
+    shape = list(apart.shape)
+    wide = F.expand(apart, (*shape[: axis + 1], repeats, *shape[axis + 2 :]))
+    return F.reshape(wide, (*shape[:axis], dims.mul(shape[axis], repeats), *shape[axis + 2 :]))
+
+
+def meshgrid2d(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates of a grid: x [W] and y [H] each as [H, W]."""
+    width, height = x.shape[0], y.shape[0]
+    return F.expand(F.reshape(x, (1, width)), (height, width)), F.expand(F.reshape(y, (height, 1)), (height, width))
+
+
+# ---------------------------------------------------------------------------------------------- picking
+
+
+def select(input: Tensor, dim: int, index: Any) -> Tensor:
+    """One slice along `dim`, which disappears. The index is an int (negative from the end), a dim or a scalar tensor."""
+    axis = axis_of(input, dim)
+    rest = (*input.shape[:axis], *input.shape[axis + 1 :])
+    if isinstance(index, int | dims.Expr):
+        size = input.shape[axis]
+        if isinstance(index, int) and isinstance(size, int) and not -size <= index < size:
+            raise OpError(f"select: index {index} is out of range for dimension {dim} of size {size}")
+        start = dims.add(size, index) if isinstance(index, int) and index < 0 else index
+        return F.reshape(_part(input, axis, start, 1), rest)
+    if math.prod(index.shape) != 1:
+        raise OpError(f"select: the index must be a scalar, not {list(index.shape)}; use index_select for several")
+    return F.reshape(F.take(input, F.reshape(index, (1,)), axis=axis), rest)
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The slices along `dim` that the int tensor `index` [n] names, in its order."""
+    if len(index.shape) != 1:
+        raise OpError(f"index_select: the index must have one dimension, not {list(index.shape)}")
+    return F.take(input, index, axis=axis_of(input, dim))
+
+
+def gather(input: Tensor, dim: int, indices: Any) -> Tensor:
+    """Element (i, j, …) is input with the index at `dim` replaced by indices[i, j, …] (ONNX GatherElements).
+
+    The indices have the input's rank, and at most its sizes elsewhere. An int picks one slice, whose size becomes 1.
+    """
+    axis = axis_of(input, dim)
+    if isinstance(indices, int):
+        sizes = [1 if i == axis else d for i, d in enumerate(input.shape)]
+        return F.reshape(select(input, axis, indices), tuple(sizes))
+    return F.gather(input, indices, axis=axis)
+
+
+def nonzero(input: Tensor) -> Tensor:
+    """The coordinates of elements other than 0, int64 [rank, count]; count is known only at run time."""
+    return F.nonzero(input)
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask (bool, broadcast to the input) is true, as [count], known only at run time."""
+    whole = F.expand(mask, tuple(input.shape))
+    picked = F.nonzero(F.reshape(whole, (spec.elements(input.shape),)))
+    return F.take(F.reshape(input, (spec.elements(input.shape),)), F.reshape(picked, (picked.shape[1],)), axis=0)

@@ -1,0 +1,160 @@
+"""From a Hugging Face directory to a model that can be traced: registry, configuration, weights, files."""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.errors import CheckpointError, UserError
+from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
+from ingot.ir import Spec
+from ingot.llm.models import llama, mistral, qwen2, qwen3
+from ingot.llm.models.config import PRECISIONS, DecoderConfig, refuse_quantized, token_ids
+from ingot.llm.models.decoder import MAX_STEP_TOKENS, CausalLM, input_specs
+from ingot.llm.models.fields import Fields
+from ingot.llm.models.tokens import beginning, parse_file
+from ingot.llm.models.weights import EMBEDDING, RandomWeights, is_tied, match, parameter_specs
+
+FAMILIES: dict[str, ModuleType] = {family.ARCHITECTURE: family for family in (llama, mistral, qwen2, qwen3)}
+CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to be traced and built.
+
+    Attributes:
+        module: the network; its Parameters hold no numbers.
+        input_specs: the step's inputs, by the names of module.forward.
+        config: what the engine header carries and the runtime reads; plain JSON values.
+        weights: parameter name → array, read or made at each access.
+        files: tokenizer and generation settings, byte for byte.
+    """
+
+    module: CausalLM
+    input_specs: dict[str, Spec]
+    config: dict[str, Any]
+    weights: Mapping[str, np.ndarray]
+    files: dict[str, bytes]
+
+
+def load(directory: str | os.PathLike[str], precision: str | None = None) -> LoadedModel:
+    """The model of a Hugging Face directory.
+
+    Args:
+        directory: config.json, safetensors weights and tokenizer files. Nothing in it is executed.
+        precision: float32, bfloat16 or float16; default what the checkpoint is stored in.
+
+    Raises:
+        CheckpointError: anything wrong with the directory, one message with all faults of its kind.
+        UserError: an unknown precision.
+    """
+    path = resolve_directory(directory)
+    config = parse_config(read_config(path), path)
+    checkpoint = Checkpoint(path)
+    stored = checkpoint.info(EMBEDDING).dtype if EMBEDDING in checkpoint else None
+    dtype = _precision(precision, config.dtype or stored)
+    tied = is_tied(checkpoint, config.tied)
+    module = CausalLM(config, dtype, tied)
+    weights = match(checkpoint, module, tied)
+    return _loaded(path, config, module, dtype, weights)
+
+
+def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision: str | None = None) -> LoadedModel:
+    """The model of a directory's config.json with seeded random weights: true shapes for benchmarks.
+
+    Raises:
+        CheckpointError: a bad config.json.
+        UserError: an unknown precision, a seed that is negative or no int.
+    """
+    if type(seed) is not int or not 0 <= seed < 2**64:
+        raise UserError(f"seed must be an int from 0 to 2^64-1, not {seed!r}")
+    path = resolve_directory(directory)
+    config = parse_config(read_config(path), path)
+    dtype = _precision(precision, config.dtype)
+    module = CausalLM(config, dtype)
+    return _loaded(path, config, module, dtype, RandomWeights(parameter_specs(module), seed))
+
+
+def parse_config(values: Mapping[str, Any], directory: Path) -> DecoderConfig:
+    """The checked configuration of a supported architecture.
+
+    Raises:
+        CheckpointError: an unknown architecture, a quantised checkpoint, or all bad values at once.
+    """
+    where = f"{directory / 'config.json'}"
+    family = _family(values, where)
+    refuse_quantized(values, where)
+    fields = Fields(values)
+    config: DecoderConfig = family.config(fields)
+    fields.finish(where)
+    return config
+
+
+def _family(values: Mapping[str, Any], where: str) -> ModuleType:
+    named = values.get("architectures")
+    if named is None:
+        found = [family for family in FAMILIES.values() if family.MODEL_TYPE == values.get("model_type")]
+        named = [family.ARCHITECTURE for family in found]
+    if not isinstance(named, list) or len(named) != 1 or named[0] not in FAMILIES:
+        shown = ", ".join(map(str, named)) if isinstance(named, list) else str(named)
+        remote = "; its own code (auto_map) is never run" if "auto_map" in values else ""
+        raise CheckpointError(
+            f"{where}: architecture {shown[:100] or values.get('model_type')!r} is not supported{remote}; supported are "
+            f"{', '.join(FAMILIES)}"
+        )
+    return FAMILIES[named[0]]
+
+
+def _precision(precision: str | None, stored: DType | None) -> DType:
+    if precision is None:
+        return stored if stored is not None and stored.name in PRECISIONS else dtypes.float32
+    if precision not in PRECISIONS:
+        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    return dtypes.get(precision)
+
+
+def _loaded(
+    path: Path, config: DecoderConfig, module: CausalLM, dtype: DType, weights: Mapping[str, np.ndarray]
+) -> LoadedModel:
+    files = {name: data for name in CARRIED if (data := read_file(path, name)) is not None}
+    tokenizer, settings = parse_file(path, files, "tokenizer.json"), parse_file(path, files, "tokenizer_config.json")
+    add_bos, bos = beginning(tokenizer, settings, config.bos_token_id)
+    config = replace(config, bos_token_id=bos, eos_token_ids=_ends(path, files, config))
+    return LoadedModel(module, input_specs(config), _engine_config(config, dtype, add_bos), weights, files)
+
+
+def _ends(path: Path, files: Mapping[str, bytes], config: DecoderConfig) -> tuple[int, ...]:
+    """generation_config.json knows best: chat models end their turn with a token that config.json need not name."""
+    fields = Fields(parse_file(path, files, "generation_config.json"))
+    ends = token_ids(fields, "eos_token_id")
+    fields.finish(f"{path / 'generation_config.json'}")
+    return ends or config.eos_token_ids
+
+
+def _engine_config(config: DecoderConfig, dtype: DType, add_bos: bool) -> dict[str, Any]:
+    """What a running engine has to know about its model."""
+    return {
+        "model_type": config.model_type,
+        "architecture": config.architecture,
+        "vocab_size": config.vocab_size,
+        "context_length": config.context_length,
+        "hidden_size": config.hidden_size,
+        "num_layers": config.num_layers,
+        "precision": dtype.name,
+        "weights": "same",
+        "kv": [
+            {"state": f"kv.{i}", "heads": config.num_kv_heads, "head_dim": config.head_dim} for i in range(config.num_layers)
+        ],
+        "bos_token_id": config.bos_token_id,
+        "eos_token_ids": list(config.eos_token_ids),
+        "add_bos": add_bos,
+        "limits": {"max_step_tokens": MAX_STEP_TOKENS},
+    }

@@ -1,0 +1,18 @@
+"""Mistral: Llama without biases; one sliding window for all layers, which null turns off."""
+from __future__ import annotations
+
+from ingot.llm.models import rope
+from ingot.llm.models.config import DecoderConfig, common
+from ingot.llm.models.fields import Fields
+
+ARCHITECTURE = "MistralForCausalLM"
+MODEL_TYPE = "mistral"
+
+
+def config(fields: Fields) -> DecoderConfig:
+    """Reads config.json. A sliding_window that is not mentioned means 4096, as in the first release."""
+    shared = common(fields, ARCHITECTURE)
+    if "sliding_window" not in fields.values or fields.has("sliding_window"):
+        window = fields.integer("sliding_window", 1, rope.MAX_POSITIONS, 4096)
+        shared["windows"] = (window,) * shared["num_layers"]
+    return DecoderConfig(**shared)

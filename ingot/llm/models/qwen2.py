@@ -1,0 +1,15 @@
+"""Qwen2 and Qwen2.5, dense: queries, keys and values have biases; layers may have a sliding window."""
+from __future__ import annotations
+
+from ingot.llm.models.config import DecoderConfig, common, layer_windows
+from ingot.llm.models.fields import Fields
+
+ARCHITECTURE = "Qwen2ForCausalLM"
+MODEL_TYPE = "qwen2"
+
+
+def config(fields: Fields) -> DecoderConfig:
+    """Reads config.json."""
+    shared = common(fields, ARCHITECTURE)
+    shared["windows"] = layer_windows(fields, shared["num_layers"])
+    return DecoderConfig(**shared, qkv_bias=True)

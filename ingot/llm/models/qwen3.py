@@ -1,0 +1,16 @@
+"""Qwen3, dense: an RmsNorm of every query and key head before it is rotated, and a head size of its own."""
+from __future__ import annotations
+
+from ingot.llm.models.config import DecoderConfig, common, layer_windows
+from ingot.llm.models.fields import Fields
+
+ARCHITECTURE = "Qwen3ForCausalLM"
+MODEL_TYPE = "qwen3"
+
+
+def config(fields: Fields) -> DecoderConfig:
+    """Reads config.json."""
+    shared = common(fields, ARCHITECTURE, default_head_dim=128)
+    shared["windows"] = layer_windows(fields, shared["num_layers"])
+    bias = fields.flag("attention_bias", False)
+    return DecoderConfig(**shared, qkv_bias=bias, output_bias=bias, qk_norm=True)

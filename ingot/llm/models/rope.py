@@ -1,0 +1,139 @@
+"""Rotary position embeddings: the inverse frequencies of every scaling type, computed as transformers does.
+
+All run in float64 and round to float32 once. Sources: RoFormer (arXiv 2104.09864); linear, Chen et al. (2306.15595); dynamic
+and yarn, Peng et al. (2309.00071); llama3, the Llama 3.1 release.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingot.llm.models.fields import Fields
+
+TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+DEFAULT_THETA = 10_000.0
+MAX_POSITIONS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Rope:
+    """One model's rotary embedding.
+
+    `inv_freq[head_dim / 2]` float32; `scale` multiplies cos and sin (yarn's attention factor); `positions` is how far the
+    scaling reaches, where that differs from max_position_embeddings.
+    """
+
+    type: str
+    inv_freq: np.ndarray
+    scale: float
+    positions: int
+
+
+def parse(fields: Fields, head_dim: int, max_positions: int) -> Rope:
+    """The rotary embedding of a config.json, in the older spelling (`rope_theta` beside `rope_scaling`) or the one of
+    transformers 5 (`rope_parameters`); as there, a `rope_scaling` that is present wins.
+
+    longrope switches its frequencies with the length of each request and none of the supported families ships it, so it is
+    refused like an unknown type.
+    """
+    inner = next((found for key in ("rope_scaling", "rope_parameters") if (found := fields.nested(key)) and found.values), None)
+    theta = fields.number("rope_theta", 1.0, 1e15, DEFAULT_THETA)
+    if inner is None:
+        return Rope("default", _inverse(theta, head_dim), 1.0, max_positions)
+    theta = inner.number("rope_theta", 1.0, 1e15, theta)
+    spelling = "rope_type" if inner.has("rope_type") or not inner.has("type") else "type"
+    kind = inner.choice(spelling, TYPES, "default")
+    for place in (fields, inner):
+        if place.number("partial_rotary_factor", 0.0, 1e9, 1.0) != 1.0:
+            place.fault("partial_rotary_factor", "these families rotate whole heads, so it can only be 1")
+    return _PARSERS[kind](inner, fields, theta, head_dim, max_positions)
+
+
+def _inverse(theta: float, head_dim: int) -> np.ndarray:
+    """theta ** -(2i / head_dim), each step rounded to float32 where torch rounds."""
+    exponent = (np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)).astype(np.float64)
+    return np.float32(1) / np.power(theta, exponent).astype(np.float32)
+
+
+def _default(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
+    return Rope("default", _inverse(theta, head_dim), 1.0, max_positions)
+
+
+def _linear(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
+    factor = inner.number("factor", 0.0, 1e6)
+    return Rope("linear", _inverse(theta, head_dim) / np.float32(factor), 1.0, max_positions)
+
+
+def _dynamic(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
+    # Up to max_position_embeddings, which is the context, the base is not stretched; the formula gives 1 there.
+    inner.number("factor", 0.0, 1e6)
+    return Rope("dynamic", _inverse(theta, head_dim), 1.0, max_positions)
+
+
+def _original(inner: Fields, fields: Fields, max_positions: int) -> int:
+    """original_max_position_embeddings: beside rope_scaling it wins, inside it is usual, else the whole context."""
+    place = fields if fields.has("original_max_position_embeddings") else inner
+    return place.integer("original_max_position_embeddings", 1, MAX_POSITIONS, max_positions)
+
+
+def _llama3(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
+    factor = inner.number("factor", 0.0, 1e6)
+    low, high = inner.number("low_freq_factor", 0.0, 1e6), inner.number("high_freq_factor", 0.0, 1e6)
+    original = _original(inner, fields, max_positions)
+    if high <= low:
+        inner.fault("high_freq_factor", f"must be greater than low_freq_factor {low:g}")
+        high = low + 1
+    inv_freq = _inverse(theta, head_dim).astype(np.float64)
+    wavelength = 2 * math.pi / inv_freq
+    smooth = (original / wavelength - low) / (high - low)
+    between = (1 - smooth) * inv_freq / factor + smooth * inv_freq
+    scaled = np.where(wavelength > original / low, inv_freq / factor, inv_freq)
+    medium = (wavelength >= original / high) & (wavelength <= original / low)
+    return Rope("llama3", np.where(medium, between, scaled).astype(np.float32), 1.0, max_positions)
+
+
+def _yarn(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
+    original = _original(inner, fields, max_positions)
+    factor = inner.number("factor", 0.0, 1e6, max_positions / original)
+    fast, slow = inner.number("beta_fast", 0.0, 1e6, 32.0), inner.number("beta_slow", 0.0, 1e6, 1.0)
+
+    def turns(rotations: float) -> float:
+        """The dimension whose wave makes so many rotations over the original context."""
+        return head_dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = turns(fast), turns(slow)
+    if inner.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    keep = 1 - np.clip((np.arange(head_dim // 2) - low) / (high - low), 0, 1)
+    plain = _inverse(theta, head_dim).astype(np.float64)
+    inv_freq = (plain / factor * (1 - keep) + plain * keep).astype(np.float32)
+    reach = max(max_positions, min(int(factor * original), MAX_POSITIONS))
+    return Rope("yarn", inv_freq, _yarn_scale(inner, factor), reach)
+
+
+def _yarn_scale(inner: Fields, factor: float) -> float:
+    """What multiplies cos and sin: given, or the paper's 0.1 · ln(factor) + 1."""
+    given = inner.number("attention_factor", 0.0, 1e6, None)
+    one, all_dims = inner.number("mscale", -1e-9, 1e6, 0.0), inner.number("mscale_all_dim", -1e-9, 1e6, 0.0)
+    if given is not None:
+        return given
+
+    def grown(by: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+
+    return grown(one) / grown(all_dims) if one and all_dims else grown(1.0)
+
+
+_PARSERS: dict[str, Callable[[Fields, Fields, float, int, int], Rope]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

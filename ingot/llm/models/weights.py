@@ -1,0 +1,175 @@
+"""Matching a checkpoint's tensors with a model's parameters, one to one, and random weights for true shapes."""
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ingot.dtypes import DType
+from ingot.errors import CheckpointError
+from ingot.frontends.checkpoint import Checkpoint
+from ingot.ir import Spec
+from ingot.nn import Module
+
+MAX_LISTED = 60
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class Ignored(NamedTuple):
+    """Names in a checkpoint that no parameter takes, and why that is right."""
+
+    pattern: str
+    reason: str
+
+
+IGNORED = (
+    Ignored(
+        r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
+        "older transformers saved the rotary frequencies, which follow from config.json",
+    ),
+)
+
+
+class CheckpointWeights(Mapping[str, np.ndarray]):
+    """Parameter name → array of the parameter's dtype, read from the checkpoint at each access.
+
+    Args:
+        checkpoint: the files.
+        specs: what the parameters are.
+        sources: the tensor of each parameter.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, specs: Mapping[str, Spec], sources: Mapping[str, str]) -> None:
+        self._checkpoint, self._specs, self._sources = checkpoint, specs, sources
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return _converted(self._checkpoint[self._sources[name]], self._specs[name].dtype, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+class RandomWeights(Mapping[str, np.ndarray]):
+    """Parameter name → seeded random array, made at each access: normal · 0.02, norms 1, biases 0.
+
+    The numbers of a tensor depend only on its name, shape, dtype and the seed.
+    """
+
+    DEVIATION = 0.02
+
+    def __init__(self, specs: Mapping[str, Spec], seed: int) -> None:
+        self._specs, self._seed = specs, seed
+        self._quantiles: dict[DType, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        spec = self._specs[name]
+        shape = spec.evaluate({})
+        if name.endswith("bias") or len(shape) == 1:
+            return np.full(shape, 0 if name.endswith("bias") else 1, spec.dtype.numpy)
+        bits = np.random.PCG64(np.random.SeedSequence([self._seed, zlib.crc32(name.encode())]))
+        size = math.prod(shape)
+        index = bits.random_raw(-(-size // 4)).view(np.uint16)[:size]
+        return self._table(spec.dtype)[index].reshape(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def _table(self, dtype: DType) -> np.ndarray:
+        """The 65,536 quantiles of the distribution: looking them up is far faster than drawing normal numbers."""
+        if dtype not in self._quantiles:
+            normal = statistics.NormalDist(0.0, self.DEVIATION)
+            points = [normal.inv_cdf((i + 0.5) / 65536) for i in range(65536)]
+            self._quantiles[dtype] = np.array(points, np.float64).astype(dtype.numpy)
+        return self._quantiles[dtype]
+
+
+def parameter_specs(module: Module) -> dict[str, Spec]:
+    """Parameter name → Spec, a tied parameter under its first name."""
+    return {name: parameter.spec for name, parameter in module.named_parameters()}
+
+
+def is_tied(checkpoint: Checkpoint, tied: bool) -> bool:
+    """Whether the head really is the embedding table.
+
+    As in transformers 5: where config.json says so but the checkpoint stores both with different numbers, it is not.
+    """
+    if not tied or EMBEDDING not in checkpoint or HEAD not in checkpoint:
+        return tied
+    same = checkpoint.info(EMBEDDING)[:2] == checkpoint.info(HEAD)[:2]
+    return same and np.array_equal(_bits(checkpoint[EMBEDDING]), _bits(checkpoint[HEAD]))
+
+
+def match(checkpoint: Checkpoint, module: Module, tied: bool) -> CheckpointWeights:
+    """Every parameter's tensor, by name and shape.
+
+    Raises:
+        CheckpointError: one error that lists all missing, unexpected and mismatched tensors.
+    """
+    specs = parameter_specs(module)
+    sources = {name: name for name in specs}
+    unused = set(checkpoint) - set(specs)
+    if tied and HEAD in unused:
+        unused.discard(HEAD)  # equal to the embedding table, or the only copy of it
+        if EMBEDDING not in checkpoint:
+            sources[EMBEDDING] = HEAD
+    unexpected = sorted(name for name in unused if not any(re.fullmatch(i.pattern, name) for i in IGNORED))
+    missing = [name for name, source in sources.items() if source not in checkpoint]
+    mismatched = [
+        f"{name}: {fault}"
+        for name, source in sources.items()
+        if source in checkpoint and (fault := _mismatch(checkpoint, source, specs[name]))
+    ]
+    if missing or unexpected or mismatched:
+        parts = [("missing", missing), ("unexpected", unexpected), ("mismatched", mismatched)]
+        raise CheckpointError(
+            f"{checkpoint.directory}: the weights do not fit config.json ({len(missing)} missing, {len(unexpected)} "
+            f"unexpected, {len(mismatched)} mismatched)" + "".join(_section(*part) for part in parts)
+        )
+    return CheckpointWeights(checkpoint, specs, sources)
+
+
+def _mismatch(checkpoint: Checkpoint, source: str, spec: Spec) -> str | None:
+    info = checkpoint.info(source)
+    if info.shape != spec.shape:
+        return f"shape {list(info.shape)} in the file, {list(spec.shape)} by config.json"
+    if info.dtype.name not in ("float32", "bfloat16", "float16", "float64"):
+        return f"stored as {info.dtype.name}, which is no plain float: the checkpoint is quantised or of another kind"
+    return None
+
+
+def _section(label: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    rest = [f"… and {len(names) - MAX_LISTED:,} more"] if len(names) > MAX_LISTED else []
+    return "\n  ".join([f"\n {label}:", *names[:MAX_LISTED], *rest])
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _converted(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
+    """`array` in another float type, rounded to nearest even; a number too large for it is an error, not infinity."""
+    if array.dtype == dtype.numpy:
+        return array
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype.numpy)
+    if dtype.bits < array.dtype.itemsize * 8 or dtype.name == "float16":
+        lost = np.isinf(result.astype(np.float32)) & ~np.isinf(array.astype(np.float32))
+        if lost.any():
+            raise CheckpointError(
+                f"{name}: {int(lost.sum()):,} numbers are too large for {dtype.name} (for example {array[lost].flat[0]}); "
+                "use bfloat16 or float32"
+            )
+    return result

@@ -1,0 +1,140 @@
+"""Rotary embeddings and attention over a paged key-value cache, for a ragged axis of tokens."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import functional
+from ingot.dtypes import DType
+from ingot.errors import ModuleError
+from ingot.ir import StateSpec
+from ingot.nn.layers.linear import ColumnLinear, RowLinear, positive
+from ingot.nn.layers.normalization import RmsNorm
+from ingot.nn.module import Module
+from ingot.nn.parameter import State
+
+
+class PagedStep(NamedTuple):
+    """What one step tells every attention layer: T tokens of B requests in a row, N blocks at most per request.
+
+    cos, sin: float32 [T, rotated / 2]; None without rotary embeddings. query_start: int32 [B + 1], where each request's
+    tokens begin. context_len: int32 [B], each request's tokens in the cache, this step's included. block_table: int32
+    [B, N]. slot: int32 [T], where each token's key and value go; −1 writes nothing.
+    """
+
+    cos: Any
+    sin: Any
+    query_start: Any
+    context_len: Any
+    block_table: Any
+    slot: Any
+
+
+class RotaryEmbedding(Module):
+    """cos and sin of position · inv_freq, times `scale`, once per step for all layers.
+
+    Args:
+        inv_freq: [rotated / 2] float32, or None for theta ** (-2i / dim).
+        dim: rotated elements of a head; needed only without inv_freq.
+        theta: the base.
+        scale: multiplies cos and sin (yarn's attention factor).
+    """
+
+    def __init__(
+        self, inv_freq: np.ndarray | None = None, dim: int = 0, theta: float = 10_000.0, scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        if inv_freq is None:
+            if dim <= 0 or dim % 2 or not theta > 0:
+                raise ModuleError(f"RotaryEmbedding: dim must be even and positive and theta positive, got {dim}, {theta}")
+            inv_freq = (1.0 / theta ** (np.arange(0, dim, 2) / dim)).astype(np.float32)
+        self.inv_freq, self.scale = np.asarray(inv_freq, np.float32), float(scale)
+
+    def forward(self, positions: Any) -> tuple[Any, Any]:
+        """int32 positions [T] → cos, sin float32 [T, rotated / 2]"""
+        return functional.rope_table(positions, self.inv_freq, scale=self.scale)
+
+
+class Attention(Module):
+    """Causal attention with a paged cache: multi-head, grouped (num_kv_heads < heads) or multi-query (num_kv_heads = 1).
+
+    Args:
+        hidden_size: of x and of the result.
+        num_attention_heads: query heads.
+        num_kv_heads: key and value heads, a divisor; default as many as query heads.
+        attention_head_size: default hidden_size / num_attention_heads.
+        bias: whether q_proj, k_proj and v_proj have one.
+        dense_bias: whether o_proj has one; default `bias`.
+        dtype: of weights and cache; default float32.
+        q_scaling: scores are divided by q_scaling · sqrt(head size).
+        window: how many tokens back (itself included) a token sees; None: all.
+        softcap: scores become softcap · tanh(score / softcap); None: as they are.
+        qk_norm_eps: with a number, queries and keys get an RmsNorm of one head's size before they are rotated.
+        interleaved: whether rotary pairs are neighbours (GPT-J) and not halves of the head (NeoX, Llama).
+        state_name: how sessions call the cache; default this module's path.
+
+    Raises:
+        ModuleError: head counts that do not divide, sizes that are not positive.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        num_kv_heads: int | None = None,
+        attention_head_size: int | None = None,
+        bias: bool = True,
+        dense_bias: bool | None = None,
+        dtype: DType | str | None = None,
+        *,
+        q_scaling: float = 1.0,
+        window: int | None = None,
+        softcap: float | None = None,
+        qk_norm_eps: float | None = None,
+        interleaved: bool = False,
+        state_name: str | None = None,
+    ) -> None:
+        super().__init__()
+        kv_heads = num_attention_heads if num_kv_heads is None else num_kv_heads
+        positive("Attention", hidden_size=hidden_size, num_attention_heads=num_attention_heads, num_kv_heads=kv_heads)
+        if num_attention_heads % kv_heads:
+            raise ModuleError(f"Attention: num_kv_heads {kv_heads} must divide num_attention_heads {num_attention_heads}")
+        if attention_head_size is None and hidden_size % num_attention_heads:
+            raise ModuleError(f"Attention: num_attention_heads {num_attention_heads} must divide hidden_size {hidden_size}")
+        head = hidden_size // num_attention_heads if attention_head_size is None else attention_head_size
+        positive("Attention", attention_head_size=head)
+        self.num_heads, self.num_kv_heads, self.head_size = num_attention_heads, kv_heads, head
+        self.scale = 1.0 / (q_scaling * head**0.5)
+        self.window, self.softcap = window, softcap
+        self.style = "interleaved" if interleaved else "half"
+        self.q_proj = ColumnLinear(hidden_size, num_attention_heads * head, bias, dtype)
+        self.k_proj = ColumnLinear(hidden_size, kv_heads * head, bias, dtype)
+        self.v_proj = ColumnLinear(hidden_size, kv_heads * head, bias, dtype)
+        self.o_proj = RowLinear(num_attention_heads * head, hidden_size, bias if dense_bias is None else dense_bias, dtype)
+        self.q_norm = self.k_norm = None
+        if qk_norm_eps is not None:
+            self.q_norm, self.k_norm = RmsNorm(head, qk_norm_eps, dtype=dtype), RmsNorm(head, qk_norm_eps, dtype=dtype)
+        self.cache = State(StateSpec(dtype or "float32", heads=kv_heads, head_dim=head), state_name)
+
+    def forward(self, hidden_states: Any, step: PagedStep) -> Any:
+        """[T, hidden_size] → the same; the cache gains this step's keys and values."""
+        tokens = hidden_states.shape[0]
+
+        def heads_of(x: Any, heads: int) -> Any:
+            return functional.view(x, (tokens, heads, self.head_size))
+
+        query = heads_of(self.q_proj(hidden_states), self.num_heads)
+        key = heads_of(self.k_proj(hidden_states), self.num_kv_heads)
+        value = heads_of(self.v_proj(hidden_states), self.num_kv_heads)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        if step.cos is not None:
+            query = functional.rope(query, step.cos, step.sin, style=self.style)
+            key = functional.rope(key, step.cos, step.sin, style=self.style)
+        cache = functional.kv_write(self.cache, key, value, step.slot)
+        context = functional.paged_attention(
+            query, cache, step.query_start, step.context_len, step.block_table,
+            scale=self.scale, window=self.window, softcap=self.softcap,
+        )  # fmt: skip
+        return self.o_proj(functional.view(context, (tokens, self.num_heads * self.head_size)))
