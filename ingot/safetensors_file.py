@@ -1,9 +1,11 @@
 """Reading one safetensors file: strict about the header, lazy about the data.
 
 Layout: u64 little-endian n | n bytes of JSON {name: {dtype, shape, data_offsets}} | tensor data without holes.
-The data is read with `pread` into arrays of our own, not through a mapping: a file that somebody shortens meanwhile is then a
-typed error and not a SIGBUS, and building an engine holds one tensor at a time instead of the whole mapped file.
+The data is read with `pread` into arrays of our own, not through a mapping: a file that somebody shortens meanwhile
+is then a typed error and not a SIGBUS, and building an engine holds one tensor at a time instead of the whole mapped
+file.
 """
+
 from __future__ import annotations
 
 import math
@@ -89,7 +91,7 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         info = self._tensors[name]
         array = np.empty(info.shape, info.dtype.numpy)
-        view = memoryview(array.reshape(-1).view(np.uint8))
+        view = array.reshape(-1).view(np.uint8).data
         done, size = 0, info.end - info.begin
         while done < size:
             count = os.preadv(self._descriptor, [view[done : done + MAX_READ]], info.begin + done)

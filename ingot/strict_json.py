@@ -1,9 +1,10 @@
 """JSON as the standard has it, from files that nobody vouches for.
 
-Python's own reader accepts NaN, turns 1e400 into infinity and keeps the last of two equal keys; a model file that relies on
-any of these would mean different things to different readers. Everything here ends in a `JsonError`, whose message the callers
-put behind the name of the file.
+Python's own reader accepts NaN, turns 1e400 into infinity and keeps the last of two equal keys; a model file that
+relies on any of these would mean different things to different readers. Everything here ends in a `JsonError`, whose
+message the callers put behind the name of the file.
 """
+
 from __future__ import annotations
 
 import json
@@ -63,7 +64,8 @@ def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     """The value that `data` (UTF-8 bytes) holds.
 
     Raises:
-        JsonError: not UTF-8, not JSON, a repeated key, NaN, Infinity or a number too large for 64 bits, nesting deeper than
+        JsonError: not UTF-8, not JSON, a repeated key, NaN, Infinity or a number too large for 64 bits, nesting
+            deeper than
             `max_depth`, or more parts than any model has.
     """
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_PARTS:

@@ -1,8 +1,9 @@
 """A Hugging Face model directory: config.json and safetensors weights, read as data.
 
-Nothing in the directory is ever imported or executed: `auto_map` and `trust_remote_code` have no effect, and pickle files
-(`.bin`, `.pt`) are not opened at all. Every file is read from inside the directory only.
+Nothing in the directory is ever imported or executed: `auto_map` and `trust_remote_code` have no effect, and pickle
+files (`.bin`, `.pt`) are not opened at all. Every file is read from inside the directory only.
 """
+
 from __future__ import annotations
 
 import os
@@ -51,7 +52,7 @@ def resolve_directory(source: str | os.PathLike[str]) -> Path:
     if _HUB_ID.match(text) and not text.startswith("."):
         folder = text.rsplit("/", 1)[-1]
         raise CheckpointError(
-            f"{text} is not a folder here. ingot downloads nothing by itself; if it is a model on the Hugging Face Hub, run\n"
+            f"{text} is not a folder here, and ingot downloads nothing itself. If it is on the Hugging Face Hub, run\n"
             f"    hf download {text} --local-dir {folder}\nand give {folder} instead"
         )
     raise CheckpointError(f"{text}: there is no such folder")
@@ -73,7 +74,7 @@ def contained(directory: Path, name: str) -> Path:
     if directory.parent.name == "snapshots" and directory.parent.parent.name.startswith("models--"):
         allowed.append(directory.parent.parent / "blobs")
     if not any(real.is_relative_to(folder) for folder in allowed):
-        raise CheckpointError(f"{directory / name} is a link to {real}, outside its folder; put a copy of the file there")
+        raise CheckpointError(f"{directory / name} is a link to {real}, outside its folder; put a copy there")
     return real
 
 
@@ -198,12 +199,14 @@ def _no_weights(directory: Path) -> str:
     pickles = [name for name in names if name.endswith(_PICKLE)]
     others = [name for name in names if name.endswith(".safetensors")]
     if others:
-        return f"{directory} has neither {WEIGHTS} nor {INDEX}; rename the file to use, or add its index: {listing(others)}"
+        return (
+            f"{directory} has neither {WEIGHTS} nor {INDEX}; rename the right file, or add the index: {listing(others)}"
+        )
     if pickles:
         return (
-            f"{directory} holds its weights only as pickle ({listing(pickles)}). Reading a pickle can run any code, so ingot "
-            "never does. Convert where you trust the files:\n"
-            f'    python -c "import transformers as t; t.AutoModelForCausalLM.from_pretrained(\'{directory}\')'
+            f"{directory} holds its weights only as pickle ({listing(pickles)}). Reading a pickle can run any code, "
+            "so ingot never does. Convert where you trust the files:\n"
+            f"    python -c \"import transformers as t; t.AutoModelForCausalLM.from_pretrained('{directory}')"
             f".save_pretrained('{directory}-safetensors')\"\n"
             "and copy tokenizer.json and tokenizer_config.json beside the result"
         )

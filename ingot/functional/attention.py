@@ -1,4 +1,5 @@
 """Rotary embeddings and paged attention over a ragged axis of tokens: T tokens of B requests, one after the other."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,5 @@
 """Activations, arithmetic, comparisons and casts: one element at a time, shapes broadcast."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -124,8 +125,8 @@ def int_clip(input: Tensor, lower: int, upper: int) -> Tensor:
 def cast(input: Tensor, dtype: DType | str, scale: float | None = None) -> Tensor:
     """Another dtype; the same one costs nothing.
 
-    Floats round to nearest even; floats to integers truncate and saturate (NaN to 0); integers wrap. Between floats and int8
-    it (de)quantises with the range −127..127: round(x / scale) and x · scale, scale 1 when not given.
+    Floats round to nearest even; floats to integers truncate and saturate (NaN to 0); integers wrap. Between floats
+    and int8 it (de)quantises with the range −127..127: round(x / scale) and x · scale, scale 1 when not given.
 
     Raises:
         DTypeError: (a TypeError) an unknown dtype.
@@ -136,8 +137,8 @@ def cast(input: Tensor, dtype: DType | str, scale: float | None = None) -> Tenso
 
 
 _UNARY = (
-    "neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "round", "reciprocal",
-    "relu", "silu", "logical_not",
+    "neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "round",
+    "reciprocal", "relu", "silu", "logical_not",
 )  # fmt: skip
 
 
@@ -231,8 +232,8 @@ def not_op(input: Tensor) -> Tensor:
 # A Python number takes the dtype of the tensor beside it; two tensors of different dtype are an OpError.
 
 _BINARY = (
-    "add", "sub", "mul", "div", "floordiv", "mod", "pow", "maximum", "minimum", "equal", "not_equal", "less", "less_equal",
-    "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
+    "add", "sub", "mul", "div", "floordiv", "mod", "pow", "maximum", "minimum", "equal", "not_equal", "less",
+    "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 """Matrix products, embeddings and normalisation. All accumulate in float32."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ from ingot.functional.tensor import Tensor, known_size
 from ingot.ir import F, spec
 
 
-def matmul(input: Tensor, mat2: Tensor, transa: bool = False, transb: bool = False, use_fp32_acc: bool = True) -> Tensor:
+def matmul(
+    input: Tensor, mat2: Tensor, transa: bool = False, transb: bool = False, use_fp32_acc: bool = True
+) -> Tensor:
     """[…, M, K] · […, K, N] → […, M, N]; leading dimensions broadcast, floats of one dtype.
 
     Args:

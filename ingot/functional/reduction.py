@@ -1,4 +1,5 @@
 """Reductions. Floats accumulate in float32."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

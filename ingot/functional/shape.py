@@ -2,6 +2,7 @@
 
 Sizes may be ints, dims (what `tensor.size(i)` gives) or expressions of them.
 """
+
 from __future__ import annotations
 
 import math
@@ -98,7 +99,8 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     first, last = axis_of(input, start_dim, "start_dim"), axis_of(input, end_dim, "end_dim")
     if first > last:
         raise OpError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim}")
-    return F.reshape(input, (*input.shape[:first], spec.elements(input.shape[first : last + 1]), *input.shape[last + 1 :]))
+    joined = spec.elements(input.shape[first : last + 1])
+    return F.reshape(input, (*input.shape[:first], joined, *input.shape[last + 1 :]))
 
 
 def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
@@ -134,7 +136,7 @@ def unsqueeze(input: Tensor, axis: int) -> Tensor:
 
 
 def expand_dims_like(left: Tensor, right: Tensor) -> Tensor:
-    """left with dimensions of size 1 in front, up to right's rank. A Python number becomes a tensor of right's dtype."""
+    """left with dimensions of size 1 in front, up to right's rank; a Python number as a tensor of right's dtype."""
     if isinstance(left, bool | int | float):
         left = np.asarray(left, dtypes.get(right.dtype).numpy)
     missing = len(right.shape) - len(left.shape)
@@ -192,9 +194,7 @@ def stack(inputs: Sequence[Tensor], dim: int = 0) -> Tensor:
     return concat([expand_dims(part, place) for part in parts], place)
 
 
-def slice(
-    input: Tensor, starts: Sequence[Size], sizes: Sequence[Size], strides: Sequence[int] | None = None
-) -> Tensor:
+def slice(input: Tensor, starts: Sequence[Size], sizes: Sequence[Size], strides: Sequence[int] | None = None) -> Tensor:
     """A box: in dimension d, `sizes[d]` elements from `starts[d]`, every `strides[d]`-th. Sizes, not ends."""
     return F.slice(input, tuple(starts), tuple(sizes), tuple(strides) if strides is not None else (1,) * len(starts))
 
@@ -307,7 +307,7 @@ def meshgrid2d(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def select(input: Tensor, dim: int, index: Any) -> Tensor:
-    """One slice along `dim`, which disappears. The index is an int (negative from the end), a dim or a scalar tensor."""
+    """One slice along `dim`, which disappears. `index`: int (negative from the end), dim or scalar tensor."""
     axis = axis_of(input, dim)
     rest = (*input.shape[:axis], *input.shape[axis + 1 :])
     if isinstance(index, int | dims.Expr):

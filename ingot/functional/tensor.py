@@ -1,4 +1,5 @@
 """What the functions here take, and how they read axes and sizes."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,9 +1,22 @@
 """Networks written as Modules, and `trace`, which turns one into a Network."""
+
 from __future__ import annotations
 
 from ingot.nn.layers import (
-    MLP, Attention, Cast, ColumnLinear, Embedding, FusedGatedMLP, GatedMLP, LayerNorm, Linear, Mish, PagedStep, RmsNorm,
-    RotaryEmbedding, RowLinear,
+    MLP,
+    Attention,
+    Cast,
+    ColumnLinear,
+    Embedding,
+    FusedGatedMLP,
+    GatedMLP,
+    LayerNorm,
+    Linear,
+    Mish,
+    PagedStep,
+    RmsNorm,
+    RotaryEmbedding,
+    RowLinear,
 )  # fmt: skip
 from ingot.nn.module import Module, ModuleList
 from ingot.nn.parameter import Parameter, State

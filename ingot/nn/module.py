@@ -1,4 +1,5 @@
 """Module and ModuleList: a network as a tree of named parts, with torch's habits."""
+
 from __future__ import annotations
 
 import itertools
@@ -28,8 +29,8 @@ class LoadResult(NamedTuple):
 class Module:
     """The base of all layers and models: assign Parameters, States and Modules to attributes, write `forward`.
 
-    `forward` runs once, on symbolic tensors, when the module is traced or built; called on NumPy arrays a module computes at
-    once with the reference of each op, which is slow and meant for debugging.
+    `forward` runs once, on symbolic tensors, when the module is traced or built; called on NumPy arrays a module
+    computes at once with the reference of each op, which is slow and meant for debugging.
     """
 
     _parameters: dict[str, Parameter | None]
@@ -70,7 +71,7 @@ class Module:
             # An entry keeps its place in the order when it is replaced by another of its kind.
             for other in (self._parameters, self._states, self._modules):
                 if other is not (getattr(self, table) if table else None):
-                    other.pop(name, None)  # type: ignore[attr-defined]
+                    other.pop(name, None)
         if table is None:
             object.__setattr__(self, name, value)
         else:
@@ -92,7 +93,7 @@ class Module:
     def __delattr__(self, name: str) -> None:
         for table in (self._parameters, self._states, self._modules):
             if name in table:
-                del table[name]  # type: ignore[attr-defined]
+                del table[name]
                 return
         object.__delattr__(self, name)
 
@@ -175,17 +176,17 @@ class Module:
         every = self.named_parameters(remove_duplicate=False)
         return {path: parameter.value for path, parameter in every if parameter.value is not None}
 
-    def load_state_dict(
-        self, state: Mapping[str, Any] | str | os.PathLike[str], strict: bool = True
-    ) -> LoadResult:
+    def load_state_dict(self, state: Mapping[str, Any] | str | os.PathLike[str], strict: bool = True) -> LoadResult:
         """Give parameters their values by path.
 
         Args:
             state: a mapping of path → array (NumPy, torch, …), or the path of a .safetensors file.
-            strict: whether every parameter needs a value and every name a parameter. Shapes and dtypes must match always.
+            strict: whether every parameter needs a value and every name a parameter. Shapes and dtypes must match
+                always.
 
         Raises:
-            ModuleError: one error that lists all missing, unexpected and mismatched names. Nothing has been changed then.
+            ModuleError: one error that lists all missing, unexpected and mismatched names. Nothing has been changed
+                then.
         """
         if isinstance(state, str | os.PathLike):
             state = SafetensorsFile(state)
@@ -213,7 +214,8 @@ class Module:
             loaded.append((parameter, arrays[0]))
         report = [("mismatched", faults)] + ([("missing", missing), ("unexpected", unexpected)] if strict else [])
         if any(names for _, names in report):
-            raise ModuleError(f"load_state_dict of {type(self).__name__}:" + "".join(_section(*part) for part in report))
+            told = "".join(_section(*part) for part in report)
+            raise ModuleError(f"load_state_dict of {type(self).__name__}:{told}")
         for parameter, array in loaded:
             parameter.value = array
         return LoadResult(missing, unexpected)
@@ -289,7 +291,7 @@ def _table_of(value: Any) -> str | None:
 
 
 def _checked_name(module: Module, name: str) -> str:
-    if not isinstance(name, str) or not name or "." in name:
+    if not name or "." in name:
         raise ModuleError(f"{type(module).__name__}: {name!r} cannot name a part: dots separate the parts of a path")
     return name
 

@@ -1,4 +1,5 @@
 """Parameter and State: what a Module owns beside other Modules. Defining one allocates nothing."""
+
 from __future__ import annotations
 
 import sys
@@ -19,9 +20,9 @@ def as_array(value: Any) -> np.ndarray:
     if type(value).__module__.partition(".")[0] == "torch":
         torch: Any = sys.modules["torch"]  # a tensor exists, so torch has been imported
         value = value.detach().cpu().contiguous()
-        if value.dtype == torch.bfloat16:
-            return value.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)
-        return value.numpy()
+        narrow = value.dtype == torch.bfloat16
+        array: np.ndarray = (value.view(torch.int16) if narrow else value).numpy()
+        return array.view(dtypes.bfloat16.numpy) if narrow else array
     return np.asarray(value)
 
 
@@ -49,7 +50,7 @@ class Parameter:
                 raise ModuleError(f"Parameter({self.spec}): every size must be a positive int")
             return
         array = as_array(value)
-        self.spec = Spec(array.dtype if dtype is None else dtype, array.shape if shape is None else tuple(shape))
+        self.spec = Spec(dtypes.get(array.dtype if dtype is None else dtype), array.shape if shape is None else tuple(shape))
         self.value = array
 
     @property

@@ -1,4 +1,5 @@
 """From a Module to a Network: forward runs once, on symbolic tensors."""
+
 from __future__ import annotations
 
 import inspect
@@ -20,7 +21,8 @@ def trace(module: Module, inputs: Mapping[str, Spec], name: str = "main") -> Net
         name: the network's.
 
     Returns:
-        A verified-by-construction Network. Its outputs are the keys of the dict that forward returns, else `output_0`, ….
+        A verified-by-construction Network. Its outputs are the keys of the dict that forward returns, else
+        `output_0`, ….
 
     Raises:
         ModuleError: inputs that do not fit forward's signature, or a result that is no tensor.
@@ -41,7 +43,7 @@ def _check_inputs(module: Module, inputs: Mapping[str, Spec]) -> None:
     named = {k: p for k, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     unknown = [key for key in inputs if key not in named and not takes_any]
     missing = [key for key, p in named.items() if p.default is p.empty and key not in inputs]
-    wrong = [key for key, spec in inputs.items() if not isinstance(spec, Spec)]
+    wrong = [key for key, spec in inputs.items() if type(spec) is not Spec]
     if unknown or missing or wrong:
         faults = [("unknown inputs", unknown), ("inputs without a Spec", missing), ("not a Spec", wrong)]
         told = "; ".join(f"{label}: {', '.join(names)}" for label, names in faults if names)

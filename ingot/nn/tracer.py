@@ -1,8 +1,9 @@
 """The recording under way: which network a Module's attributes belong to while its forward runs.
 
-One per thread (a context variable), set by `nn.trace` and by calling a Module on arrays; everything else finds its network
-from its operands.
+One per thread (a context variable), set by `nn.trace` and by calling a Module on arrays; everything else finds its
+network from its operands.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -59,7 +60,7 @@ class Tracer:
         name = self._names.get(id(item))
         if name is None:
             raise ModuleError(
-                f"forward reads {attribute}, a {item} of a module outside the tree; assign that module to an attribute, so "
+                f"forward reads {attribute}, a {item} of a module outside the tree; assign it to an attribute, so "
                 "that its weights have names"
             )
         if isinstance(item, State):

@@ -1,4 +1,5 @@
 """Models of Hugging Face directories: `load(directory)` gives a module to trace, its weights and its settings."""
+
 from __future__ import annotations
 
 from ingot.llm.models.load import FAMILIES, LoadedModel, load, load_config_only, parse_config

@@ -1,6 +1,8 @@
 """The numbers of a decoder-only model, read from config.json and checked before anything is built from them."""
+
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,15 +52,15 @@ class DecoderConfig:
     qk_norm: bool = False
 
 
-def refuse_quantized(values: dict[str, Any], where: str) -> None:
+def refuse_quantized(values: Mapping[str, Any], where: str) -> None:
     """A checkpoint whose weights are quantised would be read as nonsense, so say what it is."""
     quantization = values.get("quantization_config")
     if quantization is None:
         return
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     raise CheckpointError(
-        f"{where}: the weights are quantised ({str(method)[:40] if method else 'no quant_method is named'}), which this "
-        "version cannot read; use the original float checkpoint"
+        f"{where}: the weights are quantised ({str(method)[:40] if method else 'no quant_method is named'}), "
+        "which this version cannot read; use the original float checkpoint"
     )
 
 
@@ -73,7 +75,7 @@ def common(fields: Fields, architecture: str, *, default_head_dim: int | None = 
     if kv_heads > heads or heads % kv_heads:
         fields.fault("num_key_value_heads", f"must divide num_attention_heads {heads}, but is {kv_heads}")
     if not fields.has("head_dim") and default_head_dim is None and hidden % heads:
-        fields.fault("hidden_size", f"must be a multiple of num_attention_heads {heads} (no head_dim is given), but is {hidden}")
+        fields.fault("hidden_size", f"must be a multiple of num_attention_heads {heads}, as there is no head_dim")
     head_dim = fields.integer("head_dim", 2, 1024, default_head_dim or max(hidden // heads, 2))
     if head_dim % 2:
         fields.fault("head_dim", f"must be even for rotary embeddings, but is {head_dim}")

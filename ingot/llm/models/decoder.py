@@ -2,6 +2,7 @@
 
 Parameter names are those of the Hugging Face checkpoints. What differs between families is in their DecoderConfig.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -73,7 +74,8 @@ class Decoder(Module):
 
     def forward(self, token_ids: Any, positions: Any, paging: tuple[Any, Any, Any, Any]) -> Any:
         """int32 [T], int32 [T] and (query_start, context_len, block_table, slot) → [T, hidden]"""
-        step = PagedStep(*self.rotary_emb(positions), *paging)
+        cos, sin = self.rotary_emb(positions)
+        step = PagedStep(cos, sin, *paging)
         x = self.embed_tokens(token_ids)
         for layer in self.layers:
             x = layer(x, step)

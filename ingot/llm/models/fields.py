@@ -1,4 +1,5 @@
 """Reading numbers out of a config.json: every value is checked, and all faults are reported in one error."""
+
 from __future__ import annotations
 
 import math

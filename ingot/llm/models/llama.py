@@ -1,4 +1,5 @@
 """Llama 1 to 3 and everything published under their architecture: biases are optional, attention sees all tokens."""
+
 from __future__ import annotations
 
 from ingot.llm.models.config import DecoderConfig, common

@@ -1,4 +1,5 @@
 """From a Hugging Face directory to a model that can be traced: registry, configuration, weights, files."""
+
 from __future__ import annotations
 
 import os
@@ -101,14 +102,14 @@ def parse_config(values: Mapping[str, Any], directory: Path) -> DecoderConfig:
 def _family(values: Mapping[str, Any], where: str) -> ModuleType:
     named = values.get("architectures")
     if named is None:
-        found = [family for family in FAMILIES.values() if family.MODEL_TYPE == values.get("model_type")]
+        found = [family for family in FAMILIES.values() if values.get("model_type") == family.MODEL_TYPE]
         named = [family.ARCHITECTURE for family in found]
     if not isinstance(named, list) or len(named) != 1 or named[0] not in FAMILIES:
         shown = ", ".join(map(str, named)) if isinstance(named, list) else str(named)
         remote = "; its own code (auto_map) is never run" if "auto_map" in values else ""
         raise CheckpointError(
-            f"{where}: architecture {shown[:100] or values.get('model_type')!r} is not supported{remote}; supported are "
-            f"{', '.join(FAMILIES)}"
+            f"{where}: architecture {shown[:100] or values.get('model_type')!r} is not supported{remote}; "
+            f"supported are {', '.join(FAMILIES)}"
         )
     return FAMILIES[named[0]]
 
@@ -141,6 +142,7 @@ def _ends(path: Path, files: Mapping[str, bytes], config: DecoderConfig) -> tupl
 
 def _engine_config(config: DecoderConfig, dtype: DType, add_bos: bool) -> dict[str, Any]:
     """What a running engine has to know about its model."""
+    cache = {"heads": config.num_kv_heads, "head_dim": config.head_dim}
     return {
         "model_type": config.model_type,
         "architecture": config.architecture,
@@ -150,9 +152,7 @@ def _engine_config(config: DecoderConfig, dtype: DType, add_bos: bool) -> dict[s
         "num_layers": config.num_layers,
         "precision": dtype.name,
         "weights": "same",
-        "kv": [
-            {"state": f"kv.{i}", "heads": config.num_kv_heads, "head_dim": config.head_dim} for i in range(config.num_layers)
-        ],
+        "kv": [{"state": f"kv.{i}"} | cache for i in range(config.num_layers)],
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": list(config.eos_token_ids),
         "add_bos": add_bos,

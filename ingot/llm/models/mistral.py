@@ -1,4 +1,5 @@
 """Mistral: Llama without biases; one sliding window for all layers, which null turns off."""
+
 from __future__ import annotations
 
 from ingot.llm.models import rope

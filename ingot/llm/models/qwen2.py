@@ -1,4 +1,5 @@
 """Qwen2 and Qwen2.5, dense: queries, keys and values have biases; layers may have a sliding window."""
+
 from __future__ import annotations
 
 from ingot.llm.models.config import DecoderConfig, common, layer_windows

@@ -1,4 +1,5 @@
 """Qwen3, dense: an RmsNorm of every query and key head before it is rotated, and a head size of its own."""
+
 from __future__ import annotations
 
 from ingot.llm.models.config import DecoderConfig, common, layer_windows

@@ -1,8 +1,9 @@
 """Rotary position embeddings: the inverse frequencies of every scaling type, computed as transformers does.
 
-All run in float64 and round to float32 once. Sources: RoFormer (arXiv 2104.09864); linear, Chen et al. (2306.15595); dynamic
-and yarn, Peng et al. (2309.00071); llama3, the Llama 3.1 release.
+All run in float64 and round to float32 once. Sources: RoFormer (arXiv 2104.09864); linear, Chen et al. (2306.15595);
+dynamic and yarn, Peng et al. (2309.00071); llama3, the Llama 3.1 release.
 """
+
 from __future__ import annotations
 
 import math
@@ -22,8 +23,8 @@ MAX_POSITIONS = 2**31 - 1
 class Rope:
     """One model's rotary embedding.
 
-    `inv_freq[head_dim / 2]` float32; `scale` multiplies cos and sin (yarn's attention factor); `positions` is how far the
-    scaling reaches, where that differs from max_position_embeddings.
+    `inv_freq[head_dim / 2]` float32; `scale` multiplies cos and sin (yarn's attention factor); `positions` is how far
+    the scaling reaches, where that differs from max_position_embeddings.
     """
 
     type: str
@@ -36,10 +37,11 @@ def parse(fields: Fields, head_dim: int, max_positions: int) -> Rope:
     """The rotary embedding of a config.json, in the older spelling (`rope_theta` beside `rope_scaling`) or the one of
     transformers 5 (`rope_parameters`); as there, a `rope_scaling` that is present wins.
 
-    longrope switches its frequencies with the length of each request and none of the supported families ships it, so it is
-    refused like an unknown type.
+    longrope switches its frequencies with the length of each request and none of the supported families ships it, so
+    it is refused like an unknown type.
     """
-    inner = next((found for key in ("rope_scaling", "rope_parameters") if (found := fields.nested(key)) and found.values), None)
+    spellings = (fields.nested("rope_scaling"), fields.nested("rope_parameters"))
+    inner = next((found for found in spellings if found is not None and found.values), None)
     theta = fields.number("rope_theta", 1.0, 1e15, DEFAULT_THETA)
     if inner is None:
         return Rope("default", _inverse(theta, head_dim), 1.0, max_positions)

@@ -1,4 +1,5 @@
 """What the tokenizer's files say about the beginning and the end of a text."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,11 +20,13 @@ def parse_file(directory: Path, files: Mapping[str, bytes], name: str) -> dict[s
         raise CheckpointError(f"{directory / name}: {error}") from None
 
 
-def beginning(tokenizer: Mapping[str, Any], settings: Mapping[str, Any], default: int | None) -> tuple[bool, int | None]:
+def beginning(
+    tokenizer: Mapping[str, Any], settings: Mapping[str, Any], default: int | None
+) -> tuple[bool, int | None]:
     """Whether a text gets a beginning token, and its id.
 
-    As in transformers: `add_bos_token` of tokenizer_config.json decides where it is given, else whatever special token the
-    tokenizer's post-processor puts first.
+    As in transformers: `add_bos_token` of tokenizer_config.json decides where it is given, else whatever special
+    token the tokenizer's post-processor puts first.
 
     Args:
         tokenizer: tokenizer.json.

@@ -1,4 +1,5 @@
 """Matching a checkpoint's tensors with a model's parameters, one to one, and random weights for true shapes."""
+
 from __future__ import annotations
 
 import math
@@ -169,7 +170,7 @@ def _converted(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
         lost = np.isinf(result.astype(np.float32)) & ~np.isinf(array.astype(np.float32))
         if lost.any():
             raise CheckpointError(
-                f"{name}: {int(lost.sum()):,} numbers are too large for {dtype.name} (for example {array[lost].flat[0]}); "
+                f"{name}: {int(lost.sum()):,} numbers are too large for {dtype.name} (the first is {array[lost][0]}); "
                 "use bfloat16 or float32"
             )
     return result

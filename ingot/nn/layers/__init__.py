@@ -1,4 +1,5 @@
 """The layers users know, one Module each."""
+
 from __future__ import annotations
 
 from ingot.nn.layers.activation import Cast, Mish

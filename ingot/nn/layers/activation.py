@@ -1,4 +1,5 @@
 """Layers without weights."""
+
 from __future__ import annotations
 
 from typing import Any

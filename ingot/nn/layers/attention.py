@@ -1,4 +1,5 @@
 """Rotary embeddings and attention over a paged key-value cache, for a ragged axis of tokens."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ class RotaryEmbedding(Module):
         super().__init__()
         if inv_freq is None:
             if dim <= 0 or dim % 2 or not theta > 0:
-                raise ModuleError(f"RotaryEmbedding: dim must be even and positive and theta positive, got {dim}, {theta}")
+                raise ModuleError(f"RotaryEmbedding: dim must be even and both must be positive, got {dim=}, {theta=}")
             inv_freq = (1.0 / theta ** (np.arange(0, dim, 2) / dim)).astype(np.float32)
         self.inv_freq, self.scale = np.asarray(inv_freq, np.float32), float(scale)
 
@@ -57,7 +58,8 @@ class RotaryEmbedding(Module):
 
 
 class Attention(Module):
-    """Causal attention with a paged cache: multi-head, grouped (num_kv_heads < heads) or multi-query (num_kv_heads = 1).
+    """Causal attention with a paged cache: multi-head, grouped (num_kv_heads < heads) or multi-query (num_kv_heads =
+    1).
 
     Args:
         hidden_size: of x and of the result.
@@ -99,9 +101,9 @@ class Attention(Module):
         kv_heads = num_attention_heads if num_kv_heads is None else num_kv_heads
         positive("Attention", hidden_size=hidden_size, num_attention_heads=num_attention_heads, num_kv_heads=kv_heads)
         if num_attention_heads % kv_heads:
-            raise ModuleError(f"Attention: num_kv_heads {kv_heads} must divide num_attention_heads {num_attention_heads}")
+            raise ModuleError(f"Attention: {num_attention_heads} heads are not a multiple of num_kv_heads {kv_heads}")
         if attention_head_size is None and hidden_size % num_attention_heads:
-            raise ModuleError(f"Attention: num_attention_heads {num_attention_heads} must divide hidden_size {hidden_size}")
+            raise ModuleError(f"Attention: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads")
         head = hidden_size // num_attention_heads if attention_head_size is None else attention_head_size
         positive("Attention", attention_head_size=head)
         self.num_heads, self.num_kv_heads, self.head_size = num_attention_heads, kv_heads, head
@@ -111,7 +113,8 @@ class Attention(Module):
         self.q_proj = ColumnLinear(hidden_size, num_attention_heads * head, bias, dtype)
         self.k_proj = ColumnLinear(hidden_size, kv_heads * head, bias, dtype)
         self.v_proj = ColumnLinear(hidden_size, kv_heads * head, bias, dtype)
-        self.o_proj = RowLinear(num_attention_heads * head, hidden_size, bias if dense_bias is None else dense_bias, dtype)
+        dense_bias = bias if dense_bias is None else dense_bias
+        self.o_proj = RowLinear(num_attention_heads * head, hidden_size, dense_bias, dtype)
         self.q_norm = self.k_norm = None
         if qk_norm_eps is not None:
             self.q_norm, self.k_norm = RmsNorm(head, qk_norm_eps, dtype=dtype), RmsNorm(head, qk_norm_eps, dtype=dtype)

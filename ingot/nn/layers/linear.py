@@ -1,4 +1,5 @@
 """Linear layers and the embedding table."""
+
 from __future__ import annotations
 
 from typing import Any

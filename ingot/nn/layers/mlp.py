@@ -1,4 +1,5 @@
 """Feed-forward blocks, with the parameter names of the retired API: fc, gate, proj."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,7 +22,12 @@ class MLP(Module):
     """
 
     def __init__(
-        self, hidden_size: int, ffn_hidden_size: int, hidden_act: str, bias: bool = True, dtype: DType | str | None = None
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        hidden_act: str,
+        bias: bool = True,
+        dtype: DType | str | None = None,
     ) -> None:
         super().__init__()
         self.activation = functional.activation_function(hidden_act)
@@ -39,7 +45,12 @@ class GatedMLP(Module):
     """proj(act(fc(x)) · gate(x)); arguments as MLP, with the activation of the fc half (silu for a swiglu block)."""
 
     def __init__(
-        self, hidden_size: int, ffn_hidden_size: int, hidden_act: str, bias: bool = True, dtype: DType | str | None = None
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        hidden_act: str,
+        bias: bool = True,
+        dtype: DType | str | None = None,
     ) -> None:
         super().__init__()
         self.activation = functional.activation_function(functional.non_gated_version(hidden_act))

@@ -1,4 +1,5 @@
 """Normalisation layers. All accumulate in float32 whatever the dtype."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
