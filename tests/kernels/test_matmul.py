@@ -1,0 +1,220 @@
+"""matmul_packed and matmul against NumPy in float64, and the promise that a row's bits do not depend on its company."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ingot import _native
+from tests.kernels.one_call import Array, Operand, View, Weight, rerun_at, run
+
+DTYPES = ["float32", "bfloat16", "float16"]
+NUMPY = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
+IDENTITY = {"steps": [["input", "float32", 0]], "outputs": [0]}
+
+
+def pack(parts: list[Array]) -> Array:
+    """Panels of 32 outputs; bfloat16 by pairs of k. The parts' panels alternate."""
+    n, k = parts[0].shape
+    panels = -(-n // 32)
+    packed = []
+    for w in parts:
+        wide = np.zeros((panels * 32, k + (k % 2 if w.dtype == NUMPY["bfloat16"] else 0)), w.dtype)
+        wide[:n, :k] = w
+        panel = wide.reshape(panels, 32, -1)
+        if w.dtype == NUMPY["bfloat16"]:
+            packed.append(panel.reshape(panels, 32, -1, 2).transpose(0, 2, 1, 3))
+        else:
+            packed.append(panel.transpose(0, 2, 1))
+    stacked = np.stack(packed, axis=1)
+    return np.ascontiguousarray(stacked.reshape(panels * len(parts), *stacked.shape[2:]))
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
+    return rng.standard_normal(shape).astype(NUMPY[dtype])
+
+
+def product(
+    x: Operand,
+    weights: list[Array],
+    out: str = "float32",
+    expr: dict[str, Any] | None = None,
+    extras: tuple[Operand, ...] = (),
+    threads: int = 1,
+) -> Array:
+    n, k = weights[0].shape
+    lead = (x.shape if isinstance(x, View) else x.shape)[:-1]  # type: ignore[union-attr]
+    params = {"n": n, "k": k, "parts": len(weights), "expr": expr or IDENTITY}
+    return run("matmul_packed", params, [x, Weight(pack(weights)), *extras], [(out, (*lead, n))], threads)[0]
+
+
+def close(found: Array, exact: Array, scale: Array, dtype: str) -> None:
+    """Within rounding: of the sums in float32 (scale: the sum of absolute products), and of the stored dtype."""
+    step = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    error = np.abs(found.astype(np.float64) - exact)
+    assert np.all(error <= scale * 2.0**-20 + np.abs(exact) * step + 1e-7), error.max()
+
+
+def exact_product(x: Array, w: Array) -> tuple[Array, Array]:
+    a, b = x.astype(np.float64), w.astype(np.float64).T
+    return a @ b, np.abs(a) @ np.abs(b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 96, 299])
+@pytest.mark.parametrize("k", [1, 2, 33, 128, 257, 517])
+@pytest.mark.parametrize("rows", [1, 3, 17, 40])
+def test_product(dtype: str, n: int, k: int, rows: int) -> None:
+    rng = np.random.default_rng(n * 1000 + k * 10 + rows)
+    x, w = draw(rng, (rows, k), dtype), draw(rng, (n, k), dtype)
+    exact, scale = exact_product(x, w)
+    close(product(x, [w]), exact, scale, "float32")
+    close(product(x, [w], dtype, threads=2), exact, scale, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 14, 15, 16, 29, 128, 129, 300])
+def test_rows(dtype: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    x, w = draw(rng, (rows, 300), dtype), draw(rng, (70, 300), dtype)
+    exact, scale = exact_product(x, w)
+    close(product(x, [w], threads=2), exact, scale, "float32")
+
+
+def test_nothing_to_sum() -> None:
+    x, w = np.zeros((3, 0), np.float32), np.zeros((40, 0), np.float32)
+    assert np.array_equal(product(x, [w]), np.zeros((3, 40), np.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_leading_dimensions_and_strided_rows(dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    base, w = draw(rng, (2, 5, 100), dtype), draw(rng, (50, 60), dtype)
+    x = base[:, :, 20:80]
+    exact, scale = exact_product(x.reshape(10, 60), w)
+    found = product(View(base, (2, 5, 60), (500, 100, 1), 20), [w])
+    close(found.reshape(10, 50), exact, scale, "float32")
+    assert np.array_equal(found, product(np.ascontiguousarray(x), [w]))
+    vector = product(np.ascontiguousarray(x[0, 0]), [w])
+    assert np.array_equal(vector, found[0, 0])
+
+
+SILU_MUL = {"steps": [["input", "float32", 0], ["input", "float32", 1], ["silu", "float32", 0], ["mul", "float32", 2, 1]]}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 4, 50])
+def test_two_parts(dtype: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    x = draw(rng, (rows, 64), dtype)
+    gate, up = draw(rng, (100, 64), dtype), draw(rng, (100, 64), dtype)
+    a, scale_a = exact_product(x, gate)
+    b, scale_b = exact_product(x, up)
+    found = product(x, [gate, up], expr={**SILU_MUL, "outputs": [3]}, threads=2)
+    exact = a / (1 + np.exp(-a)) * b
+    close(found, exact, 2 * np.abs(b) * scale_a + 2 * np.abs(a) * scale_b + 4 * np.abs(exact), "float32")
+
+
+@pytest.mark.parametrize("rows", [1, 4, 50])
+def test_extras(rows: int) -> None:
+    """A bias, a residual of another dtype that is a window, a value per row, and a scalar."""
+    rng = np.random.default_rng(rows)
+    x, w = draw(rng, (rows, 40), "bfloat16"), draw(rng, (77, 40), "bfloat16")
+    bias, wide = draw(rng, (77,), "float32"), draw(rng, (rows, 100), "bfloat16")
+    column, one = draw(rng, (rows, 1), "float16"), draw(rng, (), "float32")
+    steps = [["input", "float32", i] for i in range(5)]
+    steps += [["add", "float32", 0, 1], ["add", "float32", 5, 2], ["mul", "float32", 6, 3], ["sub", "float32", 7, 4]]
+    residual = View(wide, (rows, 77), (100, 1), 9)
+    found = product(x, [w], "bfloat16", {"steps": steps, "outputs": [8]}, (bias, residual, column, one), threads=2)
+    exact, scale = exact_product(x, w)
+    b, r, c, o = (v.astype(np.float64) for v in (bias, wide[:, 9:86], column, one))
+    close(found, (exact + b + r) * c - o, (scale + np.abs(b) + np.abs(r)) * np.abs(c) + np.abs(o), "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "k"), [(100, 333), (256, 1024), (33, 31)])
+def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None:
+    """Bit for bit: any number of rows, any place among them, one or two threads."""
+    rng = np.random.default_rng(n)
+    x, w = draw(rng, (200, k), dtype), draw(rng, (n, k), dtype)
+    whole = product(x, [w])
+    assert np.array_equal(whole, product(x, [w], threads=2))
+    assert np.array_equal(whole, product(x, [w], threads=3))
+    for count in (1, 2, 5, 14, 15, 16, 17, 33, 129):
+        for start in (0, 1, 37, 200 - count):
+            part = np.ascontiguousarray(x[start : start + count])
+            assert np.array_equal(product(part, [w]), whole[start : start + count]), (count, start)
+    both = product(x[:20].copy(), [w, w], expr={"steps": [["input", "float32", 1]], "outputs": [0]})
+    assert np.array_equal(both, whole[:20])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinities_and_nan_stay_in_their_row(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = draw(rng, (20, 45), dtype), draw(rng, (40, 45), dtype)
+    clean = product(x, [w])
+    x[3, 44], x[4, 0] = np.inf, np.nan
+    found = product(x, [w])
+    assert not np.any(np.isfinite(found[3:5]))
+    keep = [i for i in range(20) if i not in (3, 4)]
+    assert np.array_equal(found[keep], clean[keep])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out", ["float32", "same"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batched(dtype: str, out: str, threads: int) -> None:
+    rng = np.random.default_rng(3)
+    name = dtype if out == "same" else out
+    for a_shape, b_shape in [
+        ((5, 7), (7, 9)),
+        ((2, 3, 5, 65), (3, 65, 100)),
+        ((4, 1, 1, 33), (1, 6, 33, 31)),
+        ((150, 64), (2, 64, 300)),
+        ((3, 0), (0, 4)),
+        ((2, 3, 4), (2, 4, 0)),
+    ]:
+        a, b = draw(rng, a_shape, dtype), draw(rng, b_shape, dtype)
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        scale = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+        found = run("matmul", {}, [a, b], [(name, exact.shape)], threads)[0]
+        close(found, exact, scale, name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batched_strides(dtype: str) -> None:
+    """Transposed operands, as of q and k in attention: the same bits as dense ones."""
+    rng = np.random.default_rng(4)
+    a, b = draw(rng, (70, 4, 40), dtype), draw(rng, (50, 4, 70), dtype)
+    dense = run("matmul", {}, [a.transpose(1, 2, 0).copy(), b.transpose(1, 2, 0).copy()], [("float32", (4, 40, 50))])[0]
+    views = [View(a, (4, 40, 70), (40, 1, 160)), View(b, (4, 70, 50), (70, 1, 280))]
+    found = run("matmul", {}, views, [("float32", (4, 40, 50))], threads=2)[0]
+    assert np.array_equal(found, dense)
+    exact = a.transpose(1, 2, 0).astype(np.float64) @ b.transpose(1, 2, 0).astype(np.float64)
+    close(found, exact, np.full(exact.shape, 70.0), "float32")
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"n": 0}, "parameter n is 0"),
+        ({"parts": 3}, "parameter parts is 3"),
+        ({"k": 65}, "the weight"),
+        ({"more": 1}, "unknown parameter more"),
+        ({"expr": {"steps": [["input", "float32", 1]], "outputs": [0]}}, "input must be the index of an operand"),
+        ({"expr": {"steps": [], "outputs": []}}, "expr has 0 steps"),
+    ],
+)
+def test_refusals(params: dict[str, Any], message: str) -> None:
+    w = Weight(pack([np.zeros((32, 64), np.float32)]))
+    good = {"n": 32, "k": 64, "parts": 1, "expr": IDENTITY}
+    with pytest.raises(_native.Error, match=message):
+        run("matmul_packed", good | params, [np.zeros((2, 64), np.float32), w], [("float32", (2, 32))])
+
+
+@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
+def test_every_level(level: str) -> None:
+    rerun_at(level, __file__)
