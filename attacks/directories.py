@@ -102,7 +102,7 @@ def _config(**values: Any) -> Callable[[Directory], None]:
 
 
 for _key, _values in {
-    "num_attention_heads": (0, -1, 2.5, "2", None, [2], 3, 10**9, 2**70),
+    "num_attention_heads": (0, -1, 2.5, "2", None, [2], 3, 10**9),
     "num_key_value_heads": (0, 3, 4),
     "hidden_size": (0, 33, 10**12),
     "num_hidden_layers": (0, -1, 10**9),

@@ -1,0 +1,40 @@
+"""`python -m benchmarks NAME [--json] [--pairs N] [--threads N]`; NAME is one of the table below, or all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+
+from benchmarks import machine, pico, tinyllama
+from benchmarks.harness import THREADS, Options
+
+TABLE = {
+    "machine": machine.machine,
+    "greedy": pico.greedy,
+    "heldout": pico.heldout,
+    "coldstart": pico.coldstart,
+    "decode-pico": pico.decode,
+    "tinyllama": tinyllama.tinyllama,
+    "load": tinyllama.load,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=[*TABLE, "all"])
+    parser.add_argument("--json", action="store_true", help="one JSON object per benchmark on standard output")
+    parser.add_argument("--pairs", type=int, default=9, help="measurements after warm-up (default 9)")
+    parser.add_argument("--threads", type=int, default=THREADS)
+    given = parser.parse_args()
+    console = Console(stderr=given.json)
+    for name in TABLE if given.name == "all" else [given.name]:
+        result = TABLE[name](Options(given.pairs, given.threads))
+        result.show(console)
+        if given.json:
+            print(json.dumps(result.json()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What all benchmarks share: rows of results with goals, alternating pairs, quartiles, the table."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+CACHE = ROOT / "build" / "bench"  # models and programs made for the benchmarks; everything there can be made again
+PICO = ROOT / "models" / "pico-python"
+THREADS = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line can change. `pairs`: how often ours and the peer alternate after warm-up."""
+
+    pairs: int = 9
+    threads: int = THREADS
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. `at_least` and `at_most` are goals; `quartiles` those of the ratios or of the single runs."""
+
+    what: str
+    value: float
+    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+    quartiles: tuple[float, float] | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        if self.at_least is None and self.at_most is None:
+            return None
+        low = self.at_least is None or self.value >= self.at_least
+        return low and (self.at_most is None or self.value <= self.at_most)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The median and quartiles of repeated measurements."""
+
+    median: float
+    quartiles: tuple[float, float]
+
+    @classmethod
+    def of(cls, values: list[float]) -> Sample:
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+        return cls(middle, (low, high))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Alternating measurements of ours and a peer, and the ratio ours / peer of each pair."""
+
+    ours: Sample
+    peer: Sample
+    ratio: Sample
+
+
+@dataclass
+class Result:
+    """What one benchmark prints."""
+
+    name: str
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, what: str, value: float, unit: str, **rest: Any) -> None:
+        self.rows.append(Row(what, value, unit, **rest))
+
+    def json(self) -> dict[str, Any]:
+        rows = [{**{k: v for k, v in asdict(r).items() if v not in (None, "")}, "met": r.met} for r in self.rows]
+        return {"schema": 1, "name": self.name, "machine": machine_name(), "threads": THREADS, "rows": rows}
+
+    def show(self, console: Console) -> None:
+        table = Table("what", "measured", "quartiles", "goal", "", title=f"{self.name} ({machine_name()})")
+        for row in self.rows:
+            low, high = row.quartiles or (None, None)
+            spread = "" if low is None or high is None else f"{short(low)} … {short(high)}"
+            goal = f"≥ {short(row.at_least)}" if row.at_least is not None else ""
+            goal += f"≤ {short(row.at_most)}" if row.at_most is not None else ""
+            verdict = {True: "[green]met", False: "[red]missed", None: row.note}[row.met]
+            table.add_row(row.what, f"{short(row.value)} {row.unit}", spread, goal, verdict)
+        console.print(table)
+
+
+def short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def machine_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+    return f"{name}, {THREADS} CPUs"
+
+
+def repeated(measure: Callable[[], float], times: int) -> Sample:
+    """`measure` once to warm up, then `times` times."""
+    measure()
+    return Sample.of([measure() for _ in range(times)])
+
+
+def paired(ours: Callable[[], float], peer: Callable[[], float], pairs: int) -> Pairs:
+    """Warms both up, then alternates them, so that a machine that changes its mind slows both alike."""
+    ours()
+    peer()
+    mine, other = [], []
+    for _ in range(pairs):
+        mine.append(ours())
+        other.append(peer())
+    ratios = [a / b for a, b in zip(mine, other, strict=True)]
+    return Pairs(Sample.of(mine), Sample.of(other), Sample.of(ratios))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long `work` takes, with the garbage of others collected before it."""
+    gc.collect()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,234 @@
+// What this machine can do at most: read bandwidth and arithmetic, on as many threads as argv[1] says, as JSON.
+// Compiled by benchmarks/machine.py with -march=native.
+#include <immintrin.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{4} << 30;
+constexpr int kRepeats = 5;
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  sched_getaffinity(0, sizeof set, &set);
+  std::vector<int> cpus;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) cpus.push_back(i);
+  }
+  return cpus;
+}
+
+// Runs work(thread) on `threads` pinned threads that start together; seconds from the start to the last end.
+template <class Work>
+double timed(int threads, Work work) {
+  const std::vector<int> cpus = allowed_cpus();
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false};
+  std::vector<std::thread> pool;
+  for (int t = 0; t < threads; ++t) {
+    pool.emplace_back([&, t] {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpus[static_cast<std::size_t>(t) % cpus.size()], &one);
+      pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+      ready.fetch_add(1);
+      while (!go.load(std::memory_order_acquire)) {
+      }
+      work(t);
+    });
+  }
+  while (ready.load() < threads) {
+  }
+  const auto start = std::chrono::steady_clock::now();
+  go.store(true, std::memory_order_release);
+  for (std::thread& thread : pool) thread.join();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+template <class Measure>
+double median(Measure measure) {
+  double seen[kRepeats];
+  for (double& one : seen) one = measure();
+  std::sort(seen, seen + kRepeats);
+  return seen[kRepeats / 2];
+}
+
+volatile std::int64_t sink;
+
+// Sums a range in four chains of full-width loads; `ahead` bytes of software prefetch (0: none).
+void read_range(const char* p, std::size_t bytes, std::size_t ahead) {
+#if defined(__AVX512F__)
+  __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+  for (std::size_t i = 0; i < bytes; i += 256) {
+    if (ahead != 0) {
+      for (int line = 0; line < 4; ++line) _mm_prefetch(p + i + ahead + 64 * line, _MM_HINT_T0);
+    }
+    a = _mm512_add_epi64(a, _mm512_load_si512(p + i));
+    b = _mm512_add_epi64(b, _mm512_load_si512(p + i + 64));
+    c = _mm512_add_epi64(c, _mm512_load_si512(p + i + 128));
+    d = _mm512_add_epi64(d, _mm512_load_si512(p + i + 192));
+  }
+  sink = _mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
+#else
+  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+  for (std::size_t i = 0; i < bytes; i += 128) {
+    if (ahead != 0) {
+      for (int line = 0; line < 2; ++line) _mm_prefetch(p + i + ahead + 64 * line, _MM_HINT_T0);
+    }
+    const auto* v = reinterpret_cast<const __m256i*>(p + i);
+    a = _mm256_add_epi64(a, _mm256_load_si256(v));
+    b = _mm256_add_epi64(b, _mm256_load_si256(v + 1));
+    c = _mm256_add_epi64(c, _mm256_load_si256(v + 2));
+    d = _mm256_add_epi64(d, _mm256_load_si256(v + 3));
+  }
+  sink = _mm256_extract_epi64(_mm256_add_epi64(_mm256_add_epi64(a, b), _mm256_add_epi64(c, d)), 0);
+#endif
+}
+
+double read_bandwidth(const char* memory, int threads, std::size_t ahead) {
+  const std::size_t share = kBytes / static_cast<std::size_t>(threads) / 256 * 256;
+  const auto once = [&] {
+    const double seconds = timed(threads, [&](int t) { read_range(memory + share * static_cast<std::size_t>(t), share, ahead); });
+    return static_cast<double>(share) * threads / seconds / 1e9;
+  };
+  once();
+  return median(once);
+}
+
+constexpr int kSteps = 20'000'000;
+
+// Multiply-adds from registers only, in enough independent chains to hide the latency.
+void fma_float32() {
+#if defined(__AVX512F__)
+  __m512 sums[16];
+  for (__m512& s : sums) s = _mm512_set1_ps(1.0f);
+  const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 16
+    for (__m512& s : sums) s = _mm512_fmadd_ps(s, x, y);
+  }
+  float total = 0;
+  for (__m512 s : sums) total += _mm512_reduce_add_ps(s);
+  sink = static_cast<std::int64_t>(total);
+#else
+  __m256 sums[12];
+  for (__m256& s : sums) s = _mm256_set1_ps(1.0f);
+  const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+    for (__m256& s : sums) s = _mm256_fmadd_ps(s, x, y);
+  }
+  float total = 0;
+  for (__m256 s : sums) total += s[0];
+  sink = static_cast<std::int64_t>(total);
+#endif
+}
+#if defined(__AVX512F__)
+constexpr double kFloatFlops = 16.0 * 16 * 2 * kSteps;
+#else
+constexpr double kFloatFlops = 12.0 * 8 * 2 * kSteps;
+#endif
+
+#if defined(__AVX512BF16__)
+void dot_bfloat16() {
+  __m512 sums[16];
+  for (__m512& s : sums) s = _mm512_setzero_ps();
+  const auto x = (__m512bh)_mm512_set1_epi16(0x3f00), y = (__m512bh)_mm512_set1_epi16(0x3a80);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 16
+    for (__m512& s : sums) s = _mm512_dpbf16_ps(s, x, y);
+  }
+  float total = 0;
+  for (__m512 s : sums) total += _mm512_reduce_add_ps(s);
+  sink = static_cast<std::int64_t>(total);
+}
+constexpr double kDotFlops = 16.0 * 32 * 2 * kSteps;
+#endif
+
+#if defined(__AMX_BF16__)
+constexpr int kTileSteps = 2'000'000;
+
+bool request_amx() { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
+
+void tiles_bfloat16() {
+  struct alignas(64) {
+    std::uint8_t palette = 1, start = 0, reserved[14] = {};
+    std::uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  alignas(64) std::uint16_t data[512];
+  for (auto& value : data) value = 0x3a81;
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, data, 64);
+  _tile_loadd(5, data, 64);
+  _tile_loadd(6, data, 64);
+  _tile_loadd(7, data, 64);
+  for (int i = 0; i < kTileSteps; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, data, 64);
+  _tile_release();
+}
+constexpr double kTileFlops = 4.0 * 16 * 16 * 32 * 2 * kTileSteps;
+#endif
+
+template <class Work>
+double arithmetic(int threads, double flops, Work work) {
+  const auto once = [&] { return flops * threads / timed(threads, [&](int) { work(); }) / 1e9; };
+  once();
+  return median(once);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+  auto* memory = static_cast<char*>(std::aligned_alloc(std::size_t{2} << 20, kBytes + (std::size_t{2} << 20)));
+  if (memory == nullptr) return 1;
+  madvise(memory, kBytes, MADV_HUGEPAGE);
+  // Random data: a machine may treat pages of zeros in its own way.
+  std::uint64_t state = 88172645463325252u;
+  for (std::size_t i = 0; i < kBytes; i += 8) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    std::memcpy(memory + i, &state, 8);
+  }
+  std::printf("{\"threads\": %d", threads);
+  const std::size_t distances[] = {0, 1024, 2048, 4096, 8192};
+  double best = 0;
+  for (std::size_t ahead : distances) {
+    const double rate = read_bandwidth(memory, threads, ahead);
+    std::printf(", \"read_prefetch_%zu\": %.2f", ahead, rate);
+    best = std::max(best, rate);
+  }
+  std::printf(", \"read_bandwidth\": %.2f, \"read_one_thread\": %.2f", best, read_bandwidth(memory, 1, 4096));
+  std::printf(", \"float32_gflops\": %.1f", arithmetic(threads, kFloatFlops, fma_float32));
+#if defined(__AVX512BF16__)
+  std::printf(", \"bfloat16_dot_gflops\": %.1f", arithmetic(threads, kDotFlops, dot_bfloat16));
+#endif
+#if defined(__AMX_BF16__)
+  if (request_amx()) std::printf(", \"bfloat16_tile_gflops\": %.1f", arithmetic(threads, kTileFlops, tiles_bfloat16));
+#endif
+  std::printf("}\n");
+  return 0;
+}

@@ -1,0 +1,39 @@
+"""The roofs of this machine: read bandwidth and arithmetic, from a small C++ program compiled at first use."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+from typing import Any
+
+from benchmarks.harness import CACHE, ROOT, THREADS, Options, Result
+
+SOURCE = ROOT / "benchmarks" / "machine.cpp"
+
+
+@functools.cache
+def roofs(threads: int = THREADS) -> dict[str, Any]:
+    """What machine.cpp prints. Needs g++ and 4 GiB of memory; takes about ten seconds."""
+    program = CACHE / "machine"
+    if not program.exists() or program.stat().st_mtime < SOURCE.stat().st_mtime:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        command = ["g++", "-O3", "-std=c++20", "-march=native", "-pthread", str(SOURCE), "-o", str(program)]
+        subprocess.run(command, check=True)
+    done = subprocess.run([str(program), str(threads)], check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def machine(options: Options) -> Result:
+    """Read bandwidth (4 GiB of huge pages, AVX-512 loads with prefetch, median of 5) and arithmetic from registers."""
+    found = roofs(options.threads)
+    result = Result("machine")
+    result.add(f"read bandwidth, {options.threads} threads", found["read_bandwidth"], "GB/s")
+    result.add("read bandwidth, 1 thread", found["read_one_thread"], "GB/s")
+    for key, value in found.items():
+        if key.startswith("read_prefetch_"):
+            result.add(f"… prefetching {key.rsplit('_', 1)[1]} bytes ahead", value, "GB/s")
+        elif key.endswith("_gflops"):
+            result.add(key.removesuffix("_gflops").replace("_", " "), value, "GFLOP/s")
+    return result
