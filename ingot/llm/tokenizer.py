@@ -103,10 +103,13 @@ class Detokenizer:
 
 
 class TextStream:
-    """A detokenizer that ends at the first stop string, which is held back even when it comes in several tokens."""
+    """A detokenizer that ends at the first stop string, which is held back even when it comes in several tokens.
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    Without a tokenizer there is no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, stop: tuple[str, ...] = ()) -> None:
+        self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
         self._stop = stop
         self._held = ""  # the end of the text so far, as long as it may be the beginning of a stop string
         self.stopped = False
@@ -115,11 +118,11 @@ class TextStream:
         """The text to show after these tokens. With stop strings, pass one token at a time: the first that stops
         counts.
         """
-        return self._release(self._detokenizer.push(ids))
+        return self._release(self._detokenizer.push(ids)) if self._detokenizer else ""
 
     def finish(self) -> str:
         """The text left when no more tokens come."""
-        if self.stopped:
+        if self.stopped or not self._detokenizer:
             return ""
         text = self._release(self._detokenizer.finish())
         held, self._held = self._held, ""

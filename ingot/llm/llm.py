@@ -1,0 +1,314 @@
+"""`LLM`: text in, text out, from any thread. Sizes the cache, owns the engine loop, makes jobs of prompts."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from time import perf_counter
+from types import TracebackType
+from typing import Any, cast, overload
+
+from ingot import _lazy, dtypes
+from ingot.engine import session
+from ingot.engine.session import Engine
+from ingot.errors import RequestError, TooLongError, UserError
+from ingot.llm.kv_cache import KVCache
+from ingot.llm.loop import EngineLoop
+from ingot.llm.memory import available_memory
+from ingot.llm.runner import Job, Runner
+from ingot.llm.sampling import SamplingParams
+from ingot.llm.scheduler import Scheduler
+from ingot.llm.stream import Completion, Reader, Score, Stream
+from ingot.llm.tokenizer import Tokenizer
+
+BLOCK_SIZE = 16
+MAX_RUNNING = 64  # requests in flight at once
+MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
+MAX_SCORE_BYTES = 64 << 20  # of logits that one step may compute for scoring
+
+Prompt = str | Sequence[int]
+
+
+class LLM:
+    """A language model ready to generate and score. Every method may be called from any thread.
+
+    Args:
+        source: an engine file, a Hugging Face directory (built in memory), or an Engine.
+        precision, weights: number formats, for a directory; on an engine they must be what it was built with.
+        device: "cpu".
+        threads: default, the smaller of affinity and cgroup quota.
+        context_length: the most tokens of one request, prompt included; default and limit: the model's.
+        kv_memory: bytes for the key-value cache. Default: room for 64 requests of full length, but at most a quarter of
+            the memory that is available. Pages are taken as they are used.
+        max_running: requests in flight at once; the others wait their turn.
+
+    Raises:
+        UserError and its subclasses: a source that is no language model, words that conflict with the engine.
+        MemoryLimitError: no room for the cache.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Engine,
+        *,
+        precision: str | None = None,
+        weights: str | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+        context_length: int | None = None,
+        kv_memory: int | None = None,
+        max_running: int = MAX_RUNNING,
+    ) -> None:
+        self.engine = _open(source, precision, weights, device)
+        config = self.engine.config
+        self.vocab_size = int(config["vocab_size"])
+        self.context_length = _within("context_length", context_length, int(config["context_length"]))
+        files = self.engine.files()
+        self._tokenizer = (
+            Tokenizer(files["tokenizer.json"], config["bos_token_id"], config["add_bos"])
+            if "tokenizer.json" in files
+            else None
+        )
+        self._end_ids = frozenset(config["eos_token_ids"])
+        max_step_tokens = int(config["limits"].get("max_step_tokens", MAX_STEP_TOKENS))
+        max_running = _within("max_running", max_running, max_step_tokens)
+        blocks = _cache_blocks(self.engine, self.context_length, kv_memory, max_running)
+        cache = KVCache(blocks, BLOCK_SIZE)
+        max_scored = min(max_step_tokens, max(1, MAX_SCORE_BYTES // (4 * self.vocab_size)))
+        runner = Runner(
+            self.engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE),
+            cache,
+            max_step_tokens,
+            max_running,
+            self.context_length,
+        )
+        self._loop = EngineLoop(Scheduler(cache, max_step_tokens, max_running, max_scored), runner)
+        self._named: dict[str, list[Job]] = {}
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, self._loop.close)  # at exit too
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises UserError when the source came without tokenizer.json."""
+        if self._tokenizer is None:
+            raise UserError("this model came without tokenizer.json: pass token ids, not text, and no stop strings")
+        return self._tokenizer
+
+    @overload
+    def generate(self, prompt: Prompt, *, request_id: str | None = None, **sampling: Any) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, request_id: str | None = None, **sampling: Any
+    ) -> list[Completion]: ...
+
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], *, request_id: str | None = None, **sampling: Any
+    ) -> Completion | list[Completion]:
+        """Completes a prompt (text, or token ids, which are taken as they are), or several at once.
+
+        Args:
+            request_id: a name under which `abort` finds it.
+            sampling: the fields of SamplingParams, or `params=` one of those.
+
+        Raises RequestError for what is out of range, TooLongError for a prompt without room in the context.
+        """
+        prompts, many = _as_prompts(prompt)
+        readers = self._submit(prompts, _params(sampling), request_id, False)
+        try:
+            left = len(readers)
+            by_job = {id(reader.job): reader for reader in readers}
+            while left:
+                reader = by_job[id(readers[0].job.wakeups.get())]
+                if reader.finish_reason is None:
+                    reader.read()
+                    if reader.finish_reason is not None:
+                        left -= 1
+        finally:
+            self._release(readers, request_id)
+        completions = [reader.completion() for reader in readers]
+        return completions if many else completions[0]
+
+    def stream(self, prompt: Prompt, *, request_id: str | None = None, **sampling: Any) -> Stream:
+        """Like `generate` for one prompt, as an iterator of pieces. Their texts add up to the completion's."""
+        (reader,) = self._submit([prompt], _params(sampling), request_id, True)
+        return Stream(reader, lambda: self._release([reader], request_id))
+
+    def score(self, text: Prompt, window: int | None = None) -> Score:
+        """The mean negative log-likelihood of a text's tokens, in windows that each begin with an empty context.
+
+        No token is added. Window j feeds tokens jW … (j+1)W-1 and scores those one further; a rest that fills no window
+        is left out.
+
+        Args:
+            window: W, from 1 to the context length; default: the context length, or the whole text if that is shorter.
+        """
+        ids = self.tokenizer.encode_plain(text) if isinstance(text, str) else self._checked(text)
+        if len(ids) < 2:
+            raise RequestError("the text has fewer than two tokens: there is nothing to score")
+        size = _within("window", window, self.context_length, default=min(self.context_length, len(ids) - 1))
+        windows = (len(ids) - 1) // size
+        if not windows:
+            raise RequestError(
+                f"the text has {len(ids)} tokens, too few for one window of {size}: use a smaller window"
+            )
+        wakeups: SimpleQueue[Job] = SimpleQueue()
+        starts = range(0, windows * size, size)
+        jobs = [Job.scoring(ids[a : a + size], ids[a + 1 : a + size + 1], wakeups) for a in starts]
+        self._loop.submit(*jobs)
+        try:
+            for _ in jobs:
+                job = wakeups.get()
+                if job.error is not None:
+                    raise job.error
+                if job.finish_reason == "abort":
+                    raise RequestError("the LLM was closed before the score was known")
+        finally:
+            for job in jobs:
+                self._loop.abort(job)
+        total = math.fsum(number for job in jobs for number in job.logprobs)
+        return Score(-total / (windows * size), windows * size, windows)
+
+    def abort(self, request_id: str) -> bool:
+        """Ends the request of that name: it finishes with what it has, for the reason "abort". False when there is
+        none.
+        """
+        with self._lock:
+            jobs = self._named.get(request_id, [])
+        for job in jobs:
+            self._loop.abort(job)
+        return bool(jobs)
+
+    def close(self) -> None:
+        """Aborts what is running and ends the engine loop. Using the LLM afterwards is a RequestError."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _submit(
+        self, prompts: list[Prompt], params: SamplingParams, request_id: str | None, streaming: bool
+    ) -> list[Reader]:
+        submitted_at = perf_counter()
+        tokenizer = self.tokenizer if params.stop else self._tokenizer
+        stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_end else self._end_ids)
+        wakeups: SimpleQueue[Job] = SimpleQueue()
+        jobs = []
+        for prompt in prompts:
+            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked(prompt)
+            if len(ids) >= self.context_length:
+                raise TooLongError(
+                    f"the prompt has {len(ids)} tokens and the context holds {self.context_length}, one of them to be "
+                    "generated: shorten the prompt"
+                )
+            length = min(len(ids) + params.max_tokens, self.context_length)
+            jobs.append(Job(ids, length, params, stop_ids, wakeups, streaming or bool(params.stop)))
+        if request_id is not None:
+            with self._lock:
+                if request_id in self._named:
+                    raise RequestError(f"a request called {request_id!r} is under way: names must differ")
+                self._named[request_id] = jobs
+        try:
+            self._loop.submit(*jobs)
+        except BaseException:
+            with self._lock:
+                self._named.pop(request_id or "", None)
+            raise
+        return [Reader(job, tokenizer, submitted_at) for job in jobs]
+
+    def _release(self, readers: list[Reader], request_id: str | None) -> None:
+        """Ends what has not ended (a stop string ends the text and not yet the job) and forgets the name."""
+        for reader in readers:
+            self._loop.abort(reader.job)
+        if request_id is not None:
+            with self._lock:
+                self._named.pop(request_id, None)
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        """The token ids as a list. Raises RequestError when one is none of the model's."""
+        try:
+            found = [operator.index(i) for i in ids]
+        except TypeError:
+            raise RequestError("a prompt is text or a sequence of integers, the token ids") from None
+        for i in found:
+            if not 0 <= i < self.vocab_size:
+                raise RequestError(f"{i} is no token id: the model has 0 to {self.vocab_size - 1}")
+        return found
+
+
+def _as_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
+    """The prompts given, and whether they were given as a sequence of prompts (a sequence of numbers is one prompt)."""
+    if isinstance(prompt, str) or len(prompt) == 0 or not isinstance(prompt[0], str | Sequence):
+        return [cast(Prompt, prompt)], False
+    return [cast(Prompt, p) for p in prompt], True
+
+
+def _params(words: dict[str, Any]) -> SamplingParams:
+    given = words.pop("params", None)
+    if given is not None:
+        if words or not isinstance(given, SamplingParams):
+            raise RequestError("params= takes a SamplingParams, and no other sampling words beside it")
+        return given
+    if unknown := sorted(set(words) - set(SamplingParams.__dataclass_fields__)):
+        known = ", ".join(SamplingParams.__dataclass_fields__)
+        raise RequestError(f"unknown sampling word(s) {', '.join(unknown)}; known are {known}")
+    return SamplingParams(**words)
+
+
+def _within(name: str, value: int | None, limit: int, default: int | None = None) -> int:
+    if value is None:
+        return limit if default is None else default
+    if type(value) is not int or not 1 <= value <= limit:
+        raise RequestError(f"{name} must be an integer from 1 to {limit}, not {value!r}")
+    return value
+
+
+def _open(source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str) -> Engine:
+    """The engine of a source, of kind "llm" and with the number formats asked for."""
+    if device != "cpu":
+        raise UserError(f"device {device!r} is not available: this ingot runs language models on 'cpu'")
+    if isinstance(source, Engine):
+        engine = source
+    elif Path(source).is_file():
+        engine = session.load(source)
+    else:
+        words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
+        return _lazy.load("ingot.engine.build:build")(source, report=False, **words)  # type: ignore[no-any-return]
+    if engine.kind != "llm":
+        raise UserError(
+            f"{source} is an engine of a plain network, not a language model: run it with ingot.load(…).run"
+        )
+    for name, word in (("precision", precision), ("weights", weights)):
+        if word is not None and word != engine.config[name]:
+            raise UserError(
+                f"{name} {word!r} conflicts with the engine {source}, which was built with {engine.config[name]!r}: "
+                "leave it out, or build another engine"
+            )
+    return engine
+
+
+def _cache_blocks(engine: Engine, context_length: int, kv_memory: int | None, max_running: int) -> int:
+    """How many blocks the cache gets."""
+    buffers = engine.header["programs"]["cpu"]["entries"]["main"]["buffers"]
+    block_bytes: int = sum(
+        2 * b["state"]["heads"] * b["state"]["head_dim"] * BLOCK_SIZE * dtypes.get(b["dtype"]).numpy.itemsize
+        for b in buffers
+        if b["kind"] == "state"
+    )
+    useful = -(-context_length // BLOCK_SIZE) * max_running
+    if kv_memory is None:
+        return max(1, min(useful, available_memory() // 4 // block_bytes))
+    if type(kv_memory) is not int or kv_memory < block_bytes:
+        raise UserError(
+            f"kv_memory must be a number of bytes, at least {block_bytes:,} for one block; got {kv_memory!r}"
+        )
+    return min(useful, kv_memory // block_bytes)

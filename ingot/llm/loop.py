@@ -1,0 +1,133 @@
+"""The engine loop: the one thread that plans, runs and records steps. Others talk to it by `submit` and `abort`."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from time import perf_counter
+
+from ingot.errors import IngotError, RequestError
+from ingot.llm.runner import Job, Runner, StepResult
+from ingot.llm.scheduler import Scheduler, Status, StepPlan
+
+
+class EngineLoop:
+    """Runs jobs until `close`. An error ends the jobs of the step it struck, never the loop.
+
+    Every job submitted gets its last wake-up with `finish_reason` ("stop", "length", "abort", or "scored") or `error`
+    set, and by then its blocks are free.
+    """
+
+    def __init__(self, scheduler: Scheduler[Job], runner: Runner) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._inbox: SimpleQueue[tuple[str, Job | None]] = SimpleQueue()
+        self._lock = threading.Lock()  # numbers go up in the order of the inbox; nothing enters it after "close"
+        self._submitted = 0
+        self._closed = False
+        # A daemon, so that a program that forgets to close can end; the finaliser of LLM closes at exit.
+        self._thread = threading.Thread(target=self._run, name="ingot-engine-loop", daemon=True)
+        self._thread.start()
+
+    def submit(self, *jobs: Job) -> None:
+        """Hands jobs over, all or none. Raises RequestError or TooLongError for one that could never be carried out."""
+        for job in jobs:
+            self._scheduler.check(job)
+        with self._lock:
+            if self._closed:
+                raise RequestError("this LLM is closed: make a new one")
+            for job in jobs:
+                job.id = self._submitted
+                self._submitted += 1
+                self._inbox.put(("add", job))
+
+    def abort(self, job: Job) -> None:
+        """Ends a job soon, if it has not ended yet; its blocks are free before its last wake-up."""
+        if job.finish_reason is None and job.error is None:
+            self._inbox.put(("abort", job))
+
+    def close(self) -> None:
+        """Aborts what is left and ends the thread. Harmless when done twice."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._inbox.put(("close", None))
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._take_messages():
+                step = self._scheduler.plan()
+                if step:
+                    self._step(step)
+        finally:
+            with self._lock:
+                self._closed = True  # also when a fault of ours brought the thread here
+            self._abort_all()
+
+    def _take_messages(self) -> bool:
+        """Carries out what has arrived, waiting when there is nothing else to do. False once closed."""
+        while not (self._scheduler and self._inbox.empty()):
+            message, job = self._inbox.get()
+            if job is None:
+                return False
+            if message == "add":
+                self._scheduler.add(job)
+            elif job.status is not Status.FINISHED:
+                self._end(job, "abort")
+        return True
+
+    def _step(self, step: StepPlan[Job]) -> None:
+        try:
+            result = self._runner.run(step)
+        except IngotError as e:
+            self._fail(step, e)
+        except MemoryError:
+            self._fail(step, IngotError("the process ran out of memory during a step"))
+        except Exception as e:  # a fault of ours: the jobs get it, the loop goes on
+            error = IngotError(f"a step failed: {type(e).__name__}: {e}")
+            error.__cause__ = e
+            self._fail(step, error)
+        else:
+            self._record(step, result)
+
+    def _record(self, step: StepPlan[Job], result: StepResult) -> None:
+        sampled = scored = 0
+        for chunk in step.chunks:
+            job, token = chunk.request, None
+            if job.scored:
+                # Computed again after a preemption, the same positions get the same numbers.
+                job.logprobs[chunk.start :] = result.scores[scored : scored + chunk.count]
+                scored += chunk.count
+            elif chunk.ends:
+                token, logprob = result.tokens[sampled], result.logprobs[sampled]
+                sampled += 1
+                job.first_token_at = job.first_token_at or perf_counter()
+                if token in job.stop_ids:
+                    self._end(job, "stop")
+                    continue
+                job.logprobs.append(logprob)
+            self._scheduler.advance(chunk, token)
+            if chunk.ends and len(job.tokens) == job.max_length:
+                self._end(job, "scored" if job.scored else "length")
+            elif token is not None and job.eager:
+                job.wakeups.put(job)
+
+    def _fail(self, step: StepPlan[Job], error: IngotError) -> None:
+        for chunk in step.chunks:
+            chunk.request.error = error
+            self._end(chunk.request, None)
+
+    def _end(self, job: Job, reason: str | None) -> None:
+        self._scheduler.remove(job)
+        job.finish_reason = reason
+        job.wakeups.put(job)
+
+    def _abort_all(self) -> None:
+        for job in [*self._scheduler.running, *self._scheduler.waiting]:
+            self._end(job, "abort")
+        while not self._inbox.empty():
+            _, late = self._inbox.get()
+            if late is not None and late.finish_reason is None and late.error is None:
+                self._end(late, "abort")

@@ -1,0 +1,31 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_CGROUPS = (  # limit and use, of cgroup versions 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+_UNKNOWN = 4 << 30  # a cautious guess where the system does not say
+
+
+def available_memory() -> int:
+    """Bytes that can be taken without swapping: the system's estimate, or less where a control group limits it."""
+    found = [_UNKNOWN]
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            found = [int(line.split()[1]) << 10]
+    for limit, used in _CGROUPS:
+        most, now = _read(limit).strip(), _read(used).strip()
+        if most.isdigit() and now.isdigit():
+            found.append(max(0, int(most) - int(now)))
+    return min(found)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

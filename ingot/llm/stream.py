@@ -1,0 +1,152 @@
+"""What the caller's thread does with a job: wait for its tokens, make text of them, notice stop strings and the end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+
+from ingot.llm.runner import Job
+from ingot.llm.tokenizer import TextStream, Tokenizer
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a request gave. `token_ids` are without the prompt and without the end token; `logprobs` are theirs, under
+    the unmodified distribution. `seconds`: to the first token, and in total, from when it was submitted."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str  # "stop", "length" or "abort"
+    prompt_tokens: int
+    completion_tokens: int
+    logprobs: list[float]
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a streamed completion. The last one has a `finish_reason`."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model foresees a text: the mean negative log-likelihood of a token, over `windows` windows."""
+
+    nats_per_token: float
+    tokens: int
+    windows: int
+
+
+class Reader:
+    """Reads one job in its caller's thread: tokens to text, stop strings, the end."""
+
+    def __init__(self, job: Job, tokenizer: Tokenizer | None, submitted_at: float) -> None:
+        self.job = job
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self._stream = TextStream(tokenizer, job.params.stop)
+        self._texts: list[str] = []
+        self._submitted_at = submitted_at
+        self._ended_at = 0.0
+
+    def read(self) -> str:
+        """The text since the last call. Raises the job's error."""
+        job = self.job
+        reason = job.finish_reason  # before the tokens: once it is set they are all there
+        if job.error is not None:
+            raise job.error
+        new = job.tokens[job.prompt_length + len(self.token_ids) :]
+        if job.params.stop:
+            text = "".join(self._push_one(token) for token in itertools.takewhile(self._goes_on, new))
+        else:
+            self.token_ids += new
+            text = self._stream.push(new)
+        if reason is not None and not self._stream.stopped:
+            text += self._stream.finish()
+        if reason is not None or self._stream.stopped:
+            self.finish_reason = "stop" if self._stream.stopped or reason is None else reason
+            self._ended_at = perf_counter()
+        self._texts.append(text)
+        return text
+
+    def _goes_on(self, _: int) -> bool:
+        return not self._stream.stopped
+
+    def _push_one(self, token: int) -> str:
+        self.token_ids.append(token)
+        return self._stream.push((token,))
+
+    def completion(self) -> Completion:
+        """The whole, as far as it has been read."""
+        first, end = self.job.first_token_at or self._ended_at, self._ended_at or perf_counter()
+        return Completion(
+            text="".join(self._texts),
+            token_ids=self.token_ids,
+            finish_reason=self.finish_reason or "abort",
+            prompt_tokens=self.job.prompt_length,
+            completion_tokens=len(self.token_ids),
+            logprobs=self.job.logprobs[: len(self.token_ids)],
+            seconds={"first_token": first - self._submitted_at, "total": end - self._submitted_at},
+        )
+
+
+class Stream(Iterator[Piece]):
+    """The pieces of one completion as they come. Closing it, or dropping it, ends the request and frees its blocks.
+
+    Args:
+        reader: of the one job.
+        release: called when the stream is over; it ends the job.
+    """
+
+    def __init__(self, reader: Reader, release: Callable[[], None]) -> None:
+        self._reader = reader
+        self._release = release
+        self._open = True
+
+    def __next__(self) -> Piece:
+        if not self._open:
+            raise StopIteration
+        reader = self._reader
+        seen = len(reader.token_ids)
+        wakeups = reader.job.wakeups
+        text = ""
+        try:
+            while not text and reader.finish_reason is None:
+                wakeups.get()
+                while not wakeups.empty():  # what came meanwhile is read in one go
+                    wakeups.get()
+                text = reader.read()
+        except BaseException:
+            self.close()
+            raise
+        if reader.finish_reason is not None:
+            self.close()
+        return Piece(text, reader.token_ids[seen:], reader.finish_reason)
+
+    def close(self) -> None:
+        """Ends the request if it has not ended; iteration stops."""
+        if self._open:
+            self._open = False
+            self._release()
+
+    @property
+    def completion(self) -> Completion:
+        """Everything that has been streamed so far, as one; its finish_reason is "abort" as long as it has not ended.
+        """
+        return self._reader.completion()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
