@@ -362,6 +362,7 @@ class PagedAttention final : public Kernel {
     const TensorView &q = in[0], &y = out[0];
     const auto* query_start = in[2].as<const std::int32_t>();
     const std::int64_t requests = in[3].shape[0], tokens = q.shape[0], heads = in[1].shape[2];
+    if (query_start[0] != 0) return worker.fail("paged_attention: query_start must begin at 0", query_start[0], 1);
     std::int64_t rows = 0;
     for (std::int64_t b = 0; b < requests; ++b) {
       if (!request_is_sound(in, b, worker)) return;
@@ -398,8 +399,8 @@ class PagedAttention final : public Kernel {
     const auto* query_start = in[2].as<const std::int32_t>();
     const std::int64_t start = query_start[b], end = query_start[b + 1], context = in[3].as<const std::int32_t>()[b];
     const std::int64_t capacity = in[4].shape[1] * (in[1].shape[3] / in[0].shape[2]);
-    if (start < 0 || end < start || end > in[0].shape[0] || (b == 0 && start != 0)) {
-      worker.fail("paged_attention: query_start must begin at 0, never fall and stay within the tokens", end, in[0].shape[0]);
+    if (end < start || end > in[0].shape[0]) {  // the first is 0
+      worker.fail("paged_attention: query_start must never fall and stay within the tokens", end, in[0].shape[0]);
     } else if (context < end - start) {
       worker.fail("paged_attention: context_len is less than the request's query tokens", context, end - start);
     } else if (context > capacity) {

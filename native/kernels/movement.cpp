@@ -233,7 +233,7 @@ std::unique_ptr<Kernel> make_take(const nlohmann::json& json, std::span<const Op
   return std::make_unique<Take>(axis);
 }
 
-/// y[i...] = x[i... with the axis' coordinate replaced by index[i...]].
+/// y[i...] = x[i... with the axis' coordinate replaced by index[i...]]; an index below 0 counts from the end.
 class Gather final : public Kernel {
  public:
   explicit Gather(int axis) : axis_(axis) {}
@@ -264,7 +264,8 @@ class Gather final : public Kernel {
     const std::int64_t size = x.shape[axis_];
     const Share share = share_of(index.elements(), worker.index, worker.count);
     for (std::int64_t i = share.first; i < share.last; ++i) {
-      const std::int64_t at = integer_at(index, offset_of(index, i));
+      std::int64_t at = integer_at(index, offset_of(index, i));
+      if (at < 0 && at >= -size) at += size;
       T& to = y.as<T>()[offset_of(y, i)];
       if (at >= 0 && at < size) {
         to = x.as<const T>()[offset_of(elsewhere, i) + at * x.stride[axis_]];
@@ -344,7 +345,7 @@ constexpr KernelInfo kKernels[] = {
     {"concat", 1, "xs... -> y; axis", make_concat},
     {"embedding", 1, "ids, table -> y; packed, n, k", make_embedding},
     {"take", 1, "x, index -> y; axis; index -1 gives zeros", make_take},
-    {"gather", 1, "x, index -> y; axis", make_gather},
+    {"gather", 1, "x, index -> y; axis; an index below 0 counts from the end", make_gather},
     {"iota", 1, "-> y; start, step", make_iota},
 };
 
