@@ -50,7 +50,8 @@ class Parameter:
                 raise ModuleError(f"Parameter({self.spec}): every size must be a positive int")
             return
         array = as_array(value)
-        self.spec = Spec(dtypes.get(array.dtype if dtype is None else dtype), array.shape if shape is None else tuple(shape))
+        kind = dtypes.get(array.dtype if dtype is None else dtype)
+        self.spec = Spec(kind, array.shape if shape is None else tuple(shape))
         self.value = array
 
     @property

@@ -1,0 +1,142 @@
+"""Tiny random models of every family, written by transformers, and runs of a traced model step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot.ir.interpret import interpret
+from ingot.llm import models
+from ingot.nn import trace
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 500000.0,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama, tied and multi-head": ("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama, multi-query with biases": (
+        "Llama",
+        {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3},
+    ),
+    "llama, own head size": ("Llama", {"head_dim": 16}),
+    "llama, exact gelu": ("Llama", {"hidden_act": "gelu"}),
+    "llama, tanh gelu": ("Llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "llama, rope linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}}),
+    "llama, rope dynamic": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
+    ),
+    "llama, rope llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "llama, rope yarn": ("Llama", {"rope_parameters": YARN}),
+    "llama, rope yarn with all its settings": (
+        "Llama",
+        {
+            "rope_parameters": YARN
+            | {"beta_fast": 16.0, "beta_slow": 2.0, "mscale": 0.9, "mscale_all_dim": 0.7, "truncate": False}
+        },
+    ),
+    "llama, rope yarn with a factor": ("Llama", {"rope_parameters": YARN | {"attention_factor": 1.3}}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral, sliding window": ("Mistral", {"sliding_window": 5}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2, sliding in later layers": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3, yarn and biases": ("Qwen3", {"head_dim": 8, "attention_bias": True, "rope_parameters": YARN}),
+    "qwen3, layer types": (
+        "Qwen3",
+        {
+            "head_dim": 16,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+}
+
+
+def make(transformers: Any, torch: Any, family: str, settings: Mapping[str, Any], folder: Path, **save: Any) -> Any:
+    """A seeded transformers model in float32, saved to `folder`. Norm weights and biases are random too."""
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **settings})
+    torch.manual_seed(7)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.normal_(1.0 if name.endswith("weight") else 0.0, 0.2)
+            else:
+                parameter.mul_(4.0)  # sharper attention, so that wrong positions and windows show
+    model.save_pretrained(folder, **save)
+    return model
+
+
+class Runner:
+    """One request after another through a traced network, with caches laid out in shuffled blocks."""
+
+    def __init__(self, loaded: models.LoadedModel, block_size: int = 16, blocks: int = 8) -> None:
+        self.network = trace(loaded.module, loaded.input_specs)
+        self.weights = loaded.weights
+        self.block_size = block_size
+        self.table = np.random.default_rng(3).permutation(blocks).astype(np.int32)
+        self.states = {
+            value.name: np.zeros(
+                (blocks, block_size, 2, value.spec.heads, value.spec.head_dim), value.spec.dtype.numpy
+            )
+            for value in self.network.states
+        }
+        self.done = 0
+
+    def step(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits of all `ids`, which continue what has been fed before."""
+        count = len(ids)
+        positions = np.arange(self.done, self.done + count, dtype=np.int32)
+        slot = self.table[positions // self.block_size] * self.block_size + positions % self.block_size
+        self.done += count
+        feeds = {
+            "token_ids": np.array(ids, np.int32),
+            "positions": positions,
+            "query_start": np.array([0, count], np.int32),
+            "context_len": np.array([self.done], np.int32),
+            "block_table": self.table[None],
+            "slot": slot.astype(np.int32),
+            "logit_rows": np.arange(count, dtype=np.int32),
+        }
+        return interpret(self.network, feeds, self.weights, self.states)["logits"]
+
+    def run(self, ids: Sequence[int], chunks: Sequence[int]) -> np.ndarray:
+        """Logits of all `ids`, fed in chunks of the given sizes."""
+        parts, start = [], 0
+        for size in chunks:
+            parts.append(self.step(ids[start : start + size]))
+            start += size
+        assert start == len(ids)
+        return np.concatenate(parts)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64)
+    wide = wide - wide.max(-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(-1, keepdims=True))

@@ -1,0 +1,133 @@
+"""Every family and rotary scaling against transformers, in float32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot.llm import models
+from tests.llm.model_zoo import CASES, Runner, log_softmax, make
+
+torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
+
+TOLERANCE = 1e-4
+LENGTH = 40
+
+
+def prompt() -> list[int]:
+    return [int(i) for i in np.random.default_rng(11).integers(0, 61, LENGTH)]
+
+
+def expected(model: Any, ids: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return log_softmax(model(torch.tensor([ids])).logits[0].numpy())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_log_probabilities(name: str, tmp_path: Path) -> None:
+    family, settings = CASES[name]
+    model = make(transformers, torch, family, settings, tmp_path)
+    ids = prompt()
+    want = expected(model, ids)
+    loaded = models.load(tmp_path)
+    assert loaded.config["precision"] == "float32"
+    for chunks in ([LENGTH], [7, 1, 16, 3, *[1] * (LENGTH - 27)]):
+        got = log_softmax(Runner(loaded).run(ids, chunks))
+        np.testing.assert_allclose(got, want, atol=TOLERANCE, rtol=0)
+
+
+OLD_SPELLINGS: dict[str, dict[str, Any]] = {
+    "linear": {"type": "linear", "factor": 2.0},
+    "dynamic": {"type": "dynamic", "factor": 3.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "yarn": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    "none": {},
+}
+
+
+@pytest.mark.parametrize("kind", OLD_SPELLINGS)
+def test_rope_scaling_beside_rope_theta(kind: str, tmp_path: Path) -> None:
+    """config.json as transformers wrote it before version 5, read by both."""
+    make(transformers, torch, "Llama", {}, tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    config |= {"rope_theta": 123456.0, "rope_scaling": OLD_SPELLINGS[kind] or None}
+    config["torch_dtype"] = config.pop("dtype")
+    path.write_text(json.dumps(config))
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path).eval()
+    ids = prompt()
+    got = log_softmax(Runner(models.load(tmp_path)).run(ids, [LENGTH]))
+    np.testing.assert_allclose(got, expected(model, ids), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 128])
+def test_inverse_frequencies_equal_those_of_transformers(theta: float, head_dim: int) -> None:
+    values = {"hidden_size": 2 * head_dim, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 8}
+    values |= {"intermediate_size": 8, "max_position_embeddings": 131072, "head_dim": head_dim}
+    scalings: list[dict[str, Any]] = [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "dynamic", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ]
+    for scaling in scalings:
+        parameters = scaling | {"rope_theta": theta}
+        config = transformers.LlamaConfig(**values, rope_parameters=dict(parameters))
+        theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+        ours = models.parse_config(
+            values | {"architectures": ["LlamaForCausalLM"], "rope_parameters": parameters}, Path("here")
+        ).rope
+        np.testing.assert_allclose(ours.inv_freq, theirs.inv_freq.numpy(), rtol=3e-7)
+        assert ours.scale == pytest.approx(theirs.attention_scaling, rel=1e-12)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_sharded(tied: bool, tmp_path: Path) -> None:
+    settings = {"tie_word_embeddings": tied}
+    model = make(transformers, torch, "Llama", settings, tmp_path / "one")
+    make(transformers, torch, "Llama", settings, tmp_path / "many", max_shard_size="8KB")
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 3
+    one, many = models.load(tmp_path / "one"), models.load(tmp_path / "many")
+    assert list(one.weights) == list(many.weights)
+    for name in one.weights:
+        np.testing.assert_array_equal(one.weights[name], many.weights[name])
+    np.testing.assert_array_equal(
+        one.weights["model.layers.1.mlp.up_proj.weight"], model.model.layers[1].mlp.up_proj.weight.detach().numpy()
+    )
+
+
+def test_precision_converts_weights(tmp_path: Path) -> None:
+    model = make(transformers, torch, "Qwen3", {"head_dim": 16}, tmp_path)
+    loaded = models.load(tmp_path, "bfloat16")
+    for name, parameter in model.named_parameters():
+        want = parameter.detach().to(torch.bfloat16).float().numpy()
+        np.testing.assert_array_equal(loaded.weights[name].astype(np.float32), want)
+    assert {v.dtype.name for v in Runner(loaded).network.parameters} == {"bfloat16"}
+
+
+def test_bfloat16_is_close(tmp_path: Path) -> None:
+    model = make(transformers, torch, "Llama", {}, tmp_path)
+    ids = prompt()
+    got = log_softmax(Runner(models.load(tmp_path, "bfloat16")).run(ids, [LENGTH]))
+    want = expected(model, ids)
+    assert np.abs(got - want).mean() < 0.1
