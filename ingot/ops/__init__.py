@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ingot.ir import OPS, functions
-from ingot.ops import attention, elementwise, fused, indexing, matmul, movement, norm, reduce
+from ingot.ops import attention, control, elementwise, fused, indexing, matmul, movement, norm, reduce
 
-FAMILIES = (elementwise, reduce, matmul, movement, indexing, norm, attention, fused)
+FAMILIES = (elementwise, reduce, matmul, movement, indexing, norm, attention, control, fused)
 
 
 def table() -> list[dict[str, Any]]:

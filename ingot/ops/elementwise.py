@@ -594,7 +594,7 @@ class Clip(Unary):
         return out if high is None else e.min(out, high)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return x.clone() if self.minimum is self.maximum is None else torch.clamp(x, self.minimum, self.maximum)
+        return x.clone() if self.minimum is self.maximum is None else torch.clamp(x, self.minimum, self.maximum).to(x.dtype)
 
 
 @op("cast")

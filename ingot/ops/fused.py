@@ -190,7 +190,14 @@ class RopeKvWrite(Op):
 
     style: str = "half"
     kernels = ("rope_kv_write",)
-    cases = ()
+    cases = (
+        Case("a step", (f32("T", 4, 8), f32("T", 2, 8), f32("T", 2, 8), f32("T", 4), f32("T", 4), i32("T"),
+                        StateSpec("f32", heads=2, head_dim=8))),
+        Case("bfloat16, interleaved", (bf16(5, 2, 8), bf16(5, 1, 8), bf16(5, 1, 8), f32(5, 4), f32(5, 4), i32(5),
+                                       StateSpec("bf16", heads=1, head_dim=8)), {"style": "interleaved"}),
+        Case("another cache", (f32("T", 4, 8), f32("T", 2, 8), f32("T", 2, 8), f32("T", 4), f32("T", 4), i32("T"),
+                               StateSpec("f32", heads=4, head_dim=8)), error="k has 2 heads, the cache holds 4"),
+    )
 
     def infer(
         self, q: Spec, k: Spec, v: Spec, cos: Spec, sin: Spec, slot: Spec, state: StateSpec
@@ -202,3 +209,10 @@ class RopeKvWrite(Op):
     def reference(self, q: Array, k: Array, v: Array, cos: Array, sin: Array, slot: Array, state: Array) -> tuple[Array, Array]:
         rope = Rope(style=self.style)
         return rope.reference(q, cos, sin), KvWrite().reference(state, rope.reference(k, cos, sin), v, slot)
+
+    def sample(self, rng: np.random.Generator, q: Spec, k: Spec, v: Spec, *rest: Any) -> tuple[Array, ...]:
+        cos, sin, slot, state = rest
+        cache, keys, values, slots = KvWrite().sample(rng, state, k, v, slot)
+        angle = rng.uniform(0, 7, cos.shape)
+        queries = rng.standard_normal(q.shape).astype(q.dtype.numpy)
+        return queries, keys, values, np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32), slots, cache

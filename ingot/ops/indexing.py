@@ -12,7 +12,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
 from ingot.errors import ValueFault
-from ingot.ir import Case, F, Op, Spec, op, require
+from ingot.ir import Case, F, Op, Spec, Value, op, require
 from ingot.ir.spec import axis_of
 from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i32, i64, require_index
 
@@ -94,8 +94,8 @@ class Take(Op):
         axis = axis_of(self.axis, x.ndim)
         chosen = x.index_select(axis, index.flatten().clamp(min=0).long())
         kept = (index.flatten() >= 0).reshape([-1] + [1] * (x.ndim - axis - 1))
-        return torch.where(kept, chosen, torch.zeros((), dtype=x.dtype)).unflatten(axis, index.shape or (1,)).reshape(
-            *x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        out = torch.where(kept, chosen, torch.zeros((), dtype=x.dtype))
+        return out.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
     def sample(self, rng: np.random.Generator, x: Spec, index: Spec) -> tuple[Array, ...]:
         n = x.evaluate({})[axis_of(self.axis, len(x.shape))]
@@ -245,7 +245,8 @@ class ShapeOf(Op):
 
     def decompose(self, x: Any) -> Any:
         if not x.shape:
-            return np.zeros(0, np.int64) if isinstance(x, np.ndarray) else x.network.constant(np.zeros(0, np.int64))
+            none = np.zeros(0, np.int64)
+            return x.network.constant(none) if isinstance(x, Value) else none
         return F.concat([F.iota(1, start=d, dtype=dtypes.int64) for d in x.shape])
 
     def torch(self, torch: Any, x: Any) -> Any:

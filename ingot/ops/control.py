@@ -1,0 +1,139 @@
+"""Ops that hold networks: a choice between two, and a loop.
+
+What a branch or a loop body reads comes in as operands; it has no parameters or states of its own, and its values are
+not those of the network around it. `branch` makes one from a function.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dim, Dimension
+from ingot.errors import ValueFault
+from ingot.ir import Case, Network, Op, Spec, Value, apply, interpret, op, require
+from ingot.ops.common import Array, boolean, f32, i32
+from ingot.ops.elementwise import Add, Less, Neg
+
+
+def branch(function: Callable[..., Any], *operands: Any, name: str = "branch") -> Network:
+    """The network of a function from tensors like `operands` (Values, arrays or Specs) to a tensor or a tuple of them."""
+    network = Network(name)
+    specs = [x.spec if isinstance(x, Value) else x if isinstance(x, Spec) else Spec.of(np.asarray(x)) for x in operands]
+    results = function(*(network.input(f"x{i}", spec) for i, spec in enumerate(specs)))
+    for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
+        network.output(f"y{i}", value)
+    return network
+
+
+def _results(what: str, network: Network, xs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    """The specs of the network's results for these operands. Its dims stand for whatever sizes the operands have there."""
+    require(not network.parameters and not network.states,
+            f"{what} has parameters or states of its own; pass them as operands")
+    require(bool(network.outputs), f"{what} has no outputs")
+    wanted = tuple(v.spec for v in network.inputs)
+    sizes: dict[str, Dimension] = {}
+    for want, x in zip(wanted, xs, strict=False):
+        for d, size in zip(want.shape, x.shape, strict=False):
+            if isinstance(d, Dim):
+                sizes.setdefault(d.name, size)
+    require(tuple(_with(sizes, w) for w in wanted) == xs,
+            f"{what} takes ({_list(wanted)}), the operands are ({_list(xs)})")
+    return tuple(_with(sizes, v.spec) for v in network.outputs.values())
+
+
+def _with(sizes: dict[str, Dimension], spec: Spec) -> Spec:
+    return Spec(spec.dtype, [dims.substitute(d, sizes) for d in spec.shape])
+
+
+def _list(specs: tuple[Spec, ...]) -> str:
+    return ", ".join(map(str, specs))
+
+
+def _run(network: Network, xs: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(interpret(network, {v.name: x for v, x in zip(network.inputs, xs, strict=True)}).values())
+
+
+def _one_or_all(results: tuple[Any, ...]) -> Any:
+    return results[0] if len(results) == 1 else results
+
+
+_DOUBLED = branch(lambda x: apply(Add(), (x, x)), f32("T", 3), name="doubled")
+_NEGATED = branch(lambda x: apply(Neg(), (x,)), f32("T", 3), name="negated")
+_TWO = branch(lambda x: (apply(Neg(), (x,)), apply(Add(), (x, 1))), f32("T", 3), name="two")
+_COUNT_UP = branch(lambda i, x: (apply(Add(), (i, 1)), apply(Add(), (x, x))), i32(), f32(3), name="count_up")
+_BELOW_FIVE = branch(lambda i, x: apply(Less(), (i, 5)), i32(), f32(3), name="below_five")
+
+
+@op("cond")
+class Cond(Op):
+    """The results of `then_branch(*xs)` where the predicate (a bool scalar) holds, else of `else_branch(*xs)`.
+
+    Only the chosen one runs. Both take the operands and give results of the same types.
+    """
+
+    then_branch: Network
+    else_branch: Network
+    scalars_like = ("xs",)
+    cases = (
+        Case("one result", (boolean(), f32("T", 3)), {"then_branch": _DOUBLED, "else_branch": _NEGATED}),
+        Case("two results", (boolean(), f32("T", 3)), {"then_branch": _TWO, "else_branch": _TWO}),
+        Case("a predicate per row", (boolean(3), f32("T", 3)), {"then_branch": _DOUBLED, "else_branch": _NEGATED},
+             error="predicate must be a bool scalar"),
+        Case("results differ", (boolean(), f32("T", 3)), {"then_branch": _DOUBLED, "else_branch": _TWO},
+             error="then_branch gives .*else_branch"),
+        Case("other operands", (boolean(), f32("T", 4)), {"then_branch": _DOUBLED, "else_branch": _NEGATED},
+             error=r"then_branch takes \(f32\[T, 3\]\), the operands are \(f32\[T, 4\]\)"),
+        Case("no network", (boolean(), f32("T", 3)), {"then_branch": 1, "else_branch": _NEGATED},
+             error="then_branch must be a Network"),
+    )
+
+    def infer(self, predicate: Spec, *xs: Spec) -> tuple[Spec, ...]:
+        require(predicate == Spec(dtypes.bool_, ()), f"predicate must be a bool scalar, not {predicate}")
+        one, other = _results("then_branch", self.then_branch, xs), _results("else_branch", self.else_branch, xs)
+        require(one == other, f"then_branch gives ({_list(one)}), else_branch ({_list(other)})")
+        return one
+
+    def reference(self, predicate: Array, *xs: Array) -> Any:
+        return _one_or_all(_run(self.then_branch if predicate else self.else_branch, xs))
+
+
+@op("while_loop")
+class WhileLoop(Op):
+    """Repeats xs = body(*xs) while condition(*xs), a bool scalar, holds; returns the last xs.
+
+    More than `limit` rounds are a fault at run time: a loop that does not end ends here.
+    """
+
+    condition: Network
+    body: Network
+    limit: int = 1_000_000
+    cases = (
+        Case("five rounds", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _COUNT_UP}),
+        Case("a body of other results", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _BELOW_FIVE},
+             error=r"body gives \(bool\[\]\), it must give what it takes"),
+        Case("a condition that is no bool", (i32(), f32(3)), {"condition": _COUNT_UP, "body": _COUNT_UP},
+             error="condition must give one bool scalar"),
+        Case("no rounds allowed", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _COUNT_UP, "limit": 0},
+             error="limit must be positive"),
+    )
+
+    def infer(self, *xs: Spec) -> tuple[Spec, ...]:
+        require(self.limit > 0, f"limit must be positive, not {self.limit}")
+        require(_results("condition", self.condition, xs) == (Spec(dtypes.bool_, ()),),
+                "condition must give one bool scalar")
+        got = _results("body", self.body, xs)
+        require(got == xs, f"body gives ({_list(got)}), it must give what it takes: ({_list(xs)})")
+        return xs
+
+    def reference(self, *xs: Array) -> Any:
+        for _ in range(self.limit):
+            if not _run(self.condition, xs)[0]:
+                return _one_or_all(xs)
+            xs = _run(self.body, xs)
+        raise ValueFault(f"while_loop: the condition still holds after {self.limit} rounds")
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        return np.array(rng.integers(0, 9), np.int32), rng.standard_normal(3).astype(np.float32)
