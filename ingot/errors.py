@@ -118,6 +118,12 @@ class TooLongError(RequestError):
     code = "too_long"
 
 
+class ArgumentError(UserError, ValueError):
+    """Something that was named is not there or not legal: an entry, a tensor, an option of a session, INGOT_ISA."""
+
+    code = "argument"
+
+
 class MemoryLimitError(IngotError, MemoryError):
     """Not enough memory for what was asked."""
 
@@ -135,7 +141,7 @@ BY_CODE: dict[str, type[IngotError]] = {
     for cls in (
         IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError, RecipeError, FileError,
         EngineFileError, EngineVersionError, ProgramError, KernelRefused, InputError, ValueFault, RequestError, TooLongError,
-        MemoryLimitError, BusyError,
+        ArgumentError, MemoryLimitError, BusyError,
     )
 }  # fmt: skip
 
