@@ -46,8 +46,8 @@ PAD = "~pad."
 _HEAD = b'{"__metadata__":{"ingot.sha256":"'
 _MIDDLE = b'","ingot":"'
 _DIGEST = slice(len(_HEAD), len(_HEAD) + 64)
-_STORED = tuple(d for d in dtypes.ALL if d.safetensors in ("F32 BF16 F16 F64 I8 I16 I32 I64 U8 U16 U32 U64 BOOL").split())
-_BY_CODE: dict[str, DType] = {d.safetensors: d for d in _STORED if d.safetensors is not None}
+_CODES = ("F32", "BF16", "F16", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL")
+_BY_CODE: dict[str, DType] = {code: dtypes.from_safetensors(code) for code in _CODES}
 _KEYS = {"format", "producer", "kind", "config", "networks", "weights", "programs", "files"}
 
 
@@ -65,7 +65,7 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-# -------------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------------------------- writing
 
 
 def digests(array: Array) -> list[str]:
@@ -96,9 +96,8 @@ def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[byt
     def place(name: str, code: str, array: Array) -> None:
         nonlocal at
         shape = ",".join(map(str, array.shape))
-        entries.append(
-            f'{json.dumps(name, ensure_ascii=False)}:{{"dtype":"{code}","shape":[{shape}],"data_offsets":[{at},{at + array.nbytes}]}}'
-        )
+        where = f'"dtype":"{code}","shape":[{shape}],"data_offsets":[{at},{at + array.nbytes}]'
+        entries.append(f"{json.dumps(name, ensure_ascii=False)}:{{{where}}}")
         pieces.append(array)
         at += array.nbytes
 
@@ -162,7 +161,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,7 @@ def read(path: str | os.PathLike[str], verify: bool = False) -> EngineFile:
         size = os.fstat(descriptor).st_size
         raw = _header_bytes(where, descriptor, size)
     ours, entries = _parse(where, raw)
-    header = _check_header(where, ours)
+    header = check_header(where, ours)
     tensors = _check_tensors(where, entries, 8 + len(raw), size)
     _check_references(where, header, tensors)
     result = EngineFile(where, header, tensors, size)
@@ -270,7 +269,11 @@ def _parse(where: Path, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         raise EngineFileError(f"{where}: bad header: {e}") from None
 
 
-def _check_header(where: Path, ours: dict[str, Any]) -> dict[str, Any]:
+def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[str, Any]:
+    """Our JSON itself when its keys and their types are right; what it says of tensors and programs is checked elsewhere.
+
+    Raises EngineVersionError for a newer format, EngineFileError for anything else.
+    """
     version = ours.get("format")
     if type(version) is not int or version < 1:
         raise EngineFileError(f"{where}: the header's format must be a number from 1 on, not {version!r}")
@@ -288,6 +291,16 @@ def _check_header(where: Path, ours: dict[str, Any]) -> dict[str, Any]:
             raise EngineFileError(f"{where}: {key} must be an object")
     if ours["kind"] not in ("network", "llm") or not isinstance(ours["producer"], str):
         raise EngineFileError(f"{where}: kind must be network or llm, and producer a string")
+    for name, entry in ours["weights"].items():
+        legal = isinstance(entry, dict) and set(entry) == {"recipe", "hash"} and isinstance(entry["hash"], list)
+        if not legal or not all(isinstance(h, str) and len(h) == 32 for h in entry["hash"]):
+            raise EngineFileError(f"{where}: weight {name[:80]!r} must have a recipe and a list of digests")
+        recipe = entry["recipe"]  # read closely where it is used: a running engine needs none
+        if recipe is not None and not (isinstance(recipe, dict) and recipe.keys() == {"sources", "steps"}):
+            raise EngineFileError(f"{where}: the recipe of weight {name[:80]!r} must have sources and steps")
+    for name, tensor in ours["files"].items():
+        if not isinstance(tensor, str):
+            raise EngineFileError(f"{where}: file {name[:80]!r} must name a tensor")
     return ours
 
 
@@ -360,9 +373,6 @@ def _check_references(where: Path, header: dict[str, Any], tensors: dict[str, Te
 
     for name, entry in header["weights"].items():
         info = known(name, "weights")
-        legal = isinstance(entry, dict) and set(entry) == {"recipe", "hash"} and isinstance(entry["hash"], list)
-        if not legal or not all(isinstance(h, str) and len(h) == 32 for h in entry["hash"]):
-            raise EngineFileError(f"{where}: weight {name!r} must have a recipe and a list of digests")
         if len(entry["hash"]) != -(-(info.end - info.begin) // CHUNK):
             raise EngineFileError(f"{where}: weight {name!r} has {len(entry['hash'])} digests, not one per MiB")
     for name, tensor in header["files"].items():

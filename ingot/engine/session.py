@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ def typed(error: Exception) -> errors.IngotError:
 
 
 def as_array(value: Any, name: str) -> Array:
-    """A NumPy array over the memory of an array, a torch tensor or any DLPack object; copies only what is not on the CPU's terms.
+    """A NumPy array over the memory of an array, a torch tensor or any DLPack object on the CPU, without a copy.
 
     Raises InputError for anything else: numbers and lists have no dtype of their own, so they are not guessed at.
     """
@@ -76,7 +77,8 @@ def as_array(value: Any, name: str) -> Array:
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as e:
-            raise InputError(f"input {name!r}: NumPy cannot read this {type(value).__name__} through DLPack: {e}") from None
+            kind = type(value).__name__
+            raise InputError(f"input {name!r}: NumPy cannot read this {kind} through DLPack: {e}") from None
     raise InputError(
         f"input {name!r} is a {type(value).__name__}; pass a NumPy array, a torch tensor or another DLPack array"
     )
@@ -97,6 +99,7 @@ class Engine:
         self.path = path
         self.report: Any = None  # the accuracy report of the build that made it, when there was one
         self.seconds: dict[str, float] = {}  # of each phase of that build
+        self.log: list[str] = []  # what the passes of that build did, and what they refused and why
 
     @classmethod
     def from_memory(cls, header: dict[str, Any], tensors: Mapping[str, Array]) -> Engine:
@@ -104,7 +107,7 @@ class Engine:
         text = file.canonical_json({"format": header["format"], "programs": header["programs"]}).encode()
         plain = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
         try:
-            native = _native.Engine.from_memory(text, {name: _crossing(a) for name, a in plain.items()})
+            native = _native.Engine.from_memory(text, plain)
         except _native.Error as e:
             raise typed(e) from None
         return cls(native, header, plain, None)
@@ -119,7 +122,7 @@ class Engine:
             native = _native.Engine.open(os.fspath(path))
         except _native.Error as e:
             raise typed(e) from None
-        return cls(native, json.loads(native.header()), None, Path(path))
+        return cls(native, file.check_header(path, json.loads(native.header())), None, Path(path))
 
     def __repr__(self) -> str:
         return f"Engine({self.header['producer']}, {self.header['kind']}, {', '.join(self.entries)})"
@@ -131,7 +134,7 @@ class Engine:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the network's maker wrote down about it; for a language model see docs/engine-file.md."""
+        """What the network's maker wrote down about it; for a language model see docs/format.md."""
         return dict(self.header["config"])
 
     @property
@@ -150,14 +153,15 @@ class Engine:
         except (_native.Error, KeyError):
             raise UserError(f"this engine has no tensor {name!r}") from None
         dtype, shape = self._spec(name)
+        dtype, shape = self._specs.get(name, (np.dtype(np.uint8), (-1,)))
         return np.asarray(raw).view(dtype).reshape(shape)
 
-    def _spec(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        for program in self.header["programs"]["cpu"]["entries"].values():
-            for buffer in program["buffers"]:
-                if buffer.get("tensor") == name:
-                    return dtypes.get(buffer["dtype"]).numpy, tuple(buffer["shape"])
-        return np.dtype(np.uint8), (-1,)
+    @cached_property
+    def _specs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """dtype and shape of every tensor that a program reads; the others are plain bytes."""
+        programs = self.header["programs"]["cpu"]["entries"].values()
+        weights = (b for program in programs for b in program["buffers"] if b["kind"] == "weight")
+        return {b["tensor"]: (dtypes.get(b["dtype"]).numpy, tuple(b["shape"])) for b in weights}
 
     def files(self) -> dict[str, bytes]:
         """The files that travel with the engine, such as tokenizer.json."""
@@ -231,7 +235,6 @@ class Session:
             raise typed(e) from None
         self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.inputs]
         self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.outputs]
-        self._wide = {p.name: dtypes.get(p.dtype).numpy for p in self.outputs if p.dtype == "bfloat16"}
 
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Runs the program. Results are fresh arrays; with `out` they are also copied into the arrays given there.
@@ -242,8 +245,6 @@ class Session:
             results = self._native.run(self._feeds(feeds))
         except _native.Error as e:
             raise typed(e) from None
-        for name, dtype in self._wide.items():
-            results[name] = results[name].view(dtype)
         if out is not None:
             self._copy_out(results, out)
         return results  # type: ignore[no-any-return]
@@ -261,7 +262,7 @@ class Session:
         return Memory(found["weights"], found["arena"], found["arena_lower_bound"], found["state"])
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        return {name: _crossing(as_array(value, name)) for name, value in feeds.items()}
+        return {name: as_array(value, name) for name, value in feeds.items()}
 
     def _copy_out(self, results: dict[str, Array], out: Mapping[str, Array]) -> None:
         for name, array in out.items():
@@ -269,14 +270,10 @@ class Session:
                 raise InputError(f"out names {name!r}; the outputs are {', '.join(results)}")
             found = results[name]
             if array.shape != found.shape or array.dtype != found.dtype:
-                raise InputError(f"out[{name!r}] is {array.dtype}{list(array.shape)}, the result {found.dtype}{list(found.shape)}")
+                given = f"{array.dtype}{list(array.shape)}"
+                raise InputError(f"out[{name!r}] is {given}, the result {found.dtype}{list(found.shape)}")
             array[...] = found
             results[name] = array
-
-
-def _crossing(array: Array) -> Array:
-    """The form in which an array crosses into the native core."""
-    return array
 
 
 def _host_call(name: str, version: int, params: str, arrays: list[Array]) -> list[Array]:

@@ -1,0 +1,218 @@
+"""`ingot.build`: from a Hugging Face directory, a Module or an engine file to an Engine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot.engine import report as accuracy
+from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
+from ingot.engine.session import Engine, load
+from ingot.errors import ModuleError, UserError
+from ingot.frontends.checkpoint import resolve_directory
+from ingot.ir import Network, Spec
+from ingot.ir.verify import verify
+from ingot.llm import models
+from ingot.llm.models.weights import RandomWeights, parameter_specs
+from ingot.nn import Module, trace
+from ingot.passes.pipeline import Check
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[str, int, int], None]
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+FILE = "file."
+
+
+class Phases:
+    """The seconds of each phase, and a callback (phase, done, total) for progress bars."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def phase(self, name: str) -> Any:
+        """Times what happens inside."""
+        self.tell(name, 0, 1)
+        begin = time.perf_counter()
+        yield lambda done, total: self.tell(name, done, total)
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        self.tell(name, 1, 1)
+
+    def tell(self, name: str, done: int, total: int) -> None:
+        if self._progress:
+            self._progress(name, done, total)
+
+
+def build(
+    source: Any,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    precision: str | None = None,
+    weights: str = "same",
+    device: str = "cpu",
+    dynamic: Any = None,
+    report: bool | Mapping[str, Any] = True,
+    weights_from: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Engine:
+    """An engine of `source`.
+
+    Args:
+        source: a Module, the folder of a Hugging Face model, or an engine file (which is opened).
+        inputs: for a Module, Specs by the names of forward's parameters.
+        precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in.
+        weights, device: see the table of formats; a value that cannot be had is an error, never another one silently.
+        dynamic: for sources that come with example inputs; a Module's Specs say it themselves.
+        report: compare with float32 layer by layer: on seeded inputs, on the arrays given here by name, or not (False).
+        weights_from: "random" takes seeded weights of the true shapes instead of the stored ones.
+        progress: called with (phase, done, total).
+
+    Raises:
+        CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
+    """
+    _check_words(precision, weights, device, weights_from)
+    if isinstance(source, Module):
+        if dynamic is not None:
+            raise UserError("dynamic is for sources with example inputs; give a Module's inputs as Specs with ingot.Dim sizes")
+        return _build_module(source, inputs, precision, report, weights_from, seed, progress)
+    if type(source).__module__.partition(".")[0] == "torch" or hasattr(source, "state_dict"):
+        raise UserError(f"{type(source).__name__} is a torch module; build takes ingot.Module or the folder of a model")
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(f"build takes a Module or a path, not a {type(source).__name__}")
+    if inputs is not None or dynamic is not None:
+        raise UserError("inputs and dynamic are for Modules; a model folder or an engine has inputs of its own")
+    path = Path(source)
+    if path.is_file():
+        return _open(path, precision, weights, weights_from)
+    resolve_directory(source)  # the error for a Hub id, or for nothing at all
+    return _build_directory(path, precision, report, weights_from, seed, progress)
+
+
+def _check_words(precision: str | None, weights: str, device: str, weights_from: str | None) -> None:
+    if precision is not None and precision not in PRECISIONS:
+        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if weights != "same":
+        raise UserError(f"weights={weights!r} is not available: this version stores weights in the precision of the engine")
+    if device != "cpu":
+        raise UserError(f"device={device!r} is not available: this version builds for and runs on the CPU")
+    if weights_from not in (None, "random"):
+        raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
+
+
+def _open(path: Path, precision: str | None, weights: str, weights_from: str | None) -> Engine:
+    if path.suffix in (".onnx", ".pt2", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
+        raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
+    engine = load(path)
+    has = engine.config.get("precision")
+    if precision is not None and has is not None and precision != has:
+        raise UserError(f"{path} was built with precision {has}, which conflicts with {precision}: build it again from its source")
+    if weights_from is not None:
+        raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
+    return engine
+
+
+def _build_directory(
+    path: Path, precision: str | None, report: bool | Mapping[str, Any], weights_from: str | None, seed: int,
+    progress: Progress | None,
+) -> Engine:  # fmt: skip
+    phases = Phases(progress)
+    with phases.phase("read"):
+        model = models.load_config_only(path, seed, precision) if weights_from else models.load(path, precision)
+    with phases.phase("trace"):
+        network = trace(model.module, model.input_specs)
+    wide: Mapping[str, Array] = model.weights
+    if report is not False and model.config["precision"] != "float32" and not weights_from:
+        with phases.phase("read"):
+            wide = models.load(path, "float32").weights
+    return build_network(
+        network, model.weights, config=model.config, kind="llm", files=model.files, report=report, wide=wide, seed=seed, phases=phases
+    )
+
+
+def _build_module(
+    module: Module, inputs: Mapping[str, Any] | None, precision: str | None, report: bool | Mapping[str, Any],
+    weights_from: str | None, seed: int, progress: Progress | None,
+) -> Engine:  # fmt: skip
+    if not inputs or not all(isinstance(spec, Spec) for spec in inputs.values()):
+        raise UserError('a Module is built with inputs={"x": ingot.Spec(shape, dtype), …}, one Spec per parameter of forward')
+    phases = Phases(progress)
+    parameters = dict(module.named_parameters())
+    floats = {p.dtype.name for p in parameters.values() if p.dtype.is_float}
+    if precision is not None and floats - {precision}:
+        raise UserError(
+            f"precision={precision!r}, but the Module has parameters of {', '.join(sorted(floats))}: nothing is converted "
+            "silently; make its layers with that dtype"
+        )
+    if weights_from:
+        values: Mapping[str, Array] = RandomWeights(parameter_specs(module), seed)
+    else:
+        if missing := [name for name, p in parameters.items() if p.value is None]:
+            raise ModuleError(
+                f"{len(missing)} parameter(s) have no value: {', '.join(missing[:40])}{', …' if len(missing) > 40 else ''}. "
+                'Use load_state_dict, assign .value, or build with weights_from="random"'
+            )
+        values = {name: p.value for name, p in parameters.items() if p.value is not None}
+    with phases.phase("trace"):
+        network = trace(module, inputs)
+    config = {"precision": next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"}
+    return build_network(network, values, config=config, report=report, seed=seed, phases=phases)
+
+
+def build_network(
+    network: Network,
+    weights: Mapping[str, Array],
+    *,
+    config: Mapping[str, Any] | None = None,
+    kind: str = "network",
+    files: Mapping[str, bytes] | None = None,
+    report: bool | Mapping[str, Any] = False,
+    wide: Mapping[str, Array] | None = None,
+    seed: int = 0,
+    phases: Phases | None = None,
+    dump: Callable[[str, str], None] | None = None,
+    check: Check | None = None,
+) -> Engine:
+    """An engine of any Network.
+
+    Args:
+        weights: the value of every parameter by name, read when needed.
+        config: free facts for the runtime, in JSON values.
+        files: carried along byte for byte.
+        wide: the weights for the float32 reference of the report, when they have more bits than `weights`.
+        dump, check: see passes.pipeline.
+
+    Raises NetworkError, RecipeError, KernelRefused.
+    """
+    phases = phases or Phases(None)
+    with phases.phase("lower"):
+        verify(network)
+        compiled = compile_network(network, dump=dump, check=check)
+    with phases.phase("pack") as done:
+        tensors = make_tensors(compiled.stored, weights, done)
+    engine = _engine(network, compiled, tensors, {**(config or {}), "report": report is not False}, kind, files or {})
+    if report is not False:
+        with phases.phase("report") as done:
+            feeds = report if isinstance(report, Mapping) else None
+            engine.report = accuracy.report(network, engine, weights, wide or weights, feeds=feeds, seed=seed, done=done)
+    engine.seconds = phases.seconds
+    engine.log = [str(event) for event in compiled.log]
+    return engine
+
+
+def _engine(
+    network: Network, compiled: Compiled, tensors: dict[str, Array], config: Mapping[str, Any], kind: str,
+    files: Mapping[str, bytes],
+) -> Engine:  # fmt: skip
+    names = {name: FILE + name for name in files}
+    header = header_of(kind, config, network, compiled, names)
+    carried = {names[name]: np.frombuffer(data, np.uint8) for name, data in files.items()}
+    return Engine.from_memory(header, tensors | carried)

@@ -1,0 +1,96 @@
+"""From a portable Network to an engine in memory: lowering, planning, and making the stored weights by their recipes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingot.backends.cpu import CPU
+from ingot.backends.plan import Planner
+from ingot.dtypes import DType
+from ingot.errors import RecipeError
+from ingot.ir import Network, Value
+from ingot.ir.recipe import evaluate
+from ingot.ir.text import to_json
+from ingot.passes.fuse import recipe_of
+from ingot.passes.pipeline import Check, lower
+from ingot.passes.rewrite import Log
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = 1
+PRODUCER = "ingot 0.1.0"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A lowered network and its program; `stored` are the tensors that it reads, parameters and constants."""
+
+    network: Network
+    program: dict[str, Any]
+    stored: dict[str, Value]
+    host_calls: list[str]
+    log: Log
+
+
+def compile_network(
+    network: Network, *, dump: Callable[[str, str], None] | None = None, check: Check | None = None
+) -> Compiled:
+    """The network as a program for this back end. Raises NetworkError for what cannot be expressed."""
+    log: Log = []
+    lowered = lower(network, CPU, log=log, dump=dump, check=check)
+    planner = Planner(lowered, CPU)
+    program = planner.plan()
+    return Compiled(lowered, program, planner.weights, planner.host_calls, log)
+
+
+def make_tensors(
+    stored: Mapping[str, Value], weights: Mapping[str, Array], done: Callable[[int, int], None] | None = None
+) -> dict[str, Array]:
+    """The stored tensors by name, in the program's order. Few sources are held at a time, whatever the model's size.
+
+    Raises RecipeError when a source has no value or the wrong shape.
+    """
+    tensors: dict[str, Array] = {}
+    with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
+        made = pool.map(lambda item: _tensor(*item, weights), stored.items())
+        for name, array in zip(stored, made, strict=True):
+            tensors[name] = array
+            if done:
+                done(len(tensors), len(stored))
+    return tensors
+
+
+def _tensor(name: str, value: Value, weights: Mapping[str, Array]) -> Array:
+    if value.kind == "constant":
+        return np.ascontiguousarray(value.array)
+    array = evaluate(recipe_of(value), weights)
+    kind: DType = value.dtype
+    if array.shape != value.shape or array.dtype != kind.numpy:
+        found = f"{array.dtype}{list(array.shape)}"
+        raise RecipeError(f"tensor {name} should be {value.spec} and its recipe gives {found}: check the sources' shapes")
+    return array
+
+
+def header_of(
+    kind: str, config: Mapping[str, Any], network: Network, compiled: Compiled, files: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The engine's own JSON, as yet without digests: those are made when the engine is saved."""
+    recipes = {n: None if v.kind == "constant" else recipe_of(v).json() for n, v in compiled.stored.items()}
+    names = dict(files or {})
+    recipes |= dict.fromkeys(names.values())
+    return {
+        "format": FORMAT,
+        "producer": PRODUCER,
+        "kind": kind,
+        "config": dict(config),
+        "networks": {"main": to_json(network)},
+        "weights": {name: {"recipe": recipe, "hash": []} for name, recipe in recipes.items()},
+        "programs": {"cpu": {"entries": {"main": compiled.program}}},
+        "files": names,
+    }

@@ -1,0 +1,187 @@
+"""How far an engine's numbers are from float32, layer by layer.
+
+The network is cut into its layers. Each runs twice, in the engine's precision and in float32 on our own kernels, each chain fed
+by its own previous layer; so only one layer's float32 weights exist at a time. Without given inputs seeded ones are used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.engine.compile import compile_network, header_of, make_tensors
+from ingot.engine.session import Engine
+from ingot.ir import Network, Spec, Value
+from ingot.ir.interpret import bind
+from ingot.passes.sections import Section, cut
+from ingot.passes.widen import NARROW, widen, widened
+
+Array = np.ndarray[Any, Any]
+
+SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a dim that nothing else fixes
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer's results: root mean square of the difference over that of the float32 values, and the largest difference."""
+
+    name: str
+    relative: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Differences from float32, cumulative after each layer and of the outputs. `same_top`: rows with the same largest logit."""
+
+    inputs: str
+    layers: tuple[Row, ...]
+    outputs: tuple[Row, ...]
+    same_top: float | None = None
+    note: str = ""
+
+    def json(self) -> dict[str, Any]:
+        rows = {"layers": [r.__dict__ for r in self.layers], "outputs": [r.__dict__ for r in self.outputs]}
+        return {"reference": "float32", "inputs": self.inputs, **rows, "same_top": self.same_top, "note": self.note}
+
+    def __str__(self) -> str:
+        if self.note:
+            return self.note
+        width = max(len(r.name) for r in (*self.layers, *self.outputs))
+        lines = [f"{'against float32, ' + self.inputs + ' inputs':{max(width, 8)}}  relative   largest"]
+        lines += [f"{r.name:{len(lines[0]) - 20}}  {r.relative:8.1e}  {r.largest:8.1e}" for r in (*self.layers, *self.outputs)]
+        if self.same_top is not None:
+            lines.append(f"the same most likely token in {self.same_top:.0%} of the rows")
+        return "\n".join(lines)
+
+
+def report(
+    network: Network, engine: Engine, narrow: Mapping[str, Array], wide: Mapping[str, Array], *,
+    feeds: Mapping[str, Array] | None = None, seed: int = 0, done: Callable[[int, int], None] | None = None,
+) -> Report:  # fmt: skip
+    """Compares an engine with float32. `narrow` and `wide` are the source weights for either precision."""
+    reference = widen(network)
+    floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
+    if not any(v.dtype in NARROW for v in floats):
+        return Report("no", (), (), note="float32 throughout: there is nothing to compare with")
+    arrays = dict(feeds) if feeds is not None else seeded(network, seed)
+    ours = {v: arrays[v.name] for v in network.inputs}
+    theirs = {v: _as(arrays[v.name], v.dtype) for v in reference.inputs}
+    rows: list[Row] = []
+    sections = list(zip(cut(network), cut(reference), strict=True))
+    for i, (low, high) in enumerate(sections):
+        _run(low, ours, _Stored(engine, narrow))
+        _run(high, theirs, wide)
+        if i < len(sections) - 1:
+            pairs = [(ours[a], theirs[b]) for a, b in zip(low.writes.values(), high.writes.values(), strict=True)]
+            rows += [_row(low.name, *pair) for pair in pairs[-1:]]
+        if done:
+            done(i + 1, len(sections))
+    outputs = tuple(_row(name, ours[v], theirs[reference.outputs[name]]) for name, v in network.outputs.items())
+    logits = network.outputs.get("logits")
+    same = None if logits is None else _same_top(ours[logits], theirs[reference.outputs["logits"]])
+    return Report("seeded" if feeds is None else "given", tuple(rows), outputs, same)
+
+
+class _Stored(Mapping[str, Array]):
+    """Source weights; a section takes what the engine has stored already, and makes only what it lacks."""
+
+    def __init__(self, engine: Engine, sources: Mapping[str, Array]) -> None:
+        self.engine, self.sources = engine, sources
+
+    def __getitem__(self, name: str) -> Array:
+        return self.sources[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def tensor(self, name: str, value: Value) -> Array | None:
+        """The engine's tensor of this name when it has the same recipe."""
+        found = self.engine.header["weights"].get(name)
+        same = found is not None and value.recipe is not None and found["recipe"] == value.recipe.json()
+        return self.engine.tensor(name) if same else None
+
+
+def _run(section: Section, arrays: dict[Value, Array], weights: Mapping[str, Array]) -> None:
+    """Runs a section on what came before it, and adds what it writes."""
+    compiled = compile_network(section.network)
+    known = {}
+    if isinstance(weights, _Stored):
+        found = {name: weights.tensor(name, value) for name, value in compiled.stored.items()}
+        known = {name: array for name, array in found.items() if array is not None}
+    lacking = {name: value for name, value in compiled.stored.items() if name not in known}
+    engine = Engine.from_memory(header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights))
+    blocks = 0
+    if section.network.states:
+        tables = [a for v, a in arrays.items() if v.name == "block_table"]
+        blocks = 1 + max((int(t.max(initial=0)) for t in tables), default=0)
+    session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
+    results = session.run({label: arrays[value] for label, value in section.reads.items()})
+    for label, value in section.writes.items():
+        arrays[value] = results[label]
+
+
+def _as(array: Array, dtype: dtypes.DType) -> Array:
+    return array.astype(dtype.numpy) if array.dtype != dtype.numpy else array
+
+
+def _row(name: str, low: Array, high: Array) -> Row:
+    a, b = low.astype(np.float64), high.astype(np.float64)
+    scale = math.sqrt(float(np.mean(b * b))) if b.size else 0.0
+    difference = a - b
+    relative = math.sqrt(float(np.mean(difference * difference))) if b.size else 0.0
+    return Row(name, relative / scale if scale else relative, float(np.abs(difference).max(initial=0)))
+
+
+def _same_top(low: Array, high: Array) -> float:
+    return float(np.mean(low.argmax(-1) == high.argmax(-1))) if low.size else 1.0
+
+
+# --------------------------------------------------------------------------------------------------------------- inputs
+
+
+def seeded(network: Network, seed: int) -> dict[str, Array]:
+    """Inputs of a network from a seed: one request's tokens for a language model, normal numbers and zeros otherwise."""
+    names = {v.name for v in network.inputs}
+    rng = np.random.default_rng(seed)
+    if {"token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows"} <= names:
+        return _step(network, rng)
+    sizes = {d.name: d.opt or min(max(SEEDED_TOKENS, d.min), d.max or SEEDED_TOKENS) for d in network.dims.values()}
+    return {v.name: _random(rng, v.spec, sizes) for v in network.inputs}
+
+
+def _random(rng: np.random.Generator, spec: Spec, sizes: Mapping[str, int]) -> Array:
+    shape = spec.evaluate(sizes)
+    if spec.dtype.is_float:
+        return rng.standard_normal(shape).astype(spec.dtype.numpy)
+    return np.zeros(shape, spec.dtype.numpy)
+
+
+def _step(network: Network, rng: np.random.Generator) -> dict[str, Array]:
+    table = next((n.inputs[1] for n in network.nodes if n.op.name == "embedding"), None)
+    vocabulary = table.shape[0] if table is not None else 2
+    rows = np.arange(SEEDED_TOKENS)
+    step = {
+        "token_ids": rng.integers(0, vocabulary, SEEDED_TOKENS),
+        "positions": rows,
+        "query_start": np.array([0, SEEDED_TOKENS]),
+        "context_len": np.array([SEEDED_TOKENS]),
+        "block_table": np.arange(-(-SEEDED_TOKENS // BLOCK))[None],
+        "slot": rows,
+        "logit_rows": rows,
+    }
+    arrays = {name: a.astype(np.int32) for name, a in step.items()}
+    bind(network, {name: a.shape for name, a in arrays.items()})  # a model of fewer tokens says so here
+    return arrays
+
+
+__all__ = ["Report", "Row", "report", "seeded", "widened"]

@@ -1,0 +1,88 @@
+"""A network cut into the layers that its module paths show, each a network of its own that can be built and run alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ingot.ir import Network, Node, StateSpec, Value
+
+_LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One layer: its network, whose inputs and outputs are named as in `reads` and `writes`, values of the whole network."""
+
+    name: str
+    network: Network
+    reads: dict[str, Value]
+    writes: dict[str, Value]
+
+
+def layer_of(where: str) -> str:
+    """`model.layers.3` of `model.layers.3.mlp.up_proj`; empty outside any numbered module."""
+    found = _LAYER.match(where)
+    return found.group() if found else ""
+
+
+def cut(network: Network) -> list[Section]:
+    """The sections in order. A network whose states cross sections, or that binds dims as it runs, stays in one."""
+    runs: list[tuple[str, list[Node]]] = []
+    for node in network.nodes:
+        name = layer_of(node.where)
+        if not runs or runs[-1][0] != name:
+            runs.append((name, []))
+        runs[-1][1].append(node)
+    home = {node: i for i, (_, nodes) in enumerate(runs) for node in nodes}
+    crossing = any(
+        isinstance(v.spec, StateSpec) and home[user] != home[node]
+        for node in network.nodes
+        for v in node.outputs
+        for user in v.uses
+    )
+    layers = [name for name, _ in runs if name]
+    if crossing or len(set(layers)) < len(layers) or any(node.op.binds for node in network.nodes):
+        runs = [("", list(network.nodes))]
+    return [_section(network, _title(name, i, len(runs)), nodes) for i, (name, nodes) in enumerate(runs)]
+
+
+def _title(name: str, index: int, count: int) -> str:
+    if name or count == 1:
+        return name or "network"
+    return "before the layers" if index == 0 else "after the layers" if index == count - 1 else "between layers"
+
+
+def _section(network: Network, name: str, nodes: list[Node]) -> Section:
+    new = Network(network.name)
+    inside = set(nodes)
+    copies: dict[Value, Value] = {}
+    reads: dict[str, Value] = {}
+
+    def copy(value: Value) -> Value:
+        if value not in copies:
+            if value.kind == "parameter":
+                copies[value] = new.parameter(value.name, value.spec, value.recipe)
+            elif value.kind == "constant":
+                copies[value] = new.constant(value.array, value.name)
+            elif value.kind == "state":
+                copies[value] = new.state(value.name, value.spec)
+            else:
+                label = value.name if value.kind == "input" else f"from.{value.name}"  # results are renumbered
+                copies[value] = new.input(label, value.spec)
+                reads[label] = value
+        return copies[value]
+
+    for node in nodes:
+        with new.scope(node.where):
+            made = new.emit(node.op, tuple(copy(v) for v in node.inputs))
+        for old, result in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
+            copies[old] = result
+    writes: dict[str, Value] = {}
+    for node in nodes:
+        for value in node.outputs:
+            if not isinstance(value.spec, StateSpec) and (network.is_output(value) or not inside.issuperset(value.uses)):
+                writes[f"to.{value.name}"] = value
+    for label, value in writes.items():
+        new.outputs[label] = copies[value]
+    return Section(name, new, reads, writes)
