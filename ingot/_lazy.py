@@ -17,7 +17,7 @@ def load(where: str) -> Any:
 
 
 def optional(module: str, needed_for: str, install: str) -> ModuleType:
-    """A third-party module that ingot does not require. Raises UserError saying what to install when it is not there."""
+    """A third-party module that ingot does not require; when it is not there a UserError says what to install."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
