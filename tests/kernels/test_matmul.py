@@ -102,7 +102,7 @@ def test_leading_dimensions_and_strided_rows(dtype: str) -> None:
     assert np.array_equal(vector, found[0, 0])
 
 
-SILU_MUL = {"steps": [["input", "float32", 0], ["input", "float32", 1], ["silu", "float32", 0], ["mul", "float32", 2, 1]]}
+GATE = [["input", "float32", 0], ["input", "float32", 1], ["silu", "float32", 0], ["mul", "float32", 2, 1]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -113,7 +113,7 @@ def test_two_parts(dtype: str, rows: int) -> None:
     gate, up = draw(rng, (100, 64), dtype), draw(rng, (100, 64), dtype)
     a, scale_a = exact_product(x, gate)
     b, scale_b = exact_product(x, up)
-    found = product(x, [gate, up], expr={**SILU_MUL, "outputs": [3]}, threads=2)
+    found = product(x, [gate, up], expr={"steps": GATE, "outputs": [3]}, threads=2)
     exact = a / (1 + np.exp(-a)) * b
     close(found, exact, 2 * np.abs(b) * scale_a + 2 * np.abs(a) * scale_b + 4 * np.abs(exact), "float32")
 

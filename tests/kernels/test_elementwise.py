@@ -1,0 +1,318 @@
+"""elementwise: every step against NumPy, broadcasting and strides, random expressions, refusals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingot import _native
+from tests.kernels.one_call import Array, Operand, View, rerun_at, run
+
+EDGES = [0.0, 1.0, math.inf, 1e-40, 3.4e38, 88.8, 104.0, 0.5, 1.5, 2.5]
+
+
+def compute(
+    steps: list[Any], outputs: list[int], operands: list[Operand], out: list[Any], threads: int = 1
+) -> list[Array]:
+    return run("elementwise", {"expr": {"steps": steps, "outputs": outputs}}, operands, out, threads)
+
+
+def unary(name: str, x: Array, *more: Any) -> Array:
+    return compute([["input", "float32", 0], [name, "float32", 0, *more]], [1], [x], [("float32", x.shape)])[0]
+
+
+def values(count: int = 3000) -> Array:
+    rng = np.random.default_rng(1)
+    wide = rng.standard_normal(count) * 10.0 ** rng.uniform(-12, 12, count)
+    return np.concatenate([EDGES, np.negative(EDGES), [math.nan], wide, rng.uniform(-20, 20, count)]).astype(np.float32)
+
+
+def ulps(found: Array, exact: Array) -> float:
+    """The greatest distance in units in the last place of the float32 result; NaN and infinities must agree."""
+    expected = exact.astype(np.float32)
+    finite = np.isfinite(expected)
+    assert np.array_equal(found[~finite], expected[~finite], equal_nan=True)
+    unit = np.spacing(np.maximum(np.abs(expected[finite]), np.float32(2.0**-126))).astype(np.float64)
+    return float(np.max(np.abs(found[finite].astype(np.float64) - exact[finite]) / unit, initial=0))
+
+
+def sigmoid(x: Array) -> Array:
+    return np.where(x < 0, np.exp(np.minimum(x, 0)), 1) / (1 + np.exp(-np.abs(x)))
+
+
+def silu(x: Array) -> Array:
+    return np.where(x == -np.inf, -0.0, x * sigmoid(x))
+
+
+UNARY: list[tuple[str, Callable[[Array], Array], float]] = [
+    ("neg", np.negative, 0),
+    ("abs", np.abs, 0),
+    ("floor", np.floor, 0),
+    ("ceil", np.ceil, 0),
+    ("round", np.rint, 0),
+    ("sqrt", np.sqrt, 0.51),
+    ("rsqrt", lambda x: 1 / np.sqrt(x), 1.6),
+    ("recip", lambda x: 1 / x, 0.51),
+    ("exp", np.exp, 1.1),
+    ("log", np.log, 1.0),
+    ("tanh", np.tanh, 1.5),
+    ("sigmoid", sigmoid, 2.5),
+    ("silu", silu, 3.0),
+    ("erf", np.vectorize(math.erf, otypes=[float]), 1.3),
+]
+
+
+@pytest.mark.parametrize(("name", "exact", "limit"), UNARY, ids=[case[0] for case in UNARY])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_unary(name: str, exact: Callable[[Array], Array], limit: float) -> None:
+    x = values()
+    if name == "silu":  # x times a denormal sigmoid: right to the denormal's own unit only
+        x = x[~((x < -86) & np.isfinite(x))]
+    assert ulps(unary(name, x), exact(x.astype(np.float64))) <= limit
+
+
+@pytest.mark.parametrize(("name", "exact"), [("sin", np.sin), ("cos", np.cos)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_waves(name: str, exact: Callable[[Array], Array]) -> None:
+    x = values()
+    assert ulps(unary(name, x), exact(x.astype(np.float64))) <= 1.7
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_binary() -> None:
+    x, y = values(), np.roll(values(), 7)
+    for name, exact in [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide)]:
+        steps = [["input", "float32", 0], ["input", "float32", 1], [name, "float32", 0, 1]]
+        assert np.array_equal(compute(steps, [2], [x, y], [("float32", x.shape)])[0], exact(x, y), equal_nan=True)
+    for name, exact in [("max", np.maximum), ("min", np.minimum)]:
+        steps = [["input", "float32", 0], ["input", "float32", 1], [name, "float32", 0, 1]]
+        assert np.array_equal(compute(steps, [2], [x, y], [("float32", x.shape)])[0], exact(x, y), equal_nan=True)
+    steps = [["input", "float32", 0], ["input", "float32", 1], ["pow", "float32", 0, 1]]
+    found = compute(steps, [2], [x, y], [("float32", x.shape)])[0]
+    assert ulps(found, np.power(x.astype(np.float64), y.astype(np.float64))) <= 1.0
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 511, 512, 513, 1000, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16, np.float64])
+def test_stored_floats(size: int, dtype: Any) -> None:
+    """Loaded exactly, rounded once to nearest even when stored; float64 is read as float32."""
+    rng = np.random.default_rng(size)
+    with np.errstate(over="ignore"):
+        x = (rng.standard_normal(size) * 10.0 ** rng.uniform(-8, 5, size)).astype(dtype)
+    steps = [["input", "float32", 0], ["const", "float32", 3.0], ["mul", "float32", 0, 1]]
+    expected = x.astype(np.float32) * np.float32(3)
+    name = np.dtype(dtype).name
+    for threads in (1, 2):
+        with np.errstate(over="ignore"):
+            found = compute(steps, [2, 2], [x], [(name, (size,)), ("float32", (size,))], threads)
+            assert np.array_equal(found[0], expected.astype(dtype), equal_nan=True)
+        assert np.array_equal(found[1], expected)
+
+
+def test_rounding_steps() -> None:
+    x = values()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, dtype in [("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)]:
+            assert np.array_equal(unary("round", x, name), x.astype(dtype).astype(np.float32), equal_nan=True)
+
+
+INTS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"]
+
+
+@pytest.mark.parametrize("dtype", INTS)
+def test_integers(dtype: str) -> None:
+    rng = np.random.default_rng(2)
+    info = np.iinfo(dtype)
+    x = rng.integers(info.min, info.max, 700, dtype, endpoint=True)
+    y = rng.integers(max(info.min, -5), 5, 700, dtype, endpoint=True)
+    a, b = x.astype(object), y.astype(object)
+
+    def wrapped(values: Any) -> Array:
+        return np.array([(int(v) - int(info.min)) % (1 << info.bits) + int(info.min) for v in values]).astype(dtype)
+
+    expected = {
+        "add": wrapped(a + b),
+        "sub": wrapped(a - b),
+        "mul": wrapped(a * b),
+        "floordiv": wrapped([p // q if q else 0 for p, q in zip(a, b, strict=True)]),
+        "mod": wrapped([p % q if q else 0 for p, q in zip(a, b, strict=True)]),
+        "max": np.maximum(x, y),
+        "min": np.minimum(x, y),
+        "and": x & y,
+        "or": x | y,
+        "xor": x ^ y,
+    }
+    for name, result in expected.items():
+        steps = [["input", "int64", 0], ["input", "int64", 1], [name, "int64", 0, 1], ["wrap", "int64", 2, dtype]]
+        assert np.array_equal(compute(steps, [3], [x, y], [(dtype, x.shape)])[0], result), name
+    for name, result in [("neg", wrapped(-a)), ("abs", wrapped([abs(v) for v in a]))]:
+        steps = [["input", "int64", 0], [name, "int64", 0], ["wrap", "int64", 1, dtype]]
+        assert np.array_equal(compute(steps, [2], [x], [(dtype, x.shape)])[0], result), name
+
+
+def test_comparisons_and_booleans() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(-2, 3, 600)
+    y = rng.integers(-2, 3, 600)
+    ops = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
+    ops |= {"gt": np.greater, "ge": np.greater_equal}
+    floats = x.astype(np.float32), np.where(y == 2, np.nan, y).astype(np.float32)
+    for cls, p, q in [("int64", x, y), ("float32", *floats)]:
+        for name, exact in ops.items():
+            steps = [["input", cls, 0], ["input", cls, 1], [name, "bool", 0, 1]]
+            assert np.array_equal(compute(steps, [2], [p, q], [("bool", x.shape)])[0], exact(p, q)), (cls, name)
+    a, b = x > 0, y > 0
+    for name, exact in [("and", a & b), ("or", a | b), ("xor", a ^ b), ("eq", a == b), ("lt", a < b)]:
+        steps = [["input", "bool", 0], ["input", "bool", 1], [name, "bool", 0, 1]]
+        assert np.array_equal(compute(steps, [2], [a, b], [("bool", x.shape)])[0], exact), name
+    assert np.array_equal(compute([["input", "bool", 0], ["not", "bool", 0]], [1], [a], [("bool", x.shape)])[0], ~a)
+
+
+def test_where_and_conversions() -> None:
+    x = np.array([1.9, -1.9, np.nan, np.inf, -np.inf, 1e30, 0.0, 7.0], np.float32)
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    steps: list[Any] = [["input", "float32", 0], ["to_int", "int64", 0], ["to_bool", "bool", 0]]
+    steps += [["to_float", "float32", 2], ["where", "float32", 2, 3, 0], ["to_int", "int64", 2]]
+    steps += [["where", "int64", 2, 1, 5], ["where", "bool", 2, 2, 2]]
+    out = [("int64", x.shape), ("bool", x.shape), ("float32", x.shape), ("int64", x.shape), ("bool", x.shape)]
+    found = compute(steps, [1, 2, 4, 6, 7], [x], out)
+    assert found[0].tolist() == [1, -1, 0, high, low, high, 0, 7]
+    assert found[1].tolist() == [True, True, True, True, True, True, False, True]
+    assert found[2].tolist() == [1, 1, 1, 1, 1, 1, 0, 1]
+    assert found[3].tolist() == [1, -1, 0, high, low, high, 0, 7]
+    assert np.array_equal(found[4], found[1])
+
+
+def test_constants() -> None:
+    steps = [["const", "float32", "-inf"], ["const", "int64", -(2**63)], ["const", "bool", True]]
+    steps += [["const", "float32", "nan"]]
+    out = [("float32", (600,)), ("int64", (3, 5)), ("bool", (3, 5)), ("bfloat16", (3, 5))]
+    found = compute([*steps, ["const", "float32", 1]], [0], [], out[:1])
+    assert np.all(found[0] == -np.inf)
+    found = compute(steps, [1, 2, 3], [], out[1:])
+    assert np.all(found[0] == -(2**63))
+    assert np.all(found[1])
+    assert np.all(np.isnan(found[2].astype(np.float32)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_broadcasting_and_strides(threads: int) -> None:
+    rng = np.random.default_rng(4)
+    steps = [["input", "float32", 0], ["input", "float32", 1], ["mul", "float32", 0, 1]]
+    cases = [
+        ((7, 33), (33,)),
+        ((7, 33), (7, 1)),
+        ((4, 1, 70), (5, 1)),
+        ((3, 4, 5, 6), (3, 1, 5, 1)),
+        ((2, 600), (2, 1)),
+        ((1000, 3), (3,)),
+        ((5, 0), (1, 1)),
+        ((6, 2, 130), (6, 1, 130)),
+        ((), (40, 2)),
+    ]
+    for a_shape, b_shape in cases:
+        a = rng.standard_normal(a_shape).astype(np.float32)
+        b = rng.standard_normal(b_shape).astype(ml_dtypes.bfloat16)
+        expected = np.asarray(a * b.astype(np.float32))
+        found = compute(steps, [2], [a, b], [("float32", expected.shape)], threads)[0]
+        assert np.array_equal(found, expected), (a_shape, b_shape)
+    base = rng.standard_normal((50, 60)).astype(np.float32)
+    turned = View(base, (60, 50), (1, 60))
+    window = View(base, (60, 50), (10, 1), 3)
+    expected = base.T * np.lib.stride_tricks.as_strided(base.reshape(-1)[3:], (60, 50), (40, 4))
+    assert np.array_equal(compute(steps, [2], [turned, window], [("float32", (60, 50))], threads)[0], expected)
+
+
+EXACT: dict[str, tuple[str, int, Callable[..., Array]]] = {
+    "add": ("float32", 2, np.add),
+    "sub": ("float32", 2, np.subtract),
+    "mul": ("float32", 2, np.multiply),
+    "max": ("float32", 2, np.maximum),
+    "neg": ("float32", 1, np.negative),
+    "abs": ("float32", 1, np.abs),
+    "lt": ("bool", 2, np.less),
+    "not": ("bool", 1, np.logical_not),
+    "xor": ("bool", 2, np.logical_xor),
+    "where": ("float32", 3, np.where),
+}
+
+
+@given(data=st.data(), size=st.sampled_from([5, 512, 700]), threads=st.sampled_from([1, 2]))
+def test_random_expressions(data: st.DataObject, size: int, threads: int) -> None:
+    """IEEE operations are exact: the same float32 results as NumPy, whatever is alive, dead or shared."""
+    rng = np.random.default_rng(size)
+    shapes = [(size,), (2, size), (1,), (2, 1)]
+    operands = [rng.integers(-8, 9, shape).astype(np.float32) for shape in shapes]
+    steps: list[Any] = [["input", "float32", i] for i in range(4)] + [["const", "float32", 2.5]]
+    results: list[Array] = [*operands, np.float32(2.5)]
+    kinds = ["float32"] * 5
+    for _ in range(data.draw(st.integers(1, 25))):
+        name = data.draw(st.sampled_from(sorted(EXACT)))
+        cls, count, exact = EXACT[name]
+        floats = [i for i, kind in enumerate(kinds) if kind == "float32"][-6:]
+        bools = [i for i, kind in enumerate(kinds) if kind == "bool"][-6:]
+        wanted = [bools if name in ("not", "xor") or (name == "where" and i == 0) else floats for i in range(count)]
+        if not all(wanted):
+            continue
+        picked = [data.draw(st.sampled_from(choices)) for choices in wanted]
+        steps.append([name, cls, *picked])
+        with np.errstate(over="ignore", invalid="ignore"):
+            results.append(exact(*(results[i] for i in picked)))
+        kinds.append(cls)
+    chosen = data.draw(st.lists(st.integers(0, len(steps) - 1), min_size=1, max_size=4))
+    out = [(kinds[i], (2, size)) for i in chosen]
+    found = compute(steps, chosen, list(operands), out, threads)
+    for array, i in zip(found, chosen, strict=True):
+        assert np.array_equal(array, np.broadcast_to(results[i], (2, size)), equal_nan=kinds[i] == "float32")
+
+
+F = ["input", "float32", 0]
+
+
+@pytest.mark.parametrize(
+    ("expr", "message"),
+    [
+        ({}, "expr must be"),
+        ({"steps": [F], "outputs": [0], "more": 1}, "expr must be"),
+        ({"steps": [F] * 257, "outputs": [0]}, "257 steps"),
+        ({"steps": [F], "outputs": [1]}, "output 0 must be the index of a step"),
+        ({"steps": [F], "outputs": [0, 0]}, "expr has 2 outputs, the call has 1"),
+        ({"steps": [["input", "float32", 1]], "outputs": [0]}, "there are 1"),
+        ({"steps": [["input", "float64", 0]], "outputs": [0]}, "class float64"),
+        ({"steps": [["exp", "float32", 0]], "outputs": [0]}, "earlier step"),
+        ({"steps": [F, ["exp", "float32", -1]], "outputs": [0]}, "earlier step"),
+        ({"steps": [F, ["exp", "float32", 18446744073709551615]], "outputs": [0]}, "earlier step"),
+        ({"steps": [F, ["system", "float32", 0]], "outputs": [0]}, "there is no step system"),
+        ({"steps": [F, ["exp", "float32", 0, 0]], "outputs": [0]}, "exp takes 1"),
+        ({"steps": [F, ["exp", "int64", 0]], "outputs": [0]}, "no step exp of class int64"),
+        ({"steps": [F, ["neg", "int64", 0]], "outputs": [0]}, "is float32, must be int64"),
+        ({"steps": [F, ["to_float", "float32", 0]], "outputs": [0]}, "cannot take"),
+        ({"steps": [F, ["round", "float32", 0, "int8"]], "outputs": [0]}, "bfloat16 or float16"),
+        ({"steps": [["const", "float32", "one"]], "outputs": [0]}, "const must be"),
+        ({"steps": [["const", "bool", 1]], "outputs": [0]}, "const must be"),
+        ({"steps": [["const", "int64", 1.5]], "outputs": [0]}, "const must be"),
+        ({"steps": [["input", "int64", 0]], "outputs": [0]}, "cannot be stored as float32"),
+        ({"steps": [["input", "float32"]], "outputs": [0]}, "must be"),
+        ({"steps": [3], "outputs": [0]}, "must be"),
+    ],
+)
+def test_refusals(expr: dict[str, Any], message: str) -> None:
+    with pytest.raises(_native.Error, match=message):
+        run("elementwise", {"expr": expr}, [np.zeros(4, np.float32)], [("float32", (4,))])
+
+
+def test_shapes_that_do_not_broadcast() -> None:
+    with pytest.raises(_native.Error, match="does not broadcast"):
+        compute([F], [0], [np.zeros(3, np.float32)], [("float32", (4,))])
+
+
+@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
+def test_every_level(level: str) -> None:
+    rerun_at(level, __file__)
