@@ -31,6 +31,8 @@ MAY_IMPORT = {
     "frontends": COMPILER,
     "backends": IR | {"ops.fused"},  # a target lowers a network to a program; whatever runs sees programs only
     "engine": RUN,
+    "engine.compile": COMPILER | {"version", "backends"},
+    "engine.report": COMPILER | RUN | {"engine.compile"},
     "engine.build": COMPILER | RUN | {"backends", "engine", "llm.models"},
     "llm": RUN,
     "llm.kv_cache": {"errors"},
