@@ -68,7 +68,7 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 def close(got: Array, expected: Array, roundings: float, around: float = 1.0) -> None:
-    """got is within so many roundings of its type of the float64 array expected; errors below `around` count as absolute."""
+    """got is within so many roundings of its type of expected (float64), relative to it and at least to `around`."""
     error = np.abs(got.astype(np.float64) - expected) / np.maximum(np.abs(expected), around)
     limit = roundings * ROUNDING[got.dtype]
     assert got.shape == expected.shape and (error <= limit).all(), f"error {error.max():.3g}, limit {limit:.3g}"

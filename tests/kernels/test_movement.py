@@ -11,7 +11,7 @@ import pytest
 from ingot import _native, dtypes
 from tests.kernels.support import FLOATS, Array, run
 
-EVERY = [d.numpy for d in (dtypes.get(n) for n in ("bool", "uint8", "int16", "bfloat16", "float32", "int64", "float64"))]
+EVERY = [dtypes.get(n).numpy for n in ("bool", "uint8", "int16", "bfloat16", "float32", "int64", "float64")]
 
 
 def numbers(dtype: Any, *shape: int) -> Array:

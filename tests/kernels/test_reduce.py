@@ -80,7 +80,8 @@ def test_an_output_does_not_depend_on_its_company(dtype: Any) -> None:
         shape = np.sum(x, axis=tuple(axes)).shape
         (whole,) = run("reduce", [x], [(dtype, shape)], threads=2, op="sum", axes=axes, keepdims=False)
         for row in (0, 17):
-            (one,) = run("reduce", [x[row : row + 1].copy()], [(dtype, (1, *shape[1:]))], op="sum", axes=axes, keepdims=False)
+            alone, output = x[row : row + 1].copy(), (dtype, (1, *shape[1:]))
+            (one,) = run("reduce", [alone], [output], op="sum", axes=axes, keepdims=False)
             assert same_bits(one, whole[row : row + 1])
 
 
@@ -101,7 +102,7 @@ def test_argmax(dtype: Any) -> None:
 def test_refusals() -> None:
     x = np.ones((2, 3), np.float32)
     for params, dtype, shape, message in (
-        ({"op": "median", "axes": [0], "keepdims": False}, "float32", (3,), 'parameter op is "median", must be one of sum'),
+        ({"op": "median", "axes": [0], "keepdims": False}, "float32", (3,), 'op is "median", must be one of sum'),
         ({"op": "sum", "axes": [2], "keepdims": False}, "float32", (3,), "parameter axes is 2"),
         ({"op": "sum", "axes": [0, -2], "keepdims": False}, "float32", (3,), "named twice"),
         ({"op": "sum", "axes": [0], "keepdims": False}, "float32", (2,), "the output's shape"),

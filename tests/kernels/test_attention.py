@@ -1,0 +1,340 @@
+"""The cache kernels and paged attention: against float64, bit for bit under any split, with values out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from ingot import _native
+from tests.kernels.one_call import rerun_at
+from tests.kernels.support import FLOATS, ROUNDING, Array, close, run, same_bits, session
+
+F32, BF16, F16 = FLOATS
+
+
+def random(dtype: Any, *shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+# ---- rope ----
+
+
+def rotated(x: Array, cos: Array, sin: Array, style: str) -> Array:
+    wide, half = x.astype(np.float64), cos.shape[1]
+    c, s = cos[:, None].astype(np.float64), sin[:, None].astype(np.float64)
+    first, second = (
+        (slice(half), slice(half, 2 * half)) if style == "half" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
+    out = wide.copy()
+    out[..., first] = wide[..., first] * c - wide[..., second] * s
+    out[..., second] = wide[..., second] * c + wide[..., first] * s
+    return out
+
+
+def test_rope_table_at_large_positions() -> None:
+    positions = np.array([0, 1, 2, 777, 4095, 131_071, 2_000_000, -3], np.int32)
+    inv_freq = (500_000.0 ** -(np.arange(0, 128, 2) / 128)).astype(np.float32)
+    # The angle is rounded to float32 first, as transformers does.
+    angle = (positions.astype(np.float32)[:, None] * inv_freq).astype(np.float64)
+    shape = ("float32", angle.shape)
+    cos, sin = run("rope_table", [positions, inv_freq], [shape, shape], threads=2, scale=1.0)
+    close(cos, np.cos(angle), 1.1)
+    close(sin, np.sin(angle), 1.1)
+    cos, sin = run("rope_table", [positions, inv_freq], [shape, shape], scale=1.25)
+    close(cos, 1.25 * np.cos(angle), 3)
+
+
+@pytest.mark.parametrize("style", ["half", "interleaved"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rope(dtype: Any, style: str) -> None:
+    for width, half in ((64, 32), (128, 64), (80, 16), (10, 5), (2, 1), (34, 17), (8, 0)):
+        whole = random(dtype, 5, 7, width)
+        cos, sin = random(F32, 5, half, seed=1), random(F32, 5, half, seed=2)
+        expected = rotated(whole, cos, sin, style)
+        for heads in (slice(0, 7), slice(2, 5)):
+            x = whole[:, heads]
+            (y,) = run("rope", [x, cos, sin], [(dtype, x.shape)], threads=2, style=style)
+            close(y, expected[:, heads], 4, around=4.0)
+            assert same_bits(y[..., 2 * half :], np.ascontiguousarray(x[..., 2 * half :]))
+
+
+# ---- a layer: write a step's keys and values, attend ----
+
+
+class Layer(NamedTuple):
+    heads: int
+    kv_heads: int
+    width: int
+    dtype: Any = F32
+    state: Any = F32
+    block: int = 16
+    window: int | None = None
+    softcap: float | None = None
+
+    @property
+    def scale(self) -> float:
+        return float(self.width**-0.5)
+
+
+def open_layer(layer: Layer, blocks: int, threads: int = 2, rope: bool = False) -> Any:
+    """A session that writes k and v of a step to the cache (rotating q and k first with `rope`) and attends."""
+    h, kv, d, dtype = layer.heads, layer.kv_heads, layer.width, layer.dtype.name
+    shapes: dict[str, tuple[str, list[Any]]] = {
+        "q": (dtype, ["T", h, d]), "k": (dtype, ["T", kv, d]), "v": (dtype, ["T", kv, d]), "slot": ("int32", ["T"]),
+        "query_start": ("int32", [["+", "B", 1]]), "context_len": ("int32", ["B"]),
+        "block_table": ("int32", ["B", "N"]),
+        "cos": ("float32", ["T", d // 2]), "sin": ("float32", ["T", d // 2]),
+    }  # fmt: skip
+    used = list(shapes) if rope else list(shapes)[:7]
+    buffers = [{"kind": "input", "name": n, "dtype": shapes[n][0], "shape": shapes[n][1]} for n in used]
+    at = {name: i for i, name in enumerate(used)}
+    kv_cache = {"type": "kv_cache", "heads": kv, "head_dim": d}
+    state, turned, out = len(used), len(used) + 1, len(used) + 2
+    buffers += [{"kind": "state", "name": "kv.0", "dtype": layer.state.name, "state": kv_cache}]
+    buffers += [{"kind": "temp", "dtype": dtype, "shape": ["T", h, d]}] * 2
+    if rope:
+        names = ("q", "k", "v", "cos", "sin", "slot")
+        write = {
+            "kernel": "rope_kv_write",
+            "in": [*(at[n] for n in names), state],
+            "out": [turned],
+            "params": {"style": "half"},
+        }
+    else:
+        write = {"kernel": "kv_write", "in": [state, at["k"], at["v"], at["slot"]], "out": []}
+        del buffers[-1]
+        turned, out = at["q"], len(buffers) - 1
+    params = {"scale": layer.scale, "window": layer.window, "softcap": layer.softcap}
+    operands = [turned, state, at["query_start"], at["context_len"], at["block_table"]]
+    attend = {"kernel": "paged_attention", "in": operands, "out": [out], "params": params}
+    symbols = {"T": 4096, "B": 64, "N": 64}
+    return session(
+        buffers, [write, attend], {"y": out}, symbols, threads=threads, kv_blocks=blocks, kv_block_size=layer.block
+    )
+
+
+class Request:
+    """Tokens of one request: q, k, v of every position, and the blocks that it owns."""
+
+    def __init__(self, layer: Layer, length: int, blocks: Array, seed: int) -> None:
+        self.layer, self.blocks = layer, blocks
+        self.q = random(layer.dtype, length, layer.heads, layer.width, seed=seed)
+        self.k, self.v = (random(layer.dtype, length, layer.kv_heads, layer.width, seed=seed + i) for i in (1, 2))
+
+    def slots(self, first: int, last: int) -> Array:
+        position = np.arange(first, last)
+        return np.asarray(
+            self.blocks[position // self.layer.block] * self.layer.block + position % self.layer.block, np.int32
+        )
+
+    def expected(self) -> Array:
+        layer = self.layer
+        q, k, v = (x.astype(np.float64) for x in (self.q, self.k.astype(layer.state), self.v.astype(layer.state)))
+        group = layer.heads // layer.kv_heads
+        scores = np.einsum("thd,phd->htp", q, np.repeat(k, group, 1)) * layer.scale
+        scores = scores if layer.softcap is None else layer.softcap * np.tanh(scores / layer.softcap)
+        row, column = np.ogrid[: len(q), : len(q)]
+        seen = (column <= row) & (column > row - (layer.window or len(q)))
+        weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+        return np.asarray(np.einsum("htp,phd->thd", weights / weights.sum(-1, keepdims=True), np.repeat(v, group, 1)))
+
+
+def requests_of(layer: Layer, lengths: Sequence[int], seed: int) -> tuple[list[Request], int]:
+    most = -(-max(lengths) // layer.block)
+    blocks = np.random.default_rng(seed).permutation(len(lengths) * most + 1)
+    owned = [blocks[i * most : (i + 1) * most].astype(np.int32) for i in range(len(lengths))]
+    return [Request(layer, n, owned[i], 10 * seed + 3 * i) for i, n in enumerate(lengths)], len(blocks)
+
+
+def step(
+    opened: Any, layer: Layer, parts: Sequence[tuple[Request, int, int]], padding: int = 0, **changed: Array
+) -> list[Array]:
+    """Runs tokens first..last of several requests in one step, with rows of padding behind, and an empty request."""
+    counts = [last - first for _, first, last in parts]
+    total, width = sum(counts) + padding, max(len(r.blocks) for r, _, _ in parts)
+    table = np.full((len(parts) + 1, width), -1, np.int32)
+    for i, (request, _, _) in enumerate(parts):
+        table[i, : len(request.blocks)] = request.blocks
+    slot = np.full(total, -1, np.int32)
+    slot[: sum(counts)] = np.concatenate([r.slots(first, last) for r, first, last in parts])
+    starts = np.concatenate([[0], np.cumsum([*counts, 0])]).astype(np.int32)
+    feeds: dict[str, Array] = {
+        "slot": slot, "query_start": starts, "context_len": np.array([last for _, _, last in parts] + [0], np.int32),
+        "block_table": table,
+    }  # fmt: skip
+    for name in ("q", "k", "v"):
+        rows = np.concatenate([getattr(r, name)[first:last] for r, first, last in parts])
+        feeds[name] = np.concatenate([rows, np.full((padding, *rows.shape[1:]), np.nan, layer.dtype)])
+    y = opened.run(feeds | changed)["y"]
+    assert not y[sum(counts) :].any(), "padding rows must be zero"
+    return [y[starts[i] : starts[i + 1]] for i in range(len(parts))]
+
+
+LAYERS = [
+    Layer(8, 2, 64),
+    Layer(8, 2, 64, BF16, BF16, block=32),
+    Layer(3, 3, 64, F16, F16),
+    Layer(7, 1, 128, F32, BF16, window=20),
+    Layer(4, 2, 96, BF16, BF16, block=64, softcap=5.0),
+    Layer(2, 2, 2, F32, F32, window=1),
+    Layer(6, 2, 10, BF16, F32, window=70),
+    Layer(4, 4, 80, F32, F16, block=128),
+    Layer(2, 1, 256, BF16, BF16, window=64, softcap=30.0),
+    Layer(2, 2, 512, F32, F32),
+    Layer(32, 1, 34, F16, F16, window=100),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_attention(layer: Layer) -> None:
+    requests, blocks = requests_of(layer, (1, 37, 150), 1)
+    opened = open_layer(layer, blocks)
+    got = step(opened, layer, [(r, 0, len(r.q)) for r in requests], padding=3)
+    for request, y in zip(requests, got, strict=True):
+        error = np.abs(y.astype(np.float64) - request.expected()).max()
+        assert error < 4 * ROUNDING[layer.dtype] * 4 + 1e-5, error
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_row_does_not_depend_on_its_company(layer: Layer) -> None:
+    """Whole prompts, random chunks beside other requests, and single tokens: the same bits; one thread or three too."""
+    lengths = (5, 70, 203)
+    rng = np.random.default_rng(7)
+    requests, blocks = requests_of(layer, lengths, 2)
+    opened = open_layer(layer, blocks)
+    whole = step(opened, layer, [(r, 0, len(r.q)) for r in requests])
+    for threads in (1, 3):
+        chunked = open_layer(layer, blocks, threads)
+        done = [0, 0, 0]
+        while any(d < n for d, n in zip(done, lengths, strict=True)):
+            ends = [min(n, d + int(rng.choice([0, 1, 2, 5, 16, 64]))) for d, n in zip(done, lengths, strict=True)]
+            chosen = [i for i in rng.permutation(3) if ends[i] > done[i]]
+            if not chosen:
+                continue
+            got = step(
+                chunked, layer, [(requests[i], done[i], ends[i]) for i in chosen], padding=int(rng.integers(0, 3))
+            )
+            for i, y in zip(chosen, got, strict=True):
+                assert same_bits(y, whole[i][done[i] : ends[i]]), (i, done[i], ends[i])
+                done[i] = ends[i]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_infinite_later_values_do_not_reach_earlier_rows(dtype: Any) -> None:
+    layer = Layer(4, 2, 64, dtype, dtype)
+    (request,), blocks = requests_of(layer, (60,), 3)
+    opened = open_layer(layer, blocks)
+    (clean,) = step(opened, layer, [(request, 0, 60)])
+    request.v[41], request.k[55] = np.inf, np.nan
+    (y,) = step(opened, layer, [(request, 0, 60)])
+    assert same_bits(y[:41], clean[:41]) and not np.isfinite(y[41:55]).any() and np.isnan(y[55:]).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rope_kv_write_is_rope_and_kv_write(dtype: Any) -> None:
+    for state in FLOATS:
+        layer = Layer(4, 2, 64, dtype, state)
+        (request,), blocks = requests_of(layer, (50,), 4)
+        tables = {"cos": random(F32, 50, 32, seed=5), "sin": random(F32, 50, 32, seed=6)}
+        (fused,) = step(open_layer(layer, blocks, rope=True), layer, [(request, 0, 50)], **tables)
+        for name in ("q", "k"):
+            x = getattr(request, name)
+            setattr(request, name, run("rope", [x, *tables.values()], [(dtype, x.shape)], style="half")[0])
+        (apart,) = step(open_layer(layer, blocks), layer, [(request, 0, 50)])
+        assert same_bits(fused, apart)
+
+
+def test_empty_steps() -> None:
+    layer = Layer(2, 1, 16)
+    opened = open_layer(layer, 2)
+    empty = {
+        "k": np.zeros((0, 1, 16), np.float32),
+        "slot": np.zeros(0, np.int32),
+        "q": np.zeros((0, 2, 16), np.float32),
+    }
+    empty["v"] = empty["k"]
+    table = np.zeros((1, 0), np.int32)
+    feeds = {**empty, "query_start": np.zeros(2, np.int32), "context_len": np.zeros(1, np.int32), "block_table": table}
+    assert opened.run(feeds)["y"].shape == (0, 2, 16)
+    nobody = {
+        "query_start": np.zeros(1, np.int32),
+        "context_len": np.zeros(0, np.int32),
+        "block_table": np.zeros((0, 3), np.int32),
+    }
+    rows = {"q": np.ones((4, 2, 16), np.float32), "slot": np.full(4, -1, np.int32)}
+    rows |= {"k": np.ones((4, 1, 16), np.float32), "v": np.ones((4, 1, 16), np.float32)}
+    assert not opened.run({**rows, **nobody})["y"].any()
+
+
+BIG = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"slot": [0, 1, 2, 64, -1]}, "kv_write: slot out of range"),
+        ({"slot": [0, 1, 2, -2, -1]}, "slot out of range"),
+        ({"slot": [BIG, 1, 2, 3, -1]}, "slot out of range"),
+        ({"query_start": [1, 2, 5]}, "query_start must begin at 0"),
+        ({"query_start": [0, 5, 2]}, "query_start must never fall"),
+        ({"query_start": [0, 2, 6]}, "stay within the tokens"),
+        ({"query_start": [0, BIG, 5]}, "stay within the tokens"),
+        ({"query_start": [0, -BIG, 5]}, "query_start must never fall"),
+        ({"context_len": [33, 3]}, "more than block_table holds"),
+        ({"context_len": [BIG, 3]}, "more than block_table holds"),
+        ({"context_len": [1, 3]}, "less than the request's query tokens"),
+        ({"context_len": [-BIG, 3]}, "less than the request's query tokens"),
+        ({"block_table": [[0, 4], [2, 3]]}, "block out of range"),
+        ({"block_table": [[-1, 1], [2, 3]]}, "block out of range"),
+        ({"block_table": [[0, 1], [BIG, 3]]}, "block out of range"),
+    ],
+)
+def test_a_value_out_of_range_is_a_typed_error(changed: dict[str, Any], message: str) -> None:
+    layer = Layer(2, 1, 16)
+    opened = open_layer(layer, 4)
+    feeds: dict[str, Any] = {
+        "slot": [0, 1, 2, 3, -1],
+        "query_start": [0, 2, 5],
+        "context_len": [20, 3],
+        "block_table": [[0, 1], [2, 3]],
+    }
+    feeds = {name: np.array(value, np.int32) for name, value in feeds.items()}
+    feeds |= {"q": random(F32, 5, 2, 16), "k": random(F32, 5, 1, 16), "v": random(F32, 5, 1, 16)}
+    expected = opened.run(feeds)["y"]
+    with pytest.raises(_native.Error, match=message) as caught:
+        opened.run(feeds | {name: np.array(value, np.int32) for name, value in changed.items()})
+    assert caught.value.code == "value"
+    assert same_bits(opened.run(feeds)["y"], expected), "the session goes on"
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (Layer(2, 1, 15), "head_dim must be even"),
+        (Layer(2, 1, 514), "head_dim must be even and in"),
+        (Layer(3, 2, 16), "a multiple of the state's kv_heads"),
+        (Layer(2, 1, 16, window=0), "parameter window is 0"),
+        (Layer(2, 1, 16, softcap=-1.0), "parameter softcap is -1"),
+        (Layer(2, 1, 16, np.dtype(np.int32)), "must be one of float32"),
+    ],
+)
+def test_refusals(layer: Layer, message: str) -> None:
+    sizes = {"q": layer.heads, "k": layer.kv_heads, "v": layer.kv_heads}
+    ints = {"slot": [0], "query_start": [0, 1], "context_len": [1], "block_table": [[0]]}
+    feeds = {name: np.zeros((1, heads, layer.width), layer.dtype) for name, heads in sizes.items()}
+    feeds |= {name: np.array(values, np.int32) for name, values in ints.items()}
+
+    def attempt() -> None:  # refused when the session opens, or when the shapes are known
+        open_layer(layer, 4).run(feeds)
+
+    with pytest.raises(_native.Error, match=message) as caught:
+        attempt()
+    assert caught.value.code == "kernel_refused"
+
+
+@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
+def test_every_level(level: str) -> None:
+    rerun_at(level, __file__)
