@@ -1,4 +1,6 @@
-"""Small networks that several tests build: a Llama-like decoder written by hand, with its weights and one step's inputs."""
+"""Small networks that several tests build: a Llama-like decoder written by hand, with its weights and one step's
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ Array = np.ndarray[Any, Any]
 
 
 def llama(
-    *, layers: int = 2, hidden: int = 64, heads: int = 4, kv_heads: int = 2, width: int = 16, mlp: int = 96, vocabulary: int = 80,
-    dtype: str = "float32", tied: bool = True, bias: bool = False,
+    *, layers: int = 2, hidden: int = 64, heads: int = 4, kv_heads: int = 2, width: int = 16, mlp: int = 96,
+    vocabulary: int = 80, dtype: str = "float32", tied: bool = True, bias: bool = False,
 ) -> Network:  # fmt: skip
     """The network of CONTRACT's step inputs: token_ids … logit_rows → logits float32."""
     net = Network("main")
@@ -37,7 +39,9 @@ def llama(
         return F.add(y, weight(f"{name}.bias", n)) if bias and "_proj" in name and "mlp" not in name else y
 
     embedding = weight("model.embed_tokens.weight", vocabulary, hidden)
-    cos, sin = F.rope_table(positions, net.constant((10000.0 ** (-np.arange(width // 2) / (width // 2))).astype(np.float32)))
+    cos, sin = F.rope_table(
+        positions, net.constant((10000.0 ** (-np.arange(width // 2) / (width // 2))).astype(np.float32))
+    )
     x = F.embedding(ids, embedding)
     for i in range(layers):
         with net.scope(f"model.layers.{i}"):

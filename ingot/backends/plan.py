@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingot import dims
-from ingot.backends.base import KernelCall, Reads, Refusal, Target
+from ingot.backends.base import Reads, Refusal, Target
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value
@@ -94,10 +94,15 @@ def view(window: Window, node: Node) -> Window | None:
         case "reshape":
             return reshaped(window, shape)
         case "permute":
-            return Window(window.buffer, shape, tuple(window.stride[d] for d in op.order(len(shape))), window.offset, False)
+            return Window(
+                window.buffer, shape, tuple(window.stride[d] for d in op.order(len(shape))), window.offset, False
+            )
         case "expand":
             extra = len(shape) - len(window.shape)
-            kept = [0 if n == 1 and m != 1 else s for n, m, s in zip(window.shape, shape[extra:], window.stride, strict=True)]
+            kept = [
+                0 if n == 1 and m != 1 else s
+                for n, m, s in zip(window.shape, shape[extra:], window.stride, strict=True)
+            ]
             return Window(window.buffer, shape, (*[0] * extra, *kept), window.offset, False)
         case "slice":
             if any(step < 0 for step in op.strides):
@@ -195,7 +200,9 @@ class Planner:
         return self.number(window)
 
     # ---------------------------------------------------------------------------------------------------- calls
-    def _emit(self, kernel: str, params: dict[str, Any], reads: list[int], writes: list[int], where: str, version: int = 1) -> None:
+    def _emit(
+        self, kernel: str, params: dict[str, Any], reads: list[int], writes: list[int], where: str, version: int = 1
+    ) -> None:
         call = {"kernel": kernel, "version": version, "in": reads, "out": writes, "params": params}
         self.calls.append({**call, "where": where} if where else call)
 
@@ -234,7 +241,9 @@ class Planner:
         if any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs)):
             raise NetworkError(f"{node.describe()}: {why}, and only kernels use states")
         if any(isinstance(d, Expr) for name in node.op.symbolic for d in _flat(getattr(node.op, name))):
-            raise NetworkError(f"{node.describe()}: {why}, and a host call cannot have sizes that are known only at run time")
+            raise NetworkError(
+                f"{node.describe()}: {why}, and a host call cannot have sizes that are known only at run time"
+            )
         if not node.inputs:
             raise NetworkError(f"{node.describe()}: {why}")
         reads = [self.read(v, Reads.DENSE) for v in node.inputs]
@@ -254,8 +263,10 @@ class Planner:
         bare = {d.name for v in self.network.inputs for d in v.shape if isinstance(d, Dim)}
         bound = bare | {d.name for n in self.network.nodes for d in n.op.bound_dims()}
         if loose := sorted(used.keys() - bound):
-            raise NetworkError(f"network {self.network.name}: no input has the dim(s) {', '.join(loose)} by itself, so "
-                               "nothing gives them a value")
+            raise NetworkError(
+                f"network {self.network.name}: no input has the dim(s) {', '.join(loose)} by itself, so "
+                "nothing gives them a value"
+            )
         return [self.network.dims[name] for name in used]
 
 

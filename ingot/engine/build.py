@@ -82,7 +82,9 @@ def build(
     _check_words(precision, weights, device, weights_from)
     if isinstance(source, Module):
         if dynamic is not None:
-            raise UserError("dynamic is for sources with example inputs; give a Module's inputs as Specs with ingot.Dim sizes")
+            raise UserError(
+                "dynamic is for sources with example inputs; give a Module's inputs as Specs with ingot.Dim sizes"
+            )
         return _build_module(source, inputs, precision, report, weights_from, seed, progress)
     if type(source).__module__.partition(".")[0] == "torch" or hasattr(source, "state_dict"):
         raise UserError(f"{type(source).__name__} is a torch module; build takes ingot.Module or the folder of a model")
@@ -101,7 +103,9 @@ def _check_words(precision: str | None, weights: str, device: str, weights_from:
     if precision is not None and precision not in PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     if weights != "same":
-        raise UserError(f"weights={weights!r} is not available: this version stores weights in the precision of the engine")
+        raise UserError(
+            f"weights={weights!r} is not available: this version stores weights in the precision of the engine"
+        )
     if device != "cpu":
         raise UserError(f"device={device!r} is not available: this version builds for and runs on the CPU")
     if weights_from not in (None, "random"):
@@ -114,7 +118,9 @@ def _open(path: Path, precision: str | None, weights: str, weights_from: str | N
     engine = load(path)
     has = engine.config.get("precision")
     if precision is not None and has is not None and precision != has:
-        raise UserError(f"{path} was built with precision {has}, which conflicts with {precision}: build it again from its source")
+        raise UserError(
+            f"{path} was built with precision {has}, which conflicts with {precision}: build it again from its source"
+        )
     if weights_from is not None:
         raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
     return engine
@@ -134,7 +140,15 @@ def _build_directory(
         with phases.phase("read"):
             wide = models.load(path, "float32").weights
     return build_network(
-        network, model.weights, config=model.config, kind="llm", files=model.files, report=report, wide=wide, seed=seed, phases=phases
+        network,
+        model.weights,
+        config=model.config,
+        kind="llm",
+        files=model.files,
+        report=report,
+        wide=wide,
+        seed=seed,
+        phases=phases,
     )
 
 
@@ -143,13 +157,16 @@ def _build_module(
     weights_from: str | None, seed: int, progress: Progress | None,
 ) -> Engine:  # fmt: skip
     if not inputs or not all(isinstance(spec, Spec) for spec in inputs.values()):
-        raise UserError('a Module is built with inputs={"x": ingot.Spec(shape, dtype), …}, one Spec per parameter of forward')
+        raise UserError(
+            'a Module is built with inputs={"x": ingot.Spec(shape, dtype), …}, one Spec per parameter of forward'
+        )
     phases = Phases(progress)
     parameters = dict(module.named_parameters())
     floats = {p.dtype.name for p in parameters.values() if p.dtype.is_float}
     if precision is not None and floats - {precision}:
         raise UserError(
-            f"precision={precision!r}, but the Module has parameters of {', '.join(sorted(floats))}: nothing is converted "
+            f"precision={precision!r}, but the Module has parameters of {', '.join(sorted(floats))}: nothing is "
+            f"converted "
             "silently; make its layers with that dtype"
         )
     if weights_from:
@@ -157,7 +174,8 @@ def _build_module(
     else:
         if missing := [name for name, p in parameters.items() if p.value is None]:
             raise ModuleError(
-                f"{len(missing)} parameter(s) have no value: {', '.join(missing[:40])}{', …' if len(missing) > 40 else ''}. "
+                f"{len(missing)} parameter(s) have no value: "
+                f"{', '.join(missing[:40])}{', …' if len(missing) > 40 else ''}. "
                 'Use load_state_dict, assign .value, or build with weights_from="random"'
             )
         values = {name: p.value for name, p in parameters.items() if p.value is not None}
@@ -202,7 +220,9 @@ def build_network(
     if report is not False:
         with phases.phase("report") as done:
             feeds = report if isinstance(report, Mapping) else None
-            engine.report = accuracy.report(network, engine, weights, wide or weights, feeds=feeds, seed=seed, done=done)
+            engine.report = accuracy.report(
+                network, engine, weights, wide or weights, feeds=feeds, seed=seed, done=done
+            )
     engine.seconds = phases.seconds
     engine.log = [str(event) for event in compiled.log]
     return engine

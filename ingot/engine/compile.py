@@ -1,4 +1,6 @@
-"""From a portable Network to an engine in memory: lowering, planning, and making the stored weights by their recipes."""
+"""From a portable Network to an engine in memory: lowering, planning, and making the stored weights by their
+recipes.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ from ingot.ir.text import to_json
 from ingot.passes.fuse import recipe_of
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.rewrite import Log
+from ingot.version import __version__
 
 Array = np.ndarray[Any, Any]
 
 FORMAT = 1
-PRODUCER = "ingot 0.1.0"
+PRODUCER = f"ingot {__version__}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def make_tensors(
     """
     tensors: dict[str, Array] = {}
     with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
-        made = pool.map(lambda item: _tensor(*item, weights), stored.items())
+        made = pool.map(lambda name: _tensor(name, stored[name], weights), stored)
         for name, array in zip(stored, made, strict=True):
             tensors[name] = array
             if done:
@@ -73,7 +76,9 @@ def _tensor(name: str, value: Value, weights: Mapping[str, Array]) -> Array:
     kind: DType = value.dtype
     if array.shape != value.shape or array.dtype != kind.numpy:
         found = f"{array.dtype}{list(array.shape)}"
-        raise RecipeError(f"tensor {name} should be {value.spec} and its recipe gives {found}: check the sources' shapes")
+        raise RecipeError(
+            f"tensor {name} should be {value.spec} and its recipe gives {found}: check the sources' shapes"
+        )
     return array
 
 

@@ -2,13 +2,13 @@
 
     u64 little-endian n | header, n bytes, space padded so that 8 + n is a multiple of 4096 | tensor data
 
-The header begins byte for byte with {"__metadata__":{"ingot.sha256":"<64 hex>","ingot":"<our JSON as a string>"}, and then
-lists the tensors in the order of their data. The digest is that of the header with its own 64 digits replaced by zeros. Tensors
-start at multiples of 64; since safetensors knows no gaps, padding tensors `~pad.K` fill them. The file ends with its last
-tensor. Weights carry a digest per MiB in our JSON, checked by `verify` and not by every load.
+The header begins byte for byte with {"__metadata__":{"ingot.sha256":"<64 hex>","ingot":"<our JSON as a string>"}, and
+then lists the tensors in the order of their data. The digest is that of the header with its own 64 digits replaced by
+zeros. Tensors start at multiples of 64; since safetensors knows no gaps, padding tensors `~pad.K` fill them. The file
+ends with its last tensor. Weights carry a digest per MiB in our JSON, checked by `verify` and not by every load.
 
-The reader trusts nothing: every fault is an EngineFileError that says which rule was broken. Engines that run are read by the
-native core, by the same rules; this reader serves inspection, verification and rebuilding.
+The reader trusts nothing: every fault is an EngineFileError that says which rule was broken. Engines that run are read
+by the native core, by the same rules; this reader serves inspection, verification and rebuilding.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _digest(data: memoryview) -> str:
 
 def as_bytes(array: Array) -> memoryview:
     """The bytes of a contiguous array, without a copy."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    data: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(data)
 
 
 def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[bytes, list[Array]]:
@@ -122,7 +123,8 @@ def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[byt
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
-    """Writes an engine file beside `path`, then renames it: `path` holds the old file or the whole new one, never a part.
+    """Writes an engine file beside `path`, then renames it: `path` holds the old file or the whole new one, never a
+    part.
 
     Returns the number of bytes. Raises FileError (full disk, read-only folder, no folder).
     """
@@ -179,24 +181,30 @@ class EngineFile:
             raise EngineFileError(f"{self.path}: there is no tensor {name!r}")
         info = self.tensors[name]
         array = np.empty(info.shape, info.dtype.numpy)
-        view = memoryview(array.reshape(-1).view(np.uint8))
+        view = as_bytes(array)
         with _opened(self.path) as descriptor:
             done = 0
             while done < len(view):
                 count = os.preadv(descriptor, [view[done : done + (1 << 30)]], info.begin + done)
                 if count == 0:
-                    raise EngineFileError(f"{self.path}: ends inside tensor {name}: it was shortened after it had been opened")
+                    raise EngineFileError(
+                        f"{self.path}: ends inside tensor {name}: it was shortened after it had been opened"
+                    )
                 done += count
         return array
 
     def verify(self) -> int:
-        """Compares every tensor with its digests. Returns the bytes checked; raises EngineFileError naming what differs."""
+        """Compares every tensor with its digests. Returns the bytes checked; raises EngineFileError naming what
+        differs.
+        """
         checked = 0
         for name, entry in self.header["weights"].items():
             found = digests(self.read(name))
             if found != entry["hash"]:
                 at = next((i for i, (a, b) in enumerate(zip(found, entry["hash"], strict=False)) if a != b), 0)
-                raise EngineFileError(f"{self.path}: tensor {name} is damaged (its MiB number {at}); download or build it again")
+                raise EngineFileError(
+                    f"{self.path}: tensor {name} is damaged (its MiB number {at}); download or build it again"
+                )
             checked += self.tensors[name].end - self.tensors[name].begin
         for name, info in self.tensors.items():
             if name.startswith(PAD) and self.read(name).any():
@@ -243,12 +251,18 @@ def _header_bytes(where: Path, descriptor: int, size: int) -> bytes:
         raise EngineFileError(f"{where}: the file is empty")
     prefix = os.pread(descriptor, 8 + len(_HEAD), 0)
     if len(prefix) < 8 + len(_HEAD) or prefix[8:] != _HEAD:
-        raise EngineFileError(f"{where} is not an ingot engine: it does not begin as one. Engines are made by `ingot build`")
+        raise EngineFileError(
+            f"{where} is not an ingot engine: it does not begin as one. Engines are made by `ingot build`"
+        )
     length = int.from_bytes(prefix[:8], "little")
     if length > MAX_HEADER or (8 + length) % PAGE:
-        raise EngineFileError(f"{where}: a header of {length:,} bytes is not legal (at most {MAX_HEADER:,}, whole pages)")
+        raise EngineFileError(
+            f"{where}: a header of {length:,} bytes is not legal (at most {MAX_HEADER:,}, whole pages)"
+        )
     if 8 + length > size:
-        raise EngineFileError(f"{where}: the file has {size:,} bytes and its header alone {8 + length:,}: it was cut off")
+        raise EngineFileError(
+            f"{where}: the file has {size:,} bytes and its header alone {8 + length:,}: it was cut off"
+        )
     raw = os.pread(descriptor, length, 8)
     if len(raw) != length:
         raise EngineFileError(f"{where}: ends inside its header")
@@ -270,7 +284,8 @@ def _parse(where: Path, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[str, Any]:
-    """Our JSON itself when its keys and their types are right; what it says of tensors and programs is checked elsewhere.
+    """Our JSON itself when its keys and their types are right; what it says of tensors and programs is checked
+    elsewhere.
 
     Raises EngineVersionError for a newer format, EngineFileError for anything else.
     """
@@ -279,7 +294,8 @@ def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[st
         raise EngineFileError(f"{where}: the header's format must be a number from 1 on, not {version!r}")
     if version > FORMAT:
         raise EngineVersionError(
-            f"{where} has engine format {version}, made by {str(ours.get('producer'))[:60]!r}; this ingot reads formats up to "
+            f"{where} has engine format {version}, made by {str(ours.get('producer'))[:60]!r}; this ingot reads "
+            f"formats up to "
             f"{FORMAT}: use a newer ingot, or build the engine again with this one"
         )
     if unknown := sorted(set(ours) - _KEYS):
@@ -333,7 +349,9 @@ def _check_tensors(where: Path, entries: dict[str, Any], start: int, size: int) 
             raise EngineFileError(f"{where}: tensor {name[:80]!r}: {info}")
         pad = name.startswith(PAD)
         if info.begin != at:
-            raise EngineFileError(f"{where}: tensor {name!r} must begin at byte {at}, where the one before ends, not {info.begin}")
+            raise EngineFileError(
+                f"{where}: tensor {name!r} must begin at byte {at}, where the one before ends, not {info.begin}"
+            )
         if pad and (info.dtype is not dtypes.uint8 or info.end - info.begin >= ALIGN or info.end % ALIGN):
             raise EngineFileError(f"{where}: {name!r} is not legal padding")
         if not pad and info.begin % ALIGN:
@@ -341,7 +359,9 @@ def _check_tensors(where: Path, entries: dict[str, Any], start: int, size: int) 
         at = info.end
         tensors[name] = info
     if at != size:
-        raise EngineFileError(f"{where}: the header accounts for {at:,} bytes and the file has {size:,}: it was cut off or added to")
+        raise EngineFileError(
+            f"{where}: the header accounts for {at:,} bytes and the file has {size:,}: it was cut off or added to"
+        )
     return tensors
 
 

@@ -1,7 +1,8 @@
 """How far an engine's numbers are from float32, layer by layer.
 
-The network is cut into its layers. Each runs twice, in the engine's precision and in float32 on our own kernels, each chain fed
-by its own previous layer; so only one layer's float32 weights exist at a time. Without given inputs seeded ones are used.
+The network is cut into its layers. Each runs twice, in the engine's precision and in float32 on our own kernels, each
+chain fed by its own previous layer; so only one layer's float32 weights exist at a time. Without given inputs seeded
+ones are used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ingot.engine.session import Engine
 from ingot.ir import Network, Spec, Value
 from ingot.ir.interpret import bind
 from ingot.passes.sections import Section, cut
-from ingot.passes.widen import NARROW, widen, widened
+from ingot.passes.widen import NARROW, widen
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +30,9 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Row:
-    """One layer's results: root mean square of the difference over that of the float32 values, and the largest difference."""
+    """One layer's results: root mean square of the difference over that of the float32 values, and the largest
+    difference.
+    """
 
     name: str
     relative: float
@@ -38,7 +41,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """Differences from float32, cumulative after each layer and of the outputs. `same_top`: rows with the same largest logit."""
+    """Differences from float32, cumulative after each layer and of the outputs. `same_top`: rows with the same largest
+    logit.
+    """
 
     inputs: str
     layers: tuple[Row, ...]
@@ -55,7 +60,9 @@ class Report:
             return self.note
         width = max(len(r.name) for r in (*self.layers, *self.outputs))
         lines = [f"{'against float32, ' + self.inputs + ' inputs':{max(width, 8)}}  relative   largest"]
-        lines += [f"{r.name:{len(lines[0]) - 20}}  {r.relative:8.1e}  {r.largest:8.1e}" for r in (*self.layers, *self.outputs)]
+        lines += [
+            f"{r.name:{len(lines[0]) - 20}}  {r.relative:8.1e}  {r.largest:8.1e}" for r in (*self.layers, *self.outputs)
+        ]
         if self.same_top is not None:
             lines.append(f"the same most likely token in {self.same_top:.0%} of the rows")
         return "\n".join(lines)
@@ -119,7 +126,9 @@ def _run(section: Section, arrays: dict[Value, Array], weights: Mapping[str, Arr
         found = {name: weights.tensor(name, value) for name, value in compiled.stored.items()}
         known = {name: array for name, array in found.items() if array is not None}
     lacking = {name: value for name, value in compiled.stored.items() if name not in known}
-    engine = Engine.from_memory(header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights))
+    engine = Engine.from_memory(
+        header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights)
+    )
     blocks = 0
     if section.network.states:
         tables = [a for v, a in arrays.items() if v.name == "block_table"]
@@ -150,7 +159,9 @@ def _same_top(low: Array, high: Array) -> float:
 
 
 def seeded(network: Network, seed: int) -> dict[str, Array]:
-    """Inputs of a network from a seed: one request's tokens for a language model, normal numbers and zeros otherwise."""
+    """Inputs of a network from a seed: one request's tokens for a language model, normal numbers and zeros
+    otherwise.
+    """
     names = {v.name for v in network.inputs}
     rng = np.random.default_rng(seed)
     if {"token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows"} <= names:
@@ -168,7 +179,7 @@ def _random(rng: np.random.Generator, spec: Spec, sizes: Mapping[str, int]) -> A
 
 def _step(network: Network, rng: np.random.Generator) -> dict[str, Array]:
     table = next((n.inputs[1] for n in network.nodes if n.op.name == "embedding"), None)
-    vocabulary = table.shape[0] if table is not None else 2
+    vocabulary: Any = table.shape[0] if table is not None else 2
     rows = np.arange(SEEDED_TOKENS)
     step = {
         "token_ids": rng.integers(0, vocabulary, SEEDED_TOKENS),
@@ -182,6 +193,3 @@ def _step(network: Network, rng: np.random.Generator) -> dict[str, Array]:
     arrays = {name: a.astype(np.int32) for name, a in step.items()}
     bind(network, {name: a.shape for name, a in arrays.items()})  # a model of fewer tokens says so here
     return arrays
-
-
-__all__ = ["Report", "Row", "report", "seeded", "widened"]

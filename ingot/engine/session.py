@@ -71,7 +71,7 @@ def as_array(value: Any, name: str) -> Array:
         if value.device.type != "cpu":
             raise InputError(f"input {name!r} is on {value.device}; this engine runs on the CPU: pass value.cpu()")
         if value.dtype == torch.bfloat16:  # NumPy's side of DLPack knows no bfloat16
-            return value.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)
+            return value.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)  # type: ignore[no-any-return]
         return value.numpy()  # type: ignore[no-any-return]
     if hasattr(value, "__dlpack__"):
         try:
@@ -85,12 +85,15 @@ def as_array(value: Any, name: str) -> Array:
 
 
 class Engine:
-    """A built network: header, weights and programs. Made by `ingot.build` and `ingot.load`; safe to share between threads.
+    """A built network: header, weights and programs. Made by `ingot.build` and `ingot.load`; safe to share between
+    threads.
 
     `header` is the engine's own JSON: producer, kind, config, networks, weights (recipes and digests), programs, files.
     """
 
-    def __init__(self, native: Any, header: dict[str, Any], tensors: Mapping[str, Array] | None, path: Path | None) -> None:
+    def __init__(
+        self, native: Any, header: dict[str, Any], tensors: Mapping[str, Array] | None, path: Path | None
+    ) -> None:
         self._native = native
         self._tensors = tensors
         self._idle: list[Session] = []
@@ -152,7 +155,6 @@ class Engine:
             raw = self._native.tensor(name)
         except (_native.Error, KeyError):
             raise UserError(f"this engine has no tensor {name!r}") from None
-        dtype, shape = self._spec(name)
         dtype, shape = self._specs.get(name, (np.dtype(np.uint8), (-1,)))
         return np.asarray(raw).view(dtype).reshape(shape)
 
@@ -168,7 +170,9 @@ class Engine:
         return {name: self.tensor(tensor).tobytes() for name, tensor in self.header["files"].items()}
 
     def save(self, path: str | os.PathLike[str]) -> int:
-        """Writes the engine file (beside `path`, then renamed). Returns its bytes. Identical engines give identical files."""
+        """Writes the engine file (beside `path`, then renamed). Returns its bytes. Identical engines give identical
+        files.
+        """
         names = list(self.header["weights"])
         tensors = {name: self.tensor(name) for name in names}
         weights = {n: {**self.header["weights"][n], "hash": file.digests(tensors[n])} for n in names}
@@ -225,7 +229,13 @@ class Session:
     """One arena, one set of states, one run at a time (a second one meanwhile is a BusyError)."""
 
     def __init__(
-        self, engine: Engine, threads: int | None = None, *, entry: str = "main", kv_blocks: int = 0, kv_block_size: int = 16
+        self,
+        engine: Engine,
+        threads: int | None = None,
+        *,
+        entry: str = "main",
+        kv_blocks: int = 0,
+        kv_block_size: int = 16,
     ) -> None:
         self.engine = engine
         host = _host_call if engine._native.host_calls(entry) else None

@@ -1,15 +1,16 @@
 """How a stored weight is made from the parameters of its network.
 
-A recipe is data: the names of its sources and a list of pure, named, versioned steps in single-assignment form. Values are
-numbered, the sources first and then one per step; the last value is the stored tensor. In JSON:
+A recipe is data: the names of its sources and a list of pure, named, versioned steps in single-assignment form. Values
+are numbered, the sources first and then one per step; the last value is the stored tensor. In JSON:
 
     {"sources": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
      "steps": [["cast", 1, {"dtype": "bfloat16", "in": [0]}], ["cast", 1, {"dtype": "bfloat16", "in": [1]}],
                ["pack_panels", 1, {"in": [2, 3]}]]}
 
-The one function `evaluate` therefore serves building, refit, adapter merging and re-specialising. A step never changes its
-meaning: a better one gets a new version, and old files keep naming the old one. Layout steps (`pack_panels`, `transpose`,
-`reshape`, `pad`) have an exact inverse, so that the portable form can be had back from a stored tensor bit for bit.
+The one function `evaluate` therefore serves building, refit, adapter merging and re-specialising. A step never changes
+its meaning: a better one gets a new version, and old files keep naming the old one. Layout steps (`pack_panels`,
+`transpose`, `reshape`, `pad`) have an exact inverse, so that the portable form can be had back from a stored tensor
+bit for bit.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def require(ok: bool, why: str) -> None:
 class Step:
     """One kind of step: `infer(known, **args)` gives dtype and shape, `apply(arrays, **args)` the array.
 
-    `inverse(array, known, **args)` gives back the operands, whose dtypes and shapes are `known`; None: the step loses bits.
-    `fields` maps each argument to the check that its JSON value must pass.
+    `inverse(array, known, **args)` gives back the operands, whose dtypes and shapes are `known`; None: the step loses
+    bits. `fields` maps each argument to the check that its JSON value must pass.
     """
 
     name: str
@@ -55,7 +56,9 @@ class Step:
 
 @dataclass(frozen=True)
 class StepCall:
-    """A step of one recipe: operands by number and arguments as sorted pairs, so that equal calls are equal and hash."""
+    """A step of one recipe: operands by number and arguments as sorted pairs, so that equal calls are equal and
+    hash.
+    """
 
     name: str
     version: int
@@ -112,9 +115,14 @@ class Recipe:
     @classmethod
     def from_json(cls, obj: Any) -> Recipe:
         """Strict: unknown keys, steps, arguments and wrong types raise RecipeError."""
-        require(isinstance(obj, dict) and set(obj) == {"sources", "steps"}, "a recipe has exactly the keys sources and steps")
+        require(
+            isinstance(obj, dict) and set(obj) == {"sources", "steps"},
+            "a recipe has exactly the keys sources and steps",
+        )
         sources, steps = obj["sources"], obj["steps"]
-        require(isinstance(sources, list) and all(isinstance(s, str) for s in sources), "sources must be a list of names")
+        require(
+            isinstance(sources, list) and all(isinstance(s, str) for s in sources), "sources must be a list of names"
+        )
         require(isinstance(steps, list), "steps must be a list")
         calls = [_call_from_json(step, len(sources) + i) for i, step in enumerate(steps)]
         require(bool(calls) or len(sources) == 1, "a recipe without steps has exactly one source")
@@ -124,7 +132,10 @@ class Recipe:
 def _call_from_json(obj: Any, values: int) -> StepCall:
     require(isinstance(obj, list) and len(obj) == 3, "a step is a list of name, version and arguments")
     name, version, args = obj
-    require(isinstance(name, str) and type(version) is int and isinstance(args, dict), "a step is [name, version, {arguments}]")
+    require(
+        isinstance(name, str) and type(version) is int and isinstance(args, dict),
+        "a step is [name, version, {arguments}]",
+    )
     inputs = args.get("in")
     require(
         isinstance(inputs, list) and bool(inputs) and all(type(i) is int and 0 <= i < values for i in inputs),
@@ -137,7 +148,9 @@ def _call_from_json(obj: Any, values: int) -> StepCall:
 
 
 def _check_args(step: Step, args: Mapping[str, Any]) -> None:
-    require(set(args) == set(step.fields), f"step {step.name} takes the arguments {sorted(step.fields)}, not {sorted(args)}")
+    require(
+        set(args) == set(step.fields), f"step {step.name} takes the arguments {sorted(step.fields)}, not {sorted(args)}"
+    )
     for key, valid in step.fields.items():
         require(valid(args[key]), f"step {step.name}: {key} = {args[key]!r} is not a legal value")
 
@@ -180,7 +193,9 @@ def combine(step_name: str, recipes: Sequence[Recipe], /, version: int = 1, **ar
 
 
 def evaluate(recipe: Recipe, parameters: Mapping[str, Array]) -> Array:
-    """The stored array. Every intermediate is dropped after its last use, so that a recipe needs little more than its result."""
+    """The stored array. Every intermediate is dropped after its last use, so that a recipe needs little more than its
+    result.
+    """
     last: dict[int, int] = {}
     for i, call in enumerate(recipe.steps):
         last.update(dict.fromkeys(call.inputs, i))
@@ -242,10 +257,14 @@ def _concat_infer(known: Sequence[Known], axis: int) -> Known:
     dtype, shape = known[0]
     require(axis < len(shape), f"axis {axis} is out of range for rank {len(shape)}")
     for other_dtype, other in known[1:]:
-        same = other_dtype == dtype and len(other) == len(shape) and all(
-            a == b for d, (a, b) in enumerate(zip(shape, other, strict=True)) if d != axis
+        same = (
+            other_dtype == dtype
+            and len(other) == len(shape)
+            and all(a == b for d, (a, b) in enumerate(zip(shape, other, strict=True)) if d != axis)
         )
-        require(same, f"operands disagree: {dtype.name}{list(shape)} and {other_dtype.name}{list(other)} along axis {axis}")
+        require(
+            same, f"operands disagree: {dtype.name}{list(shape)} and {other_dtype.name}{list(other)} along axis {axis}"
+        )
     return dtype, shape[:axis] + (sum(s[axis] for _, s in known),) + shape[axis + 1 :]
 
 
@@ -266,7 +285,8 @@ def _cast_apply(arrays: Sequence[Array], dtype: str) -> Array:
         if lost.any():
             worst = float(np.abs(array[lost].astype(np.float64)).max())
             raise RecipeError(
-                f"{int(lost.sum())} weight(s) do not fit float16 (largest magnitude {worst:g}, limit 65504): build with "
+                f"{int(lost.sum())} weight(s) do not fit float16 (largest magnitude {worst:g}, limit 65504): "
+                f"build with "
                 "precision bfloat16 or float32"
             )
     return out
@@ -275,7 +295,9 @@ def _cast_apply(arrays: Sequence[Array], dtype: str) -> Array:
 # transpose: a permutation of the dims.
 def _transpose_infer(known: Sequence[Known], axes: Shape) -> Known:
     dtype, shape = _one(known)
-    require(sorted(axes) == list(range(len(shape))), f"axes {list(axes)} are not a permutation of the {len(shape)} dims")
+    require(
+        sorted(axes) == list(range(len(shape))), f"axes {list(axes)} are not a permutation of the {len(shape)} dims"
+    )
     return dtype, tuple(shape[a] for a in axes)
 
 
@@ -296,7 +318,9 @@ def _pad_infer(known: Sequence[Known], after: Shape) -> Known:
 # slice: a box; how one source becomes several weights.
 def _slice_infer(known: Sequence[Known], starts: Shape, sizes: Shape) -> Known:
     dtype, shape = _one(known)
-    fits = len(starts) == len(sizes) == len(shape) and all(a + n <= s for a, n, s in zip(starts, sizes, shape, strict=True))
+    fits = len(starts) == len(sizes) == len(shape) and all(
+        a + n <= s for a, n, s in zip(starts, sizes, shape, strict=True)
+    )
     require(fits, f"box at {list(starts)} of {list(sizes)} does not lie in {list(shape)}")
     return dtype, sizes
 
@@ -309,7 +333,10 @@ def _slice_apply(arrays: Sequence[Array], starts: Shape, sizes: Shape) -> Array:
 def _scale_infer(known: Sequence[Known], axis: int) -> Known:
     require(len(known) == 2, f"takes a tensor and a vector, not {len(known)} operands")
     (dtype, shape), (_, vector) = known
-    require(axis < len(shape) and vector == (shape[axis],), f"a vector of {list(shape)} dim {axis} is needed, not {list(vector)}")
+    require(
+        axis < len(shape) and vector == (shape[axis],),
+        f"a vector of {list(shape)} dim {axis} is needed, not {list(vector)}",
+    )
     return dtype, shape
 
 
@@ -332,7 +359,7 @@ def _pack_infer(known: Sequence[Known]) -> Known:
     require(dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16), f"weights of {dtype.name} cannot be packed")
     require(len(shape) == 2 and 0 not in shape, f"a weight [N, K] is needed, not {list(shape)}")
     require(all(one == known[0] for one in known), "the weights must agree in dtype and shape")
-    return dtype, packed_shape(dtype, *shape, len(known))
+    return dtype, packed_shape(dtype, shape[0], shape[1], len(known))
 
 
 def _aligned(shape: Shape, dtype: np.dtype[Any]) -> Array:
@@ -375,7 +402,9 @@ def unpack_panels(packed: Array, n: int, k: int, parts: int) -> list[Array]:
     """The exact inverse of `pack_panels`: the `parts` weights [n, k]."""
     dtype = dtypes.get(packed.dtype)
     shape = packed_shape(dtype, n, k, parts)
-    require(packed.shape == shape, f"{parts} weight(s) [{n}, {k}] are packed as {list(shape)}, not {list(packed.shape)}")
+    require(
+        packed.shape == shape, f"{parts} weight(s) [{n}, {k}] are packed as {list(shape)}, not {list(packed.shape)}"
+    )
     pairs = dtype is dtypes.bfloat16
     unit = np.dtype(np.uint32) if pairs or dtype is dtypes.float32 else np.dtype(np.uint16)
     words = np.ascontiguousarray(packed).view(unit).reshape(shape[:3])
@@ -398,7 +427,9 @@ def _same_dims(array: Array, known: Sequence[Known], **_: Any) -> list[Array]:
     return [array.reshape(known[0][1])]
 
 
-_register(Step("concat", 1, _concat_infer, lambda xs, axis: np.concatenate(xs, axis), {"axis": _is_int}, _concat_inverse))
+_register(
+    Step("concat", 1, _concat_infer, lambda xs, axis: np.concatenate(xs, axis), {"axis": _is_int}, _concat_inverse)
+)
 _register(Step("cast", 1, lambda known, dtype: (dtypes.get(dtype), _one(known)[1]), _cast_apply, {"dtype": _is_dtype}))
 _register(
     Step(
@@ -407,7 +438,14 @@ _register(
     )
 )  # fmt: skip
 _register(
-    Step("reshape", 1, _reshape_infer, lambda xs, shape: np.ascontiguousarray(xs[0]).reshape(shape), {"shape": _is_ints}, _same_dims)
+    Step(
+        "reshape",
+        1,
+        _reshape_infer,
+        lambda xs, shape: np.ascontiguousarray(xs[0]).reshape(shape),
+        {"shape": _is_ints},
+        _same_dims,
+    )
 )
 _register(
     Step(

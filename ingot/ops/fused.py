@@ -1,8 +1,9 @@
-"""Lowered ops: what fusion and layout passes make of the others. They keep a reference, so that a lowered network can still be
-interpreted and compared with the one that it came from.
+"""Lowered ops: what fusion and layout passes make of the others. They keep a reference, so that a lowered network can
+still be interpreted and compared with the one that it came from.
 
 Expressions are stored as nested tuples of the JSON form in ir/expr.py; between the steps of one nothing is rounded.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -50,17 +51,26 @@ def check_expr(expr: tuple[Any, ...], operands: int, outputs: int) -> None:
 
 @op("fused_elementwise")
 class FusedElementwise(Op):
-    """Several elementwise ops in one loop: `body` over the operands' elements, one result per output. Operands broadcast."""
+    """Several elementwise ops in one loop: `body` over the operands' elements, one result per output. Operands
+    broadcast.
+    """
 
     body: tuple  # type: ignore[type-arg]
     dtypes: tuple  # type: ignore[type-arg]
     kernels = ("elementwise",)
     cases = (
-        Case("bias and silu", (bf16("T", 40), bf16(40)), {
-            "body": ((*PLUS[0], ("silu", "float32", 2)), (3,)), "dtypes": ("bfloat16",)}),
+        Case(
+            "bias and silu",
+            (bf16("T", 40), bf16(40)),
+            {"body": ((*PLUS[0], ("silu", "float32", 2)), (3,)), "dtypes": ("bfloat16",)},
+        ),
         Case("two results", (f32(3, 5), f32(5)), {"body": (PLUS[0], (2, 0)), "dtypes": ("float32", "bfloat16")}),
-        Case("operand that is not there", (f32(3),), {"body": PLUS, "dtypes": ("float32",)}, error="reads operand 1 of 1"),
-        Case("one dtype too many", (f32(3),), {"body": IDENTITY, "dtypes": ("float32", "float32")}, error="has 1 results"),
+        Case(
+            "operand that is not there", (f32(3),), {"body": PLUS, "dtypes": ("float32",)}, error="reads operand 1 of 1"
+        ),
+        Case(
+            "one dtype too many", (f32(3),), {"body": IDENTITY, "dtypes": ("float32", "float32")}, error="has 1 results"
+        ),
     )
 
     def infer(self, *xs: Spec) -> tuple[Spec, ...]:
@@ -84,7 +94,9 @@ def _linear_result(op: Any, x: Spec, n: int, extras: Sequence[Spec]) -> Spec:
     check_expr(op.body, op.parts + len(extras), 1)
     shape = (*x.shape[:-1], n)
     for extra in extras:
-        require(extra.shape in (shape, (n,)), f"an operand of the expression must be ({n},) or {shape}, not {extra.shape}")
+        require(
+            extra.shape in (shape, (n,)), f"an operand of the expression must be ({n},) or {shape}, not {extra.shape}"
+        )
     return Spec(op.dtype, shape)
 
 
@@ -95,7 +107,9 @@ def _linear(x: Array, weights: Sequence[Array], extras: Sequence[Array], expr: t
 
 @op("fused_linear")
 class FusedLinear(Op):
-    """`body` of x · Wᵀ for one or two weights W [N, K] (the first operands) and further operands, [N] or like the result."""
+    """`body` of x · Wᵀ for one or two weights W [N, K] (the first operands) and further operands, [N] or like the
+    result.
+    """
 
     body: tuple  # type: ignore[type-arg]
     dtype: DType
@@ -111,8 +125,10 @@ class FusedLinear(Op):
         weights, extras = weights_and_extras[: self.parts], weights_and_extras[self.parts :]
         require(len(weights) == self.parts and len(x.shape) > 0, f"needs x and {self.parts} weight(s)")
         for w in weights:
-            require(len(w.shape) == 2 and w.shape == (weights[0].shape[0], x.shape[-1]), f"a weight must be [N, {x.shape[-1]}]"
-                    f", not {w}")
+            require(
+                len(w.shape) == 2 and w.shape == (weights[0].shape[0], x.shape[-1]),
+                f"a weight must be [N, {x.shape[-1]}], not {w}",
+            )
             same_dtype(x=x, weight=w)
         return _linear_result(self, x, weights[0].shape[0], extras)  # type: ignore[arg-type]
 
@@ -132,11 +148,20 @@ class PackedLinear(Op):
     kernels = ("matmul_packed",)
     cases = (
         Case("one product", (f32("T", 6), f32(2, 6, 32)), {"n": 40, "k": 6, "body": IDENTITY, "dtype": "float32"}),
-        Case("bfloat16, odd K", (bf16(3, 5), bf16(1, 3, 32, 2)), {"n": 8, "k": 5, "body": IDENTITY, "dtype": "float32"}),
-        Case("gate and up", (bf16(3, 6), bf16(2, 3, 32, 2)), {
-            "n": 5, "k": 6, "body": SILU_MUL, "dtype": "bfloat16", "parts": 2}),
-        Case("not packed", (f32(3, 6), f32(5, 6)), {"n": 5, "k": 6, "body": IDENTITY, "dtype": "float32"},
-             error=r"weight must be float32\[1, 6, 32\]"),
+        Case(
+            "bfloat16, odd K", (bf16(3, 5), bf16(1, 3, 32, 2)), {"n": 8, "k": 5, "body": IDENTITY, "dtype": "float32"}
+        ),
+        Case(
+            "gate and up",
+            (bf16(3, 6), bf16(2, 3, 32, 2)),
+            {"n": 5, "k": 6, "body": SILU_MUL, "dtype": "bfloat16", "parts": 2},
+        ),
+        Case(
+            "not packed",
+            (f32(3, 6), f32(5, 6)),
+            {"n": 5, "k": 6, "body": IDENTITY, "dtype": "float32"},
+            error=r"weight must be float32\[1, 6, 32\]",
+        ),
     )
 
     def infer(self, x: Spec, weight: Spec, *extras: Spec) -> Spec:
@@ -149,19 +174,24 @@ class PackedLinear(Op):
 
     def sample(self, rng: np.random.Generator, x: Spec, weight: Spec, *extras: Spec) -> tuple[Array, ...]:
         w = [rounded(rng.standard_normal((self.n, self.k)), weight.dtype) for _ in range(self.parts)]
-        others = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, *extras)]  # type: ignore[arg-type]
+        others = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, *extras)]
         return (others[0], pack_panels(w), *others[1:])
 
 
 def _require_packed(dtype: DType, weight: Spec, n: int, k: int, parts: int) -> None:
-    require(dtype in WEIGHTS and n > 0 and k > 0 and parts in (1, 2), "weights are float32, bfloat16 or float16, n and k positive")
+    require(
+        dtype in WEIGHTS and n > 0 and k > 0 and parts in (1, 2),
+        "weights are float32, bfloat16 or float16, n and k positive",
+    )
     shape: Shape = packed_shape(dtype, n, k, parts)
     require(weight == Spec(dtype, shape), f"the packed weight must be {dtype.name}{list(shape)}, not {weight}")
 
 
 @op("packed_embedding")
 class PackedEmbedding(Op):
-    """`embedding` from a table [n, k] stored in panels, as the product of a tied head reads it: the table is stored once."""
+    """`embedding` from a table [n, k] stored in panels, as the product of a tied head reads it: the table is stored
+    once.
+    """
 
     n: int
     k: int
@@ -181,22 +211,56 @@ class PackedEmbedding(Op):
 
     def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
         table = rounded(rng.standard_normal((self.n, self.k)), weight.dtype)
-        return rng.integers(0, self.n, ids.shape).astype(ids.dtype.numpy), pack_panels([table])  # type: ignore[arg-type]
+        return rng.integers(0, self.n, ids.shape).astype(ids.dtype.numpy), pack_panels([table])
 
 
 @op("rope_kv_write")
 class RopeKvWrite(Op):
-    """`rope` of q and of k, and `kv_write` of the rotated k and of v, in one walk. Results: the rotated q, and the state."""
+    """`rope` of q and of k, and `kv_write` of the rotated k and of v, in one walk. Results: the rotated q, and the
+    state.
+    """
 
     style: str = "half"
     kernels = ("rope_kv_write",)
     cases = (
-        Case("a step", (f32("T", 4, 8), f32("T", 2, 8), f32("T", 2, 8), f32("T", 4), f32("T", 4), i32("T"),
-                        StateSpec("f32", heads=2, head_dim=8))),
-        Case("bfloat16, interleaved", (bf16(5, 2, 8), bf16(5, 1, 8), bf16(5, 1, 8), f32(5, 4), f32(5, 4), i32(5),
-                                       StateSpec("bf16", heads=1, head_dim=8)), {"style": "interleaved"}),
-        Case("another cache", (f32("T", 4, 8), f32("T", 2, 8), f32("T", 2, 8), f32("T", 4), f32("T", 4), i32("T"),
-                               StateSpec("f32", heads=4, head_dim=8)), error="k has 2 heads, the cache holds 4"),
+        Case(
+            "a step",
+            (
+                f32("T", 4, 8),
+                f32("T", 2, 8),
+                f32("T", 2, 8),
+                f32("T", 4),
+                f32("T", 4),
+                i32("T"),
+                StateSpec("f32", heads=2, head_dim=8),
+            ),
+        ),
+        Case(
+            "bfloat16, interleaved",
+            (
+                bf16(5, 2, 8),
+                bf16(5, 1, 8),
+                bf16(5, 1, 8),
+                f32(5, 4),
+                f32(5, 4),
+                i32(5),
+                StateSpec("bf16", heads=1, head_dim=8),
+            ),
+            {"style": "interleaved"},
+        ),
+        Case(
+            "another cache",
+            (
+                f32("T", 4, 8),
+                f32("T", 2, 8),
+                f32("T", 2, 8),
+                f32("T", 4),
+                f32("T", 4),
+                i32("T"),
+                StateSpec("f32", heads=4, head_dim=8),
+            ),
+            error="k has 2 heads, the cache holds 4",
+        ),
     )
 
     def infer(
@@ -206,7 +270,9 @@ class RopeKvWrite(Op):
         rotated = rope.infer(k, cos, sin)
         return rope.infer(q, cos, sin), write.infer(state, rotated, v, slot)
 
-    def reference(self, q: Array, k: Array, v: Array, cos: Array, sin: Array, slot: Array, state: Array) -> tuple[Array, Array]:
+    def reference(
+        self, q: Array, k: Array, v: Array, cos: Array, sin: Array, slot: Array, state: Array
+    ) -> tuple[Array, Array]:
         rope = Rope(style=self.style)
         return rope.reference(q, cos, sin), KvWrite().reference(state, rope.reference(k, cos, sin), v, slot)
 

@@ -1,4 +1,5 @@
 """Host calls: what the executor asks of Python for a node that has no native kernel. The op's own reference answers."""
+
 from __future__ import annotations
 
 from typing import Any

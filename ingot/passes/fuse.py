@@ -1,5 +1,5 @@
-"""Fusion: fewer, longer loops. Elementwise groups become one expression; products take their epilogue, their pair or their
-siblings along; rotary embedding and cache write become one walk.
+"""Fusion: fewer, longer loops. Elementwise groups become one expression; products take their epilogue, their pair or
+their siblings along; rotary embedding and cache write become one walk.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from ingot.ops.fused import IDENTITY, WEIGHTS, FusedElementwise, FusedLinear, ex
 from ingot.ops.matmul import Matmul
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 
-
-
 # ---------------------------------------------------------------------------------------------------------- elementwise
 
 
 def elementwise(network: Network, log: Log) -> None:
     """Each maximal tree of elementwise ops becomes one fused_elementwise.
 
-    A producer joins the group of its readers when it has no other reader and the group's shape; nothing is computed twice,
-    and since the group stands where its last op stood, no order changes.
+    A producer joins the group of its readers when it has no other reader and the group's shape; nothing is computed
+    twice, and since the group stands where its last op stood, no order changes.
     """
     group: dict[Node, Node] = {}  # node → the last node of its group
     members: dict[Node, list[Node]] = {}
@@ -108,11 +106,14 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
     return network.emit(op, tuple(operands))  # type: ignore[no-any-return]
 
 
-# -------------------------------------------------------------------------------------------------------------- products
+# --------------------------------------------------------------------------------------------------------------
+# products
 
 
 def products(network: Network, log: Log) -> None:
-    """A matmul with a parameter of rank 2 becomes a fused_linear with the weight as [N, K]; others keep the general kernel."""
+    """A matmul with a parameter of rank 2 becomes a fused_linear with the weight as [N, K]; others keep the general
+    kernel.
+    """
     dead: list[Node] = []
     for node in list(network.nodes):
         if not isinstance(node.op, Matmul):
@@ -143,7 +144,9 @@ def _no_linear(node: Node) -> str:
 
 
 def epilogues(network: Network, log: Log) -> None:
-    """An elementwise group that reads a product no one else reads moves into it; over two products of one x, both become one."""
+    """An elementwise group that reads a product no one else reads moves into it; over two products of one x, both
+    become one.
+    """
     dead: list[Node] = []
     for node in list(network.nodes):
         if not isinstance(node.op, FusedElementwise) or len(node.outputs) != 1:
@@ -243,7 +246,8 @@ def _joined(network: Network, nodes: Sequence[Node]) -> list[Value]:
     columns = [[n.inputs[i] for n in nodes] for i in range(1, len(nodes[0].inputs))]
     joined = [derive(network, "concat", values, joined_name([v.name for v in values]), axis=0) for values in columns]
     whole = network.emit(op, (x, *joined))
-    results, at = [], 0
+    results: list[Value] = []
+    at: Any = 0
     for node in nodes:
         shape = node.output.shape
         starts = (*[0] * (len(shape) - 1), at)
@@ -252,7 +256,8 @@ def _joined(network: Network, nodes: Sequence[Node]) -> list[Value]:
     return results
 
 
-# ------------------------------------------------------------------------------------------------- weights made of weights
+# ------------------------------------------------------------------------------------------------- weights made of
+# weights
 
 
 def recipe_of(value: Value) -> Recipe:
@@ -281,11 +286,27 @@ def joined_name(names: Sequence[str]) -> str:
     return ".".join(same[0] if len(set(same)) == 1 else "_".join(same) for same in zip(*parts, strict=True))
 
 
-# ------------------------------------------------------------------------------------------------------------- attention
+# -------------------------------------------------------------------------------------------------------------
+# attention
 
 
-def _rope_kv_write(q: Value, k: Value, v: Value, cos: Value, sin: Value, slot: Value, state: Value, style: str,
-                   start: Value, length: Value, table: Value, scale: float, window: Any, softcap: Any) -> Value:  # fmt: skip
+def _rope_kv_write(
+    q: Value,
+    k: Value,
+    v: Value,
+    cos: Value,
+    sin: Value,
+    slot: Value,
+    state: Value,
+    style: str,
+    # fmt: skip
+    start: Value,
+    length: Value,
+    table: Value,
+    scale: float,
+    window: Any,
+    softcap: Any,
+) -> Value:
     rotated, written = F.rope_kv_write(q, k, v, cos, sin, slot, state, style=style)
     return F.paged_attention(rotated, written, start, length, table, scale=scale, window=window, softcap=softcap)  # type: ignore[no-any-return]
 

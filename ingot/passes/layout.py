@@ -24,7 +24,7 @@ def pack(network: Network, log: Log) -> None:
         panels = derive(network, "pack_panels", weights, f"{joined_name([w.name for w in weights])}.packed")
         if op.parts == 1:
             packed[weights[0]] = panels
-        n, k = weights[0].shape
+        n, k = sizes(weights[0])
         with network.insert_before(node):
             new = PackedLinear(n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts)
             result = network.emit(new, (node.inputs[0], panels, *node.inputs[1 + op.parts :]))
@@ -32,13 +32,18 @@ def pack(network: Network, log: Log) -> None:
         dead.extend(detach(network, node))
     for node in list(network.nodes):
         if isinstance(node.op, Embedding) and node.inputs[1] in packed:
-            n, k = node.inputs[1].shape
+            n, k = sizes(node.inputs[1])
             with network.insert_before(node):
                 result = network.emit(PackedEmbedding(n=n, k=k), (node.inputs[0], packed[node.inputs[1]]))
             note(log, "pack", node, "reads the panels of the tied product, so that the table is stored once")
             network.replace(node.output, result)
             dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
+
+
+def sizes(weight: Value) -> tuple[Any, ...]:
+    """The sizes of a parameter, which are always known."""
+    return weight.spec.evaluate({})  # type: ignore[no-any-return]
 
 
 def strides(network: Network, log: Log) -> None:
@@ -49,7 +54,9 @@ def strides(network: Network, log: Log) -> None:
         if not isinstance(op, Matmul) or not (op.transpose_a or op.transpose_b):
             continue
         with network.insert_before(node):
-            a, b = (_transposed(v) if t else v for v, t in zip(node.inputs, (op.transpose_a, op.transpose_b), strict=True))
+            a, b = (
+                _transposed(v) if t else v for v, t in zip(node.inputs, (op.transpose_a, op.transpose_b), strict=True)
+            )
             new = F.matmul(a, b, out_dtype=node.output.dtype)
         network.replace(node.output, new)
         dead.extend(detach(network, node))

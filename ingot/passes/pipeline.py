@@ -1,7 +1,7 @@
 """The compile path of a Network, as a list of named steps. After each the network is verified.
 
-Two switches help to find a fault: `dump` gets the text of every stage, and `check` runs every stage on the given feeds and
-names the step that changed the numbers.
+Two switches help to find a fault: `dump` gets the text of every stage, and `check` runs every stage on the given feeds
+and names the step that changed the numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Step(NamedTuple):
 
 
 def decompose(target: Target) -> Callable[[Network, Log], None]:
-    """Ops without a kernel on the target, and without a scalar expression, become simpler ops where they have that form."""
+    """Ops without a kernel on the target, and without a scalar expression, become simpler ops where they have that
+    form.
+    """
 
     def run(network: Network, log: Log) -> None:
         todo = list(network.nodes)
@@ -104,15 +106,22 @@ class Check:
             a, b = old.astype(np.float64), after[name].astype(np.float64)
             scale = float(np.abs(np.where(np.isfinite(a), a, 0)).max(initial=0)) or 1.0
             moved = np.abs(a - b) / scale
-            if a.shape != b.shape or not np.array_equal(np.isfinite(a), np.isfinite(b)) or np.nanmax(moved, initial=0) > self.tolerance:
-                raise NetworkError(f"step {step!r} changed output {name!r} by {np.nanmax(moved, initial=0):.2g} of its largest value")
+            if (
+                a.shape != b.shape
+                or not np.array_equal(np.isfinite(a), np.isfinite(b))
+                or np.nanmax(moved, initial=0) > self.tolerance
+            ):
+                raise NetworkError(
+                    f"step {step!r} changed output {name!r} by {np.nanmax(moved, initial=0):.2g} of its largest value"
+                )
 
 
 def lower(
     network: Network, target: Target, *, log: Log | None = None, dump: Callable[[str, str], None] | None = None,
     check: Check | None = None,
 ) -> Network:  # fmt: skip
-    """A lowered copy: every node has a kernel on the target or will be a host call. The log gets what was done and why not.
+    """A lowered copy: every node has a kernel on the target or will be a host call. The log gets what was done and why
+    not.
 
     Raises NetworkError when a step leaves a network that breaks a rule, naming the step.
     """

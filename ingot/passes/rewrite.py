@@ -6,9 +6,9 @@
          replace=lambda gate: F.silu(gate))
 
 The pattern's parameters match any value; an attribute left open with `Hole("eps")` matches any value too. `when` and
-`replace` name what they want of those, and `root` for the value that is replaced. `when` returns True, or the reason why not,
-which `ingot inspect --why` prints (False: not even worth a line). Operands of commutative ops match in either order. Values inside a match must have no other
-reader, unless the rule says `shared=True`.
+`replace` name what they want of those, and `root` for the value that is replaced. `when` returns True, or the reason
+why not, which `ingot inspect --why` prints (False: not even worth a line). Operands of commutative ops match in either
+order. Values inside a match must have no other reader, unless the rule says `shared=True`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Rule:
         """The ways in which `value` matches: what each name stands for, and the nodes inside."""
         yield from self._match(self._root, value, {}, ())
 
-    def _match(self, pattern: Value, value: Value, found: Found, nodes: tuple[Node, ...]) -> Iterator[tuple[Found, tuple[Node, ...]]]:
+    def _match(
+        self, pattern: Value, value: Value, found: Found, nodes: tuple[Node, ...]
+    ) -> Iterator[tuple[Found, tuple[Node, ...]]]:
         name = self._holes.get(pattern)
         if name is not None:
             if found.get(name, value) is value:

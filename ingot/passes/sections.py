@@ -1,4 +1,6 @@
-"""A network cut into the layers that its module paths show, each a network of its own that can be built and run alone."""
+"""A network cut into the layers that its module paths show, each a network of its own that can be built and run
+alone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class Section:
-    """One layer: its network, whose inputs and outputs are named as in `reads` and `writes`, values of the whole network."""
+    """One layer: its network, whose inputs and outputs are named as in `reads` and `writes`, values of the whole
+    network.
+    """
 
     name: str
     network: Network
@@ -81,7 +85,9 @@ def _section(network: Network, name: str, nodes: list[Node]) -> Section:
     writes: dict[str, Value] = {}
     for node in nodes:
         for value in node.outputs:
-            if not isinstance(value.spec, StateSpec) and (network.is_output(value) or not inside.issuperset(value.uses)):
+            if not isinstance(value.spec, StateSpec) and (
+                network.is_output(value) or not inside.issuperset(value.uses)
+            ):
                 writes[f"to.{value.name}"] = value
     for label, value in writes.items():
         new.outputs[label] = copies[value]

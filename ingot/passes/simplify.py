@@ -26,9 +26,8 @@ def share(network: Network, log: Log) -> None:
     """Equal ops on equal operands are computed once, and equal constants stored once."""
     constants: dict[Any, Value] = {}
     for value in list(network.constants):
-        key = (value.spec, value.array.tobytes())
-        network.replace(value, constants.setdefault(key, value))
-    made: dict[tuple[Any, ...], Node] = {}
+        network.replace(value, constants.setdefault((value.spec, value.array.tobytes()), value))
+    made: dict[Any, Node] = {}
     dead: list[Node] = []
     for node in network.nodes:
         if node.op.binds or _touches_state(node):
@@ -90,7 +89,8 @@ def _full(x: Value, root: Value, starts: tuple[Any, ...], strides: tuple[int, ..
 
 
 def _widened(x: Value, root: Value, wide: DType) -> bool:
-    return x.dtype is root.dtype and x.dtype.is_float and wide.is_float and wide.bits > x.dtype.bits
+    back = x.dtype is root.dtype and x.dtype.is_float
+    return bool(back and wide.is_float and wide.bits > x.dtype.bits)
 
 
 def _permuted(x: Value, root: Value, first: tuple[int, ...], then: tuple[int, ...]) -> Any:
@@ -110,7 +110,8 @@ ALGEBRA = (
     Rule("minus 0", lambda x: F.sub(x, 0), lambda x: x, _same, shared=True),
     Rule("negated twice", lambda x: F.neg(F.neg(x)), lambda x: x, shared=True),
     Rule("cast to its own dtype", lambda x: F.cast(x, Hole("dtype")), lambda x: x, _same, shared=True),
-    Rule("widened and back", lambda x: F.cast(F.cast(x, Hole("wide")), Hole("dtype")), lambda x: x, _widened, shared=True),
+    Rule("widened and back", lambda x: F.cast(F.cast(x, Hole("wide")), Hole("dtype")), lambda x: x, _widened,
+         shared=True),
     Rule("reshape to its own shape", lambda x: F.reshape(x, Hole("shape")), lambda x: x, _same, shared=True),
     Rule("reshape twice", lambda x: F.reshape(F.reshape(x, Hole("first")), Hole("shape")),
          lambda x, root: F.reshape(x, root.shape), shared=True),
@@ -119,9 +120,11 @@ ALGEBRA = (
          lambda x, root, first, then: _permuted(x, root, first, then), shared=True),
     Rule("permute that moves nothing", lambda x: F.permute(x, Hole("order")), lambda x: x,
          lambda x, order: tuple(d % len(order) for d in order) == tuple(range(len(order))), shared=True),
-    Rule("whole slice", lambda x: F.slice(x, Hole("starts"), Hole("sizes"), Hole("strides")), lambda x: x, _full, shared=True),
+    Rule("whole slice", lambda x: F.slice(x, Hole("starts"), Hole("sizes"), Hole("strides")), lambda x: x, _full,
+         shared=True),
     Rule("slice of a slice",
-         lambda x: F.slice(F.slice(x, Hole("starts"), Hole("inner"), Hole("strides")), Hole("more"), Hole("sizes"), Hole("steps")),
+         lambda x: F.slice(F.slice(x, Hole("starts"), Hole("inner"), Hole("strides")),
+                           Hole("more"), Hole("sizes"), Hole("steps")),
          _sliced, shared=True),
     Rule("concat of one", lambda x: F.concat([x], Hole("dim")), lambda x: x, shared=True),
 )  # fmt: skip

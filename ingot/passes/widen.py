@@ -29,7 +29,9 @@ def widen(network: Network) -> Network:
         copies[value] = new.constant(value.array.astype(widened(value.dtype).numpy), value.name)
     for value in network.states:
         spec: StateSpec = value.spec
-        copies[value] = new.state(value.name, StateSpec(widened(spec.dtype), spec.type, heads=spec.heads, head_dim=spec.head_dim))
+        copies[value] = new.state(
+            value.name, StateSpec(widened(spec.dtype), spec.type, heads=spec.heads, head_dim=spec.head_dim)
+        )
     for node in network.nodes:
         with new.scope(node.where):
             made = new.emit(_op(node.op), tuple(copies[v] for v in node.inputs))

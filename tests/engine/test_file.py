@@ -33,12 +33,12 @@ def tensors() -> dict[str, np.ndarray[Any, Any]]:
 def header() -> dict[str, Any]:
     weights = {name: {"recipe": None, "hash": file.digests(t)} for name, t in tensors().items()}
     return {
-        "format": 1, "producer": "ingot test", "kind": "network", "config": {"note": 'quote " and \\ and ü'}, "networks": {},
-        "weights": weights, "programs": {}, "files": {"tokenizer.json": "file.tokenizer.json"},
+        "format": 1, "producer": "ingot test", "kind": "network", "config": {"note": 'quote " and \\ and ü'},
+        "networks": {}, "weights": weights, "programs": {}, "files": {"tokenizer.json": "file.tokenizer.json"},
     }  # fmt: skip
 
 
-@pytest.fixture()
+@pytest.fixture
 def path(tmp_path: Path) -> Path:
     file.write(tmp_path / "net.ingot", header(), tensors())
     return tmp_path / "net.ingot"
@@ -96,14 +96,19 @@ def test_bad_places_to_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("array", "why"),
-    [(np.zeros(2, np.complex64), "cannot be stored"), (np.zeros((0, 2)), "positive dims"), (np.zeros((1,) * 9), "at most 8")],
+    [
+        (np.zeros(2, np.complex64), "cannot be stored"),
+        (np.zeros((0, 2)), "positive dims"),
+        (np.zeros((1,) * 9), "at most 8"),
+    ],
 )
 def test_what_cannot_be_stored(tmp_path: Path, array: np.ndarray[Any, Any], why: str) -> None:
     with pytest.raises(FileError, match=why):
         file.write(tmp_path / "x", header(), {"t": array})
 
 
-# ---------------------------------------------------------------------------------------------------------------- damage
+# ----------------------------------------------------------------------------------------------------------------
+# damage
 
 
 def parts(raw: bytes) -> tuple[dict[str, Any], bytes]:
@@ -206,7 +211,8 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "overlap": (entry(lambda o: o["w.1"].update(data_offsets=[0, 28])), "must begin"),
     "hole": (entry(lambda o: o.pop("~pad.0")), "must begin"),
     "unsorted": (entry(reorder), "must begin"),
-    "padding of 64 bytes": (entry(lambda o: o.update({"~pad.0": {"dtype": "U8", "shape": [68], "data_offsets": [60, 128]}})), "padding"),
+    "padding of 68 bytes": (
+        entry(lambda o: o.update({"~pad.0": {"dtype": "U8", "shape": [68], "data_offsets": [60, 128]}})), "padding"),
     "extra key": (entry(lambda o: o["w.0"].update(mode=1)), "exactly dtype"),
     "name with NUL": (swap(b'"flag":', b'"fl\\u0000g":'), "cannot be printed"),
     "name of a megabyte": (swap(b'"flag":', b'"' + b"a" * (1 << 20) + b'":'), "1 to 1024"),

@@ -69,7 +69,9 @@ def test_layout_steps_invert(data: st.DataObject) -> None:
 
 def test_three_weights_in_one_product() -> None:
     rng = np.random.default_rng(0)
-    weights = {name: rng.standard_normal((rows, 6)).astype(np.float32) for name, rows in (("q", 40), ("k", 8), ("v", 8))}
+    weights = {
+        name: rng.standard_normal((rows, 6)).astype(np.float32) for name, rows in (("q", 40), ("k", 8), ("v", 8))
+    }
     cast = [R.source(name).then("cast", dtype="bfloat16") for name in weights]
     made = R.combine("pack_panels", [R.combine("concat", cast, axis=0)])
     joined = np.concatenate([w.astype(dtypes.bfloat16.numpy) for w in weights.values()])
