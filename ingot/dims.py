@@ -56,28 +56,28 @@ class Expr:
     def __index__(self) -> int:
         raise DimError(f"{self} is not a number yet: it is known only at run time")
 
-    def __add__(self, other: Dimension) -> Dimension:
+    def __add__(self, other: object) -> Dimension:
         return add(self, other) if isinstance(other, int | Expr) else NotImplemented
 
-    def __mul__(self, other: Dimension) -> Dimension:
+    def __mul__(self, other: object) -> Dimension:
         return mul(self, other) if isinstance(other, int | Expr) else NotImplemented
 
-    def __sub__(self, other: Dimension) -> Dimension:
+    def __sub__(self, other: object) -> Dimension:
         return add(self, mul(other, -1)) if isinstance(other, int | Expr) else NotImplemented
 
-    def __rsub__(self, other: Dimension) -> Dimension:
+    def __rsub__(self, other: object) -> Dimension:
         return add(other, mul(self, -1)) if isinstance(other, int | Expr) else NotImplemented
 
-    def __floordiv__(self, other: Dimension) -> Dimension:
+    def __floordiv__(self, other: object) -> Dimension:
         return floordiv(self, other) if isinstance(other, int | Expr) else NotImplemented
 
-    def __rfloordiv__(self, other: Dimension) -> Dimension:
+    def __rfloordiv__(self, other: object) -> Dimension:
         return floordiv(other, self) if isinstance(other, int | Expr) else NotImplemented
 
-    def __mod__(self, other: Dimension) -> Dimension:
+    def __mod__(self, other: object) -> Dimension:
         return mod(self, other) if isinstance(other, int | Expr) else NotImplemented
 
-    def __rmod__(self, other: Dimension) -> Dimension:
+    def __rmod__(self, other: object) -> Dimension:
         return mod(other, self) if isinstance(other, int | Expr) else NotImplemented
 
     def __neg__(self) -> Dimension:
@@ -118,7 +118,7 @@ class Dim(Expr):
 
     def __init__(self, name: str, min: int = 0, opt: int | None = None, max: int | None = None, *,
                  unbacked: bool = False) -> None:
-        if not isinstance(name, str) or not _NAME.match(name) or len(name) > 100 or name in ("min", "max"):
+        if not _NAME.match(name) or len(name) > 100 or name in ("min", "max"):
             raise DimError(f"{name!r} cannot name a dim: use letters, digits, _ and ., not starting with a digit")
         for label, value in (("min", min), ("opt", opt), ("max", max)):
             if value is not None and (type(value) is not int or not 0 <= value <= MAX_VALUE):
@@ -225,7 +225,8 @@ def mul(*args: Dimension) -> Dimension:
     """Their product, normalised."""
     product: dict[Monomial, int] = {(): 1}
     for x in args:
-        terms, wider = _terms(x), {}
+        terms = _terms(x)
+        wider: dict[Monomial, int] = {}
         if len(terms) * len(product) > MAX_TERMS * 16:
             raise DimError(f"a dimension expression grew beyond {MAX_TERMS} terms")
         for atoms, k in product.items():

@@ -47,7 +47,7 @@ class NetworkError(UserError, ValueError):
 
 
 class ModuleError(UserError, ValueError):
-    """A Module used against its rules: a bad layer argument, names or weights that do not fit, a trace that cannot be."""
+    """A Module used against its rules: a bad layer argument, names or weights that do not fit, a hopeless trace."""
 
     code = "module"
 
@@ -107,7 +107,7 @@ class ValueFault(UserError, ValueError):
 
 
 class RequestError(UserError, ValueError):
-    """A request for text or scores that cannot be carried out as asked: a parameter out of range, a prompt that is no prompt."""
+    """A request for text or scores that cannot be carried out: a parameter out of range, a prompt that is none."""
 
     code = "request"
 
@@ -139,9 +139,9 @@ class BusyError(UserError, RuntimeError):
 BY_CODE: dict[str, type[IngotError]] = {
     cls.code: cls
     for cls in (
-        IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError, RecipeError, FileError,
-        EngineFileError, EngineVersionError, ProgramError, KernelRefused, InputError, ValueFault, RequestError, TooLongError,
-        ArgumentError, MemoryLimitError, BusyError,
+        IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError, RecipeError,
+        FileError, EngineFileError, EngineVersionError, ProgramError, KernelRefused, InputError, ValueFault,
+        RequestError, TooLongError, ArgumentError, MemoryLimitError, BusyError,
     )
 }  # fmt: skip
 

@@ -134,7 +134,8 @@ KINDS: dict[str, Kind] = {
         Kind("tuple[int, ...]", "a tuple of ints", _tuple(_int), list, _list_of(_exactly(int))),
         Kind("tuple[float, ...]", "a tuple of floats", _tuple(_float), lambda x: [_float_to_json(v) for v in x],
              _list_of(_float_from_json)),
-        Kind("tuple", "nested tuples of numbers and strings", _tuple(_plain), _plain_to_json, _list_of(_plain_from_json)),
+        Kind("tuple", "nested tuples of numbers and strings", _tuple(_plain), _plain_to_json,
+             _list_of(_plain_from_json)),
     )
 }
 
@@ -179,5 +180,5 @@ def _convert(convert: Callable[[Any], Any], kind: Kind, value: Any, op: str, nam
         raise AttributeRefused(f"attribute {name} must be {kind.wanted}: {e}") from None
     except (TypeError, ValueError, OverflowError, AttributeError):
         shown = repr(value)
-        raise AttributeRefused(f"attribute {name} must be {kind.wanted}, not "
-                               f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})") from None
+        shown = f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"
+        raise AttributeRefused(f"attribute {name} must be {kind.wanted}, not {shown}") from None

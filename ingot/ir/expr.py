@@ -3,8 +3,8 @@
     {"steps": [["input", "float32", 0], ["const", "float32", 2.0], ["mul", "float32", 0, 1]], "outputs": [2]}
 
 A step is [op, class of its result, arguments…]; arguments are earlier steps. The classes are float32 (of all float
-operands up to 32 bits; no rounding between steps), int64 (of all integers but uint64) and bool. Integer arithmetic wraps
-to the operands' dtype by a "wrap" step; "round" steps round to a narrower float where an op means it (a cast).
+operands up to 32 bits; no rounding between steps), int64 (of all integers but uint64) and bool. Integer arithmetic
+wraps to the operands' dtype by a "wrap" step; "round" steps round to a narrower float where an op means it (a cast).
 """
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ FLOAT: dict[str, Callable[..., Any]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sigmoid": _sigmoid, "erf": erf,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "recip": np.reciprocal, "silu": lambda x: x * _sigmoid(x)}
 INT: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod, "max": np.maximum,
-    "min": np.minimum, "neg": np.negative, "abs": np.abs, "and": np.bitwise_and, "or": np.bitwise_or,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod,
+    "max": np.maximum, "min": np.minimum, "neg": np.negative, "abs": np.abs, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor}
 BOOL: dict[str, Callable[..., Any]] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
@@ -268,21 +268,21 @@ def evaluate(expr: dict[str, Any], arrays: Sequence[Array], out: Sequence[DType]
 def _run(name: str, cls: str, args: list[Any], values: list[Array], arrays: Sequence[Array]) -> Array:
     kind = _NUMPY[cls]
     if name == "input":
-        return arrays[args[0]].astype(kind)
+        return np.asarray(arrays[args[0]], kind)
     if name == "const":
         return np.asarray(float(args[0]) if cls == "float32" else args[0], kind)
     if name == "wrap" or name == "round" and len(args) == 2:
-        return values[args[0]].astype(dtypes.get(args[1]).numpy).astype(kind)
+        return np.asarray(values[args[0]].astype(dtypes.get(args[1]).numpy), kind)
     operands = [values[a] for a in args]
     if name in COMPARE:
         return np.asarray(COMPARE[name](*operands))
     if name == "where":
-        return np.where(*operands)
+        return np.asarray(np.where(*operands))
     if name == "to_int" and operands[0].dtype.kind == "f":
         return truncate(operands[0], dtypes.int64)
     if name in ("to_int", "to_float", "to_bool"):
-        return operands[0].astype(kind)
-    return np.asarray(_TABLE[cls][name](*operands)).astype(kind)
+        return np.asarray(operands[0], kind)
+    return np.asarray(_TABLE[cls][name](*operands), kind)
 
 
 def truncate(x: Array, dtype: DType) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingot.dims import Dim
 from ingot.dtypes import get
-from ingot.errors import DimError, InputError, IngotError, ValueFault
+from ingot.errors import DimError, IngotError, InputError, ValueFault
 from ingot.ir.network import Network, Node
 from ingot.ir.op import Op
 from ingot.ir.spec import Spec, StateSpec
@@ -64,16 +64,15 @@ def run_node(node: Node, operands: tuple[Array, ...], sizes: dict[str, int]) -> 
         results = (op if op.binds else op.evaluate(sizes)).reference(*operands)
     except IngotError as e:
         raise type(e)(f"{node.describe()}: {e}") from None
-    if not isinstance(results, tuple):
-        results = (results,)
-    for value, result in zip(node.outputs, results, strict=True):
+    arrays: tuple[Array, ...] = results if isinstance(results, tuple) else (results,)
+    for value, result in zip(node.outputs, arrays, strict=True):
         if isinstance(value.spec, Spec):
             _learn(node, value.spec, result.shape, op.bound_dims(), sizes)
             expected = value.spec.evaluate(sizes)
             if result.shape != expected or get(result.dtype) is not value.spec.dtype:
-                raise AssertionError(f"{node.describe()}: the reference gave {result.dtype}{list(result.shape)}, the shape "
-                                     f"rule says {value.spec} = {list(expected)}")
-    return results
+                raise AssertionError(f"{node.describe()}: the reference gave {result.dtype}{list(result.shape)}, the "
+                                     f"shape rule says {value.spec} = {list(expected)}")
+    return arrays
 
 
 def _learn(node: Node, spec: Spec, shape: tuple[int, ...], bound: tuple[Dim, ...], sizes: dict[str, int]) -> None:
@@ -93,7 +92,8 @@ def bind(network: Network, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, i
             raise InputError(f"input {value.name} has shape {list(shape)}, the network takes {value.spec}")
         for axis, (d, size) in enumerate(zip(value.spec.shape, shape, strict=True)):
             if isinstance(d, Dim) and sizes.setdefault(d.name, size) != size:
-                raise InputError(f"input {value.name} has size {size} at dimension {axis}, where {d.name} is {sizes[d.name]}")
+                raise InputError(f"input {value.name} has size {size} at dimension {axis}, but {d.name} is "
+                                 f"{sizes[d.name]} in an input before it")
     for name, size in sizes.items():
         dim = network.dims[name]
         if size < dim.min or dim.max is not None and size > dim.max:
@@ -124,7 +124,8 @@ def _given(what: str, values: list[Value], given: Mapping[str, Array], exact: bo
     for value in values:
         array = np.asarray(given[value.name])
         if get(array.dtype) is not value.dtype:
-            raise InputError(f"{what} {value.name} is {array.dtype}, the network takes {value.dtype.name}; convert it first")
+            raise InputError(f"{what} {value.name} is {array.dtype}, the network takes {value.dtype.name}; "
+                             "convert it first")
         found[value] = array
     return found
 

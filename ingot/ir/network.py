@@ -71,7 +71,7 @@ class Node:
 
 
 class Network:
-    """A graph of ops. Made by `nn.trace`, an importer, or by hand: `n.input(…)`, ops on the values, `n.outputs[…] = …`."""
+    """A graph of ops. Made by `nn.trace`, an importer, or by hand: `n.input(…)`, ops on the values, `n.output(…)`."""
 
     def __init__(self, name: str = "main", *, detached: bool = False) -> None:
         self.name = name
@@ -138,8 +138,9 @@ class Network:
         if names is not None and len(names) != len(specs):
             raise OpError(f"{op.name} has {len(specs)} results, not {len(names)}")
         node = Node(op, inputs, (), where, line)
-        node.outputs = tuple([self._add(Value(self, names[i] if names is not None else self._number(), s, "result", node))
-                              for i, s in enumerate(specs)])
+        node.outputs = tuple([
+            self._add(Value(self, names[i] if names is not None else self._number(), spec, "result", node))
+            for i, spec in enumerate(specs)])
         for value in inputs:
             value.uses[node] = None
         (self.nodes if self._pending is None else self._pending).append(node)
@@ -210,8 +211,8 @@ class Network:
         if self.detached:
             other._adopt(self)
             return other
-        raise OpError(f"{op.name}: operands belong to two networks, {self.name} and {other.name}; inside a branch or loop "
-                      "body, pass outer tensors as operands")
+        raise OpError(f"{op.name}: operands belong to two networks, {self.name} and {other.name}; inside a branch or "
+                      "loop body, pass outer tensors as operands")
 
     def _adopt(self, other: Network) -> None:
         for value in list(other.values.values()):

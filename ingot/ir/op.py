@@ -118,7 +118,8 @@ class Op:
         found: dict[str, Any] = {}
         for name in self.symbolic:
             value = getattr(self, name)
-            found[name] = tuple(map(change, value)) if isinstance(value, tuple) else None if value is None else change(value)
+            if value is not None:
+                found[name] = tuple(map(change, value)) if isinstance(value, tuple) else change(value)
         return dataclasses.replace(self, **found) if found else self
 
     def evaluate(self, values: Mapping[str, int]) -> Op:
@@ -179,7 +180,7 @@ def _check_operands(op: Op, specs: tuple[Any, ...]) -> None:
             raise OpError(f"{operand.name} must be a {'state' if operand.state else 'tensor'}, not {spec}")
 
 
-def op_from_json(name: str, version: int, attrs: Any, where: str) -> Op:
+def op_from_json(name: Any, version: Any, attrs: Any, where: str) -> Op:
     """The op of a file: unknown names and versions, and missing, extra or ill-typed attributes, are OpErrors."""
     cls = OPS.get(name) if isinstance(name, str) else None
     if cls is None:
@@ -189,7 +190,8 @@ def op_from_json(name: str, version: int, attrs: Any, where: str) -> Op:
     if not isinstance(attrs, dict) or attrs.keys() != cls.attributes.keys():
         given = set(attrs) if isinstance(attrs, dict) else set()
         raise OpError(f"{where}: {name} has attributes {sorted(cls.attributes)}; missing "
-                      f"{sorted(cls.attributes.keys() - given)}, unknown {sorted(map(str, given - cls.attributes.keys()))}")
+                      f"{sorted(cls.attributes.keys() - given)}, "
+                      f"unknown {sorted(map(str, given - cls.attributes.keys()))}")
     try:
         return cls(**{n: from_json(kind, attrs[n], name, n) for n, kind in cls.attributes.items()})
     except AttributeRefused as e:

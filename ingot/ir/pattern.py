@@ -56,7 +56,7 @@ class Pattern(Network):
             pattern.holes[name] = pattern.input(name, ANY)  # type: ignore[arg-type]
         result = function(*pattern.holes.values())
         pattern.roots = result if isinstance(result, tuple) else (result,)
-        if not all(isinstance(r, Value) and r.node is not None for r in pattern.roots):
+        if any(getattr(r, "node", None) is None for r in pattern.roots):
             raise OpError(f"pattern {pattern.name} must return results of ops, got {result!r}")
         return pattern
 

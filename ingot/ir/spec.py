@@ -99,9 +99,9 @@ class StateSpec:
     def __init__(self, dtype: DType | str, type: str = "kv_cache", *, heads: int, head_dim: int) -> None:
         if type not in self.TYPES:
             raise OpError(f"{type!r} is no state type; known are {', '.join(self.TYPES)}")
-        for label, value in (("heads", heads), ("head_dim", head_dim)):
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-                raise OpError(f"a {type} state needs a positive int for {label}, got {value!r}")
+        for label, number in (("heads", heads), ("head_dim", head_dim)):
+            if number.__class__ is not int or not 0 < number < 2**31:
+                raise OpError(f"a {type} state needs a positive int for {label}, got {number!r}")
         for name, value in (("dtype", dtypes.get(dtype)), ("type", type), ("heads", heads), ("head_dim", head_dim)):
             object.__setattr__(self, name, value)
 
@@ -130,7 +130,8 @@ class StateSpec:
 def elements(shape: Iterable[Dimension]) -> Dimension:
     """The product of a shape's dimensions."""
     sizes = list(shape)
-    return math.prod(sizes) if all(isinstance(d, int) for d in sizes) else dims.mul(*sizes)  # type: ignore[type-var]
+    known = [d for d in sizes if isinstance(d, int)]
+    return math.prod(known) if len(known) == len(sizes) else dims.mul(*sizes)
 
 
 def broadcast(*shapes: Shape) -> Shape:

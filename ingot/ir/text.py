@@ -41,8 +41,8 @@ def to_json(network: Network) -> dict[str, Any]:
                       for v in network.constants],
         "states": [{"name": v.name, "dtype": v.spec.dtype.name, "type": v.spec.type, "heads": v.spec.heads,
                     "head_dim": v.spec.head_dim} for v in network.states],
-        "nodes": [{"op": n.op.name, "version": n.op.version, "in": [v.name for v in n.inputs],
-                   "out": [v.name for v in n.outputs], "attrs": attrs_json(n.op), "where": n.where} for n in network.nodes],
+        "nodes": [{"op": n.op.name, "version": n.op.version, "attrs": attrs_json(n.op), "where": n.where,
+                   "in": [v.name for v in n.inputs], "out": [v.name for v in n.outputs]} for n in network.nodes],
         "outputs": [[name, value.name] for name, value in network.outputs.items()],
     }
 

@@ -299,8 +299,8 @@ class Value:
         return _call("exp", self)
 
 
-def _call(name: str, *args: Any) -> Any:
-    return functions[name](*args)
+def _call(name: str, *args: Any) -> Value:
+    return functions[name](*args)  # type: ignore[no-any-return]
 
 
 def _sequence(args: tuple[Any, ...]) -> tuple[Any, ...]:

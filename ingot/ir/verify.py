@@ -65,7 +65,8 @@ def _leaves(network: Network, found: list[str]) -> dict[int, Value]:
                          ("constant", network.constants), ("state", network.states)):
         for value in values:
             if value.kind != kind or value.network is not network:
-                found.append(f"%{value.name} is listed as {kind}, but is a {value.kind} of network {value.network.name}")
+                found.append(f"%{value.name} is listed as {kind}, but is a {value.kind} of network "
+                             f"{value.network.name}")
             if isinstance(value.spec, StateSpec) is not (kind == "state"):
                 found.append(f"{kind} %{value.name} is {value.spec}")
             elif kind == "constant" and (value.array is None or Spec.of(value.array) != value.spec):
@@ -130,7 +131,7 @@ def _states(node: Node, place: str, consumed: dict[int, str]) -> list[str]:
     for value in node.inputs:
         if isinstance(value.spec, StateSpec):
             if id(value) in consumed:
-                found.append(f"{place}: state %{value.name} is consumed a second time (first by {consumed[id(value)]}); "
+                found.append(f"{place}: state %{value.name} is consumed a second time, after {consumed[id(value)]}; "
                              "read the state that the first consumer returns")
             consumed[id(value)] = _show(node)
     return found
@@ -147,10 +148,12 @@ def _needs(node: Node) -> set[str]:
 
 
 def _outputs(network: Network, known: dict[int, Value]) -> list[str]:
-    found = [f"output {name}: %{v.name} is not a value of this network" for name, v in network.outputs.items()
-             if id(v) not in known]
-    found += [f"output {name}: %{v.name} is a state; states persist by themselves" for name, v in network.outputs.items()
-              if isinstance(v.spec, StateSpec)]
+    found = []
+    for name, value in network.outputs.items():
+        if id(value) not in known:
+            found.append(f"output {name}: %{value.name} is not a value of this network")
+        if isinstance(value.spec, StateSpec):
+            found.append(f"output {name}: %{value.name} is a state; states persist by themselves")
     for name, dim in network.dims.items():
         try:
             Dim(dim.name, dim.min, dim.opt, dim.max)

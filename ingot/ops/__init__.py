@@ -1,4 +1,4 @@
-"""All ops, as functions: `ops.rms_norm(x, weight, eps=1e-5)`. The classes behind them are in the files of each family."""
+"""All ops, as functions: `ops.rms_norm(x, weight, eps=1e-5)`. The classes behind them are in the families' files."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -2,8 +2,8 @@
 
 One ragged token axis T carries the tokens of B requests: request b owns the rows query_start[b] .. query_start[b+1]−1,
 and rows from query_start[B] on are padding. context_len[b] counts all tokens of request b in the cache, this step's
-included, so its rows stand at the positions context_len[b] − rows .. context_len[b] − 1. The token at position p lies in
-block block_table[b, p // block_size] at offset p % block_size; its slot is block · block_size + offset.
+included, so its rows stand at the positions context_len[b] − rows .. context_len[b] − 1. The token at position p lies
+in block block_table[b, p // block_size] at offset p % block_size; its slot is block · block_size + offset.
 """
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ingot.ops.common import (
     require_float,
     require_index,
     rounded,
-    same_dtype,
     show,
     widen,
 )
@@ -44,7 +43,7 @@ class RopeTable(Op):
 
     def infer(self, positions: Spec, inv_freq: Spec) -> tuple[Spec, Spec]:
         require_index(positions=positions)
-        require(len(positions.shape) == 1 and len(inv_freq.shape) == 1, "positions and inv_freq have one dimension each")
+        require(len(positions.shape) == 1 and len(inv_freq.shape) == 1, "positions and inv_freq must be vectors")
         require(inv_freq.dtype is dtypes.float32, "inv_freq must be float32: narrower ones lose the position")
         table = Spec(dtypes.float32, (positions.shape[0], inv_freq.shape[0]))
         return table, table
@@ -73,7 +72,8 @@ class RopeTable(Op):
 class Rope(Op):
     """Rotates pairs of x[T, H, D] by the angles of cos, sin [T, R]: the first 2·R of D elements, the rest unchanged.
 
-    style "half" pairs element i with i + R (Llama), "interleaved" 2i with 2i + 1 (GPT-J). Computes in float32, rounds once.
+    style "half" pairs element i with i + R (Llama), "interleaved" 2i with 2i + 1 (GPT-J). Computes in float32
+    and rounds once.
     """
 
     style: str = "half"
@@ -209,8 +209,9 @@ class KvWrite(Op):
 class PagedAttention(Op):
     """softmax(scale · q kᵀ + causal mask) v over the cached tokens of each row's request: q[T, H, D] → [T, H, D].
 
-    H is a multiple of the cache's heads (grouped queries). `window`: a row sees only the last `window` positions, its own
-    included. `softcap`: scores become softcap · tanh(score / softcap). Padding rows give zeros. Accumulates in float32.
+    H is a multiple of the cache's heads (grouped queries). `window`: a row sees only the last `window` positions, its
+    own included. `softcap`: scores become softcap · tanh(score / softcap). Padding rows give zeros. Accumulates in
+    float32.
     """
 
     scale: float
@@ -300,8 +301,8 @@ def check_step(tokens: int, cache: tuple[int, ...], query_start: Array, context_
     if len(starts) and starts[0] != 0 or (rows < 0).any() or starts[-1] > tokens:
         raise ValueFault(f"paged_attention: query_start must rise from 0 to at most {tokens}, got {starts.tolist()}")
     if (lengths < rows).any() or (lengths > block_table.shape[1] * cache[1]).any():
-        raise ValueFault(f"paged_attention: context_len {lengths.tolist()} must hold the {rows.tolist()} rows of this step "
-                         f"and fit the {block_table.shape[1]} blocks of {cache[1]}")
+        raise ValueFault(f"paged_attention: context_len {lengths.tolist()} must hold the {rows.tolist()} rows of this "
+                         f"step and fit the {block_table.shape[1]} blocks of {cache[1]}")
     for b, length in enumerate(lengths.tolist()):
         used = block_table[b, : -(-length // cache[1])]
         if rows[b] and ((used < 0) | (used >= cache[0])).any():

@@ -19,7 +19,7 @@ from ingot.ops.elementwise import Add, Less, Neg
 
 
 def branch(function: Callable[..., Any], *operands: Any, name: str = "branch") -> Network:
-    """The network of a function from tensors like `operands` (Values, arrays or Specs) to a tensor or a tuple of them."""
+    """The network of a function from tensors like `operands` (Values, arrays or Specs) to one or a tuple of them."""
     network = Network(name)
     specs = [x.spec if isinstance(x, Value) else x if isinstance(x, Spec) else Spec.of(np.asarray(x)) for x in operands]
     results = function(*(network.input(f"x{i}", spec) for i, spec in enumerate(specs)))
@@ -29,7 +29,7 @@ def branch(function: Callable[..., Any], *operands: Any, name: str = "branch") -
 
 
 def _results(what: str, network: Network, xs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-    """The specs of the network's results for these operands. Its dims stand for whatever sizes the operands have there."""
+    """The specs of the network's results for these operands. Its dims stand for whatever sizes these have there."""
     require(not network.parameters and not network.states,
             f"{what} has parameters or states of its own; pass them as operands")
     require(bool(network.outputs), f"{what} has no outputs")

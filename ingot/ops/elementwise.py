@@ -4,7 +4,6 @@ Floats narrower than 32 bits compute in float32 and round once. The scalar expre
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,21 +13,35 @@ from ingot.dtypes import DType
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
 from ingot.ir.expr import erf, integer_range, truncate
 from ingot.ir.spec import broadcast
-from ingot.ops.common import (Array, bf16, boolean, broadcast_specs, f32, f64, i8, i32, i64, require_float, require_number,
-                              rounded, same_dtype, widen)
+from ingot.ops.common import (
+    Array,
+    bf16,
+    boolean,
+    broadcast_specs,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    require_float,
+    require_number,
+    rounded,
+    same_dtype,
+    widen,
+)
 
 
 class Unary(Op):
     """One operand, result of the same shape and dtype. `compute` is its meaning; `step` its name in expressions."""
 
-    compute: ClassVar[Callable[[Any], Any]]
+    compute: ClassVar[Any]
     step: ClassVar[str] = ""
     torch_name: ClassVar[str] = ""
     integers: ClassVar[bool] = False  # whether integers are taken too
     kernels = ("elementwise",)
     low: ClassVar[float] = -3.0  # the tests' operands lie in low..high
     high: ClassVar[float] = 3.0
-    cases = (
+    cases: ClassVar[tuple[Case, ...]] = (
         Case("a vector", (f32(33),)),
         Case("bfloat16 rounds once", (bf16(4, 40),)),
         Case("unknown row count", (f32("T", 7),)),
@@ -104,7 +117,7 @@ class Sqrt(Unary):
 class Rsqrt(Unary):
     """1 / √x."""
 
-    compute, low = (lambda x: 1 / np.sqrt(x)), 0.01
+    compute, low = staticmethod(lambda x: 1 / np.sqrt(x)), 0.01
 
 
 @op("sin")
@@ -132,7 +145,7 @@ class Tanh(Unary):
 class Sigmoid(Unary):
     """1 / (1 + e⁻ˣ)."""
 
-    compute = (lambda x: 1 / (1 + np.exp(-x)))
+    compute = staticmethod(lambda x: 1 / (1 + np.exp(-x)))
 
 
 @op("erf")
@@ -174,7 +187,7 @@ class Reciprocal(Unary):
 class Relu(Unary):
     """max(x, 0)."""
 
-    compute, integers, cases = (lambda x: np.maximum(x, 0)), True, Unary.cases + INTEGER_CASES
+    compute, integers, cases = staticmethod(lambda x: np.maximum(x, 0)), True, Unary.cases + INTEGER_CASES
 
     def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
         return e.max(x, 0)
@@ -184,7 +197,7 @@ class Relu(Unary):
 class Silu(Unary):
     """x · sigmoid(x)."""
 
-    compute = (lambda x: x / (1 + np.exp(-x)))
+    compute = staticmethod(lambda x: x / (1 + np.exp(-x)))
 
     def torch(self, torch: Any, x: Any) -> Any:
         return torch.nn.functional.silu(x)
@@ -196,7 +209,7 @@ class Gelu(Unary):
 
     approximate: bool = False
     cases = (*Unary.cases, Case("by tanh", (f32(40),), {"approximate": True}),
-             Case("wrong attribute type", (f32(4),), {"approximate": "tanh"}, error="approximate must be True or False"))
+             Case("wrong type", (f32(4),), {"approximate": "tanh"}, error="approximate must be True or False"))
 
     def reference(self, x: Array) -> Array:
         w = widen(x).astype(np.float64)
@@ -268,11 +281,11 @@ class LogicalNot(Op):
 class Binary(Op):
     """Two operands of one dtype that broadcast; the result has that dtype."""
 
-    compute: ClassVar[Callable[[Any, Any], Any]]
+    compute: ClassVar[Any]
     step: ClassVar[str] = ""
     torch_name: ClassVar[str] = ""
     kernels = ("elementwise",)
-    cases = (
+    cases: ClassVar[tuple[Case, ...]] = (
         Case("same shape", (f32(3, 8), f32(3, 8))),
         Case("a bias per row, bfloat16", (bf16("T", 8), bf16(8))),
         Case("both sides broadcast", (f32(4, 1, 3), f32(5, 1))),
@@ -419,7 +432,8 @@ class Comparison(Binary):
 
     def infer(self, a: Spec, b: Spec) -> Spec:
         dtype = same_dtype(a=a, b=b)
-        require(dtype in dtypes.FLOATS or dtype in dtypes.INTEGERS or dtype is dtypes.bool_ and self.step in ("eq", "ne"),
+        bools = dtype is dtypes.bool_ and self.step in ("eq", "ne")
+        require(dtype in dtypes.FLOATS or dtype in dtypes.INTEGERS or bools,
                 f"{dtype.name} operands are not taken; cast them first")
         return Spec(dtypes.bool_, broadcast(a.shape, b.shape))
 
@@ -497,7 +511,8 @@ class Logical(Binary):
         return getattr(torch, f"bitwise_{self.step}")(a, b)
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
-        return tuple(rng.integers(0, 2 if s.dtype is dtypes.bool_ else 100, s.shape).astype(s.dtype.numpy) for s in specs)
+        high = 2 if specs[0].dtype is dtypes.bool_ else 100
+        return tuple(rng.integers(0, high, s.shape).astype(s.dtype.numpy) for s in specs)
 
 
 @op("logical_and")
@@ -568,8 +583,8 @@ class Clip(Unary):
         require(self.minimum is None or self.maximum is None or self.minimum <= self.maximum,
                 f"minimum {self.minimum} is above maximum {self.maximum}")
         for edge in (self.minimum, self.maximum):
-            require(edge is None or x.dtype.is_float or edge == int(edge), f"x is {x.dtype.name} and {edge} is not a whole "
-                    "number")
+            require(edge is None or x.dtype.is_float or edge == int(edge),
+                    f"x is {x.dtype.name} and {edge} is not a whole number")
         return x
 
     def reference(self, x: Array) -> Array:
@@ -594,14 +609,14 @@ class Clip(Unary):
         return out if high is None else e.min(out, high)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return x.clone() if self.minimum is self.maximum is None else torch.clamp(x, self.minimum, self.maximum).to(x.dtype)
+        return x if self.minimum is self.maximum is None else torch.clamp(x, self.minimum, self.maximum).to(x.dtype)
 
 
 @op("cast")
 class Cast(Op):
     """Another dtype. Floats round to nearest even. Floats to integers truncate and saturate (NaN to 0); integers wrap.
 
-    Between floats and int8 it (de)quantises: `round(x / scale)` held in −127..127, and `x · scale`; scale 1 when not given.
+    Between floats and int8 it (de)quantises: `round(x / scale)` held in −127..127, and `x · scale` (by default 1).
     """
 
     dtype: DType

@@ -152,7 +152,7 @@ class Gather(Op):
 
 @op("nonzero")
 class NonZero(Op):
-    """Where x is not zero: int64 [rank, count], indices in row-major order. `count` is an unbacked dim that this op binds."""
+    """Where x is not zero: int64 [rank, count], in row-major order. `count` is an unbacked dim that this op binds."""
 
     count: Dimension | None = None
     binds = True
@@ -212,7 +212,8 @@ class Iota(Op):
     )
 
     def infer(self) -> Spec:
-        require(self.dtype in dtypes.INTEGERS or self.dtype is dtypes.float32, "dtype must be an integer type or float32")
+        require(self.dtype in dtypes.INTEGERS or self.dtype is dtypes.float32,
+                "dtype must be an integer type or float32")
         require(not certainly_negative(self.size), f"size must not be negative: {self.size}")
         if isinstance(self.size, int) and isinstance(self.start, int) and self.dtype.is_integer and self.size:
             low = 0 if self.dtype.kind == "uint" else -(2 ** (self.dtype.bits - 1))
@@ -221,7 +222,8 @@ class Iota(Op):
         return Spec(self.dtype, (self.size,))
 
     def reference(self) -> Array:
-        return (np.arange(self.size, dtype=np.int64) * self.step + self.start).astype(self.dtype.numpy)  # type: ignore[operator]
+        numbers = np.arange(int(self.size), dtype=np.int64) * self.step + int(self.start)
+        return numbers.astype(self.dtype.numpy)
 
     def torch(self, torch: Any) -> Any:
         return (torch.arange(self.size) * self.step + self.start).to(getattr(torch, self.dtype.name))

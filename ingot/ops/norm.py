@@ -15,7 +15,8 @@ def _check(x: Spec, **vectors: Spec | None) -> Spec:
     require(len(x.shape) >= 1, "x needs at least one dimension")
     for name, vector in vectors.items():
         if vector is not None:
-            require(vector.shape == x.shape[-1:], f"{name} must have shape {show(x.shape[-1:])}, the last dimension of x")
+            require(vector.shape == x.shape[-1:],
+                    f"{name} must have shape {show(x.shape[-1:])}, the last dimension of x")
             same_dtype(x=x, **{name: vector})
     return x
 
@@ -32,7 +33,7 @@ class RmsNorm(Op):
         Case("bfloat16 rounds once", (bf16("T", 64), bf16(64))),
         Case("no weight", (f32(2, 3, 16),)),
         Case("per head", (bf16("T", 4, 16), bf16(16)), {"eps": 1e-5}),
-        Case("wrong weight", (f32("T", 8), f32(4)), error=r"rms_norm\(x=f32\[T, 8\], weight=f32\[4\]\).*last dimension"),
+        Case("wrong weight", (f32("T", 8), f32(4)), error=r"rms_norm\(x=f32\[T, 8\], weight=f32\[4\]\).*last dim"),
         Case("mixed dtypes", (bf16(2, 8), f32(8)), error="x is bfloat16 and weight is float32"),
         Case("integers", (i32(2, 8), i32(8)), error="x must be float32"),
         Case("eps is text", (f32(2, 8), f32(8)), {"eps": "small"}, error="attribute eps must be a float, not 'small'"),

@@ -1,7 +1,6 @@
 """Reductions. Floats accumulate in float32 (float64 in float64) whatever the operand's dtype, and round once."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +23,12 @@ class Reduce(Op):
 
     axes: tuple[int, ...] | None = None
     keepdims: bool = False
-    compute: ClassVar[Callable[..., Any]]
+    compute: ClassVar[Any]
     torch_name: ClassVar[str] = ""
     integers: ClassVar[bool] = True
     empty: ClassVar[bool] = True  # whether nothing can be reduced: sum and prod have a value for it
     kernels = ("reduce",)
-    cases = (
+    cases: ClassVar[tuple[Case, ...]] = (
         Case("last", (f32(3, 40),), {"axes": (-1,)}),
         Case("kept", (bf16("T", 5, 7),), {"axes": (1, -1), "keepdims": True}),
         Case("the first of three", (f32(4, 3, 2),), {"axes": (0,)}),
@@ -156,7 +155,7 @@ class Normalised(Op):
 
     axis: int = -1
     kernels = ("softmax",)
-    cases = (
+    cases: ClassVar[tuple[Case, ...]] = (
         Case("a row", (f32(1, 50),)),
         Case("bfloat16 rounds once", (bf16("T", 50),)),
         Case("an inner axis", (f32(3, 5, 2),), {"axis": 1}),

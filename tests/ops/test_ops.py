@@ -1,7 +1,6 @@
 """Every op on every case that it promises, and on random ones."""
 from __future__ import annotations
 
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +28,7 @@ def test_random(cls: type[Op], data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("cls", list(OPS.values()), ids=list(OPS))
 def test_declaration(cls: type[Op]) -> None:
-    """Every op says what it is, promises something, and promises to refuse something or says why nothing can be wrong."""
+    """Every op says what it is, and promises something, each promise for a reason of its own."""
     assert cls.__doc__
     assert any(case.error is None for case in cls.cases)
     assert len({case.why for case in cls.cases}) == len(cls.cases), "two cases give the same reason"
