@@ -29,7 +29,7 @@ for _at in sorted(
         f"cut off after {_at} bytes",
         lambda image, at=_at: image.encode()[:at],
         both="cut off|not an ingot|ends|begin",
-    )  # type: ignore[misc]
+    )
 
 _STRANGERS = {
     "an ELF file": b"\x7fELF" + bytes(5000),
@@ -41,7 +41,7 @@ _STRANGERS = {
     "a safetensors file": (4088).to_bytes(8, "little") + b'{"__metadata__":{"format":"pt"}}'.ljust(4088),
 }
 for _name, _bytes in _STRANGERS.items():
-    engine(3, _name, lambda image, b=_bytes: b, both="not an ingot|no engine")  # type: ignore[misc]
+    engine(3, _name, lambda image, b=_bytes: b, both="not an ingot|no engine")
 
 
 def _format(version: Any) -> Callable[[Image], None]:
@@ -210,7 +210,7 @@ engine(10, "an unknown key of ours", _key("plugin", "libevil.so"), both="plugin"
 engine(25, "an alignment field", _key("alignment", 3), both="alignment")
 for _name in ("config", "networks", "weights", "programs", "files"):
     engine(10, f"{_name} is a list", _key(_name, []), python=_name, load=_name)
-    engine(10, f"{_name} is missing", lambda image, n=_name: image.ours.pop(n) and None, python=_name, load=_name)  # type: ignore[misc]
+    engine(10, f"{_name} is missing", lambda image, n=_name: image.ours.pop(n) and None, python=_name, load=_name)
 engine(10, "an unknown kind", _key("kind", "plugin"), python="kind", load="kind")
 
 # ---------------------------------------------------------------------------------------------------------- tensors
@@ -291,15 +291,14 @@ engine(22, "two tensors of one name", lambda image: image.entries.append(image.e
 engine(22, "a tensor without digests", lambda image: image.ours["weights"].clear(), python="no digests")
 engine(22, "an entry with an unknown key", _entry(device="cuda"), both="device|exactly")
 engine(22, "an entry that is a number", lambda image: image.entries.append(("z", 3)), both="exactly|unexpected")
-engine(
-    22,
-    "padding that holds a megabyte",
-    lambda image: (
-        image.entries.append(("~pad.0", {"dtype": "U8", "shape": [1 << 20], "data_offsets": [128, 128 + (1 << 20)]})),
-        setattr(image, "data", image.data + bytes(1 << 20)),
-    )[1],
-    both="padding",
-)
+
+
+def _padding(image: Image) -> None:
+    image.entries.append(("~pad.0", {"dtype": "U8", "shape": [1 << 20], "data_offsets": [128, 128 + (1 << 20)]}))
+    image.data += bytes(1 << 20)
+
+
+engine(22, "padding that holds a megabyte", _padding, both="padding")
 
 
 def _weight(entry: Any) -> Callable[[Image], None]:

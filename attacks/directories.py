@@ -186,7 +186,7 @@ for _file in (
     directory(
         42,
         f"an index that names {_file!r}",
-        lambda made, f=_file: _index(made, _spread(f)),  # type: ignore[misc]
+        lambda made, f=_file: _index(made, _spread(f)),
         "not the name of a file|no .safetensors file",
     )
 directory(
@@ -309,14 +309,14 @@ def _header(change: Callable[[dict[str, Any]], object]) -> Callable[[Directory],
 
 directory(1, "empty weights", _weights(lambda raw: b""), "empty")
 for _at in (1, 7, 8, 9, 500, 2000, 10_000):
-    directory(2, f"weights cut off after {_at} bytes", _weights(lambda raw, at=_at: raw[:at]), "safetensors")  # type: ignore[misc]
+    directory(2, f"weights cut off after {_at} bytes", _weights(lambda raw, at=_at: raw[:at]), "safetensors")
 for _n in (0, 1, 2**31, 2**63, 2**64 - 1):
     directory(
         5,
         f"weights with a header length of {_n}",
         _weights(lambda raw, n=_n: n.to_bytes(8, "little") + raw[8:]),
         "safetensors",
-    )  # type: ignore[misc]
+    )
 directory(12, "weights with trailing garbage", _weights(lambda raw: raw + b"x"), "follow")
 directory(
     8,

@@ -91,7 +91,7 @@ def good() -> Image:
 #   python    ingot.engine.file.read           verify    the same with the digests of all data
 #   native    _native.Engine.open and Session  load      ingot.load
 #   run       ingot.load, session and a run    run_far, run_negative  with an index out of range
-#   network   the portable networks in the header, checked
+#   network   the portable networks in the header, verified           interpret  the same and a run
 #   directory ingot.llm.models.load
 Expected = dict[str, tuple[str, str]]
 

@@ -107,7 +107,8 @@ program(
 program(28, "a call that is kernel and host", _set("calls", 0, "host", value="nonzero"), "kernel|host|unknown")
 program(29, "a missing parameter", _set("calls", 0, "params", value={}), "eps", _REFUSED)
 program(29, "an extra parameter", _set("calls", 0, "params", "plugin", value="x"), "plugin", _REFUSED)
-for _eps in ("1", None, [], -1.0, True, 1e300):
+_EPS: list[Any] = ["1", None, [], -1.0, True, 1e300]
+for _eps in _EPS:
     program(29, f"the parameter eps = {_eps!r}", _set("calls", 0, "params", "eps", value=_eps), "eps", _REFUSED)
 program(29, "parameters that are a list", _set("calls", 0, "params", value=[]), "params")
 program(29, "a missing key of a call", _drop("calls", 0, "version"), "version")

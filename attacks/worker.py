@@ -21,6 +21,7 @@ import numpy as np
 from ingot import _native
 from ingot.engine import file, session
 from ingot.errors import IngotError
+from ingot.ir import Network, interpret, text
 from ingot.llm import models
 
 MEMORY = 4 << 30  # of address space; the interpreter with NumPy takes about 0.5 GiB of it
@@ -32,6 +33,15 @@ def _run(path: Path, index: int) -> None:
     session.load(path).session().run(feeds)
 
 
+def _networks(path: Path) -> list[Network]:
+    return [text.from_json(one) for one in file.read(path).header["networks"].values()]
+
+
+def _interpret(path: Path) -> None:
+    for network in _networks(path):
+        interpret(network, {"x": np.array(True)})
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "python": file.read,
     "verify": lambda path: file.read(path, verify=True),
@@ -40,6 +50,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "run": lambda path: _run(path, 0),
     "run_far": lambda path: _run(path, 4),
     "run_negative": lambda path: _run(path, -2),
+    "network": _networks,
+    "interpret": _interpret,
     "directory": models.load,
 }
 

@@ -12,9 +12,9 @@ import torch
 import transformers
 
 import ingot
-from benchmarks.harness import CACHE, PICO, ROOT, Options, Result, paired, repeated
+from benchmarks.harness import CACHE, PICO, ROOT, Options, Result, paired, repeated, seconds
 from benchmarks.machine import roofs
-from benchmarks.pico import peer, peer_tokens, rate, seconds
+from benchmarks.pico import peer, peer_tokens, rate
 
 DIRECTORY = CACHE / "tinyllama"
 ENGINE = CACHE / "tinyllama-bfloat16.ingot"
@@ -47,7 +47,7 @@ def engine() -> Path:
 def weight_bytes(path: Path) -> int:
     """The bytes of weights that one decoding step reads: all but the rows of the embedding that it does not look up."""
     built = ingot.load(path)
-    total = sum(built.tensor(name).nbytes for name in built.header["weights"] if not name.startswith("file."))
+    total: int = sum(built.tensor(name).nbytes for name in built.header["weights"] if not name.startswith("file."))
     return total - 31_999 * 2048 * 2  # the embedding is a table of its own here: input and output are not tied
 
 

@@ -1,4 +1,4 @@
-"""The list of files in docs/architecture.md, from the first sentence of each: `python -m tools.architecture` writes it."""
+"""The list of files in docs/architecture.md, made from the first sentence of each: `python -m tools.architecture`."""
 
 from __future__ import annotations
 

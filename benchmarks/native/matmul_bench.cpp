@@ -5,8 +5,8 @@
 //                 -Inative/kernels benchmarks/native/matmul_bench.cpp native/kernels/level/{matmul_amx,elementwise}.cpp -pthread -o bench
 //   avx512_bf16:  the same with -DINGOT_LEVEL=avx512_bf16 and native/kernels/level/{matmul,elementwise}.cpp
 //   avx2:         the same with -mavx2 -mfma -mf16c instead of -march=native, and -DINGOT_LEVEL=avx2
-// Run: ./bench [threads = 2] [seconds per figure = 0.3]. Every figure is the best of its repetitions; "cold" weights come one
-// after the other from a pool of 1 GiB of huge pages, "warm" ones are the same each time.
+// Run: ./bench [threads = 2] [seconds per figure = 0.3]. "cold" weights come one after the other from a pool of 1 GiB of huge
+// pages (the median of the repetitions), "warm" ones are the same each time (the best).
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -209,16 +209,17 @@ int main(int argc, char** argv) {
   const auto measure = [&](const Product& p, bool cold) {
     const std::int64_t bytes = p.weight_bytes(), step = round_up(bytes, 4096);
     const std::int64_t copies = cold ? std::max<std::int64_t>(1, kPool / step) : 1;
-    double best = 1e9;
+    std::vector<double> times;
     std::int64_t next = 0;
     const double until = now() + seconds;
     const int batch = p.rows == 1 ? static_cast<int>(std::max<std::int64_t>(1, (8 << 20) / bytes)) : 1;
     do {
       const double start = now();
       for (int i = 0; i < batch; ++i, next = (next + 1) % copies) multiply(team, p, x, pool + next * step, y, scratch);
-      best = std::min(best, (now() - start) / batch);
+      times.push_back((now() - start) / batch);
     } while (now() < until);
-    return best;
+    std::sort(times.begin(), times.end());
+    return cold ? times[times.size() / 2] : times[0];
   };
   std::printf("%-22s %28s %28s\n", "one row: n x k, parts", "cold us, GB/s, of read", "warm us, GB/s");
   for (const Product& p : shapes) {
