@@ -1,13 +1,16 @@
-"""All ops, as functions: `ops.rms_norm(x, weight, eps=1e-5)`. The classes behind them are in the families' files."""
+"""All ops, as functions: `ops.rms_norm(x, weight, eps=1e-5)`. The classes behind them are in the families' files.
+
+No family may be called as an op is: `ops.NAME` would then be the module.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
 from ingot.ir import OPS, functions
-from ingot.ops import attention, control, elementwise, fused, indexing, matmul, movement, norm, reduce
+from ingot.ops import attention, control, elementwise, fused, indexing, movement, norm, product, reduce
 
-FAMILIES = (elementwise, reduce, matmul, movement, indexing, norm, attention, control, fused)
+FAMILIES = (elementwise, reduce, product, movement, indexing, norm, attention, control, fused)
 
 
 def table() -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from ingot.ir import ExprBuilder, F, Hole, Network, Node, Scalar, Spec, Value
 from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
 from ingot.ir.recipe import Recipe, combine, source
 from ingot.ops.fused import IDENTITY, WEIGHTS, FusedElementwise, FusedLinear, expr_tuple
-from ingot.ops.matmul import Matmul
+from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 
 # ---------------------------------------------------------------------------------------------------------- elementwise

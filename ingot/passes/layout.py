@@ -7,7 +7,7 @@ from typing import Any
 from ingot.ir import F, Network, Node, Value
 from ingot.ops.fused import FusedLinear, PackedEmbedding, PackedLinear
 from ingot.ops.indexing import Embedding
-from ingot.ops.matmul import Matmul
+from ingot.ops.product import Matmul
 from ingot.passes.fuse import derive, joined_name, recipe_of
 from ingot.passes.rewrite import Log, detach, note
 

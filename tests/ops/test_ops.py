@@ -39,3 +39,9 @@ def test_table_has_a_row_per_op() -> None:
     rows = ops.table()
     assert [row["op"] for row in rows] == sorted(OPS)
     assert all(row["cases"] and row["doc"] for row in rows)
+
+
+def test_every_op_is_a_function_of_the_package() -> None:
+    assert [name for name in OPS if not callable(getattr(ops, name))] == []
+    with pytest.raises(AttributeError, match="there is no op 'softmaxx'"):
+        ops.softmaxx  # noqa: B018
