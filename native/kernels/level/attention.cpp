@@ -183,55 +183,91 @@ Operands widen(const AttentionTask& task, const AttentionChunk& chunk, const Par
 struct Seen {
   int first, last;
   bool none() const { return first >= last; }
+  bool whole() const { return first == 0 && last == kChunkTokens; }
 };
 
 int within_chunk(std::int64_t token) { return token < 0 ? 0 : token > kChunkTokens ? kChunkTokens : (int)token; }
 
-Seen seen_by(const AttentionTask& task, const AttentionChunk& chunk, int r) {
-  const std::int64_t next = task.position + (task.first_row + r) / task.group + 1 - chunk.start;
-  return {within_chunk(next - task.window), within_chunk(next)};
-}
-
 alignas(64) const float kIota[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-Vec scaled_score(const AttentionTask& task, Vec score) {
-  const Vec x = score * broadcast(task.scale);
-  return task.softcap == 0 ? x : broadcast(task.softcap) * tanh(x / broadcast(task.softcap));
+/// Scores are kept in units of log 2, so that a weight is a power of two.
+INGOT_INLINE Vec scaled_score(const AttentionTask& task, Vec score) {
+  constexpr float kLog2E = 1.44269504088896341f;
+  if (task.softcap == 0) return score * broadcast(task.scale * kLog2E);
+  return broadcast(task.softcap * kLog2E) * tanh(score * broadcast(task.scale) / broadcast(task.softcap));
 }
 
-/// Turns a row's scores into weights exp(score - maximum) and brings its maximum and sums up to date.
-void weigh(const AttentionTask& task, const Parts& p, int r, float* scores, Seen seen) {
-  const int first = seen.first / kTokenGroup, last = (seen.last + kTokenGroup - 1) / kTokenGroup;
-  const Vec nothing = broadcast(-__builtin_inff());
-  Vec best = nothing;
-  for (int g = first; g < last; ++g) {
-    Vec x = scaled_score(task, load(scores + g * kTokenGroup));
-    const int begin = seen.first - g * kTokenGroup, end = seen.last - g * kTokenGroup;
-    if (begin > 0 || end < kTokenGroup) {
-      const Vec token = load(kIota);
-      x = select(token < broadcast((float)begin), nothing, x);
-      x = select(token < broadcast((float)end), x, nothing);
-    }
-    store(scores + g * kTokenGroup, x);
-    best = max(best, x);
-  }
-  const float before = p.maximum[r];
-  const float chunk_maximum = reduce_max(best);
-  Vec weight = load(p.weight + r * kTokenGroup);
-  if (chunk_maximum > before) {
-    p.maximum[r] = chunk_maximum;
+/// 2^y for y up to some tens; zero below 2^-126, where it would be denormal. The polynomial is Cephes' (S. Moshier).
+INGOT_INLINE Vec power_of_two(Vec y) {
+  const Vec n = round_even(y);
+  const Vec f = y - n;
+  Vec p = broadcast(1.535336188319500e-4f);
+  p = fma(p, f, broadcast(1.339887440266574e-3f));
+  p = fma(p, f, broadcast(9.618437357674640e-3f));
+  p = fma(p, f, broadcast(5.550332471162809e-2f));
+  p = fma(p, f, broadcast(2.402264791363012e-1f));
+  p = fma(p, f, broadcast(6.931472028550421e-1f));
+  p = fma(p, f, broadcast(1.0f));
+#if defined(__AVX512F__)
+  const Vec power = ldexp_rounded(p, n);
+#else
+  const Vec power = from_bits(bits(p) + shift_left<23>(truncate_to_int(n)));
+#endif
+  return select(y < broadcast(-126.0f), zero(), power);
+}
+
+/// Raises a row's reference score when the chunk's greatest is well above it, and shrinks what was summed under the old one.
+/// (Weights up to 2^8 lose nothing, and most chunks need no shrinking that way.)
+INGOT_INLINE Vec raise_maximum(const Parts& p, int r, Vec best) {
+  constexpr float kSlack = 8.0f;
+  const float before = p.maximum[r], greatest = reduce_max(best);
+  if (greatest > before + kSlack) {
+    p.maximum[r] = greatest;
     if (before > -__builtin_inff()) {
-      const Vec shrink = exp(broadcast(before - chunk_maximum));
-      weight = weight * shrink;
+      const Vec shrink = power_of_two(broadcast(before - greatest));
+      store(p.weight + r * kTokenGroup, load(p.weight + r * kTokenGroup) * shrink);
       float* sum = p.sum + r * p.width;
       for (int d = 0; d < p.width; d += kLanes) store(sum + d, load(sum + d) * shrink);
     }
   }
-  const Vec maximum = broadcast(p.maximum[r]);
-  const Vec least = broadcast(-87.0f);  // below it the weight would be denormal: it counts as zero
+  return broadcast(p.maximum[r]);
+}
+
+/// Turns a row's scores into weights 2^(score - maximum) and adds them up. The first form is the second for a whole chunk.
+void weigh_whole(const AttentionTask& task, const Parts& p, int r, float* scores) {
+  Vec x[kChunkGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kChunkGroups; ++g) x[g] = scaled_score(task, load(scores + g * kTokenGroup));
+  Vec best = x[0];
+#pragma GCC unroll 4
+  for (int g = 1; g < kChunkGroups; ++g) best = max(best, x[g]);
+  const Vec maximum = raise_maximum(p, r, best);
+  Vec weight = load(p.weight + r * kTokenGroup);
+#pragma GCC unroll 4
+  for (int g = 0; g < kChunkGroups; ++g) {
+    const Vec y = power_of_two(x[g] - maximum);
+    store(scores + g * kTokenGroup, y);
+    weight = weight + y;
+  }
+  store(p.weight + r * kTokenGroup, weight);
+}
+
+void weigh(const AttentionTask& task, const Parts& p, int r, float* scores, Seen seen) {
+  const int first = seen.first / kTokenGroup, last = (seen.last + kTokenGroup - 1) / kTokenGroup;
+  const Vec nothing = broadcast(-__builtin_inff());
+  const Vec token = load(kIota);
+  Vec best = nothing;
   for (int g = first; g < last; ++g) {
-    const Vec x = load(scores + g * kTokenGroup) - maximum;
-    const Vec y = select(x < least, zero(), exp(max(least, x)));
+    Vec x = scaled_score(task, load(scores + g * kTokenGroup));
+    x = select(token < broadcast((float)(seen.first - g * kTokenGroup)), nothing, x);
+    x = select(token < broadcast((float)(seen.last - g * kTokenGroup)), x, nothing);
+    store(scores + g * kTokenGroup, x);
+    best = max(best, x);
+  }
+  const Vec maximum = raise_maximum(p, r, best);
+  Vec weight = load(p.weight + r * kTokenGroup);
+  for (int g = first; g < last; ++g) {
+    const Vec y = power_of_two(load(scores + g * kTokenGroup) - maximum);
     store(scores + g * kTokenGroup, y);
     weight = weight + y;
   }
@@ -267,15 +303,18 @@ void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, in
   }
 }
 
-void attend_tile(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p, const Operands& o, int r, int rows) {
-  // Later rows see later tokens: the first and the last row bound what all see and what any sees.
-  Seen seen[kTileRows];
-  for (int i = 0; i < rows; ++i) seen[i] = seen_by(task, chunk, r + i);
+/// Rows r .. r + rows; later ones see later tokens, so the first and the last bound what all see and what any sees.
+void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, const Seen* seen) {
   const Seen any{seen[0].first, seen[rows - 1].last}, every{seen[rows - 1].first, seen[0].last};
   if (any.none()) return;
   score_tile(task, p, o, r, rows, any);
-  for (int i = 0; i < rows; ++i)
-    if (!seen[i].none()) weigh(task, p, r + i, p.scores + i * kChunkTokens, seen[i]);
+  for (int i = 0; i < rows; ++i) {
+    float* scores = p.scores + i * kChunkTokens;
+    if (seen[i].whole())
+      weigh_whole(task, p, r + i, scores);
+    else if (!seen[i].none())
+      weigh(task, p, r + i, scores, seen[i]);
+  }
   if (every.none()) {
     for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, seen[i].last);
     return;
@@ -288,8 +327,17 @@ void attend_tile(const AttentionTask& task, const AttentionChunk& chunk, const P
 void attend(const AttentionTask& task, const AttentionChunk& chunk) {
   const Parts p = parts_of(task);
   const Operands o = widen(task, chunk, p);
-  for (int r = 0; r < task.rows; r += kTileRows)
-    attend_tile(task, chunk, p, o, r, task.rows - r < kTileRows ? task.rows - r : kTileRows);
+  std::int64_t next = task.position + task.first_row / task.group + 1 - chunk.start;  // the first token that a row does not see
+  int head = (int)(task.first_row % task.group);
+  for (int r = 0; r < task.rows; r += kTileRows) {
+    const int rows = task.rows - r < kTileRows ? task.rows - r : kTileRows;
+    Seen seen[kTileRows];
+    for (int i = 0; i < rows; ++i) {
+      seen[i] = {within_chunk(next - task.window), within_chunk(next)};
+      if (++head == task.group) head = 0, ++next;
+    }
+    attend_tile(task, p, o, r, rows, seen);
+  }
 }
 
 // ---- rotary embedding ----
