@@ -49,13 +49,22 @@ void translate(const std::exception_ptr& thrown, void*) {
 
 // ---- sessions ------------------------------------------------------------------------------------------------------------
 
-using Description = std::tuple<std::string, std::string, std::string>;  // name, dtype, dimensions as JSON
+using Description = std::tuple<std::string, std::string, nb::object>;  // name, dtype, list of dimensions
+
+/// An int, a symbol's name, or [operator, operands…], as in a program.
+nb::object dim_to_python(const Json& dim) {
+  if (dim.is_number_integer()) return nb::int_(dim.get<std::int64_t>());
+  if (dim.is_string()) return nb::str(dim.get_ref<const std::string&>().c_str());
+  nb::list list;
+  for (const Json& part : dim) list.append(dim_to_python(part));
+  return list;
+}
 
 Description describe_buffer(const Program& program, const std::string& name, int index) {
   const Buffer& buffer = program.buffer(index);
-  Json dims = Json::array();
-  for (DimId id : buffer.shape) dims.push_back(program.dims.json(id));
-  return {name, std::string(name_of(buffer.dtype)), dims.dump()};
+  nb::list dims;
+  for (DimId id : buffer.shape) dims.append(dim_to_python(program.dims.json(id)));
+  return {name, std::string(name_of(buffer.dtype)), dims};
 }
 
 /// Carries host calls to a Python callable host(name, version, params_json, arrays) -> arrays.
@@ -80,7 +89,7 @@ Host host_of(const nb::object& callable) {
 class PySession {
  public:
   PySession(std::shared_ptr<const Engine> engine, const std::string& entry, int threads, std::int64_t kv_blocks, std::int64_t kv_block_size, const nb::object& host)
-      : session_(std::move(engine), entry, {threads, kv_blocks, kv_block_size}, host_of(host)) {
+      : session_(std::move(engine), entry, {threads, {kv_blocks, kv_block_size}}, host_of(host)) {
     const Program& program = session_.program();
     for (int input : program.inputs) {
       input_names_.push_back(interned(program.buffer(input).name));

@@ -194,8 +194,8 @@ int ingot_session_create(ingot_engine* engine, const char* entry, const ingot_op
     SessionOptions chosen;
     if (options != nullptr) {
       chosen.threads = options->threads;
-      chosen.kv_blocks = options->kv_blocks;
-      if (options->kv_block_size != 0) chosen.kv_block_size = options->kv_block_size;
+      chosen.cache.blocks = options->kv_blocks;
+      if (options->kv_block_size != 0) chosen.cache.block_size = options->kv_block_size;
     }
     *session = new ingot_session(engine->engine, entry_name(entry), chosen);
     return 0;

@@ -11,9 +11,6 @@ namespace ingot {
 namespace {
 
 constexpr std::size_t kPlansKept = 64;  // per stage
-constexpr std::int64_t kBlockGroup = 16;
-constexpr std::int64_t kMaxBlockSize = 4096;
-constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 31;
 
 std::uint64_t bytes_of(std::span<const TensorView> views) {
   std::uint64_t bytes = 0;
@@ -28,7 +25,7 @@ int checked_threads(int threads) {
   return threads == 0 ? default_threads() : threads;
 }
 
-std::string where_of(const Call& call) { return call.name + (call.where.empty() ? "" : " in " + quote(call.where)); }
+std::string where_of(const Call& call) { return (call.where.empty() ? "" : call.where + ": ") + call.name; }
 
 }  // namespace
 
@@ -39,7 +36,8 @@ std::string describe(const TensorView& view) {
 }
 
 Session::Session(std::shared_ptr<const Engine> engine, const std::string& entry, const SessionOptions& options, Host host)
-    : engine_(std::move(engine)), loaded_(engine_->load(entry)), host_(std::move(host)), threads_(checked_threads(options.threads)) {
+    : engine_(std::move(engine)), loaded_(engine_->load(entry)), host_(std::move(host)), threads_(checked_threads(options.threads)),
+      states_(program(), options.cache) {
   const std::vector<std::string> operations = program().host_operations();
   if (!operations.empty() && !host_) {
     std::string names;
@@ -52,37 +50,13 @@ Session::Session(std::shared_ptr<const Engine> engine, const std::string& entry,
   plans_.resize(stages);
   symbols_.resize(program().dims.symbols().size());
   nanoseconds_.resize(program().calls.size());
-  make_states(options);
-}
-
-void Session::make_states(const SessionOptions& options) {
-  for (std::size_t b = 0; b < program().buffers.size(); ++b) {
-    const Buffer& buffer = program().buffers[b];
-    if (buffer.kind != BufferKind::state) continue;
-    if (options.kv_blocks < 1 || options.kv_blocks > kMaxBlocks) {
-      throw Error(code::argument, "kv_blocks: " + std::to_string(options.kv_blocks) + " is not in 1 … 2^31, and the program keeps a kv_cache (" + quote(buffer.name) + ")");
-    }
-    if (options.kv_block_size < kBlockGroup || options.kv_block_size > kMaxBlockSize || options.kv_block_size % kBlockGroup != 0) {
-      throw Error(code::argument, "kv_block_size: " + std::to_string(options.kv_block_size) + " is no multiple of 16 between 16 and " + std::to_string(kMaxBlockSize));
-    }
-    StateView state{static_cast<int>(b), {}};
-    state.view.dtype = buffer.dtype;
-    state.view.rank = 4;
-    const std::int64_t shape[4] = {options.kv_blocks, 2, buffer.heads, options.kv_block_size * buffer.head_dim};
-    std::copy(std::begin(shape), std::end(shape), state.view.shape);
-    set_row_major(state.view);
-    const __int128 bytes = static_cast<__int128>(options.kv_blocks) * state.view.stride[0] * static_cast<std::int64_t>(size_of(buffer.dtype));
-    if (bytes > kMaxBytes) throw Error(code::memory, "the kv_cache " + quote(buffer.name) + " would need more than " + std::to_string(kMaxBytes >> 40) + " TiB");
-    state.view.data = state_memory_.emplace_back(static_cast<std::size_t>(bytes), "a kv_cache").data();
-    states_.push_back(state);
-  }
 }
 
 MemoryReport Session::memory() const {
   MemoryReport report;
   report.weights = loaded_.weight_bytes;
   for (const Pages& pages : arenas_) report.arena += pages.size();
-  for (const Pages& pages : state_memory_) report.state += pages.size();
+  report.state = states_.bytes();
   report.arena_lower_bound = lower_bound_;
   return report;
 }
@@ -166,7 +140,7 @@ StagePlan& Session::plan_for(int stage, const StagePlan* before) {
   if (found != kept.end()) {
     std::rotate(kept.begin(), found, found + 1);
   } else {
-    auto plan = std::make_unique<StagePlan>(make_plan({loaded_, stage, threads_, symbols_, before, states_}));
+    auto plan = std::make_unique<StagePlan>(make_plan({loaded_, stage, threads_, symbols_, before, states_.views()}));
     if (kept.size() == kPlansKept) kept.pop_back();
     kept.insert(kept.begin(), std::move(plan));
   }
@@ -206,7 +180,8 @@ void Session::run_kernels(StagePlan& plan, int stage, std::span<const Step> step
   region.run();
   const int failed = region.fault.step.load(std::memory_order_relaxed);
   if (failed != Fault::kNone) {
-    throw Error(code::value, where_of(program().calls[static_cast<std::size_t>(steps[static_cast<std::size_t>(failed)].call)]) + ": " + region.fault.message);
+    const Call& call = program().calls[static_cast<std::size_t>(steps[static_cast<std::size_t>(failed)].call)];
+    throw Error(code::value, (call.where.empty() ? "" : call.where + ": ") + region.fault.message);
   }
   for (std::size_t i = 0; profile_ != nullptr && i < steps.size(); ++i) {
     profile_->push_back({steps[i].call, nanoseconds_[i], bytes_of(plan.at(steps[i].in)) + bytes_of(plan.at(steps[i].out))});

@@ -12,6 +12,7 @@
 #include "executor.h"
 #include "memory.h"
 #include "plan.h"
+#include "states.h"
 
 namespace ingot {
 
@@ -25,9 +26,8 @@ struct HostArray {
 using Host = std::function<std::vector<HostArray>(const Call& call, std::span<const TensorView> in)>;
 
 struct SessionOptions {
-  int threads = 0;                 // 0: default_threads()
-  std::int64_t kv_blocks = 0;      // of every kv_cache; needed (at least 1) when the program has one
-  std::int64_t kv_block_size = 16; // tokens in a block, a multiple of 16
+  int threads = 0;  // 0: default_threads()
+  CacheOptions cache;
 };
 
 struct MemoryReport {
@@ -81,8 +81,7 @@ class Session {
   int threads_;
   std::atomic_flag running_ = ATOMIC_FLAG_INIT;
 
-  std::vector<StateView> states_;
-  std::vector<Pages> state_memory_;
+  States states_;
   std::vector<Pages> arenas_;         // by stage
   std::vector<std::byte*> bases_;     // theirs
   std::vector<std::vector<std::unique_ptr<StagePlan>>> plans_;  // by stage, most recently used first
@@ -93,7 +92,6 @@ class Session {
   std::vector<CallProfile>* profile_ = nullptr;
   std::vector<std::uint64_t> nanoseconds_;
 
-  void make_states(const SessionOptions& options);
   void bind_inputs(std::span<const TensorView> arrays);
   void bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who);
   void check_array(const TensorView& array, const TensorView& wanted, int buffer, const std::string& who) const;

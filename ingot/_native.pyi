@@ -1,0 +1,103 @@
+"""The native core: reads, plans and runs engines (native/src/bindings.cpp)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Array: TypeAlias = NDArray[Any]
+_Dim: TypeAlias = int | str | list[Any]  # a constant, a symbol's name, or [operator, operands…]
+_Host: TypeAlias = Callable[[str, int, str, list[_Array]], list[_Array]]  # (name, version, parameters as JSON, operands)
+
+class Error(Exception):
+    """A typed error; `code` is one of docs/errors.md."""
+
+    code: str
+
+def level() -> str:
+    """The instruction-set level in use: the best one here, or the one that INGOT_ISA names. Raises Error("argument")."""
+
+def levels() -> list[str]:
+    """The levels that can run here, lowest first."""
+
+def kernels() -> list[dict[str, Any]]:
+    """The kernel table: name, version, doc (operands and parameters) and levels (those with code of their own)."""
+
+def default_threads() -> int:
+    """The smaller of the process's CPU affinity and its cgroup's quota."""
+
+def plan_layout(program_json: str, symbols: Mapping[str, int]) -> dict[str, Any]:
+    """Where the buffers of a program lie in the arena, for values of its symbols.
+
+    Returns {arena, lower_bound, buffers: [{buffer, offset, bytes, first, last}]}: a buffer's memory is its own from the start
+    of call `first` (-1: before all) to the end of call `last`. Raises Error("program"), ("input"), ("argument").
+    """
+
+def sample(
+    logits: NDArray[np.float32],
+    temperature: NDArray[np.float32],
+    top_k: NDArray[np.int32],
+    top_p: NDArray[np.float32],
+    min_p: NDArray[np.float32],
+    seed: NDArray[np.uint64],
+    position: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Chooses a token per row of logits [rows, vocabulary]; returns (token ids, their log probabilities)."""
+
+def log_probs(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The log softmax of each row of logits [rows, vocabulary] at its target."""
+
+class Engine:
+    """A container whose programs are parsed and verified. Immutable; safe to share between threads."""
+
+    @staticmethod
+    def open(path: str) -> Engine:
+        """Maps an engine file. Raises Error("io"), ("engine_file"), ("engine_version"), ("program"), ("memory")."""
+
+    @staticmethod
+    def from_memory(header_json: bytes, tensors: Mapping[str, _Array]) -> Engine:
+        """An engine that is no file. The arrays are used where they are (copied only when not contiguous)."""
+
+    def header(self) -> bytes:
+        """Our JSON."""
+
+    def tensor(self, name: str) -> NDArray[np.uint8]:
+        """A tensor's bytes: read-only, in place. Raises Error("argument")."""
+
+    def entries(self, target: str = "cpu") -> list[str]: ...
+    def host_calls(self, entry: str = "main") -> list[str]:
+        """The operations of an entry that have no native kernel, each once."""
+
+    @property
+    def bytes_mapped(self) -> int:
+        """The size of the file; 0 for an engine in memory."""
+
+class Session:
+    """One arena, one set of states, one run at a time. Raises what Engine.open does, and Error("kernel_refused")."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        entry: str = "main",
+        threads: int = 0,
+        kv_blocks: int = 0,
+        kv_block_size: int = 16,
+        host: _Host | None = None,
+    ) -> None: ...
+    @property
+    def inputs(self) -> list[tuple[str, str, list[_Dim]]]:
+        """Name, dtype and dimensions of each."""
+
+    @property
+    def outputs(self) -> list[tuple[str, str, list[_Dim]]]: ...
+    @property
+    def threads(self) -> int: ...
+    def run(self, feeds: dict[str, _Array]) -> dict[str, _Array]:
+        """Runs once; results are fresh arrays. Raises Error("input"), ("value"), ("busy"), ("memory"), and what the host raises."""
+
+    def profile(self, feeds: dict[str, _Array]) -> list[dict[str, Any]]:
+        """Runs once; {call, kernel or host, where, ns, bytes} of every call."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of weights, arena, arena_lower_bound (of the last run) and state."""

@@ -1,0 +1,248 @@
+// Fuzzes everything that an engine file reaches: container, description, programs, planning, and running with small inputs.
+// Built under ASan and UBSan (cmake -DINGOT_SANITIZE=ON); a fault ends the process and names the input that caused it.
+//
+//   fuzz_reader FILE|DIRECTORY…                      each file once, with its outcome
+//   fuzz_reader --seconds N [--seed S] DIRECTORY…    changed files from this corpus for N seconds; a case that ends the
+//                                                    process is left in ./fuzz_reader.case
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "error.h"
+#include "level.h"
+#include "session.h"
+#include "sha256.h"
+
+namespace {
+
+using namespace ingot;
+
+constexpr std::size_t kDigestAt = 8 + 33;  // behind the length and {"__metadata__":{"ingot.sha256":"
+constexpr std::uint64_t kMostArena = 1 << 20;
+constexpr std::int64_t kMostElements = 1 << 16;  // of any operand: a case must be quick
+constexpr const char* kCasePath = "fuzz_reader.case";
+
+// ---- one case ------------------------------------------------------------------------------------------------------------
+
+bool small(const StagePlan& plan) {
+  const bool views = std::all_of(plan.views.begin(), plan.views.end(), [](const TensorView& view) { return view.elements() <= kMostElements; });
+  return views && plan.arena_bytes <= kMostArena;
+}
+
+/// Plans stage 0 of an entry for one value of all symbols and runs it when that is cheap.
+void run_entry(const std::shared_ptr<const Engine>& engine, const std::string& entry, std::int64_t size, std::mt19937_64& random) {
+  const LoadedProgram& loaded = engine->load(entry);
+  const Program& program = *loaded.program;
+  std::vector<std::int64_t> symbols;
+  for (const Symbol& symbol : program.dims.symbols()) symbols.push_back(symbol.unbacked ? 0 : std::clamp(size, symbol.min, symbol.max));
+  const States states(program, {4, 16});
+  const StagePlan plan = make_plan({loaded, 0, 1, symbols, nullptr, states.views()});
+  if (!small(plan) || states.bytes() > kMostArena) return;
+  Session session(engine, entry, {1, {4, 16}}, [](const Call&, std::span<const TensorView>) { return std::vector<HostArray>(); });
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<TensorView> arrays(plan.at(plan.entering).begin(), plan.at(plan.entering).end());
+  for (TensorView& array : arrays) {
+    memory.emplace_back(static_cast<std::size_t>(array.elements()) * size_of(array.dtype) + 1);
+    // Small integers, sometimes wild ones: indices in and out of range.
+    for (std::byte& byte : memory.back()) byte = static_cast<std::byte>(random() % 8 == 0 ? random() : 0);
+    array.data = memory.back().data();
+  }
+  Session::Run run(session);
+  run.execute(arrays);
+}
+
+/// Reads a file's bytes and does all that can be done with them; the outcome is "ok" or the first error's code.
+std::string check(const std::string& bytes, std::mt19937_64& random) {
+  std::string outcome = "ok";
+  const auto attempt = [&](auto&& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (outcome == "ok") outcome = error.code;
+    } catch (const std::bad_alloc&) {
+      if (outcome == "ok") outcome = code::memory;
+    }
+  };
+  attempt([&] {
+    const auto engine = std::make_shared<const Engine>(Container::parse(bytes));
+    for (const std::string& entry : engine->entries()) {
+      for (std::int64_t size : {1, 3, 17}) attempt([&] { run_entry(engine, entry, size, random); });
+    }
+  });
+  return outcome;
+}
+
+// ---- changing a file -----------------------------------------------------------------------------------------------------
+
+/// Puts length, padding and digest in order again, so that a change inside the header is not stopped by the checksum.
+void repair(std::string& file, std::size_t old_header) {
+  std::uint64_t n = 0;
+  std::memcpy(&n, file.data(), 8);
+  if (old_header < kDigestAt + 64 || file.size() < 8 + old_header) return;
+  std::string header = file.substr(8, old_header);
+  header.erase(header.find_last_not_of(' ') + 1);
+  header.append((4096 - (8 + header.size()) % 4096) % 4096, ' ');
+  if (header.size() < kDigestAt - 8 + 64) return;
+  header.replace(kDigestAt - 8, 64, 64, '0');
+  Sha256 sha;
+  sha.update(header);
+  header.replace(kDigestAt - 8, 64, sha.hex());
+  n = header.size();
+  std::string length(8, '\0');
+  std::memcpy(length.data(), &n, 8);
+  file = length + header + file.substr(8 + old_header);
+}
+
+class Mutator {
+ public:
+  Mutator(const std::vector<std::string>& corpus, std::uint64_t seed) : corpus_(corpus), random_(seed) {}
+
+  std::mt19937_64& random() { return random_; }
+
+  std::string next() {
+    std::string file = pick(corpus_);
+    std::uint64_t n = 0;
+    if (file.size() >= 8) std::memcpy(&n, file.data(), 8);
+    if (n == 0 || n > file.size() - 8 || random_() % 16 == 0) {
+      change_bytes(file, 0, file.size());
+      return file;
+    }
+    const std::size_t before = file.size();
+    for (std::uint64_t changes = 1 + random_() % 3; changes > 0; --changes) {
+      const std::size_t end = 8 + n + file.size() - before;
+      const std::size_t text_end = std::min(file.size(), file.find_last_not_of(' ', end - 1) + 1);
+      random_() % 8 == 0 ? change_bytes(file, 8, text_end) : change_token(file, text_end);
+    }
+    const std::size_t header = n + file.size() - before;
+    if (random_() % 64 != 0) repair(file, header);
+    return file;
+  }
+
+ private:
+  const std::vector<std::string>& corpus_;
+  std::mt19937_64 random_;
+
+  template <class List>
+  const typename List::value_type& pick(const List& list) {
+    return list[random_() % list.size()];
+  }
+
+  void change_bytes(std::string& file, std::size_t begin, std::size_t end) {
+    if (begin >= end) return;
+    const std::size_t at = begin + random_() % (end - begin);
+    switch (random_() % 4) {
+      case 0: file[at] = static_cast<char>(random_()); break;
+      case 1: file.erase(at, 1 + random_() % 64); break;
+      case 2: file.insert(at, file.substr(begin + random_() % (end - begin), random_() % 64)); break;
+      default: file.resize(at); break;
+    }
+  }
+
+  /// Replaces one number, name or list of the header by another: changes that stay JSON.
+  void change_token(std::string& file, std::size_t end) {
+    static const std::vector<std::string> kNumbers = {"0", "-1", "1", "2", "3", "5", "7", "8", "15", "16", "17", "63", "64", "65", "4096", "65536",
+                                                      "2147483647", "4294967296", "9223372036854775807", "-9223372036854775808",
+                                                      "18446744073709551615", "1e400", "0.5", "null", "true", "[]", "{}"};
+    static const std::vector<std::string> kNames = {"T", "B", "n", "x", "w", "+", "//", "%", "max", "float32", "bfloat16", "int64", "bool", "input", "weight",
+                                                    "temp", "view", "state", "copy", "take", "elementwise", "reduce", "matmul", "concat", "in", "out", "axis"};
+    const std::size_t begin = kDigestAt + 64;
+    if (end <= begin + 1) return;
+    std::size_t at = begin + random_() % (end - begin);
+    const auto word = [&](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.' || c == '_'; };
+    while (at < end && !word(file[at])) ++at;
+    if (at == end) return;
+    std::size_t first = at, last = at;
+    while (first > begin && word(file[first - 1])) --first;
+    while (last < end && word(file[last])) ++last;
+    const bool number = std::isdigit(static_cast<unsigned char>(file[first])) != 0 || file[first] == '-';
+    file.replace(first, last - first, number ? pick(kNumbers) : pick(kNames));
+  }
+};
+
+// ---- the command ---------------------------------------------------------------------------------------------------------
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+std::map<std::string, std::string> read_all(const std::vector<std::string>& paths) {
+  std::map<std::string, std::string> files;
+  for (const std::string& path : paths) {
+    if (!std::filesystem::is_directory(path)) {
+      files[path] = read(path);
+      continue;
+    }
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+      if (entry.is_regular_file()) files[entry.path().string()] = read(entry.path());
+    }
+  }
+  return files;
+}
+
+/// A case that hangs is a finding, too.
+void on_alarm(int) {
+  std::fprintf(stderr, "fuzz_reader: one case took more than 20 s; see %s\n", kCasePath);
+  std::abort();
+}
+
+int fuzz(const std::vector<std::string>& corpus, long seconds, std::uint64_t seed) {
+  Mutator mutator(corpus, seed);
+  std::map<std::string, long> outcomes;
+  std::signal(SIGALRM, on_alarm);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  long cases = 0;
+  for (; std::chrono::steady_clock::now() < end; ++cases) {
+    const std::string file = mutator.next();
+    std::ofstream(kCasePath, std::ios::binary | std::ios::trunc) << file;
+    alarm(20);
+    ++outcomes[check(file, mutator.random())];
+  }
+  alarm(0);
+  std::filesystem::remove(kCasePath);
+  std::printf("%ld cases, seed %llu:", cases, static_cast<unsigned long long>(seed));
+  for (const auto& [name, count] : outcomes) std::printf(" %s %ld", name.c_str(), count);
+  std::printf("\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  long seconds = 0;
+  std::uint64_t seed = 1;
+  std::vector<std::string> paths;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--seconds" && i + 1 < argc) {
+      seconds = std::atol(argv[++i]);
+    } else if (argument == "--seed" && i + 1 < argc) {
+      seed = std::strtoull(argv[++i], nullptr, 10);
+    } else {
+      paths.push_back(argument);
+    }
+  }
+  const std::map<std::string, std::string> files = read_all(paths);
+  if (files.empty()) {
+    std::fprintf(stderr, "usage: fuzz_reader [--seconds N [--seed S]] FILE|DIRECTORY…\n");
+    return 2;
+  }
+  if (seconds > 0) {
+    std::vector<std::string> corpus;
+    for (const auto& [path, content] : files) corpus.push_back(content);
+    return fuzz(corpus, seconds, seed);
+  }
+  std::mt19937_64 random(seed);
+  for (const auto& [path, content] : files) std::printf("%s: %s\n", path.c_str(), check(content, random).c_str());
+  return 0;
+}

@@ -1,0 +1,174 @@
+"""Small programs and engine files made by hand, for the tests of the native core and as seeds of its fuzzer.
+
+Written without ingot's own writer: the reader is tested against the format, not against the writer.
+`python -m tests.native.engines DIRECTORY` writes the seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Json = Any
+Array = Any
+CODES = {"float32": "F32", "int32": "I32", "int64": "I64", "uint8": "U8", "float64": "F64", "uint16": "U16"}
+PREFIX = b'{"__metadata__":{"ingot.sha256":"'
+
+
+def header(**entries: Json) -> dict[str, Json]:
+    """Our JSON around programs, by entry name."""
+    return {"format": 1, "producer": "tests", "programs": {"cpu": {"entries": entries}}}
+
+
+def seal(text: bytes, data: bytes) -> bytes:
+    """A file around a header: padded, with its length and digest."""
+    text += b" " * (-(8 + len(text)) % 4096)
+    digest = hashlib.sha256(text).hexdigest().encode()
+    text = text[: len(PREFIX)] + digest + text[len(PREFIX) + 64 :]
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def encode(ours: Json, tensors: Mapping[str, Array]) -> bytes:
+    """A whole engine file."""
+    entries: dict[str, Json] = {}
+    data = b""
+    for name, array in tensors.items():
+        if gap := -len(data) % 64:
+            entries[f"~pad.{len(entries)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [len(data), len(data) + gap]}
+            data += bytes(gap)
+        raw = np.ascontiguousarray(array).tobytes()
+        entry = {"dtype": CODES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        entries[name] = entry
+        data += raw
+    meta = {"ingot.sha256": "0" * 64, "ingot": json.dumps(ours, separators=(",", ":"))}
+    return seal(json.dumps({"__metadata__": meta, **entries}, separators=(",", ":")).encode(), data)
+
+
+def symbol(name: str, low: int = 0, high: int | None = 64, **more: Json) -> Json:
+    return {"name": name, "min": low, "max": high, **more}
+
+
+class Program:
+    """Builds a Program's JSON; each method returns the number of the buffer it makes."""
+
+    def __init__(self, *symbols: Json) -> None:
+        self.json: dict[str, Json] = {"version": 1, "symbols": list(symbols), "buffers": [], "calls": [], "outputs": []}
+
+    def buffer(self, kind: str, **fields: Json) -> int:
+        self.json["buffers"].append({"kind": kind, **fields})
+        return len(self.json["buffers"]) - 1
+
+    def input(self, name: str, shape: list[Json], dtype: str = "float32") -> int:
+        return self.buffer("input", name=name, dtype=dtype, shape=shape)
+
+    def weight(self, tensor: str, shape: list[int], dtype: str = "float32") -> int:
+        return self.buffer("weight", tensor=tensor, dtype=dtype, shape=shape)
+
+    def temp(self, shape: list[Json], dtype: str = "float32") -> int:
+        return self.buffer("temp", dtype=dtype, shape=shape)
+
+    def state(self, name: str, heads: int = 1, head_dim: int = 16) -> int:
+        return self.buffer("state", name=name, dtype="float32", state={"type": "kv_cache", "heads": heads, "head_dim": head_dim})
+
+    def view(self, of: int, shape: list[Json], stride: list[Json], offset: Json = 0) -> int:
+        return self.buffer("view", of=of, shape=shape, stride=stride, offset=offset)
+
+    def call(self, kernel: str, inputs: list[int], outputs: list[int], where: str = "", **params: Json) -> None:
+        call = {"kernel": kernel, "version": 1, "in": inputs, "out": outputs, "params": params, "where": where}
+        self.json["calls"].append(call)
+
+    def host(self, name: str, inputs: list[int], outputs: list[int], binds: list[str] | None = None, **params: Json) -> None:
+        call = {"host": name, "version": 1, "in": inputs, "out": outputs, "params": params, "where": f"host.{name}"}
+        self.json["calls"].append(call if binds is None else {**call, "binds": binds})
+
+    def output(self, name: str, buffer: int) -> None:
+        self.json["outputs"].append({"name": name, "buffer": buffer})
+
+    def binary(self, op: str, a: int, b: int, shape: list[Json], where: str = "") -> int:
+        """A float32 elementwise operation into a new temp."""
+        out = self.temp(shape)
+        steps = [["input", "float32", 0], ["input", "float32", 1], [op, "float32", 0, 1]]
+        self.call("elementwise", [a, b], [out], where, expr={"steps": steps, "outputs": [2]})
+        return out
+
+
+def chain(length: int = 4) -> Program:
+    """y = x + x + … : a chain of sums."""
+    p = Program(symbol("T"))
+    x = p.input("x", ["T", 8])
+    y = x
+    for i in range(length):
+        y = p.binary("add", y, x, ["T", 8], f"sum.{i}")
+    p.output("y", y)
+    return p
+
+
+def normalise() -> Program:
+    """y = rms_norm(x) · w, seen transposed and copied; rows = w2[ids]."""
+    p = Program(symbol("T", 1))
+    x, ids = p.input("x", ["T", 8]), p.input("ids", ["T"], "int32")
+    w, table = p.weight("w", [8]), p.weight("table", [4, 8])
+    y = p.temp(["T", 8])
+    p.call("rms_norm", [x, w], [y], "norm", eps=1e-5)
+    turned, dense = p.view(y, [8, "T"], [1, 8]), p.temp([8, "T"])
+    p.call("copy", [turned], [dense], "turn")
+    rows = p.temp(["T", 8])
+    p.call("take", [table, ids], [rows], "rows", axis=0)
+    p.output("turned", dense)
+    p.output("rows", rows)
+    return p
+
+
+def attend() -> Program:
+    """One attention layer over a cache: the metadata of a language model's step."""
+    p = Program(symbol("T", 0, 16), symbol("B", 0, 4), symbol("N", 1, 4))
+    q, k, v = (p.input(name, ["T", 1, 16]) for name in "qkv")
+    slot, start = p.input("slot", ["T"], "int32"), p.input("query_start", [["+", "B", 1]], "int32")
+    context, table = p.input("context_len", ["B"], "int32"), p.input("block_table", ["B", "N"], "int32")
+    state, y = p.state("kv.0"), p.temp(["T", 1, 16])
+    p.call("kv_write", [state, k, v, slot], [], "write")
+    p.call("paged_attention", [q, state, start, context, table], [y], "attend", scale=0.25, window=None, softcap=None)
+    p.output("y", y)
+    return p
+
+
+def select() -> Program:
+    """Rows of x picked by a host call whose result's length is known only then."""
+    p = Program(symbol("T", 1), symbol("n", unbacked=True))
+    x = p.input("x", ["T", 8])
+    picked = p.temp(["n"], "int32")
+    p.host("pick", [x], [picked], ["n"])
+    rows = p.temp(["n", 8])
+    p.call("take", [x, picked], [rows], "rows", axis=0)
+    total = p.binary("add", rows, rows, ["n", 8])
+    p.output("y", total)
+    return p
+
+
+WEIGHTS: dict[str, Array] = {
+    "w": np.linspace(0.5, 1.5, 8, dtype=np.float32),
+    "table": np.arange(32, dtype=np.float32).reshape(4, 8),
+}
+
+
+def seeds() -> dict[str, bytes]:
+    """Engine files by name."""
+    return {
+        "chain": encode(header(main=chain().json), {}),
+        "normalise": encode(header(main=normalise().json, other=chain(1).json), WEIGHTS),
+        "attend": encode(header(main=attend().json), {}),
+        "select": encode(header(main=select().json), {}),
+    }
+
+
+if __name__ == "__main__":
+    directory = Path(sys.argv[1])
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in seeds().items():
+        (directory / f"{name}.ingot").write_bytes(content)
