@@ -12,7 +12,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
-from ingot.dims import Expr
+from ingot.dims import Dim, Expr
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir.attribute import kind_of
@@ -172,8 +172,12 @@ def compute(op: Op, operands: tuple[Any, ...]) -> Any:
         np.asarray(x) if isinstance(x, np.ndarray | np.generic) else scalar_array(x, _scalar_dtype(op, i, x, operands))
         for i, x in enumerate(operands))
     specs = tuple(map(Spec.of, arrays))
-    infer(op, specs, "eager mode")
+    infer(op.bind(_unbacked, *specs) if op.binds else op, specs, "eager mode")
     return op.reference(*arrays)
+
+
+def _unbacked(prefix: str, max: int | None = None) -> Dim:
+    return Dim(prefix, max=max, unbacked=True)
 
 
 def _flat(value: Any) -> tuple[Any, ...]:
