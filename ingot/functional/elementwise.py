@@ -74,9 +74,8 @@ def _halves(x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     width = x.shape[-1] if rank else 0
     if not isinstance(width, int) or width % 2 or not width:
         raise OpError(f"{name}: the last dimension must be known and even, got {list(x.shape)}")
-    starts, sizes = [0] * rank, [*x.shape[:-1], width // 2]
-    first = F.slice(x, tuple(starts), tuple(sizes))
-    return first, F.slice(x, (*starts[:-1], width // 2), tuple(sizes))
+    starts, sizes, strides = (0,) * rank, (*x.shape[:-1], width // 2), (1,) * rank
+    return F.slice(x, starts, sizes, strides), F.slice(x, (*starts[:-1], width // 2), sizes, strides)
 
 
 def swiglu(input: Tensor) -> Tensor:

@@ -55,7 +55,9 @@ def arange(start: Size, end: Size, dtype: DType | str = "int64", step: int = 1) 
         raise OpError(f"arange: the step must be an int other than 0, not {step!r}")
     low, high = dims.as_dim(start), dims.as_dim(end)
     span = dims.add(high, dims.mul(low, -1)) if step > 0 else dims.add(low, dims.mul(high, -1))
-    size = dims.maximum(dims.ceil_div(span, step if step > 0 else -step), 0)
+    size = dims.ceil_div(span, step if step > 0 else -step)
+    if dims.bounds(size)[0] < 0:
+        size = dims.maximum(size, 0)
     return F.iota(size=size, start=low, step=step, dtype=dtype)
 
 
@@ -66,7 +68,7 @@ def shape(input: Tensor, dim: int | None = None, cast_to_dtype: DType | str | No
     """
     sizes = F.shape_of(input)
     if dim is not None:
-        sizes = F.reshape(F.slice(sizes, (axis_of(input, dim),), (1,)), ())
+        sizes = F.reshape(F.slice(sizes, (axis_of(input, dim),), (1,), (1,)), ())
     return sizes if cast_to_dtype is None else F.cast(sizes, cast_to_dtype)
 
 

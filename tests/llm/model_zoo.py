@@ -102,9 +102,7 @@ class Runner:
         self.block_size = block_size
         self.table = np.random.default_rng(3).permutation(blocks).astype(np.int32)
         self.states = {
-            value.name: np.zeros(
-                (blocks, block_size, 2, value.spec.heads, value.spec.head_dim), value.spec.dtype.numpy
-            )
+            value.name: np.zeros((blocks, block_size, 2, value.spec.heads, value.spec.head_dim), value.spec.dtype.numpy)
             for value in self.network.states
         }
         self.done = 0
