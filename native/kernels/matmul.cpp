@@ -232,7 +232,7 @@ class Matmul final : public Kernel {
                 b.shape[b.rank - 1] == y.shape[y.rank - 1],
             "matmul", "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]");
     for (int dim = 0; dim + 2 < y.rank; ++dim)
-      require(broadcasts(a, y, dim) && broadcasts(b, y, dim) && std::max(batch_size(a, y, dim), batch_size(b, y, dim)) == y.shape[dim],
+      require(broadcasts(a, y, dim) && broadcasts(b, y, dim) && (batch_size(a, y, dim) == y.shape[dim] || batch_size(b, y, dim) == y.shape[dim]),
               "matmul", "the batch dimensions of a and b must broadcast to those of y");
     require_dense_rows("matmul", "y", y);
     const Sizes sizes = sizes_of(in, out);
