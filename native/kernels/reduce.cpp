@@ -108,7 +108,7 @@ class Reduce final : public Kernel {
     if (!is_float(x.dtype)) return run_integers(parts, y, worker);
     TensorView outer = parts.reduced;
     const Run last = take_last(outer);
-    if (last.stride == 1 || last.count == 1)
+    if (last.stride == 1 && last.count > 1)
       run_along(parts.kept, outer, last.count, y, worker);
     else
       run_down(parts, y, worker);

@@ -9,7 +9,9 @@ namespace ingot {
 
 namespace {
 
-constexpr std::int64_t kTile = 32;  // a 32 x 32 tile of 8-byte elements is 8 KiB on either side: both stay in L1
+// Tiles of transposing copies: few enough columns that their cache lines survive in one set of L1 when the stride is a power
+// of two, and enough rows to use whole lines.
+constexpr std::int64_t kTileRows = 64, kTileColumns = 8;
 
 template <class T>
 void copy_row(T* to, std::int64_t to_stride, const T* from, std::int64_t from_stride, std::int64_t count) {
@@ -33,12 +35,12 @@ void copy_plane(const StridedCopy& copy, T* to, const T* from) {
       copy_row(to + i * copy.to_stride[r], copy.to_stride[c], from + i * copy.from_stride[r], copy.from_stride[c], columns);
     return;
   }
-  for (std::int64_t i0 = 0; i0 < rows; i0 += kTile)
-    for (std::int64_t j0 = 0; j0 < columns; j0 += kTile)
-      for (std::int64_t i = i0; i < std::min(rows, i0 + kTile); ++i)
+  for (std::int64_t i0 = 0; i0 < rows; i0 += kTileRows)
+    for (std::int64_t j0 = 0; j0 < columns; j0 += kTileColumns)
+      for (std::int64_t i = i0; i < std::min(rows, i0 + kTileRows); ++i)
         copy_row(to + i * copy.to_stride[r] + j0 * copy.to_stride[c], copy.to_stride[c],
                  from + i * copy.from_stride[r] + j0 * copy.from_stride[c], copy.from_stride[c],
-                 std::min(kTile, columns - j0));
+                 std::min(kTileColumns, columns - j0));
 }
 
 template <class T>
