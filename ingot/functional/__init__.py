@@ -13,6 +13,7 @@ from ingot.functional.attention import (
     rope,
     rope_table,
 )  # fmt: skip
+from ingot.functional.control import cond, while_loop
 from ingot.functional.elementwise import (
     ACT2FN,
     GATED_ACT_2_ACT,
@@ -111,9 +112,9 @@ from ingot.functional.shape import (
 
 __all__ = [
     "ACT2FN", "GATED_ACT_2_ACT", "abs", "activation", "activation_function", "add", "arange", "argmax",
-    "broadcast_helper", "cast", "ceil", "chunk", "clip", "concat", "constant", "constant_to_tensor_", "cos", "div",
-    "elementwise_binary", "embedding", "eq", "erf", "exp", "expand", "expand_dims", "expand_dims_like", "flatten",
-    "flip", "floor", "floordiv", "gather", "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu",
+    "broadcast_helper", "cast", "ceil", "chunk", "clip", "concat", "cond", "constant", "constant_to_tensor_", "cos",
+    "div", "elementwise_binary", "embedding", "eq", "erf", "exp", "expand", "expand_dims", "expand_dims_like",
+    "flatten", "flip", "floor", "floordiv", "gather", "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu",
     "generate_alibi_slopes", "group_norm", "gt", "identity", "index_select", "int_clip", "is_gated_activation",
     "kv_write", "layer_norm", "le", "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "maximum",
     "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "mul", "ne", "neg", "non_gated_version", "nonzero",
@@ -121,4 +122,5 @@ __all__ = [
     "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm", "rope", "rope_table", "round", "rsqrt",
     "select", "shape", "sigmoid", "silu", "sin", "slice", "softmax", "softplus", "split", "sqrt", "squared_relu",
     "squeeze", "stack", "sub", "sum", "swiglu", "tanh", "transpose", "unary", "unbind", "unsqueeze", "view", "where",
+    "while_loop",
 ]  # fmt: skip

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ingot.errors import ModuleError
 from ingot.ir import Network, Spec, Value
 from ingot.nn import tracer
@@ -33,7 +35,8 @@ def trace(module: Module, inputs: Mapping[str, Spec], name: str = "main") -> Net
     values = {key: network.input(key, spec) for key, spec in inputs.items()}
     with tracer.activated(tracer_of(module, network)):
         result = module(**values)
-    network.outputs.update(_named_outputs(module, network, result))
+    for key, value in _named_outputs(module, result).items():
+        network.output(key, value)
     return network
 
 
@@ -50,16 +53,16 @@ def _check_inputs(module: Module, inputs: Mapping[str, Spec]) -> None:
         raise ModuleError(f"{type(module).__name__}.forward({', '.join(parameters)}): {told}")
 
 
-def _named_outputs(module: Module, network: Network, result: Any) -> dict[str, Value]:
+def _named_outputs(module: Module, result: Any) -> dict[str, Any]:
     if isinstance(result, Mapping):
         named = dict(result)
     else:
         several = list(result) if isinstance(result, tuple | list) else [result]
         named = {f"output_{i}": value for i, value in enumerate(several)}
     for key, value in named.items():
-        if not isinstance(key, str) or not isinstance(value, Value) or value.network is not network:
+        if not isinstance(key, str) or not isinstance(value, Value | np.ndarray):
             raise ModuleError(
-                f"{type(module).__name__}.forward must return tensors of this trace (one, a tuple, or a dict by name); "
+                f"{type(module).__name__}.forward must return tensors (one, a tuple, or a dict by name); "
                 f"{key!r} is a {type(value).__name__}"
             )
     if not named:

@@ -328,6 +328,25 @@ def test_alibi_slopes() -> None:
     assert F.generate_alibi_slopes(12).shape == (12,)
 
 
+def test_choices_and_loops() -> None:
+    def choose(x: Any) -> Any:
+        return F.cond(F.gt(F.sum(x), 0.0), lambda a: F.mul(a, 2.0), lambda a: F.neg(a), [x])
+
+    def double(x: Any) -> Any:
+        start = F.constant(0, "int32")
+        return F.while_loop(lambda i, a: F.lt(i, 3), lambda i, a: (F.add(i, 1), F.add(a, a)), [start, x])[1]
+
+    network = Network()
+    x = network.input("x", Spec("float32", (Dim("N"),)))
+    network.output("chosen", choose(x))
+    network.output("doubled", double(x))
+    for array in (np.ones(3, np.float32), -np.ones(2, np.float32)):
+        got = interpret(network, {"x": array})
+        np.testing.assert_array_equal(got["chosen"], choose(array))
+        np.testing.assert_array_equal(got["chosen"], array * 2 if array[0] > 0 else -array)
+        np.testing.assert_array_equal(got["doubled"], array * 8)
+
+
 def test_gated_names() -> None:
     assert F.is_gated_activation("swiglu") and not F.is_gated_activation("silu")
     assert F.non_gated_version("geglu") == "gelu" and F.non_gated_version("relu") == "relu"

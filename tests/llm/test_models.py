@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingot.ir.interpret import interpret
 from ingot.llm import models
 from tests.llm.model_zoo import CASES, Runner, log_softmax, make
 
@@ -114,6 +115,34 @@ def test_sharded(tied: bool, tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         one.weights["model.layers.1.mlp.up_proj.weight"], model.model.layers[1].mlp.up_proj.weight.detach().numpy()
     )
+
+
+def test_requests_and_padding_in_one_step(tmp_path: Path) -> None:
+    """A prefill, a decode, an empty request and padding rows side by side give what each gives alone."""
+    make(transformers, torch, "Qwen3", {"head_dim": 16}, tmp_path)
+    loaded = models.load(tmp_path)
+    ids = prompt()
+    first, second = Runner(loaded), Runner(loaded)
+    want_first = first.run(ids[:9], [9])
+    want_second = second.run(ids[20:31], [10, 1])[-1]
+    both = Runner(loaded, blocks=8)
+    both.table = np.array([5, 2], np.int32)
+    both.run(ids[20:30], [10])
+    i32 = np.int32
+    feeds = {
+        "token_ids": np.array([ids[30], *ids[:9], 0, 0], i32),
+        "positions": np.array([10, *range(9), 0, 0], i32),
+        "query_start": np.array([0, 1, 10, 10], i32),
+        "context_len": np.array([11, 9, 0], i32),
+        "block_table": np.array([[5, 2], [7, -1], [-1, -1]], i32),
+        "slot": np.array([5 * 16 + 10, *range(7 * 16, 7 * 16 + 9), -1, -1], i32),
+        "logit_rows": np.array([-1, 9, 0, *range(1, 9)], i32),
+    }
+    got = interpret(both.network, feeds, both.weights, both.states)["logits"]
+    np.testing.assert_array_equal(got[0], 0)
+    np.testing.assert_allclose(got[1], want_first[8], atol=1e-5)
+    np.testing.assert_allclose(got[2], want_second, atol=1e-5)
+    np.testing.assert_allclose(got[3:], want_first[:8], atol=1e-5)
 
 
 def test_precision_converts_weights(tmp_path: Path) -> None:
