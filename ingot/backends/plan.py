@@ -15,6 +15,7 @@ from ingot.backends.base import Reads, Refusal, Target
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value
+from ingot.ir.text import attrs_json
 
 PROGRAM_VERSION = 1
 MAX_RANK = 8
@@ -240,7 +241,9 @@ class Planner:
     def _host(self, node: Node, why: str) -> None:
         if any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs)):
             raise NetworkError(f"{node.describe()}: {why}, and only kernels use states")
-        if any(isinstance(d, Expr) for name in node.op.symbolic for d in _flat(getattr(node.op, name))):
+        bound = node.op.bound_dims()
+        unknown = [d for n in node.op.symbolic for d in _flat(getattr(node.op, n)) if isinstance(d, Expr)]
+        if any(d not in bound for d in unknown):
             raise NetworkError(
                 f"{node.describe()}: {why}, and a host call cannot have sizes that are known only at run time"
             )
@@ -249,7 +252,7 @@ class Planner:
         reads = [self.read(v, Reads.DENSE) for v in node.inputs]
         call = {
             "host": node.op.name, "version": node.op.version, "in": reads, "out": self._results(node),
-            "params": node.op.attrs_json(), "binds": [d.name for d in node.op.bound_dims()], "where": node.where,
+            "params": attrs_json(node.op), "binds": [d.name for d in node.op.bound_dims()], "where": node.where,
         }  # fmt: skip
         self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})
         self.host_calls.append(f"{node.describe()}: {why}")

@@ -71,7 +71,7 @@ def make_tensors(
 
 def _tensor(name: str, value: Value, weights: Mapping[str, Array]) -> Array:
     if value.kind == "constant":
-        return np.ascontiguousarray(value.array)
+        return np.asarray(value.array, order="C")
     array = evaluate(recipe_of(value), weights)
     kind: DType = value.dtype
     if array.shape != value.shape or array.dtype != kind.numpy:

@@ -111,7 +111,7 @@ def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[byt
             raise FileError(f"tensor {name}: {dtype.name} cannot be stored in an engine file")
         if fault := _name_fault(name) or _shape_fault(list(array.shape)):
             raise FileError(f"tensor {name[:80]!r} cannot be stored: {fault}")
-        place(name, dtype.safetensors or "", np.ascontiguousarray(array))
+        place(name, dtype.safetensors or "", np.asarray(array, order="C"))
     ours = json.dumps(canonical_json(header), ensure_ascii=False)[1:-1].encode()
     body = b'"},' + ",".join(entries).encode() + b"}" if entries else b'"}}'
     raw = _HEAD + b"0" * 64 + _MIDDLE + ours + body

@@ -108,7 +108,7 @@ class Engine:
     def from_memory(cls, header: dict[str, Any], tensors: Mapping[str, Array]) -> Engine:
         """An engine that lies in memory only, as `build` makes it. Keeps references to the arrays."""
         text = file.canonical_json({"format": header["format"], "programs": header["programs"]}).encode()
-        plain = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
         try:
             native = _native.Engine.from_memory(text, plain)
         except _native.Error as e:

@@ -212,7 +212,7 @@ def evaluate(recipe: Recipe, parameters: Mapping[str, Array]) -> Array:
         values[first_step + i] = result
     if not recipe.steps:
         return recipe._source(parameters, recipe.sources[0])  # type: ignore[no-any-return]
-    return np.ascontiguousarray(values[first_step + len(recipe.steps) - 1])
+    return np.asarray(values[first_step + len(recipe.steps) - 1], order="C")
 
 
 def invert_last(recipe: Recipe, array: Array, sources: Mapping[str, Known]) -> list[Array]:

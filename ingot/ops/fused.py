@@ -13,7 +13,7 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.dtypes import DType
-from ingot.ir import Case, Op, Spec, StateSpec, op, require
+from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
 from ingot.ir.expr import MAX_INPUTS, check, evaluate
 from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
 from ingot.ir.spec import Shape, broadcast
@@ -123,7 +123,7 @@ class FusedLinear(Op):
 
     def infer(self, x: Spec, *weights_and_extras: Spec) -> Spec:
         weights, extras = weights_and_extras[: self.parts], weights_and_extras[self.parts :]
-        require(len(weights) == self.parts and len(x.shape) > 0, f"needs x and {self.parts} weight(s)")
+        require(len(weights) == self.parts and len(x.shape) > 1, f"needs x and {self.parts} weight(s)")
         for w in weights:
             require(
                 len(w.shape) == 2 and w.shape == (weights[0].shape[0], x.shape[-1]),
@@ -134,6 +134,10 @@ class FusedLinear(Op):
 
     def reference(self, x: Array, *rest: Array) -> Array:
         return _linear(x, rest[: self.parts], rest[self.parts :], self.body, self.dtype)
+
+    def decompose(self, x: Any, *rest: Any) -> Any:
+        products = [F.matmul(x, w, transpose_b=True, out_dtype=dtypes.float32) for w in rest[: self.parts]]
+        return F.fused_elementwise(*products, *rest[self.parts :], body=self.body, dtypes=(self.dtype.name,))
 
 
 @op("packed_linear")

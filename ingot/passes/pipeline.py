@@ -14,7 +14,7 @@ import numpy as np
 
 from ingot.backends.base import Refusal, Target
 from ingot.errors import NetworkError
-from ingot.ir import Network, Node
+from ingot.ir import Network, Node, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
@@ -57,10 +57,20 @@ def _decomposed(network: Network, node: Node) -> list[Node]:
     before = set(network.nodes)
     with network.insert_before(node):
         found = node.op.decompose(*node.inputs)  # type: ignore[misc]
-    for old, new in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        results = [_joined(network, node, v) for v in (found if isinstance(found, tuple) else (found,))]
+    for old, new in zip(node.outputs, results, strict=True):
         network.replace(old, new)
     network.remove(detach(network, node))
     return [n for n in network.nodes if n not in before]
+
+
+def _joined(network: Network, node: Node, found: Value | Array) -> Value:
+    """A decomposition's result in this network: without tensor operands it may be an array, or stand by itself."""
+    if not isinstance(found, Value):
+        return network.constant(found)
+    if found.network is not network:
+        network.join(found.network, node.op)
+    return found
 
 
 def steps(target: Target) -> list[Step]:
@@ -70,6 +80,8 @@ def steps(target: Target) -> list[Step]:
         Step("fold", simplify.fold),
         Step("algebra", simplify.algebra),
         Step("decompose", decompose(target)),
+        Step("reversals", simplify.reversals),
+        Step("sizes", simplify.sizes),
         Step("fold again", simplify.fold),
         Step("algebra again", simplify.algebra),
         Step("share", simplify.share),

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dims
+from ingot import dims, dtypes
 from ingot.dims import Expr
 from ingot.dtypes import DType
 from ingot.ir import F, Hole, Network, Node, StateSpec, Value
 from ingot.ir.spec import elements
+from ingot.ops.indexing import Iota
+from ingot.ops.movement import Slice
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 
 # A constant may be computed only up to this size: `expand(1, (10**12,))` in a small file must not become 4 TB.
@@ -53,7 +55,7 @@ def fold(network: Network, log: Log) -> None:
             continue
         found = node.op.reference(*(v.array for v in node.inputs))
         for old, array in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True):
-            network.replace(old, network.constant(np.ascontiguousarray(array)))
+            network.replace(old, network.constant(np.asarray(array, order="C")))
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
 
@@ -133,3 +135,59 @@ ALGEBRA = (
 def algebra(network: Network, log: Log) -> None:
     """Ops that change nothing, and pairs of them that are one."""
     apply(network, ALGEBRA, log)
+
+
+def reversals(network: Network, log: Log) -> None:
+    """A slice with a negative step takes its elements by index along that dim: views walk forward only."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        op: Any = node.op
+        if not isinstance(op, Slice) or all(step > 0 for step in op.strides):
+            continue
+        x = node.inputs[0]
+        with network.insert_before(node):
+            keep = [(s, n, t) if t > 0 else (0, d, 1) for s, n, t, d in zip(*_box(op), x.shape, strict=True)]
+            new = F.slice(x, *map(tuple, zip(*keep, strict=True)))
+            for axis, (start, size, step) in enumerate(zip(*_box(op), strict=True)):
+                if step < 0:
+                    index = network.emit(Iota(size=size, start=start, step=step, dtype=dtypes.int64), ())
+                    new = F.take(new, index, axis)
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _box(op: Slice) -> tuple[Any, Any, Any]:
+    return op.starts, op.sizes, op.strides
+
+
+# What an iota's kernel writes itself; other integers are cast.
+COUNTED = (dtypes.float32, dtypes.int32, dtypes.int64)
+
+
+def sizes(network: Network, log: Log) -> None:
+    """An iota of a narrow type is cast from int64. A start that only a run knows is counted: the sum of that many ones."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        op: Any = node.op
+        if not isinstance(op, Iota) or (isinstance(op.start, int) and op.dtype in COUNTED):
+            continue
+        with network.insert_before(node):
+            start = op.start if isinstance(op.start, int) else 0
+            new = network.emit(Iota(size=op.size, start=start, step=op.step, dtype=dtypes.int64), ())
+            if not isinstance(op.start, int):
+                new = F.add(new, _counted(network, op.start))
+            new = F.cast(new, op.dtype)
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _counted(network: Network, size: Expr) -> Value:
+    """A dimension as an int64 scalar. A shape is not negative, so that the two signs are counted apart."""
+    one = network.constant(np.array(1, np.int64))
+    above = F.reduce_sum(F.expand(one, (dims.maximum(size, 0),)))
+    if dims.bounds(size)[0] >= 0:
+        return above  # type: ignore[no-any-return]
+    below = F.reduce_sum(F.expand(one, (dims.maximum(dims.mul(size, -1), 0),)))
+    return F.sub(above, below)  # type: ignore[no-any-return]
