@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file"}
+BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "version"}
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
 RUN = BASE | {"_native", "_lazy", "engine.file", "engine.session"}
 # What a module may import beside its own layer: the longest prefix of its name decides. Names are without "ingot.".
 MAY_IMPORT = {
-    "": {"_lazy", "errors"},
+    "": {"_lazy", "errors", "version"},
     "errors": set(),
     "dtypes": BASE,
     "dims": BASE,
     "strict_json": BASE,
     "safetensors_file": BASE,
     "_lazy": {"errors"},
+    "version": set(),
     "__main__": {"cli"},
     "ir": IR,
     "ops": IR,
