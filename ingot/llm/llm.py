@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, cast, overload
 
 from ingot import _lazy, dtypes
-from ingot.engine import session
-from ingot.engine.session import Engine
+from ingot.engine.session import Engine, load
 from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
@@ -65,30 +64,15 @@ class LLM:
         kv_memory: int | None = None,
         max_running: int = MAX_RUNNING,
     ) -> None:
-        self.engine = _open(source, precision, weights, device)
+        self.engine = open_engine(source, precision, weights, device)
         config = self.engine.config
         self.vocab_size = int(config["vocab_size"])
         self.context_length = _within("context_length", context_length, int(config["context_length"]))
-        files = self.engine.files()
-        self._tokenizer = (
-            Tokenizer(files["tokenizer.json"], config["bos_token_id"], config["add_bos"])
-            if "tokenizer.json" in files
-            else None
-        )
         self._end_ids = frozenset(config["eos_token_ids"])
-        max_step_tokens = int(config["limits"].get("max_step_tokens", MAX_STEP_TOKENS))
-        max_running = _within("max_running", max_running, max_step_tokens)
-        blocks = _cache_blocks(self.engine, self.context_length, kv_memory, max_running)
-        cache = KVCache(blocks, BLOCK_SIZE)
-        max_scored = min(max_step_tokens, max(1, MAX_SCORE_BYTES // (4 * self.vocab_size)))
-        runner = Runner(
-            self.engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE),
-            cache,
-            max_step_tokens,
-            max_running,
-            self.context_length,
-        )
-        self._loop = EngineLoop(Scheduler(cache, max_step_tokens, max_running, max_scored), runner)
+        data = self.engine.files().get("tokenizer.json")
+        self._tokenizer = None if data is None else Tokenizer(data, config["bos_token_id"], config["add_bos"])
+        parts = assemble(self.engine, threads, self.context_length, kv_memory, max_running)
+        self._loop = EngineLoop(*parts)
         self._named: dict[str, list[Job]] = {}
         self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, self._loop.close)  # at exit too
@@ -272,14 +256,16 @@ def _within(name: str, value: int | None, limit: int, default: int | None = None
     return value
 
 
-def _open(source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str) -> Engine:
+def open_engine(
+    source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str
+) -> Engine:
     """The engine of a source, of kind "llm" and with the number formats asked for."""
     if device != "cpu":
         raise UserError(f"device {device!r} is not available: this ingot runs language models on 'cpu'")
     if isinstance(source, Engine):
         engine = source
     elif Path(source).is_file():
-        engine = session.load(source)
+        engine = load(source)
     else:
         words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
         return _lazy.load("ingot.engine.build:build")(source, report=False, **words)  # type: ignore[no-any-return]
@@ -294,6 +280,21 @@ def _open(source: str | os.PathLike[str] | Engine, precision: str | None, weight
                 "leave it out, or build another engine"
             )
     return engine
+
+
+def assemble(
+    engine: Engine, threads: int | None, context_length: int, kv_memory: int | None, max_running: int
+) -> tuple[Scheduler[Job], Runner]:
+    """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say."""
+    config = engine.config
+    max_step_tokens = min(MAX_STEP_TOKENS, int(config["limits"]["max_step_tokens"]))
+    max_running = _within("max_running", max_running, max_step_tokens)
+    max_scored = max(1, min(max_step_tokens, MAX_SCORE_BYTES // (4 * int(config["vocab_size"]))))
+    blocks = _cache_blocks(engine, context_length, kv_memory, max_running)
+    cache = KVCache(blocks, BLOCK_SIZE)
+    session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
+    scheduler: Scheduler[Job] = Scheduler(cache, max_step_tokens, max_running, max_scored)
+    return scheduler, Runner(session, cache, max_step_tokens, max_running, context_length)
 
 
 def _cache_blocks(engine: Engine, context_length: int, kv_memory: int | None, max_running: int) -> int:

@@ -117,6 +117,10 @@ class Runner:
             raise typed(e) from None
         return StepResult(tokens, logprobs, scores)
 
+    def profile(self, step: StepPlan[Job]) -> list[dict[str, Any]]:
+        """One run of a step with the time of every call, as Session.profile gives it."""
+        return self._session.profile(self.prepare(step)[0])
+
     def prepare(self, step: StepPlan[Job]) -> tuple[dict[str, Array], int, list[int]]:
         """The step's inputs, how many rows of logits choose tokens, and the targets of the rows after those."""
         at = sampled = 0

@@ -1,0 +1,101 @@
+"""Generate text with a language model; it is printed as it comes.
+
+examples:
+  ingot generate pico.ingot --prompt "def main():" --max-tokens 100
+  ingot generate models/pico-python --prompt-file start.py --temperature 0.8 --top-k 40 --seed 7
+  cat start.py | ingot generate pico.ingot --prompt-file - --stop "\\nclass " --json
+
+Greedy unless --temperature is given. With --json `seconds` has: load (from the start of the process until the
+model is ready), first_token (from then on) and total (of the process)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ingot import _lazy
+from ingot.cli import options
+from ingot.cli.output import Output, since_start
+from ingot.errors import FileError, RequestError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `ingot generate`."""
+    options.add_model(parser)
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="what to go on from")
+    prompt.add_argument("--prompt-file", metavar="FILE", help="a file with the prompt; - is standard input")
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument("--max-tokens", type=int, metavar="N", help="generate at most N tokens (default: 64)")
+    sampling.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: 0)")
+    sampling.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens (default: 0, all)")
+    sampling.add_argument(
+        "--top-p", type=float, metavar="P", help="only the likeliest tokens that reach P (default: 1)"
+    )
+    sampling.add_argument(
+        "--min-p", type=float, metavar="P", help="only tokens P times as probable as the likeliest (default: 0)"
+    )
+    sampling.add_argument("--seed", type=int, metavar="N", help="equal seeds give equal text (default: drawn anew)")
+    sampling.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
+    )
+    sampling.add_argument("--ignore-end", action="store_true", default=None, help="go on past the model's end token")
+
+
+def run(args: argparse.Namespace, out: Output) -> None:
+    """Carries out `ingot generate`."""
+    words = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_end")
+    given: dict[str, Any] = {word: getattr(args, word) for word in words if getattr(args, word) is not None}
+    imported = since_start()
+    params = _lazy.load("ingot.llm.sampling:SamplingParams")(**given)
+    prompt = args.prompt if args.prompt is not None else read_text(args.prompt_file)
+    with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
+        loaded = since_start()
+        with llm.stream(prompt, params=params) as stream:
+            for piece in stream:
+                out.text(piece.text, end="")
+        done = stream.completion
+    if not done.text.endswith("\n"):
+        out.text("")
+    total = since_start()
+    seconds = {"load": loaded, "first_token": done.seconds["first_token"], "total": total}
+    _report(out, done, imported, seconds, llm.engine.seconds)
+    out.result(
+        {
+            "text": done.text,
+            "token_ids": done.token_ids,
+            "finish_reason": done.finish_reason,
+            "prompt_tokens": done.prompt_tokens,
+            "completion_tokens": done.completion_tokens,
+            "seconds": {name: round(value, 4) for name, value in seconds.items()},
+        }
+    )
+
+
+def _report(out: Output, done: Any, imported: float, seconds: dict[str, float], phases: dict[str, float]) -> None:
+    decoding = done.seconds["total"] - done.seconds["first_token"]
+    if done.completion_tokens > 1 and decoding > 0:
+        out.note(
+            f"{done.completion_tokens} tokens ({done.finish_reason}), {(done.completion_tokens - 1) / decoding:,.0f} a "
+            f"second after the first, which came {seconds['load'] + seconds['first_token']:.2f} s after the start"
+        )
+    out.detail(
+        f"start: interpreter and imports {imported:.3f} s, load {seconds['load'] - imported:.3f} s"
+        + "".join(f", of that {phase} {value:.3f} s" for phase, value in phases.items())
+        + f", first token {seconds['first_token']:.3f} s"
+    )
+
+
+def read_text(path: str) -> str:
+    """A file's text (- is standard input). Raises FileError when it cannot be read, RequestError when it is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as e:
+        raise FileError(f"{path} cannot be read: {e.strerror}") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise RequestError(f"{path} is not UTF-8 text (byte {e.start})") from None

@@ -1,0 +1,87 @@
+"""The command line: commands, exit codes (0, 2 the user's mistake, 1 ours, 130 Ctrl-C), and how errors are shown."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ingot.cli import bench, build, doctor, generate, inspect, ops, options, score
+from ingot.cli.output import Output
+from ingot.errors import IngotError
+from ingot.version import __version__
+
+COMMANDS = (build, generate, score, inspect, bench, doctor, ops)
+
+_EPILOG = """examples:
+  ingot generate models/pico-python --prompt "def quicksort(items):"     a Hugging Face directory, no build step
+  ingot build models/pico-python -o pico.ingot --precision bfloat16      one file that starts at once
+  ingot generate pico.ingot --prompt "import os" --temperature 0.8 --top-p 0.95 --seed 7
+  ingot score pico.ingot --text heldout.txt --window 512 --json
+  ingot doctor pico.ingot                                                what runs it on this machine
+
+`ingot COMMAND --help` explains a command."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; only --help, --version and a bad command line raise SystemExit."""
+    args = _parser().parse_args(argv)
+    out = Output(args.json, args.quiet, args.debug)
+    # Text that the terminal's encoding lacks is shown escaped: generating must not end in an encoding error.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        args.run(args, out)
+        sys.stdout.flush()
+        return 0
+    except KeyboardInterrupt:
+        out.note("\ninterrupted")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except IngotError as e:
+        return _show(e, f"error: {e}", e.exit_code, out)
+    except MemoryError as e:
+        return _show(e, "error: out of memory", 1, out)
+    except Exception as e:
+        hint = "" if out.debug else "\nThis is a fault of ingot. Run it again with --debug and report what it prints."
+        return _show(e, f"internal error: {type(e).__name__}: {e}{hint}", 1, out)
+
+
+def _show(error: BaseException, text: str, code: int, out: Output) -> int:
+    if out.debug:
+        traceback.print_exception(error)
+    print(f"ingot: {text}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ingot",
+        description="Build neural networks into engines, and run them fast on a plain CPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ingot {__version__}")
+    options.add_common(parser, default=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        name = module.__name__.rpartition(".")[2]
+        summary, _, epilog = (module.__doc__ or "").partition("\n\n")
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            epilog=epilog.strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        # Suppressed defaults: a value given before the command's name stays.
+        options.add_common(command, default=argparse.SUPPRESS)
+        command.set_defaults(run=module.run)
+    return parser

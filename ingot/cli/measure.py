@@ -1,0 +1,170 @@
+"""What `ingot bench` measures: the cases, the bytes they read, and the memory's bandwidth."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ingot import _native, dims, dtypes
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.llm.llm import assemble
+from ingot.llm.runner import Job
+from ingot.llm.sampling import SamplingParams
+
+BANDWIDTH_BYTES = 256 << 20  # read by each thread; well beyond any cache
+
+Calls = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to measure: one run of it, one run with the time of every call, and what a run reads and makes."""
+
+    name: str
+    run: Callable[[], object]
+    profile: Callable[[], Calls]
+    bytes: int
+    tokens: int | None
+
+
+def case_of(engine: Engine, args: argparse.Namespace) -> Case:
+    """What the command line asks for. Raises UserError for lengths and sizes that the engine does not have."""
+    return _llm_case(engine, args) if engine.kind == "llm" else _network_case(engine, args)
+
+
+# ------------------------------------------------------------------------------------------------------ language models
+
+
+def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
+    context = int(engine.config["context_length"])
+    if args.length >= context:
+        raise UserError(f"--length {args.length} leaves no room in a context of {context}")
+    scheduler, runner = assemble(engine, args.threads, context, args.kv_memory, args.batch)
+    numbers = itertools.count()
+
+    def start(count: int) -> list[Job]:
+        jobs = [_job(engine, args.length) for _ in range(count)]
+        for job in jobs:
+            job.id = next(numbers)
+            scheduler.add(job)
+        return jobs
+
+    def step() -> None:
+        plan = scheduler.plan()
+        tokens = iter(runner.run(plan).tokens)
+        for chunk in plan.chunks:
+            scheduler.advance(chunk, next(tokens) if chunk.ends else None)
+
+    def prefill() -> None:
+        (job,) = start(1)
+        while job.computed < args.length:
+            step()
+        scheduler.remove(job)
+
+    def profile_prefill() -> Calls:
+        (job,) = start(1)
+        calls = runner.profile(scheduler.plan())
+        scheduler.remove(job)
+        return calls
+
+    if args.what == "prefill":
+        return Case("prefill", prefill, profile_prefill, weight_bytes(engine, args.length), args.length)
+    jobs = start(args.batch)
+    while any(job.computed < args.length for job in jobs):
+        step()
+    read = weight_bytes(engine, args.batch) + args.batch * (args.length + 1) * _cache_bytes(engine)
+    # The tokens chosen are not recorded, so every run is the same step.
+    return Case(
+        "decode", lambda: runner.run(scheduler.plan()), lambda: runner.profile(scheduler.plan()), read, args.batch
+    )
+
+
+def _job(engine: Engine, length: int) -> Job:
+    prompt = np.random.default_rng(0).integers(0, engine.config["vocab_size"], length).tolist()
+    return Job(prompt, length + 2, SamplingParams(seed=0), frozenset(), SimpleQueue(), False)
+
+
+def _cache_bytes(engine: Engine) -> int:
+    """Of keys and values, for one token."""
+    return sum(
+        2 * b["state"]["heads"] * b["state"]["head_dim"] * dtypes.get(b["dtype"]).bits // 8
+        for b in _program(engine)["buffers"]
+        if b["kind"] == "state"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- networks
+
+
+def _network_case(engine: Engine, args: argparse.Namespace) -> Case:
+    sizes = {s["name"]: s.get("opt") or max(1, s["min"]) for s in _program(engine)["symbols"]}
+    for given in args.size:
+        name, _, value = given.partition("=")
+        if name not in sizes or not value.isdecimal():
+            raise UserError(f"--size {given}: write DIM=N; the dims are {', '.join(sizes) or 'none'}")
+        sizes[name] = int(value)
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for port in engine.inputs:
+        shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in map(dims.from_json, port.dims)]
+        dtype = dtypes.get(port.dtype)
+        feeds[port.name] = (
+            rng.standard_normal(shape).astype(dtype.numpy) if dtype.is_float else np.zeros(shape, dtype.numpy)
+        )
+    session = engine.session(args.threads)
+    read = weight_bytes(engine, 1) + sum(array.nbytes for array in feeds.values())
+    return Case("run", lambda: session.run(feeds), lambda: session.profile(feeds), read, None)
+
+
+# -------------------------------------------------------------------------------------------------------------- figures
+
+
+def _program(engine: Engine) -> dict[str, Any]:
+    program: dict[str, Any] = engine.header["programs"]["cpu"]["entries"]["main"]
+    return program
+
+
+def weight_bytes(engine: Engine, rows: int) -> int:
+    """The bytes of weights that a run over `rows` tokens reads: a table that is only looked up counts by its rows."""
+    program = _program(engine)
+    whole: dict[str, int] = {}
+    looked_up: dict[str, int] = {}
+    for call in program["calls"]:
+        for buffer in (program["buffers"][index] for index in call["in"]):
+            while buffer["kind"] == "view":
+                buffer = program["buffers"][buffer["of"]]
+            if buffer["kind"] == "weight":
+                count = math.prod(buffer["shape"]) * dtypes.get(buffer["dtype"]).bits // 8
+                if call.get("kernel") == "embedding":
+                    looked_up[buffer["tensor"]] = rows * call["params"]["k"] * dtypes.get(buffer["dtype"]).bits // 8
+                else:
+                    whole[buffer["tensor"]] = count
+    return sum((looked_up | whole).values())
+
+
+def bandwidth(threads: int | None) -> float:
+    """Bytes a second that this many threads read from memory; a quick measurement, a little below the true roof."""
+    count = threads or _native.default_threads()
+    arrays = [np.zeros(BANDWIDTH_BYTES // 4, np.float32) for _ in range(count)]
+    for array in arrays:
+        array.fill(1)  # untouched pages would all be the same one
+    best = math.inf
+    for _ in range(5):
+        workers = [threading.Thread(target=array.max) for array in arrays]
+        begin = perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        best = min(best, perf_counter() - begin)
+    return count * BANDWIDTH_BYTES / best

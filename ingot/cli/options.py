@@ -1,0 +1,73 @@
+"""Options that several commands share: one word, one meaning, one description."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def add_common(parser: argparse.ArgumentParser, default: Any) -> None:
+    """Options of every command; they may stand before or after its name."""
+    parser.add_argument("--json", action="store_true", default=default, help="print one JSON object on standard output")
+    parser.add_argument("--quiet", action="store_true", default=default, help="no remarks on standard error")
+    parser.add_argument("--debug", action="store_true", default=default, help="tracebacks and timings by phase")
+
+
+def add_formats(parser: argparse.ArgumentParser) -> None:
+    """Number formats and the device: the same words for building and running."""
+    group = parser.add_argument_group("formats and device")
+    group.add_argument(
+        "--precision", choices=("float32", "bfloat16", "float16"), help="type to compute in (default: the checkpoint's)"
+    )
+    group.add_argument("--weights", choices=("same",), help="how weights are stored (default: same as the precision)")
+    group.add_argument("--device", default="cpu", metavar="cpu", help="where to run")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """A language model to run, and how."""
+    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a Hugging Face directory")
+    add_formats(parser)
+    group = parser.add_argument_group("resources")
+    group.add_argument("--threads", type=positive, metavar="N", help="default: the processors this process may use")
+    group.add_argument(
+        "--context",
+        type=positive,
+        metavar="N",
+        help="most tokens of one request, prompt included (default: the model's)",
+    )
+    group.add_argument(
+        "--kv-memory",
+        type=byte_count,
+        metavar="BYTES",
+        help="for the key-value cache, such as 512M or 2G (default: sized to the machine)",
+    )
+
+
+def model_words(args: argparse.Namespace) -> dict[str, Any]:
+    """The words of LLM that `add_model` has read."""
+    return {
+        "precision": args.precision,
+        "weights": args.weights,
+        "device": args.device,
+        "threads": args.threads,
+        "context_length": args.context,
+        "kv_memory": args.kv_memory,
+    }
+
+
+def positive(text: str) -> int:
+    """An integer from 1 on."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def byte_count(text: str) -> int:
+    """A number of bytes, with an optional unit: 512M, 2G, 2GB, 2GiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 512M or 2G")
+    return int(float(match[1]) * _UNITS[match[2].upper()])

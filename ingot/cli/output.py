@@ -1,0 +1,81 @@
+"""What the command line prints and where: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+SCHEMA = 1
+
+
+class Output:
+    """Where one command writes. `as_json`: standard output gets one JSON object and nothing else."""
+
+    def __init__(self, as_json: bool, quiet: bool, debug: bool) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.debug = debug
+
+    def note(self, text: str) -> None:
+        """A remark about what is going on, on standard error; not with --quiet."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def detail(self, text: str) -> None:
+        """A remark that only --debug shows."""
+        if self.debug:
+            print(text, file=sys.stderr, flush=True)
+
+    def text(self, text: str, end: str = "\n") -> None:
+        """A result for people, on standard output; with --json only the object goes there."""
+        if not self.as_json:
+            print(text, end=end, flush=True)
+
+    def result(self, value: dict[str, Any]) -> None:
+        """The one object of --json; nothing without it."""
+        if self.as_json:
+            print(json.dumps({"schema": SCHEMA, **value}), flush=True)
+
+
+def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
+    """Rows under their headings as plain text; numbers are aligned to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
+    right = [
+        bool(rows) and all(isinstance(row[i], int | float) or row[i] is None for row in rows) for i in range(len(head))
+    ]
+    return "\n".join(
+        "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in [list(head), *cells]
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def size(count: float) -> str:
+    """A number of bytes for people: 14.7 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def since_start() -> float:
+    """Seconds since this process began (to the clock tick, a hundredth of a second), its interpreter's start included.
+    """
+    try:
+        with open("/proc/self/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return time.process_time()
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started

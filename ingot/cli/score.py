@@ -1,0 +1,31 @@
+"""Score a text: how many nats a token costs a language model on average.
+
+examples:
+  ingot score pico.ingot --text models/pico-python/heldout.txt --window 512 --json
+
+The text is encoded whole and cut into windows; each begins with an empty context. No token is added."""
+
+from __future__ import annotations
+
+import argparse
+
+from ingot import _lazy
+from ingot.cli import options
+from ingot.cli.generate import read_text
+from ingot.cli.output import Output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `ingot score`."""
+    options.add_model(parser)
+    parser.add_argument("--text", metavar="FILE", required=True, help="the text; - is standard input")
+    parser.add_argument("--window", type=options.positive, metavar="W", help="tokens a window (default: the context)")
+
+
+def run(args: argparse.Namespace, out: Output) -> None:
+    """Carries out `ingot score`."""
+    text = read_text(args.text)
+    with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
+        score = llm.score(text, args.window)
+    out.text(f"{score.nats_per_token:.4f} nats per token over {score.tokens:,} tokens in {score.windows} windows")
+    out.result({"nats_per_token": score.nats_per_token, "tokens": score.tokens, "windows": score.windows})
