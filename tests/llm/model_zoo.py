@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot.engine.build import build
 from ingot.ir.interpret import interpret
 from ingot.llm import models
 from ingot.nn import trace
@@ -122,6 +123,9 @@ class Runner:
             "slot": slot.astype(np.int32),
             "logit_rows": np.arange(count, dtype=np.int32),
         }
+        return self.execute(feeds)
+
+    def execute(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         return interpret(self.network, feeds, self.weights, self.states)["logits"]
 
     def run(self, ids: Sequence[int], chunks: Sequence[int]) -> np.ndarray:
@@ -132,6 +136,19 @@ class Runner:
             start += size
         assert start == len(ids)
         return np.concatenate(parts)
+
+
+class EngineRunner(Runner):
+    """The same steps on a built engine."""
+
+    def __init__(self, folder: Path, block_size: int = 16, blocks: int = 8) -> None:
+        self.session = build(folder, report=False).session(threads=1, kv_blocks=blocks, kv_block_size=block_size)
+        self.block_size = block_size
+        self.table = np.random.default_rng(3).permutation(blocks).astype(np.int32)
+        self.done = 0
+
+    def execute(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        return self.session.run(feeds)["logits"]
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -11,13 +11,14 @@ import pytest
 
 from ingot.ir.interpret import interpret
 from ingot.llm import models
-from tests.llm.model_zoo import CASES, Runner, log_softmax, make
+from tests.llm.model_zoo import CASES, EngineRunner, Runner, log_softmax, make
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
 
 TOLERANCE = 1e-4
 LENGTH = 40
+CHUNKS = ([LENGTH], [7, 1, 16, 3, *[1] * (LENGTH - 27)])
 
 
 def prompt() -> list[int]:
@@ -37,9 +38,13 @@ def test_same_log_probabilities(name: str, tmp_path: Path) -> None:
     want = expected(model, ids)
     loaded = models.load(tmp_path)
     assert loaded.config["precision"] == "float32"
-    for chunks in ([LENGTH], [7, 1, 16, 3, *[1] * (LENGTH - 27)]):
+    for chunks in CHUNKS:
         got = log_softmax(Runner(loaded).run(ids, chunks))
         np.testing.assert_allclose(got, want, atol=TOLERANCE, rtol=0)
+    whole, *parts = [EngineRunner(tmp_path).run(ids, chunks) for chunks in CHUNKS]
+    np.testing.assert_allclose(log_softmax(whole), want, atol=TOLERANCE, rtol=0)
+    for part in parts:  # a row's result does not depend on its company
+        np.testing.assert_array_equal(part, whole)
 
 
 OLD_SPELLINGS: dict[str, dict[str, Any]] = {
