@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,8 @@ def test_other_families_refuse_too() -> None:
         parse(architectures=["MistralForCausalLM"], sliding_window=0)
     with pytest.raises(CheckpointError, match="layer_types: must name"):
         parse(architectures=["Qwen2ForCausalLM"], use_sliding_window=True, layer_types=["full_attention"])
+    with pytest.raises(CheckpointError, match="layer_types: must name one of full_attention for"):
+        parse(architectures=["Qwen2ForCausalLM"], layer_types=["full_attention", "sliding_attention"])
     with pytest.raises(CheckpointError, match="use_sliding_window: must be true or false"):
         parse(architectures=["Qwen3ForCausalLM"], use_sliding_window=1)
 
@@ -173,6 +176,13 @@ def test_ignored_names(tmp_path: Path) -> None:
             tensors[f"model.layers.{i}.self_attn.rotary_emb.inv_freq"] = np.ones(2, np.float32)
 
     assert len(models.load(write(tmp_path, change=older)).weights) == len(parameter_specs(models.load(tmp_path).module))
+
+
+def test_code_in_the_folder_is_never_run(tmp_path: Path) -> None:
+    folder = write(tmp_path, GOOD | {"auto_map": {"AutoModelForCausalLM": "bait.Bait"}, "trust_remote_code": True})
+    (folder / "bait.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    assert models.load(folder).config["architecture"] == "LlamaForCausalLM"
+    assert not (tmp_path / "executed").exists() and "bait" not in sys.modules
 
 
 def test_tied(tmp_path: Path) -> None:

@@ -105,16 +105,15 @@ def common(fields: Fields, architecture: str, *, default_head_dim: int | None = 
 
 def layer_windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
     """Qwen's choice per layer: `layer_types` where given, else the layers from max_window_layers on slide."""
-    if not fields.flag("use_sliding_window", False):
-        return (None,) * layers
-    window = fields.integer("sliding_window", 1, rope.MAX_POSITIONS, 4096)
+    slides = fields.flag("use_sliding_window", False)
+    window = fields.integer("sliding_window", 1, rope.MAX_POSITIONS, 4096) if slides else None
     types = fields.values.get("layer_types")
     if types is None:
         first = fields.integer("max_window_layers", 0, 1_000_000, 28)
         return tuple(window if i >= first else None for i in range(layers))
-    known = {"full_attention": None, "sliding_attention": window}
+    known = {"full_attention": None} | ({"sliding_attention": window} if slides else {})
     if not isinstance(types, list) or len(types) != layers or not all(isinstance(t, str) and t in known for t in types):
-        fields.fault("layer_types", f"must name full_attention or sliding_attention for each of {layers} layers")
+        fields.fault("layer_types", f"must name one of {', '.join(known)} for each of {layers} layers")
         return (None,) * layers
     return tuple(known[t] for t in types)
 

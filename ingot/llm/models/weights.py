@@ -166,11 +166,10 @@ def _converted(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
         return array
     with np.errstate(over="ignore"):
         result = array.astype(dtype.numpy)
-    if dtype.bits < array.dtype.itemsize * 8 or dtype.name == "float16":
-        lost = np.isinf(result.astype(np.float32)) & ~np.isinf(array.astype(np.float32))
-        if lost.any():
-            raise CheckpointError(
-                f"{name}: {int(lost.sum()):,} numbers are too large for {dtype.name} (the first is {array[lost][0]}); "
-                "use bfloat16 or float32"
-            )
+    lost = np.isinf(result)
+    if lost.any() and not np.isinf(array[lost]).all():
+        raise CheckpointError(
+            f"{name}: {int(lost.sum()):,} numbers are too large for {dtype.name} (the first is {array[lost][0]}); "
+            "use bfloat16 or float32"
+        )
     return result
