@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 _Array: TypeAlias = NDArray[Any]
 _Dim: TypeAlias = int | str | list[Any]  # a constant, a symbol's name, or [operator, operands…]
-_Host: TypeAlias = Callable[[str, int, str, list[_Array]], list[_Array]]  # (name, version, parameters as JSON, operands)
+# (name, version, parameters as JSON, operands) -> results
+_Host: TypeAlias = Callable[[str, int, str, list[_Array]], list[_Array]]
 
 class Error(Exception):
     """A typed error; `code` is one of docs/errors.md."""
@@ -16,7 +17,7 @@ class Error(Exception):
     code: str
 
 def level() -> str:
-    """The instruction-set level in use: the best one here, or the one that INGOT_ISA names. Raises Error("argument")."""
+    """The instruction-set level in use: the best one here, or what INGOT_ISA names. Raises Error("argument")."""
 
 def levels() -> list[str]:
     """The levels that can run here, lowest first."""
@@ -30,8 +31,9 @@ def default_threads() -> int:
 def plan_layout(program_json: str, symbols: Mapping[str, int]) -> dict[str, Any]:
     """Where the buffers of a program lie in the arena, for values of its symbols.
 
-    Returns {arena, lower_bound, buffers: [{buffer, offset, bytes, first, last}]}: a buffer's memory is its own from the start
-    of call `first` (-1: before all) to the end of call `last`. Raises Error("program"), ("input"), ("argument").
+    Returns {arena, lower_bound, buffers: [{buffer, offset, bytes, first, last}]}: a buffer's memory is its own from
+    the start of call `first` (-1: before all) to the end of call `last`. Raises Error("program"), ("input"),
+    ("argument").
     """
 
 def sample(
@@ -94,7 +96,10 @@ class Session:
     @property
     def threads(self) -> int: ...
     def run(self, feeds: dict[str, _Array]) -> dict[str, _Array]:
-        """Runs once; results are fresh arrays. Raises Error("input"), ("value"), ("busy"), ("memory"), and what the host raises."""
+        """Runs once; results are fresh arrays.
+
+        Raises Error("input"), ("value"), ("busy"), ("memory"), and what the host raises.
+        """
 
     def profile(self, feeds: dict[str, _Array]) -> list[dict[str, Any]]:
         """Runs once; {call, kernel or host, where, ns, bytes} of every call."""

@@ -118,7 +118,7 @@ class Mutator {
       return file;
     }
     const std::size_t before = file.size();
-    for (std::uint64_t changes = 1 + random_() % 3; changes > 0; --changes) {
+    for (std::uint64_t changes = random_() % 2 == 0 ? 1 : 1 + random_() % 4; changes > 0; --changes) {
       const std::size_t end = 8 + n + file.size() - before;
       const std::size_t text_end = std::min(file.size(), file.find_last_not_of(' ', end - 1) + 1);
       random_() % 8 == 0 ? change_bytes(file, 8, text_end) : change_token(file, text_end);

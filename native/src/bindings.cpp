@@ -199,7 +199,7 @@ class PySession {
 
 std::shared_ptr<const Engine> open_engine(const std::string& path) {
   const nb::gil_scoped_release released;
-  return std::make_shared<const Engine>(Container::open(path));
+  return Engine::open(path);
 }
 
 std::shared_ptr<const Engine> engine_from_memory(const nb::bytes& header, const nb::dict& tensors) {

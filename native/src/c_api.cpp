@@ -140,7 +140,7 @@ int ingot_open(const char* path, ingot_engine** engine) {
   *engine = nullptr;
   return guarded([&] {
     auto opened = std::make_unique<ingot_engine>();
-    opened->engine = std::make_shared<const Engine>(Container::open(path));
+    opened->engine = Engine::open(path);
     *engine = opened.release();
     return 0;
   });

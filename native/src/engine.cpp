@@ -138,6 +138,15 @@ std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::s
 
 Engine::Engine(Container container) : container_(std::move(container)), programs_(parse_programs(container_.header())) {}
 
+std::shared_ptr<const Engine> Engine::open(const std::string& path) {
+  Container container = Container::open(path);
+  try {
+    return std::make_shared<const Engine>(std::move(container));
+  } catch (const Error& error) {
+    throw Error(error.code, path + ": " + error.what());
+  }
+}
+
 std::vector<std::string> Engine::entries() const {
   std::vector<std::string> names;
   for (const auto& [name, program] : programs_) names.push_back(name);

@@ -28,6 +28,8 @@ class Engine {
  public:
   /// Throws Error("engine_file"), ("engine_version"), ("program"), ("io"), ("memory").
   explicit Engine(Container container);
+  /// The same from a file; every message begins with its path.
+  static std::shared_ptr<const Engine> open(const std::string& path);
 
   const Container& container() const noexcept { return container_; }
   /// The names of the entries for the CPU, sorted.

@@ -28,6 +28,7 @@ def header(**entries: Json) -> dict[str, Json]:
 
 def seal(text: bytes, data: bytes) -> bytes:
     """A file around a header: padded, with its length and digest."""
+    text = text[: len(PREFIX)] + b"0" * 64 + text[len(PREFIX) + 64 :]
     text += b" " * (-(8 + len(text)) % 4096)
     digest = hashlib.sha256(text).hexdigest().encode()
     text = text[: len(PREFIX)] + digest + text[len(PREFIX) + 64 :]
@@ -40,11 +41,12 @@ def encode(ours: Json, tensors: Mapping[str, Array]) -> bytes:
     data = b""
     for name, array in tensors.items():
         if gap := -len(data) % 64:
-            entries[f"~pad.{len(entries)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [len(data), len(data) + gap]}
+            end = len(data) + gap
+            entries[f"~pad.{len(entries)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [len(data), end]}
             data += bytes(gap)
         raw = np.ascontiguousarray(array).tobytes()
-        entry = {"dtype": CODES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
-        entries[name] = entry
+        offsets = [len(data), len(data) + len(raw)]
+        entries[name] = {"dtype": CODES[str(array.dtype)], "shape": list(array.shape), "data_offsets": offsets}
         data += raw
     meta = {"ingot.sha256": "0" * 64, "ingot": json.dumps(ours, separators=(",", ":"))}
     return seal(json.dumps({"__metadata__": meta, **entries}, separators=(",", ":")).encode(), data)
@@ -74,7 +76,8 @@ class Program:
         return self.buffer("temp", dtype=dtype, shape=shape)
 
     def state(self, name: str, heads: int = 1, head_dim: int = 16) -> int:
-        return self.buffer("state", name=name, dtype="float32", state={"type": "kv_cache", "heads": heads, "head_dim": head_dim})
+        cache = {"type": "kv_cache", "heads": heads, "head_dim": head_dim}
+        return self.buffer("state", name=name, dtype="float32", state=cache)
 
     def view(self, of: int, shape: list[Json], stride: list[Json], offset: Json = 0) -> int:
         return self.buffer("view", of=of, shape=shape, stride=stride, offset=offset)
@@ -83,7 +86,9 @@ class Program:
         call = {"kernel": kernel, "version": 1, "in": inputs, "out": outputs, "params": params, "where": where}
         self.json["calls"].append(call)
 
-    def host(self, name: str, inputs: list[int], outputs: list[int], binds: list[str] | None = None, **params: Json) -> None:
+    def host(
+        self, name: str, inputs: list[int], outputs: list[int], binds: list[str] | None = None, **params: Json
+    ) -> None:
         call = {"host": name, "version": 1, "in": inputs, "out": outputs, "params": params, "where": f"host.{name}"}
         self.json["calls"].append(call if binds is None else {**call, "binds": binds})
 
