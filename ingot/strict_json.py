@@ -11,6 +11,7 @@ import json
 import math
 from typing import Any
 
+_CONTAINERS = (dict, list)  # exactly what the parser makes
 MAX_DEPTH = 64
 MAX_PARTS = 4_000_000  # commas and brackets: bounds what a small hostile file can make the parser allocate
 
@@ -46,7 +47,7 @@ def _constant(text: str) -> None:
 
 
 def _check_depth(value: Any, limit: int) -> None:
-    level, depth = [value], 0
+    level, depth = [value] if type(value) in _CONTAINERS else [], 0
     while level:
         depth += 1
         if depth > limit:
@@ -54,9 +55,8 @@ def _check_depth(value: Any, limit: int) -> None:
         level = [
             inner
             for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in _CONTAINERS
         ]
 
 
