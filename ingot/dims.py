@@ -10,6 +10,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from reprlib import repr as brief
 from typing import Any, ClassVar, Union
 
 from ingot.errors import DimError
@@ -119,7 +120,7 @@ class Dim(Expr):
     def __init__(self, name: str, min: int = 0, opt: int | None = None, max: int | None = None, *,
                  unbacked: bool = False) -> None:
         if not _NAME.match(name) or len(name) > 100 or name in ("min", "max"):
-            raise DimError(f"{name!r} cannot name a dim: use letters, digits, _ and ., not starting with a digit")
+            raise DimError(f"{brief(name)} cannot name a dim: use letters, digits, _ and ., not starting with a digit")
         for label, value in (("min", min), ("opt", opt), ("max", max)):
             if value is not None and (type(value) is not int or not 0 <= value <= MAX_VALUE):
                 raise DimError(f"dim {name}: {label} must be an int from 0 to 2^63-1, not {value!r}")
@@ -399,7 +400,7 @@ def as_dim(d: object) -> Dimension:
         return Dim(d)
     if not isinstance(d, bool) and hasattr(d, "__index__"):
         return int(d.__index__())
-    raise DimError(f"{d!r} is not a dimension: give an int, a name, or an expression of ingot.Dim")
+    raise DimError(f"{brief(d)} is not a dimension: give an int, a name, or an expression of ingot.Dim")
 
 
 # ------------------------------------------------------------------------------------------------ JSON and text
@@ -419,10 +420,10 @@ def from_json(obj: Any, _depth: int = 0) -> Dimension:
     if isinstance(obj, str):
         return Dim(obj)
     if not isinstance(obj, list) or not obj or not isinstance(obj[0], str) or obj[0] not in _OPERATORS:
-        raise DimError(f"not a dimension: {str(obj)[:80]}")
+        raise DimError(f"not a dimension: {brief(obj)}")
     binary = obj[0] not in ("+", "*")
     if _depth >= MAX_DEPTH or not 2 <= len(obj) - 1 <= (2 if binary else MAX_TERMS):
-        raise DimError(f"a dimension expression has too many or too few arguments, or is too deep: {str(obj)[:80]}")
+        raise DimError(f"a dimension expression has too many or too few arguments, or is too deep: {brief(obj)}")
     return _OPERATORS[obj[0]](*(from_json(x, _depth + 1) for x in obj[1:]))
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from reprlib import repr as brief
 from typing import Any
 
 import ml_dtypes
@@ -79,16 +80,14 @@ def get(like: object) -> DType:
     """The DType of a name ("bfloat16", "bf16"), a NumPy dtype or scalar type, or a DType itself."""
     if isinstance(like, DType):
         return like
+    found = None
     if isinstance(like, str):
-        if (found := _BY_NAME.get(like)) is not None:
-            return found
-    else:
-        try:
-            if (found := _BY_NUMPY.get(np.dtype(like))) is not None:  # type: ignore[call-overload]
-                return found
-        except TypeError:
-            pass
-    raise DTypeError(f"{like!r} is not an element type; known are {', '.join(dtype.name for dtype in ALL)}")
+        found = _BY_NAME.get(like)
+    elif isinstance(like, np.dtype) or isinstance(like, type) and issubclass(like, np.generic):
+        found = _BY_NUMPY.get(np.dtype(like))
+    if found is not None:
+        return found
+    raise DTypeError(f"{brief(like)} is not an element type; known are {', '.join(dtype.name for dtype in ALL)}")
 
 
 def from_safetensors(code: str) -> DType:

@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from reprlib import repr as brief
 from typing import Any
 
 from ingot import dims, dtypes
@@ -179,6 +180,5 @@ def _convert(convert: Callable[[Any], Any], kind: Kind, value: Any, op: str, nam
     except (DimError, DTypeError) as e:
         raise AttributeRefused(f"attribute {name} must be {kind.wanted}: {e}") from None
     except (TypeError, ValueError, OverflowError, AttributeError):
-        shown = repr(value)
-        shown = f"{shown if len(shown) <= 60 else shown[:57] + '...'} ({type(value).__name__})"
-        raise AttributeRefused(f"attribute {name} must be {kind.wanted}, not {shown}") from None
+        raise AttributeRefused(f"attribute {name} must be {kind.wanted}, not {brief(value)} "
+                               f"({type(value).__name__})") from None

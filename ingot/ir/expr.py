@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
@@ -215,7 +216,7 @@ def check(expr: Any) -> dict[str, Any]:
     for i, step in enumerate(steps):
         why = _fault(step, classes)
         if why:
-            raise NetworkError(f"expression step {i}, {str(step)[:80]}: {why}")
+            raise NetworkError(f"expression step {i}, {brief(step)}: {why}")
         classes.append(step[1])
     if not 0 < len(outputs) <= MAX_OUTPUTS or any(type(o) is not int or not 0 <= o < len(steps) for o in outputs):
         raise NetworkError(f"an expression has 1 to {MAX_OUTPUTS} outputs, each the index of a step")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from reprlib import repr as brief
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -184,9 +185,9 @@ def op_from_json(name: Any, version: Any, attrs: Any, where: str) -> Op:
     """The op of a file: unknown names and versions, and missing, extra or ill-typed attributes, are OpErrors."""
     cls = OPS.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise OpError(f"{where}: there is no op {str(name)[:60]!r}")
+        raise OpError(f"{where}: there is no op {brief(name)}")
     if version != cls.version or type(version) is not int:
-        raise OpError(f"{where}: {name} is version {version!r}, this release has version {cls.version}")
+        raise OpError(f"{where}: {name} is version {brief(version)}, this release has version {cls.version}")
     if not isinstance(attrs, dict) or attrs.keys() != cls.attributes.keys():
         given = set(attrs) if isinstance(attrs, dict) else set()
         raise OpError(f"{where}: {name} has attributes {sorted(cls.attributes)}; missing "

@@ -13,7 +13,6 @@ A network held by an op follows as a block of its own, and the attribute names i
 from __future__ import annotations
 
 import base64
-import json
 import re
 from typing import Any
 
@@ -22,12 +21,13 @@ import numpy as np
 from ingot.dtypes import DType
 
 BARE = re.compile(r"[\w.\-/\[\]:]+")
+SAFE = frozenset(map(chr, range(32, 127))) - set('"\\{}@')
 MAX_LISTED = 64  # elements of a constant that are written out
 
 
 def quote(text: str) -> str:
-    """A JSON string without braces and @, so that lines can be cut at them."""
-    return re.sub(r"[{}@]", lambda m: f"\\u{ord(m[0]):04x}", json.dumps(text))
+    """A Python string in ASCII without braces and @, so that lines can be cut at them."""
+    return '"' + "".join(c if c in SAFE else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
 def name(text: str) -> str:
@@ -45,7 +45,7 @@ def to_text(network: Any) -> str:
 def _block(network: Any, label: str, blocks: list[str]) -> None:
     nested: list[tuple[Any, str]] = []
     lines = [f"network {name(label)}{'' if label == network.name else f' as {name(network.name)}'} {{"]
-    lines += [f"  dim {d.claims()}" for d in network.dims.values() if d.claims() != d.name]
+    lines += [f"  dim {d.claims()}" for _, d in sorted(network.dims.items()) if d.claims() != d.name]
     for value in (*network.inputs, *network.parameters, *network.constants, *network.states):
         data = f" = {data_text(value.array)}" if value.kind == "constant" else ""
         lines.append(f"  {value.kind} %{name(value.name)} : {value.spec}{data}")

@@ -10,6 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def to_json(network: Network) -> dict[str, Any]:
     return {
         "name": network.name,
         "dims": [{"name": d.name, "min": d.min, "opt": d.opt, "max": d.max, "unbacked": d.unbacked}
-                 for d in network.dims.values()],
+                 for _, d in sorted(network.dims.items())],
         "inputs": [_tensor_json(v) for v in network.inputs],
         "parameters": [_tensor_json(v) for v in network.parameters],
         "constants": [_tensor_json(v) | {"data": base64.b64encode(np.ascontiguousarray(v.array).tobytes()).decode()}
@@ -87,7 +88,7 @@ def from_json(obj: Any, _depth: int = 0) -> Network:
         _node(network, item, f"node {i} of network {network.name}", _depth)
     for item in top["outputs"]:
         if type(item) is not list or len(item) != 2 or not all(isinstance(x, str) for x in item):
-            raise NetworkError(f"an output is [name, value], not {str(item)[:80]}")
+            raise NetworkError(f"an output is [name, value], not {brief(item)}")
         network.output(item[0], _value(network, item[1], f"output {item[0]}"))
     return network if _depth else verify(network)
 
@@ -227,6 +228,7 @@ def _leaf(network: Network, kind: str, name: str, spec: str, data: str | None) -
             array = _array(_decoded(data.removeprefix("base64:"), plain), known, plain)
         else:
             array = np.array(_literal(ast.parse(data or "", mode="eval").body), known.dtype.numpy)
+            array = array.reshape(known.evaluate({})) if array.size == 0 else array
         if Spec.of(array) != known:
             raise NetworkError(f"the data have shape {list(array.shape)}")
         network.constant(array, plain)

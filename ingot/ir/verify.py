@@ -41,8 +41,8 @@ def problems(network: Network, depth: int = 0) -> list[str]:
             found.append(f"{place}: there is no op {node.op.name!r}")
             continue
         found += _operands(node, i, place, known, position)
-        found += _attributes(node, place, depth)
-        found += _results(node, place, known)
+        wrong = _attributes(node, place, depth)
+        found += wrong or _results(node, place, known)  # a shape rule may rely on its attributes' types
         found += _states(node, place, consumed)
         for dim in node.op.bound_dims():
             if dim.name in bound:

@@ -1,0 +1,152 @@
+"""Dimension expressions: the normal form agrees with evaluation, and reads back from text and JSON."""
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingot import dims
+from ingot.dims import Dim, ceil_div, maximum, minimum
+from ingot.errors import DimError
+
+NAMES = ("A", "B", "T")
+T, H = Dim("T"), Dim("H")
+
+# A tree is an int, a name, or (operator, left, right); it is evaluated directly and by building an expression.
+leaves = st.one_of(st.integers(-9, 9), st.sampled_from(NAMES))
+trees = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["+", "-", "*", "min", "max"]), inner, inner),
+        st.tuples(st.sampled_from(["//", "%"]), inner, st.integers(1, 12)),
+    ),
+    max_leaves=8,
+)
+DIRECT: dict[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b, "min": min, "max": max}
+BUILT: dict[str, Callable[[Any, Any], Any]] = {**DIRECT, "min": minimum, "max": maximum}
+
+
+def fold(tree: Any, leaf: Callable[[Any], Any], table: dict[str, Callable[[Any, Any], Any]]) -> Any:
+    return table[tree[0]](*(fold(t, leaf, table) for t in tree[1:])) if isinstance(tree, tuple) else leaf(tree)
+
+
+def build(tree: Any) -> Any:
+    return fold(tree, lambda x: Dim(x, 1, max=50) if isinstance(x, str) else x, BUILT)
+
+
+values = st.fixed_dictionaries({name: st.integers(1, 50) for name in NAMES})
+
+
+@given(trees, values)
+def test_normal_form_agrees_with_evaluation(tree: Any, sizes: dict[str, int]) -> None:
+    expected = fold(tree, lambda x: sizes[x] if isinstance(x, str) else x, DIRECT)
+    built = build(tree)
+    assert (built if isinstance(built, int) else built.evaluate(sizes)) == expected
+    low, high = dims.bounds(built)
+    assert low <= expected <= high
+    assert dims.substitute(built, dict(sizes)) == expected
+
+
+@given(trees)
+def test_text_and_json_read_back(tree: Any) -> None:
+    built = build(tree)
+    assert dims.parse(str(built)) == built
+    assert dims.from_json(dims.to_json(built)) == built
+    assert str(dims.from_json(dims.to_json(built))) == str(built)
+    assert copy.deepcopy(built) == built and pickle.loads(pickle.dumps(built)) == built
+
+
+@given(trees, trees)
+def test_order_does_not_matter(a: Any, b: Any) -> None:
+    x, y = build(a), build(b)
+    assert x + y == y + x and hash(x + y) == hash(y + x)
+    assert x * y == y * x
+    assert maximum(x, y) == maximum(y, x)
+    assert x + y - y == x
+
+
+@pytest.mark.parametrize(("left", "right"), [
+    (4 * T // 4, T),
+    ((4 * T + 8) // 4, T + 2),
+    ((4 * T + 3) // 4, T),
+    ((2 * T + 1) // 4, T // 2),
+    (5 * T // 4, T + T // 4),
+    (T * H // H, T),
+    ((T - 1) * (T + 1), T * T - 1),
+    (T % 4 + 4 * (T // 4), T),
+    (ceil_div(8 * T, 4), 2 * T),
+    (maximum(T, T + 1, T - 3), T + 1),
+    (minimum(T, maximum(H, T)) - minimum(maximum(T, H), T), 0),
+    (T - T, 0),
+    (0 * T, 0),
+])
+def test_equal_expressions_are_equal(left: Any, right: Any) -> None:
+    assert left == right
+    assert hash(left) == hash(right)
+    assert isinstance(right, int) is isinstance(left, int)
+
+
+def test_printed_form() -> None:
+    assert str(2 * T + 1) == "2*T + 1"
+    assert str(T - 4 * (T // 4)) == "T - 4*(T // 4)"
+    assert str(maximum(T, 3)) == "max(3, T)"
+    assert (2 * T + 1).json() == ["+", ["*", 2, "T"], 1]
+    assert dims.from_json(["%", "T", 4]) == T % 4
+
+
+def test_two_dims_of_a_name_are_one() -> None:
+    assert Dim("T", 1, max=64) == T
+    merged = dims.merge(T, Dim("T", 1, 8, 64))
+    assert merged.claims() == "T in 1..64 opt 8"
+    with pytest.raises(DimError, match="declared twice with different bounds: T in 1..64 and T in 1..32"):
+        dims.merge(Dim("T", 1, max=64), Dim("T", 1, max=32))
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: Dim("3x"), "cannot name a dim"),
+    (lambda: Dim("max"), "cannot name a dim"),
+    (lambda: Dim("T", -1), "min must be an int from 0"),
+    (lambda: Dim("T", 5, max=3), "need min <= opt <= max"),
+    (lambda: Dim("T", 1, 80, 64), "need min <= opt <= max"),
+    (lambda: T // 0, "divisors must be positive"),
+    (lambda: T // -2, "divisors must be positive"),
+    (lambda: (5 // T).evaluate({"T": 0}), "the divisor is 0"),
+    (lambda: T.evaluate({"S": 1}), r"T has no value yet; known are \['S'\]"),
+    (lambda: bool(T), "known only at run time"),
+    (lambda: range(T), "is not a number yet"),
+    (lambda: dims.as_dim(2.5), "2.5 is not a dimension"),
+    (lambda: dims.as_dim(True), "True is not a dimension"),
+    (lambda: dims.from_json(["/", 1, 2]), "not a dimension"),
+    (lambda: dims.from_json(["//", 1]), "too many or too few arguments"),
+    (lambda: dims.from_json(2**70), "not a dimension"),
+    (lambda: dims.from_json(1.0), "not a dimension"),
+    (lambda: dims.parse("T.__class__()"), "not a dimension"),
+    (lambda: dims.parse("T +"), "not a dimension"),
+    (lambda: dims.parse("(" * 5000), "not a dimension"),
+])
+def test_refusals(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(DimError, match=message):
+        make()
+
+
+def test_hostile_expressions_end_quickly() -> None:
+    deep: Any = "T"
+    for _ in range(100_000):
+        deep = ["+", deep, 1]
+    with pytest.raises(DimError, match="too deep"):
+        dims.from_json(deep)
+    wide: Any = 1
+    factor = ["+", *(f"d{i}" for i in range(20))]
+    for _ in range(10):
+        wide = ["*", wide, factor]
+    with pytest.raises(DimError, match="grew beyond"):
+        dims.from_json(wide)
+    with pytest.raises(DimError, match="64-bit"):
+        dims.from_json(["*", 2**62, ["*", 4, "T"]])
