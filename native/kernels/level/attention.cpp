@@ -1,97 +1,15 @@
 // Ragged paged attention and rotary embedding for one level. The host half is kernels/attention.cpp.
 //
-// Both products of attention are the same register tile: rows of A broadcast element by element against vectors of B, one
-// multiply-add chain per output, in the order of the inner index. A row gets the same bits in a tile of any height: scores
-// are whole chains, the softmax is per row, and V is added from the row's first token to its last, never a token that the
-// row does not see (0 * inf would not be 0).
+// A row gets the same bits in a tile of any height: scores are whole chains (attention_tile.h), the softmax is per row, and V
+// is added from the row's first token to its last, never a token that the row does not see (0 * inf would not be 0).
 #include "attention.h"
 
+#include "attention_tile.h"
 #include "typed.h"
 
 namespace ingot::INGOT_LEVEL {
 
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int kTileRows = 6;  // 6 rows x 4 vectors: 24 of 32 registers
-constexpr int tile_vectors(int) { return 4; }
-#elif defined(__AVX2__)
-constexpr int kTileRows = 6;  // 6 rows x 1 vector of two registers: 12 of 16
-constexpr int tile_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
-#else
-constexpr int kTileRows = 2;
-constexpr int tile_vectors(int) { return 1; }
-#endif
-
-static_assert(kTileRows <= 8, "attention_scratch keeps room for the scores of 8 rows");
-
-// ---- the register tile: c[r][v] (+)= sum over k of a[r][k] * b[v][k] ----
-
-struct Product {
-  const float* a;
-  std::int64_t a_stride;
-  const float* b[kChunkGroups];  // where each vector's column of B begins
-  std::int64_t b_stride;         // between values of the inner index
-  std::int64_t count;            // of the inner index
-  float* c;
-  std::int64_t c_stride;
-};
-
-template <int R, int V>
-void multiply(const Product& p, bool accumulate) {
-  Vec sum[R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) sum[r][v] = accumulate ? load(p.c + r * p.c_stride + v * kLanes) : zero();
-  const float* b[V];
-#pragma GCC unroll 8
-  for (int v = 0; v < V; ++v) b[v] = p.b[v];
-  for (std::int64_t k = 0; k < p.count; ++k) {
-    Vec column[V];
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) column[v] = load(b[v] + k * p.b_stride);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const Vec row = broadcast(p.a[r * p.a_stride + k]);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) sum[r][v] = fma(row, column[v], sum[r][v]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) store(p.c + r * p.c_stride + v * kLanes, sum[r][v]);
-}
-
-template <int R>
-void multiply_rows(const Product& p, int vectors, bool accumulate) {
-  if constexpr (tile_vectors(R) == 1) {
-    multiply<R, 1>(p, accumulate);
-  } else if constexpr (tile_vectors(R) == 2) {
-    vectors == 2 ? multiply<R, 2>(p, accumulate) : multiply<R, 1>(p, accumulate);
-  } else {
-    switch (vectors) {
-      case 4: return multiply<R, 4>(p, accumulate);
-      case 3: return multiply<R, 3>(p, accumulate);
-      case 2: return multiply<R, 2>(p, accumulate);
-      default: return multiply<R, 1>(p, accumulate);
-    }
-  }
-}
-
-void multiply_tile(const Product& p, int rows, int vectors, bool accumulate) {
-  if constexpr (kTileRows == 6) {
-    switch (rows) {
-      case 6: return multiply_rows<6>(p, vectors, accumulate);
-      case 5: return multiply_rows<5>(p, vectors, accumulate);
-      case 4: return multiply_rows<4>(p, vectors, accumulate);
-      case 3: return multiply_rows<3>(p, vectors, accumulate);
-      default: break;
-    }
-  }
-  rows == 2 ? multiply_rows<2>(p, vectors, accumulate) : multiply_rows<1>(p, vectors, accumulate);
-}
 
 // ---- a task ----
 
@@ -144,36 +62,51 @@ void finish(const AttentionTask& task) {
 
 // ---- a chunk ----
 
-/// K and V of the chunk in float32: in the cache itself, or in scratch.
+/// K and V of the chunk as the products read them, in the cache itself or widened to float32 in scratch.
 struct Operands {
-  const float* k[kChunkGroups];
-  const float* v[kChunkGroups];
+  const void* k[kChunkGroups];
+  const void* v[kChunkGroups];
+  bool bfloat16_k, bfloat16_v;  // else float32
 };
 
-Operands widen(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
-  constexpr int kManyRows = 24;  // from here on it pays to gather the groups of V, which lengthens the inner loop
-  const bool narrow = task.state_dtype != DType::float32;
-  const bool gather = narrow || p.width != task.head_dim || task.rows >= kManyRows;
+/// count is a multiple of 16.
+template <class T>
+void widen_vectors(const T* x, float* y, std::int64_t count) {
+#pragma GCC unroll 4
+  for (std::int64_t i = 0; i < count; i += kLanes) store(y + i, load(x + i));
+}
+
+void widen_group(const AttentionTask& task, const void* x, float* y) {
+  const std::int64_t count = kTokenGroup * task.head_dim;
+  task.state_dtype == DType::bfloat16 ? widen_vectors((const bfloat16*)x, y, count) : widen_vectors((const float16*)x, y, count);
+}
+
+void pad_rows(const AttentionTask& task, const Parts& p, const void* x, float* y) {
+  for (int t = 0; t < kTokenGroup; ++t, y += p.width) {
+    store(y + p.width - kLanes, zero());
+    convert(row_at(x, task.state_dtype, t * task.head_dim), task.state_dtype, y, DType::float32, task.head_dim);
+  }
+}
+
+Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
+  constexpr int kFewRows = 2 * kTileRows;  // widening on the fly, once for each tile, is cheaper up to here
+  const bool in_place = task.state_dtype == DType::float32 || (task.state_dtype == DType::bfloat16 && task.rows <= kFewRows);
+  const bool padded = p.width != task.head_dim;
   Operands o;
+  o.bfloat16_k = in_place && task.state_dtype == DType::bfloat16;
+  o.bfloat16_v = o.bfloat16_k && !padded;
   for (int g = chunk.first_group; g < chunk.last_group; ++g) {
-    o.k[g] = (const float*)chunk.k[g];
-    o.v[g] = (const float*)chunk.v[g];
-    if (narrow) {
-      float* k = p.k + g * kTokenGroup * task.head_dim;
-      convert(chunk.k[g], task.state_dtype, k, DType::float32, kTokenGroup * task.head_dim);
+    o.k[g] = chunk.k[g];
+    o.v[g] = chunk.v[g];
+    float* k = p.k + g * kTokenGroup * p.width;
+    float* v = p.v + g * kTokenGroup * p.width;
+    if (!in_place) {
+      widen_group(task, chunk.k[g], k);
       o.k[g] = k;
     }
-    if (!gather) continue;
-    float* v = p.v + g * kTokenGroup * p.width;
-    o.v[g] = v;
-    if (p.width == task.head_dim) {
-      convert(chunk.v[g], task.state_dtype, v, DType::float32, kTokenGroup * task.head_dim);
-      continue;
-    }
-    for (int t = 0; t < kTokenGroup; ++t) {
-      store(v + t * p.width + p.width - kLanes, zero());
-      convert(row_at(chunk.v[g], task.state_dtype, t * task.head_dim), task.state_dtype, v + t * p.width, DType::float32,
-              task.head_dim);
+    if (!in_place || padded) {
+      padded ? pad_rows(task, p, chunk.v[g], v) : widen_group(task, chunk.v[g], v);
+      o.v[g] = v;
     }
   }
   return o;
@@ -276,30 +209,31 @@ void weigh(const AttentionTask& task, const Parts& p, int r, float* scores, Seen
 
 /// Adds weights [first, last) times V to the sums of `rows` rows.
 void add_values(const Parts& p, const Operands& o, int r, int rows, const float* scores, int first, int last) {
-  for (int token = first; token < last;) {
-    int group = token / kTokenGroup;
-    const float* v = o.v[group] + token % kTokenGroup * p.width;
-    int end = (group + 1) * kTokenGroup;
-    while (end < last && o.v[group + 1] == o.v[group] + kTokenGroup * p.width) ++group, end += kTokenGroup;
-    if (end > last) end = last;
-    const int vectors = p.width / kLanes, step = tile_vectors(rows);
-    for (int at = 0; at < vectors; at += step) {
-      const int count = vectors - at < step ? vectors - at : step;
-      Product product{scores + token, kChunkTokens, {}, p.width, end - token, p.sum + r * p.width + at * kLanes, p.width};
-      for (int i = 0; i < count; ++i) product.b[i] = v + (at + i) * kLanes;
-      multiply_tile(product, rows, count, true);
+  if (first >= last) return;
+  const int vectors = p.width / kLanes, element = o.bfloat16_v ? 2 : 4;
+  for (int at = 0, count = 0; at < vectors; at += count) {
+    count = vectors_at_once(rows, vectors - at);
+    Product product{scores + first, kChunkTokens, 0, {}, p.width, p.sum + r * p.width + at * kLanes, p.width, true};
+    for (int token = first; token < last; ++product.segments) {
+      const int group = token / kTokenGroup, end = (group + 1) * kTokenGroup < last ? (group + 1) * kTokenGroup : last;
+      const char* v = (const char*)o.v[group] + (token % kTokenGroup * p.width + at * kLanes) * element;
+      auto& segment = product.segment[product.segments];
+      for (int i = 0; i < count; ++i) segment.b[i] = v + i * kLanes * element;
+      segment.count = end - token;
+      token = end;
     }
-    token = end;
+    o.bfloat16_v ? multiply_tile<bfloat16>(product, rows, count) : multiply_tile<float>(product, rows, count);
   }
 }
 
 void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, Seen all) {
-  const int last = (all.last + kTokenGroup - 1) / kTokenGroup, step = tile_vectors(rows);
-  for (int at = all.first / kTokenGroup; at < last; at += step) {
-    const int count = last - at < step ? last - at : step;
-    Product product{p.q + r * p.width, p.width, {}, kTokenGroup, task.head_dim, p.scores + at * kTokenGroup, kChunkTokens};
-    for (int i = 0; i < count; ++i) product.b[i] = o.k[at + i];
-    multiply_tile(product, rows, count, false);
+  const int last = (all.last + kTokenGroup - 1) / kTokenGroup;
+  for (int at = all.first / kTokenGroup, count = 0; at < last; at += count) {
+    count = vectors_at_once(rows, last - at);
+    Product product{p.q + r * p.width, p.width, 1, {}, kTokenGroup, p.scores + at * kTokenGroup, kChunkTokens, false};
+    for (int i = 0; i < count; ++i) product.segment[0].b[i] = o.k[at + i];
+    product.segment[0].count = task.head_dim;
+    o.bfloat16_k ? multiply_tile<bfloat16>(product, rows, count) : multiply_tile<float>(product, rows, count);
   }
 }
 
@@ -326,7 +260,7 @@ void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, i
 
 void attend(const AttentionTask& task, const AttentionChunk& chunk) {
   const Parts p = parts_of(task);
-  const Operands o = widen(task, chunk, p);
+  const Operands o = operands_of(task, chunk, p);
   std::int64_t next = task.position + task.first_row / task.group + 1 - chunk.start;  // the first token that a row does not see
   int head = (int)(task.first_row % task.group);
   for (int r = 0; r < task.rows; r += kTileRows) {
