@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -84,9 +83,8 @@ def _integer(name: str, value: object, low: int, high: int) -> str | None:
 
 
 def _number(name: str, value: object, low: float, high: float, above: bool = False) -> str | None:
-    fits = (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and low <= value <= high
-    )
+    # Not a number, and infinities, fail the comparisons.
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     if fits and not (above and value == low):
         return None
     start = f"above {low:g} up" if above else f"from {low:g}"

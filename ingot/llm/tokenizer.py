@@ -35,7 +35,8 @@ class Tokenizer:
         self._bos: list[int] = []
         if add_bos and bos_token_id is not None and self._tokenizer.encode("").ids[:1] != [bos_token_id]:
             self._bos = [bos_token_id]
-        self.byte_tokens = self._find_byte_tokens(data)
+        self._byte_tokens = self._find_byte_tokens(data)
+        self._special = {id for id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
 
     def _find_byte_tokens(self, data: bytes) -> frozenset[int]:
         """Ids of the tokens `<0x00>` … `<0xFF>` when the decoder joins runs of them to characters."""
@@ -64,6 +65,12 @@ class Tokenizer:
             raise RequestError("the prompt is not Unicode text: it holds half of a surrogate pair") from None
         return ids
 
+    def ends_in_bytes(self, ids: Sequence[int]) -> bool:
+        """Whether the last token that shows is one of a run of bytes, which reads as characters or as replacements only
+        once it is complete."""
+        last = next((id for id in reversed(ids) if id not in self._special), None)
+        return last in self._byte_tokens
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special ones left out."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -86,8 +93,8 @@ class Detokenizer:
     def push(self, ids: Sequence[int]) -> str:
         """The text that became final with these tokens; may be empty."""
         self._window += ids
-        if not ids or ids[-1] in self._tokenizer.byte_tokens:
-            return ""  # a run of byte tokens reads as characters or as replacements only once it is complete
+        if not ids or self._tokenizer.ends_in_bytes(self._window):
+            return ""
         text = self._tokenizer.decode(self._window)
         if text.endswith(REPLACEMENT) or len(text) <= len(self._given_text):
             return ""
@@ -118,7 +125,9 @@ class TextStream:
         """The text to show after these tokens. With stop strings, pass one token at a time: the first that stops
         counts.
         """
-        return self._release(self._detokenizer.push(ids)) if self._detokenizer else ""
+        if self.stopped or not self._detokenizer:
+            return ""
+        return self._release(self._detokenizer.push(ids))
 
     def finish(self) -> str:
         """The text left when no more tokens come."""
