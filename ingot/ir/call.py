@@ -24,6 +24,7 @@ from ingot.ir.value import Value, functions
 C = TypeVar("C", bound=type[Op])
 
 UNLIMITED = 1 << 16
+MAX_CONSTANT = 1 << 16
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -166,7 +167,7 @@ def _operand_name(op: Op, index: int) -> str:
 
 def compute(op: Op, operands: tuple[Any, ...]) -> Any:
     """Eager mode: checks by the op's rule, computes by its reference."""
-    if not operands and any(isinstance(d, Expr) for n in op.symbolic for d in _flat(getattr(op, n))):
+    if not operands and not _is_small(op):
         return Network("detached", detached=True).emit(op, ())  # joins its first consumer's network
     arrays = tuple(
         np.asarray(x) if isinstance(x, np.ndarray | np.generic) else scalar_array(x, _scalar_dtype(op, i, x, operands))
@@ -180,5 +181,8 @@ def _unbacked(prefix: str, max: int | None = None) -> Dim:
     return Dim(prefix, max=max, unbacked=True)
 
 
-def _flat(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
+def _is_small(op: Op) -> bool:
+    """Whether an op without operands gives sizes that are known, and few enough to keep as a constant."""
+    sizes = [s.elements for s in infer(op, (), "eager mode")]
+    return all(isinstance(n, int) and n <= MAX_CONSTANT for n in sizes) and not any(
+        isinstance(getattr(op, n), Expr) for n in op.symbolic)

@@ -370,4 +370,7 @@ def _slice(x: Value, axis: int, part: slice) -> tuple[Dimension, Dimension, int]
 
     start, stop = edge(part.start, 0), edge(part.stop, whole)
     size = dims.add(stop, dims.mul(start, -1))
-    return start, dims.ceil_div(size if dims.bounds(size, known)[0] >= 0 else dims.maximum(size, 0), step), step
+    least, most = dims.bounds(size, known)
+    if most <= 0:
+        return 0, 0, step
+    return start, dims.ceil_div(size if least >= 0 else dims.maximum(size, 0), step), step

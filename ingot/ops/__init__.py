@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ingot.ir import OPS, functions
-from ingot.ops import attention, control, elementwise, fused, indexing, movement, norm, product, reduce
+from ingot.ops import attention, binary, control, elementwise, fused, indexing, movement, norm, product, reduce
 
-FAMILIES = (elementwise, reduce, product, movement, indexing, norm, attention, control, fused)
+FAMILIES = (elementwise, binary, reduce, product, movement, indexing, norm, attention, control, fused)
 
 
 def table() -> list[dict[str, Any]]:

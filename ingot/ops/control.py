@@ -14,8 +14,9 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.errors import ValueFault
 from ingot.ir import Case, Network, Op, Spec, Value, apply, interpret, op, require
+from ingot.ops.binary import Add, Less
 from ingot.ops.common import Array, boolean, f32, i32
-from ingot.ops.elementwise import Add, Less, Neg
+from ingot.ops.elementwise import Neg
 
 
 def branch(function: Callable[..., Any], *operands: Any, name: str = "branch") -> Network:

@@ -1,0 +1,272 @@
+"""Ops on pairs of elements: arithmetic, comparisons, logic. Operands have one dtype and broadcast.
+
+Floats narrower than 32 bits compute in float32 and round once. A Python number takes the tensor's dtype.
+"""
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
+from ingot.ir.spec import broadcast
+from ingot.ops.common import Array, bf16, boolean, broadcast_specs, f32, i8, i32, i64, rounded, same_dtype, widen
+
+
+class Binary(Op):
+    """Two operands of one dtype that broadcast; the result has that dtype."""
+
+    compute: ClassVar[Any]
+    step: ClassVar[str] = ""
+    torch_name: ClassVar[str] = ""
+    kernels = ("elementwise",)
+    cases: ClassVar[tuple[Case, ...]] = (
+        Case("same shape", (f32(3, 8), f32(3, 8))),
+        Case("a bias per row, bfloat16", (bf16("T", 8), bf16(8))),
+        Case("both sides broadcast", (f32(4, 1, 3), f32(5, 1))),
+        Case("with a scalar", (f32(7), f32())),
+        Case("sizes differ", (f32(3, 4), f32(3, 5)), error="do not broadcast: 4 and 5"),
+        Case("unknown sizes are different sizes", (f32("T"), f32("S")), error="do not broadcast: T and S"),
+        Case("dtypes differ", (f32(3), bf16(3)), error="a is float32 and b is bfloat16.*cast one of them"),
+    )
+    integers: ClassVar[bool] = True
+    floats: ClassVar[bool] = True
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        dtype = same_dtype(a=a, b=b)
+        require(dtype in dtypes.FLOATS and self.floats or dtype in dtypes.INTEGERS and self.integers,
+                f"{dtype.name} operands are not taken; cast them first")
+        return broadcast_specs(a, b, dtype)
+
+    def reference(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return rounded(type(self).compute(widen(a), widen(b)), a)
+
+    def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
+        return e.call(self.step or self.name, a, b)
+
+    def torch(self, torch: Any, a: Any, b: Any) -> Any:
+        return getattr(torch, self.torch_name or self.name)(a, b)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        kinds = [dtypes.float32, dtypes.bfloat16] * cls.floats + [dtypes.int32, dtypes.int8] * cls.integers
+        a, b = draw.broadcastable(2)
+        dtype = draw.choice(kinds)
+        return Case("random", (Spec(dtype, a), Spec(dtype, b)))
+
+
+WRAPS = (Case("int8 wraps", (i8(50), i8(50))), Case("int32", (i32(3, 1), i32(4))), Case("int64", (i64(3), i64(3))))
+
+
+@op("add")
+class Add(Binary):
+    """a + b. Integers wrap."""
+
+    compute, cases = np.add, Binary.cases + WRAPS
+
+
+@op("sub")
+class Sub(Binary):
+    """a − b. Integers wrap."""
+
+    compute, cases = np.subtract, Binary.cases + WRAPS
+
+
+@op("mul")
+class Mul(Binary):
+    """a · b. Integers wrap."""
+
+    compute, cases = np.multiply, Binary.cases + WRAPS
+
+
+@op("maximum")
+class Maximum(Binary):
+    """The larger one; NaN if either is."""
+
+    compute, step, cases = np.maximum, "max", Binary.cases + WRAPS
+
+
+@op("minimum")
+class Minimum(Binary):
+    """The smaller one; NaN if either is."""
+
+    compute, step, cases = np.minimum, "min", Binary.cases + WRAPS
+
+
+class Division(Binary):
+    """A Binary whose second operand is not 0 in the tests."""
+
+    def sample(self, rng: np.random.Generator, a: Spec, b: Spec) -> tuple[Array, ...]:
+        if a.dtype.is_integer:
+            low = 0 if a.dtype.kind == "uint" else -20
+            divisor = rng.integers(1, 5, b.shape) * (1 if low == 0 else rng.choice([-1, 1], b.shape))
+            return rng.integers(low, 20, a.shape).astype(a.dtype.numpy), np.asarray(divisor).astype(b.dtype.numpy)
+        divisor = rng.uniform(0.5, 2, b.shape) * rng.choice([-1, 1], b.shape)
+        return rng.standard_normal(a.shape).astype(a.dtype.numpy), np.asarray(divisor).astype(b.dtype.numpy)
+
+
+@op("div")
+class Div(Division):
+    """a / b of floats. For integers say `floordiv`, or cast."""
+
+    compute, integers = np.divide, False
+    cases = (*Binary.cases, Case("integers", (i32(3), i32(3)), error="int32 operands are not taken"))
+
+
+@op("floordiv")
+class FloorDiv(Division):
+    """⌊a / b⌋ of floats and integers. An integer division by 0 gives 0."""
+
+    compute, cases = np.floor_divide, Binary.cases + WRAPS
+    torch_name = "floor_divide"
+
+    def reference(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            if a.dtype.kind in "iu":
+                return np.floor_divide(a, b)
+            return rounded(np.floor(widen(a) / widen(b)), a)
+
+    def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
+        return e.floordiv(a, b) if a.dtype.is_integer else e.floor(a / b)
+
+
+@op("mod")
+class Mod(Division):
+    """a − b·⌊a / b⌋: the remainder with the divisor's sign. An integer remainder by 0 is 0."""
+
+    compute, cases, torch_name = np.mod, Binary.cases + WRAPS, "remainder"
+    # a − b·⌊a/b⌋ in float32 cancels near multiples of b, where one rounding of a/b decides between 0 and b
+    tolerance = 8.0
+
+    def reference(self, a: Array, b: Array) -> Array:
+        with np.errstate(all="ignore"):
+            if a.dtype.kind in "iu":
+                return np.mod(a, b)
+            x, y = widen(a), widen(b)
+            return rounded(x - y * np.floor(x / y), a)
+
+    def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
+        return e.mod(a, b) if a.dtype.is_integer else a - b * e.floor(a / b)
+
+
+@op("pow")
+class Pow(Binary):
+    """a to the power b, floats."""
+
+    compute, integers = np.power, False
+
+    def sample(self, rng: np.random.Generator, a: Spec, b: Spec) -> tuple[Array, ...]:
+        return (rng.uniform(0.1, 3, a.shape).astype(a.dtype.numpy), rng.uniform(-2, 2, b.shape).astype(b.dtype.numpy))
+
+
+class Comparison(Binary):
+    """Compares numbers (equal and not_equal also bools); the result is bool."""
+
+    cases = (*Binary.cases, Case("int64", (i64(4), i64(4))))
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        dtype = same_dtype(a=a, b=b)
+        bools = dtype is dtypes.bool_ and self.step in ("eq", "ne")
+        require(dtype in dtypes.FLOATS or dtype in dtypes.INTEGERS or bools,
+                f"{dtype.name} operands are not taken; cast them first")
+        return Spec(dtypes.bool_, broadcast(a.shape, b.shape))
+
+    def reference(self, a: Array, b: Array) -> Array:
+        return np.asarray(type(self).compute(a, b))
+
+    def torch(self, torch: Any, a: Any, b: Any) -> Any:
+        return getattr(torch, self.step)(a, b)
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        return tuple(rng.integers(0, 3, s.shape).astype(s.dtype.numpy) for s in specs)
+
+
+@op("equal")
+class Equal(Comparison):
+    """a == b."""
+
+    compute, step, cases = np.equal, "eq", (*Comparison.cases, Case("bools", (boolean(4), boolean(4))))
+
+
+@op("not_equal")
+class NotEqual(Comparison):
+    """a != b."""
+
+    compute, step = np.not_equal, "ne"
+
+
+@op("less")
+class Less(Comparison):
+    """a < b."""
+
+    compute, step, cases = np.less, "lt", (
+        *Comparison.cases, Case("bools have no order", (boolean(4), boolean(4)), error="bool operands are not taken"))
+
+
+@op("less_equal")
+class LessEqual(Comparison):
+    """a <= b."""
+
+    compute, step = np.less_equal, "le"
+
+
+@op("greater")
+class Greater(Comparison):
+    """a > b."""
+
+    compute, step = np.greater, "gt"
+
+
+@op("greater_equal")
+class GreaterEqual(Comparison):
+    """a >= b."""
+
+    compute, step = np.greater_equal, "ge"
+
+
+class Logical(Binary):
+    """Bools, or the bits of integers."""
+
+    floats = False
+    cases = (Case("masks", (boolean(3, 4), boolean(4))), Case("bits of int32", (i32(9), i32(9))),
+             Case("bits of int8", (i8(9), i8(1))),
+             Case("floats have no truth", (f32(3), f32(3)), error="float32 operands are not taken"))
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        dtype = same_dtype(a=a, b=b)
+        require(dtype is dtypes.bool_ or dtype in dtypes.INTEGERS,
+                f"{dtype.name} operands are not taken, only bool and integers; compare with 0 first")
+        return broadcast_specs(a, b, dtype)
+
+    def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
+        return e.call(self.step, a, b)
+
+    def torch(self, torch: Any, a: Any, b: Any) -> Any:
+        return getattr(torch, f"bitwise_{self.step}")(a, b)
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        high = 2 if specs[0].dtype is dtypes.bool_ else 100
+        return tuple(rng.integers(0, high, s.shape).astype(s.dtype.numpy) for s in specs)
+
+
+@op("logical_and")
+class LogicalAnd(Logical):
+    """Both; for integers bit by bit."""
+
+    compute, step = np.bitwise_and, "and"
+
+
+@op("logical_or")
+class LogicalOr(Logical):
+    """Either; for integers bit by bit."""
+
+    compute, step = np.bitwise_or, "or"
+
+
+@op("logical_xor")
+class LogicalXor(Logical):
+    """One but not both; for integers bit by bit."""
+
+    compute, step = np.bitwise_xor, "xor"
