@@ -161,8 +161,8 @@ class Engine:
     @cached_property
     def _specs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """dtype and shape of every tensor that a program reads; the others are plain bytes."""
-        programs = self.header["programs"]["cpu"]["entries"].values()
-        weights = (b for program in programs for b in program["buffers"] if b["kind"] == "weight")
+        entries = self.header["programs"]["cpu"]["entries"]
+        weights = (b for _, program in sorted(entries.items()) for b in program["buffers"] if b["kind"] == "weight")
         return {b["tensor"]: (dtypes.get(b["dtype"]).numpy, tuple(b["shape"])) for b in weights}
 
     def files(self) -> dict[str, bytes]:
@@ -173,9 +173,10 @@ class Engine:
         """Writes the engine file (beside `path`, then renamed). Returns its bytes. Identical engines give identical
         files.
         """
-        names = list(self.header["weights"])
+        known = self.header["weights"]
+        names = [*self._specs, *sorted(known.keys() - self._specs.keys())]  # in the order in which programs read them
         tensors = {name: self.tensor(name) for name in names}
-        weights = {n: {**self.header["weights"][n], "hash": file.digests(tensors[n])} for n in names}
+        weights = {n: {**known[n], "hash": file.digests(tensors[n])} for n in names}
         return file.write(path, {**self.header, "weights": weights}, tensors)
 
     def session(
@@ -257,7 +258,7 @@ class Session:
             raise typed(e) from None
         if out is not None:
             self._copy_out(results, out)
-        return results  # type: ignore[no-any-return]
+        return results
 
     def profile(self, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
         """One run with the time of every call: {call, kernel, where, ns, bytes}."""

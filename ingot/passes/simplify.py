@@ -83,7 +83,7 @@ def _touches_state(node: Node) -> bool:
 
 
 def _same(x: Value, root: Value) -> bool:
-    return x.spec == root.spec
+    return bool(x.spec == root.spec)
 
 
 def _full(x: Value, root: Value, starts: tuple[Any, ...], strides: tuple[int, ...]) -> bool:
@@ -166,7 +166,9 @@ COUNTED = (dtypes.float32, dtypes.int32, dtypes.int64)
 
 
 def sizes(network: Network, log: Log) -> None:
-    """An iota of a narrow type is cast from int64. A start that only a run knows is counted: the sum of that many ones."""
+    """An iota of a narrow type is cast from int64. A start that only a run knows is counted: the sum of that many
+    ones.
+    """
     dead: list[Node] = []
     for node in list(network.nodes):
         op: Any = node.op

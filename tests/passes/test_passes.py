@@ -1,0 +1,420 @@
+"""The compile path step by step: every stage means the same as the network it came from, and says what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import dtypes
+from ingot.backends.cpu import CPU
+from ingot.backends.plan import Planner
+from ingot.dims import Dim
+from ingot.errors import NetworkError
+from ingot.ir import F, Hole, Network, Spec, Value
+from ingot.ir.interpret import interpret
+from ingot.ir.recipe import evaluate
+from ingot.ir.text import parse
+from ingot.ir.verify import verify
+from ingot.passes import fuse, layout, pipeline, simplify
+from ingot.passes.clone import clone
+from ingot.passes.rewrite import Log, Rule, apply
+from ingot.passes.sections import cut, layer_of
+from ingot.passes.widen import widen
+from tests import nets
+
+Array = np.ndarray[Any, Any]
+F32 = dtypes.float32
+
+
+def outputs(net: Network, weights: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
+    stored = {v.name: evaluate(fuse.recipe_of(v), weights) for v in net.parameters}
+    return interpret(net, feeds, stored, states=nets.caches(net))
+
+
+def ops_of(net: Network) -> list[str]:
+    return [n.op.name for n in net.nodes]
+
+
+def vector(build: Callable[[Value], Any], *, size: int = 6) -> Network:
+    """A network of one input x [T, size] with the one output y."""
+    net = Network("net")
+    x = net.input("x", Spec(F32, (Dim("T"), size)))
+    net.outputs["y"] = build(x)
+    return net
+
+
+X = {"x": np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)}
+
+
+# ------------------------------------------------------------------------------------------------------- the whole path
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_stage_gives_the_numbers_of_the_first(dtype: str, bias: bool, tied: bool) -> None:
+    net = nets.llama(dtype=dtype, bias=bias, tied=tied)
+    weights, feeds = nets.weights(net), nets.step()
+    stages: list[tuple[str, str]] = []
+    check = pipeline.Check(feeds, weights, nets.caches(net), tolerance=1e-5 if dtype == "float32" else 0.03)
+    lowered = pipeline.lower(net, CPU, dump=lambda name, text: stages.append((name, text)), check=check)
+    assert [name for name, _ in stages] == ["start", *(s.name for s in pipeline.steps(CPU))]
+    assert str(parse(stages[-1][1])) == stages[-1][1] == str(lowered)
+
+
+def test_a_decoder_layer_is_eight_calls() -> None:
+    net = nets.llama(layers=3)
+    before = str(net)
+    lowered = pipeline.lower(net, CPU)
+    program = Planner(lowered, CPU).plan()
+    assert str(net) == before, "the network itself is not changed"
+    layer = [c["kernel"] for c in program["calls"] if c.get("where") == "model.layers.1"]
+    assert layer == [
+        "rms_norm", "matmul_packed", "rope_kv_write", "paged_attention", "matmul_packed",
+        "rms_norm", "matmul_packed", "matmul_packed",
+    ]  # fmt: skip
+    assert len(program["calls"]) == 5 + 3 * 8
+    down = [c for c in program["calls"] if c["kernel"] == "matmul_packed"][-2]
+    assert down["params"]["expr"]["steps"][-1][0] == "add", "the residual is in the epilogue"
+    tables = [b["tensor"] for b in program["buffers"] if b.get("tensor", "").startswith("model.embed_tokens")]
+    assert tables == ["model.embed_tokens.weight.packed"], "a tied table is stored once"
+
+
+def test_qkv_with_bias_is_one_product_of_joined_weights() -> None:
+    lowered = pipeline.lower(nets.llama(layers=1, bias=True), CPU)
+    qkv = next(n for n in lowered.nodes if n.op.name == "packed_linear")
+    assert [v.name.rsplit(".", 3)[-3:] for v in qkv.inputs[1:]] == [
+        ["q_proj_k_proj_v_proj", "weight", "packed"],
+        ["self_attn", "q_proj_k_proj_v_proj", "bias"],
+    ]
+    recipe = qkv.inputs[1].recipe
+    assert [s.split(".")[-2] for s in recipe.sources] == ["q_proj", "k_proj", "v_proj"]
+    assert [c.name for c in recipe.steps] == ["cast", "cast", "cast", "concat", "pack_panels"]
+
+
+def test_compiling_twice_gives_the_same_program() -> None:
+    one, two = (Planner(pipeline.lower(nets.llama(), CPU), CPU).plan() for _ in range(2))
+    assert one == two
+
+
+def test_a_step_that_changes_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nets.llama(layers=1)
+    good = fuse.elementwise
+
+    def bad(network: Network, log: Log) -> None:
+        good(network, log)
+        net_out = network.outputs["logits"]
+        with network.scope("oops"):
+            network.outputs["logits"] = net_out * 1.5
+
+    monkeypatch.setattr(fuse, "elementwise", bad)
+    check = pipeline.Check(nets.step(), nets.weights(net), nets.caches(net))
+    with pytest.raises(NetworkError, match="step 'elementwise' changed output 'logits' by 0.5"):
+        pipeline.lower(net, CPU, check=check)
+
+
+def test_a_step_that_breaks_the_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simplify, "fold", lambda network, log: network.nodes.reverse())
+    with pytest.raises(NetworkError, match="after step 'fold'"):
+        pipeline.lower(nets.llama(layers=1), CPU)
+
+
+def test_the_log_says_what_was_refused_and_why() -> None:
+    net = Network("net")
+    x = net.input("x", Spec(F32, (Dim("T"), 6)))
+    y = F.matmul(x, net.parameter("w", Spec(F32, (4, 6))), transpose_b=True)
+    net.outputs["a"], net.outputs["b"] = F.silu(y), y
+    log: Log = []
+    pipeline.lower(net, CPU, log=log)
+    assert any("epilogues" in str(e) and "has other readers" in str(e) for e in log)
+
+
+# ---------------------------------------------------------------------------------------------------------------- steps
+
+
+def test_dead_code_and_shared_code() -> None:
+    net = vector(lambda x: F.exp(x) + F.exp(x))
+    F.log(net.inputs[0])
+    simplify.remove_dead(net, [])
+    simplify.share(net, [])
+    assert ops_of(verify(net)) == ["exp", "add"]
+
+
+def test_constants_are_folded_up_to_a_size() -> None:
+    log: Log = []
+    net = vector(lambda x: x + F.exp(F.expand(net_constant(x, 1.0), (6,))))
+    simplify.fold(net, log)
+    assert ops_of(verify(net)) == ["add"]
+    bomb = vector(lambda x: F.reduce_sum(F.expand(net_constant(x, 1.0), (10**6, 10**6))))
+    simplify.fold(bomb, log)
+    assert ops_of(bomb) == ["expand", "reduce_sum"] and "more than" in log[-1].verdict
+    lowered = pipeline.lower(bomb, CPU)  # nothing of that size is ever made
+    assert ops_of(lowered) == ["expand", "reduce_sum"]
+
+
+def net_constant(x: Value, number: float) -> Value:
+    return x.network.constant(np.array(number, np.float32))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: x * 1,
+        lambda x: 1 * x,
+        lambda x: x / 1,
+        lambda x: x - 0,
+        lambda x: -(-x),
+        lambda x: F.cast(x, "float32"),
+        lambda x: F.cast(F.cast(x, "float64"), "float32"),
+        lambda x: F.reshape(F.reshape(x, (-1,)), x.shape),
+        lambda x: F.permute(F.permute(x, (1, 0)), (1, 0)),
+        lambda x: F.expand(x, x.shape),
+        lambda x: F.slice(x, (0, 0), x.shape, (1, 1)),
+        lambda x: F.concat([x], 0),
+    ],
+)
+def test_what_changes_nothing_goes(build: Callable[[Value], Value]) -> None:
+    net = vector(lambda x: F.exp(build(x)))
+    simplify.algebra(net, [])
+    assert ops_of(verify(net)) == ["exp"]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: x + 0,  # −0 + 0 is 0
+        lambda x: x * 2,
+        lambda x: F.cast(F.cast(x, "bfloat16"), "float32"),
+        lambda x: F.permute(x, (1, 0)),
+        lambda x: F.slice(x, (0, 1), (x.shape[0], 5), (1, 1)),
+    ],
+)
+def test_what_changes_something_stays(build: Callable[[Value], Value]) -> None:
+    net = vector(build)
+    before = ops_of(net)
+    simplify.algebra(net, [])
+    assert ops_of(net) == before
+
+
+def test_pairs_of_views_become_one() -> None:
+    net = vector(lambda x: F.slice(F.slice(x, (0, 1), (x.shape[0], 5), (1, 1)), (0, 1), (x.shape[0], 2), (1, 2)))
+    want = interpret(net, X)
+    simplify.algebra(net, [])
+    assert ops_of(verify(net)) == ["slice"]
+    np.testing.assert_array_equal(interpret(net, X)["y"], want["y"])
+
+
+def test_an_elementwise_group_ends_where_a_value_is_read_twice() -> None:
+    net = vector(lambda x: F.silu(x * 2 + 1))
+    fuse.elementwise(net, [])
+    assert ops_of(verify(net)) == ["fused_elementwise"]
+    net = vector(lambda x: F.exp(x * 2))
+    shared = net.nodes[0].output
+    net.outputs["z"] = F.reduce_sum(shared, (1,))
+    want = interpret(net, X)
+    fuse.elementwise(net, [])
+    assert ops_of(verify(net)) == ["fused_elementwise", "fused_elementwise", "reduce_sum"]
+    np.testing.assert_allclose(interpret(net, X)["y"], want["y"], rtol=1e-6)
+
+
+def test_a_value_read_twice_inside_its_group_joins_it() -> None:
+    net = vector(lambda x: F.exp(x) * F.sigmoid(F.exp(x)))
+    simplify.share(net, [])
+    fuse.elementwise(net, [])
+    assert ops_of(verify(net)) == ["fused_elementwise"]
+
+
+def test_float64_keeps_to_itself() -> None:
+    net = vector(lambda x: F.cast(F.exp(F.cast(x, "float64")) * 2.0, "float32"))
+    lowered = pipeline.lower(net, CPU)
+    planner = Planner(lowered, CPU)
+    planner.plan()
+    assert len(planner.host_calls) == 4 and all("has no kernel" in why for why in planner.host_calls)
+
+
+def test_a_group_stays_within_the_limits_of_an_expression() -> None:
+    def long(x: Value) -> Value:
+        for i in range(300):
+            x = x * (1.0 + i / 1000) + 0.5
+        return x
+
+    net = vector(long)
+    want = interpret(net, X)
+    fuse.elementwise(net, [])
+    assert 2 < len(verify(net).nodes) < 20
+    np.testing.assert_allclose(interpret(net, X)["y"], want["y"], rtol=1e-4)
+
+
+def linear_net(epilogue: Callable[..., Value], *, weights: int = 1, transpose: bool = True) -> Network:
+    net = Network("net")
+    x = net.input("x", Spec(F32, (Dim("T"), 6)))
+    params = [net.parameter(f"w{i}", Spec(F32, (4, 6) if transpose else (6, 4))) for i in range(weights)]
+    products = [F.matmul(x, w, transpose_b=transpose) for w in params]
+    net.outputs["y"] = epilogue(net, x, *products)
+    return net
+
+
+def lowered_ops(net: Network) -> list[str]:
+    """Lowers, checking the numbers of every stage on the way."""
+    names = {v.name: v.spec.evaluate({"T": 3}) for v in [*net.inputs, *net.parameters]}
+    rng = np.random.default_rng(1)
+    values = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in names.items()}
+    feeds = {v.name: values[v.name] for v in net.inputs}
+    return ops_of(pipeline.lower(net, CPU, check=pipeline.Check(feeds, values, tolerance=1e-5)))
+
+
+def test_products_take_their_epilogue() -> None:
+    assert lowered_ops(linear_net(lambda net, x, y: F.gelu(y + net.parameter("b", Spec(F32, (4,)))))) == [
+        "packed_linear"
+    ]
+    assert lowered_ops(linear_net(lambda net, x, y: F.cast(y * 2, "bfloat16"))) == ["packed_linear"]
+    assert lowered_ops(linear_net(lambda net, x, y: F.relu(y), transpose=False)) == ["packed_linear"]
+
+
+def test_two_products_of_one_x_become_one() -> None:
+    assert lowered_ops(linear_net(lambda net, x, a, b: F.silu(a) * b, weights=2)) == ["packed_linear"]
+    assert lowered_ops(linear_net(lambda net, x, a, b: a + b, weights=2)) == ["packed_linear"]
+
+
+def test_what_a_product_cannot_take_stays_outside() -> None:
+    assert lowered_ops(linear_net(lambda net, x, y: F.greater(y, 0.0))) == ["packed_linear", "fused_elementwise"]
+    column = linear_net(lambda net, x, y: y * F.slice(x, (0, 0), (x.shape[0], 1), (1, 1)))
+    assert lowered_ops(column) == ["packed_linear", "slice", "fused_elementwise"]
+
+
+def test_products_of_computed_operands_use_the_general_kernel() -> None:
+    net = vector(lambda x: F.matmul(x, x, transpose_b=True))
+    lowered = pipeline.lower(net, CPU)
+    assert ops_of(lowered) == ["permute", "matmul"]
+
+
+def test_one_weight_in_two_places_is_packed_once() -> None:
+    net = Network("net")
+    x = net.input("x", Spec(F32, (Dim("T"), 6)))
+    w = net.parameter("w", Spec(F32, (6, 6)))
+    net.outputs["y"] = F.matmul(F.tanh(F.matmul(x, w, transpose_b=True)), w, transpose_b=True)
+    lowered = pipeline.lower(net, CPU)
+    assert [v.name for v in lowered.parameters] == ["w.packed"]
+
+
+def test_joined_names_read_well() -> None:
+    assert fuse.joined_name(["a.q.weight", "a.k.weight"]) == "a.q_k.weight"
+    assert fuse.joined_name(["a.b", "c"]) == "a.b_c"
+    assert fuse.joined_name(["w"]) == "w"
+
+
+# --------------------------------------------------------------------------------------------------------------
+# rewriting
+
+
+def silu_rule(**more: Any) -> Rule:
+    return Rule("silu", lambda x: F.mul(x, F.sigmoid(x)), lambda x: F.silu(x), **more)
+
+
+def test_a_rule_matches_in_either_order() -> None:
+    for build in (lambda x: F.mul(x, F.sigmoid(x)), lambda x: F.mul(F.sigmoid(x), x)):
+        net, log = vector(build), []
+        assert apply(net, [silu_rule()], log) == 1
+        assert ops_of(verify(net)) == ["silu"] and log[-1].verdict == "rewritten"
+
+
+def test_a_rule_that_refuses_says_why_once() -> None:
+    net, log = vector(lambda x: F.mul(x, F.sigmoid(x))), []
+    rule = silu_rule(when=lambda x: x.dtype is dtypes.bfloat16 or f"{x.dtype} is not bf16")
+    assert apply(net, [rule], log) == 0
+    assert [str(e) for e in log] == ["silu: %1 = mul: f32 is not bf16"]
+
+
+def test_what_is_read_elsewhere_is_not_taken() -> None:
+    net, log = vector(lambda x: F.mul(x, F.sigmoid(x))), []
+    net.outputs["z"] = F.exp(net.nodes[0].output)
+    assert apply(net, [silu_rule()], log) == 0 and "is read elsewhere" in log[-1].verdict
+    assert apply(net, [silu_rule(shared=True)], log) == 1
+    assert sorted(ops_of(verify(net))) == ["exp", "sigmoid", "silu"]
+
+
+def test_holes_stand_for_attributes() -> None:
+    rule = Rule(
+        "norm twice",
+        lambda x: F.rms_norm(F.rms_norm(x, eps=Hole("inner")), eps=Hole("outer")),
+        lambda x, inner, outer: F.rms_norm(x, eps=inner + outer),
+    )
+    net = vector(lambda x: F.rms_norm(F.rms_norm(x, eps=1.0), eps=2.0))
+    apply(net, [rule], [])
+    assert [n.op.eps for n in verify(net).nodes] == [3.0]  # type: ignore[attr-defined]
+    same = Rule("equal", lambda x: F.rms_norm(F.rms_norm(x, eps=Hole("e")), eps=Hole("e")), lambda x: x)
+    assert apply(vector(lambda x: F.rms_norm(F.rms_norm(x, eps=1.0), eps=2.0)), [same], []) == 0
+
+
+def test_constants_in_a_pattern_match_numbers() -> None:
+    rule = Rule("double", lambda x: F.mul(x, 2), lambda x: F.add(x, x))
+    assert apply(vector(lambda x: x * 2), [rule], []) == 1
+    assert apply(vector(lambda x: x * 3), [rule], []) == 0
+
+
+def test_rules_that_never_rest_are_an_error() -> None:
+    rules = [
+        Rule("there", lambda a, b: F.sub(a, b), lambda a, b: F.add(a, F.neg(b))),
+        Rule("back", lambda a, b: F.add(a, F.neg(b)), lambda a, b: F.sub(a, b)),
+    ]
+    with pytest.raises(NetworkError, match="still rewriting"):
+        apply(vector(lambda x: x - x), rules, [])
+
+
+# --------------------------------------------------------------------------------------------- copies, layers,
+# precision
+
+
+def test_a_clone_is_the_same_and_apart() -> None:
+    net = nets.llama()
+    copy = clone(net)
+    assert str(verify(copy)) == str(net)
+    copy.outputs.clear()
+    copy.remove_dead()
+    assert "logits" in net.outputs and net.nodes
+
+
+def test_layers_are_found_by_module_path() -> None:
+    assert layer_of("model.layers.12.mlp.up_proj") == "model.layers.12"
+    assert layer_of("blocks.0") == "blocks.0" and layer_of("model.norm") == "" and layer_of("v2.x") == ""
+    net = nets.llama(layers=3)
+    assert [s.name for s in cut(net)] == [
+        "before the layers", "model.layers.0", "model.layers.1", "model.layers.2", "after the layers",
+    ]  # fmt: skip
+
+
+def test_layers_chained_are_the_network() -> None:
+    net = nets.llama()
+    weights, feeds = nets.weights(net), nets.step()
+    want = interpret(net, feeds, weights, states=nets.caches(net))
+    arrays: dict[Value, Array] = {v: feeds[v.name] for v in net.inputs}
+    for section in cut(net):
+        verify(section.network)
+        given = {label: arrays[v] for label, v in section.reads.items()}
+        parameters = {v.name: weights[v.name] for v in section.network.parameters}
+        found = interpret(section.network, given, parameters, states=nets.caches(section.network))
+        arrays |= {v: found[label] for label, v in section.writes.items()}
+    np.testing.assert_array_equal(arrays[net.outputs["logits"]], want["logits"])
+
+
+def test_widened_networks_are_float32_throughout() -> None:
+    net = nets.llama(dtype="bfloat16")
+    wide = verify(widen(net))
+    assert all(v.dtype not in (dtypes.bfloat16, dtypes.float16) for v in wide.values.values())
+    weights = {n: w.astype(np.float32) for n, w in nets.weights(net).items()}
+    plain = nets.llama()
+    got = interpret(wide, nets.step(), weights, states=nets.caches(wide))
+    want = interpret(plain, nets.step(), weights, states=nets.caches(plain))
+    np.testing.assert_array_equal(got["logits"], want["logits"])
+
+
+def test_layout_is_reached_only_through_parameters() -> None:
+    """pack leaves nothing but packed products, and settle gives every parameter its recipe."""
+    net = pipeline.lower(nets.llama(), CPU)
+    assert "fused_linear" not in ops_of(net) and all(v.recipe is not None for v in net.parameters)
+    log: Log = []
+    layout.settle(net, log)
+    assert not log

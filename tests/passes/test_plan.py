@@ -1,0 +1,140 @@
+"""The planner: views cost nothing where the strides can be read, and copies are made where not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingot import _native, dtypes
+from ingot.backends.cpu import CPU
+from ingot.backends.plan import Planner, Window, dense_strides, merged, reshaped
+from ingot.dims import Dim
+from ingot.errors import NetworkError
+from ingot.ir import F, Network, Spec, Value
+from ingot.passes import pipeline
+from tests import nets
+
+F32 = dtypes.float32
+
+
+def plan(net: Network) -> dict[str, Any]:
+    return Planner(pipeline.lower(net, CPU), CPU).plan()
+
+
+def kernels(program: dict[str, Any]) -> list[str]:
+    return [c.get("kernel") or c["host"] for c in program["calls"]]
+
+
+def net_of(build: Any, shape: tuple[Any, ...] = (Dim("T"), 12)) -> Network:
+    net = Network("net")
+    net.outputs["y"] = build(net.input("x", Spec(F32, shape)))
+    return net
+
+
+def test_views_are_read_in_place() -> None:
+    def build(x: Value) -> Value:
+        parts = F.reshape(x, (x.shape[0], 3, 4)).split([1, 2], 1)
+        return F.exp(F.permute(parts[1], (2, 0, 1)))
+
+    program = plan(net_of(build))
+    assert kernels(program) == ["elementwise"]
+    view = next(b for b in program["buffers"] if b["kind"] == "view")
+    assert (view["shape"], view["stride"], view["offset"]) == ([4, "T", 2], [1, 12, 4], 4)
+
+
+def test_a_kernel_that_needs_rows_gets_a_copy_once() -> None:
+    def build(x: Value) -> Value:
+        turned = F.permute(x, (1, 0))
+        return F.rms_norm(turned) + F.layer_norm(turned)
+
+    assert kernels(plan(net_of(build, (6, 12)))) == ["copy", "rms_norm", "layer_norm", "elementwise"]
+
+
+def test_outputs_have_memory_of_their_own() -> None:
+    net = Network("net")
+    x = net.input("x", Spec(F32, (Dim("T"), 4)))
+    y = F.exp(x)
+    net.outputs |= {
+        "x": x,
+        "y": y,
+        "again": y,
+        "part": F.slice(y, (0, 1), (x.shape[0], 2), (1, 1)),
+        "w": F.reshape(y, (-1,)),
+    }
+    program = plan(net)
+    assert kernels(program) == ["elementwise", "copy", "copy"]
+    for out in program["outputs"]:
+        buffer = program["buffers"][out["buffer"]]
+        base = program["buffers"][buffer["of"]] if buffer["kind"] == "view" else buffer
+        assert base["kind"] == "temp"
+
+
+def test_states_are_aliased_in_place() -> None:
+    program = plan(nets.llama(layers=1))
+    state = next(i for i, b in enumerate(program["buffers"]) if b["kind"] == "state")
+    write = next(c for c in program["calls"] if c["kernel"] == "rope_kv_write")
+    read = next(c for c in program["calls"] if c["kernel"] == "paged_attention")
+    assert state in write["in"] and state in read["in"] and state not in write["out"]
+
+
+def test_a_dim_that_nothing_binds_is_an_error() -> None:
+    net = Network("net")
+    x = net.input("x", Spec(F32, (Dim("T") * 2,)))
+    net.outputs["y"] = F.exp(x)
+    with pytest.raises(NetworkError, match=r"no input has the dim\(s\) T by itself"):
+        plan(net)
+
+
+def test_what_has_no_form_names_the_node() -> None:
+    net = Network("net")
+    x = net.input("x", Spec("int8", (2,) * 9))
+    net.outputs["y"] = F.neg(x)
+    with pytest.raises(NetworkError, match="at most 8"):
+        plan(net)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.data())
+def test_reshaped_windows_walk_the_same_elements(data: st.DataObject) -> None:
+    """Against NumPy: a window that reshapes without a copy reads what NumPy's reshape gives."""
+    shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4)))
+    base = np.arange(int(np.prod(shape)) * 8).reshape(*shape, 8)[..., : data.draw(st.integers(1, 8))]
+    order = data.draw(st.permutations(range(base.ndim)))
+    array = base.transpose(order)
+    target = data.draw(st.sampled_from(_shapes(array.size)))
+    window = Window(0, array.shape, tuple(s // 8 for s in array.strides))
+    found = reshaped(window, target)
+    if found is not None:
+        strides: Any = tuple(int(s) * 8 for s in found.stride)
+        walked = np.lib.stride_tricks.as_strided(array, target, strides)
+        np.testing.assert_array_equal(walked, array.reshape(target))
+
+
+def _shapes(size: int) -> list[tuple[int, ...]]:
+    halves = [d for d in range(1, size + 1) if size % d == 0]
+    return [(size,)] + [(d, size // d) for d in halves] + [(d, 1, size // d) for d in halves]
+
+
+def test_merging_of_dims() -> None:
+    assert merged((4, 3), (3, 1)) == 1 and merged((4, 3), (6, 1)) is None and merged((1, 3), (99, 2)) == 2
+    rows = Dim("T")
+    assert dense_strides((rows, 4)) == (4, 1) and dense_strides((2, rows)) == (rows, 1)
+
+
+def test_no_two_live_buffers_overlap() -> None:
+    """What the native planner does with our programs, for several sizes."""
+    program = json.dumps(plan(nets.llama()))
+    for tokens, requests in ((1, 1), (17, 3), (300, 20)):
+        layout = _native.plan_layout(program, {"T": tokens, "B": requests, "N": 4, "R": requests})
+        live = layout["buffers"]
+        for i, a in enumerate(live):
+            for b in live[:i]:
+                together = a["first"] <= b["last"] and b["first"] <= a["last"]
+                apart = a["offset"] + a["bytes"] <= b["offset"] or b["offset"] + b["bytes"] <= a["offset"]
+                assert apart or not together
+        assert layout["lower_bound"] <= layout["arena"] <= 1.3 * layout["lower_bound"] + 4096
