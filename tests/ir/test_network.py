@@ -97,7 +97,7 @@ def test_an_op_without_operands_joins_its_first_consumer(net: Network) -> None:
     assert row.network is not net
     net.output("y", x + row)
     net.output("z", ops.iota("T") * 2)
-    net.output("many", ops.iota(10**12))  # too many to compute now, and nothing asks for it
+    net.output("many", ops.iota(10**12, dtype="int64"))  # too many to compute now, and nothing asks for it
     verify(net)
     del net.outputs["many"]
     net.remove_dead()
