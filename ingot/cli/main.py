@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ingot.cli import bench, build, doctor, generate, inspect, ops, options, score
 from ingot.cli.output import Output
-from ingot.errors import IngotError
+from ingot.errors import IngotError, from_code
 from ingot.version import __version__
 
 COMMANDS = (build, generate, score, inspect, bench, doctor, ops)
@@ -49,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as e:
         return _show(e, "error: out of memory", 1, out)
     except Exception as e:
+        native = sys.modules.get("ingot._native")  # commands that ask it directly, such as doctor
+        if native is not None and isinstance(e, native.Error):
+            typed = from_code(e.code, str(e))
+            return _show(e, f"error: {typed}", typed.exit_code, out)
         hint = "" if out.debug else "\nThis is a fault of ingot. Run it again with --debug and report what it prints."
         return _show(e, f"internal error: {type(e).__name__}: {e}{hint}", 1, out)
 
