@@ -1,0 +1,126 @@
+"""Every instruction-set level is clean: no registers above its own, and the right numbers when it is forced.
+
+The objects of the newest native build are disassembled; where there are none (an installed wheel), those tests are
+skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingot import _native
+
+ROOT = Path(__file__).parent.parent
+REGISTERS = {
+    "ymm": r"%ymm\d",
+    "zmm": r"%zmm\d",
+    "mask": r"%k[0-7]",
+    "tile": r"%tmm\d",
+    "VEX": r"^\s+[0-9a-f]+:\s+v[a-z]",
+}
+FORBIDDEN = {
+    "core": ("VEX", "ymm", "zmm", "mask", "tile"),  # host halves and everything else: runs at every level
+    "portable": ("VEX", "ymm", "zmm", "mask", "tile"),
+    "avx2": ("zmm", "mask", "tile"),
+    "avx512": ("tile",),
+    "avx512_bf16": ("tile",),
+}
+
+
+def objects(level: str) -> list[Path]:
+    """The level's objects in the newest build directory that has any."""
+    folders = [f for f in ROOT.glob(f"build/*/CMakeFiles/ingot_{level}.dir") if "SANITIZE:BOOL=ON" not in cache(f)]
+    found = [sorted(folder.rglob("*.o")) for folder in folders]
+    return max(found, key=lambda files: max((f.stat().st_mtime for f in files), default=0.0), default=[])
+
+
+def cache(folder: Path) -> str:
+    path = folder.parent.parent / "CMakeCache.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def disassembled(path: Path) -> str:
+    command = ["objdump", "--disassemble", "--no-show-raw-insn", str(path)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+needs_objects = pytest.mark.skipif(
+    shutil.which("objdump") is None or not objects("portable"), reason="needs objdump and the objects of a native build"
+)
+
+
+@needs_objects
+@pytest.mark.parametrize("level", FORBIDDEN)
+def test_no_level_uses_wider_registers(level: str) -> None:
+    if not objects(level):
+        pytest.skip("this processor family has no such level")
+    for path in objects(level):
+        code = disassembled(path)
+        for kind in FORBIDDEN[level]:
+            bad = re.search(REGISTERS[kind], code, re.MULTILINE)
+            assert not bad, f"{path.name} of level {level} has {kind}: {code[bad.start() - 60 : bad.end() + 60]}"
+
+
+@needs_objects
+@pytest.mark.parametrize(("level", "kind"), [("avx2", "ymm"), ("avx512", "zmm")])
+def test_the_disassembly_shows_registers_where_they_are(level: str, kind: str) -> None:
+    if not objects(level):
+        pytest.skip("this processor family has no such level")
+    assert any(re.search(REGISTERS[kind], disassembled(path)) for path in objects(level))
+
+
+@needs_objects
+@pytest.mark.parametrize("level", [level for level in FORBIDDEN if level != "core"])
+def test_no_level_shares_functions_with_the_others(level: str) -> None:
+    """The linker keeps one copy of a weak function, from any object: a wide one must not be taken for a narrow one."""
+    for path in objects(level):
+        listing = subprocess.run(["nm", "--demangle", str(path)], check=True, capture_output=True, text=True).stdout
+        shared = [
+            line for line in listing.splitlines() if re.search(r" [WVu] ", line) and f"ingot::{level}::" not in line
+        ]
+        assert not [line for line in shared if not line.endswith(("__cxa_finalize", "_ITM_deregisterTMCloneTable"))]
+
+
+@pytest.mark.parametrize("level", _native.levels())
+def test_every_level_scores_alike(level: str, pico_engine: Path, pico: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text((pico / "heldout.txt").read_text()[:6000])
+    command = [
+        sys.executable,
+        "-m",
+        "ingot",
+        "score",
+        str(pico_engine),
+        "--text",
+        str(text),
+        "--window",
+        "256",
+        "--json",
+    ]
+    losses = {}
+    for forced in (level, _native.levels()[-1]):
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {"INGOT_ISA": forced}, check=True, timeout=600
+        )
+        losses[forced] = json.loads(done.stdout.splitlines()[-1])["nats_per_token"]
+    assert losses[level] == pytest.approx(losses[_native.levels()[-1]], abs=2e-3)
+
+
+def test_an_unknown_level_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ingot", "doctor"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"INGOT_ISA": "avx1024"},
+        timeout=300,
+    )
+    assert done.returncode == 2
+    assert "avx1024" in done.stderr
