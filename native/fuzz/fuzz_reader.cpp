@@ -32,23 +32,27 @@ constexpr std::uint64_t kMostArena = 1 << 20;
 constexpr std::int64_t kMostElements = 1 << 16;  // of any operand: a case must be quick
 constexpr const char* kCasePath = "fuzz_reader.case";
 
-// ---- one case ------------------------------------------------------------------------------------------------------------
+// ---- one case ---------------------------------------------------------------------------------------------
 
 bool small(const StagePlan& plan) {
-  const bool views = std::all_of(plan.views.begin(), plan.views.end(), [](const TensorView& view) { return view.elements() <= kMostElements; });
+  const bool views = std::all_of(plan.views.begin(), plan.views.end(),
+                                 [](const TensorView& view) { return view.elements() <= kMostElements; });
   return views && plan.arena_bytes <= kMostArena;
 }
 
 /// Plans stage 0 of an entry for one value of all symbols and runs it when that is cheap.
-void run_entry(const std::shared_ptr<const Engine>& engine, const std::string& entry, std::int64_t size, std::mt19937_64& random) {
+void run_entry(const std::shared_ptr<const Engine>& engine, const std::string& entry, std::int64_t size,
+               std::mt19937_64& random) {
   const LoadedProgram& loaded = engine->load(entry);
   const Program& program = *loaded.program;
   std::vector<std::int64_t> symbols;
-  for (const Symbol& symbol : program.dims.symbols()) symbols.push_back(symbol.unbacked ? 0 : std::clamp(size, symbol.min, symbol.max));
+  for (const Symbol& symbol : program.dims.symbols())
+    symbols.push_back(symbol.unbacked ? 0 : std::clamp(size, symbol.min, symbol.max));
   const States states(program, {4, 16});
   const StagePlan plan = make_plan({loaded, 0, 1, symbols, nullptr, states.views()});
   if (!small(plan) || states.bytes() > kMostArena) return;
-  Session session(engine, entry, {1, {4, 16}}, [](const Call&, std::span<const TensorView>) { return std::vector<HostArray>(); });
+  Session session(engine, entry, {1, {4, 16}},
+                  [](const Call&, std::span<const TensorView>) { return std::vector<HostArray>(); });
   std::vector<std::vector<std::byte>> memory;
   std::vector<TensorView> arrays(plan.at(plan.entering).begin(), plan.at(plan.entering).end());
   for (TensorView& array : arrays) {
@@ -82,7 +86,7 @@ std::string check(const std::string& bytes, std::mt19937_64& random) {
   return outcome;
 }
 
-// ---- changing a file -----------------------------------------------------------------------------------------------------
+// ---- changing a file --------------------------------------------------------------------------------------
 
 /// Puts length, padding and digest in order again, so that a change inside the header is not stopped by the checksum.
 void repair(std::string& file, std::size_t old_header) {
@@ -150,15 +154,43 @@ class Mutator {
 
   /// Replaces one number, name or list of the header by another: changes that stay JSON.
   void change_token(std::string& file, std::size_t end) {
-    static const std::vector<std::string> kNumbers = {"0", "-1", "1", "2", "3", "5", "7", "8", "15", "16", "17", "63", "64", "65", "4096", "65536",
-                                                      "2147483647", "4294967296", "9223372036854775807", "-9223372036854775808",
-                                                      "18446744073709551615", "1e400", "0.5", "null", "true", "[]", "{}"};
-    static const std::vector<std::string> kNames = {"T", "B", "n", "x", "w", "+", "//", "%", "max", "float32", "bfloat16", "int64", "bool", "input", "weight",
-                                                    "temp", "view", "state", "copy", "take", "elementwise", "reduce", "matmul", "concat", "in", "out", "axis"};
+    static const std::vector<std::string> kNumbers = {"0",
+                                                      "-1",
+                                                      "1",
+                                                      "2",
+                                                      "3",
+                                                      "5",
+                                                      "7",
+                                                      "8",
+                                                      "15",
+                                                      "16",
+                                                      "17",
+                                                      "63",
+                                                      "64",
+                                                      "65",
+                                                      "4096",
+                                                      "65536",
+                                                      "2147483647",
+                                                      "4294967296",
+                                                      "9223372036854775807",
+                                                      "-9223372036854775808",
+                                                      "18446744073709551615",
+                                                      "1e400",
+                                                      "0.5",
+                                                      "null",
+                                                      "true",
+                                                      "[]",
+                                                      "{}"};
+    static const std::vector<std::string> kNames = {
+        "T",       "B",        "n",           "x",      "w",      "+",      "//",   "%",    "max",
+        "float32", "bfloat16", "int64",       "bool",   "input",  "weight", "temp", "view", "state",
+        "copy",    "take",     "elementwise", "reduce", "matmul", "concat", "in",   "out",  "axis"};
     const std::size_t begin = kDigestAt + 64;
     if (end <= begin + 1) return;
     std::size_t at = begin + random_() % (end - begin);
-    const auto word = [&](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.' || c == '_'; };
+    const auto word = [&](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.' || c == '_';
+    };
     while (at < end && !word(file[at])) ++at;
     if (at == end) return;
     std::size_t first = at, last = at;
@@ -169,7 +201,7 @@ class Mutator {
   }
 };
 
-// ---- the command ---------------------------------------------------------------------------------------------------------
+// ---- the command ------------------------------------------------------------------------------------------
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);

@@ -33,7 +33,8 @@ struct Numpy {
     for (int i = 0; i < kDTypeCount; ++i) {
       const auto dtype = static_cast<DType>(i);
       const std::string name(name_of(dtype));
-      const nb::object type = dtype == DType::bfloat16 ? nb::object(ml_dtypes.attr("bfloat16")) : nb::cast<nb::object>(nb::str(name.c_str()));
+      const nb::object type = dtype == DType::bfloat16 ? nb::object(ml_dtypes.attr("bfloat16"))
+                                                       : nb::cast<nb::object>(nb::str(name.c_str()));
       dtypes[i] = numpy.attr("dtype")(type);
     }
   }
@@ -44,7 +45,8 @@ DType dtype_of(nb::handle array, const std::string& who) {
   const nb::object dtype = nb::steal(PyObject_GetAttr(array.ptr(), numpy.dtype_name.ptr()));
   if (!dtype.is_valid()) {
     PyErr_Clear();
-    throw Error(code::input, who + ": a NumPy array is needed, not " + nb::cast<std::string>(nb::str(array.type().attr("__name__"))));
+    throw Error(code::input, who + ": a NumPy array is needed, not " +
+                                 nb::cast<std::string>(nb::str(array.type().attr("__name__"))));
   }
   // Native dtypes are one object each in NumPy; equality is for those that came through pickle or another module.
   for (int i = 0; i < kDTypeCount; ++i) {
@@ -53,7 +55,8 @@ DType dtype_of(nb::handle array, const std::string& who) {
   for (int i = 0; i < kDTypeCount; ++i) {
     if (dtype.equal(numpy.dtypes[i])) return static_cast<DType>(i);
   }
-  throw Error(code::input, who + ": arrays of " + nb::cast<std::string>(nb::str(dtype)) + " cannot be given to an engine");
+  throw Error(code::input,
+              who + ": arrays of " + nb::cast<std::string>(nb::str(dtype)) + " cannot be given to an engine");
 }
 
 }  // namespace
@@ -62,7 +65,8 @@ ArrayBuffer::ArrayBuffer(nb::handle array, const std::string& who, bool writable
   view_.dtype = dtype_of(array, who);
   nb::object exported = nb::borrow(array);
   if (view_.dtype == DType::bfloat16) exported = array.attr(Numpy::get().view_name)(Numpy::get().uint16());
-  if (PyObject_GetBuffer(exported.ptr(), &buffer_, writable ? PyBUF_STRIDED : PyBUF_STRIDED_RO) != 0) throw nb::python_error();
+  if (PyObject_GetBuffer(exported.ptr(), &buffer_, writable ? PyBUF_STRIDED : PyBUF_STRIDED_RO) != 0)
+    throw nb::python_error();
   view_.data = buffer_.buf;
   view_.rank = buffer_.ndim;
   bool whole = buffer_.ndim <= kMaxRank;
@@ -73,14 +77,16 @@ ArrayBuffer::ArrayBuffer(nb::handle array, const std::string& who, bool writable
   }
   if (whole) return;
   PyBuffer_Release(&buffer_);
-  throw Error(code::input, who + ": the array has more than " + std::to_string(kMaxRank) + " dimensions, or strides that are no whole elements");
+  throw Error(code::input, who + ": the array has more than " + std::to_string(kMaxRank) +
+                               " dimensions, or strides that are no whole elements");
 }
 
 ArrayBuffer::~ArrayBuffer() {
   if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
 }
 
-ArrayBuffer::ArrayBuffer(ArrayBuffer&& other) noexcept : buffer_(std::exchange(other.buffer_, {})), view_(other.view_) {}
+ArrayBuffer::ArrayBuffer(ArrayBuffer&& other) noexcept
+    : buffer_(std::exchange(other.buffer_, {})), view_(other.view_) {}
 
 nb::object to_numpy(const TensorView& view) {
   const Numpy& numpy = Numpy::get();

@@ -25,12 +25,13 @@ void bind_sampling(nb::module_& m);  // bindings_sample.cpp
 
 namespace {
 
-// ---- errors --------------------------------------------------------------------------------------------------------------
+// ---- errors -----------------------------------------------------------------------------------------------
 
 PyObject* error_type = nullptr;  // ingot._native.Error
 
 void raise(const char* error_code, const char* message) {
-  const nb::object text = nb::steal(PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::char_traits<char>::length(message)), "replace"));
+  const nb::object text = nb::steal(
+      PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::char_traits<char>::length(message)), "replace"));
   const nb::object error = nb::steal(PyObject_CallOneArg(error_type, text.ptr()));
   if (!error.is_valid()) return;  // the interpreter has set its own
   const nb::object name = nb::steal(PyUnicode_FromString(error_code));
@@ -47,7 +48,7 @@ void translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
-// ---- sessions ------------------------------------------------------------------------------------------------------------
+// ---- sessions ---------------------------------------------------------------------------------------------
 
 using Description = std::tuple<std::string, std::string, nb::object>;  // name, dtype, list of dimensions
 
@@ -88,7 +89,8 @@ Host host_of(const nb::object& callable) {
 
 class PySession {
  public:
-  PySession(std::shared_ptr<const Engine> engine, const std::string& entry, int threads, std::int64_t kv_blocks, std::int64_t kv_block_size, const nb::object& host)
+  PySession(std::shared_ptr<const Engine> engine, const std::string& entry, int threads, std::int64_t kv_blocks,
+            std::int64_t kv_block_size, const nb::object& host)
       : session_(std::move(engine), entry, {threads, {kv_blocks, kv_block_size}}, host_of(host)) {
     const Program& program = session_.program();
     for (int input : program.inputs) {
@@ -100,13 +102,15 @@ class PySession {
 
   std::vector<Description> inputs() const {
     std::vector<Description> list;
-    for (int input : session_.program().inputs) list.push_back(describe_buffer(session_.program(), session_.program().buffer(input).name, input));
+    for (int input : session_.program().inputs)
+      list.push_back(describe_buffer(session_.program(), session_.program().buffer(input).name, input));
     return list;
   }
 
   std::vector<Description> outputs() const {
     std::vector<Description> list;
-    for (const Output& output : session_.program().outputs) list.push_back(describe_buffer(session_.program(), output.name, output.buffer));
+    for (const Output& output : session_.program().outputs)
+      list.push_back(describe_buffer(session_.program(), output.name, output.buffer));
     return list;
   }
 
@@ -146,7 +150,10 @@ class PySession {
 
   std::map<std::string, std::uint64_t> memory() const {
     const MemoryReport report = session_.memory();
-    return {{"weights", report.weights}, {"arena", report.arena}, {"arena_lower_bound", report.arena_lower_bound}, {"state", report.state}};
+    return {{"weights", report.weights},
+            {"arena", report.arena},
+            {"arena_lower_bound", report.arena_lower_bound},
+            {"state", report.state}};
   }
 
   int threads() const { return session_.threads(); }
@@ -190,12 +197,13 @@ class PySession {
       for (const nb::object& input : input_names_) found = found || input.equal(name);
       if (!found) unknown += (unknown.empty() ? "" : ", ") + nb::cast<std::string>(nb::repr(name));
     }
-    throw Error(code::input, "the inputs are " + (known.empty() ? "none" : known) + (missing.empty() ? "" : "; missing: " + missing) +
+    throw Error(code::input, "the inputs are " + (known.empty() ? "none" : known) +
+                                 (missing.empty() ? "" : "; missing: " + missing) +
                                  (unknown.empty() ? "" : "; unknown: " + unknown));
   }
 };
 
-// ---- engines -------------------------------------------------------------------------------------------------------------
+// ---- engines ----------------------------------------------------------------------------------------------
 
 std::shared_ptr<const Engine> open_engine(const std::string& path) {
   const nb::gil_scoped_release released;
@@ -217,7 +225,8 @@ std::shared_ptr<const Engine> engine_from_memory(const nb::bytes& header, const 
     tensor.bytes = static_cast<std::uint64_t>(view.elements()) * size_of(view.dtype);
     described.push_back(std::move(tensor));
   }
-  return std::make_shared<const Engine>(Container::from_memory(std::string(header.c_str(), header.size()), std::move(described), keep_without_gil(std::move(buffers))));
+  return std::make_shared<const Engine>(Container::from_memory(
+      std::string(header.c_str(), header.size()), std::move(described), keep_without_gil(std::move(buffers))));
 }
 
 using Bytes = nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>;
@@ -238,7 +247,7 @@ nb::bytes header_of(const Engine& engine) {
   return nb::bytes(header.data(), header.size());
 }
 
-// ---- functions of the module ---------------------------------------------------------------------------------------------
+// ---- functions of the module ------------------------------------------------------------------------------
 
 std::vector<std::string> level_names(std::span<const Level> levels) {
   std::vector<std::string> names;
@@ -297,7 +306,8 @@ nb::dict plan_layout(const std::string& json, const std::map<std::string, std::i
 NB_MODULE(_native, m) {
   using namespace ingot;
   m.doc() = "The native core of ingot: reads, plans and runs engines.";
-  error_type = PyErr_NewExceptionWithDoc("ingot._native.Error", "A typed error; .code says which kind.", PyExc_Exception, nullptr);
+  error_type = PyErr_NewExceptionWithDoc("ingot._native.Error", "A typed error; .code says which kind.",
+                                         PyExc_Exception, nullptr);
   m.attr("Error") = nb::borrow(error_type);
   nb::register_exception_translator(translate);
 
@@ -314,12 +324,17 @@ NB_MODULE(_native, m) {
       .def("header", header_of)
       .def("tensor", tensor_bytes, "name"_a)
       .def("entries", entries, "target"_a = "cpu")
-      .def("host_calls", [](const Engine& engine, const std::string& entry) { return engine.program(entry).host_operations(); }, "entry"_a = "main")
+      .def(
+          "host_calls",
+          [](const Engine& engine, const std::string& entry) { return engine.program(entry).host_operations(); },
+          "entry"_a = "main")
       .def_prop_ro("bytes_mapped", [](const Engine& engine) { return engine.container().bytes_mapped(); });
 
   nb::class_<PySession>(m, "Session")
-      .def(nb::init<std::shared_ptr<const Engine>, const std::string&, int, std::int64_t, std::int64_t, const nb::object&>(), "engine"_a,
-           "entry"_a = "main", "threads"_a = 0, "kv_blocks"_a = 0, "kv_block_size"_a = 16, "host"_a = nb::none())
+      .def(nb::init<std::shared_ptr<const Engine>, const std::string&, int, std::int64_t, std::int64_t,
+                    const nb::object&>(),
+           "engine"_a, "entry"_a = "main", "threads"_a = 0, "kv_blocks"_a = 0, "kv_block_size"_a = 16,
+           "host"_a = nb::none())
       .def_prop_ro("inputs", &PySession::inputs)
       .def_prop_ro("outputs", &PySession::outputs)
       .def_prop_ro("threads", &PySession::threads)

@@ -14,7 +14,8 @@
 
 using namespace ingot;
 
-static_assert(INGOT_MAX_RANK == kMaxRank && INGOT_BOOL == static_cast<int>(DType::boolean) && INGOT_INT64 == static_cast<int>(DType::int64));
+static_assert(INGOT_MAX_RANK == kMaxRank && INGOT_BOOL == static_cast<int>(DType::boolean) &&
+              INGOT_INT64 == static_cast<int>(DType::int64));
 
 namespace {
 
@@ -64,7 +65,11 @@ struct Ports {
 
   ingot_port port(const Program& program, const std::string& name, int index) {
     const Buffer& buffer = program.buffer(index);
-    ingot_port result = {keep(name), keep(program.spec(index)), static_cast<ingot_dtype>(buffer.dtype), static_cast<int>(buffer.shape.size()), {}};
+    ingot_port result = {keep(name),
+                         keep(program.spec(index)),
+                         static_cast<ingot_dtype>(buffer.dtype),
+                         static_cast<int>(buffer.shape.size()),
+                         {}};
     for (std::size_t i = 0; i < buffer.shape.size(); ++i) {
       const DimNode& node = program.dims.node(buffer.shape[i]);
       result.shape[i] = node.op == DimOp::constant ? node.value : -1;
@@ -104,8 +109,10 @@ void ingot_session::run(const ingot_tensor* inputs, ingot_tensor* outputs) {
   std::vector<TensorView> arrays(session.program().inputs.size());
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const ingot_tensor& input = inputs[i];
-    const bool known = input.rank >= 0 && input.rank <= kMaxRank && input.dtype >= INGOT_FLOAT32 && input.dtype <= INGOT_BOOL;
-    if (!known) throw Error(code::input, "input " + std::to_string(i) + ": its rank or dtype is no value of this interface");
+    const bool known =
+        input.rank >= 0 && input.rank <= kMaxRank && input.dtype >= INGOT_FLOAT32 && input.dtype <= INGOT_BOOL;
+    if (!known)
+      throw Error(code::input, "input " + std::to_string(i) + ": its rank or dtype is no value of this interface");
     arrays[i].data = input.data;
     arrays[i].dtype = static_cast<DType>(input.dtype);
     arrays[i].rank = input.rank;
@@ -182,13 +189,15 @@ int ingot_input_shapes(ingot_engine* engine, const char* entry, const int64_t* v
     for (std::size_t i = 0; i < program.inputs.size(); ++i) {
       const Buffer& buffer = program.buffer(program.inputs[i]);
       inputs[i] = {nullptr, static_cast<ingot_dtype>(buffer.dtype), static_cast<int>(buffer.shape.size()), {}};
-      for (std::size_t d = 0; d < buffer.shape.size(); ++d) inputs[i].shape[d] = dims[static_cast<std::size_t>(buffer.shape[d])];
+      for (std::size_t d = 0; d < buffer.shape.size(); ++d)
+        inputs[i].shape[d] = dims[static_cast<std::size_t>(buffer.shape[d])];
     }
     return 0;
   });
 }
 
-int ingot_session_create(ingot_engine* engine, const char* entry, const ingot_options* options, ingot_session** session) {
+int ingot_session_create(ingot_engine* engine, const char* entry, const ingot_options* options,
+                         ingot_session** session) {
   *session = nullptr;
   return guarded([&] {
     SessionOptions chosen;
@@ -204,11 +213,14 @@ int ingot_session_create(ingot_engine* engine, const char* entry, const ingot_op
 
 void ingot_session_close(ingot_session* session) { delete session; }
 
-int ingot_run(ingot_session* session, const ingot_tensor* inputs, int input_count, ingot_tensor* outputs, int output_count) {
+int ingot_run(ingot_session* session, const ingot_tensor* inputs, int input_count, ingot_tensor* outputs,
+              int output_count) {
   return guarded([&] {
     const Program& program = session->session.program();
-    if (input_count != static_cast<int>(program.inputs.size()) || output_count != static_cast<int>(program.outputs.size())) {
-      throw Error(code::input, std::to_string(program.inputs.size()) + " inputs and " + std::to_string(program.outputs.size()) + " outputs are needed, not " +
+    if (input_count != static_cast<int>(program.inputs.size()) ||
+        output_count != static_cast<int>(program.outputs.size())) {
+      throw Error(code::input, std::to_string(program.inputs.size()) + " inputs and " +
+                                   std::to_string(program.outputs.size()) + " outputs are needed, not " +
                                    std::to_string(input_count) + " and " + std::to_string(output_count));
     }
     session->run(inputs, outputs);

@@ -23,9 +23,10 @@ struct Code {
   DType dtype;
 };
 constexpr Code kCodes[] = {
-    {"F32", DType::float32}, {"BF16", DType::bfloat16}, {"F16", DType::float16}, {"F64", DType::float64}, {"I8", DType::int8},
-    {"I16", DType::int16},   {"I32", DType::int32},     {"I64", DType::int64},   {"U8", DType::uint8},    {"U16", DType::uint16},
-    {"U32", DType::uint32},  {"U64", DType::uint64},    {"BOOL", DType::boolean},
+    {"F32", DType::float32},  {"BF16", DType::bfloat16}, {"F16", DType::float16}, {"F64", DType::float64},
+    {"I8", DType::int8},      {"I16", DType::int16},     {"I32", DType::int32},   {"I64", DType::int64},
+    {"U8", DType::uint8},     {"U16", DType::uint16},    {"U32", DType::uint32},  {"U64", DType::uint64},
+    {"BOOL", DType::boolean},
 };
 
 /// A tensor as the header describes it; `begin` and `end` count from the start of the data section.
@@ -52,7 +53,8 @@ class HeaderReader final : public JsonEvents {
     if (depth_ == 1) {
       in_metadata_ = name == "__metadata__";
       if (in_metadata_) return;
-      if (described.size() == kMaxTensors) fail("the header lists more than " + std::to_string(kMaxTensors) + " tensors");
+      if (described.size() == kMaxTensors)
+        fail("the header lists more than " + std::to_string(kMaxTensors) + " tensors");
       check_name(name);
       described.emplace_back().tensor.name = std::move(name);
       return;
@@ -96,30 +98,36 @@ class HeaderReader final : public JsonEvents {
   std::vector<std::int64_t> numbers_;
 
   std::string where() const {
-    return in_metadata_ ? "the metadata" : described.empty() ? "the header" : "tensor " + quote(described.back().tensor.name);
+    return in_metadata_        ? "the metadata"
+           : described.empty() ? "the header"
+                               : "tensor " + quote(described.back().tensor.name);
   }
 
   [[noreturn]] void unexpected() const { fail(where() + ": a value of an unexpected type or depth"); }
 
   static void check_name(const std::string& name) {
-    const bool control = std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    const bool control =
+        std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
     if (name.empty() || name.size() > kMaxTensorName || control) {
       fail("the tensor name " + quote(name) + " (" + std::to_string(name.size()) + " bytes) is not allowed: 1 to " +
            std::to_string(kMaxTensorName) + " bytes without control characters");
     }
     // Nothing here makes paths of names, but other tools unpack them.
-    if (name[0] == '/' || ("/" + name + "/").find("/../") != std::string::npos) fail("the tensor name " + quote(name) + " is a path that leads outside");
+    if (name[0] == '/' || ("/" + name + "/").find("/../") != std::string::npos)
+      fail("the tensor name " + quote(name) + " is a path that leads outside");
   }
 
   void set_dtype(const std::string& text) {
-    const auto* found = std::find_if(std::begin(kCodes), std::end(kCodes), [&](const Code& c) { return c.code == text; });
+    const auto* found =
+        std::find_if(std::begin(kCodes), std::end(kCodes), [&](const Code& c) { return c.code == text; });
     if (found == std::end(kCodes)) fail(where() + ": the dtype " + quote(text) + " is unknown");
     described.back().tensor.dtype = found->dtype;
   }
 
   void set_shape() {
     if (numbers_.size() > kMaxRank) {
-      fail(where() + ": rank " + std::to_string(numbers_.size()) + "; at most " + std::to_string(kMaxRank) + " is allowed");
+      fail(where() + ": rank " + std::to_string(numbers_.size()) + "; at most " + std::to_string(kMaxRank) +
+           " is allowed");
     }
     for (std::int64_t dim : numbers_) {
       if (dim < 1) fail(where() + ": the dimension " + std::to_string(dim) + " must be positive");
@@ -142,7 +150,8 @@ class HeaderReader final : public JsonEvents {
 std::uint64_t logical_bytes(const Tensor& tensor) {
   auto bytes = static_cast<std::int64_t>(size_of(tensor.dtype));
   for (std::int64_t dim : tensor.shape) {
-    if (__builtin_mul_overflow(bytes, dim, &bytes)) fail("tensor " + quote(tensor.name) + ": the product of its dimensions overflows");
+    if (__builtin_mul_overflow(bytes, dim, &bytes))
+      fail("tensor " + quote(tensor.name) + ": the product of its dimensions overflows");
   }
   return static_cast<std::uint64_t>(bytes);
 }
@@ -151,7 +160,8 @@ bool is_padding(const Tensor& tensor) { return tensor.name.starts_with("~pad.");
 
 void check_padding(const Described& pad) {
   const std::string& name = pad.tensor.name;
-  const bool digits = name.size() > 5 && std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool digits =
+      name.size() > 5 && std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
   const bool shape = pad.tensor.dtype == DType::uint8 && pad.tensor.shape.size() == 1;
   if (!digits || !shape || pad.end - pad.begin >= kTensorAlignment) {
     fail("tensor " + quote(name) + ": padding must be named ~pad.NUMBER and be U8 of rank 1 with fewer than 64 bytes");
@@ -167,23 +177,26 @@ std::vector<Tensor> place(std::vector<Described>&& described, std::string_view d
     Tensor& tensor = item.tensor;
     const auto at = [&] { return "tensor " + quote(tensor.name) + ": "; };
     if (item.begin != position) {
-      fail(at() + "it begins at byte " + std::to_string(item.begin) + " of the data, but the tensor before it ends at " +
-           std::to_string(position) + " (holes, overlaps and another order are refused)");
+      fail(at() + "it begins at byte " + std::to_string(item.begin) +
+           " of the data, but the tensor before it ends at " + std::to_string(position) +
+           " (holes, overlaps and another order are refused)");
     }
     if (item.end > data.size()) {
-      fail(at() + "it ends at byte " + std::to_string(item.end) + " of the data, which has only " + std::to_string(data.size()) +
-           " bytes: the file is cut off");
+      fail(at() + "it ends at byte " + std::to_string(item.end) + " of the data, which has only " +
+           std::to_string(data.size()) + " bytes: the file is cut off");
     }
     tensor.bytes = logical_bytes(tensor);
     if (tensor.bytes != item.end - item.begin) {
-      fail(at() + "dtype and shape make " + std::to_string(tensor.bytes) + " bytes, data_offsets " + std::to_string(item.end - item.begin));
+      fail(at() + "dtype and shape make " + std::to_string(tensor.bytes) + " bytes, data_offsets " +
+           std::to_string(item.end - item.begin));
     }
     position = item.end;
     if (is_padding(tensor)) {
       check_padding(item);
       continue;
     }
-    if (item.begin % kTensorAlignment != 0) fail(at() + "byte " + std::to_string(item.begin) + " of the data is no multiple of 64");
+    if (item.begin % kTensorAlignment != 0)
+      fail(at() + "byte " + std::to_string(item.begin) + " of the data is no multiple of 64");
     tensor.data = reinterpret_cast<const std::byte*>(data.data()) + item.begin;
     tensors.push_back(std::move(tensor));
   }
@@ -197,23 +210,27 @@ std::string_view checked_header(std::string_view file) {
   std::uint64_t n = 0;
   for (int i = 7; i >= 0; --i) n = n << 8 | static_cast<unsigned char>(file[static_cast<std::size_t>(i)]);
   if (n == 0 || n > kMaxHeaderBytes || (8 + n) % kPage != 0) {
-    fail("the header length " + std::to_string(n) + " is not allowed (1 to 64 MiB, header and length together whole pages of " +
-         std::to_string(kPage) + "): this is no engine file, or its first bytes are damaged");
+    fail("the header length " + std::to_string(n) +
+         " is not allowed (1 to 64 MiB, header and length together whole pages of " + std::to_string(kPage) +
+         "): this is no engine file, or its first bytes are damaged");
   }
   if (n > file.size() - 8) {
-    fail("the header has " + std::to_string(n) + " bytes, the file only " + std::to_string(file.size()) + ": it is cut off");
+    fail("the header has " + std::to_string(n) + " bytes, the file only " + std::to_string(file.size()) +
+         ": it is cut off");
   }
   const std::string_view header = file.substr(8, n);
   const std::size_t digest_at = kBeforeDigest.size();
   const std::size_t text_at = digest_at + kDigest + kAfterDigest.size();
-  if (n < text_at || !header.starts_with(kBeforeDigest) || header.substr(digest_at + kDigest, kAfterDigest.size()) != kAfterDigest) {
+  if (n < text_at || !header.starts_with(kBeforeDigest) ||
+      header.substr(digest_at + kDigest, kAfterDigest.size()) != kAfterDigest) {
     fail("the header does not begin as an engine's does: this may be a safetensors file, but it is no engine");
   }
   Sha256 sha;
   sha.update(header.substr(0, digest_at));
   sha.update(std::string(kDigest, '0'));
   sha.update(header.substr(digest_at + kDigest));
-  if (sha.hex() != header.substr(digest_at, kDigest)) fail("the header's checksum is wrong: the file is damaged or was changed");
+  if (sha.hex() != header.substr(digest_at, kDigest))
+    fail("the header's checksum is wrong: the file is damaged or was changed");
   return header;
 }
 

@@ -6,7 +6,8 @@
 namespace ingot {
 namespace {
 
-void copy_dim(const TensorView& from, const TensorView& to, int dim, const std::byte* source, std::byte* target, std::int64_t size) noexcept {
+void copy_dim(const TensorView& from, const TensorView& to, int dim, const std::byte* source, std::byte* target,
+              std::int64_t size) noexcept {
   if (dim == from.rank) {
     std::memcpy(target, source, static_cast<std::size_t>(size));
     return;

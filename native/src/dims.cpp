@@ -16,8 +16,9 @@ struct OpRow {
   DimOp op;
   bool variadic;
 };
-constexpr OpRow kOps[] = {{"+", DimOp::add, true},      {"*", DimOp::mul, true},  {"-", DimOp::sub, false},  {"//", DimOp::floordiv, false},
-                          {"%", DimOp::mod, false},     {"min", DimOp::min, true}, {"max", DimOp::max, true}};
+constexpr OpRow kOps[] = {{"+", DimOp::add, true},        {"*", DimOp::mul, true},  {"-", DimOp::sub, false},
+                          {"//", DimOp::floordiv, false}, {"%", DimOp::mod, false}, {"min", DimOp::min, true},
+                          {"max", DimOp::max, true}};
 
 const OpRow& row_of(DimOp op) {
   return *std::find_if(std::begin(kOps), std::end(kOps), [op](const OpRow& row) { return row.op == op; });
@@ -54,7 +55,8 @@ bool apply(DimOp op, std::int64_t a, std::int64_t b, std::int64_t* out) {
 }  // namespace
 
 int DimTable::find_symbol(std::string_view name) const {
-  const auto found = std::find_if(symbols_.begin(), symbols_.end(), [&](const Symbol& symbol) { return symbol.name == name; });
+  const auto found =
+      std::find_if(symbols_.begin(), symbols_.end(), [&](const Symbol& symbol) { return symbol.name == name; });
   return found == symbols_.end() ? -1 : static_cast<int>(found - symbols_.begin());
 }
 
@@ -65,8 +67,10 @@ DimId DimTable::intern(DimOp op, std::int64_t value, DimId a, DimId b) {
 }
 
 DimId DimTable::parse(const Json& json, Place place) {
-  if (nodes_.size() > kMaxNodes) refuse(place, "the program has more than " + std::to_string(kMaxNodes) + " different dimensions");
-  if (json.is_number_integer() && !json.is_number_unsigned()) return intern(DimOp::constant, json.get<std::int64_t>(), -1, -1);
+  if (nodes_.size() > kMaxNodes)
+    refuse(place, "the program has more than " + std::to_string(kMaxNodes) + " different dimensions");
+  if (json.is_number_integer() && !json.is_number_unsigned())
+    return intern(DimOp::constant, json.get<std::int64_t>(), -1, -1);
   if (json.is_string()) {
     const int symbol = find_symbol(json.get_ref<const std::string&>());
     if (symbol < 0) refuse(place, "the symbol " + quote(json.get_ref<const std::string&>()) + " is not declared");
@@ -76,9 +80,11 @@ DimId DimTable::parse(const Json& json, Place place) {
     refuse(place, "a dimension is an integer, a symbol's name or [operator, operands…]");
   }
   const auto& name = json[0].get_ref<const std::string&>();
-  const auto* row = std::find_if(std::begin(kOps), std::end(kOps), [&](const OpRow& candidate) { return candidate.name == name; });
+  const auto* row =
+      std::find_if(std::begin(kOps), std::end(kOps), [&](const OpRow& candidate) { return candidate.name == name; });
   if (row == std::end(kOps)) refuse(place, "the dimension operator " + quote(name) + " is unknown");
-  if (!row->variadic && json.size() != 3) refuse(place, "the dimension operator " + quote(name) + " takes two operands");
+  if (!row->variadic && json.size() != 3)
+    refuse(place, "the dimension operator " + quote(name) + " takes two operands");
   DimId result = parse(json[1], place);
   for (std::size_t i = 2; i < json.size(); ++i) {
     const DimId operand = parse(json[i], place);
@@ -105,7 +111,8 @@ void DimTable::evaluate(int stage, std::span<const std::int64_t> symbols, std::s
       values[i] = node.value;
     } else if (node.op == DimOp::symbol) {
       values[i] = symbols[static_cast<std::size_t>(node.value)];
-    } else if (!apply(node.op, values[static_cast<std::size_t>(node.a)], values[static_cast<std::size_t>(node.b)], &values[i])) {
+    } else if (!apply(node.op, values[static_cast<std::size_t>(node.a)], values[static_cast<std::size_t>(node.b)],
+                      &values[i])) {
       overflow(node, symbols);
     }
   }
@@ -117,7 +124,8 @@ void DimTable::overflow(const DimNode& node, std::span<const std::int64_t> symbo
     if (symbols_[i].stage <= node.stage) bound += " " + symbols_[i].name + "=" + std::to_string(symbols[i]);
   }
   throw Error(code::input, "the dimension " + text(static_cast<DimId>(&node - nodes_.data())) +
-                               " overflows or divides by less than 1 with" + (bound.empty() ? " its constants" : bound));
+                               " overflows or divides by less than 1 with" +
+                               (bound.empty() ? " its constants" : bound));
 }
 
 std::string DimTable::text(DimId id) const {
@@ -129,7 +137,8 @@ std::string DimTable::text(DimId id) const {
   constexpr std::size_t kMost = 200;
   const std::string a = text(n.a), b = text(n.b);
   if (a.size() + b.size() > kMost) return "(…" + name + "…)";
-  return n.op == DimOp::min || n.op == DimOp::max ? name + "(" + a + ", " + b + ")" : "(" + a + " " + name + " " + b + ")";
+  return n.op == DimOp::min || n.op == DimOp::max ? name + "(" + a + ", " + b + ")"
+                                                  : "(" + a + " " + name + " " + b + ")";
 }
 
 Json DimTable::json(DimId id) const {

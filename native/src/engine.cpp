@@ -11,21 +11,28 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kFormat = 1;
-constexpr std::string_view kKnownKeys[] = {"format", "producer", "kind", "config", "networks", "weights", "programs", "files"};
+constexpr std::string_view kKnownKeys[] = {"format",   "producer", "kind",     "config",
+                                           "networks", "weights",  "programs", "files"};
 
 [[noreturn]] void fail(const std::string& why) { throw Error(code::engine_file, why); }
 
 std::map<std::string, Program> parse_programs(const std::string& header) {
   std::vector<std::string> keys;
-  const Json ours = parse_json(header, code::engine_file, "the engine's description", {"format", "producer", "programs"}, &keys);
-  if (!ours.is_object() || !ours.contains("format") || !ours["format"].is_number_integer()) fail("the engine's description has no format number");
+  const Json ours =
+      parse_json(header, code::engine_file, "the engine's description", {"format", "producer", "programs"}, &keys);
+  if (!ours.is_object() || !ours.contains("format") || !ours["format"].is_number_integer())
+    fail("the engine's description has no format number");
   if (ours["format"] != kFormat) {
-    const std::string producer = ours.contains("producer") && ours["producer"].is_string() ? " (written by " + quote(ours["producer"].get<std::string>()) + ")" : "";
-    throw Error(code::engine_version, "the engine is of format " + ours["format"].dump() + producer + "; this library reads format " +
-                                          std::to_string(kFormat) + ": use a matching version of ingot, or build the engine again");
+    const std::string producer = ours.contains("producer") && ours["producer"].is_string()
+                                     ? " (written by " + quote(ours["producer"].get<std::string>()) + ")"
+                                     : "";
+    throw Error(code::engine_version, "the engine is of format " + ours["format"].dump() + producer +
+                                          "; this library reads format " + std::to_string(kFormat) +
+                                          ": use a matching version of ingot, or build the engine again");
   }
   for (const std::string& key : keys) {
-    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys)) fail("the engine's description: the key " + quote(key) + " is unknown");
+    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
+      fail("the engine's description: the key " + quote(key) + " is unknown");
   }
   std::map<std::string, Program> programs;
   if (!ours.contains("programs") || !ours["programs"].is_object()) fail("the engine's description has no programs");
@@ -45,9 +52,7 @@ class Loader {
     loaded->program = &program_;
     loaded->weights.resize(program_.buffers.size());
     for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
-      const Buffer& buffer = program_.buffers[b];
-      if (buffer.kind == BufferKind::view && buffer.written) loaded->parts.push_back(static_cast<int>(b));
-      if (buffer.kind != BufferKind::weight) continue;
+      if (program_.buffers[b].kind != BufferKind::weight) continue;
       const Tensor& tensor = weight(b);
       loaded->weights[b] = tensor.data;
       loaded->weight_bytes += tensor.bytes;
@@ -55,7 +60,8 @@ class Loader {
     for (std::size_t c = 0; c < program_.calls.size(); ++c) {
       loaded->kernels.push_back(program_.calls[c].host ? nullptr : make(program_.calls[c]));
     }
-    if (!refusals_.empty()) throw Error(code::kernel_refused, "program " + quote(entry_) + " cannot run here: " + refusals_);
+    if (!refusals_.empty())
+      throw Error(code::kernel_refused, "program " + quote(entry_) + " cannot run here: " + refusals_);
     loaded->stages = find_stages(program_);
     return loaded;
   }
@@ -71,13 +77,17 @@ class Loader {
   const Tensor& weight(std::size_t index) const {
     const Buffer& buffer = program_.buffers[index];
     const auto refuse = [&](const std::string& why) {
-      throw Error(code::program, "program " + quote(entry_) + ": " + Place{"buffers", index}.text() + ": the weight " + quote(buffer.name) + " " + why);
+      throw Error(code::program, "program " + quote(entry_) + ": " + Place{"buffers", index}.text() + ": the weight " +
+                                     quote(buffer.name) + " " + why);
     };
     const Tensor* tensor = container_.find(buffer.name);
     if (tensor == nullptr) refuse("is not in the file");
     bool fits = tensor->dtype == buffer.dtype && tensor->shape.size() == buffer.shape.size();
-    for (std::size_t i = 0; fits && i < buffer.shape.size(); ++i) fits = program_.dims.node(buffer.shape[i]).value == tensor->shape[i];
-    if (!fits) refuse("is " + program_.spec(static_cast<int>(index)) + " in the program and has another dtype or shape in the file");
+    for (std::size_t i = 0; fits && i < buffer.shape.size(); ++i)
+      fits = program_.dims.node(buffer.shape[i]).value == tensor->shape[i];
+    if (!fits)
+      refuse("is " + program_.spec(static_cast<int>(index)) +
+             " in the program and has another dtype or shape in the file");
     return *tensor;
   }
 
@@ -105,7 +115,8 @@ class Loader {
   void refuse(const Call& call, const std::string& why) {
     constexpr int kMost = 8;
     if (++refused_ > kMost) return;
-    refusals_ += (refused_ > 1 ? "; " : "") + call.name + " in " + (call.where.empty() ? "(nowhere)" : quote(call.where)) + ": " + why;
+    refusals_ += (refused_ > 1 ? "; " : "") + call.name + " in " +
+                 (call.where.empty() ? "(nowhere)" : quote(call.where)) + ": " + why;
   }
 
   std::unique_ptr<Kernel> make(const Call& call) {
@@ -132,11 +143,13 @@ class Loader {
 
 }  // namespace
 
-std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry, const Container& container, Level level) {
+std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry,
+                                            const Container& container, Level level) {
   return Loader(program, entry, container, level).run();
 }
 
-Engine::Engine(Container container) : container_(std::move(container)), programs_(parse_programs(container_.header())) {}
+Engine::Engine(Container container)
+    : container_(std::move(container)), programs_(parse_programs(container_.header())) {}
 
 std::shared_ptr<const Engine> Engine::open(const std::string& path) {
   Container container = Container::open(path);
@@ -158,7 +171,8 @@ const Program& Engine::program(const std::string& entry) const {
   if (found != programs_.end()) return found->second;
   std::string names;
   for (const std::string& name : entries()) names += (names.empty() ? "" : ", ") + quote(name);
-  throw Error(code::argument, "the engine has no entry " + quote(entry) + " for the CPU; it has " + (names.empty() ? "none" : names));
+  throw Error(code::argument,
+              "the engine has no entry " + quote(entry) + " for the CPU; it has " + (names.empty() ? "none" : names));
 }
 
 const LoadedProgram& Engine::load(const std::string& entry) const {

@@ -20,8 +20,7 @@ struct LoadedProgram {
   std::vector<std::unique_ptr<Kernel>> kernels;  // by call; none for a host call
   std::vector<const std::byte*> weights;         // by buffer; null for all others
   std::vector<Stage> stages;
-  std::vector<int> parts;                        // views that calls write
-  std::uint64_t weight_bytes = 0;                // of the tensors that it uses
+  std::uint64_t weight_bytes = 0;  // of the tensors that it uses
 };
 
 class Engine {
@@ -47,6 +46,7 @@ class Engine {
 };
 
 /// Makes the kernels of a program and points its weights into the container.
-std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry, const Container& container, Level level);
+std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry,
+                                            const Container& container, Level level);
 
 }  // namespace ingot

@@ -13,7 +13,9 @@ struct RegionWorker final : Worker {
 };
 
 std::uint64_t now() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 }  // namespace
@@ -23,8 +25,11 @@ void Worker::barrier() const { static_cast<Region*>(region)->pool->barrier().wai
 void Worker::fail(const char* what, std::int64_t value, std::int64_t limit) const {
   Fault& fault = static_cast<Region*>(region)->fault;
   int none = Fault::kNone;
-  if (!fault.step.compare_exchange_strong(none, static_cast<const RegionWorker*>(this)->step, std::memory_order_acq_rel)) return;
-  std::snprintf(fault.message, sizeof fault.message, "%s (%lld, limit %lld)", what, static_cast<long long>(value), static_cast<long long>(limit));
+  if (!fault.step.compare_exchange_strong(none, static_cast<const RegionWorker*>(this)->step,
+                                          std::memory_order_acq_rel))
+    return;
+  std::snprintf(fault.message, sizeof fault.message, "%s (%lld, limit %lld)", what, static_cast<long long>(value),
+                static_cast<long long>(limit));
 }
 
 void Region::run() { pool->run(work, this); }

@@ -25,7 +25,8 @@ class StrictHandler final : public nlohmann::json_sax<Json> {
     return scalar(value);
   }
   bool number_float(number_float_t value, const string_t& text) override {
-    if (text.find_first_of(".eE") == string_t::npos) return stop("the integer " + text.substr(0, 32) + " does not fit in 64 bits");
+    if (text.find_first_of(".eE") == string_t::npos)
+      return stop("the integer " + text.substr(0, 32) + " does not fit in 64 bits");
     return scalar(value);
   }
   bool string(string_t& value) override { return scalar(std::move(value)); }
@@ -44,8 +45,10 @@ class StrictHandler final : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     std::string reason = error.what();
     if (const std::size_t prefix = reason.find("] "); prefix != std::string::npos) reason.erase(0, prefix + 2);
-    if (const std::size_t colon = reason.find(": "); colon != std::string::npos && reason.starts_with("parse error")) reason.erase(0, colon + 2);
-    if (const std::size_t last_read = reason.find("; last read"); last_read != std::string::npos) reason.erase(last_read);
+    if (const std::size_t colon = reason.find(": "); colon != std::string::npos && reason.starts_with("parse error"))
+      reason.erase(0, colon + 2);
+    if (const std::size_t last_read = reason.find("; last read"); last_read != std::string::npos)
+      reason.erase(last_read);
     constexpr std::size_t kMost = 160;  // a number is quoted whole, however long
     return stop("at byte " + std::to_string(position) + ": " + reason.substr(0, kMost));
   }
@@ -60,7 +63,9 @@ class StrictHandler final : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  bool count() { return ++values_ <= kMaxJsonValues || stop("more than " + std::to_string(kMaxJsonValues) + " values"); }
+  bool count() {
+    return ++values_ <= kMaxJsonValues || stop("more than " + std::to_string(kMaxJsonValues) + " values");
+  }
 
   bool scalar(Json&& value) {
     if (!count()) return false;
@@ -143,7 +148,8 @@ void parse_json(std::string_view text, const char* error_code, const std::string
   if (text.starts_with("\xef\xbb\xbf")) throw Error(error_code, what + " begins with a byte order mark");
   if (std::memchr(text.data(), 0, text.size()) != nullptr) throw Error(error_code, what + " contains a NUL byte");
   StrictHandler handler(events);
-  if (!Json::sax_parse(text.begin(), text.end(), &handler)) throw Error(error_code, what + " is not valid: " + handler.problem);
+  if (!Json::sax_parse(text.begin(), text.end(), &handler))
+    throw Error(error_code, what + " is not valid: " + handler.problem);
 }
 
 Json parse_json(std::string_view text, const char* error_code, const std::string& what,
@@ -194,7 +200,8 @@ std::int64_t Fields::integer(const char* key, std::int64_t low, std::int64_t hig
   if (!value.is_number_integer() || value.is_number_unsigned()) fail(std::string(key) + ": an integer is needed");
   const auto number = value.get<std::int64_t>();
   if (number < low || number > high) {
-    fail(std::string(key) + ": " + std::to_string(number) + " is not in " + std::to_string(low) + " … " + std::to_string(high));
+    fail(std::string(key) + ": " + std::to_string(number) + " is not in " + std::to_string(low) + " … " +
+         std::to_string(high));
   }
   return number;
 }
@@ -209,7 +216,8 @@ std::string Fields::text(const char* key, bool empty) const {
   const Json& value = object_.at(key);
   if (!value.is_string()) fail(std::string(key) + ": a string is needed");
   const auto& text = value.get_ref<const std::string&>();
-  if ((text.empty() && !empty) || text.size() > kMost) fail(std::string(key) + ": the string has " + std::to_string(text.size()) + " bytes; at most 512 are allowed");
+  if ((text.empty() && !empty) || text.size() > kMost)
+    fail(std::string(key) + ": the string has " + std::to_string(text.size()) + " bytes; at most 512 are allowed");
   if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; })) {
     fail(std::string(key) + ": " + quote(text) + " contains a control character");
   }
@@ -219,7 +227,9 @@ std::string Fields::text(const char* key, bool empty) const {
 const Json& Fields::array(const char* key, std::size_t most) const {
   const Json& value = object_.at(key);
   if (!value.is_array()) fail(std::string(key) + ": an array is needed");
-  if (value.size() > most) fail(std::string(key) + ": " + std::to_string(value.size()) + " entries; at most " + std::to_string(most) + " are allowed");
+  if (value.size() > most)
+    fail(std::string(key) + ": " + std::to_string(value.size()) + " entries; at most " + std::to_string(most) +
+         " are allowed");
   return value;
 }
 

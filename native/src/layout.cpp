@@ -66,8 +66,10 @@ std::vector<Stage> find_stages(const Program& program) {
   const int calls = static_cast<int>(program.calls.size());
   std::vector<Stage> stages(static_cast<std::size_t>(program.stages));
   for (Stage& stage : stages) stage.first_call = calls;
-  for (int c = calls - 1; c >= 0; --c) stages[static_cast<std::size_t>(program.calls[static_cast<std::size_t>(c)].stage)].first_call = c;
-  for (std::size_t s = 0; s < stages.size(); ++s) stages[s].end_call = s + 1 < stages.size() ? stages[s + 1].first_call : calls;
+  for (int c = calls - 1; c >= 0; --c)
+    stages[static_cast<std::size_t>(program.calls[static_cast<std::size_t>(c)].stage)].first_call = c;
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    stages[s].end_call = s + 1 < stages.size() ? stages[s + 1].first_call : calls;
 
   constexpr int kNever = -2;
   std::vector<int> first(program.buffers.size(), kNever), last(program.buffers.size(), kNever);
@@ -89,7 +91,8 @@ std::vector<Stage> find_stages(const Program& program) {
     if ((buffer.kind != BufferKind::input && buffer.kind != BufferKind::temp) || first[b] == kNever) continue;
     Stage& stage = stages[slot(buffer.stage)];
     // What is used in later stages lives to the end of its own, whose arena stays as it is.
-    stage.lifetimes.push_back({static_cast<int>(b), std::max(first[b], stage.first_call - 1), std::min(last[b], stage.end_call)});
+    stage.lifetimes.push_back(
+        {static_cast<int>(b), std::max(first[b], stage.first_call - 1), std::min(last[b], stage.end_call)});
   }
   for (Stage& stage : stages) {
     std::vector<std::pair<int, LifetimeEvent>> timed;  // 2 * call, and one more for a death

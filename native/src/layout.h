@@ -12,7 +12,9 @@ namespace ingot {
 
 constexpr std::uint64_t kArenaAlignment = 64;
 
-constexpr std::uint64_t align_up(std::uint64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+constexpr std::uint64_t align_up(std::uint64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 /// From the start of which call to the end of which call a buffer's memory is its own. Calls are counted over the program;
 /// `first` is one less than the stage's first call for what is there before it (inputs, results that bind symbols).
@@ -30,9 +32,9 @@ struct LifetimeEvent {
 
 struct Stage {
   int first_call = 0;
-  int end_call = 0;                    // one behind the last
-  std::vector<Lifetime> lifetimes;     // of the inputs and temps that belong to the stage
-  std::vector<LifetimeEvent> events;   // in the order in which they happen
+  int end_call = 0;                   // one behind the last
+  std::vector<Lifetime> lifetimes;    // of the inputs and temps that belong to the stage
+  std::vector<LifetimeEvent> events;  // in the order in which they happen
 };
 
 /// Splits a verified program into its stages and finds every lifetime.

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// ---- SIGBUS --------------------------------------------------------------------------------------------------------------
+// ---- SIGBUS -----------------------------------------------------------------------------------------------
 // A fixed table, so that the handler needs no lock and no allocation. A file that finds no free slot is refused.
 
 struct GuardSlot {
@@ -77,7 +77,7 @@ int guard(const char* begin, std::size_t bytes, const std::string& path) {
   throw Error(code::memory, "more than " + std::to_string(kGuardSlots) + " engine files are open");
 }
 
-// ---- files ---------------------------------------------------------------------------------------------------------------
+// ---- files ------------------------------------------------------------------------------------------------
 
 struct Descriptor {
   int number;
@@ -109,7 +109,8 @@ MappedFile::MappedFile(const std::string& path) {
   if (file.number < 0) refuse(path, "open");
   struct stat status = {};
   if (fstat(file.number, &status) != 0) refuse(path, "look at");
-  if (!S_ISREG(status.st_mode)) throw Error(code::engine_file, path + " is " + kind_of(status.st_mode) + ", not an engine file");
+  if (!S_ISREG(status.st_mode))
+    throw Error(code::engine_file, path + " is " + kind_of(status.st_mode) + ", not an engine file");
   if (status.st_size <= 0) throw Error(code::engine_file, path + " is empty, not an engine file");
   bytes_ = static_cast<std::size_t>(status.st_size);
   void* mapping = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.number, 0);
@@ -128,7 +129,7 @@ MappedFile::~MappedFile() {
   munmap(const_cast<char*>(data_), bytes_);
 }
 
-// ---- anonymous -----------------------------------------------------------------------------------------------------------
+// ---- anonymous --------------------------------------------------------------------------------------------
 
 Pages::Pages(std::size_t bytes, const char* purpose) : bytes_(bytes) {
   if (bytes == 0) return;

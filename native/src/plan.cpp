@@ -11,12 +11,16 @@ namespace {
 class Planner {
  public:
   explicit Planner(const PlanRequest& request)
-      : request_(request), loaded_(request.loaded), program_(*request.loaded.program), stage_(request.loaded.stages[static_cast<std::size_t>(request.stage)]) {}
+      : request_(request),
+        loaded_(request.loaded),
+        program_(*request.loaded.program),
+        stage_(request.loaded.stages[static_cast<std::size_t>(request.stage)]) {}
 
   StagePlan run(PlanParts parts) {
     plan_.symbols.assign(request_.symbols.begin(), request_.symbols.end());
     plan_.dims = request_.before != nullptr ? request_.before->dims : std::vector<std::int64_t>(program_.dims.size());
-    plan_.offsets = request_.before != nullptr ? request_.before->offsets : std::vector<std::uint64_t>(program_.buffers.size());
+    plan_.offsets =
+        request_.before != nullptr ? request_.before->offsets : std::vector<std::uint64_t>(program_.buffers.size());
     program_.dims.evaluate(request_.stage, request_.symbols, plan_.dims);
     describe_buffers();
     check_parts();
@@ -40,7 +44,7 @@ class Planner {
   const Program& program_;
   const Stage& stage_;
   StagePlan plan_;
-  std::vector<TensorView> buffers_;      // by buffer; data is set for weights only
+  std::vector<TensorView> buffers_;        // by buffer; data is set for weights only
   std::vector<std::int64_t> view_offset_;  // by buffer, in elements
   std::uint64_t shared_ = 0, local_ = 0;
 
@@ -50,9 +54,11 @@ class Planner {
     std::string bound;
     const auto symbols = program_.dims.symbols();
     for (std::size_t s = 0; s < symbols.size(); ++s) {
-      if (symbols[s].stage <= request_.stage) bound += (bound.empty() ? " (with " : ", ") + symbols[s].name + "=" + std::to_string(plan_.symbols[s]);
+      if (symbols[s].stage <= request_.stage)
+        bound += (bound.empty() ? " (with " : ", ") + symbols[s].name + "=" + std::to_string(plan_.symbols[s]);
     }
-    throw Error(error_code, Place{"buffers", buffer}.text() + " " + program_.spec(static_cast<int>(buffer)) + ": " + why + (bound.empty() ? "" : bound + ")"));
+    throw Error(error_code, Place{"buffers", buffer}.text() + " " + program_.spec(static_cast<int>(buffer)) + ": " +
+                                why + (bound.empty() ? "" : bound + ")"));
   }
 
   void describe_buffers() {
@@ -81,15 +87,17 @@ class Planner {
   /// Shape and row-major strides; returns the bytes.
   std::uint64_t set_shape(std::size_t index, TensorView& view) const {
     const Buffer& buffer = program_.buffers[index];
-    auto stride = static_cast<std::int64_t>(1);
+    const std::int64_t most = kMaxBytes / static_cast<std::int64_t>(size_of(buffer.dtype));
+    std::int64_t stride = 1;
     bool empty = false;
     for (int i = view.rank - 1; i >= 0; --i) {
       const std::int64_t size = dim(buffer.shape[static_cast<std::size_t>(i)]);
-      if (size < 0) refuse(code::input, index, "its dimension " + std::to_string(i) + " would be " + std::to_string(size));
+      if (size < 0)
+        refuse(code::input, index, "its dimension " + std::to_string(i) + " would be " + std::to_string(size));
       view.shape[i] = size;
       view.stride[i] = stride;
       empty = empty || size == 0;
-      if (__builtin_mul_overflow(stride, std::max<std::int64_t>(size, 1), &stride) || stride > kMaxBytes) {
+      if (__builtin_mul_overflow(stride, std::max<std::int64_t>(size, 1), &stride) || stride > most) {
         refuse(code::memory, index, "it would need more than " + std::to_string(kMaxBytes >> 40) + " TiB");
       }
     }
@@ -112,8 +120,12 @@ class Planner {
       (reach < 0 ? low : high) += reach;
     }
     const bool inside = empty ? offset >= 0 && offset <= available : low >= 0 && high < available;
-    if (!inside) refuse(code::program, index, "the view reaches outside buffer " + std::to_string(of) + " of " + std::to_string(available) + " elements");
-    if (buffer.written && !empty && overlaps_itself(view)) refuse(code::program, index, "a view that is written may not reach an element twice");
+    if (!inside)
+      refuse(
+          code::program, index,
+          "the view reaches outside buffer " + std::to_string(of) + " of " + std::to_string(available) + " elements");
+    if (buffer.written && !empty && overlaps_itself(view))
+      refuse(code::program, index, "a view that is written may not reach an element twice");
     view_offset_[index] = offset;
     std::byte* const data = static_cast<std::byte*>(buffers_[of].data);
     view.data = data == nullptr ? nullptr : data + offset * static_cast<std::int64_t>(size_of(view.dtype));
@@ -140,15 +152,18 @@ class Planner {
 
   /// A buffer that is written in parts must be written all over.
   void check_parts() const {
-    if (loaded_.parts.empty()) return;
+    if (program_.parts.empty()) return;
     std::vector<std::int64_t> written(buffers_.size());
-    for (int view : loaded_.parts) {
-      if (program_.buffer(view).stage == request_.stage) written[static_cast<std::size_t>(program_.base(view))] += buffers_[static_cast<std::size_t>(view)].elements();
+    for (int view : program_.parts) {
+      if (program_.buffer(view).stage == request_.stage)
+        written[static_cast<std::size_t>(program_.base(view))] += buffers_[static_cast<std::size_t>(view)].elements();
     }
-    for (int view : loaded_.parts) {
+    for (int view : program_.parts) {
       const auto base = static_cast<std::size_t>(program_.base(view));
       if (program_.buffer(view).stage != request_.stage || written[base] == buffers_[base].elements()) continue;
-      refuse(code::program, base, "the views written have " + std::to_string(written[base]) + " elements, it has " + std::to_string(buffers_[base].elements()));
+      refuse(code::program, base,
+             "the views written have " + std::to_string(written[base]) + " elements, it has " +
+                 std::to_string(buffers_[base].elements()));
     }
   }
 
@@ -175,8 +190,10 @@ class Planner {
     const Buffer& owner = program_.buffer(base);
     const TensorView& view = buffers_[static_cast<std::size_t>(buffer)];
     if (owner.kind == BufferKind::input || owner.kind == BufferKind::temp) {
-      const std::uint64_t within = static_cast<std::uint64_t>(view_offset_[static_cast<std::size_t>(buffer)]) * size_of(view.dtype);
-      plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(owner.stage),
+      const std::uint64_t within =
+          static_cast<std::uint64_t>(view_offset_[static_cast<std::size_t>(buffer)]) * size_of(view.dtype);
+      plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()),
+                                   static_cast<std::uint32_t>(owner.stage),
                                    plan_.offsets[static_cast<std::size_t>(base)] + within});
     }
     plan_.views.push_back(view);
@@ -187,7 +204,8 @@ class Planner {
     if (request_.stage == 0) {
       for (int input : program_.inputs) add_view(input, plan_.entering);
     } else {
-      for (int result : program_.calls[static_cast<std::size_t>(stage_.first_call - 1)].out) add_view(result, plan_.entering);
+      for (int result : program_.calls[static_cast<std::size_t>(stage_.first_call - 1)].out)
+        add_view(result, plan_.entering);
     }
   }
 
@@ -221,7 +239,8 @@ class Planner {
   void bind_states(const Call& call, const Step& step) {
     for (std::uint32_t i = 0; i < step.in.count; ++i) {
       if (program_.buffer(call.in[i]).kind != BufferKind::state) continue;
-      const auto state = std::find_if(request_.states.begin(), request_.states.end(), [&](const StateView& s) { return s.buffer == call.in[i]; });
+      const auto state = std::find_if(request_.states.begin(), request_.states.end(),
+                                      [&](const StateView& s) { return s.buffer == call.in[i]; });
       plan_.views[step.in.first + i].data = state->view.data;
     }
   }
@@ -238,7 +257,8 @@ class Planner {
 
 void StagePlan::relocate(std::span<std::byte* const> arenas) {
   if (std::equal(bases.begin(), bases.end(), arenas.begin())) return;
-  for (const Relocation& relocation : relocations) views[relocation.view].data = arenas[relocation.stage] + relocation.offset;
+  for (const Relocation& relocation : relocations)
+    views[relocation.view].data = arenas[relocation.stage] + relocation.offset;
   bases.assign(arenas.begin(), arenas.end());
 }
 

@@ -31,8 +31,8 @@ struct Relocation {
 };
 
 struct StagePlan {
-  std::vector<std::int64_t> symbols;  // the values bound so far: the key; those of later stages are 0
-  std::vector<std::int64_t> dims;     // by node of the program's table
+  std::vector<std::int64_t> symbols;   // the values bound so far: the key; those of later stages are 0
+  std::vector<std::int64_t> dims;      // by node of the program's table
   std::vector<std::uint64_t> bytes;    // by buffer
   std::vector<std::uint64_t> offsets;  // by buffer, of this and earlier stages
   std::vector<TensorView> views;
@@ -43,9 +43,9 @@ struct StagePlan {
   Layout layout;
   std::uint64_t shared_offset = 0;  // working memory, behind the buffers in the arena
   std::uint64_t local_offset = 0;
-  std::uint64_t local_bytes = 0;    // of one worker
-  std::uint64_t arena_bytes = 0;    // all of it
-  std::vector<std::byte*> bases;    // of the arenas that the views point into now
+  std::uint64_t local_bytes = 0;  // of one worker
+  std::uint64_t arena_bytes = 0;  // all of it
+  std::vector<std::byte*> bases;  // of the arenas that the views point into now
 
   std::span<const TensorView> at(ViewRange range) const { return {views.data() + range.first, range.count}; }
   /// Points the views into arenas that may have moved since; cheap when they have not.

@@ -18,7 +18,8 @@ constexpr std::size_t kMaxOperands = 1024;
 constexpr std::size_t kMaxOutputs = 4096;
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 46;
 
-Fields fields(const Json& object, Place place, std::initializer_list<const char*> required, std::initializer_list<const char*> optional = {}) {
+Fields fields(const Json& object, Place place, std::initializer_list<const char*> required,
+              std::initializer_list<const char*> optional = {}) {
   return {object, place, code::program, required, optional};
 }
 
@@ -89,7 +90,8 @@ void parse_view(const Fields& item, Place place, Program& program, Buffer& buffe
   const auto of = item.integer("of", 0, static_cast<std::int64_t>(place.index) - 1);
   const Buffer& base = program.buffer(static_cast<int>(of));
   if (base.kind == BufferKind::view || base.kind == BufferKind::state) {
-    item.fail("of: buffer " + std::to_string(of) + " is a " + (base.kind == BufferKind::view ? "view" : "state") + "; only inputs, weights and temps have views");
+    item.fail("of: buffer " + std::to_string(of) + " is a " + (base.kind == BufferKind::view ? "view" : "state") +
+              "; only inputs, weights and temps have views");
   }
   buffer.of = static_cast<int>(of);
   buffer.dtype = base.dtype;
@@ -101,7 +103,8 @@ void parse_view(const Fields& item, Place place, Program& program, Buffer& buffe
 
 Buffer parse_buffer(const Json& json, Place place, Program& program) {
   Buffer buffer;
-  if (!json.is_object() || !json.contains("kind") || !json["kind"].is_string()) refuse(place, "an object with a kind is needed");
+  if (!json.is_object() || !json.contains("kind") || !json["kind"].is_string())
+    refuse(place, "an object with a kind is needed");
   const auto& kind = json["kind"].get_ref<const std::string&>();
   if (kind == "view") {
     buffer.kind = BufferKind::view;
@@ -132,9 +135,12 @@ Buffer parse_buffer(const Json& json, Place place, Program& program) {
 std::vector<int> parse_operands(const Fields& item, const char* key, std::size_t buffers) {
   std::vector<int> operands;
   for (const Json& operand : item.array(key, kMaxOperands)) {
-    const bool valid = operand.is_number_integer() && !operand.is_number_unsigned() && operand.get<std::int64_t>() >= 0 &&
+    const bool valid = operand.is_number_integer() && !operand.is_number_unsigned() &&
+                       operand.get<std::int64_t>() >= 0 &&
                        operand.get<std::int64_t>() < static_cast<std::int64_t>(buffers);
-    if (!valid) item.fail(std::string(key) + ": " + operand.dump().substr(0, 40) + " is not the number of a buffer (0 … " + std::to_string(buffers - 1) + ")");
+    if (!valid)
+      item.fail(std::string(key) + ": " + operand.dump().substr(0, 40) + " is not the number of a buffer (0 … " +
+                std::to_string(buffers - 1) + ")");
     operands.push_back(static_cast<int>(operand.get<std::int64_t>()));
   }
   return operands;
@@ -166,7 +172,8 @@ void parse_outputs(const Json& list, Program& program) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Place place{"outputs", i};
     const Fields item = fields(list[i], place, {"name", "buffer"});
-    Output output{item.text("name"), static_cast<int>(item.integer("buffer", 0, static_cast<std::int64_t>(program.buffers.size()) - 1))};
+    Output output{item.text("name"),
+                  static_cast<int>(item.integer("buffer", 0, static_cast<std::int64_t>(program.buffers.size()) - 1))};
     if (!names.insert(output.name).second) refuse(place, "the name " + quote(output.name) + " occurs twice");
     program.outputs.push_back(std::move(output));
   }
@@ -177,15 +184,18 @@ void check_names(const Program& program) {
   for (std::size_t i = 0; i < program.buffers.size(); ++i) {
     const Buffer& buffer = program.buffers[i];
     if (buffer.kind != BufferKind::input && buffer.kind != BufferKind::state) continue;
-    if (!names.insert({buffer.kind, buffer.name}).second) refuse({"buffers", i}, "the name " + quote(buffer.name) + " occurs twice");
+    if (!names.insert({buffer.kind, buffer.name}).second)
+      refuse({"buffers", i}, "the name " + quote(buffer.name) + " occurs twice");
   }
 }
 
 Program parse(const Json& json) {
   // The version first: a newer program may well have other keys.
-  if (json.is_object() && json.contains("version") && json["version"].is_number_integer() && json["version"] != kProgramVersion) {
+  if (json.is_object() && json.contains("version") && json["version"].is_number_integer() &&
+      json["version"] != kProgramVersion) {
     throw Error(code::engine_version, "its version is " + json["version"].dump() + "; this library runs version " +
-                                          std::to_string(kProgramVersion) + ": build the engine again, or use a newer ingot");
+                                          std::to_string(kProgramVersion) +
+                                          ": build the engine again, or use a newer ingot");
   }
   const Fields top = fields(json, {"program", 0}, {"version", "symbols", "buffers", "calls", "outputs"});
   top.integer("version", kProgramVersion, kProgramVersion);

@@ -24,15 +24,15 @@ enum class BufferKind : std::uint8_t { input, weight, state, temp, view };
 struct Buffer {
   BufferKind kind = BufferKind::temp;
   DType dtype = DType::float32;
-  std::string name;            // of an input or a state; of the weight's tensor
-  std::vector<DimId> shape;    // empty for a state
-  int of = -1;                 // view: the buffer that it looks into
-  std::vector<DimId> stride;   // view: in elements
-  DimId offset = 0;            // view: in elements
-  std::int64_t heads = 0;      // state: a kv_cache's
-  std::int64_t head_dim = 0;   // state
-  int stage = 0;               // the first in which it may be used
-  bool written = false;        // by some call
+  std::string name;           // of an input or a state; of the weight's tensor
+  std::vector<DimId> shape;   // empty for a state
+  int of = -1;                // view: the buffer that it looks into
+  std::vector<DimId> stride;  // view: in elements
+  DimId offset = 0;           // view: in elements
+  std::int64_t heads = 0;     // state: a kv_cache's
+  std::int64_t head_dim = 0;  // state
+  int stage = 0;              // the first in which it may be used
+  bool written = false;       // by some call
 };
 
 struct Call {
@@ -41,7 +41,7 @@ struct Call {
   std::int64_t version = 1;
   std::vector<int> in, out;  // buffers
   Json params;
-  std::string where;  // module path, for messages and profiles
+  std::string where;       // module path, for messages and profiles
   std::vector<int> binds;  // host: the unbacked symbols that its results' shapes bind
   int stage = 0;
 };
@@ -57,6 +57,7 @@ struct Program {
   std::vector<Call> calls;
   std::vector<Output> outputs;
   std::vector<int> inputs;  // the buffers of kind input, in order
+  std::vector<int> parts;   // the views that calls write
   int stages = 1;
 
   const Buffer& buffer(int index) const { return buffers[static_cast<std::size_t>(index)]; }

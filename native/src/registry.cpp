@@ -21,8 +21,8 @@ std::vector<KernelEntry> join() {
     std::span<const Level> levels;
   };
   const Family families[] = {
-      {matmul_kernels, kMatmulLevels},   {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
-      {reduce_kernels, kCommonLevels},   {movement_kernels, kPortable},    {attention_kernels, kCommonLevels},
+      {matmul_kernels, kMatmulLevels}, {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
+      {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kCommonLevels},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

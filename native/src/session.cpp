@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "error.h"
 #include "copy_strided.h"
+#include "error.h"
 
 namespace ingot {
 namespace {
@@ -20,7 +20,8 @@ std::uint64_t bytes_of(std::span<const TensorView> views) {
 
 int checked_threads(int threads) {
   if (threads < 0 || threads > kMaxThreads) {
-    throw Error(code::argument, "threads: " + std::to_string(threads) + " is not in 0 … " + std::to_string(kMaxThreads) + " (0: as many as the machine gives)");
+    throw Error(code::argument, "threads: " + std::to_string(threads) + " is not in 0 … " +
+                                    std::to_string(kMaxThreads) + " (0: as many as the machine gives)");
   }
   return threads == 0 ? default_threads() : threads;
 }
@@ -35,14 +36,19 @@ std::string describe(const TensorView& view) {
   return text + (view.rank == 0 ? "[]" : "]");
 }
 
-Session::Session(std::shared_ptr<const Engine> engine, const std::string& entry, const SessionOptions& options, Host host)
-    : engine_(std::move(engine)), loaded_(engine_->load(entry)), host_(std::move(host)), threads_(checked_threads(options.threads)),
+Session::Session(std::shared_ptr<const Engine> engine, const std::string& entry, const SessionOptions& options,
+                 Host host)
+    : engine_(std::move(engine)),
+      loaded_(engine_->load(entry)),
+      host_(std::move(host)),
+      threads_(checked_threads(options.threads)),
       states_(program(), options.cache) {
   const std::vector<std::string> operations = program().host_operations();
   if (!operations.empty() && !host_) {
     std::string names;
     for (const std::string& name : operations) names += (names.empty() ? "" : ", ") + name;
-    throw Error(code::argument, "the program has operations without a native kernel (" + names + "): run it from Python, which has references for them");
+    throw Error(code::argument, "the program has operations without a native kernel (" + names +
+                                    "): run it from Python, which has references for them");
   }
   const auto stages = static_cast<std::size_t>(program().stages);
   arenas_.resize(stages);
@@ -61,11 +67,13 @@ MemoryReport Session::memory() const {
   return report;
 }
 
-// ---- one run -------------------------------------------------------------------------------------------------------------
+// ---- one run ----------------------------------------------------------------------------------------------
 
 Session::Run::Run(Session& session) : session_(session) {
   if (session.running_.test_and_set(std::memory_order_acquire)) {
-    throw Error(code::busy, "the session is running already: a session does one run at a time, another thread needs another session");
+    throw Error(
+        code::busy,
+        "the session is running already: a session does one run at a time, another thread needs another session");
   }
 }
 
@@ -80,7 +88,12 @@ void Session::Run::execute(std::span<const TensorView> arrays) {
   for (int stage = 0; stage < s.program().stages; ++stage) {
     plan = &s.plan_for(stage, plan);
     const std::span<const TensorView> entering = plan->at(plan->entering);
-    const std::vector<int>& owners = stage == 0 ? s.program().inputs : s.program().calls[static_cast<std::size_t>(s.loaded_.stages[static_cast<std::size_t>(stage)].first_call - 1)].out;
+    const std::vector<int>& owners =
+        stage == 0
+            ? s.program().inputs
+            : s.program()
+                  .calls[static_cast<std::size_t>(s.loaded_.stages[static_cast<std::size_t>(stage)].first_call - 1)]
+                  .out;
     for (std::size_t i = 0; i < entering.size(); ++i) {
       const TensorView& from = stage == 0 ? arrays[i] : s.pending_[i].view;
       if (stage == 0) {
@@ -105,7 +118,8 @@ void Session::bind_inputs(std::span<const TensorView> arrays) {
     const Buffer& buffer = p.buffer(p.inputs[i]);
     const TensorView& array = arrays[i];
     if (array.dtype != buffer.dtype || array.rank != static_cast<int>(buffer.shape.size())) {
-      throw Error(code::input, "input " + quote(buffer.name) + " is " + describe(array) + "; " + p.spec(p.inputs[i]) + " is needed");
+      throw Error(code::input,
+                  "input " + quote(buffer.name) + " is " + describe(array) + "; " + p.spec(p.inputs[i]) + " is needed");
     }
     for (int d = 0; d < array.rank; ++d) {
       const DimNode& node = p.dims.node(buffer.shape[static_cast<std::size_t>(d)]);
@@ -115,28 +129,35 @@ void Session::bind_inputs(std::span<const TensorView> arrays) {
       bind_symbol(symbol, array.shape[d], buffer.name);
     }
   }
-  for (std::size_t symbol = 0; symbol < symbols_.size(); ++symbol) symbols_[symbol] = std::max<std::int64_t>(symbols_[symbol], 0);
+  for (std::size_t symbol = 0; symbol < symbols_.size(); ++symbol)
+    symbols_[symbol] = std::max<std::int64_t>(symbols_[symbol], 0);
 }
 
 void Session::bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who) {
   const Symbol& s = program().dims.symbols()[symbol];
   if (symbols_[symbol] >= 0) {
-    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", but another array has " + s.name + "=" + std::to_string(symbols_[symbol]));
+    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", but another array has " +
+                                 s.name + "=" + std::to_string(symbols_[symbol]));
   }
   if (value < s.min || value > s.max) {
-    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", which is not in " + std::to_string(s.min) + " … " + std::to_string(s.max));
+    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", which is not in " +
+                                 std::to_string(s.min) + " … " + std::to_string(s.max));
   }
   symbols_[symbol] = value;
 }
 
 void Session::check_array(const TensorView& array, const TensorView& wanted, int buffer, const std::string& who) const {
-  if (array.dtype == wanted.dtype && array.rank == wanted.rank && std::equal(array.shape, array.shape + array.rank, wanted.shape)) return;
-  throw Error(code::input, who + " is " + describe(array) + "; " + program().spec(buffer) + ", here " + describe(wanted) + ", is needed");
+  if (array.dtype == wanted.dtype && array.rank == wanted.rank &&
+      std::equal(array.shape, array.shape + array.rank, wanted.shape))
+    return;
+  throw Error(code::input, who + " is " + describe(array) + "; " + program().spec(buffer) + ", here " +
+                               describe(wanted) + ", is needed");
 }
 
 StagePlan& Session::plan_for(int stage, const StagePlan* before) {
   auto& kept = plans_[static_cast<std::size_t>(stage)];
-  const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& plan) { return plan->symbols == symbols_; });
+  const auto found =
+      std::find_if(kept.begin(), kept.end(), [&](const auto& plan) { return plan->symbols == symbols_; });
   if (found != kept.end()) {
     std::rotate(kept.begin(), found, found + 1);
   } else {
@@ -184,7 +205,8 @@ void Session::run_kernels(StagePlan& plan, int stage, std::span<const Step> step
     throw Error(code::value, (call.where.empty() ? "" : call.where + ": ") + region.fault.message);
   }
   for (std::size_t i = 0; profile_ != nullptr && i < steps.size(); ++i) {
-    profile_->push_back({steps[i].call, nanoseconds_[i], bytes_of(plan.at(steps[i].in)) + bytes_of(plan.at(steps[i].out))});
+    profile_->push_back(
+        {steps[i].call, nanoseconds_[i], bytes_of(plan.at(steps[i].in)) + bytes_of(plan.at(steps[i].out))});
   }
 }
 
@@ -193,7 +215,8 @@ void Session::run_host(StagePlan& plan, const Step& step) {
   const auto before = std::chrono::steady_clock::now();
   std::vector<HostArray> results = host_(call, plan.at(step.in));
   if (results.size() != call.out.size()) {
-    throw Error(code::value, where_of(call) + ": the host returned " + std::to_string(results.size()) + " arrays; " + std::to_string(call.out.size()) + " are needed");
+    throw Error(code::value, where_of(call) + ": the host returned " + std::to_string(results.size()) + " arrays; " +
+                                 std::to_string(call.out.size()) + " are needed");
   }
   if (call.binds.empty()) {
     const std::span<const TensorView> out = plan.at(step.out);
@@ -207,7 +230,8 @@ void Session::run_host(StagePlan& plan, const Step& step) {
   }
   if (profile_ == nullptr) return;
   const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - before);
-  profile_->push_back({step.call, static_cast<std::uint64_t>(spent.count()), bytes_of(plan.at(step.in)) + bytes_of(plan.at(step.out))});
+  profile_->push_back(
+      {step.call, static_cast<std::uint64_t>(spent.count()), bytes_of(plan.at(step.in)) + bytes_of(plan.at(step.out))});
 }
 
 void Session::bind_results(const Call& call, const std::vector<HostArray>& results) {
@@ -216,11 +240,13 @@ void Session::bind_results(const Call& call, const std::vector<HostArray>& resul
     const Buffer& buffer = program().buffer(call.out[i]);
     const TensorView& array = results[i].view;
     if (array.rank != static_cast<int>(buffer.shape.size())) {
-      throw Error(code::value, where_of(call) + ": result " + std::to_string(i) + " is " + describe(array) + "; " + program().spec(call.out[i]) + " is needed");
+      throw Error(code::value, where_of(call) + ": result " + std::to_string(i) + " is " + describe(array) + "; " +
+                                   program().spec(call.out[i]) + " is needed");
     }
     for (int d = 0; d < array.rank; ++d) {
       const DimNode& node = program().dims.node(buffer.shape[static_cast<std::size_t>(d)]);
-      const bool bound_here = node.op == DimOp::symbol && std::find(call.binds.begin(), call.binds.end(), static_cast<int>(node.value)) != call.binds.end();
+      const bool bound_here = node.op == DimOp::symbol && std::find(call.binds.begin(), call.binds.end(),
+                                                                    static_cast<int>(node.value)) != call.binds.end();
       if (bound_here && symbols_[static_cast<std::size_t>(node.value)] != array.shape[d]) {
         bind_symbol(static_cast<std::size_t>(node.value), array.shape[d], where_of(call));
       }

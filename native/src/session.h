@@ -82,12 +82,12 @@ class Session {
   std::atomic_flag running_ = ATOMIC_FLAG_INIT;
 
   States states_;
-  std::vector<Pages> arenas_;         // by stage
-  std::vector<std::byte*> bases_;     // theirs
+  std::vector<Pages> arenas_;                                   // by stage
+  std::vector<std::byte*> bases_;                               // theirs
   std::vector<std::vector<std::unique_ptr<StagePlan>>> plans_;  // by stage, most recently used first
   std::vector<std::int64_t> symbols_;
-  std::vector<HostArray> pending_;    // results of the host call that ended the last stage
-  StagePlan* last_ = nullptr;         // the plan of the last stage that ran
+  std::vector<HostArray> pending_;  // results of the host call that ended the last stage
+  StagePlan* last_ = nullptr;       // the plan of the last stage that ran
   std::uint64_t lower_bound_ = 0;
   std::vector<CallProfile>* profile_ = nullptr;
   std::vector<std::uint64_t> nanoseconds_;

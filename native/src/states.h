@@ -11,8 +11,8 @@
 namespace ingot {
 
 struct CacheOptions {
-  std::int64_t blocks = 0;      // of every kv_cache; at least 1 when the program has one
-  std::int64_t block_size = 16; // tokens in a block, a multiple of 16
+  std::int64_t blocks = 0;       // of every kv_cache; at least 1 when the program has one
+  std::int64_t block_size = 16;  // tokens in a block, a multiple of 16
 };
 
 class States {

@@ -29,8 +29,10 @@ void assign_stages(Program& program) {
   std::vector<bool> bound(symbols.size(), false);
   for (std::size_t s = 0; s < symbols.size(); ++s) {
     if (symbols[s].unbacked) continue;
-    const bool found = std::any_of(program.inputs.begin(), program.inputs.end(), [&](int input) { return carries(program, input, static_cast<int>(s)); });
-    if (!found) refuse({"symbols", s}, "no input has " + quote(symbols[s].name) + " as a dimension, so nothing binds it");
+    const bool found = std::any_of(program.inputs.begin(), program.inputs.end(),
+                                   [&](int input) { return carries(program, input, static_cast<int>(s)); });
+    if (!found)
+      refuse({"symbols", s}, "no input has " + quote(symbols[s].name) + " as a dimension, so nothing binds it");
     bound[s] = true;
   }
   int stage = 0;
@@ -39,8 +41,10 @@ void assign_stages(Program& program) {
     call.stage = stage;
     for (int symbol : call.binds) {
       const auto s = static_cast<std::size_t>(symbol);
-      const bool found = std::any_of(call.out.begin(), call.out.end(), [&](int out) { return carries(program, out, symbol); });
-      if (!symbols[s].unbacked || bound[s]) refuse({"calls", c}, "binds: " + quote(symbols[s].name) + " is bound elsewhere");
+      const bool found =
+          std::any_of(call.out.begin(), call.out.end(), [&](int out) { return carries(program, out, symbol); });
+      if (!symbols[s].unbacked || bound[s])
+        refuse({"calls", c}, "binds: " + quote(symbols[s].name) + " is bound elsewhere");
       if (!found) refuse({"calls", c}, "binds: no result has " + quote(symbols[s].name) + " as a dimension");
       bound[s] = true;
       symbols[s].stage = stage + 1;
@@ -48,7 +52,8 @@ void assign_stages(Program& program) {
     if (!call.binds.empty()) ++stage;
   }
   const auto loose = std::find(bound.begin(), bound.end(), false);
-  if (loose != bound.end()) refuse({"symbols", static_cast<std::size_t>(loose - bound.begin())}, "it is unbacked and no host call binds it");
+  if (loose != bound.end())
+    refuse({"symbols", static_cast<std::size_t>(loose - bound.begin())}, "it is unbacked and no host call binds it");
   program.stages = stage + 1;
   program.dims.assign_stages();
 }
@@ -70,8 +75,11 @@ class Flow {
       place_ = {"outputs", o};
       read(program_.outputs[o].buffer, program_.stages - 1, true);
     }
-    for (Buffer& buffer : program_.buffers) {
-      if (buffer.kind == BufferKind::view) buffer.stage = std::max(buffer.stage, program_.buffer(buffer.of).stage);
+    for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
+      Buffer& buffer = program_.buffers[b];
+      if (buffer.kind != BufferKind::view) continue;
+      buffer.stage = std::max(buffer.stage, program_.buffer(buffer.of).stage);
+      if (buffer.written) program_.parts.push_back(static_cast<int>(b));
     }
   }
 
@@ -97,9 +105,12 @@ class Flow {
     for (DimId id : buffer.shape) need(id);
     for (DimId id : buffer.stride) need(id);
     if (buffer.kind == BufferKind::view) need(buffer.offset);
-    if (buffer.kind == BufferKind::input && buffer.stage > 0) refuse({"buffers", index}, "the shape of an input cannot use an unbacked symbol");
-    const bool constant = std::all_of(buffer.shape.begin(), buffer.shape.end(), [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; });
-    if (buffer.kind == BufferKind::weight && !constant) refuse({"buffers", index}, "the shape of a weight must be constant");
+    if (buffer.kind == BufferKind::input && buffer.stage > 0)
+      refuse({"buffers", index}, "the shape of an input cannot use an unbacked symbol");
+    const bool constant = std::all_of(buffer.shape.begin(), buffer.shape.end(),
+                                      [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; });
+    if (buffer.kind == BufferKind::weight && !constant)
+      refuse({"buffers", index}, "the shape of a weight must be constant");
   }
 
   void need_stage(int index, int stage) const {
@@ -122,11 +133,14 @@ class Flow {
   void write(int index, int stage) {
     need_stage(index, stage);
     const int base = program_.base(index);
-    if (program_.buffer(base).kind != BufferKind::temp) refuse(place_, "out: " + number(index) + " is no temp (nor a view of one); only those are written");
+    if (program_.buffer(base).kind != BufferKind::temp)
+      refuse(place_, "out: " + number(index) + " is no temp (nor a view of one); only those are written");
     State& whole = state(base);
     if (whole.read) refuse(place_, "out: " + number(index) + " is written after it was read");
-    if (whole.written || (index == base && whole.parts) || state(index).written) refuse(place_, "out: " + number(index) + " is written twice");
-    if (whole.parts && whole.stage != stage) refuse(place_, "out: the parts of " + number(base) + " are written in different stages");
+    if (whole.written || (index == base && whole.parts) || state(index).written)
+      refuse(place_, "out: " + number(index) + " is written twice");
+    if (whole.parts && whole.stage != stage)
+      refuse(place_, "out: the parts of " + number(base) + " are written in different stages");
     state(index).written = true;
     whole.parts = whole.parts || index != base;
     whole.stage = stage;
