@@ -15,6 +15,7 @@ import torch
 from ingot import dtypes
 from ingot.dims import Dim
 from ingot.engine import file
+from ingot.engine import session as session_module
 from ingot.engine.build import build_network
 from ingot.engine.session import Engine, load
 from ingot.errors import BusyError, EngineFileError, FileError, InputError, UserError, ValueFault
@@ -146,34 +147,30 @@ def test_engines_are_shared_by_threads() -> None:
     assert not wrong
 
 
-def test_a_session_runs_one_call_at_a_time() -> None:
+def test_a_session_runs_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a host call of one run waits, a second run is refused, and the first then ends well."""
+    inside, go_on = threading.Event(), threading.Event()
+    host = session_module._host_call
+
+    def waiting(*args: Any) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return host(*args)
+
+    monkeypatch.setattr(session_module, "_host_call", waiting)
     net = Network("net")
-    x = net.input("x", Spec("float32", (Dim("N"), 1024)))
-    w = net.parameter("w", Spec("float32", (1024, 1024)))
-    y = x
-    for _ in range(8):
-        y = F.matmul(y, w, transpose_b=True)
-    net.outputs["y"] = y
-    session = build_network(net, {"w": np.ones((1024, 1024), np.float32)}).session(threads=1)
-    data = {"x": np.ones((512, 1024), np.float32)}
-    started = threading.Event()
-
-    def work() -> None:
-        started.set()
-        for _ in range(4):
-            session.run(data)
-
-    thread = threading.Thread(target=work)
+    net.outputs["y"] = F.nonzero(net.input("x", Spec("float32", (Dim("N"),))))
+    session = build_network(net, {}).session()
+    data = {"x": np.array([0, 1, 2], np.float32)}
+    results: list[dict[str, Array]] = []
+    thread = threading.Thread(target=lambda: results.append(session.run(data)))
     thread.start()
-    started.wait()
-    busy = 0
-    while thread.is_alive() and not busy:
-        try:
-            session.run(data)
-        except BusyError as e:
-            busy += 1
-            assert e.code == "busy"
+    assert inside.wait(60)
+    with pytest.raises(BusyError, match="one"):
+        session.run(data)
+    go_on.set()
     thread.join()
+    np.testing.assert_array_equal(results[0]["y"], [[1, 2]])
     session.run(data)
 
 

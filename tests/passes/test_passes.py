@@ -166,7 +166,7 @@ def net_constant(x: Value, number: float) -> Value:
         lambda x: 1 * x,
         lambda x: x / 1,
         lambda x: x - 0,
-        lambda x: -(-x),
+        lambda x: F.neg(F.neg(x)),
         lambda x: F.cast(x, "float32"),
         lambda x: F.cast(F.cast(x, "float64"), "float32"),
         lambda x: F.reshape(F.reshape(x, (-1,)), x.shape),
