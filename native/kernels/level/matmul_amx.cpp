@@ -100,6 +100,7 @@ struct Tiles {
   static constexpr int k_block = 256, k_step = 32, w_depth = 2, w_bytes = kPanel * 4;
   static constexpr std::int64_t k_outside = 1 << 19;  // L2 is larger on the processors that have AMX
   static constexpr bool pads_rows = true;
+  static constexpr int two_panels_rows = 0;
 
   INGOT_INLINE void multiply(const BlockProduct& p) {
     const int steps = (p.k + 31) / 32, over = p.k % 32;

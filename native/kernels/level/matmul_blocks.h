@@ -14,11 +14,14 @@ namespace {
 
 INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// One unit's part of a block of k, for all rows of the row block.
+/// A block of k of one panel, or of two beside each other, for all rows of the row block.
 struct BlockProduct {
   const std::byte* x;       // packed: row r at r * kXStride
   const std::byte* w;       // the panel's block
   const std::byte* ahead;   // what will be read next: the weights after this block
+  int panels;               // 1 or 2
+  std::int64_t w_apart;     // bytes to the second panel
+  std::int64_t apart;       // from its accumulators to the first one's
   int rows;
   int k;                    // depth of this block
   float* accumulators;      // row r at r * stride
@@ -88,18 +91,24 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
       const std::int64_t units = smaller(group, job.units - unit);
       const std::byte* w = job.w + unit * job.parts * panel_bytes;
       const std::int64_t panels = units * job.parts;
+      const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
+      const std::int64_t turns = (panels + taken - 1) / taken;
       const bool k_outside = rows * job.k > Kind::k_outside;  // x does not stay in L2: take a block of it for all panels
       const std::int64_t blocks = (job.k + Kind::k_block - 1) / Kind::k_block;
-      for (std::int64_t i = 0; i < panels * blocks; ++i) {
-        const std::int64_t panel = k_outside ? i % panels : i / blocks;
-        const std::int64_t block = k_outside ? i / panels : i % blocks;
-        const std::int64_t next = i + 1;
-        const std::int64_t next_panel = k_outside ? next % panels : next / blocks;
-        const std::int64_t next_block = k_outside ? (next / panels < blocks ? next / panels : 0) : next % blocks;
+      const auto place = [&](std::int64_t i, std::int64_t* panel, std::int64_t* block) {
+        *panel = (k_outside ? i % turns : i / blocks) * taken;
+        *block = k_outside ? i / turns : i % blocks;
+        return w + *panel * panel_bytes + *block * block_bytes;
+      };
+      for (std::int64_t i = 0; i < turns * blocks; ++i) {
+        std::int64_t panel, block, unused;
         BlockProduct product;
+        product.ahead = i + 1 < turns * blocks ? place(i + 1, &unused, &unused) : w + panels * panel_bytes;
+        product.w = place(i, &panel, &block);
         product.x = job.scratch + block * padded_rows * kXStride;
-        product.w = w + panel * panel_bytes + block * block_bytes;
-        product.ahead = w + (next == panels * blocks ? panels : next_panel) * panel_bytes + next_block * block_bytes;
+        product.panels = (int)smaller(taken, panels - panel);
+        product.w_apart = panel_bytes;
+        product.apart = job.parts == 2 ? part_stride : kPanel;
         product.rows = (int)rows;
         product.k = (int)smaller(Kind::k_block, job.k - block * Kind::k_block);
         product.accumulators = accumulators + panel % job.parts * part_stride + panel / job.parts * kPanel;
