@@ -1,0 +1,421 @@
+"""LLM on the real small model: against transformers, alone and in company, and under everything that ends a request."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot.engine.session import Engine
+from ingot.errors import IngotError, RequestError, TooLongError, UserError, ValueFault
+from ingot.llm import llm as llm_module
+from ingot.llm.llm import LLM
+
+PICO = Path(__file__).parents[2] / "models" / "pico-python"
+HELDOUT = PICO / "heldout.txt"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """The model in float32, built in memory."""
+    return ingot.build(PICO, precision="float32", report=False)
+
+
+@pytest.fixture(scope="module")
+def llm(engine: Engine) -> Iterator[LLM]:
+    # One thread: these tests are about what is computed, and other processes may keep a second one waiting.
+    with LLM(engine, threads=1) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    """Twenty beginnings of very different lengths, out of the held-out text."""
+    lines = [line for line in HELDOUT.read_text().splitlines() if len(line.strip()) > 12]
+    text = HELDOUT.read_text()
+    return lines[:: len(lines) // 16][:16] + [text[1000:1400], text[5000:6200], "é😀", "x"]
+
+
+def tiny(engine: Engine, monkeypatch: pytest.MonkeyPatch, **words: Any) -> LLM:
+    """An LLM whose steps hold few tokens, so that prompts come in chunks."""
+    monkeypatch.setattr(llm_module, "MAX_STEP_TOKENS", 24)
+    return LLM(engine, threads=1, **words)
+
+
+def block_bytes(engine: Engine) -> int:
+    """Of one block of the cache: 16 tokens, keys and values, 8 layers, 2 heads of 64."""
+    return 16 * 2 * 8 * 2 * 64 * (4 if engine.config["precision"] == "float32" else 2)
+
+
+def idle(model: LLM) -> bool:
+    """Whether every block is free, once the loop has had time to see what was asked of it."""
+    scheduler = model._loop._scheduler
+    for _ in range(2000):
+        if not scheduler and scheduler.cache.num_free == scheduler.cache.num_blocks:
+            scheduler.check_integrity()
+            return True
+        time.sleep(0.005)
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# numbers
+
+
+def test_greedy_tokens_are_those_of_transformers(llm: LLM, prompts: list[str]) -> None:
+    """Each of our tokens is what transformers finds likeliest after what came before it; for some, its own `generate`.
+    """
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(PICO, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(PICO)
+    torch.set_num_threads(1)
+    for i, (prompt, found) in enumerate(zip(prompts, llm.generate(prompts, max_tokens=64), strict=True)):
+        ids = [0, *tokenizer.encode(prompt, add_special_tokens=False)]
+        wanted = found.token_ids + ([0] if found.finish_reason == "stop" else [])
+        whole = torch.tensor([ids + wanted[:-1]])
+        with torch.no_grad():
+            likeliest = model(whole).logits[0, len(ids) - 1 :].argmax(-1).tolist()
+            assert likeliest == wanted
+            if i % 7 == 0:
+                prompt_ids = whole[:, : len(ids)]
+                generated = model.generate(prompt_ids, max_new_tokens=64, do_sample=False, pad_token_id=0)
+                assert generated[0, len(ids) :].tolist() == wanted
+        assert found.prompt_tokens == len(ids)
+        assert found.finish_reason == "stop" or len(wanted) == 64
+        assert found.text == tokenizer.decode(found.token_ids)
+        assert found.completion_tokens == len(found.token_ids) == len(found.logprobs)
+
+
+def test_heldout_text_scores_as_it_should(llm: LLM) -> None:
+    score = llm.score(HELDOUT.read_text(), window=512)
+    assert (score.tokens, score.windows) == (41472, 81)
+    assert score.nats_per_token == pytest.approx(1.9522, abs=5e-4)
+
+
+def test_bfloat16_scores_within_a_hundredth() -> None:
+    with LLM(PICO, precision="bfloat16", threads=1) as model:
+        assert model.score(HELDOUT.read_text(), window=512).nats_per_token == pytest.approx(1.9522, abs=0.01)
+
+
+WORDS = [
+    {"max_tokens": 24},
+    {"max_tokens": 24, "temperature": 0.9, "seed": 3},
+    {"max_tokens": 24, "temperature": 1.2, "seed": 2**64 - 1, "top_k": 50, "top_p": 0.9, "min_p": 0.01},
+]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_company_changes_nothing(precision: str, prompts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens and log probabilities with ==: alone, all at once, in small chunks, with preemptions, with two threads."""
+    engine = ingot.build(PICO, precision=precision, report=False)
+    short = [p[:200] for p in prompts]
+    with LLM(engine, threads=1) as model:
+        alone = [[model.generate(p, **w) for p in short] for w in WORDS]
+        together = [model.generate(short, **w) for w in WORDS]
+    with LLM(engine, threads=2) as model:
+        two_threads = [model.generate(short, **w) for w in WORDS]
+    with tiny(engine, monkeypatch, max_running=5) as model:
+        chunked = [model.generate(short, **w) for w in WORDS]
+    with tiny(engine, monkeypatch, kv_memory=13 * block_bytes(engine), max_running=8) as model:
+        preempted = [model.generate(short, **w) for w in WORDS]
+        assert model._loop._scheduler.preemptions
+        assert idle(model)
+    for other in (together, two_threads, chunked, preempted):
+        for a, b in zip(alone, other, strict=True):
+            assert [c.token_ids for c in a] == [c.token_ids for c in b]
+            assert [c.logprobs for c in a] == [c.logprobs for c in b]
+            assert [c.text for c in a] == [c.text for c in b]
+
+
+def test_scores_do_not_depend_on_company_either(engine: Engine, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = HELDOUT.read_text()[:4000]
+    alone = llm.score(text, window=100)
+    with tiny(engine, monkeypatch, max_running=6) as model:
+        stream = model.stream("import os", max_tokens=200, ignore_end=True)
+        assert model.score(text, window=100) == alone
+        stream.close()
+
+
+def test_logprobs_are_those_of_the_scoring_pass(llm: LLM) -> None:
+    done = llm.generate("def f(x):\n", max_tokens=20, temperature=1.0, seed=1, ignore_end=True)
+    prompt = llm.tokenizer.encode("def f(x):\n")
+    ids = prompt + done.token_ids
+    before = llm.score(prompt)
+    whole = llm.score(ids)
+    generated = -(whole.nats_per_token * whole.tokens - before.nats_per_token * before.tokens)
+    assert generated == pytest.approx(sum(done.logprobs), abs=1e-4)
+
+
+# -----------------------------------------------------------------------------------------------------------------
+# words
+
+
+def test_a_seed_decides_and_no_seed_varies(llm: LLM) -> None:
+    words: dict[str, Any] = {"max_tokens": 24, "temperature": 1.0}
+    first, second = (llm.generate("import", seed=5, **words).token_ids for _ in range(2))
+    assert first == second
+    assert len({tuple(llm.generate("import", **words).token_ids) for _ in range(4)}) > 1
+
+
+def test_token_ids_are_taken_as_they_are(llm: LLM) -> None:
+    ids = llm.tokenizer.encode("import os")
+    assert ids[0] == 0
+    text = llm.generate("import os", max_tokens=8)
+    assert llm.generate(ids, max_tokens=8).token_ids == text.token_ids
+    assert llm.generate(np.array(ids), max_tokens=8).token_ids == text.token_ids  # type: ignore[call-overload]
+    assert llm.generate([ids, "import os"], max_tokens=8)[1].prompt_tokens == len(ids)
+    assert llm.generate(ids[1:], max_tokens=8).prompt_tokens == len(ids) - 1
+
+
+def test_stop_strings_and_ids(llm: LLM) -> None:
+    free = llm.generate("def f(x):", max_tokens=40)
+    stop = free.text[10:14]
+    done = llm.generate("def f(x):", max_tokens=40, stop=[stop, "never this"])
+    assert (done.text, done.finish_reason) == (free.text[: free.text.index(stop)], "stop")
+    assert done.token_ids == free.token_ids[: len(done.token_ids)]
+    assert stop in llm.tokenizer.decode(done.token_ids)
+    assert stop not in llm.tokenizer.decode(done.token_ids[:-1])
+    end = free.token_ids[7]
+    done = llm.generate("def f(x):", max_tokens=40, stop_ids=[end])
+    assert done.token_ids == free.token_ids[: free.token_ids.index(end)]
+    assert done.finish_reason == "stop"
+    assert idle(llm)
+
+
+def test_the_context_ends_a_request(engine: Engine) -> None:
+    with LLM(engine, threads=1, context_length=20) as model:
+        done = model.generate([0, 5, 6], max_tokens=1000, ignore_end=True)
+        assert (len(done.token_ids), done.finish_reason) == (17, "length")
+        assert model.generate([0] * 19, max_tokens=5, ignore_end=True).completion_tokens == 1
+        with pytest.raises(TooLongError, match="20 tokens and the context holds 20"):
+            model.generate([0] * 20)
+    with pytest.raises(RequestError, match="context_length"):
+        LLM(engine, context_length=2000)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words", "match"),
+    [
+        ([], {}, "empty"), ([4096], {}, "4096 is no token id"), ([-1], {}, "-1"), ([0.5], {}, "integers"),
+        (["a", 5], {}, "sequence of integers"), ("a\ud800", {}, "surrogate"), ("x", {"temperature": -1}, "temperature"),
+        ("x", {"heat": 1}, "unknown sampling word"), ("x", {"params": {}}, "SamplingParams"),
+        ("x " * 3000, {}, "context"), ([0] * 1024, {}, "context"),
+    ],
+    ids=lambda v: repr(v)[:20],
+)  # fmt: skip
+def test_bad_requests_are_refused(llm: LLM, prompt: Any, words: dict[str, Any], match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        llm.generate(prompt, **words)
+    with pytest.raises(RequestError, match=match):
+        llm.stream(prompt, **words)
+    assert llm.generate("x", max_tokens=2).completion_tokens == 2
+
+
+def test_bad_scores_are_refused(llm: LLM) -> None:
+    for text, window, match in (
+        ("", None, "two tokens"),
+        ([5], None, "two tokens"),
+        ("abc def", 500, "too few"),
+        ("abc def", 0, "window"),
+        ("abc def", 2000, "window"),
+        ([5, 9999], None, "token id"),
+    ):
+        with pytest.raises(RequestError, match=match):
+            llm.score(text, window)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------- streams, threads,
+# ends
+
+
+def test_pieces_add_up(llm: LLM) -> None:
+    for words in ({}, {"stop": ["return"]}, {"temperature": 1.0, "seed": 1}):
+        whole = llm.generate("def quicksort(items):\n", max_tokens=60, **words)  # type: ignore[arg-type]
+        with llm.stream("def quicksort(items):\n", max_tokens=60, **words) as stream:  # type: ignore[arg-type]
+            pieces = list(stream)
+        assert "".join(p.text for p in pieces) == whole.text == stream.completion.text
+        assert [id for p in pieces for id in p.token_ids] == whole.token_ids
+        assert [p.finish_reason for p in pieces[:-1]] == [None] * (len(pieces) - 1)
+        assert pieces[-1].finish_reason == whole.finish_reason == stream.completion.finish_reason
+    assert idle(llm)
+
+
+def test_leaving_a_stream_frees_its_blocks(llm: LLM) -> None:
+    for leave in ("close", "drop", "with", "error"):
+        stream = llm.stream("import os", max_tokens=900, ignore_end=True)
+        next(stream)
+        if leave == "close":
+            stream.close()
+            assert list(stream) == []
+            assert stream.completion.finish_reason == "abort"
+        elif leave == "drop":
+            del stream
+            gc.collect()
+        elif leave == "with":
+            with stream:
+                next(stream)
+        else:
+            with pytest.raises(ZeroDivisionError), stream:
+                _ = 1 / 0
+        assert idle(llm), leave
+
+
+def test_abort_by_name(llm: LLM) -> None:
+    stream = llm.stream("import os", max_tokens=900, ignore_end=True, request_id="one")
+    next(stream)
+    with pytest.raises(RequestError, match="'one' is under way"):
+        llm.generate("x", request_id="one")
+    results: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: results.append(llm.generate(["a", "b"], max_tokens=900, ignore_end=True, request_id="two"))
+    )
+    thread.start()
+    while not llm.abort("two"):
+        time.sleep(0.001)
+    thread.join()
+    assert [c.finish_reason for c in results[0]] == ["abort", "abort"]
+    assert llm.abort("one")
+    assert list(stream)[-1].finish_reason == "abort"
+    assert not llm.abort("one")
+    assert not llm.abort("never")
+    assert llm.generate("x", request_id="one", max_tokens=1).completion_tokens == 1
+    assert idle(llm)
+
+
+def test_many_threads_at_once(llm: LLM, prompts: list[str]) -> None:
+    wanted = [c.token_ids for c in llm.generate(prompts[:8], max_tokens=16)]
+    found: dict[int, list[int]] = {}
+
+    def work(i: int) -> None:
+        if i % 3 == 2:
+            with llm.stream(prompts[i % 8], max_tokens=300) as stream:
+                next(stream)  # and leave
+        elif i % 3 == 1:
+            pieces = list(llm.stream(prompts[i % 8], max_tokens=16))
+            found[i] = [id for piece in pieces for id in piece.token_ids]
+        else:
+            found[i] = llm.generate(prompts[i % 8], max_tokens=16).token_ids
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 16
+    assert all(ids == wanted[i % 8] for i, ids in found.items())
+    assert idle(llm)
+
+
+@pytest.mark.parametrize("error", [ValueFault, MemoryError, RuntimeError])
+def test_an_error_ends_the_requests_of_its_step_only(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    runner, real = llm._loop._runner, llm._loop._runner.run
+    steps = itertools.count()
+
+    def failing(step: Any) -> Any:
+        if next(steps) == 3:
+            raise error("on purpose")
+        return real(step)
+
+    monkeypatch.setattr(runner, "run", failing)
+    message = {ValueFault: "^on purpose", MemoryError: "out of memory", RuntimeError: "RuntimeError: on purpose"}[error]
+    with pytest.raises(IngotError, match=message):
+        llm.generate(["import os", "def f"], max_tokens=50, ignore_end=True)
+    assert llm.generate("import os", max_tokens=4, ignore_end=True).completion_tokens == 4
+    steps = itertools.count()
+    with pytest.raises(IngotError, match=message):
+        list(llm.stream("import os", max_tokens=50, ignore_end=True))
+    assert idle(llm)
+
+
+def test_closing_answers_everybody(engine: Engine) -> None:
+    model = LLM(engine, threads=1)
+    stream = model.stream("import os", max_tokens=900, ignore_end=True)
+    next(stream)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(model.generate("a", max_tokens=900, ignore_end=True)))
+    thread.start()
+    while len(model._loop._scheduler.running) < 2:
+        time.sleep(0.001)
+    model.close()
+    model.close()
+    thread.join()
+    assert results[0].finish_reason == "abort"
+    assert list(stream)[-1].finish_reason == "abort"
+    with pytest.raises(RequestError, match="closed"):
+        model.generate("x")
+    with pytest.raises(RequestError, match="closed"):
+        model.score("x y z")
+
+
+def test_a_dropped_model_ends_its_thread(engine: Engine) -> None:
+    model = LLM(engine, threads=1)
+    thread = model._loop._thread
+    model.generate("x", max_tokens=1)
+    del model
+    gc.collect()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# sources
+
+
+def test_an_engine_file_gives_what_the_directory_gives(engine: Engine, llm: LLM, tmp_path: Path) -> None:
+    path = tmp_path / "pico.ingot"
+    engine.save(path)
+    wanted = llm.generate("class A:", max_tokens=20)
+    with LLM(path, precision="float32", weights="same", threads=1) as model:
+        assert model.generate("class A:", max_tokens=20).token_ids == wanted.token_ids
+    with pytest.raises(UserError, match=r"'bfloat16' conflicts with .*'float32'"):
+        LLM(path, precision="bfloat16")
+    with pytest.raises(UserError, match="int8"):
+        LLM(path, weights="int8")
+
+
+def test_sources_that_are_none(tmp_path: Path, engine: Engine) -> None:
+    with pytest.raises(UserError, match="download"):
+        LLM("nobody/no-model")
+    with pytest.raises(UserError, match="cuda"):
+        LLM(engine, device="cuda")
+    for words, match in (
+        ({"kv_memory": 5}, "kv_memory"),
+        ({"kv_memory": "2G"}, "kv_memory"),
+        ({"max_running": 0}, "max_running"),
+    ):
+        with pytest.raises(UserError, match=match):
+            LLM(engine, **words)  # type: ignore[arg-type]
+
+
+def test_a_request_beyond_the_whole_cache_is_refused(engine: Engine) -> None:
+    with LLM(engine, threads=1, kv_memory=4 * block_bytes(engine)) as model:
+        assert model._loop._scheduler.cache.num_blocks == 4
+        with pytest.raises(TooLongError, match="kv_memory"):
+            model.generate("x", max_tokens=64)
+        assert model.generate("x", max_tokens=62, ignore_end=True).completion_tokens == 62
+
+
+def test_without_a_tokenizer_ids_still_work(engine: Engine) -> None:
+    header = {**engine.header, "files": {}}
+    names = [n for n in header["weights"] if not n.startswith("file.")]
+    header["weights"] = {n: header["weights"][n] for n in names}
+    bare = Engine.from_memory(header, {n: engine.tensor(n) for n in names})
+    with LLM(bare, threads=1) as model:
+        done = model.generate([0, 5, 6], max_tokens=4, ignore_end=True)
+        assert (done.text, done.completion_tokens) == ("", 4)
+        for bad in ("x", ["x"]):
+            with pytest.raises(UserError, match=r"without tokenizer\.json"):
+                model.generate(bad)  # type: ignore[call-overload]
+        with pytest.raises(UserError, match=r"without tokenizer\.json"):
+            model.generate([5], stop="x")
