@@ -104,7 +104,7 @@ def _family(values: Mapping[str, Any], where: str) -> ModuleType:
     if named is None:
         found = [family for family in FAMILIES.values() if values.get("model_type") == family.MODEL_TYPE]
         named = [family.ARCHITECTURE for family in found]
-    if not isinstance(named, list) or len(named) != 1 or named[0] not in FAMILIES:
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str) or named[0] not in FAMILIES:
         shown = ", ".join(map(str, named)) if isinstance(named, list) else str(named)
         remote = "; its own code (auto_map) is never run" if "auto_map" in values else ""
         raise CheckpointError(
