@@ -1,0 +1,1 @@
+"""Fuzzing of every parser: `python -m fuzz --seconds N` (make fuzz)."""

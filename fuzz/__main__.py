@@ -1,0 +1,90 @@
+"""Fuzzes the Python readers with atheris and the C++ reader under sanitizers, each for its share of the time.
+
+    python -m fuzz [--seconds N] [--only python|native]
+
+N seconds go to the Python targets together and N to the C++ reader, side by side. The corpora stay in
+build/fuzz/corpus, so that a later run goes on where this one ended. The exit code is 1 when any target found a fault;
+the input that shows it lies in build/fuzz/faults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from attacks.make import make
+from fuzz.targets import TARGETS
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build" / "fuzz"
+
+
+def python(name: str, seconds: int) -> tuple[str, int, str]:
+    """One target under atheris: its name, exit code, and how many inputs it ran or what it found."""
+    corpus = BUILD / "corpus" / name
+    corpus.mkdir(parents=True, exist_ok=True)
+    for i, seed in enumerate(TARGETS[name][1]):
+        (corpus / f"seed-{i}").write_bytes(seed)
+    (BUILD / "faults").mkdir(exist_ok=True)
+    options = [
+        f"-max_total_time={seconds}",
+        "-timeout=30",
+        "-rss_limit_mb=4096",
+        "-max_len=20000",
+        "-print_final_stats=1",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "fuzz.one",
+        name,
+        *options,
+        f"-artifact_prefix={BUILD}/faults/{name}-",
+        str(corpus),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    executed = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    said = f"{int(executed[1]):,} inputs" if executed else ""
+    return name, done.returncode, said if done.returncode == 0 else done.stderr[-4000:]
+
+
+def native(seconds: int) -> tuple[str, int, str]:
+    """The C++ reader, planner and executor, starting from the attacks."""
+    corpus = BUILD / "attacks"
+    if not corpus.exists():
+        corpus.mkdir(parents=True)
+        for path, _ in make(corpus):
+            # The driver reads files; links, devices and very large files are the tests' business.
+            if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
+                subprocess.run(["rm", "-rf", str(path)], check=True)
+    command = [str(BUILD / "fuzz_reader"), "--seconds", str(seconds), "--seed", str(os.getpid()), str(corpus)]
+    (BUILD / "faults").mkdir(exist_ok=True)
+    done = subprocess.run(command, cwd=BUILD / "faults", capture_output=True, text=True)
+    return "native", done.returncode, (done.stdout + done.stderr)[-4000:].strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--only", choices=("python", "native"))
+    given = parser.parse_args()
+    share = max(given.seconds // len(TARGETS), 1)
+    failed = False
+    with ThreadPoolExecutor(2) as pool:
+        # The native run has one of the two workers, the Python targets the other, one after the other.
+        jobs = [] if given.only == "python" else [pool.submit(native, given.seconds)]
+        jobs += [] if given.only == "native" else [pool.submit(python, name, share) for name in TARGETS]
+        for job in jobs:
+            name, code, said = job.result()
+            print(f"{name}: {'ok' if code == 0 else f'FAULT (status {code})'} {said}", flush=True)
+            failed = failed or code != 0
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
