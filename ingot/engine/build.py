@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot import dtypes
 from ingot.engine import report as accuracy
 from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine, load
@@ -22,6 +23,7 @@ from ingot.llm import models
 from ingot.llm.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.passes.pipeline import Check
+from ingot.passes.precision import in_precision
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
@@ -69,7 +71,8 @@ def build(
     Args:
         source: a Module, the folder of a Hugging Face model, or an engine file (which is opened).
         inputs: for a Module, Specs by the names of forward's parameters.
-        precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in.
+        precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A Module's inputs and
+            outputs keep their types, with casts at the border.
         weights, device: see the table of formats; a value that cannot be had is an error, never another one silently.
         dynamic: for sources that come with example inputs; a Module's Specs say it themselves.
         report: compare with float32 layer by layer: on seeded inputs, on the arrays given here by name, or not (False).
@@ -163,12 +166,6 @@ def _build_module(
     phases = Phases(progress)
     parameters = dict(module.named_parameters())
     floats = {p.dtype.name for p in parameters.values() if p.dtype.is_float}
-    if precision is not None and floats - {precision}:
-        raise UserError(
-            f"precision={precision!r}, but the Module has parameters of {', '.join(sorted(floats))}: nothing is "
-            f"converted "
-            "silently; make its layers with that dtype"
-        )
     if weights_from:
         values: Mapping[str, Array] = RandomWeights(parameter_specs(module), seed)
     else:
@@ -181,6 +178,9 @@ def _build_module(
         values = {name: p.value for name, p in parameters.items() if p.value is not None}
     with phases.phase("trace"):
         network = trace(module, inputs)
+        if precision is not None and floats - {precision}:
+            network = in_precision(network, dtypes.get(precision))
+            floats = {precision}
     config = {"precision": next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"}
     return build_network(network, values, config=config, report=report, seed=seed, phases=phases)
 

@@ -63,6 +63,24 @@ def test_a_module_in_bfloat16_is_compared_with_float32() -> None:
     assert build(filled("bfloat16"), spec("bfloat16"), report=False).report is None
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_module_in_another_precision_keeps_its_inputs_and_outputs(precision: str) -> None:
+    exact, narrow = build(filled(), spec()), build(filled(), spec(), precision=precision)
+    assert narrow.config["precision"] == precision
+    assert narrow.inputs == exact.inputs and narrow.outputs == exact.outputs
+    assert all(narrow.tensor(n).dtype.name == precision for n in narrow.header["weights"])
+    x = {"x": np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)}
+    want, got = exact.run(x)["output_0"], narrow.run(x)["output_0"]
+    assert got.dtype == np.float32 and 0 < np.abs(want - got).max() < 0.03 * np.abs(want).max()
+    assert 0 < narrow.report.outputs[0].relative < 0.02
+
+
+def test_float32_from_a_narrow_module() -> None:
+    engine = build(filled("bfloat16"), spec("bfloat16"), precision="float32")
+    assert engine.inputs[0].dtype == "bfloat16"
+    assert all(engine.tensor(n).dtype == np.float32 for n in engine.header["weights"])
+
+
 def test_given_inputs_are_used_by_the_report() -> None:
     x = np.full((3, 8), 2, np.float32).astype("bfloat16")
     engine = build(filled("bfloat16"), spec("bfloat16"), report={"x": x})
@@ -83,7 +101,6 @@ def test_parameters_without_a_value_are_one_error() -> None:
     ("words", "why"),
     [
         ({"precision": "int8"}, "precision must be one of"),
-        ({"precision": "bfloat16"}, "has parameters of float32"),
         ({"weights": "int4-g32"}, "weights='int4-g32' is not available"),
         ({"device": "cuda"}, "device='cuda' is not available"),
         ({"weights_from": "zeros"}, "weights_from must be"),

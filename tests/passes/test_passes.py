@@ -20,6 +20,7 @@ from ingot.ir.text import parse
 from ingot.ir.verify import verify
 from ingot.passes import fuse, layout, pipeline, simplify
 from ingot.passes.clone import clone
+from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log, Rule, apply
 from ingot.passes.sections import cut, layer_of
 from ingot.passes.widen import widen
@@ -418,3 +419,22 @@ def test_layout_is_reached_only_through_parameters() -> None:
     log: Log = []
     layout.settle(net, log)
     assert not log
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_another_precision_reaches_weights_and_caches(dtype: str) -> None:
+    net = nets.llama()
+    narrow = verify(in_precision(net, dtypes.get(dtype)))
+    assert {v.dtype.name for v in (*narrow.parameters, *narrow.states)} == {dtype}
+    assert narrow.outputs["logits"].dtype is F32
+    weights, feeds = nets.weights(net), nets.step()
+    want = outputs(net, weights, feeds)["logits"]
+    got = outputs(narrow, weights, feeds)["logits"]
+    assert 0 < np.abs(got - want).max() < 0.05 * np.abs(want).max()
+    assert len(Planner(pipeline.lower(narrow, CPU), CPU).plan()["calls"]) == 5 + 2 * 8
+
+
+def test_what_a_network_casts_itself_stays() -> None:
+    net = vector(lambda x: F.cast(F.exp(F.cast(x, "float32")), "float16"))
+    narrow = in_precision(net, dtypes.bfloat16)
+    assert [n.op.dtype.name for n in narrow.nodes if n.op.name == "cast"] == ["bfloat16", "float32", "float16"]  # type: ignore[attr-defined]

@@ -1,0 +1,62 @@
+"""A network computed in another float type: what `precision` means for a Module that was written in float32."""
+
+from __future__ import annotations
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.errors import OpError
+from ingot.ir import F, Network, Op, StateSpec, Value
+
+FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+
+
+def in_precision(network: Network, dtype: DType) -> Network:
+    """A copy whose parameters and states are of `dtype`, and with them all that is computed from them.
+
+    Inputs and outputs keep their types: casts stand at the border. What the network casts by itself stays as written,
+    and constants stay in theirs until they meet a tensor of another. Raises OpError where an op takes neither.
+    """
+    new = Network(network.name)
+    copies: dict[Value, Value] = {}
+    for value in network.inputs:
+        copies[value] = new.input(value.name, value.spec)
+    for value in network.parameters:
+        kind = dtype if value.dtype in FLOATS else value.dtype
+        copies[value] = new.parameter(value.name, value.spec.like(dtype=kind))
+    for value in network.constants:
+        copies[value] = new.constant(value.array, value.name)
+    for value in network.states:
+        spec: StateSpec = value.spec
+        copies[value] = new.state(value.name, StateSpec(dtype, spec.type, heads=spec.heads, head_dim=spec.head_dim))
+    for value in network.inputs:
+        if value.dtype in FLOATS:
+            copies[value] = cast(copies[value], dtype)
+    for node in network.nodes:
+        with new.scope(node.where):
+            made = _emit(new, node.op, tuple(copies[v] for v in node.inputs), dtype)
+        for old, result in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
+            copies[old] = result
+    for name, value in network.outputs.items():
+        new.outputs[name] = cast(copies[value], value.dtype)
+    new.remove_dead()
+    return new
+
+
+def _emit(network: Network, op: Op, operands: tuple[Value, ...], dtype: DType) -> Value | tuple[Value, ...]:
+    """The op on these operands; floats that it does not take together are all cast to `dtype`, or else to float32."""
+    try:
+        return network.emit(op, operands)  # type: ignore[no-any-return]
+    except OpError:
+        if len({v.dtype for v in operands if v.dtype in FLOATS}) < 2:
+            raise
+    try:
+        return network.emit(op, tuple(cast(v, dtype) for v in operands))  # type: ignore[no-any-return]
+    except OpError:
+        return network.emit(op, tuple(cast(v, dtypes.float32) for v in operands))  # type: ignore[no-any-return]
+
+
+def cast(value: Value, dtype: DType) -> Value:
+    """The value in `dtype` if it is a tensor of floats."""
+    if isinstance(value.spec, StateSpec) or value.dtype is dtype or value.dtype not in FLOATS:
+        return value
+    return F.cast(value, dtype)  # type: ignore[no-any-return]
