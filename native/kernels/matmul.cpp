@@ -38,6 +38,12 @@ MatmulFunction function_for([[maybe_unused]] Level level, DType dtype) {
 #undef INGOT_LEVEL_FUNCTIONS
 }
 
+/// What function_for(level, dtype) works with.
+Blocking blocking_for(Level level, DType dtype) {
+  if (dtype != DType::bfloat16 || level < Level::avx512_bf16) return kVectorBlocking;
+  return level == Level::amx ? kTileBlocking : kPairBlocking;
+}
+
 /// How far apart the rows of a view are once all dimensions but the last are taken as one, when `lead` (the leading
 /// dimensions of the output) is its shape or it is broadcast along all of them; false when they are not equally far apart.
 bool row_stride(const TensorView& view, const TensorView& lead, std::int64_t* stride) {
@@ -91,7 +97,7 @@ Grid grid_of(std::int64_t rows, std::int64_t units, int workers) {
 class MatmulPacked final : public Kernel {
  public:
   MatmulPacked(std::int64_t n, std::int64_t k, int parts, Expression expression, DType dtype, Level level)
-      : n_(n), k_(k), parts_(parts), expression_(std::move(expression)), function_(function_for(level, dtype)),
+      : n_(n), k_(k), parts_(parts), expression_(std::move(expression)), blocking_(blocking_for(level, dtype)), function_(function_for(level, dtype)),
         run_tile_(run_tile_for(level)) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
@@ -123,7 +129,7 @@ class MatmulPacked final : public Kernel {
     const std::int64_t rows = rows_of(y);
     std::size_t most = 0;
     for (const std::int64_t each : {rows, (rows + threads - 1) / threads, std::int64_t{1}})  // groups differ for one row
-      most = std::max(most, matmul_scratch(each, k_, parts_));
+      most = std::max(most, matmul_scratch(blocking_, each, k_, parts_));
     return {0, most + expression_.scratch()};
   }
 
@@ -171,6 +177,7 @@ class MatmulPacked final : public Kernel {
   std::int64_t n_, k_;
   int parts_;
   Expression expression_;
+  Blocking blocking_;
   MatmulFunction function_;
   RunTile run_tile_;
 };
@@ -223,7 +230,7 @@ class Matmul final : public Kernel {
   Matmul(DType dtype, Level level)
       : expression_("matmul", nlohmann::json::parse(R"({"steps": [["input", "float32", 0]], "outputs": [0]})"),
                     std::span(&kAccumulator, 1), std::span(&kAccumulator, 1)),
-        function_(function_for(level, dtype)), run_tile_(run_tile_for(level)) {}
+        blocking_(blocking_for(level, dtype)), function_(function_for(level, dtype)), run_tile_(run_tile_for(level)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];
@@ -236,7 +243,7 @@ class Matmul final : public Kernel {
               "matmul", "the batch dimensions of a and b must broadcast to those of y");
     require_dense_rows("matmul", "y", y);
     const Sizes sizes = sizes_of(in, out);
-    return {0, sizes.panels + sizes.rows + matmul_scratch(sizes.block_rows, a.shape[a.rank - 1], 1) + expression_.scratch()};
+    return {0, sizes.panels + sizes.rows + matmul_scratch(blocking_, sizes.block_rows, a.shape[a.rank - 1], 1) + expression_.scratch()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -244,7 +251,7 @@ class Matmul final : public Kernel {
     if (y.elements() == 0) return;
     const Sizes sizes = sizes_of(in, out);
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
-    const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
+    const std::int64_t blocks = (m + blocking_.rows - 1) / blocking_.rows, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
     const TileCode code = expression_.code();
     const int width = bytes_of(a.dtype);
     MatmulJob job{};
@@ -293,7 +300,7 @@ class Matmul final : public Kernel {
     std::int64_t block_rows;
     std::size_t panels, rows; // bytes; rows is 0 when a's rows are dense
   };
-  static Sizes sizes_of(Views in, Views out) {
+  Sizes sizes_of(Views in, Views out) const {
     const TensorView &a = in[0], &y = out[0];
     const std::int64_t k = a.shape[a.rank - 1], width = bytes_of(a.dtype);
     const std::int64_t panel = round_up(k, 2) * kPanel * width;
@@ -301,7 +308,7 @@ class Matmul final : public Kernel {
     Sizes sizes{};
     const std::int64_t all = (y.shape[y.rank - 1] + kPanel - 1) / kPanel;
     sizes.units = std::max<std::int64_t>(1, std::min({all, std::int64_t{kGroup}, kBudget / std::max<std::int64_t>(panel, 1)}));
-    sizes.block_rows = std::min<std::int64_t>(y.shape[y.rank - 2], kRowBlock);
+    sizes.block_rows = std::min<std::int64_t>(y.shape[y.rank - 2], blocking_.rows);
     sizes.panels = static_cast<std::size_t>(round_up(sizes.units * panel, 64));
     const bool dense = k <= 1 || a.stride[a.rank - 1] == 1;
     sizes.rows = dense ? 0 : static_cast<std::size_t>(round_up(sizes.block_rows * k * width, 64));
@@ -350,6 +357,7 @@ class Matmul final : public Kernel {
   }
 
   Expression expression_;
+  Blocking blocking_;
   MatmulFunction function_;
   RunTile run_tile_;
 };

@@ -99,7 +99,8 @@ template <class T>
 struct OneByOne {
   typedef T Source;
   typedef float Packed;
-  static constexpr int k_block = 128, k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
+  static constexpr Blocking blocking = kVectorBlocking;
+  static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
   static constexpr std::int64_t k_outside = 1 << 17;
   static constexpr bool pads_rows = false;
   static constexpr int two_panels_rows = kTwoPanelsRows;
@@ -119,7 +120,8 @@ struct OneByOne {
 struct Pairs {
   typedef bfloat16 Source;
   typedef bfloat16 Packed;
-  static constexpr int k_block = 256, k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
+  static constexpr Blocking blocking = kPairBlocking;
+  static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
   static constexpr std::int64_t k_outside = 1 << 18;
   static constexpr bool pads_rows = false;
   static constexpr int two_panels_rows = kTwoPanelsRows;
@@ -138,7 +140,8 @@ struct Pairs {
 struct Pairs {  // without the instruction: the even value of each pair, then the odd one, in float32
   typedef bfloat16 Source;
   typedef float Packed;
-  static constexpr int k_block = 128, k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
+  static constexpr Blocking blocking = kVectorBlocking;
+  static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
   static constexpr std::int64_t k_outside = 1 << 17;
   static constexpr bool pads_rows = false;
   static constexpr int two_panels_rows = kTwoPanelsRows;

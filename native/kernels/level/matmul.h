@@ -16,11 +16,18 @@
 namespace ingot {
 
 constexpr int kPanel = 32;           // outputs of a panel
-constexpr int kRowBlock = 128;       // most rows of one pass over the weights
 constexpr int kGroup = 8;            // units whose accumulators are finished by one epilogue
 constexpr int kGroupOneRow = 16;
 constexpr int kXStride = 512 + 64;   // bytes from row to row of a packed block of x: an odd number of cache lines
 constexpr int kMaxExtras = kMaxInputs;
+
+/// Most rows of one pass over the weights, and how many k a block of packed x holds.
+struct Blocking {
+  int rows, depth;
+};
+constexpr Blocking kVectorBlocking = {128, 128};  // x packed as float32
+constexpr Blocking kPairBlocking = {128, 256};    // bfloat16 dot products
+constexpr Blocking kTileBlocking = {256, 256};    // AMX
 
 /// Rows of one worker times units of one worker.
 struct MatmulJob {
@@ -45,11 +52,14 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return 
 /// Units of a group for that many rows.
 constexpr int group_of(std::int64_t rows) { return rows == 1 ? kGroupOneRow : kGroup; }
 
-/// Bytes for the packed rows of x, the accumulators, and (AMX) one padded block of a panel.
-constexpr std::size_t matmul_scratch(std::int64_t rows, std::int64_t k, int parts) {
-  const std::int64_t block = round_up(rows < kRowBlock ? rows : kRowBlock, 16);
-  const std::int64_t accumulators = parts * block * group_of(rows) * kPanel * 4;
-  return static_cast<std::size_t>((k + 127) / 128 * block * kXStride + accumulators + 16 * 128);
+/// Sums from row to row of a group's accumulators: an odd number of cache lines.
+constexpr int stride_of(std::int64_t rows) { return group_of(rows) * kPanel + 16; }
+
+/// Bytes for the packed rows of x and the accumulators.
+constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t k, int parts) {
+  const std::int64_t block = round_up(rows < blocking.rows ? rows : blocking.rows, 16);
+  const std::int64_t accumulators = parts * block * stride_of(rows) * 4;
+  return static_cast<std::size_t>((k + blocking.depth - 1) / blocking.depth * block * kXStride + accumulators);
 }
 
 using MatmulFunction = void (*)(const MatmulJob& job);

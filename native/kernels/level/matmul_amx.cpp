@@ -97,7 +97,8 @@ INGOT_INLINE void two_tiles(const std::byte* x, const std::byte* w, const std::b
 struct Tiles {
   typedef bfloat16 Source;
   typedef bfloat16 Packed;
-  static constexpr int k_block = 256, k_step = 32, w_depth = 2, w_bytes = kPanel * 4;
+  static constexpr Blocking blocking = kTileBlocking;
+  static constexpr int k_step = 32, w_depth = 2, w_bytes = kPanel * 4;
   static constexpr std::int64_t k_outside = 1 << 19;  // L2 is larger on the processors that have AMX
   static constexpr bool pads_rows = true;
   static constexpr int two_panels_rows = 0;

@@ -29,14 +29,14 @@ struct BlockProduct {
   bool first;               // the first block of k: start from zero
 };
 
-/// Copies rows of x into blocks of Kind::k_block values, [block][row][kXStride bytes], converted to what the product reads
+/// Copies rows of x into blocks of Kind::blocking.depth values, [block][row][kXStride bytes], converted to what the product reads
 /// and zero padded to whole steps of Kind::k_step values.
 template <class Kind>
 void pack_rows(const MatmulJob& job, std::int64_t first_row, std::int64_t rows, std::int64_t padded_rows, std::byte* packed) {
   typedef typename Kind::Source Source;
   typedef typename Kind::Packed Packed;
-  for (std::int64_t begin = 0; begin < job.k; begin += Kind::k_block, packed += padded_rows * kXStride) {
-    const int depth = (int)smaller(job.k - begin, Kind::k_block);
+  for (std::int64_t begin = 0; begin < job.k; begin += Kind::blocking.depth, packed += padded_rows * kXStride) {
+    const int depth = (int)smaller(job.k - begin, Kind::blocking.depth);
     const int padded = (int)round_up(depth, Kind::k_step);
     for (std::int64_t r = 0; r < rows; ++r) {
       const Source* from = (const Source*)(job.x + (first_row + r) * job.x_stride) + begin;
@@ -55,11 +55,11 @@ void pack_rows(const MatmulJob& job, std::int64_t first_row, std::int64_t rows, 
   }
 }
 
-/// Runs the expression over the finished accumulators [part][row][group * 32] of a group.
+/// Runs the expression over the finished accumulators [part][row][stride_of(rows)] of a group.
 INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t part_stride, std::int64_t stride,
                          std::int64_t first_row, std::int64_t rows, std::int64_t first_column, std::int64_t width) {
   TileOperand in[2 + kMaxExtras];
-  const std::int64_t step = kTile / width > 0 ? smaller(kTile / width, rows) : 1;
+  const std::int64_t step = width < 64 ? smaller(kTile / width, rows) : 1;  // a wide row is read in place
   for (std::int64_t r = 0; r < rows; r += step) {
     for (int part = 0; part < job.parts; ++part)
       in[part] = {(std::byte*)(accumulators + part * part_stride + r * stride), DType::float32, stride, 1};
@@ -75,18 +75,18 @@ INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t
 
 template <class Kind>
 INGOT_INLINE void run_job(const MatmulJob& job) {
-  const std::int64_t passes = (job.rows + kRowBlock - 1) / kRowBlock;
+  const std::int64_t passes = (job.rows + Kind::blocking.rows - 1) / Kind::blocking.rows;
   const std::int64_t panel_bytes = (job.k + Kind::w_depth - 1) / Kind::w_depth * Kind::w_bytes;
-  const std::int64_t block_bytes = Kind::k_block / Kind::w_depth * Kind::w_bytes;
+  const std::int64_t block_bytes = Kind::blocking.depth / Kind::w_depth * Kind::w_bytes;
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     const std::int64_t first_row = job.rows * pass / passes;
     const std::int64_t rows = job.rows * (pass + 1) / passes - first_row;
     const std::int64_t padded_rows = round_up(rows, 16);
     pack_rows<Kind>(job, first_row, rows, padded_rows, job.scratch);
     float* accumulators =
-        (float*)(job.scratch + (job.k + Kind::k_block - 1) / Kind::k_block * padded_rows * kXStride);
+        (float*)(job.scratch + (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth * padded_rows * kXStride);
     const int group = group_of(job.rows);
-    const std::int64_t stride = group * kPanel, part_stride = padded_rows * stride;
+    const std::int64_t stride = stride_of(job.rows), part_stride = padded_rows * stride;
     for (std::int64_t unit = 0; unit < job.units; unit += group) {
       const std::int64_t units = smaller(group, job.units - unit);
       const std::byte* w = job.w + unit * job.parts * panel_bytes;
@@ -94,7 +94,7 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
       const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
       const std::int64_t turns = (panels + taken - 1) / taken;
       const bool k_outside = rows * job.k > Kind::k_outside;  // x does not stay in L2: take a block of it for all panels
-      const std::int64_t blocks = (job.k + Kind::k_block - 1) / Kind::k_block;
+      const std::int64_t blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
       const auto place = [&](std::int64_t i, std::int64_t* panel, std::int64_t* block) {
         *panel = (k_outside ? i % turns : i / blocks) * taken;
         *block = k_outside ? i / turns : i % blocks;
@@ -110,7 +110,7 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
         product.w_apart = panel_bytes;
         product.apart = job.parts == 2 ? part_stride : kPanel;
         product.rows = (int)rows;
-        product.k = (int)smaller(Kind::k_block, job.k - block * Kind::k_block);
+        product.k = (int)smaller(Kind::blocking.depth, job.k - block * Kind::blocking.depth);
         product.accumulators = accumulators + panel % job.parts * part_stride + panel / job.parts * kPanel;
         product.stride = stride;
         product.first = block == 0;
