@@ -35,8 +35,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         return
     engine = open_source(args.source)
     if args.network:
-        network = _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"])
-        out.text(str(network))
+        out.text(str(_network(engine)))
         out.result({"network": engine.header["networks"]["main"]})
     elif args.program:
         programs = engine.header["programs"]
@@ -46,8 +45,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
                 out.text(_calls(body))
         out.result({"programs": programs})
     elif args.why:
-        network = _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"])
-        log = _lazy.load("ingot.engine.compile:compile_network")(network).log
+        log = _lazy.load("ingot.engine.compile:compile_network")(_network(engine)).log
         out.text(table([(e.rule, e.where, e.node, e.verdict) for e in log], ("rewrite", "in", "node", "verdict")))
         out.result({"decisions": [e._asdict() for e in log]})
     else:
@@ -59,6 +57,11 @@ def open_source(source: str) -> Any:
     if os.path.isdir(source):
         return _lazy.load("ingot.engine.build:build")(source, report=False)
     return _lazy.load("ingot.engine.session:load")(source)
+
+
+def _network(engine: Any) -> Any:
+    _lazy.load("ingot.ops")  # a network is read in terms of the ops that are known
+    return _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"])
 
 
 def _verify(source: str, out: Output) -> None:

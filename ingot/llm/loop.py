@@ -6,7 +6,7 @@ import threading
 from queue import SimpleQueue
 from time import perf_counter
 
-from ingot.errors import IngotError, RequestError
+from ingot.errors import IngotError, MemoryLimitError, RequestError
 from ingot.llm.runner import Job, Runner, StepResult
 from ingot.llm.scheduler import Scheduler, Status, StepPlan
 
@@ -84,7 +84,7 @@ class EngineLoop:
         except IngotError as e:
             self._fail(step, e)
         except MemoryError:
-            self._fail(step, IngotError("the process ran out of memory during a step"))
+            self._fail(step, MemoryLimitError("the process ran out of memory during a step"))
         except Exception as e:  # a fault of ours: the jobs get it, the loop goes on
             error = IngotError(f"a step failed: {type(e).__name__}: {e}")
             error.__cause__ = e

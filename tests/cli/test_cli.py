@@ -1,0 +1,305 @@
+"""The command line as its users meet it: in processes of its own. Results, JSON, exit codes, errors, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingot.cli.options import byte_count
+from ingot.cli.output import size, table
+from ingot.version import __version__
+
+ROOT = Path(__file__).parents[2]
+PICO = ROOT / "models" / "pico-python"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+
+
+def ingot(
+    *words: object, code: int = 0, stdin: str | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command, which must end with that code and without a traceback."""
+    command = [sys.executable, "-m", "ingot", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, input=stdin, cwd=cwd, env=ENVIRONMENT, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert "nanobind" not in done.stderr
+    return done
+
+
+def as_json(*words: object, **options: Any) -> dict[str, Any]:
+    """The object that a command prints: one line, and nothing else on standard output."""
+    lines = ingot(*words, "--json", **options).stdout.splitlines()
+    assert len(lines) == 1
+    value = json.loads(lines[0])
+    assert value.pop("schema") == 1
+    return dict(value)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("engine") / "pico.ingot"
+    built = as_json("build", PICO, "-o", path, "--precision", "bfloat16")
+    assert set(built) == {"path", "bytes", "seconds", "accuracy"}
+    assert built["path"] == str(path)
+    assert built["bytes"] == path.stat().st_size
+    assert {"read", "trace", "lower", "pack", "report", "write"} <= set(built["seconds"])
+    assert [row["name"] for row in built["accuracy"]["outputs"]] == ["logits"]
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# results
+
+
+def test_generate_streams_the_text(engine: Path) -> None:
+    done = ingot("generate", engine, "--prompt", "def quicksort(items):", "--max-tokens", 16)
+    assert "tokens" in done.stderr
+    assert done.stdout.startswith("\n    ") and done.stdout.endswith("\n")
+    quiet = ingot("--quiet", "generate", engine, "--prompt", "def quicksort(items):", "--max-tokens", 16)
+    assert quiet.stdout == done.stdout
+    assert quiet.stderr == ""
+
+
+def test_generate_json(engine: Path) -> None:
+    words = ("generate", engine, "--prompt", "import os", "--max-tokens", 12)
+    found = as_json(*words)
+    assert set(found) == {"text", "token_ids", "finish_reason", "prompt_tokens", "completion_tokens", "seconds"}
+    assert set(found["seconds"]) == {"load", "first_token", "total"}
+    assert found["finish_reason"] == "length"
+    assert found["completion_tokens"] == len(found["token_ids"]) == 12
+    assert found["prompt_tokens"] == 3
+    assert ingot(*words, "--quiet").stdout == found["text"] + ("" if found["text"].endswith("\n") else "\n")
+    stopped = as_json(*words, "--stop", found["text"][5:9], "--stop", "zzz")
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["text"] == found["text"][: found["text"].index(found["text"][5:9])]
+
+
+def test_generate_by_seed_and_from_a_directory(engine: Path, tmp_path: Path) -> None:
+    sampling = ("--temperature", 0.8, "--top-k", 40, "--top-p", 0.95, "--min-p", 0.01, "--seed", 7, "--max-tokens", 12)
+    first = as_json("generate", engine, "--prompt", "import os", *sampling)
+    file = tmp_path / "prompt.txt"
+    file.write_text("import os")
+    second = as_json("generate", PICO, "--prompt-file", file, "--precision", "bfloat16", *sampling)
+    third = as_json("generate", engine, "--prompt-file", "-", *sampling, stdin="import os")
+    assert first["token_ids"] == second["token_ids"] == third["token_ids"]
+
+
+def test_score(engine: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text((PICO / "heldout.txt").read_text()[:6000])
+    found = as_json("score", engine, "--text", text, "--window", 128)
+    assert set(found) == {"nats_per_token", "tokens", "windows"}
+    assert found["tokens"] == 128 * found["windows"]
+    assert 1 < found["nats_per_token"] < 3
+    assert f"{found['nats_per_token']:.4f} nats" in ingot("score", engine, "--text", text, "--window", 128).stdout
+
+
+def test_build_random_weights_and_the_default_name(tmp_path: Path) -> None:
+    shape = tmp_path / "shape"
+    shape.mkdir()
+    (shape / "config.json").write_text((PICO / "config.json").read_text())
+    done = ingot("build", shape, "--weights-from", "random", "--seed", 3, "--no-report", cwd=tmp_path)
+    assert (tmp_path / "shape.ingot").exists()
+    assert "shape.ingot" in done.stdout
+    first = (tmp_path / "shape.ingot").read_bytes()
+    ingot("build", shape, "--weights-from", "random", "--seed", 3, "--no-report", "-o", "again.ingot", cwd=tmp_path)
+    assert (tmp_path / "again.ingot").read_bytes() == first
+
+
+def test_inspect(engine: Path) -> None:
+    assert "LlamaForCausalLM" in ingot("inspect", engine).stdout
+    assert ingot("inspect", engine, "--network").stdout.startswith("network main {")
+    assert "paged_attention" in ingot("inspect", engine, "--program").stdout
+    assert "rewritten" in ingot("inspect", engine, "--why").stdout
+    assert "agree" in ingot("inspect", engine, "--verify").stdout
+    found = as_json("inspect", engine)
+    assert found["kind"] == "llm" and found["config"]["precision"] == "bfloat16"
+    assert [port["name"] for port in found["outputs"]] == ["logits"]
+    assert {d["rule"] for d in as_json("inspect", PICO, "--why")["decisions"]}
+
+
+def test_inspect_verify_finds_a_flipped_bit(engine: Path, tmp_path: Path) -> None:
+    data = bytearray(engine.read_bytes())
+    data[-100_000] ^= 1
+    (tmp_path / "bad.ingot").write_bytes(data)
+    assert "damaged" in ingot("inspect", tmp_path / "bad.ingot", "--verify", code=2).stderr
+
+
+def test_bench_and_its_profile(engine: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    words = ("bench", engine, "--repeat", 3, "--threads", 1, "--bandwidth", 10)
+    found = as_json(*words, "--profile", trace)
+    assert set(found) == {"name", "ms", "tokens_per_s", "bytes", "share_of_bandwidth"}
+    assert found["name"] == "decode"
+    assert 0 < found["ms"]["min"] <= found["ms"]["median"] <= found["ms"]["p90"]
+    assert 14e6 < found["bytes"] < 16e6
+    assert found["share_of_bandwidth"] == pytest.approx(found["bytes"] / found["ms"]["median"] * 1e3 / 10e9)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"name", "ph", "ts", "dur", "pid", "tid"} <= set(events[0])
+    assert "matmul_packed" in {event["name"] for event in events}
+    prefill = as_json(*words, "--what", "prefill", "--length", 600)
+    assert prefill["name"] == "prefill" and prefill["tokens_per_s"] > 0
+
+
+def test_doctor_and_ops(engine: Path) -> None:
+    found = as_json("doctor", engine)
+    assert found["versions"]["ingot"] == __version__
+    assert found["machine"]["level"] in found["machine"]["levels"]
+    assert {row["runs"] for row in found["ops"]} == {"native"}
+    assert as_json("doctor")["ops"] is None
+    assert "rms_norm" in {row["op"] for row in as_json("ops")["ops"]}
+    assert "rms_norm" in ingot("ops").stdout
+
+
+def test_help_teaches() -> None:
+    text = ingot("--help").stdout
+    for command in ("build", "generate", "score", "inspect", "bench", "doctor", "ops"):
+        assert command in text
+        assert "examples:" in ingot(command, "--help").stdout
+    assert ingot("--version").stdout == f"ingot {__version__}\n"
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# errors
+
+
+def test_the_users_mistakes_are_2_and_one_line(engine: Path, tmp_path: Path) -> None:
+    (tmp_path / "junk.ingot").write_bytes(b"junk" * 100)
+    (tmp_path / "latin.txt").write_bytes(b"\xff\xfe\xfa")
+    (tmp_path / "long.txt").write_text("import os\n" * 1000)
+    (tmp_path / "empty").mkdir()
+    generate = ("generate", engine, "--prompt", "x")
+    cases: list[tuple[tuple[object, ...], str]] = [
+        (("generate", "nobody/no-model", "--prompt", "x"), "download"),
+        (("generate", tmp_path / "empty", "--prompt", "x"), "config.json"),
+        (("generate", tmp_path / "junk.ingot", "--prompt", "x"), "junk.ingot"),
+        ((*generate, "--temperature", "-1"), "temperature"),
+        ((*generate, "--temperature", "nan"), "temperature"),
+        ((*generate, "--max-tokens", "0"), "max_tokens"),
+        ((*generate, "--seed", str(2**70)), "seed"),
+        ((*generate, "--stop", ""), "stop"),
+        ((*generate, "--precision", "float32"), "conflicts"),
+        ((*generate, "--device", "cuda"), "cuda"),
+        ((*generate, "--context", "5000"), "context_length"),
+        ((*generate, "--kv-memory", "1"), "kv_memory"),
+        (("generate", engine, "--prompt-file", tmp_path / "long.txt"), "context"),
+        (("generate", engine, "--prompt-file", tmp_path / "latin.txt"), "UTF-8"),
+        (("generate", engine, "--prompt-file", tmp_path / "missing.txt"), "missing.txt"),
+        (("score", engine, "--text", tmp_path / "missing.txt"), "missing.txt"),
+        (("score", engine, "--text", tmp_path / "latin.txt"), "UTF-8"),
+        (("score", engine, "--text", tmp_path / "long.txt", "--window", "5000"), "window"),
+        (("build", PICO, "-o", tmp_path / "no" / "such" / "folder.ingot", "--no-report"), "folder.ingot"),
+        (("build", tmp_path / "empty"), "config.json"),
+        (("bench", engine, "--length", "5000"), "--length"),
+        (("inspect", tmp_path / "missing.ingot"), "missing.ingot"),
+    ]
+    for words, match in cases:
+        done = ingot(*words, code=2)
+        assert match in done.stderr, (words, done.stderr)
+        assert done.stdout == ""
+        assert "ingot: error: " in done.stderr
+        assert len(done.stderr) < 1500
+
+
+def test_a_bad_command_line_is_2(engine: Path) -> None:
+    for words in (
+        (),
+        ("fly",),
+        ("generate", engine),
+        ("generate", engine, "--prompt", "x", "--prompt-file", "y"),
+        ("generate", engine, "--prompt", "x", "--threads", "0"),
+        ("build",),
+        ("build", PICO, "--precision", "int3"),
+        ("generate", engine, "--prompt", "x", "--kv-memory", "lots"),
+    ):
+        assert "usage:" in ingot(*words, code=2).stderr
+
+
+def test_debug_shows_the_traceback() -> None:
+    command = [sys.executable, "-m", "ingot", "--debug", "generate", "nobody/no-model", "--prompt", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+def test_a_read_only_folder_is_a_readable_error(tmp_path: Path) -> None:
+    # /proc refuses new files even to root, whom a folder's mode would not stop.
+    assert "cannot be written" in ingot("build", PICO, "-o", "/proc/pico.ingot", "--no-report", code=2).stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# signals
+
+
+def start(*words: object, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", "-m", "ingot", *map(str, words)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, **options
+    )
+
+
+def test_ctrl_c_while_generating(engine: Path) -> None:
+    process = start("generate", engine, "--prompt", "import os", "--max-tokens", 1000, "--ignore-end", "--threads", 1)
+    assert process.stdout is not None
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    if process.returncode != 0:  # all text may have been there already
+        assert process.returncode == 130
+        assert "interrupted" in errors
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_while_building_leaves_nothing(tmp_path: Path) -> None:
+    for delay in (0.3, 0.6):
+        process = start("build", PICO, "-o", tmp_path / "x.ingot")
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        left = sorted(path.name for path in tmp_path.iterdir())
+        assert process.returncode in (130, 0, -signal.SIGINT), errors
+        assert left == (["x.ingot"] if process.returncode == 0 else []), left
+        (tmp_path / "x.ingot").unlink(missing_ok=True)
+
+
+def test_a_reader_who_leaves(engine: Path) -> None:
+    process = start("generate", engine, "--prompt", "import os", "--max-tokens", 1000, "--ignore-end", "--threads", 1)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert "Traceback" not in errors and "Exception" not in errors
+
+
+# -----------------------------------------------------------------------------------------------------------------
+# parts
+
+
+def test_byte_counts() -> None:
+    assert [byte_count(t) for t in ("5", "2K", "512M", "2G", "2GB", "1.5GiB")] == [
+        5, 2048, 512 << 20, 2 << 30, 2 << 30, 3 << 29,
+    ]  # fmt: skip
+    assert [size(n) for n in (5, 1500, 14_700_000, 2.2e9, 3e12)] == [
+        "5 bytes",
+        "1.5 kB",
+        "14.7 MB",
+        "2.2 GB",
+        "3000.0 GB",
+    ]
+
+
+def test_tables_line_up() -> None:
+    assert table([("a", 1, 0.5), ("long", 1000, None)], ("name", "n", "x")).splitlines() == [
+        "name      n    x", "a         1  0.5", "long  1,000    -",
+    ]  # fmt: skip
