@@ -17,6 +17,7 @@ import numpy as np
 from ingot import _native, dims, dtypes
 from ingot.engine.session import Engine
 from ingot.errors import UserError
+from ingot.llm.config import model_config
 from ingot.llm.llm import assemble
 from ingot.llm.runner import Job
 from ingot.llm.sampling import SamplingParams
@@ -46,7 +47,8 @@ def case_of(engine: Engine, args: argparse.Namespace) -> Case:
 
 
 def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
-    context = int(engine.config["context_length"])
+    config = model_config(engine)
+    context = config.context_length
     if args.length >= context:
         raise UserError(f"--length {args.length} leaves no room in a context of {context}")
     scheduler, runner = assemble(engine, args.threads, context, args.kv_memory, args.batch)
@@ -82,7 +84,7 @@ def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
     jobs = start(args.batch)
     while any(job.computed < args.length for job in jobs):
         step()
-    read = weight_bytes(engine, args.batch) + args.batch * (args.length + 1) * _cache_bytes(engine)
+    read = weight_bytes(engine, args.batch) + args.batch * (args.length + 1) * config.state_bytes
     # The tokens chosen are not recorded, so every run is the same step.
     return Case(
         "decode", lambda: runner.run(scheduler.plan()), lambda: runner.profile(scheduler.plan()), read, args.batch
@@ -92,15 +94,6 @@ def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
 def _job(engine: Engine, length: int) -> Job:
     prompt = np.random.default_rng(0).integers(0, engine.config["vocab_size"], length).tolist()
     return Job(prompt, length + 2, SamplingParams(seed=0), frozenset(), SimpleQueue(), False)
-
-
-def _cache_bytes(engine: Engine) -> int:
-    """Of keys and values, for one token."""
-    return sum(
-        2 * b["state"]["heads"] * b["state"]["head_dim"] * dtypes.get(b["dtype"]).bits // 8
-        for b in _program(engine)["buffers"]
-        if b["kind"] == "state"
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------- networks

@@ -14,9 +14,10 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, cast, overload
 
-from ingot import _lazy, dtypes
+from ingot import _lazy
 from ingot.engine.session import Engine, load
 from ingot.errors import RequestError, TooLongError, UserError
+from ingot.llm.config import model_config
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
 from ingot.llm.memory import available_memory
@@ -65,12 +66,12 @@ class LLM:
         max_running: int = MAX_RUNNING,
     ) -> None:
         self.engine = open_engine(source, precision, weights, device)
-        config = self.engine.config
-        self.vocab_size = int(config["vocab_size"])
-        self.context_length = _within("context_length", context_length, int(config["context_length"]))
-        self._end_ids = frozenset(config["eos_token_ids"])
+        config = model_config(self.engine)
+        self.vocab_size = config.vocab_size
+        self.context_length = _within("context_length", context_length, config.context_length)
+        self._end_ids = config.eos_token_ids
         data = self.engine.files().get("tokenizer.json")
-        self._tokenizer = None if data is None else Tokenizer(data, config["bos_token_id"], config["add_bos"])
+        self._tokenizer = None if data is None else Tokenizer(data, config.bos_token_id, config.add_bos)
         parts = assemble(self.engine, threads, self.context_length, kv_memory, max_running)
         self._loop = EngineLoop(*parts)
         self._named: dict[str, list[Job]] = {}
@@ -220,6 +221,8 @@ class LLM:
     def _checked(self, ids: Sequence[int]) -> list[int]:
         """The token ids as a list. Raises RequestError when one is none of the model's."""
         try:
+            if isinstance(ids, bytes | bytearray):
+                raise TypeError
             found = [operator.index(i) for i in ids]
         except TypeError:
             raise RequestError("a prompt is text or a sequence of integers, the token ids") from None
@@ -274,9 +277,10 @@ def open_engine(
             f"{source} is an engine of a plain network, not a language model: run it with ingot.load(…).run"
         )
     for name, word in (("precision", precision), ("weights", weights)):
-        if word is not None and word != engine.config[name]:
+        built = engine.config.get(name)
+        if word is not None and word != built:
             raise UserError(
-                f"{name} {word!r} conflicts with the engine {source}, which was built with {engine.config[name]!r}: "
+                f"{name} {word!r} conflicts with the engine {source}, which was built with {built!r}: "
                 "leave it out, or build another engine"
             )
     return engine
@@ -286,30 +290,22 @@ def assemble(
     engine: Engine, threads: int | None, context_length: int, kv_memory: int | None, max_running: int
 ) -> tuple[Scheduler[Job], Runner]:
     """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say."""
-    config = engine.config
-    max_step_tokens = min(MAX_STEP_TOKENS, int(config["limits"]["max_step_tokens"]))
+    config = model_config(engine)
+    max_step_tokens = min(MAX_STEP_TOKENS, config.max_step_tokens)
     max_running = _within("max_running", max_running, max_step_tokens)
-    max_scored = max(1, min(max_step_tokens, MAX_SCORE_BYTES // (4 * int(config["vocab_size"]))))
-    blocks = _cache_blocks(engine, context_length, kv_memory, max_running)
+    max_scored = max(1, min(max_step_tokens, MAX_SCORE_BYTES // (4 * config.vocab_size)))
+    blocks = _cache_blocks(config.state_bytes * BLOCK_SIZE, context_length, kv_memory, max_running)
     cache = KVCache(blocks, BLOCK_SIZE)
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
     scheduler: Scheduler[Job] = Scheduler(cache, max_step_tokens, max_running, max_scored)
     return scheduler, Runner(session, cache, max_step_tokens, max_running, context_length)
 
 
-def _cache_blocks(engine: Engine, context_length: int, kv_memory: int | None, max_running: int) -> int:
+def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:
     """How many blocks the cache gets."""
-    buffers = engine.header["programs"]["cpu"]["entries"]["main"]["buffers"]
-    block_bytes: int = sum(
-        2 * b["state"]["heads"] * b["state"]["head_dim"] * BLOCK_SIZE * dtypes.get(b["dtype"]).numpy.itemsize
-        for b in buffers
-        if b["kind"] == "state"
-    )
     useful = -(-context_length // BLOCK_SIZE) * max_running
     if kv_memory is None:
         return max(1, min(useful, available_memory() // 4 // block_bytes))
     if type(kv_memory) is not int or kv_memory < block_bytes:
-        raise UserError(
-            f"kv_memory must be a number of bytes, at least {block_bytes:,} for one block; got {kv_memory!r}"
-        )
+        raise UserError(f"kv_memory must be a number of bytes, at least {block_bytes:,} for a block; got {kv_memory!r}")
     return min(useful, kv_memory // block_bytes)

@@ -56,15 +56,18 @@ class EngineLoop:
             self._thread.join()
 
     def _run(self) -> None:
+        error = None
         try:
             while self._take_messages():
                 step = self._scheduler.plan()
                 if step:
                     self._step(step)
-        finally:
-            with self._lock:
-                self._closed = True  # also when a fault of ours brought the thread here
-            self._abort_all()
+        except Exception as e:  # a fault of ours, in the planning itself: nobody may be left waiting
+            error = IngotError(f"the engine loop has ended: {type(e).__name__}: {e}")
+            error.__cause__ = e
+        with self._lock:
+            self._closed = True
+        self._end_all(error)
 
     def _take_messages(self) -> bool:
         """Carries out what has arrived, waiting when there is nothing else to do. False once closed."""
@@ -124,10 +127,14 @@ class EngineLoop:
         job.finish_reason = reason
         job.wakeups.put(job)
 
-    def _abort_all(self) -> None:
-        for job in [*self._scheduler.running, *self._scheduler.waiting]:
-            self._end(job, "abort")
+    def _end_all(self, error: IngotError | None) -> None:
+        """Ends every job that has not ended, those still in the inbox included."""
+        jobs = [*self._scheduler.running, *self._scheduler.waiting]
         while not self._inbox.empty():
-            _, late = self._inbox.get()
-            if late is not None and late.finish_reason is None and late.error is None:
-                self._end(late, "abort")
+            _, job = self._inbox.get()
+            if job is not None and job not in jobs:
+                jobs.append(job)
+        for job in jobs:
+            if job.finish_reason is None and job.error is None:
+                job.error = error
+                self._end(job, None if error else "abort")

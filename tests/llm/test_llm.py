@@ -15,7 +15,7 @@ import pytest
 
 import ingot
 from ingot.engine.session import Engine
-from ingot.errors import IngotError, RequestError, TooLongError, UserError, ValueFault
+from ingot.errors import EngineFileError, IngotError, RequestError, TooLongError, UserError, ValueFault
 from ingot.llm import llm as llm_module
 from ingot.llm.llm import LLM
 
@@ -206,6 +206,7 @@ def test_the_context_ends_a_request(engine: Engine) -> None:
     ("prompt", "words", "match"),
     [
         ([], {}, "empty"), ([4096], {}, "4096 is no token id"), ([-1], {}, "-1"), ([0.5], {}, "integers"),
+        (b"abc", {}, "integers"),
         (["a", 5], {}, "sequence of integers"), ("a\ud800", {}, "surrogate"), ("x", {"temperature": -1}, "temperature"),
         ("x", {"heat": 1}, "unknown sampling word"), ("x", {"params": {}}, "SamplingParams"),
         ("x " * 3000, {}, "context"), ([0] * 1024, {}, "context"),
@@ -358,6 +359,15 @@ def test_closing_answers_everybody(engine: Engine) -> None:
         model.score("x y z")
 
 
+def test_a_fault_in_the_loop_itself_leaves_nobody_waiting(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LLM(engine, threads=1)
+    monkeypatch.setattr(model._loop._scheduler, "plan", lambda: 1 / 0)
+    with pytest.raises(IngotError, match="the engine loop has ended: ZeroDivisionError"):
+        model.generate(["a", "b"])
+    with pytest.raises(RequestError, match="closed"):
+        model.generate("x")
+
+
 def test_a_dropped_model_ends_its_thread(engine: Engine) -> None:
     model = LLM(engine, threads=1)
     thread = model._loop._thread
@@ -382,6 +392,21 @@ def test_an_engine_file_gives_what_the_directory_gives(engine: Engine, llm: LLM,
         LLM(path, precision="bfloat16")
     with pytest.raises(UserError, match="int8"):
         LLM(path, weights="int8")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"vocab_size": 0}, "vocab_size"), ({"context_length": "many"}, "context_length"), ({"add_bos": 1}, "add_bos"),
+        ({"bos_token_id": 99999}, "bos_token_id"), ({"eos_token_ids": None}, "eos_token_ids"),
+        ({"limits": []}, "max_step_tokens"), ({"vocab_size": True, "add_bos": None}, "vocab_size.*add_bos"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_engine_that_lies_about_its_model(engine: Engine, change: dict[str, Any], match: str) -> None:
+    header = {**engine.header, "config": {**engine.header["config"], **change}}
+    with pytest.raises(EngineFileError, match=match):
+        LLM(Engine.from_memory(header, {n: engine.tensor(n) for n in header["weights"]}))
 
 
 def test_sources_that_are_none(tmp_path: Path, engine: Engine) -> None:

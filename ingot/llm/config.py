@@ -1,0 +1,69 @@
+"""What the runtime reads in an engine's header about its model, checked: engine files come from anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ingot import dtypes
+from ingot.engine.session import Engine
+from ingot.errors import EngineFileError
+
+MAX_COUNT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A language model's facts. `state_bytes`: of keys and values in all layers, for one token."""
+
+    vocab_size: int
+    context_length: int
+    bos_token_id: int | None
+    eos_token_ids: frozenset[int]
+    add_bos: bool
+    max_step_tokens: int
+    state_bytes: int
+
+
+def model_config(engine: Engine) -> ModelConfig:
+    """The facts of an engine of kind "llm". Raises EngineFileError for one whose header does not give them."""
+    config = engine.config
+    limits = config.get("limits")
+    faults: list[str] = []
+
+    def number(name: str, where: Any, low: int = 1) -> int:
+        value = where.get(name) if isinstance(where, dict) else None
+        if type(value) is not int or not low <= value <= MAX_COUNT:
+            faults.append(f"{name} must be an integer from {low} on, not {value!r}")
+            return low
+        return value
+
+    vocabulary = number("vocab_size", config)
+    bos, ends, add_bos = config.get("bos_token_id"), config.get("eos_token_ids"), config.get("add_bos")
+    if not isinstance(ends, list) or not all(type(i) is int and 0 <= i < MAX_COUNT for i in ends):
+        faults.append(f"eos_token_ids must be a list of token ids, not {str(ends)[:60]}")
+        ends = []
+    if not isinstance(add_bos, bool):
+        faults.append(f"add_bos must be true or false, not {add_bos!r}")
+    if bos is not None and not (type(bos) is int and 0 <= bos < vocabulary):
+        faults.append(f"bos_token_id must be null or a token id, not {bos!r}")
+    found = ModelConfig(
+        vocabulary, number("context_length", config), bos, frozenset(ends), bool(add_bos),
+        number("max_step_tokens", limits), _state_bytes(engine, faults),
+    )  # fmt: skip
+    if faults:
+        raise EngineFileError(f"{engine.path or 'the engine'} is no whole language model: {'; '.join(faults)}")
+    return found
+
+
+def _state_bytes(engine: Engine, faults: list[str]) -> int:
+    """Of keys and values; the program itself has been verified when the engine was opened."""
+    program = engine.header["programs"].get("cpu", {}).get("entries", {}).get("main")
+    if program is None:
+        faults.append("it has no program main for cpu")
+        return 1
+    states = [b for b in program["buffers"] if b["kind"] == "state" and b["state"]["type"] == "kv_cache"]
+    if not states:
+        faults.append("its program has no key-value cache")
+    sizes = (2 * b["state"]["heads"] * b["state"]["head_dim"] * dtypes.get(b["dtype"]).numpy.itemsize for b in states)
+    return sum(sizes)
