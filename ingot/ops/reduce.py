@@ -116,6 +116,12 @@ class ReduceProd(Reduce):
             out = torch.prod(out, axis, keepdim=self.keepdims, dtype=out.dtype)
         return out.to(x.dtype)
 
+    def sample(self, rng: np.random.Generator, x: Spec) -> tuple[Array, ...]:
+        """Floats near ±1: a product of many others leaves the range, at a place that depends on the order."""
+        if x.dtype.is_integer:
+            return (rng.integers(-9, 9, x.shape).astype(x.dtype.numpy),)
+        return ((rng.uniform(0.9, 1.1, x.shape) * rng.choice([-1, 1], x.shape)).astype(x.dtype.numpy),)
+
 
 @op("argmax")
 class ArgMax(Op):
