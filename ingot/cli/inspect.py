@@ -10,6 +10,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections import Counter
 from typing import Any
@@ -89,6 +90,10 @@ def _summary(engine: Any, source: str, out: Output) -> None:
         calls = ", ".join(f"{count} {name}" for name, count in native.most_common())
         out.text(f"program for {target}: {sum(native.values())} kernel calls ({calls})")
         out.text(f"  host calls: {', '.join(f'{count} {name}' for name, count in host.items()) or 'none'}")
+    arena = _arena(header["programs"]["cpu"]["entries"]["main"])
+    if arena is not None:
+        sizes = ", ".join(f"{name}={value}" for name, value in arena["sizes"].items())
+        out.text(f"arena at {sizes}: {size(arena['bytes'])} (no layout needs less than {size(arena['lower_bound'])})")
     out.text(f"{len(weights)} tensors, {size(sum(bytes_.values()))}; files: {', '.join(header['files']) or 'none'}")
     out.result(
         {
@@ -96,9 +101,23 @@ def _summary(engine: Any, source: str, out: Output) -> None:
             "config": header["config"], "inputs": [p._asdict() for p in engine.inputs],
             "outputs": [p._asdict() for p in engine.outputs], "tensors": bytes_, "files": sorted(header["files"]),
             "kernels": {t: native for t, (native, _) in kernels.items()},
-            "host_calls": {t: host for t, (_, host) in kernels.items()},
+            "host_calls": {t: host for t, (_, host) in kernels.items()}, "arena": arena,
         }
     )  # fmt: skip
+
+
+def _arena(program: dict[str, Any]) -> dict[str, Any] | None:
+    """The memory for intermediate results at the optimum of every dim; None when only a run can tell."""
+    if any(symbol.get("unbacked") for symbol in program["symbols"]):
+        return None
+    sizes = optimum(program)
+    layout = _lazy.load("ingot._native").plan_layout(json.dumps(program), sizes)
+    return {"sizes": sizes, "bytes": layout["arena"], "lower_bound": layout["lower_bound"]}
+
+
+def optimum(program: dict[str, Any]) -> dict[str, int]:
+    """The size of every dim that inputs have: the one to tune for, or the smallest."""
+    return {s["name"]: s.get("opt") or max(1, s["min"]) for s in program["symbols"] if not s.get("unbacked")}
 
 
 def kernel_counts(program: dict[str, Any]) -> tuple[Counter[str], Counter[str]]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native, dims, dtypes
+from ingot.cli.inspect import optimum
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.llm.config import model_config
@@ -100,7 +101,7 @@ def _job(engine: Engine, length: int) -> Job:
 
 
 def _network_case(engine: Engine, args: argparse.Namespace) -> Case:
-    sizes = {s["name"]: s.get("opt") or max(1, s["min"]) for s in _program(engine)["symbols"]}
+    sizes = optimum(_program(engine))
     for given in args.size:
         name, _, value = given.partition("=")
         if name not in sizes or not value.isdecimal():

@@ -121,6 +121,7 @@ def test_inspect(engine: Path) -> None:
     assert "rewritten" in ingot("inspect", engine, "--why").stdout
     assert "agree" in ingot("inspect", engine, "--verify").stdout
     found = as_json("inspect", engine)
+    assert found["arena"]["bytes"] >= found["arena"]["lower_bound"] > 0
     assert found["kind"] == "llm" and found["config"]["precision"] == "bfloat16"
     assert [port["name"] for port in found["outputs"]] == ["logits"]
     assert {d["rule"] for d in as_json("inspect", PICO, "--why")["decisions"]}
@@ -303,3 +304,32 @@ def test_tables_line_up() -> None:
     assert table([("a", 1, 0.5), ("long", 1000, None)], ("name", "n", "x")).splitlines() == [
         "name      n    x", "a         1  0.5", "long  1,000    -",
     ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------- plain
+# networks
+
+
+def test_an_engine_of_a_plain_network(tmp_path: Path) -> None:
+    path = tmp_path / "net.ingot"
+    code = f"""
+import ingot
+from ingot import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+    def forward(self, x):
+        return {{"y": self.layer(x), "where": ingot.ops.nonzero(x)}}
+spec = ingot.Spec((ingot.Dim("N", 1, 4, 64), 8), "float32")
+ingot.build(Net(), {{"x": spec}}, weights_from="random").save({str(path)!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+    found = as_json("inspect", path)
+    assert found["kind"] == "network" and found["arena"] is None
+    assert found["host_calls"] == {"cpu": {"nonzero": 1}}
+    assert {row["op"]: row["runs"] for row in as_json("doctor", path)["ops"]}["nonzero"].startswith("host call")
+    bench = as_json("bench", path, "--size", "N=8", "--repeat", 3, "--bandwidth", 10)
+    assert bench["name"] == "run" and bench["tokens_per_s"] is None
+    assert "the dims are N" in ingot("bench", path, "--size", "Q=3", code=2).stderr
+    assert "plain network" in ingot("generate", path, "--prompt", "x", code=2).stderr
