@@ -119,16 +119,15 @@ class Planner {
       const __int128 reach = static_cast<__int128>(view.shape[i] - 1) * view.stride[i];
       (reach < 0 ? low : high) += reach;
     }
-    const bool inside = empty ? offset >= 0 && offset <= available : low >= 0 && high < available;
-    if (!inside)
+    if (!empty && (low < 0 || high >= available))
       refuse(
           code::program, index,
           "the view reaches outside buffer " + std::to_string(of) + " of " + std::to_string(available) + " elements");
     if (buffer.written && !empty && overlaps_itself(view))
       refuse(code::program, index, "a view that is written may not reach an element twice");
-    view_offset_[index] = offset;
+    view_offset_[index] = empty ? 0 : offset;  // of nothing, any place is as good
     std::byte* const data = static_cast<std::byte*>(buffers_[of].data);
-    view.data = data == nullptr ? nullptr : data + offset * static_cast<std::int64_t>(size_of(view.dtype));
+    view.data = data == nullptr ? nullptr : data + view_offset_[index] * static_cast<std::int64_t>(size_of(view.dtype));
   }
 
   /// Whether two indices may reach one element: false only when every dimension steps over all smaller ones.
