@@ -27,7 +27,7 @@ check: $(VENV)/test  ## linter, types, import rules
 bench: $(VENV)/test  ## all benchmarks with their peers; nothing else should run meanwhile
 	$(BIN)/python -m benchmarks all
 
-conformance: $(VENV)/test build/fuzz/done  ## the long suites; writes docs/conformance.md
+conformance: $(VENV)/fuzz build/fuzz/done  ## the long suites; writes docs/conformance.md
 	$(BIN)/python -m tools.conformance --seconds $(SECONDS)
 
 fuzz: $(VENV)/fuzz build/fuzz/done  ## fuzz every parser for SECONDS each

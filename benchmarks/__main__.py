@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from rich.console import Console
 
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9, help="measurements after warm-up (default 9)")
     parser.add_argument("--threads", type=int, default=THREADS)
     given = parser.parse_args()
-    console = Console(stderr=given.json)
+    console = Console(stderr=given.json, width=None if sys.stdout.isatty() else 120)
     for name in TABLE if given.name == "all" else [given.name]:
         result = TABLE[name](Options(given.pairs, given.threads))
         result.show(console)

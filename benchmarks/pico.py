@@ -36,6 +36,7 @@ def peer(directory: Path, dtype: torch.dtype, threads: int) -> Any:
     """The model in transformers."""
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     return transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
 
 
