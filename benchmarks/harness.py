@@ -89,15 +89,15 @@ class Result:
         for row in self.rows:
             low, high = row.quartiles or (None, None)
             spread = "" if low is None or high is None else f"{short(low)} … {short(high)}"
-            goal = f"≥ {short(row.at_least)}" if row.at_least is not None else ""
-            goal += f"≤ {short(row.at_most)}" if row.at_most is not None else ""
+            goals = [f"≥ {short(row.at_least)}"] if row.at_least is not None else []
+            goals += [f"≤ {short(row.at_most)}"] if row.at_most is not None else []
             verdict = {True: "[green]met", False: "[red]missed", None: row.note}[row.met]
-            table.add_row(row.what, f"{short(row.value)} {row.unit}", spread, goal, verdict)
+            table.add_row(row.what, f"{short(row.value)} {row.unit}", spread, ", ".join(goals), verdict)
         console.print(table)
 
 
 def short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}"
 
 
 def machine_name() -> str:
