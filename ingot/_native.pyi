@@ -54,8 +54,11 @@ class Engine:
     """A container whose programs are parsed and verified. Immutable; safe to share between threads."""
 
     @staticmethod
-    def open(path: str) -> Engine:
-        """Maps an engine file. Raises Error("io"), ("engine_file"), ("engine_version"), ("program"), ("memory")."""
+    def open(path: str, weights: str = "mapped") -> Engine:
+        """Reads an engine file; weights stay in the mapped file, or are copied into huge pages ("resident").
+
+        Raises Error("io"), ("engine_file"), ("engine_version"), ("program"), ("memory"), ("argument").
+        """
 
     @staticmethod
     def from_memory(header_json: bytes, tensors: Mapping[str, _Array]) -> Engine:
@@ -73,7 +76,7 @@ class Engine:
 
     @property
     def bytes_mapped(self) -> int:
-        """The size of the file; 0 for an engine in memory."""
+        """The size of the file while it is mapped; else 0."""
 
 class Session:
     """One arena, one set of states, one run at a time. Raises what Engine.open does, and Error("kernel_refused")."""

@@ -205,9 +205,12 @@ class PySession {
 
 // ---- engines ----------------------------------------------------------------------------------------------
 
-std::shared_ptr<const Engine> open_engine(const std::string& path) {
+std::shared_ptr<const Engine> open_engine(const std::string& path, const std::string& weights) {
+  if (weights != "mapped" && weights != "resident") {
+    throw Error(code::argument, "weights: " + quote(weights) + " is neither 'mapped' nor 'resident'");
+  }
   const nb::gil_scoped_release released;
-  return Engine::open(path);
+  return Engine::open(path, weights == "mapped" ? WeightPlace::mapped : WeightPlace::resident);
 }
 
 std::shared_ptr<const Engine> engine_from_memory(const nb::bytes& header, const nb::dict& tensors) {
@@ -305,6 +308,7 @@ nb::dict plan_layout(const std::string& json, const std::map<std::string, std::i
 
 NB_MODULE(_native, m) {
   using namespace ingot;
+  nb::set_leak_warnings(false);  // engines may live in module globals until the process ends
   m.doc() = "The native core of ingot: reads, plans and runs engines.";
   error_type = PyErr_NewExceptionWithDoc("ingot._native.Error", "A typed error; .code says which kind.",
                                          PyExc_Exception, nullptr);
@@ -319,7 +323,7 @@ NB_MODULE(_native, m) {
   bind_sampling(m);
 
   nb::class_<Engine>(m, "Engine")
-      .def_static("open", open_engine, "path"_a)
+      .def_static("open", open_engine, "path"_a, "weights"_a = "mapped")
       .def_static("from_memory", engine_from_memory, "header_json"_a, "tensors"_a)
       .def("header", header_of)
       .def("tensor", tensor_bytes, "name"_a)

@@ -78,6 +78,8 @@ struct Ports {
   }
 };
 
+bool is_known(ingot_dtype dtype) { return dtype >= INGOT_FLOAT32 && dtype <= INGOT_BOOL; }
+
 std::string entry_name(const char* entry) { return entry == nullptr ? "main" : entry; }
 
 }  // namespace
@@ -109,9 +111,7 @@ void ingot_session::run(const ingot_tensor* inputs, ingot_tensor* outputs) {
   std::vector<TensorView> arrays(session.program().inputs.size());
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const ingot_tensor& input = inputs[i];
-    const bool known =
-        input.rank >= 0 && input.rank <= kMaxRank && input.dtype >= INGOT_FLOAT32 && input.dtype <= INGOT_BOOL;
-    if (!known)
+    if (input.rank < 0 || input.rank > kMaxRank || !is_known(input.dtype))
       throw Error(code::input, "input " + std::to_string(i) + ": its rank or dtype is no value of this interface");
     arrays[i].data = input.data;
     arrays[i].dtype = static_cast<DType>(input.dtype);
@@ -140,8 +140,10 @@ const char* ingot_version(void) { return INGOT_VERSION; }
 const char* ingot_last_error(void) { return last_message.c_str(); }
 const char* ingot_last_error_code(void) { return last_code; }
 
-size_t ingot_dtype_size(ingot_dtype dtype) { return size_of(static_cast<DType>(dtype)); }
-const char* ingot_dtype_name(ingot_dtype dtype) { return name_of(static_cast<DType>(dtype)).data(); }
+size_t ingot_dtype_size(ingot_dtype dtype) { return is_known(dtype) ? size_of(static_cast<DType>(dtype)) : 0; }
+const char* ingot_dtype_name(ingot_dtype dtype) {
+  return is_known(dtype) ? name_of(static_cast<DType>(dtype)).data() : "unknown";
+}
 
 int ingot_open(const char* path, ingot_engine** engine) {
   *engine = nullptr;

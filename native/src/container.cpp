@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "json.h"
+#include "pool.h"
 #include "sha256.h"
 
 namespace ingot {
@@ -249,11 +250,12 @@ Container Container::parse(std::string_view bytes) {
   return container;
 }
 
-Container Container::open(const std::string& path) {
+Container Container::open(const std::string& path, WeightPlace place) {
   auto file = std::make_unique<MappedFile>(path);
   try {
     Container container = parse({file->data(), file->size()});
     container.file_ = std::move(file);
+    if (place == WeightPlace::resident) container.make_resident();
     return container;
   } catch (const Error& error) {
     throw Error(error.code, path + ": " + error.what());
@@ -267,6 +269,32 @@ Container Container::from_memory(std::string header, std::vector<Tensor> tensors
   container.owner_ = std::move(owner);
   container.index();
   return container;
+}
+
+void Container::make_resident() {
+  if (tensors_.empty()) return;
+  const std::byte* const begin = tensors_.front().data;
+  const auto bytes = static_cast<std::size_t>(tensors_.back().data - begin) + tensors_.back().bytes;
+  resident_ = Pages(bytes, "the weights");
+  struct Copy {
+    const std::byte* from;
+    std::byte* to;
+    std::size_t bytes;
+    int workers;
+  } copy{begin, resident_.data(), bytes, default_threads()};
+  ThreadPool::get(copy.workers)
+      .run(
+          [](void* context, int worker) {
+            const Copy& all = *static_cast<const Copy*>(context);
+            const std::size_t first =
+                all.bytes / static_cast<std::size_t>(all.workers) * static_cast<std::size_t>(worker);
+            const bool last = worker + 1 == all.workers;
+            const std::size_t count = last ? all.bytes - first : all.bytes / static_cast<std::size_t>(all.workers);
+            std::memcpy(all.to + first, all.from + first, count);
+          },
+          &copy);
+  for (Tensor& tensor : tensors_) tensor.data = resident_.data() + (tensor.data - begin);
+  file_.reset();
 }
 
 void Container::index() {

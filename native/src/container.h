@@ -32,10 +32,14 @@ struct Tensor {
   std::uint64_t bytes = 0;
 };
 
+/// Where the weights of a file lie: in the mapped file, read when first touched and shared with the page cache; or copied
+/// into huge pages, which costs the copy once and makes reading them faster.
+enum class WeightPlace : std::uint8_t { mapped, resident };
+
 class Container {
  public:
-  /// Maps a file. Throws Error("engine_file") for anything that is not exactly a container, Error("io"), Error("memory").
-  static Container open(const std::string& path);
+  /// Reads a file. Throws Error("engine_file") for anything that is not exactly a container, Error("io"), Error("memory").
+  static Container open(const std::string& path, WeightPlace place = WeightPlace::mapped);
 
   /// A container that was never a file: our header's JSON and tensors whose data `owner` keeps.
   static Container from_memory(std::string header, std::vector<Tensor> tensors, std::shared_ptr<void> owner);
@@ -54,9 +58,12 @@ class Container {
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string_view, std::size_t> by_name_;  // keys live in tensors_
   std::unique_ptr<MappedFile> file_;
+  Pages resident_;
   std::shared_ptr<void> owner_;
 
   void index();
+  /// Copies the weights, points the tensors into the copy and lets go of the file.
+  void make_resident();
 };
 
 }  // namespace ingot

@@ -36,10 +36,10 @@ void copy_strided(const TensorView& from, const TensorView& to) noexcept {
 }
 
 void set_row_major(TensorView& view) noexcept {
-  std::int64_t stride = 1;
+  std::uint64_t stride = 1;  // unsigned: sizes that are about to be refused may overflow
   for (int i = view.rank - 1; i >= 0; --i) {
-    view.stride[i] = stride;
-    stride *= view.shape[i];
+    view.stride[i] = static_cast<std::int64_t>(stride);
+    stride *= static_cast<std::uint64_t>(view.shape[i]);
   }
 }
 

@@ -151,8 +151,8 @@ std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::s
 Engine::Engine(Container container)
     : container_(std::move(container)), programs_(parse_programs(container_.header())) {}
 
-std::shared_ptr<const Engine> Engine::open(const std::string& path) {
-  Container container = Container::open(path);
+std::shared_ptr<const Engine> Engine::open(const std::string& path, WeightPlace place) {
+  Container container = Container::open(path, place);
   try {
     return std::make_shared<const Engine>(std::move(container));
   } catch (const Error& error) {

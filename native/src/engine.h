@@ -28,7 +28,7 @@ class Engine {
   /// Throws Error("engine_file"), ("engine_version"), ("program"), ("io"), ("memory").
   explicit Engine(Container container);
   /// The same from a file; every message begins with its path.
-  static std::shared_ptr<const Engine> open(const std::string& path);
+  static std::shared_ptr<const Engine> open(const std::string& path, WeightPlace place = WeightPlace::mapped);
 
   const Container& container() const noexcept { return container_; }
   /// The names of the entries for the CPU, sorted.

@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -100,6 +102,23 @@ const char* kind_of(mode_t mode) {
   return "no regular file";
 }
 
+// ---- limits ---------------------------------------------------------------------------------------------------
+
+/// The most that this process can ever have: the machine's memory, or its cgroup's limit when that is less.
+std::uint64_t memory_limit() {
+  static const std::uint64_t limit = [] {
+    std::uint64_t bytes =
+        static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+    if (std::FILE* file = std::fopen("/sys/fs/cgroup/memory.max", "re")) {
+      unsigned long long most = 0;
+      if (std::fscanf(file, "%llu", &most) == 1) bytes = std::min<std::uint64_t>(bytes, most);  // else "max"
+      std::fclose(file);
+    }
+    return bytes;
+  }();
+  return limit;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) {
@@ -136,11 +155,15 @@ Pages::Pages(std::size_t bytes, const char* purpose) : bytes_(bytes) {
   const bool huge = bytes >= kHugePage;
   // One huge page more than needed, to begin at a huge page.
   if (__builtin_add_overflow(bytes, huge ? kHugePage : 0, &mapped_)) mapped_ = SIZE_MAX;
-  mapping_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // The system promises more than there is, and ends processes later: what can never fit is refused here.
+  mapping_ = mapped_ > memory_limit()
+                 ? MAP_FAILED
+                 : mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping_ == MAP_FAILED) {
     mapping_ = nullptr;
     throw Error(code::memory, "no memory for " + std::string(purpose) + ": " + std::to_string(bytes) + " bytes (" +
-                                  std::to_string(bytes >> 20) + " MiB) were asked for");
+                                  std::to_string(bytes >> 20) + " MiB) were asked for, and all there can be is " +
+                                  std::to_string(memory_limit() >> 20) + " MiB");
   }
   auto address = reinterpret_cast<std::uintptr_t>(mapping_);
   if (huge) {

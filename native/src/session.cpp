@@ -82,33 +82,30 @@ std::span<const TensorView> Session::Run::outputs() const { return session_.last
 void Session::Run::execute(std::span<const TensorView> arrays) {
   Session& s = session_;
   s.last_ = nullptr;
+  s.pending_.clear();
   s.bind_inputs(arrays);
   std::uint64_t lower_bound = 0;
   StagePlan* plan = nullptr;
   for (int stage = 0; stage < s.program().stages; ++stage) {
     plan = &s.plan_for(stage, plan);
-    const std::span<const TensorView> entering = plan->at(plan->entering);
-    const std::vector<int>& owners =
-        stage == 0
-            ? s.program().inputs
-            : s.program()
-                  .calls[static_cast<std::size_t>(s.loaded_.stages[static_cast<std::size_t>(stage)].first_call - 1)]
-                  .out;
-    for (std::size_t i = 0; i < entering.size(); ++i) {
-      const TensorView& from = stage == 0 ? arrays[i] : s.pending_[i].view;
-      if (stage == 0) {
-        s.check_array(from, entering[i], owners[i], "input " + quote(s.program().buffer(owners[i]).name));
-      } else {
-        s.check_array(from, entering[i], owners[i], "result " + std::to_string(i));
-      }
-      copy_strided(from, entering[i]);
-    }
-    s.pending_.clear();
+    s.enter(*plan, stage, arrays);
     s.run_stage(*plan, stage);
     lower_bound += plan->layout.lower_bound;
   }
   s.last_ = plan;
   s.lower_bound_ = lower_bound;
+}
+
+void Session::enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays) {
+  const std::span<const TensorView> entering = plan.at(plan.entering);
+  if (stage == 0) {
+    for (std::size_t i = 0; i < entering.size(); ++i) fill(arrays[i], entering[i], program().inputs[i], nullptr, i);
+    return;
+  }
+  const int first_call = loaded_.stages[static_cast<std::size_t>(stage)].first_call;
+  const Call& call = program().calls[static_cast<std::size_t>(first_call - 1)];
+  for (std::size_t i = 0; i < entering.size(); ++i) fill(pending_[i].view, entering[i], call.out[i], &call, i);
+  pending_.clear();
 }
 
 void Session::bind_inputs(std::span<const TensorView> arrays) {
@@ -126,32 +123,36 @@ void Session::bind_inputs(std::span<const TensorView> arrays) {
       if (node.op != DimOp::symbol) continue;
       const auto symbol = static_cast<std::size_t>(node.value);
       if (symbols_[symbol] == array.shape[d]) continue;
-      bind_symbol(symbol, array.shape[d], buffer.name);
+      bind_symbol(symbol, array.shape[d], buffer.name, code::input);
     }
   }
   for (std::size_t symbol = 0; symbol < symbols_.size(); ++symbol)
     symbols_[symbol] = std::max<std::int64_t>(symbols_[symbol], 0);
 }
 
-void Session::bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who) {
+void Session::bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who, const char* error_code) {
   const Symbol& s = program().dims.symbols()[symbol];
   if (symbols_[symbol] >= 0) {
-    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", but another array has " +
-                                 s.name + "=" + std::to_string(symbols_[symbol]));
+    throw Error(error_code, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", but another array has " +
+                                s.name + "=" + std::to_string(symbols_[symbol]));
   }
   if (value < s.min || value > s.max) {
-    throw Error(code::input, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", which is not in " +
-                                 std::to_string(s.min) + " … " + std::to_string(s.max));
+    throw Error(error_code, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", which is not in " +
+                                std::to_string(s.min) + " … " + std::to_string(s.max));
   }
   symbols_[symbol] = value;
 }
 
-void Session::check_array(const TensorView& array, const TensorView& wanted, int buffer, const std::string& who) const {
-  if (array.dtype == wanted.dtype && array.rank == wanted.rank &&
-      std::equal(array.shape, array.shape + array.rank, wanted.shape))
+void Session::fill(const TensorView& from, const TensorView& to, int buffer, const Call* call,
+                   std::size_t index) const {
+  if (from.dtype == to.dtype && from.rank == to.rank && std::equal(from.shape, from.shape + from.rank, to.shape)) {
+    copy_strided(from, to);
     return;
-  throw Error(code::input, who + " is " + describe(array) + "; " + program().spec(buffer) + ", here " +
-                               describe(wanted) + ", is needed");
+  }
+  const std::string who = call == nullptr ? "input " + quote(program().buffer(buffer).name)
+                                          : where_of(*call) + ": result " + std::to_string(index);
+  throw Error(call == nullptr ? code::input : code::value,
+              who + " is " + describe(from) + "; " + program().spec(buffer) + ", here " + describe(to) + ", is needed");
 }
 
 StagePlan& Session::plan_for(int stage, const StagePlan* before) {
@@ -220,10 +221,7 @@ void Session::run_host(StagePlan& plan, const Step& step) {
   }
   if (call.binds.empty()) {
     const std::span<const TensorView> out = plan.at(step.out);
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      check_array(results[i].view, out[i], call.out[i], where_of(call) + ": result " + std::to_string(i));
-      copy_strided(results[i].view, out[i]);
-    }
+    for (std::size_t i = 0; i < results.size(); ++i) fill(results[i].view, out[i], call.out[i], &call, i);
   } else {
     bind_results(call, results);
     pending_ = std::move(results);
@@ -248,7 +246,7 @@ void Session::bind_results(const Call& call, const std::vector<HostArray>& resul
       const bool bound_here = node.op == DimOp::symbol && std::find(call.binds.begin(), call.binds.end(),
                                                                     static_cast<int>(node.value)) != call.binds.end();
       if (bound_here && symbols_[static_cast<std::size_t>(node.value)] != array.shape[d]) {
-        bind_symbol(static_cast<std::size_t>(node.value), array.shape[d], where_of(call));
+        bind_symbol(static_cast<std::size_t>(node.value), array.shape[d], where_of(call), code::value);
       }
     }
   }

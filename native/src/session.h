@@ -93,8 +93,10 @@ class Session {
   std::vector<std::uint64_t> nanoseconds_;
 
   void bind_inputs(std::span<const TensorView> arrays);
-  void bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who);
-  void check_array(const TensorView& array, const TensorView& wanted, int buffer, const std::string& who) const;
+  void bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who, const char* error_code);
+  void enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays);
+  /// Copies an input, or with `call` one of its results, into its buffer; throws when it does not fit.
+  void fill(const TensorView& from, const TensorView& to, int buffer, const Call* call, std::size_t index) const;
   StagePlan& plan_for(int stage, const StagePlan* before);
   void run_stage(StagePlan& plan, int stage);
   void run_kernels(StagePlan& plan, int stage, std::span<const Step> steps);

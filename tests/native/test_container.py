@@ -52,6 +52,20 @@ def test_good_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(w.view(np.float32), WEIGHTS["w"])
 
 
+def test_resident_weights(tmp_path: Path) -> None:
+    path = tmp_path / "good.ingot"
+    path.write_bytes(GOOD)
+    engine = _native.Engine.open(str(path), weights="resident")
+    os.truncate(path, 0)  # the file is needed no more
+    assert engine.bytes_mapped == 0
+    for name, array in WEIGHTS.items():
+        found = engine.tensor(name)
+        assert found.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(found.view(np.float32), array.ravel())
+    with pytest.raises(_native.Error, match="'elsewhere' is neither 'mapped' nor 'resident'"):
+        _native.Engine.open(str(path), weights="elsewhere")
+
+
 def test_safetensors_reads_it(tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 

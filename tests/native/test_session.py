@@ -198,8 +198,8 @@ def test_host_calls_between_kernels() -> None:
     [
         ([], "value", "host.pick: pick: the host returned 0 arrays; 1 are needed"),
         ([np.zeros((2, 2), np.int32)], "value", r"result 0 is int32\[2, 2\]; int32\[n\] is needed"),
-        ([np.zeros(2, np.int64)], "input", r"result 0 is int64\[2\]; int32\[n\], here int32\[2\], is needed"),
-        ([np.zeros(65, np.int32)], "input", "has n=65, which is not in 0 … 64"),
+        ([np.zeros(2, np.int64)], "value", r"result 0 is int64\[2\]; int32\[n\], here int32\[2\], is needed"),
+        ([np.zeros(65, np.int32)], "value", "has n=65, which is not in 0 … 64"),
         ([3], "input", "a NumPy array is needed, not int"),
     ],
 )
