@@ -21,6 +21,11 @@ def _check(x: Spec, **vectors: Spec | None) -> Spec:
     return x
 
 
+def _mean(x: Array) -> Array:
+    """Over the last dimension, which a run may find empty."""
+    return np.asarray(np.sum(x, -1, keepdims=True) / x.dtype.type(max(x.shape[-1], 1)))
+
+
 @op("rms_norm")
 class RmsNorm(Op):
     """x / sqrt(mean(x², last) + eps) · weight; without weight, ones. Accumulates in float32, rounds once."""
@@ -44,7 +49,7 @@ class RmsNorm(Op):
 
     def reference(self, x: Array, weight: Array | None = None) -> Array:
         wide = widen(x)
-        y = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + wide.dtype.type(self.eps))
+        y = wide / np.sqrt(_mean(wide * wide) + wide.dtype.type(self.eps))
         return rounded(y if weight is None else y * widen(weight), x)
 
     def decompose(self, x: Any, weight: Any = None) -> Any:
@@ -88,8 +93,8 @@ class LayerNorm(Op):
 
     def reference(self, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
         wide = widen(x)
-        centred = wide - wide.mean(-1, keepdims=True)
-        y = centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + wide.dtype.type(self.eps))
+        centred = wide - _mean(wide)
+        y = centred / np.sqrt(_mean(centred * centred) + wide.dtype.type(self.eps))
         y = y if weight is None else y * widen(weight)
         return rounded(y if bias is None else y + widen(bias), x)
 

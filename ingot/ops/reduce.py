@@ -66,6 +66,12 @@ def _sum(x: Array, **how: Any) -> Any:
     return np.sum(x, dtype=x.dtype, **how)
 
 
+def _mean(x: Array, **how: Any) -> Any:
+    """NaN where a run finds no elements, without NumPy's warning."""
+    total = np.sum(x, **how)
+    return total / x.dtype.type(x.size / total.size if total.size else 1)
+
+
 def _product(x: Array, **how: Any) -> Any:
     return np.prod(x, dtype=x.dtype, **how)
 
@@ -83,7 +89,7 @@ class ReduceSum(Reduce):
 class ReduceMean(Reduce):
     """The mean of floats."""
 
-    compute, torch_name, integers, empty = np.mean, "mean", False, False
+    compute, torch_name, integers, empty = _mean, "mean", False, False
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
 
 
@@ -187,7 +193,7 @@ class Normalised(Op):
 def _shifted(x: Array, axis: int) -> Array:
     """x − max(x): the largest exponent is 0."""
     with np.errstate(all="ignore"):
-        return np.asarray(x - np.max(x, axis=axis, keepdims=True))
+        return np.asarray(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))  # a row may have no elements
 
 
 def _wide(x: Any) -> Any:

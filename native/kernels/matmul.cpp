@@ -48,6 +48,7 @@ Blocking blocking_for(Level level, DType dtype) {
 /// dimensions of the output) is its shape or it is broadcast along all of them; false when they are not equally far apart.
 bool row_stride(const TensorView& view, const TensorView& lead, std::int64_t* stride) {
   *stride = 0;
+  if (lead.elements() == 0) return true;  // no rows to be apart
   std::int64_t inner = 1, inner_size = 1;  // of the dimension last seen with more than one element
   bool found = false;
   for (int dim = lead.rank - 2; dim >= 0; --dim) {
