@@ -22,7 +22,7 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision", choices=("float32", "bfloat16", "float16"), help="type to compute in (default: the checkpoint's)"
     )
-    group.add_argument("--weights", choices=("same",), help="how weights are stored (default: same as the precision)")
+    group.add_argument("--weights", metavar="FORMAT", help="how weights are stored (default: same, as the precision)")
     group.add_argument("--device", default="cpu", metavar="cpu", help="where to run")
 
 

@@ -34,8 +34,8 @@ class EngineLoop:
         for job in jobs:
             self._scheduler.check(job)
         with self._lock:
-            if self._closed:
-                raise RequestError("this LLM is closed: make a new one")
+            if self._closed or not self._thread.is_alive():  # a forked child has no loop
+                raise RequestError("this LLM is closed, or belongs to the parent of this process: make a new one")
             for job in jobs:
                 job.id = self._submitted
                 self._submitted += 1
