@@ -39,7 +39,7 @@ MAX_HEADER = 64 << 20
 PAGE = 4096
 ALIGN = 64
 CHUNK = 1 << 20  # bytes that one digest covers
-MAX_NAME = 1024
+MAX_NAME = 512  # bytes
 MAX_RANK = 8
 PAD = "~pad."
 
@@ -325,8 +325,9 @@ def _count(value: Any) -> bool:
 
 
 def _name_fault(name: str) -> str | None:
-    if not name or len(name) > MAX_NAME:
-        return f"a name has 1 to {MAX_NAME} characters, this one {len(name)}"
+    size = len(name.encode(errors="surrogatepass"))
+    if not 0 < size <= MAX_NAME:
+        return f"a name has 1 to {MAX_NAME} bytes, this one {size}"
     if not name.isprintable():
         return "the name holds characters that cannot be printed"
     if name.startswith("/") or ".." in name.split("/"):

@@ -14,6 +14,8 @@ from ingot.ops.fused import IDENTITY, WEIGHTS, FusedElementwise, FusedLinear, ex
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 
+MAX_JOINED = 400  # characters of names that are joined to one: names in a file are limited
+
 # ---------------------------------------------------------------------------------------------------------- elementwise
 
 
@@ -280,6 +282,8 @@ def derive(network: Network, step: str, values: Sequence[Value], name: str, **ar
 
 def joined_name(names: Sequence[str]) -> str:
     """`a.q.weight` and `a.k.weight` together: `a.q_k.weight`."""
+    if sum(map(len, names)) > MAX_JOINED:
+        return f"{names[0]}_and_{len(names) - 1}_more"
     parts = [name.split(".") for name in names]
     if len({len(p) for p in parts}) != 1:
         return "_".join(names)

@@ -215,7 +215,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         entry(lambda o: o.update({"~pad.0": {"dtype": "U8", "shape": [68], "data_offsets": [60, 128]}})), "padding"),
     "extra key": (entry(lambda o: o["w.0"].update(mode=1)), "exactly dtype"),
     "name with NUL": (swap(b'"flag":', b'"fl\\u0000g":'), "cannot be printed"),
-    "name of a megabyte": (swap(b'"flag":', b'"' + b"a" * (1 << 20) + b'":'), "1 to 1024"),
+    "name of a megabyte": (swap(b'"flag":', b'"' + b"a" * (1 << 20) + b'":'), "1 to 512"),
     "name as path": (swap(b'"flag":', b'"../flag":'), "path out of"),
 }  # fmt: skip
 

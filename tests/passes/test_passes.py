@@ -305,6 +305,7 @@ def test_joined_names_read_well() -> None:
     assert fuse.joined_name(["a.q.weight", "a.k.weight"]) == "a.q_k.weight"
     assert fuse.joined_name(["a.b", "c"]) == "a.b_c"
     assert fuse.joined_name(["w"]) == "w"
+    assert fuse.joined_name([f"experts.{i}.weight" for i in range(64)]) == "experts.0.weight_and_63_more"
 
 
 # --------------------------------------------------------------------------------------------------------------
