@@ -234,7 +234,7 @@ class LLM:
 
 def _as_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
     """The prompts given, and whether they were given as a sequence of prompts (a sequence of numbers is one prompt)."""
-    if isinstance(prompt, str) or len(prompt) == 0 or not isinstance(prompt[0], str | Sequence):
+    if isinstance(prompt, str) or len(prompt) == 0 or not hasattr(prompt[0], "__len__"):
         return [cast(Prompt, prompt)], False
     return [cast(Prompt, p) for p in prompt], True
 

@@ -172,7 +172,8 @@ def test_token_ids_are_taken_as_they_are(llm: LLM) -> None:
     text = llm.generate("import os", max_tokens=8)
     assert llm.generate(ids, max_tokens=8).token_ids == text.token_ids
     assert llm.generate(np.array(ids), max_tokens=8).token_ids == text.token_ids  # type: ignore[call-overload]
-    assert llm.generate([ids, "import os"], max_tokens=8)[1].prompt_tokens == len(ids)
+    for both in ([ids, "import os"], [np.array(ids), tuple(ids)]):
+        assert [c.token_ids for c in llm.generate(both, max_tokens=8)] == [text.token_ids] * 2  # type: ignore[arg-type]
     assert llm.generate(ids[1:], max_tokens=8).prompt_tokens == len(ids) - 1
 
 
