@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,25 @@ from ingot.llm.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
+from ingot.passes.widen import NARROW
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 FILE = "file."
+
+
+@dataclass(frozen=True)
+class Debug:
+    """The two switches for finding a fault in the compile path.
+
+    dump: a folder that gets the network's text after every step. check: run every step's network on seeded inputs and
+    stop at the one that changes the numbers (slow: by the ops' references).
+    """
+
+    dump: str | os.PathLike[str] | None = None
+    check: bool = False
 
 
 class Phases:
@@ -53,6 +68,18 @@ class Phases:
             self._progress(name, done, total)
 
 
+@dataclass(frozen=True)
+class Request:
+    """What `build` was asked for, beside the source."""
+
+    precision: str | None
+    report: bool | Mapping[str, Any]
+    weights_from: str | None
+    seed: int
+    debug: Debug
+    phases: Phases
+
+
 def build(
     source: Any,
     inputs: Mapping[str, Any] | None = None,
@@ -65,6 +92,7 @@ def build(
     weights_from: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    debug: Debug | None = None,
 ) -> Engine:
     """An engine of `source`.
 
@@ -78,17 +106,19 @@ def build(
         report: compare with float32 layer by layer: on seeded inputs, on the arrays given here by name, or not (False).
         weights_from: "random" takes seeded weights of the true shapes instead of the stored ones.
         progress: called with (phase, done, total).
+        debug: see Debug.
 
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
     """
     _check_words(precision, weights, device, weights_from)
+    request = Request(precision, report, weights_from, seed, debug or Debug(), Phases(progress))
     if isinstance(source, Module):
         if dynamic is not None:
             raise UserError(
                 "dynamic is for sources with example inputs; give a Module's inputs as Specs with ingot.Dim sizes"
             )
-        return _build_module(source, inputs, precision, report, weights_from, seed, progress)
+        return _build_module(source, inputs, request)
     if type(source).__module__.partition(".")[0] == "torch" or hasattr(source, "state_dict"):
         raise UserError(f"{type(source).__name__} is a torch module; build takes ingot.Module or the folder of a model")
     if not isinstance(source, str | os.PathLike):
@@ -97,9 +127,9 @@ def build(
         raise UserError("inputs and dynamic are for Modules; a model folder or an engine has inputs of its own")
     path = Path(source)
     if path.is_file():
-        return _open(path, precision, weights, weights_from)
+        return _open(path, precision, weights_from)
     resolve_directory(source)  # the error for a Hub id, or for nothing at all
-    return _build_directory(path, precision, report, weights_from, seed, progress)
+    return _build_directory(path, request)
 
 
 def _check_words(precision: str | None, weights: str, device: str, weights_from: str | None) -> None:
@@ -115,7 +145,7 @@ def _check_words(precision: str | None, weights: str, device: str, weights_from:
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
 
 
-def _open(path: Path, precision: str | None, weights: str, weights_from: str | None) -> Engine:
+def _open(path: Path, precision: str | None, weights_from: str | None) -> Engine:
     if path.suffix in (".onnx", ".pt2", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
@@ -129,60 +159,61 @@ def _open(path: Path, precision: str | None, weights: str, weights_from: str | N
     return engine
 
 
-def _build_directory(
-    path: Path, precision: str | None, report: bool | Mapping[str, Any], weights_from: str | None, seed: int,
-    progress: Progress | None,
-) -> Engine:  # fmt: skip
-    phases = Phases(progress)
+def _build_directory(path: Path, request: Request) -> Engine:
+    precision, phases = request.precision, request.phases
     with phases.phase("read"):
-        model = models.load_config_only(path, seed, precision) if weights_from else models.load(path, precision)
+        if request.weights_from:
+            model = models.load_config_only(path, request.seed, precision)
+        else:
+            model = models.load(path, precision)
     with phases.phase("trace"):
         network = trace(model.module, model.input_specs)
     wide: Mapping[str, Array] = model.weights
-    if report is not False and model.config["precision"] != "float32" and not weights_from:
+    if request.report is not False and model.config["precision"] != "float32" and not request.weights_from:
         with phases.phase("read"):
             wide = models.load(path, "float32").weights
     return build_network(
-        network,
-        model.weights,
-        config=model.config,
-        kind="llm",
-        files=model.files,
-        report=report,
-        wide=wide,
-        seed=seed,
-        phases=phases,
-    )
+        network, model.weights, config=model.config, kind="llm", files=model.files, report=request.report, wide=wide,
+        seed=request.seed, phases=phases, debug=request.debug,
+    )  # fmt: skip
 
 
-def _build_module(
-    module: Module, inputs: Mapping[str, Any] | None, precision: str | None, report: bool | Mapping[str, Any],
-    weights_from: str | None, seed: int, progress: Progress | None,
-) -> Engine:  # fmt: skip
+def _build_module(module: Module, inputs: Mapping[str, Any] | None, request: Request) -> Engine:
     if not inputs or not all(isinstance(spec, Spec) for spec in inputs.values()):
         raise UserError(
             'a Module is built with inputs={"x": ingot.Spec(shape, dtype), …}, one Spec per parameter of forward'
         )
-    phases = Phases(progress)
-    parameters = dict(module.named_parameters())
-    floats = {p.dtype.name for p in parameters.values() if p.dtype.is_float}
-    if weights_from:
-        values: Mapping[str, Array] = RandomWeights(parameter_specs(module), seed)
-    else:
-        if missing := [name for name, p in parameters.items() if p.value is None]:
-            raise ModuleError(
-                f"{len(missing)} parameter(s) have no value: "
-                f"{', '.join(missing[:40])}{', …' if len(missing) > 40 else ''}. "
-                'Use load_state_dict, assign .value, or build with weights_from="random"'
-            )
-        values = {name: p.value for name, p in parameters.items() if p.value is not None}
-    with phases.phase("trace"):
+    values = _values(module, request)
+    floats = {p.dtype.name for p in module.parameters() if p.dtype.is_float}
+    with request.phases.phase("trace"):
         network = trace(module, inputs)
-        if precision is not None and floats - {precision}:
-            network = in_precision(network, dtypes.get(precision))
-            floats = {precision}
+        if request.precision is not None and floats - {request.precision}:
+            network = in_precision(network, dtypes.get(request.precision))
+            floats = {request.precision}
     config = {"precision": next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"}
-    return build_network(network, values, config=config, report=report, seed=seed, phases=phases)
+    return build_network(
+        network,
+        values,
+        config=config,
+        report=request.report,
+        seed=request.seed,
+        phases=request.phases,
+        debug=request.debug,
+    )
+
+
+def _values(module: Module, request: Request) -> Mapping[str, Array]:
+    """The value of every parameter of a Module. Raises ModuleError listing those without."""
+    if request.weights_from:
+        return RandomWeights(parameter_specs(module), request.seed)
+    parameters = dict(module.named_parameters())
+    if missing := [name for name, p in parameters.items() if p.value is None]:
+        raise ModuleError(
+            f"{len(missing)} parameter(s) have no value: "
+            f"{', '.join(missing[:40])}{', …' if len(missing) > 40 else ''}. "
+            'Use load_state_dict, assign .value, or build with weights_from="random"'
+        )
+    return {name: p.value for name, p in parameters.items() if p.value is not None}
 
 
 def build_network(
@@ -196,8 +227,7 @@ def build_network(
     wide: Mapping[str, Array] | None = None,
     seed: int = 0,
     phases: Phases | None = None,
-    dump: Callable[[str, str], None] | None = None,
-    check: Check | None = None,
+    debug: Debug | None = None,
 ) -> Engine:
     """An engine of any Network.
 
@@ -206,14 +236,13 @@ def build_network(
         config: free facts for the runtime, in JSON values.
         files: carried along byte for byte.
         wide: the weights for the float32 reference of the report, when they have more bits than `weights`.
-        dump, check: see passes.pipeline.
 
     Raises NetworkError, RecipeError, KernelRefused.
     """
     phases = phases or Phases(None)
     with phases.phase("lower"):
         verify(network)
-        compiled = compile_network(network, dump=dump, check=check)
+        compiled = compile_network(network, **_switches(debug or Debug(), network, weights, seed))
     with phases.phase("pack") as done:
         tensors = make_tensors(compiled.stored, weights, done)
     engine = _engine(network, compiled, tensors, {**(config or {}), "report": report is not False}, kind, files or {})
@@ -226,6 +255,22 @@ def build_network(
     engine.seconds = phases.seconds
     engine.log = [str(event) for event in compiled.log]
     return engine
+
+
+def _switches(debug: Debug, network: Network, weights: Mapping[str, Array], seed: int) -> dict[str, Any]:
+    """The debug switches as the pipeline takes them."""
+    found: dict[str, Any] = {}
+    if debug.dump is not None:
+        folder = Path(debug.dump)
+        folder.mkdir(parents=True, exist_ok=True)
+        number = itertools.count()
+        found["dump"] = lambda step, text: (folder / f"{next(number):02}-{step.replace(' ', '-')}.txt").write_text(text)
+    if debug.check:
+        feeds = accuracy.seeded(network, seed)
+        narrow = any(v.dtype in NARROW for v in network.values.values())
+        caches = {v.name: accuracy.empty_cache(v.spec, feeds) for v in network.states}
+        found["check"] = Check(feeds, weights, caches, 0.05 if narrow else 1e-4)
+    return found
 
 
 def _engine(

@@ -17,7 +17,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.engine.compile import compile_network, header_of, make_tensors
 from ingot.engine.session import Engine
-from ingot.ir import Network, Spec, Value
+from ingot.ir import Network, Spec, StateSpec, Value
 from ingot.ir.interpret import bind
 from ingot.passes.sections import Section, cut
 from ingot.passes.widen import NARROW, widen
@@ -129,14 +129,23 @@ def _run(section: Section, arrays: dict[Value, Array], weights: Mapping[str, Arr
     engine = Engine.from_memory(
         header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights)
     )
-    blocks = 0
-    if section.network.states:
-        tables = [a for v, a in arrays.items() if v.name == "block_table"]
-        blocks = 1 + max((int(t.max(initial=0)) for t in tables), default=0)
+    tables = {v.name: a for v, a in arrays.items() if v.name == "block_table"}
+    blocks = cache_blocks(tables) if section.network.states else 0
     session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
     results = session.run({label: arrays[value] for label, value in section.reads.items()})
     for label, value in section.writes.items():
         arrays[value] = results[label]
+
+
+def cache_blocks(feeds: Mapping[str, Array]) -> int:
+    """How many cache blocks a step's inputs name."""
+    table = feeds.get("block_table")
+    return 1 + (0 if table is None else int(table.max(initial=0)))
+
+
+def empty_cache(spec: StateSpec, feeds: Mapping[str, Array]) -> Array:
+    """A state for the interpreter, large enough for these inputs."""
+    return np.zeros((cache_blocks(feeds), BLOCK, 2, spec.heads, spec.head_dim), spec.dtype.numpy)
 
 
 def _as(array: Array, dtype: dtypes.DType) -> Array:

@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from ingot import nn
+from ingot.backends.cpu import CPU
 from ingot.dims import Dim
 from ingot.engine import report as accuracy
-from ingot.engine.build import build, build_network
+from ingot.engine.build import Debug, build, build_network
 from ingot.engine.session import load
-from ingot.errors import CheckpointError, IngotError, ModuleError, RecipeError, UserError
+from ingot.errors import CheckpointError, IngotError, ModuleError, NetworkError, RecipeError, UserError
 from ingot.ir import F, Network, Spec
 from ingot.ir.text import from_json
+from ingot.passes import pipeline, simplify
 from tests import nets
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
@@ -143,6 +145,21 @@ def test_an_engine_file_is_opened_and_keeps_its_word(tmp_path: Path) -> None:
         build(path, weights_from="random")
     with pytest.raises(UserError, match="inputs and dynamic are for Modules"):
         build(path, spec())
+
+
+def test_debug_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nets.llama(layers=1, dtype="bfloat16")
+    build_network(net, nets.weights(net), debug=Debug(dump=tmp_path / "stages", check=True))
+    texts = sorted((tmp_path / "stages").iterdir())
+    assert texts[0].name == "00-start.txt" and len(texts) == 1 + len(pipeline.steps(CPU))
+    assert "packed_linear" in texts[-1].read_text()
+
+    def bad(network: Network, log: Any) -> None:
+        network.outputs["logits"] = network.outputs["logits"] * 2.0
+
+    monkeypatch.setattr(simplify, "share", bad)
+    with pytest.raises(NetworkError, match="step 'share' changed output 'logits'"):
+        build_network(net, nets.weights(net), debug=Debug(check=True))
 
 
 def test_missing_and_ill_shaped_weights() -> None:
