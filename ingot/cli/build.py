@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights-from", choices=("random",), help="seeded random weights: config.json alone will do")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for --weights-from random (default: 0)")
     parser.add_argument("--no-report", action="store_true", help="do not compare with float32")
+    parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network's text after every step there")
+    parser.add_argument("--check-stages", action="store_true", help="stop at the step that changes the numbers (slow)")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
@@ -47,6 +49,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
             weights_from=args.weights_from,
             seed=args.seed,
             progress=progress,
+            debug=_lazy.load("ingot.engine.build:Debug")(args.dump_stages, args.check_stages),
         )
     begin = perf_counter()
     written = engine.save(path)
