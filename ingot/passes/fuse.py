@@ -4,7 +4,8 @@ their siblings along; rotary embedding and cache write become one walk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Scalar, Spec, Value
@@ -19,25 +20,47 @@ MAX_JOINED = 400  # characters of names that are joined to one: names in a file 
 # ---------------------------------------------------------------------------------------------------------- elementwise
 
 
+@dataclass(eq=False)
+class Group:
+    """Nodes that become one loop, the last first; `reads` is what they need from outside."""
+
+    nodes: list[Node] = field(default_factory=list)
+    reads: set[Value] = field(default_factory=set)
+    steps: int = 0
+
+    @property
+    def last(self) -> Node:
+        return self.nodes[0]
+
+    def take(self, node: Node) -> bool:
+        """Adds a node that only this group reads, if the expression stays within its limits."""
+        reads = (self.reads - {node.output}) | set(node.inputs)
+        steps = self.steps + _steps(node)
+        if self.nodes and (len(reads) > MAX_INPUTS or steps > MAX_STEPS):
+            return False
+        self.nodes.append(node)
+        self.reads, self.steps = reads, steps
+        return True
+
+
 def elementwise(network: Network, log: Log) -> None:
     """Each maximal tree of elementwise ops becomes one fused_elementwise.
 
     A producer joins the group of its readers when it has no other reader and the group's shape; nothing is computed
     twice, and since the group stands where its last op stood, no order changes.
     """
-    group: dict[Node, Node] = {}  # node → the last node of its group
-    members: dict[Node, list[Node]] = {}
+    home: dict[Node, Group] = {}
     for node in reversed(network.nodes):
         if not _has_expression(node):
             continue
-        last = _group_of_readers(network, node, group)
-        if last is None or not _fits([*members[last], node]):
-            last = node
-        group[node] = last
-        members.setdefault(last, []).append(node)
+        group = _group_of_readers(network, node, home)
+        if group is None or not group.take(node):
+            group = Group()
+            group.take(node)
+        home[node] = group
     dead: list[Node] = []
-    for last in [n for n in network.nodes if n in members]:
-        nodes = members[last][::-1]
+    for last in [n for n in network.nodes if n in home and home[n].last is n]:
+        nodes = home[last].nodes[::-1]
         with network.insert_before(last):
             new = _fused_group(network, nodes)
         if len(nodes) > 1:
@@ -58,21 +81,14 @@ def _has_expression(node: Node) -> bool:
     return True
 
 
-def _group_of_readers(network: Network, node: Node, group: dict[Node, Node]) -> Node | None:
+def _group_of_readers(network: Network, node: Node, home: Mapping[Node, Group]) -> Group | None:
     """The one group that all readers of a node belong to, when the node has its shape."""
     value = node.output
-    lasts = {group.get(user) for user in value.uses}
-    if len(lasts) != 1 or network.is_output(value):
+    groups = {home.get(user) for user in value.uses}
+    if len(groups) != 1 or network.is_output(value):
         return None
-    (last,) = lasts
-    return last if last is not None and last.output.shape == value.shape else None
-
-
-def _fits(nodes: Sequence[Node]) -> bool:
-    """Whether the expression of all these stays within its limits (each node's steps counted by themselves)."""
-    inside = {n.output for n in nodes}
-    inputs = {v for n in nodes for v in n.inputs if v not in inside}
-    return len(inputs) <= MAX_INPUTS and sum(map(_steps, nodes)) <= MAX_STEPS
+    (group,) = groups
+    return group if group is not None and group.last.output.shape == value.shape else None
 
 
 def _steps(node: Node) -> int:
@@ -108,8 +124,7 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
     return network.emit(op, tuple(operands))  # type: ignore[no-any-return]
 
 
-# --------------------------------------------------------------------------------------------------------------
-# products
+# ------------------------------------------------------------------------------------------------------------ products
 
 
 def products(network: Network, log: Log) -> None:
@@ -290,8 +305,7 @@ def joined_name(names: Sequence[str]) -> str:
     return ".".join(same[0] if len(set(same)) == 1 else "_".join(same) for same in zip(*parts, strict=True))
 
 
-# -------------------------------------------------------------------------------------------------------------
-# attention
+# ----------------------------------------------------------------------------------------------------------- attention
 
 
 def _rope_kv_write(

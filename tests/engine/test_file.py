@@ -107,8 +107,7 @@ def test_what_cannot_be_stored(tmp_path: Path, array: np.ndarray[Any, Any], why:
         file.write(tmp_path / "x", header(), {"t": array})
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# damage
+# -------------------------------------------------------------------------------------------------------------- damage
 
 
 def parts(raw: bytes) -> tuple[dict[str, Any], bytes]:

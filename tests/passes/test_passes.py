@@ -308,8 +308,7 @@ def test_joined_names_read_well() -> None:
     assert fuse.joined_name([f"experts.{i}.weight" for i in range(64)]) == "experts.0.weight_and_63_more"
 
 
-# --------------------------------------------------------------------------------------------------------------
-# rewriting
+# ----------------------------------------------------------------------------------------------------------- rewriting
 
 
 def silu_rule(**more: Any) -> Rule:
