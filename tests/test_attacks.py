@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import ingot
 from attacks import worker
 from attacks.image import good
 from attacks.make import TABLE, paths
+from ingot import nn, ops
 
 ROOT = Path(__file__).parent.parent
 CASES = [(reader, name) for name, attack in TABLE.items() for reader in attack.expect]
@@ -64,6 +67,19 @@ def test_attack(reader: str, name: str, answers: Any) -> None:
     assert re.fullmatch(code, answer["code"] or "accepted"), answer
     assert re.search(why, answer["message"], re.DOTALL), answer
     assert len(answer["message"]) < 4000, "a message stays readable whatever the file holds"
+
+
+class Bomb(nn.Module):
+    """A constant of four bytes that wants to become one of four terabytes."""
+
+    def forward(self, x: ingot.Tensor) -> ingot.Tensor:
+        one = x.network.constant(np.ones((1, 1), np.float32))
+        return ops.add(ops.reduce_sum(ops.expand(ops.neg(one), (10**6, 10**6)), (0, 1)), x)
+
+
+def test_a_large_constant_is_not_computed_while_building() -> None:
+    engine = ingot.build(Bomb(), {"x": ingot.Spec((4,), "float32")}, report=False)
+    assert all(engine.tensor(name).nbytes < 1000 for name in engine.header["weights"])
 
 
 def test_the_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:
