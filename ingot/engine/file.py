@@ -123,8 +123,7 @@ def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[byt
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
-    """Writes an engine file beside `path`, then renames it: `path` holds the old file or the whole new one, never a
-    part.
+    """Writes an engine file beside `path`, then renames it: `path` never holds a part of one.
 
     Returns the number of bytes. Raises FileError (full disk, read-only folder, no folder).
     """
@@ -194,9 +193,7 @@ class EngineFile:
         return array
 
     def verify(self) -> int:
-        """Compares every tensor with its digests. Returns the bytes checked; raises EngineFileError naming what
-        differs.
-        """
+        """Compares every tensor with its digests; EngineFileError names what differs. Returns the bytes checked."""
         checked = 0
         for name, entry in self.header["weights"].items():
             found = digests(self.read(name))
@@ -284,8 +281,7 @@ def _parse(where: Path, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[str, Any]:
-    """Our JSON itself when its keys and their types are right; what it says of tensors and programs is checked
-    elsewhere.
+    """Our JSON itself when its keys and their types are right. Tensors and programs are checked elsewhere.
 
     Raises EngineVersionError for a newer format, EngineFileError for anything else.
     """

@@ -30,9 +30,7 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Row:
-    """One layer's results: root mean square of the difference over that of the float32 values, and the largest
-    difference.
-    """
+    """One layer's results: the largest difference, and the differences' root mean square over that of the values."""
 
     name: str
     relative: float
@@ -41,9 +39,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """Differences from float32, cumulative after each layer and of the outputs. `same_top`: rows with the same largest
-    logit.
-    """
+    """Differences from float32 after each layer and of the outputs. `same_top`: the rows of one largest logit."""
 
     inputs: str
     layers: tuple[Row, ...]
@@ -168,9 +164,7 @@ def _same_top(low: Array, high: Array) -> float:
 
 
 def seeded(network: Network, seed: int) -> dict[str, Array]:
-    """Inputs of a network from a seed: one request's tokens for a language model, normal numbers and zeros
-    otherwise.
-    """
+    """Inputs from a seed: one request's tokens for a language model, else normal numbers, and zeros for integers."""
     names = {v.name for v in network.inputs}
     rng = np.random.default_rng(seed)
     if {"token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows"} <= names:

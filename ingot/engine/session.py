@@ -85,8 +85,7 @@ def as_array(value: Any, name: str) -> Array:
 
 
 class Engine:
-    """A built network: header, weights and programs. Made by `ingot.build` and `ingot.load`; safe to share between
-    threads.
+    """A built network: header, weights and programs. Made by `ingot.build` and `ingot.load`; shared by threads safely.
 
     `header` is the engine's own JSON: producer, kind, config, networks, weights (recipes and digests), programs, files.
     """
@@ -170,9 +169,7 @@ class Engine:
         return {name: self.tensor(tensor).tobytes() for name, tensor in self.header["files"].items()}
 
     def save(self, path: str | os.PathLike[str]) -> int:
-        """Writes the engine file (beside `path`, then renamed). Returns its bytes. Identical engines give identical
-        files.
-        """
+        """Writes the engine file (beside `path`, then renamed) and returns its bytes. Equal engines are equal files."""
         known = self.header["weights"]
         names = [*self._specs, *sorted(known.keys() - self._specs.keys())]  # in the order in which programs read them
         tensors = {name: self.tensor(name) for name in names}

@@ -56,9 +56,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepCall:
-    """A step of one recipe: operands by number and arguments as sorted pairs, so that equal calls are equal and
-    hash.
-    """
+    """A step of one recipe: operands by number, arguments as sorted pairs, so that equal calls are equal."""
 
     name: str
     version: int
@@ -193,9 +191,7 @@ def combine(step_name: str, recipes: Sequence[Recipe], /, version: int = 1, **ar
 
 
 def evaluate(recipe: Recipe, parameters: Mapping[str, Array]) -> Array:
-    """The stored array. Every intermediate is dropped after its last use, so that a recipe needs little more than its
-    result.
-    """
+    """The stored array. Intermediates go after their last use: a recipe needs little more memory than its result."""
     last: dict[int, int] = {}
     for i, call in enumerate(recipe.steps):
         last.update(dict.fromkeys(call.inputs, i))

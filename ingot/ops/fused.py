@@ -51,9 +51,7 @@ def check_expr(expr: tuple[Any, ...], operands: int, outputs: int) -> None:
 
 @op("fused_elementwise")
 class FusedElementwise(Op):
-    """Several elementwise ops in one loop: `body` over the operands' elements, one result per output. Operands
-    broadcast.
-    """
+    """Several elementwise ops in one loop: `body` over elements of operands that broadcast; a result per dtype."""
 
     body: tuple  # type: ignore[type-arg]
     dtypes: tuple  # type: ignore[type-arg]
@@ -107,9 +105,7 @@ def _linear(x: Array, weights: Sequence[Array], extras: Sequence[Array], expr: t
 
 @op("fused_linear")
 class FusedLinear(Op):
-    """`body` of x · Wᵀ for one or two weights W [N, K] (the first operands) and further operands, [N] or like the
-    result.
-    """
+    """`body` of the products x · Wᵀ with one or two W [N, K], and of further operands [N] or like the result."""
 
     body: tuple  # type: ignore[type-arg]
     dtype: DType
@@ -193,9 +189,7 @@ def _require_packed(dtype: DType, weight: Spec, n: int, k: int, parts: int) -> N
 
 @op("packed_embedding")
 class PackedEmbedding(Op):
-    """`embedding` from a table [n, k] stored in panels, as the product of a tied head reads it: the table is stored
-    once.
-    """
+    """`embedding` from a table [n, k] in panels, as the product of a tied head reads it: it is stored once."""
 
     n: int
     k: int
@@ -220,9 +214,7 @@ class PackedEmbedding(Op):
 
 @op("rope_kv_write")
 class RopeKvWrite(Op):
-    """`rope` of q and of k, and `kv_write` of the rotated k and of v, in one walk. Results: the rotated q, and the
-    state.
-    """
+    """`rope` of q and k, and `kv_write` of the rotated k and of v, in one walk: gives the rotated q, and the state."""
 
     style: str = "half"
     kernels = ("rope_kv_write",)

@@ -128,9 +128,7 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
 
 
 def products(network: Network, log: Log) -> None:
-    """A matmul with a parameter of rank 2 becomes a fused_linear with the weight as [N, K]; others keep the general
-    kernel.
-    """
+    """A matmul with a parameter of rank 2 becomes a fused_linear, its weight as [N, K]; others stay as they are."""
     dead: list[Node] = []
     for node in list(network.nodes):
         if not isinstance(node.op, Matmul):
@@ -161,9 +159,7 @@ def _no_linear(node: Node) -> str:
 
 
 def epilogues(network: Network, log: Log) -> None:
-    """An elementwise group that reads a product no one else reads moves into it; over two products of one x, both
-    become one.
-    """
+    """An elementwise group moves into the product that only it reads; two products of one x become one."""
     dead: list[Node] = []
     for node in list(network.nodes):
         if not isinstance(node.op, FusedElementwise) or len(node.outputs) != 1:

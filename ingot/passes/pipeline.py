@@ -33,9 +33,7 @@ class Step(NamedTuple):
 
 
 def decompose(target: Target) -> Callable[[Network, Log], None]:
-    """Ops without a kernel on the target, and without a scalar expression, become simpler ops where they have that
-    form.
-    """
+    """Ops with neither a kernel on the target nor a scalar expression become simpler ops, where they have that form."""
 
     def run(network: Network, log: Log) -> None:
         todo = list(network.nodes)
@@ -132,8 +130,7 @@ def lower(
     network: Network, target: Target, *, log: Log | None = None, dump: Callable[[str, str], None] | None = None,
     check: Check | None = None,
 ) -> Network:  # fmt: skip
-    """A lowered copy: every node has a kernel on the target or will be a host call. The log gets what was done and why
-    not.
+    """A lowered copy: every node has a kernel on the target or will be a host call. The log gets what was decided.
 
     Raises NetworkError when a step leaves a network that breaks a rule, naming the step.
     """

@@ -14,9 +14,7 @@ _LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class Section:
-    """One layer: its network, whose inputs and outputs are named as in `reads` and `writes`, values of the whole
-    network.
-    """
+    """One layer: its network, and which values of the whole network its inputs and outputs are."""
 
     name: str
     network: Network

@@ -166,9 +166,7 @@ COUNTED = (dtypes.float32, dtypes.int32, dtypes.int64)
 
 
 def sizes(network: Network, log: Log) -> None:
-    """An iota of a narrow type is cast from int64. A start that only a run knows is counted: the sum of that many
-    ones.
-    """
+    """An iota of a narrow type is cast from int64; a start that only a run knows is the sum of that many ones."""
     dead: list[Node] = []
     for node in list(network.nodes):
         op: Any = node.op
