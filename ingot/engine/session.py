@@ -236,8 +236,8 @@ class Session:
         kv_block_size: int = 16,
     ) -> None:
         self.engine = engine
-        host = _host_call if engine._native.host_calls(entry) else None
         try:
+            host = _host_call if engine._native.host_calls(entry) else None
             self._native = _native.Session(engine._native, entry, threads or 0, kv_blocks, kv_block_size, host)
         except _native.Error as e:
             raise typed(e) from None

@@ -18,7 +18,7 @@ from ingot.engine import file
 from ingot.engine import session as session_module
 from ingot.engine.build import build_network
 from ingot.engine.session import Engine, load
-from ingot.errors import BusyError, EngineFileError, FileError, InputError, UserError, ValueFault
+from ingot.errors import BusyError, EngineFileError, FileError, IngotError, InputError, UserError, ValueFault
 from ingot.ir import F, Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import Recipe, evaluate
@@ -213,6 +213,21 @@ def test_a_slot_outside_the_cache_is_a_value_fault() -> None:
     step["slot"][0] = 10_000
     with pytest.raises(ValueFault, match="slot"):
         nets_engine().session(kv_blocks=8).run(step)
+
+
+def test_session_options_that_cannot_be_kept() -> None:
+    engine = nets_engine()
+    for options, why in (
+        ({"entry": "x"}, "no entry 'x'"),
+        ({"threads": -1}, "threads: -1"),
+        ({"kv_blocks": 0}, "kv_blocks: 0"),
+        ({"kv_blocks": 4, "kv_block_size": 7}, "kv_block_size: 7"),
+    ):
+        with pytest.raises(IngotError, match=why) as raised:
+            engine.session(**options)  # type: ignore[arg-type]
+        assert raised.value.code == "argument"
+    with pytest.raises(IngotError, match="kv_cache"):
+        engine.run(nets.step())
 
 
 def test_profile_and_memory() -> None:
