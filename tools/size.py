@@ -7,9 +7,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 MOST_DISTRIBUTIONS = 28
 MOST_BYTES = 50_000_000
 FORBIDDEN = ("torch", "nvidia", "transformers", "triton")
@@ -25,14 +22,12 @@ def resolved(wheel: Path) -> dict[str, int]:
 
 def main() -> None:
     files = resolved(Path(sys.argv[1]))
-    table = Table("distribution", "kB", title="what an installation downloads")
     for name, size in sorted(files.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{size / 1000:,.0f}")
-    console = Console(width=120)
-    console.print(table)
+        print(f"{size / 1000:9,.0f} kB  {name}")
     total = sum(files.values())
-    console.print(f"{len(files)} distributions, at most {MOST_DISTRIBUTIONS}")
-    console.print(f"{total / 1e6:.1f} MB, at most {MOST_BYTES / 1e6:.0f}")
+    print(
+        f"{len(files)} distributions, at most {MOST_DISTRIBUTIONS}; {total / 1e6:.1f} MB, at most {MOST_BYTES / 1e6:.0f}"
+    )
     bad = [name for name in files if name.lower().startswith(FORBIDDEN)]
     if bad or len(files) > MOST_DISTRIBUTIONS or total > MOST_BYTES:
         sys.exit(f"over budget{': ' + ', '.join(bad) if bad else ''}")
