@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -245,3 +246,15 @@ def test_a_loaded_engine_runs_as_the_built_one(pico: Any, tmp_path: Path) -> Non
     step = accuracy.seeded(_network(pico), 4)
     a, b = (e.session(kv_blocks=4).run(step)["logits"] for e in (pico, loaded))
     np.testing.assert_array_equal(a, b)
+
+
+def test_the_same_bytes_from_any_process(tmp_path: Path) -> None:
+    """Neither the order of Python's hashes nor the machine's instruction set reaches the file."""
+    code = "import sys; from ingot.engine.build import build; build(sys.argv[1], report=False).save(sys.argv[2])"
+    files = []
+    for i, level in enumerate(("portable", "")):
+        path = tmp_path / f"{i}.ingot"
+        environment = {**os.environ, "PYTHONHASHSEED": str(i + 1), **({"INGOT_ISA": level} if level else {})}
+        subprocess.run([sys.executable, "-c", code, str(PICO), str(path)], check=True, timeout=120, env=environment)
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
