@@ -13,6 +13,7 @@ from typing import Any
 
 _CONTAINERS = (dict, list)  # exactly what the parser makes
 MAX_DEPTH = 64
+MAX_DIGITS = 40
 MAX_PARTS = 4_000_000  # commas and brackets: bounds what a small hostile file can make the parser allocate
 
 
@@ -27,6 +28,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise JsonError(f"the key {repeated[:80]!r} appears twice in one object")
     return result
+
+
+def _any_integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise JsonError(f"the integer {text[:24]}… has more than {MAX_DIGITS} digits")
+    return int(text)
 
 
 def _integer(text: str) -> int:
@@ -60,13 +67,16 @@ def _check_depth(value: Any, limit: int) -> None:
         ]
 
 
-def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+def parse(data: bytes, *, max_depth: int = MAX_DEPTH, big_integers: bool = False) -> Any:
     """The value that `data` (UTF-8 bytes) holds.
+
+    Args:
+        big_integers: take integers of more than 64 bits as they are. Tokenizer settings need it: transformers writes
+            an unlimited `model_max_length` as 1000000000000000019884624838656.
 
     Raises:
         JsonError: not UTF-8, not JSON, a repeated key, NaN, Infinity or a number too large for 64 bits, nesting
-            deeper than
-            `max_depth`, or more parts than any model has.
+            deeper than `max_depth`, or more parts than any model has.
     """
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_PARTS:
         raise JsonError(f"more than {MAX_PARTS:,} entries")
@@ -76,7 +86,11 @@ def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
         raise JsonError(f"not UTF-8 (byte {error.start})") from None
     try:
         value = json.loads(
-            text, object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant
+            text,
+            object_pairs_hook=_object,
+            parse_int=_any_integer if big_integers else _integer,
+            parse_float=_float,
+            parse_constant=_constant,
         )
     except RecursionError:
         raise JsonError(f"nested deeper than {max_depth} levels") from None
@@ -86,9 +100,9 @@ def parse(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     return value
 
 
-def parse_object(data: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+def parse_object(data: bytes, *, max_depth: int = MAX_DEPTH, big_integers: bool = False) -> dict[str, Any]:
     """Like `parse`, for files whose outermost value has to be an object."""
-    value = parse(data, max_depth=max_depth)
+    value = parse(data, max_depth=max_depth, big_integers=big_integers)
     if not isinstance(value, dict):
         raise JsonError(f"must be a JSON object, not {type(value).__name__}")
     return value

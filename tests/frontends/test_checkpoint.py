@@ -355,3 +355,12 @@ def test_strict_json_accepts_json() -> None:
     assert strict_json.parse(b"18446744073709551615") == 2**64 - 1
     with pytest.raises(strict_json.JsonError, match="64 bits"):
         strict_json.parse(b"18446744073709551616")
+
+
+def test_the_largest_integer_of_tokenizer_settings() -> None:
+    unlimited = b'{"model_max_length": 1000000000000000019884624838656}'  # as transformers writes it
+    assert strict_json.parse_object(unlimited, big_integers=True)["model_max_length"] == int(1e30)
+    with pytest.raises(strict_json.JsonError, match="64 bits"):
+        strict_json.parse_object(unlimited)
+    with pytest.raises(strict_json.JsonError, match="more than 40 digits"):
+        strict_json.parse(b"1" * 5000, big_integers=True)

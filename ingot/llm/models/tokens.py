@@ -15,7 +15,7 @@ def parse_file(directory: Path, files: Mapping[str, bytes], name: str) -> dict[s
     if name not in files:
         return {}
     try:
-        return strict_json.parse_object(files[name])
+        return strict_json.parse_object(files[name], big_integers=True)
     except strict_json.JsonError as error:
         raise CheckpointError(f"{directory / name}: {error}") from None
 
