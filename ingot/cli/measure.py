@@ -138,11 +138,13 @@ def weight_bytes(engine: Engine, rows: int) -> int:
             while buffer["kind"] == "view":
                 buffer = program["buffers"][buffer["of"]]
             if buffer["kind"] == "weight":
-                count = math.prod(buffer["shape"]) * dtypes.get(buffer["dtype"]).bits // 8
+                itemsize = dtypes.get(buffer["dtype"]).bits // 8
                 if call.get("kernel") == "embedding":
-                    looked_up[buffer["tensor"]] = rows * call["params"]["k"] * dtypes.get(buffer["dtype"]).bits // 8
+                    params = call["params"]
+                    width = params["k"] if params["packed"] else math.prod(buffer["shape"][1:])
+                    looked_up[buffer["tensor"]] = rows * width * itemsize
                 else:
-                    whole[buffer["tensor"]] = count
+                    whole[buffer["tensor"]] = math.prod(buffer["shape"]) * itemsize
     return sum((looked_up | whole).values())
 
 

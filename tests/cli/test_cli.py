@@ -150,6 +150,17 @@ def test_bench_and_its_profile(engine: Path, tmp_path: Path) -> None:
     assert prefill["name"] == "prefill" and prefill["tokens_per_s"] > 0
 
 
+def test_bench_counts_the_rows_of_a_table_that_is_only_looked_up(tmp_path: Path) -> None:
+    config = json.loads((PICO / "config.json").read_text()) | {"tie_word_embeddings": False, "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ingot("build", tmp_path, "-o", tmp_path / "untied.ingot", "--weights-from", "random", "--no-report")
+    found = as_json("bench", tmp_path / "untied.ingot", "--repeat", 1, "--length", 16, "--bandwidth", 10)
+    layer = 256 * (256 + 2 * 128 + 256 + 3 * 768) + 2 * 256  # products, norms; then the head, and one row of the table
+    cache = 17 * 2 * 2 * 64 * 2
+    rotary = 32 * 4
+    assert found["bytes"] == pytest.approx(2 * (layer + 4096 * 256 + 256 + 256) + cache + rotary, rel=0.01)
+
+
 def test_doctor_and_ops(engine: Path) -> None:
     found = as_json("doctor", engine)
     assert found["versions"]["ingot"] == __version__
