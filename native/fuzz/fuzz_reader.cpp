@@ -40,6 +40,17 @@ bool small(const StagePlan& plan) {
   return views && plan.arena_bytes <= kMostArena;
 }
 
+/// Counts up, small integers or wild bytes: indices in and out of range, metadata that is in order and that is not.
+void fill(const TensorView& array, std::mt19937_64& random) {
+  const std::uint64_t kind = random() % 4;
+  const std::size_t size = size_of(array.dtype);
+  for (std::int64_t i = 0; i < array.elements(); ++i) {
+    std::uint64_t value = kind == 0 ? static_cast<std::uint64_t>(i) : kind == 1 ? random() : random() % 4;
+    if (kind == 2 && random() % 16 == 0) value = ~std::uint64_t{0};
+    std::memcpy(array.as<std::byte>() + static_cast<std::size_t>(i) * size, &value, size);
+  }
+}
+
 /// Plans stage 0 of an entry for one value of all symbols and runs it when that is cheap.
 void run_entry(const std::shared_ptr<const Engine>& engine, const std::string& entry, std::int64_t size,
                std::mt19937_64& random) {
@@ -57,9 +68,8 @@ void run_entry(const std::shared_ptr<const Engine>& engine, const std::string& e
   std::vector<TensorView> arrays(plan.at(plan.entering).begin(), plan.at(plan.entering).end());
   for (TensorView& array : arrays) {
     memory.emplace_back(static_cast<std::size_t>(array.elements()) * size_of(array.dtype) + 1);
-    // Small integers, sometimes wild ones: indices in and out of range.
-    for (std::byte& byte : memory.back()) byte = static_cast<std::byte>(random() % 8 == 0 ? random() : 0);
     array.data = memory.back().data();
+    fill(array, random);
   }
   Session::Run run(session);
   run.execute(arrays);

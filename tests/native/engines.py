@@ -156,9 +156,68 @@ def select() -> Program:
     return p
 
 
+def move() -> Program:
+    """Movement and reductions, float32 and integers."""
+    p = Program(symbol("T", 0, 16))
+    x, ids = p.input("x", ["T", 8]), p.input("ids", ["T"], "int32")
+    table, wide = p.weight("table", [4, 8]), p.temp(["T", 16])
+    p.call("concat", [x, x], [wide], "concat", axis=1)
+    for op in ("sum", "mean", "max", "min", "prod"):
+        out = p.temp(["T", 1])
+        p.call("reduce", [p.view(wide, ["T", 8], [16, 2], 1)], [out], op, op=op, axes=[1], keepdims=True)
+        p.output(op, out)
+    best, all_of = p.temp(["T"], "int64"), p.temp([])
+    p.call("argmax", [wide], [best], "argmax", axis=-1, keepdims=False)
+    p.call("reduce", [wide], [all_of], "all", op="sum", axes=[0, 1], keepdims=False)
+    rows, found, counted = p.temp(["T", 8]), p.temp(["T", 2]), p.temp(["T"], "int32")
+    p.call("embedding", [ids, table], [rows], "embedding", packed=False, n=4, k=8)
+    p.call("gather", [x, p.view(ids, ["T", 2], [1, 0])], [found], "gather", axis=1)
+    p.call("iota", [], [counted], "iota", start=3, step=2)
+    for name, buffer in (("best", best), ("all", all_of), ("rows", rows), ("found", found), ("counted", counted)):
+        p.output(name, buffer)
+    return p
+
+
+def compute() -> Program:
+    """Products, norms and rotary positions."""
+    p = Program(symbol("T", 0, 16))
+    x, positions = p.input("x", ["T", 8]), p.input("positions", ["T"], "int32")
+    panels, freq = p.weight("panels", [1, 8, 32]), p.weight("freq", [4])
+    w, table = p.weight("w", [8]), p.weight("table", [4, 8])
+    y, scores = p.temp(["T", 5]), p.temp(["T", 4])
+    expr = {"steps": [["input", "float32", 0], ["silu", "float32", 0]], "outputs": [1]}
+    p.call("matmul_packed", [x, panels], [y], "packed", n=5, k=8, parts=1, expr=expr)
+    p.call("matmul", [x, p.view(table, [8, 4], [1, 8])], [scores], "matmul")
+    normal, soft = p.temp(["T", 8]), p.temp(["T", 4])
+    p.call("layer_norm", [x, w, w], [normal], "layer_norm", eps=1e-5, weight=True, bias=True)
+    p.call("softmax", [scores], [soft], "softmax", axis=-1, log=False)
+    cos, sin, turned = p.temp(["T", 4]), p.temp(["T", 4]), p.temp(["T", 1, 8])
+    p.call("rope_table", [positions, freq], [cos, sin], "table", scale=1.0)
+    p.call("rope", [p.view(x, ["T", 1, 8], [8, 8, 1]), cos, sin], [turned], "rope", style="half")
+    for name, buffer in (("y", y), ("normal", normal), ("soft", soft), ("turned", turned)):
+        p.output(name, buffer)
+    return p
+
+
+def fused() -> Program:
+    """Rotation and cache write in one kernel, and attention with a window."""
+    p = Program(symbol("T", 0, 16), symbol("B", 0, 4), symbol("N", 1, 4))
+    q, k, v = p.input("q", ["T", 2, 16]), p.input("k", ["T", 1, 16]), p.input("v", ["T", 1, 16])
+    cos, sin, slot = p.input("cos", ["T", 8]), p.input("sin", ["T", 8]), p.input("slot", ["T"], "int32")
+    start, context = p.input("query_start", [["+", "B", 1]], "int32"), p.input("context_len", ["B"], "int32")
+    table, state = p.input("block_table", ["B", "N"], "int32"), p.state("kv.0")
+    turned, y = p.temp(["T", 2, 16]), p.temp(["T", 2, 16])
+    p.call("rope_kv_write", [q, k, v, cos, sin, slot, state], [turned], "write", style="interleaved")
+    p.call("paged_attention", [turned, state, start, context, table], [y], "attend", scale=0.25, window=4, softcap=2.0)
+    p.output("y", y)
+    return p
+
+
 WEIGHTS: dict[str, Array] = {
     "w": np.linspace(0.5, 1.5, 8, dtype=np.float32),
     "table": np.arange(32, dtype=np.float32).reshape(4, 8),
+    "freq": np.array([1, 0.1, 0.01, 0.001], np.float32),
+    "panels": np.linspace(-1, 1, 256, dtype=np.float32).reshape(1, 8, 32),
 }
 
 
@@ -169,6 +228,9 @@ def seeds() -> dict[str, bytes]:
         "normalise": encode(header(main=normalise().json, other=chain(1).json), WEIGHTS),
         "attend": encode(header(main=attend().json), {}),
         "select": encode(header(main=select().json), {}),
+        "move": encode(header(main=move().json), WEIGHTS),
+        "compute": encode(header(main=compute().json), WEIGHTS),
+        "fused": encode(header(main=fused().json), {}),
     }
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import ingot
+from ingot import _native
 from tests.native.engines import seeds
 
 HERE = Path(__file__).parent
-LIBRARY = Path(ingot.__file__).parent / "libingot.so"
+LIBRARY = Path(_native.__file__).parent / "libingot.so"
 INCLUDE = HERE.parent.parent / "native" / "include"
 
 
@@ -52,6 +52,12 @@ def test_runs_strided_outputs_and_weights(program: Path, tmp_path: Path) -> None
 def test_a_cache_needs_its_size(program: Path, tmp_path: Path) -> None:
     assert "argument: kv_blocks: 0 is not in" in run(program, tmp_path, "attend", "0").stderr
     done = run(program, tmp_path, "attend", "0", "4")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["move", "compute", "fused"])
+def test_runs_every_family(program: Path, tmp_path: Path, name: str) -> None:
+    done = run(program, tmp_path, name, "0", "4")
     assert (done.returncode, done.stderr) == (0, "")
 
 
