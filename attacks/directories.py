@@ -217,7 +217,7 @@ directory(
 )
 
 
-def _linked(target: Callable[[Path], Path], middle: bool = False) -> Callable[[Path], None]:
+def _linked(target: Callable[[Path], Path]) -> Callable[[Path], None]:
     """A directory whose weights are a link out of it."""
 
     def make(path: Path) -> None:
