@@ -3,6 +3,7 @@
 
 typedef float Lanes4 __attribute__((vector_size(16)));
 typedef std::int32_t Ints4 __attribute__((vector_size(16)));
+typedef std::uint32_t Words4 __attribute__((vector_size(16)));
 
 struct Vec {
   Lanes4 a, b, c, d;
@@ -81,8 +82,8 @@ INGOT_INLINE Vec select(Mask m, Vec x, Vec y) {
 
 INGOT_INLINE Ints bits(Vec x) INGOT_EACH1(Ints, (Ints4)X)
 INGOT_INLINE Vec from_bits(Ints x) INGOT_EACH1(Vec, (Lanes4)X)
-INGOT_INLINE Ints operator+(Ints x, Ints y) INGOT_EACH2(Ints, X + Y)
-INGOT_INLINE Ints operator-(Ints x, Ints y) INGOT_EACH2(Ints, X - Y)
+INGOT_INLINE Ints operator+(Ints x, Ints y) INGOT_EACH2(Ints, (Ints4)((Words4)X + (Words4)Y))  // wraps
+INGOT_INLINE Ints operator-(Ints x, Ints y) INGOT_EACH2(Ints, (Ints4)((Words4)X - (Words4)Y))
 INGOT_INLINE Ints operator&(Ints x, Ints y) INGOT_EACH2(Ints, X & Y)
 INGOT_INLINE Ints operator|(Ints x, Ints y) INGOT_EACH2(Ints, X | Y)
 template <int N>
@@ -123,7 +124,8 @@ INGOT_INLINE Vec ldexp_rounded(Vec y, Vec n) {
 }
 
 INGOT_INLINE Ints4 round_bfloat16_4(Ints4 v) {
-  const Ints4 rounded = (v + splat4i(0x7fff) + ((v >> 16) & splat4i(1))) >> 16;
+  const Ints4 up = splat4i(0x7fff) + ((v >> 16) & splat4i(1));
+  const Ints4 rounded = (Ints4)(((Words4)v + (Words4)up) >> 16);
   const Ints4 quiet = (v >> 16) | splat4i(0x40);
   return (v & splat4i(INT32_MAX)) > splat4i(0x7f800000) ? quiet : rounded;
 }
