@@ -1,4 +1,4 @@
-"""From a lowered Network to a Program: plain data that the executor runs (docs/architecture.md has the format).
+"""From a lowered Network to a Program: plain data that the executor runs (docs/format.md has the format).
 
 View ops cost nothing here: a value is a window (buffer, shape, stride, offset), and a copy is made only where a kernel
 cannot read the strides. Buffers have no addresses yet: lifetimes and the arena depend on the sizes of a run, and the

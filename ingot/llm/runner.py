@@ -79,7 +79,7 @@ class Runner:
     """Owns the input arrays, which are filled again at every step, and the session.
 
     Args:
-        session: of an engine whose program has the inputs of a step (docs/architecture.md).
+        session: of an engine whose program has the inputs of a step (docs/format.md).
         cache: the block pool that the steps' requests have their tables in.
         max_step_tokens, max_running: as the scheduler's.
         max_length: the most tokens a request can have; fixes the width of the block table.
