@@ -293,8 +293,6 @@ void Expression::compile(const Parsed& parsed) {
     outputs_.push_back(register_of[step]);
     output_classes_.push_back(parsed.items[step].cls);
   }
-  identity_ = parsed.outputs.size() == 1 && steps_.size() == 1 && steps_[0].step == Step::load && steps_[0].a == 0 &&
-              steps_[0].cls == F && parsed.inputs[0] == DType::float32;
 }
 
 TileCode Expression::code() const noexcept {

@@ -24,8 +24,6 @@ class Expression {
   TileCode code() const noexcept;
   /// Bytes of working memory per thread for run_tile.
   std::size_t scratch() const noexcept { return scratch_; }
-  /// True when the only output is operand 0 itself.
-  bool identity() const noexcept { return identity_; }
 
  private:
   struct Constant {
@@ -40,7 +38,6 @@ class Expression {
   std::vector<Class> output_classes_;
   std::vector<Constant> constants_;
   std::size_t scratch_ = 0;
-  bool identity_ = false;
 };
 
 /// The interpreter of that level, or of the next lower one that has it.
