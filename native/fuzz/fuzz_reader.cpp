@@ -1,5 +1,6 @@
-// Fuzzes everything that an engine file reaches: container, description, programs, planning, and running with small inputs.
-// Built under ASan and UBSan (cmake -DINGOT_SANITIZE=ON); a fault ends the process and names the input that caused it.
+// Fuzzes everything that an engine file reaches: container, description, programs, planning, and running with small
+// inputs. Built under ASan and UBSan (cmake -DINGOT_SANITIZE=ON); a fault ends the process and names the input that
+// caused it.
 //
 //   fuzz_reader FILE|DIRECTORY…                      each file once, with its outcome
 //   fuzz_reader --seconds N [--seed S] DIRECTORY…    changed files from this corpus for N seconds; a case that ends the

@@ -14,8 +14,8 @@ namespace ingot {
 /// A NumPy array's memory, kept alive and exported while this object lives. Created and destroyed with the GIL held.
 class ArrayBuffer {
  public:
-  /// Throws Error("input") naming `who` when `array` is no NumPy array of a dtype and rank that the core stores. No copy is
-  /// made: any strides are fine.
+  /// Throws Error("input") naming `who` when `array` is no NumPy array of a dtype and rank that the core stores. No
+  /// copy is made: any strides are fine.
   ArrayBuffer(nanobind::handle array, const std::string& who, bool writable = false);
   ~ArrayBuffer();
   ArrayBuffer(ArrayBuffer&& other) noexcept;

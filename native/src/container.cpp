@@ -37,7 +37,8 @@ struct Described {
   int members = 0;  // dtype, shape and data_offsets seen, as bits
 };
 
-/// Reads the safetensors header: {"__metadata__": {"ingot.sha256": …, "ingot": …}, NAME: {dtype, shape, data_offsets}, …}.
+/// Reads the safetensors header: {"__metadata__": {"ingot.sha256": …, "ingot": …}, NAME: {dtype, shape, data_offsets},
+/// …}.
 class HeaderReader final : public JsonEvents {
  public:
   std::string ours;

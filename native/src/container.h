@@ -2,9 +2,10 @@
 //
 //   u64 little-endian n | header: n bytes, 8 + n a multiple of 4096, padded with spaces | tensor data
 //
-// The header begins byte for byte with {"__metadata__":{"ingot.sha256":"<64 hex>","ingot":" and the digest is that of the
-// header with those 64 digits replaced by '0'. Tensors follow each other in the order of the header without holes; real
-// ones begin at multiples of 64, and padding tensors (~pad.K, U8) fill the gaps. The file ends with the last tensor.
+// The header begins byte for byte with {"__metadata__":{"ingot.sha256":"<64 hex>","ingot":" and the digest is that of
+// the header with those 64 digits replaced by '0'. Tensors follow each other in the order of the header without holes;
+// real ones begin at multiples of 64, and padding tensors (~pad.K, U8) fill the gaps. The file ends with the last
+// tensor.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +33,14 @@ struct Tensor {
   std::uint64_t bytes = 0;
 };
 
-/// Where the weights of a file lie: in the mapped file, read when first touched and shared with the page cache; or copied
-/// into huge pages, which costs the copy once and makes reading them faster.
+/// Where the weights of a file lie: in the mapped file, read when first touched and shared with the page cache; or
+/// copied into huge pages, which costs the copy once and makes reading them faster.
 enum class WeightPlace : std::uint8_t { mapped, resident };
 
 class Container {
  public:
-  /// Reads a file. Throws Error("engine_file") for anything that is not exactly a container, Error("io"), Error("memory").
+  /// Reads a file. Throws Error("engine_file") for anything that is not exactly a container, Error("io"),
+  /// Error("memory").
   static Container open(const std::string& path, WeightPlace place = WeightPlace::mapped);
 
   /// A container that was never a file: our header's JSON and tensors whose data `owner` keeps.

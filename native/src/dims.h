@@ -47,8 +47,8 @@ class DimTable {
   /// Sets every node's stage from its symbols' stages, once those are known.
   void assign_stages();
 
-  /// Computes the nodes of one stage; `values` has size() entries, those of earlier stages filled. Throws Error("input") for
-  /// overflow and for a divisor below 1.
+  /// Computes the nodes of one stage; `values` has size() entries, those of earlier stages filled. Throws
+  /// Error("input") for overflow and for a divisor below 1.
   void evaluate(int stage, std::span<const std::int64_t> symbols, std::span<std::int64_t> values) const;
 
   /// As in a program: "(T*4)+1".

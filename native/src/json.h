@@ -1,6 +1,6 @@
-// Strict JSON: what a file from a stranger may contain and nothing else. The grammar is nlohmann's; on top of it duplicate
-// keys, deep nesting, integers beyond 64 bits, numbers beyond double, byte order marks, NUL bytes and sheer numbers of
-// values are refused, before anything is built from them.
+// Strict JSON: what a file from a stranger may contain and nothing else. The grammar is nlohmann's; on top of it
+// duplicate keys, deep nesting, integers beyond 64 bits, numbers beyond double, byte order marks, NUL bytes and sheer
+// numbers of values are refused, before anything is built from them.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class JsonEvents {
 /// Parses `text` into `events`. Throws Error(error_code); `what` names the document in the message.
 void parse_json(std::string_view text, const char* error_code, const std::string& what, JsonEvents& events);
 
-/// Parses `text` whole. With `keep`, the other members of the top-level object are checked and dropped; `keys`, when given,
-/// receives the names of all of them.
+/// Parses `text` whole. With `keep`, the other members of the top-level object are checked and dropped; `keys`, when
+/// given, receives the names of all of them.
 Json parse_json(std::string_view text, const char* error_code, const std::string& what,
                 std::initializer_list<std::string_view> keep = {}, std::vector<std::string>* keys = nullptr);
 

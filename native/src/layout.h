@@ -16,8 +16,9 @@ constexpr std::uint64_t align_up(std::uint64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-/// From the start of which call to the end of which call a buffer's memory is its own. Calls are counted over the program;
-/// `first` is one less than the stage's first call for what is there before it (inputs, results that bind symbols).
+/// From the start of which call to the end of which call a buffer's memory is its own. Calls are counted over the
+/// program; `first` is one less than the stage's first call for what is there before it (inputs, results that bind
+/// symbols).
 struct Lifetime {
   int buffer;
   int first;

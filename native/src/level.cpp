@@ -1,4 +1,5 @@
-// Level detection. CPUID says what the processor has, XGETBV which registers the system saves, and AMX needs a permission.
+// Level detection. CPUID says what the processor has, XGETBV which registers the system saves, and AMX needs a
+// permission.
 #include "level.h"
 
 #include <cstdlib>

@@ -6,7 +6,8 @@
 
 namespace ingot {
 
-/// Zeroed memory aligned to 64 bytes at least, in huge pages where the system has them. Pages are taken when first touched.
+/// Zeroed memory aligned to 64 bytes at least, in huge pages where the system has them. Pages are taken when first
+/// touched.
 class Pages {
  public:
   Pages() = default;
@@ -26,8 +27,8 @@ class Pages {
   std::size_t mapped_ = 0;
 };
 
-/// A regular file, mapped read-only. When the file is shortened under the mapping, the process ends with exit code 1 and one
-/// line on standard error that names the file, instead of a crash.
+/// A regular file, mapped read-only. When the file is shortened under the mapping, the process ends with exit code 1
+/// and one line on standard error that names the file, instead of a crash.
 class MappedFile {
  public:
   /// Throws Error("io") when the system refuses, Error("engine_file") when `path` is not a regular file or is empty.

@@ -1,5 +1,5 @@
-// One stage of a program for one set of symbol values: every operand placed, every kernel's working memory known. A session
-// makes it once per set and keeps it; running it allocates nothing.
+// One stage of a program for one set of symbol values: every operand placed, every kernel's working memory known. A
+// session makes it once per set and keeps it; running it allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -70,8 +70,8 @@ struct PlanRequest {
 /// How much of a plan is wanted: where buffers lie, or also the operands and what the kernels say.
 enum class PlanParts : std::uint8_t { layout, all };
 
-/// Throws Error("input") for dimensions that cannot be, Error("program") for views out of bounds or parts that do not make
-/// up their buffer, Error("kernel_refused"), Error("memory").
+/// Throws Error("input") for dimensions that cannot be, Error("program") for views out of bounds or parts that do not
+/// make up their buffer, Error("kernel_refused"), Error("memory").
 StagePlan make_plan(const PlanRequest& request, PlanParts parts = PlanParts::all);
 
 }  // namespace ingot

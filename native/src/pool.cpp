@@ -44,8 +44,8 @@ void spin_until(Condition condition) noexcept {
   }
 }
 
-/// Every pool of the process. A forked child has the memory but not the threads, so it begins with an empty registry and
-/// leaves the parent's as it is (a lock in it may be held by a thread that does not exist).
+/// Every pool of the process. A forked child has the memory but not the threads, so it begins with an empty registry
+/// and leaves the parent's as it is (a lock in it may be held by a thread that does not exist).
 struct Registry {
   std::mutex mutex;
   std::map<int, ThreadPool*> pools;
@@ -78,7 +78,8 @@ ThreadPool& ThreadPool::get(int threads) {
   const std::lock_guard lock(all.mutex);
   ThreadPool*& pool = all.pools[threads];
   if (pool == nullptr) {
-    // When a thread cannot be started, those that run go on waiting for work that never comes; their pool must outlive them.
+    // When a thread cannot be started, those that run go on waiting for work that never comes; their pool must outlive
+    // them.
     auto* fresh = new ThreadPool(threads);
     fresh->start();
     pool = fresh;

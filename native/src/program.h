@@ -1,8 +1,8 @@
-// A program: an ordered list of kernel and host calls over buffers. Plain data, parsed from the engine's JSON and verified
-// whole before anything uses it; immutable afterwards.
+// A program: an ordered list of kernel and host calls over buffers. Plain data, parsed from the engine's JSON and
+// verified whole before anything uses it; immutable afterwards.
 //
-// A program runs in *stages*. Stage 0 knows the symbols that the inputs bind; every host call that binds unbacked symbols
-// ends a stage, and the buffers that its results fill belong to the next one.
+// A program runs in *stages*. Stage 0 knows the symbols that the inputs bind; every host call that binds unbacked
+// symbols ends a stage, and the buffers that its results fill belong to the next one.
 #pragma once
 
 #include <cstdint>
@@ -69,8 +69,8 @@ struct Program {
   std::string spec(int index) const;
 };
 
-/// Parses and verifies. Throws Error("program"), saying which entry, where in it, and which rule; Error("engine_version")
-/// for a program of another version.
+/// Parses and verifies. Throws Error("program"), saying which entry, where in it, and which rule;
+/// Error("engine_version") for a program of another version.
 Program parse_program(const Json& json, const std::string& entry);
 
 }  // namespace ingot

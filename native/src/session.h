@@ -45,7 +45,8 @@ struct CallProfile {
 
 class Session {
  public:
-  /// Throws Error("argument") for options that cannot be and for host calls without a host, and what Engine::load throws.
+  /// Throws Error("argument") for options that cannot be and for host calls without a host, and what Engine::load
+  /// throws.
   Session(std::shared_ptr<const Engine> engine, const std::string& entry, const SessionOptions& options, Host host);
 
   const Program& program() const noexcept { return *loaded_.program; }
@@ -61,8 +62,8 @@ class Session {
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
 
-    /// `arrays` in the order of program().inputs; they are copied before anything runs. Throws Error("input") for arrays
-    /// that do not fit, Error("value") for faults in values, and what make_plan throws.
+    /// `arrays` in the order of program().inputs; they are copied before anything runs. Throws Error("input") for
+    /// arrays that do not fit, Error("value") for faults in values, and what make_plan throws.
     void execute(std::span<const TensorView> arrays);
     /// The program's outputs, in order; possibly strided.
     std::span<const TensorView> outputs() const;

@@ -17,8 +17,8 @@ struct CacheOptions {
 
 class States {
  public:
-  /// Zeroed, in huge pages, taken from the system when first touched. Throws Error("argument") for options that do not fit
-  /// the program, Error("memory").
+  /// Zeroed, in huge pages, taken from the system when first touched. Throws Error("argument") for options that do not
+  /// fit the program, Error("memory").
   States(const Program& program, const CacheOptions& options);
 
   std::span<const StateView> views() const noexcept { return views_; }

@@ -1,8 +1,10 @@
 // The verifier. Its rules:
-//  - every symbol is bound once: bare in the shape of an input, or, when unbacked, by one host call whose result carries it;
+//  - every symbol is bound once: bare in the shape of an input, or, when unbacked, by one host call whose result
+//  carries it;
 //  - shapes of inputs and weights use what is known there: inputs' own symbols, constants;
 //  - a buffer is used only in stages in which all symbols of its shape are bound;
-//  - inputs, weights and states are never outputs of a call; a state is an operand of kernels only, never of host calls;
+//  - inputs, weights and states are never outputs of a call; a state is an operand of kernels only, never of host
+//  calls;
 //  - a temp is written before it is read and never after: whole by one call, or in parts, each a view written once;
 //  - the program's outputs are readable at its end and are no states.
 #include "verify.h"
