@@ -92,7 +92,7 @@ def good() -> Image:
 #   native    _native.Engine.open and Session  load      ingot.load
 #   run       ingot.load, session and a run    run_far, run_negative  with an index out of range
 #   network   the portable networks in the header, verified           interpret  the same and a run
-#   directory ingot.llm.models.load
+#   directory ingot.llm.models.load                llm        ingot.LLM
 Expected = dict[str, tuple[str, str]]
 
 

@@ -23,6 +23,7 @@ from ingot.engine import file, session
 from ingot.errors import IngotError
 from ingot.ir import Network, interpret, text
 from ingot.llm import models
+from ingot.llm.llm import LLM
 
 MEMORY = 4 << 30  # of address space; the interpreter with NumPy takes about 0.5 GiB of it
 SECONDS = 60  # for one file; the slowest takes about one
@@ -52,6 +53,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "run_negative": lambda path: _run(path, -2),
     "network": _networks,
     "interpret": _interpret,
+    "llm": LLM,
     "directory": models.load,
 }
 
