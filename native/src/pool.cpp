@@ -22,7 +22,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kPausesBetweenLooks = 32;
-constexpr int kPausesBeforeYield = 4096;
+// A worker that is running arrives within a few microseconds; one that is not needs a processor, perhaps this one.
+// Longer spinning gains nothing on an idle machine and costs a hundred times as much per barrier on a busy one.
+constexpr int kPausesBeforeYield = 128;
+constexpr int kYieldsBeforeSleep = 4096;
 
 inline void pause() noexcept {
 #if INGOT_X86
@@ -32,14 +35,17 @@ inline void pause() noexcept {
 #endif
 }
 
-/// Waits for a condition that another running thread is about to make true.
-template <class Condition>
-void spin_until(Condition condition) noexcept {
-  for (int pauses = 0; !condition();) {
-    if (++pauses < kPausesBeforeYield) {
+/// Waits until `word` is no longer `old`, which another thread is about to see to: spins, then lets others run, then
+/// sleeps, for the other may not have a processor to itself.
+template <class Word>
+void wait_for_change(const std::atomic<Word>& word, Word old) noexcept {
+  for (int tries = 0; word.load(std::memory_order_acquire) == old; ++tries) {
+    if (tries < kPausesBeforeYield) {
       pause();
-    } else {
+    } else if (tries < kPausesBeforeYield + kYieldsBeforeSleep) {
       sched_yield();
+    } else {
+      word.wait(old, std::memory_order_acquire);
     }
   }
 }
@@ -63,9 +69,10 @@ void Barrier::wait() noexcept {
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
     arrived_.store(0, std::memory_order_relaxed);
     generation_.store(generation + 1, std::memory_order_release);
+    generation_.notify_all();
     return;
   }
-  spin_until([&] { return generation_.load(std::memory_order_acquire) != generation; });
+  wait_for_change(generation_, generation);
 }
 
 ThreadPool& ThreadPool::get(int threads) {
@@ -107,7 +114,10 @@ void ThreadPool::run(Work work, void* context) {
   region_.fetch_add(1, std::memory_order_release);
   region_.notify_all();
   work(context, 0);
-  spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
+  for (int running = running_.load(std::memory_order_acquire); running != 0;) {
+    wait_for_change(running_, running);
+    running = running_.load(std::memory_order_acquire);
+  }
 }
 
 void ThreadPool::serve(int worker) {
@@ -124,6 +134,7 @@ void ThreadPool::serve(int worker) {
     seen = region_.load(std::memory_order_acquire);
     work_(context_, worker);
     running_.fetch_sub(1, std::memory_order_release);
+    running_.notify_one();
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-/// Where the workers of a region meet. Fit for few threads on a shared line; it yields when a worker is not running.
+/// Where the workers of a region meet. Fit for few threads on a shared line; whoever waits long gives up its processor.
 class Barrier {
  public:
   explicit Barrier(int count) : count_(count) {}
