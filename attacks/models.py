@@ -8,8 +8,8 @@ from attacks.image import Image, engine
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "architecture": "LlamaForCausalLM", "vocab_size": 64, "context_length": 64,
-    "hidden_size": 32, "num_layers": 1, "precision": "float32", "weights": "same", "kv": [], "bos_token_id": 0, "eos_token_ids": [0],
-    "add_bos": True, "limits": {"max_step_tokens": 64},
+    "hidden_size": 32, "num_layers": 1, "precision": "float32", "weights": "same", "kv": [],
+    "bos_token_id": 0, "eos_token_ids": [0], "add_bos": True, "limits": {"max_step_tokens": 64},
 }  # fmt: skip
 
 
@@ -22,13 +22,14 @@ def attack(name: str, why: str, **changes: Any) -> None:
 
 engine(41, "model: no description", lambda image: image.ours.update(kind="llm"), llm="vocab_size")
 attack("a program without a cache", "key-value cache")
-for _key, _values in {
+_VALUES: dict[str, list[Any]] = {
     "context_length": [-1, 0, "x", None, 2**62, True],
     "vocab_size": [0, 2**62, 1.5],
     "eos_token_ids": [["x"], [-1], 3, None, [10**12]],
     "bos_token_id": ["0", -1, 10**9],
     "add_bos": [1, None],
-}.items():
+}
+for _key, _values in _VALUES.items():
     for _value in _values:
         attack(f"{_key} = {_value!r}", _key, **{_key: _value})
 attack("limits that are a list", "max_step_tokens", limits=[])
