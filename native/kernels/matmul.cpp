@@ -308,7 +308,7 @@ class Matmul final : public Kernel {
     constexpr std::int64_t kBudget = 512 << 10;  // stays in L2
     Sizes sizes{};
     const std::int64_t all = (y.shape[y.rank - 1] + kPanel - 1) / kPanel;
-    sizes.units = std::max<std::int64_t>(1, std::min({all, std::int64_t{kGroup}, kBudget / std::max<std::int64_t>(panel, 1)}));
+    sizes.units = std::max<std::int64_t>(1, std::min({all, std::int64_t{blocking_.group}, kBudget / std::max<std::int64_t>(panel, 1)}));
     sizes.block_rows = std::min<std::int64_t>(y.shape[y.rank - 2], blocking_.rows);
     sizes.panels = static_cast<std::size_t>(round_up(sizes.units * panel, 64));
     const bool dense = k <= 1 || a.stride[a.rank - 1] == 1;

@@ -16,18 +16,18 @@
 namespace ingot {
 
 constexpr int kPanel = 32;           // outputs of a panel
-constexpr int kGroup = 8;            // units whose accumulators are finished by one epilogue
-constexpr int kGroupOneRow = 16;
+constexpr int kGroupOneRow = 16;     // units whose accumulators are finished by one epilogue; for more rows see Blocking
 constexpr int kXStride = 512 + 64;   // bytes from row to row of a packed block of x: an odd number of cache lines
 constexpr int kMaxExtras = kMaxInputs;
 
-/// Most rows of one pass over the weights, and how many k a block of packed x holds.
+/// Most rows of one pass over the weights, how many k a block of packed x holds, and the units of a group, whose
+/// accumulators are finished by one epilogue. A block of x and a group's accumulators share L2 (AMX: 2 MiB).
 struct Blocking {
-  int rows, depth;
+  int rows, depth, group;
 };
-constexpr Blocking kVectorBlocking = {128, 128};  // x packed as float32
-constexpr Blocking kPairBlocking = {128, 256};    // bfloat16 dot products
-constexpr Blocking kTileBlocking = {256, 256};    // AMX
+constexpr Blocking kVectorBlocking = {128, 128, 8};  // x packed as float32
+constexpr Blocking kPairBlocking = {512, 256, 4};    // bfloat16 dot products
+constexpr Blocking kTileBlocking = {512, 256, 8};    // AMX
 
 /// Rows of one worker times units of one worker.
 struct MatmulJob {
@@ -50,15 +50,15 @@ struct MatmulJob {
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 /// Units of a group for that many rows.
-constexpr int group_of(std::int64_t rows) { return rows == 1 ? kGroupOneRow : kGroup; }
+constexpr int group_of(Blocking blocking, std::int64_t rows) { return rows == 1 ? kGroupOneRow : blocking.group; }
 
 /// Sums from row to row of a group's accumulators: an odd number of cache lines.
-constexpr int stride_of(std::int64_t rows) { return group_of(rows) * kPanel + 16; }
+constexpr int stride_of(Blocking blocking, std::int64_t rows) { return group_of(blocking, rows) * kPanel + 16; }
 
 /// Bytes for the packed rows of x and the accumulators.
 constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t k, int parts) {
   const std::int64_t block = round_up(rows < blocking.rows ? rows : blocking.rows, 16);
-  const std::int64_t accumulators = parts * block * stride_of(rows) * 4;
+  const std::int64_t accumulators = parts * block * stride_of(blocking, rows) * 4;
   return static_cast<std::size_t>((k + blocking.depth - 1) / blocking.depth * block * kXStride + accumulators);
 }
 

@@ -55,7 +55,7 @@ void pack_rows(const MatmulJob& job, std::int64_t first_row, std::int64_t rows, 
   }
 }
 
-/// Runs the expression over the finished accumulators [part][row][stride_of(rows)] of a group.
+/// Runs the expression over the finished accumulators [part][row][stride] of a group.
 INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t part_stride, std::int64_t stride,
                          std::int64_t first_row, std::int64_t rows, std::int64_t first_column, std::int64_t width) {
   TileOperand in[2 + kMaxExtras];
@@ -85,8 +85,8 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
     pack_rows<Kind>(job, first_row, rows, padded_rows, job.scratch);
     float* accumulators =
         (float*)(job.scratch + (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth * padded_rows * kXStride);
-    const int group = group_of(job.rows);
-    const std::int64_t stride = stride_of(job.rows), part_stride = padded_rows * stride;
+    const int group = group_of(Kind::blocking, job.rows);
+    const std::int64_t stride = stride_of(Kind::blocking, job.rows), part_stride = padded_rows * stride;
     for (std::int64_t unit = 0; unit < job.units; unit += group) {
       const std::int64_t units = smaller(group, job.units - unit);
       const std::byte* w = job.w + unit * job.parts * panel_bytes;
