@@ -8,37 +8,28 @@ file.
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ingot import dtypes, strict_json
-from ingot.dtypes import DType
 from ingot.errors import CheckpointError
+from ingot.tensor_table import Limits, TensorInfo, check_entry, read_tensor
 
 MAX_HEADER = 64 << 20
 MAX_TENSORS = 500_000
 MAX_RANK = 64  # NumPy's limit
-MAX_NAME = 1024
-MAX_READ = 1 << 30  # Linux returns at most 2 GiB - 4 KiB per read
+MAX_NAME = 1024  # bytes
 MAX_LISTED = 20
 
-_BY_CODE = {d.safetensors: d for d in dtypes.ALL if d.safetensors is not None and d.bits % 8 == 0}
-
-
-class TensorInfo(NamedTuple):
-    """Where one tensor lies; `begin` and `end` count from the start of the file."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+_LIMITS = Limits(
+    {d.safetensors: d for d in dtypes.ALL if d.safetensors is not None and d.bits % 8 == 0}, MAX_RANK, MAX_NAME
+)
 
 
 def open_regular(path: Path) -> int:
@@ -89,15 +80,9 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
             raise
 
     def __getitem__(self, name: str) -> np.ndarray:
-        info = self._tensors[name]
-        array = np.empty(info.shape, info.dtype.numpy)
-        view = array.reshape(-1).view(np.uint8).data
-        done, size = 0, info.end - info.begin
-        while done < size:
-            count = os.preadv(self._descriptor, [view[done : done + MAX_READ]], info.begin + done)
-            if count == 0:
-                raise self._error(f"ends inside tensor {name}: the file was shortened after it had been opened")
-            done += count
+        array = read_tensor(self._descriptor, self._tensors[name])
+        if array is None:
+            raise self._error(f"ends inside tensor {name}: the file was shortened after it had been opened")
         return array
 
     def __iter__(self) -> Iterator[str]:
@@ -154,44 +139,16 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
         return metadata, tensors
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def name_fault(name: str) -> str | None:
-    """Why `name` cannot be a tensor's name, or None. Names reach messages, logs and file names, hence the rules."""
-    if not name or len(name) > MAX_NAME:
-        return f"a name has 1 to {MAX_NAME} characters, this one {len(name)}"
-    if not name.isprintable():
-        return "the name holds characters that cannot be printed"
-    if name.startswith("/") or ".." in name.split("/"):
-        return "the name looks like a path out of a folder"
-    return None
-
-
 def _entry(name: str, entry: Any, start: int, size: int) -> TensorInfo | str:
     """One checked header entry, or what is wrong with it."""
-    if (fault := name_fault(name)) is not None:
-        return fault
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        return "must have exactly dtype, shape and data_offsets"
-    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    dtype = _BY_CODE.get(code) if isinstance(code, str) else None
-    if dtype is None:
-        return f"unknown dtype {str(code)[:40]!r}; known are {', '.join(sorted(_BY_CODE))}"
-    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(_is_count(d) and d > 0 for d in shape):
-        return f"shape must be a list of at most {MAX_RANK} positive integers, got {str(shape)[:60]}"
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        return f"data_offsets must be two integers, got {str(offsets)[:60]}"
-    begin, end = offsets
-    needed = math.prod(shape) * dtype.bits // 8
-    if end - begin != needed:
-        return f"{dtype.name}{shape} needs {needed:,} bytes but its offsets span {end - begin:,}"
-    if start + end > size:
-        return f"ends {start + end - size:,} bytes behind the end of the file; download it again"
-    if begin % (dtype.bits // 8):
-        return f"starts at byte {begin}, which is not a multiple of its element size {dtype.bits // 8}"
-    return TensorInfo(dtype, tuple(shape), start + begin, start + end)
+    info = check_entry(name, entry, start, _LIMITS)
+    if isinstance(info, str):
+        return info
+    if info.end > size:
+        return f"ends {info.end - size:,} bytes behind the end of the file; download it again"
+    if (info.begin - start) % info.dtype.numpy.itemsize:
+        return f"starts at byte {info.begin - start}, not a multiple of its element size {info.dtype.numpy.itemsize}"
+    return info
 
 
 def _layout_faults(tensors: dict[str, TensorInfo], start: int, size: int) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "version"}
+BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "tensor_table", "version"}
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
 RUN = BASE | {"_native", "_lazy", "engine.file", "engine.session"}
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "dims": BASE,
     "strict_json": BASE,
     "safetensors_file": BASE,
+    "tensor_table": BASE,
     "_lazy": {"errors"},
     "version": set(),
     "__main__": {"cli"},

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import secrets
 import stat
@@ -24,13 +23,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ingot import dtypes, strict_json
-from ingot.dtypes import DType
 from ingot.errors import EngineFileError, EngineVersionError, FileError
+from ingot.tensor_table import Limits, TensorInfo, check_entry, read_tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -47,17 +46,8 @@ _HEAD = b'{"__metadata__":{"ingot.sha256":"'
 _MIDDLE = b'","ingot":"'
 _DIGEST = slice(len(_HEAD), len(_HEAD) + 64)
 _CODES = ("F32", "BF16", "F16", "F64", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL")
-_BY_CODE: dict[str, DType] = {code: dtypes.from_safetensors(code) for code in _CODES}
+_LIMITS = Limits({code: dtypes.from_safetensors(code) for code in _CODES}, MAX_RANK, MAX_NAME)
 _KEYS = {"format", "producer", "kind", "config", "networks", "weights", "programs", "files"}
-
-
-class TensorInfo(NamedTuple):
-    """Where one tensor lies; `begin` and `end` count from the start of the file."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-    begin: int
-    end: int
 
 
 def canonical_json(value: Any) -> str:
@@ -107,11 +97,13 @@ def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[byt
             place(f"{PAD}{pads}", "U8", np.zeros(ALIGN - at % ALIGN, np.uint8))
             pads += 1
         dtype = dtypes.get(array.dtype)
-        if dtype.safetensors not in _BY_CODE:
+        code = dtype.safetensors or ""
+        if code not in _LIMITS.codes:
             raise FileError(f"tensor {name}: {dtype.name} cannot be stored in an engine file")
-        if fault := _name_fault(name) or _shape_fault(list(array.shape)):
+        entry = {"dtype": code, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        if isinstance(fault := check_entry(name, entry, 0, _LIMITS), str):
             raise FileError(f"tensor {name[:80]!r} cannot be stored: {fault}")
-        place(name, dtype.safetensors or "", np.asarray(array, order="C"))
+        place(name, code, np.asarray(array, order="C"))
     ours = json.dumps(canonical_json(header), ensure_ascii=False)[1:-1].encode()
     body = b'"},' + ",".join(entries).encode() + b"}" if entries else b'"}}'
     raw = _HEAD + b"0" * 64 + _MIDDLE + ours + body
@@ -178,18 +170,10 @@ class EngineFile:
         """One tensor, in memory of its own. Raises EngineFileError when it is not there or the file was shortened."""
         if name not in self.tensors:
             raise EngineFileError(f"{self.path}: there is no tensor {name!r}")
-        info = self.tensors[name]
-        array = np.empty(info.shape, info.dtype.numpy)
-        view = as_bytes(array)
         with _opened(self.path) as descriptor:
-            done = 0
-            while done < len(view):
-                count = os.preadv(descriptor, [view[done : done + (1 << 30)]], info.begin + done)
-                if count == 0:
-                    raise EngineFileError(
-                        f"{self.path}: ends inside tensor {name}: it was shortened after it had been opened"
-                    )
-                done += count
+            array = read_tensor(descriptor, self.tensors[name])
+        if array is None:
+            raise EngineFileError(f"{self.path}: ends inside tensor {name}: it was shortened after it had been opened")
         return array
 
     def verify(self) -> int:
@@ -316,32 +300,11 @@ def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[st
     return ours
 
 
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _name_fault(name: str) -> str | None:
-    size = len(name.encode(errors="surrogatepass"))
-    if not 0 < size <= MAX_NAME:
-        return f"a name has 1 to {MAX_NAME} bytes, this one {size}"
-    if not name.isprintable():
-        return "the name holds characters that cannot be printed"
-    if name.startswith("/") or ".." in name.split("/"):
-        return "the name looks like a path out of a folder"
-    return None
-
-
-def _shape_fault(shape: Any) -> str | None:
-    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(_count(d) and d > 0 for d in shape):
-        return f"the shape must have at most {MAX_RANK} positive dims, not {str(shape)[:60]}"
-    return None
-
-
 def _check_tensors(where: Path, entries: dict[str, Any], start: int, size: int) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     at = start
     for name, entry in entries.items():
-        info = _entry(name, entry, start)
+        info = check_entry(name, entry, start, _LIMITS)
         if isinstance(info, str):
             raise EngineFileError(f"{where}: tensor {name[:80]!r}: {info}")
         pad = name.startswith(PAD)
@@ -360,26 +323,6 @@ def _check_tensors(where: Path, entries: dict[str, Any], start: int, size: int) 
             f"{where}: the header accounts for {at:,} bytes and the file has {size:,}: it was cut off or added to"
         )
     return tensors
-
-
-def _entry(name: str, entry: Any, start: int) -> TensorInfo | str:
-    """One checked header entry, or what is wrong with it."""
-    if fault := _name_fault(name):
-        return fault
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        return "must have exactly dtype, shape and data_offsets"
-    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    dtype = _BY_CODE.get(code) if isinstance(code, str) else None
-    if dtype is None:
-        return f"unknown dtype {str(code)[:40]!r}; known are {', '.join(sorted(_BY_CODE))}"
-    if fault := _shape_fault(shape):
-        return fault
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_count, offsets)):
-        return f"data_offsets must be two integers, got {str(offsets)[:60]}"
-    needed = math.prod(shape) * (dtype.bits // 8)
-    if offsets[1] - offsets[0] != needed:
-        return f"{dtype.name}{shape} needs {needed:,} bytes but its offsets span {offsets[1] - offsets[0]:,}"
-    return TensorInfo(dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
 
 def _check_references(where: Path, header: dict[str, Any], tensors: dict[str, TensorInfo]) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 
 from ingot import strict_json
 from ingot.errors import CheckpointError
-from ingot.safetensors_file import SafetensorsFile, TensorInfo, name_fault, read_small
+from ingot.safetensors_file import MAX_NAME, SafetensorsFile, read_small
+from ingot.tensor_table import TensorInfo, name_fault
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -180,7 +181,7 @@ def _check_weight_map(directory: Path, weight_map: dict[str, Any]) -> dict[str, 
             raise CheckpointError(
                 f"{directory / INDEX}: {name[:80]!r} should be in {str(file)[:80]!r}, which is no .safetensors file"
             )
-        if (fault := name_fault(name)) is not None:
+        if (fault := name_fault(name, MAX_NAME)) is not None:
             raise CheckpointError(f"{directory / INDEX}: {name[:80]!r}: {fault}")
         expected.setdefault(file, []).append(name)
     if len(expected) > MAX_SHARDS:

@@ -98,7 +98,7 @@ def test_bad_places_to_write(tmp_path: Path) -> None:
     ("array", "why"),
     [
         (np.zeros(2, np.complex64), "cannot be stored"),
-        (np.zeros((0, 2)), "positive dims"),
+        (np.zeros((0, 2)), "positive integers"),
         (np.zeros((1,) * 9), "at most 8"),
     ],
 )
@@ -201,8 +201,8 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "more metadata": (entry(lambda o: o["__metadata__"].update(x="y")), "exactly ingot.sha256 and ingot"),
     "unknown dtype": (entry(lambda o: o["w.0"].update(dtype="F4")), "unknown dtype"),
     "dtype as number": (entry(lambda o: o["w.0"].update(dtype=-1)), "unknown dtype"),
-    "negative dim": (entry(lambda o: o["w.0"].update(shape=[-3, -5])), "positive dims"),
-    "zero dim": (entry(lambda o: o["w.0"].update(shape=[0, 5])), "positive dims"),
+    "negative dim": (entry(lambda o: o["w.0"].update(shape=[-3, -5])), "positive integers"),
+    "zero dim": (entry(lambda o: o["w.0"].update(shape=[0, 5])), "positive integers"),
     "rank 65": (entry(lambda o: o["w.0"].update(shape=[1] * 65)), "at most 8"),
     "product overflows": (entry(lambda o: o["w.0"].update(shape=[2**32, 2**32])), "needs 73"),
     "bytes disagree": (entry(lambda o: o["w.0"].update(shape=[3, 6])), "needs 72 bytes"),

@@ -88,8 +88,8 @@ FILES: dict[str, tuple[bytes, str]] = {
     "name with NUL": (container({"x\0y": F32_2}), "cannot be printed"),
     "name with a newline": (container({"x\ny": F32_2}), "cannot be printed"),
     "lone surrogate": (container(b'{"\\ud800": 1}'), "cannot be printed"),
-    "long name": (container({"x" * 2000: F32_2}), "1 to 1024 characters"),
-    "empty name": (container({"": F32_2}), "1 to 1024 characters"),
+    "long name": (container({"x" * 2000: F32_2}), "1 to 1024 bytes"),
+    "empty name": (container({"": F32_2}), "1 to 1024 bytes"),
     "name as path": (container({"../x": F32_2}), "path out of a folder"),
     "name as absolute path": (container({"/x": F32_2}), "path out of a folder"),
 }
