@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -268,18 +267,6 @@ def test_ctrl_c_while_generating(engine: Path) -> None:
         assert process.returncode == 130
         assert "interrupted" in errors
     assert "Traceback" not in errors
-
-
-def test_ctrl_c_while_building_leaves_nothing(tmp_path: Path) -> None:
-    for delay in (0.3, 0.6):
-        process = start("build", PICO, "-o", tmp_path / "x.ingot")
-        time.sleep(delay)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        left = sorted(path.name for path in tmp_path.iterdir())
-        assert process.returncode in (130, 0, -signal.SIGINT), errors
-        assert left == (["x.ingot"] if process.returncode == 0 else []), left
-        (tmp_path / "x.ingot").unlink(missing_ok=True)
 
 
 def test_a_reader_who_leaves(engine: Path) -> None:
