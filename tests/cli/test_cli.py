@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,21 @@ def test_ctrl_c_while_generating(engine: Path) -> None:
         assert process.returncode == 130
         assert "interrupted" in errors
     assert "Traceback" not in errors
+
+
+def test_ctrl_c_at_any_time_of_a_build_leaves_nothing_or_a_whole_engine(tmp_path: Path) -> None:
+    for delay in (0.1, 0.3, 0.6):  # while it imports, while it lowers, while it reports or writes
+        process = start("build", PICO, "-o", tmp_path / "x.ingot")
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        left = sorted(path.name for path in tmp_path.iterdir())
+        assert process.returncode in (130, 0, -signal.SIGINT), errors
+        assert left in ([], ["x.ingot"]), left
+        assert left or process.returncode != 0
+        if left:  # the signal came after the file had got its name
+            ingot("inspect", tmp_path / "x.ingot", "--verify")
+        (tmp_path / "x.ingot").unlink(missing_ok=True)
 
 
 def test_a_reader_who_leaves(engine: Path) -> None:
