@@ -212,6 +212,10 @@ class PackedEmbedding(Op):
         return rng.integers(0, self.n, ids.shape).astype(ids.dtype.numpy), pack_panels([table])
 
 
+# q of four heads, k and v of two, cos, sin, slot
+_STEP = (f32("T", 4, 8), f32("T", 2, 8), f32("T", 2, 8), f32("T", 4), f32("T", 4), i32("T"))
+
+
 @op("rope_kv_write")
 class RopeKvWrite(Op):
     """`rope` of q and k, and `kv_write` of the rotated k and of v, in one walk: gives the rotated q, and the state."""
@@ -221,15 +225,7 @@ class RopeKvWrite(Op):
     cases = (
         Case(
             "a step",
-            (
-                f32("T", 4, 8),
-                f32("T", 2, 8),
-                f32("T", 2, 8),
-                f32("T", 4),
-                f32("T", 4),
-                i32("T"),
-                StateSpec("f32", heads=2, head_dim=8),
-            ),
+            (*_STEP, StateSpec("f32", heads=2, head_dim=8)),
         ),
         Case(
             "bfloat16, interleaved",
@@ -246,15 +242,7 @@ class RopeKvWrite(Op):
         ),
         Case(
             "another cache",
-            (
-                f32("T", 4, 8),
-                f32("T", 2, 8),
-                f32("T", 2, 8),
-                f32("T", 4),
-                f32("T", 4),
-                i32("T"),
-                StateSpec("f32", heads=4, head_dim=8),
-            ),
+            (*_STEP, StateSpec("f32", heads=4, head_dim=8)),
             error="k has 2 heads, the cache holds 4",
         ),
     )
