@@ -7,110 +7,18 @@ native planner computes them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ingot import dims
 from ingot.backends.base import Reads, Refusal, Target
-from ingot.dims import Dim, Dimension, Expr
+from ingot.dims import Dim, Expr
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value
 from ingot.ir.text import attrs_json
+from ingot.ir.window import Window, dense_strides, merged, view
 
 PROGRAM_VERSION = 1
 MAX_RANK = 8
-
-Shape = tuple[Dimension, ...]
-
-
-@dataclass(frozen=True)
-class Window:
-    """Where a value lies: a buffer that is no view, and how it is walked. Strides and offset count elements."""
-
-    buffer: int
-    shape: Shape
-    stride: Shape
-    offset: Dimension = 0
-    whole: bool = True  # exactly the buffer as it is
-
-    @property
-    def dense(self) -> bool:
-        return is_dense(self.shape, self.stride)
-
-
-def dense_strides(shape: Shape) -> Shape:
-    """Row-major strides."""
-    out: list[Dimension] = []
-    step: Dimension = 1
-    for size in reversed(shape):
-        out.append(step)
-        step = dims.mul(step, size)
-    return tuple(reversed(out))
-
-
-def is_dense(shape: Shape, stride: Shape) -> bool:
-    """Row-major without gaps; a dimension of size 1 may have any stride."""
-    return all(n == 1 or s == d for n, s, d in zip(shape, stride, dense_strides(shape), strict=True))
-
-
-def merged(shape: Shape, stride: Shape) -> Dimension | None:
-    """The one stride with which all dims can be walked as a single one, or None."""
-    step: Dimension | None = None
-    length: Dimension = 1
-    for n, s in zip(reversed(shape), reversed(stride), strict=True):
-        if n == 1:
-            continue
-        if step is not None and s != dims.mul(step, length):
-            return None
-        step = s if step is None else step
-        length = dims.mul(length, n)
-    return 1 if step is None else step
-
-
-def reshaped(window: Window, shape: Shape) -> Window | None:
-    """The same elements in another shape without moving them, or None."""
-    if window.dense:
-        return Window(window.buffer, shape, dense_strides(shape), window.offset, False)
-    old, new = list(zip(window.shape, window.stride, strict=True)), list(shape)
-    head: list[Dimension] = []
-    while old and new and old[0][0] == new[0]:  # leading dims that stay
-        head.append(old.pop(0)[1])
-        new.pop(0)
-    tail: list[Dimension] = []
-    while old and new and old[-1][0] == new[-1]:
-        tail.insert(0, old.pop()[1])
-        new.pop()
-    step = merged(tuple(n for n, _ in old), tuple(s for _, s in old))
-    if step is None:
-        return None
-    middle = [dims.mul(step, s) for s in dense_strides(tuple(new))]
-    return Window(window.buffer, shape, (*head, *middle, *tail), window.offset, False)
-
-
-def view(window: Window, node: Node) -> Window | None:
-    """The result of a view op as a window into its operand's buffer, or None when a copy is needed."""
-    op: Any = node.op
-    shape: Shape = node.output.shape
-    match op.name:
-        case "reshape":
-            return reshaped(window, shape)
-        case "permute":
-            return Window(
-                window.buffer, shape, tuple(window.stride[d] for d in op.order(len(shape))), window.offset, False
-            )
-        case "expand":
-            extra = len(shape) - len(window.shape)
-            kept = [
-                0 if n == 1 and m != 1 else s
-                for n, m, s in zip(window.shape, shape[extra:], window.stride, strict=True)
-            ]
-            return Window(window.buffer, shape, (*[0] * extra, *kept), window.offset, False)
-        case "slice":
-            if any(step < 0 for step in op.strides):
-                return None
-            offset = dims.add(window.offset, *map(dims.mul, op.starts, window.stride))
-            return Window(window.buffer, shape, tuple(map(dims.mul, window.stride, op.strides)), offset, False)
-    return None
 
 
 class Planner:

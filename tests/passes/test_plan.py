@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from ingot import _native, dtypes
 from ingot.backends.cpu import CPU
-from ingot.backends.plan import Planner, Window, dense_strides, merged, reshaped
+from ingot.backends.plan import Planner
 from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import F, Network, Spec, Value
+from ingot.ir.window import Window, dense_strides, merged, reshaped
 from ingot.passes import pipeline
 from tests import nets
 
