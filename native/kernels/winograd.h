@@ -1,0 +1,56 @@
+// 3x3 convolution with stride 1 by Winograd's F(4x4, 3x3) (Lavin and Gray, 2015), for the kernel `conv_packed`: an output tile of
+// 4x4 pixels costs 36 products per pair of channels instead of 144. float32 only, channels-last, dilation 1, one group.
+//
+// Its limits, the error and the order of summation: level/winograd.h.
+#pragma once
+
+#include <mutex>
+#include <span>
+
+#include "../src/kernel.h"
+#include "../src/memory.h"
+#include "level/winograd.h"
+
+namespace ingot {
+
+/// What one call of run() works on.
+struct WinogradOperands {
+  TensorView x;               // [N, H, W, C], the last dimension dense
+  TensorView panels;          // the weight, [ceil(O / 32), 9 * C, 32], k = (ky, kx, c)
+  TensorView y;               // [N, H', W', O]: its shape
+  std::int64_t top, left;     // padding in front
+  const TileCode* code;       // operand 0: the float32 sum, then the extras
+  std::size_t tile_scratch;   // Expression::scratch()
+  RunTile run_tile;
+  const TileOperand* extras;  // of row 0 and column 0; rows are [N * H' * W']
+  int extra_count;
+  TileOperand out;            // likewise
+};
+
+class Winograd {
+ public:
+  /// Whether it is faster than the direct product. Does not depend on the number of images or threads, so that an image's
+  /// bits do not depend on its company.
+  static bool suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width);
+
+  Winograd(std::int64_t outputs, std::int64_t channels, Level level);
+
+  /// Transforms the weight's panels, once; later calls do nothing. From any thread, before the first run() (in plan()).
+  /// Throws Error("memory").
+  void prepare(const TensorView& panels) const;
+  /// `y` is the output's shape. Of the memory per thread the first `tile_scratch` bytes are for the expression.
+  Scratch scratch(const TensorView& y, int threads, std::size_t tile_scratch) const;
+  /// One worker's part. Meets the other workers at barriers.
+  void run(const WinogradOperands& operands, const Worker& worker) const;
+
+ private:
+  struct Split;
+  Split split(const TensorView& y, int workers) const;
+
+  std::int64_t outputs_, channels_;
+  WinogradLevel level_;
+  mutable std::once_flag once_;
+  mutable Pages weight_;
+};
+
+}  // namespace ingot
