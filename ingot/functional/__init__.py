@@ -14,6 +14,7 @@ from ingot.functional.attention import (
     rope_table,
 )  # fmt: skip
 from ingot.functional.control import cond, while_loop
+from ingot.functional.dense_attention import scaled_dot_product_attention
 from ingot.functional.elementwise import (
     ACT2FN,
     GATED_ACT_2_ACT,
@@ -120,7 +121,7 @@ __all__ = [
     "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "mul", "ne", "neg", "non_gated_version", "nonzero",
     "not_op", "op_and", "op_or", "op_xor", "outer", "pad", "paged_attention", "permute", "pow", "prod", "quick_gelu",
     "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm", "rope", "rope_table", "round", "rsqrt",
-    "select", "shape", "sigmoid", "silu", "sin", "slice", "softmax", "softplus", "split", "sqrt", "squared_relu",
-    "squeeze", "stack", "sub", "sum", "swiglu", "tanh", "transpose", "unary", "unbind", "unsqueeze", "view", "where",
-    "while_loop",
+    "scaled_dot_product_attention", "select", "shape", "sigmoid", "silu", "sin", "slice", "softmax", "softplus",
+    "split", "sqrt", "squared_relu", "squeeze", "stack", "sub", "sum", "swiglu", "tanh", "transpose", "unary", "unbind",
+    "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip

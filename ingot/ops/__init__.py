@@ -8,9 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from ingot.ir import OPS, functions
-from ingot.ops import attention, binary, control, elementwise, fused, indexing, movement, norm, product, reduce
+from ingot.ops import (
+    attention,
+    binary,
+    control,
+    dense_attention,
+    elementwise,
+    fused,
+    indexing,
+    movement,
+    norm,
+    product,
+    reduce,
+)
 
-FAMILIES = (elementwise, binary, reduce, product, movement, indexing, norm, attention, control, fused)
+FAMILIES = (elementwise, binary, reduce, product, movement, indexing, norm, attention, dense_attention, control, fused)
 
 
 def table() -> list[dict[str, Any]]:
