@@ -76,7 +76,7 @@ from ingot.functional.elementwise import (
     unary,
     where,
 )  # fmt: skip
-from ingot.functional.linear import embedding, group_norm, layer_norm, linear, matmul, outer, rms_norm
+from ingot.functional.linear import einsum, embedding, group_norm, layer_norm, linear, matmul, outer, rms_norm
 from ingot.functional.reduction import argmax, max, mean, min, prod, reduce, sum
 from ingot.functional.shape import (
     arange,
@@ -114,7 +114,7 @@ from ingot.functional.shape import (
 __all__ = [
     "ACT2FN", "GATED_ACT_2_ACT", "abs", "activation", "activation_function", "add", "arange", "argmax",
     "broadcast_helper", "cast", "ceil", "chunk", "clip", "concat", "cond", "constant", "constant_to_tensor_", "cos",
-    "div", "elementwise_binary", "embedding", "eq", "erf", "exp", "expand", "expand_dims", "expand_dims_like",
+    "div", "einsum", "elementwise_binary", "embedding", "eq", "erf", "exp", "expand", "expand_dims", "expand_dims_like",
     "flatten", "flip", "floor", "floordiv", "gather", "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu",
     "generate_alibi_slopes", "group_norm", "gt", "identity", "index_select", "int_clip", "is_gated_activation",
     "kv_write", "layer_norm", "le", "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "maximum",

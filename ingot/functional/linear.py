@@ -38,6 +38,15 @@ def linear(
     return product if bias is None else F.add(product, bias)
 
 
+def einsum(einsum_eq: str, *inputs: Tensor | Sequence[Tensor]) -> Tensor:
+    """Sums of products by an equation such as `nkctv,kvw->nctw`: everything that torch.einsum takes.
+
+    Operands follow one by one, or as one list. Computed as matrix products, never as the outer product of all.
+    """
+    operands = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], list | tuple) else inputs
+    return F.einsum(*operands, equation=einsum_eq)
+
+
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """[M], [N] → [M, N] of all products."""
     if len(input.shape) != 1 or len(vec2.shape) != 1:

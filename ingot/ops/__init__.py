@@ -11,6 +11,7 @@ from ingot.ir import OPS, functions
 from ingot.ops import (
     attention,
     binary,
+    contraction,
     control,
     dense_attention,
     elementwise,
@@ -22,7 +23,20 @@ from ingot.ops import (
     reduce,
 )
 
-FAMILIES = (elementwise, binary, reduce, product, movement, indexing, norm, attention, dense_attention, control, fused)
+FAMILIES = (
+    elementwise,
+    binary,
+    reduce,
+    product,
+    contraction,
+    movement,
+    indexing,
+    norm,
+    attention,
+    dense_attention,
+    control,
+    fused,
+)
 
 
 def table() -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from ingot.ir import Network, Node, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
-from ingot.passes import fuse, layout, simplify
+from ingot.passes import einsum, fuse, layout, simplify
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
 
@@ -77,6 +77,7 @@ def steps(target: Target) -> list[Step]:
         Step("remove dead", simplify.remove_dead),
         Step("fold", simplify.fold),
         Step("algebra", simplify.algebra),
+        Step("einsum", einsum.einsum),
         Step("decompose", decompose(target)),
         Step("reversals", simplify.reversals),
         Step("sizes", simplify.sizes),
