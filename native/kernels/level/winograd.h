@@ -1,4 +1,15 @@
-// Winograd's F(4x4, 3x3): what the host half (kernels/winograd.cpp) hands to the level halves. Plain data only.
+// 3x3 convolution with stride 1 by Winograd's F(4x4, 3x3): what the host half (kernels/winograd.cpp) hands to the level halves.
+// Plain data only.
+//
+// A tile of 4x4 outputs reads a patch d of 6x6 inputs: Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A for the interpolation points 0, ±5/8, ±3/2, ∞.
+// Every constant of A and B is exact in float32, and the points keep the error at about twice the direct sum's (with the usual
+// 0, ±1, ±2 it is five times): root mean square 6e-7 of the outputs' for 64 channels, 2e-6 for 512.
+//
+// The order of summation of an output is the same for every number of tiles, images and threads: at each of the 36 positions
+// the channel runs upwards in one accumulator, then come the fixed sums of the transforms.
+//
+// A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs, so a tile whose
+// corners are not all finite is computed again from the weight itself, in the order of the direct product.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +20,12 @@
 
 namespace ingot {
 
-constexpr int kPositions = 36;  // of a transformed tile: 6x6
+constexpr int kPositions = 36;   // of a transformed tile: 6x6
+constexpr int kOutTile = 4;      // outputs of a tile each way
+constexpr int kVDepth = 64;      // channels of a block of transformed inputs
+constexpr int kVRow = 64 + 16;   // floats from tile to tile of a block: an odd number of cache lines
+constexpr int kMTile = kPositions * 32;  // floats from tile to tile of the products
+constexpr int kTileRun = 4;      // neighbouring tiles whose outputs are finished together: 16 pixels of 32 outputs are kTile
 
 /// A group of tiles, numbered through all images in row-major order, whose transformed inputs lie together.
 struct WinogradJob {
@@ -17,48 +33,60 @@ struct WinogradJob {
   const float* x;
   std::int64_t image_stride, row_stride, column_stride;  // elements
   std::int64_t height, width, channels, top, left;
-  const float* zeros;             // `channels` of them and a vector more
+  const float* zeros;             // for pixels outside: one for each channel
   std::int64_t out_height, out_width, tiles_down, tiles_across, outputs;
   // The group.
   std::int64_t first_tile;
   int tiles;
-  float* v;                       // [36][tiles][v_row], positions v_position apart
-  std::int64_t v_row, v_position;
+  float* v;                       // [36][ceil(channels / kVDepth)][tile][kVRow]
+  std::int64_t v_position;        // floats from position to position
   // The product.
   const float* u;                 // [panel][36][channels][32]
-  const float* panels;            // the weight itself, for tiles with values that are not finite
+  const float* weight;            // [panel][9][channels][32], for tiles with values that are not finite
   float* m;                       // [panel of the group][tile][36][32]
   // The epilogue.
-  const TileCode* code;
+  const TileCode* code;           // operand 0: the sum
   RunTile run_tile;
   const TileOperand* extras;      // of row 0 and column 0
   int extra_count;
   TileOperand out;
+  float* finished;                // [kOutTile][kTileRun * kOutTile][32]
   std::byte* tile_scratch;
 };
 
-/// Transforms one panel [9 * channels][32] of the weight to [36][channels][32].
-using WinogradWeights = void (*)(const float* panel, std::int64_t channels, float* u);
+constexpr std::int64_t v_blocks(std::int64_t channels) { return (channels + kVDepth - 1) / kVDepth; }
+/// An odd number of cache lines, so that the positions of a tile fall into different sets.
+constexpr std::int64_t v_position(std::int64_t channels, std::int64_t tiles) {
+  return ((v_blocks(channels) * tiles * kVRow) / 16 | 1) * 16;
+}
+
+/// Transforms a panel [9][channels][32] of the weight to [36][channels][32].
+using WinogradWeight = void (*)(const float* panel, std::int64_t channels, float* u);
 /// Transforms the tiles [first, last) of the group.
 using WinogradInputs = void (*)(const WinogradJob& job, int first, int last);
 /// Computes all tiles of the group for `panels` panels from `first` on.
 using WinogradOutputs = void (*)(const WinogradJob& job, std::int64_t first, int panels);
 
 struct WinogradLevel {
-  WinogradWeights weights;
+  WinogradWeight weight;
   WinogradInputs inputs;
   WinogradOutputs outputs;
 };
 
-#define INGOT_WINOGRAD(space)                                               \
-  namespace space {                                                         \
-  void winograd_weights(const float*, std::int64_t, float*);                \
-  void winograd_inputs(const WinogradJob& job, int first, int last);        \
-  void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels); \
-  }
-INGOT_WINOGRAD(portable)
-INGOT_WINOGRAD(avx2)
-INGOT_WINOGRAD(avx512)
-#undef INGOT_WINOGRAD
+namespace portable {
+void winograd_weight(const float* panel, std::int64_t channels, float* u);
+void winograd_inputs(const WinogradJob& job, int first, int last);
+void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
+}  // namespace portable
+namespace avx2 {
+void winograd_weight(const float* panel, std::int64_t channels, float* u);
+void winograd_inputs(const WinogradJob& job, int first, int last);
+void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
+}  // namespace avx2
+namespace avx512 {
+void winograd_weight(const float* panel, std::int64_t channels, float* u);
+void winograd_inputs(const WinogradJob& job, int first, int last);
+void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
+}  // namespace avx512
 
 }  // namespace ingot

@@ -1,0 +1,129 @@
+// How the tiles and outputs of a Winograd convolution are divided among the workers, and the transformed weight.
+#include "winograd.h"
+
+#include <algorithm>
+
+#include "check.h"
+
+namespace ingot {
+
+namespace {
+
+constexpr std::int64_t kPanel = 32;
+
+WinogradLevel functions_for([[maybe_unused]] Level level) {
+#if INGOT_X86
+  if (level >= Level::avx512) return {avx512::winograd_weight, avx512::winograd_inputs, avx512::winograd_outputs};
+  if (level >= Level::avx2) return {avx2::winograd_weight, avx2::winograd_inputs, avx2::winograd_outputs};
+#endif
+  return {portable::winograd_weight, portable::winograd_inputs, portable::winograd_outputs};
+}
+
+std::int64_t tiles_of(std::int64_t size) { return (size + kOutTile - 1) / kOutTile; }
+std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+/// Workers in a grid of tiles by panels; a row of the grid shares its transformed inputs.
+struct Winograd::Split {
+  int by_tiles, by_panels;
+  std::int64_t tiles;     // of all images
+  std::int64_t group;     // most tiles transformed at a time
+  std::int64_t turns;     // groups of the busiest row of the grid
+  std::int64_t panels;    // most panels multiplied at a time
+  std::size_t v, m;       // bytes of one
+  int buffers() const { return by_panels > 1 ? 2 : 1; }  // while one is read, the next is written
+};
+
+bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width) {
+  return channels >= 16 && outputs >= 16 && height * width >= 128;
+}
+
+Winograd::Winograd(std::int64_t outputs, std::int64_t channels, Level level)
+    : outputs_(outputs), channels_(channels), level_(functions_for(level)) {}
+
+void Winograd::prepare(const TensorView& panels) const {
+  std::call_once(once_, [&] {
+    const std::int64_t count = (outputs_ + kPanel - 1) / kPanel, floats = channels_ * kPanel;
+    const std::size_t weight = static_cast<std::size_t>(count * kPositions * floats) * 4;
+    Pages pages(weight + rounded(static_cast<std::size_t>(channels_) * 4), "a convolution's transformed weight");
+    float* u = reinterpret_cast<float*>(pages.data());
+    for (std::int64_t panel = 0; panel < count; ++panel)
+      level_.weight(panels.as<float>() + panel * 9 * floats, channels_, u + panel * kPositions * floats);
+    weight_ = std::move(pages);
+  });
+}
+
+Winograd::Split Winograd::split(const TensorView& y, int workers) const {
+  Split best{};
+  const std::int64_t tiles = y.shape[0] * tiles_of(y.shape[1]) * tiles_of(y.shape[2]), panels = (outputs_ + kPanel - 1) / kPanel;
+  double least = 0;
+  for (int by_tiles = workers; by_tiles >= 1; --by_tiles) {
+    if (workers % by_tiles != 0) continue;
+    const int by_panels = workers / by_tiles;
+    // Few tiles cost as much as kFew: reading the weight dominates. Meeting the others costs something too.
+    constexpr double kFew = 24, kMeeting = 1.1;
+    const double height = static_cast<double>((tiles + by_tiles - 1) / by_tiles);
+    const double cost = static_cast<double>((panels + by_panels - 1) / by_panels) * std::max(height, kFew) * (by_panels > 1 ? kMeeting : 1);
+    if (least == 0 || cost < least) {
+      best.by_tiles = by_tiles, best.by_panels = by_panels;
+      least = cost;
+    }
+  }
+  best.tiles = tiles;
+  const std::int64_t most = (tiles + best.by_tiles - 1) / best.by_tiles;
+  constexpr std::int64_t kTransformed = 512 << 10, kProducts = 256 << 10;  // bytes: with a panel's weights they stay in L2
+  const std::int64_t tile_bytes = kPositions * v_blocks(channels_) * kVRow * 4;
+  const std::int64_t group = std::clamp<std::int64_t>(kTransformed / tile_bytes / 14 * 14, 28, 56);
+  best.turns = std::max<std::int64_t>(1, (most + group - 1) / group);
+  best.group = std::max<std::int64_t>(1, (most + best.turns - 1) / best.turns);
+  best.panels = std::clamp<std::int64_t>(kProducts / (best.group * kMTile * 4), 1, (panels + best.by_panels - 1) / best.by_panels);
+  best.v = static_cast<std::size_t>(kPositions * v_position(channels_, best.group)) * 4;
+  best.m = static_cast<std::size_t>(best.panels * best.group * kMTile) * 4;
+  return best;
+}
+
+Scratch Winograd::scratch(const TensorView& y, int threads, std::size_t tile_scratch) const {
+  const Split grid = split(y, threads);
+  return {grid.by_tiles * grid.buffers() * grid.v, rounded(tile_scratch) + sizeof(float) * kOutTile * kTileRun * kOutTile * kPanel + grid.m};
+}
+
+void Winograd::run(const WinogradOperands& operands, const Worker& worker) const {
+  const TensorView &x = operands.x, &y = operands.y;
+  const Split grid = split(y, worker.count);
+  const int row = worker.index / grid.by_panels, column = worker.index % grid.by_panels;
+  const Share mine = share_of(grid.tiles, row, grid.by_tiles);
+  const Share panels = share_of((outputs_ + kPanel - 1) / kPanel, column, grid.by_panels);
+  WinogradJob job;
+  job.x = x.as<float>();
+  job.image_stride = x.stride[0], job.row_stride = x.stride[1], job.column_stride = x.stride[2];
+  job.height = x.shape[1], job.width = x.shape[2], job.channels = channels_;
+  job.top = operands.top, job.left = operands.left;
+  job.u = reinterpret_cast<const float*>(weight_.data());
+  job.zeros = job.u + (outputs_ + kPanel - 1) / kPanel * kPositions * channels_ * kPanel;
+  job.out_height = y.shape[1], job.out_width = y.shape[2];
+  job.tiles_down = tiles_of(y.shape[1]), job.tiles_across = tiles_of(y.shape[2]);
+  job.outputs = outputs_;
+  job.weight = operands.panels.as<float>();
+  job.code = operands.code, job.run_tile = operands.run_tile;
+  job.extras = operands.extras, job.extra_count = operands.extra_count;
+  job.out = operands.out;
+  job.tile_scratch = worker.local;
+  job.finished = reinterpret_cast<float*>(worker.local + rounded(operands.tile_scratch));
+  job.m = job.finished + kOutTile * kTileRun * kOutTile * kPanel;
+  const std::int64_t turns = grid.tiles == 0 ? 0 : grid.turns;
+  for (std::int64_t turn = 0; turn < turns; ++turn) {
+    const std::int64_t count = mine.last - mine.first, first = count * turn / turns, last = count * (turn + 1) / turns;
+    job.first_tile = mine.first + first;
+    job.tiles = static_cast<int>(last - first);
+    job.v = reinterpret_cast<float*>(worker.shared + (row * grid.buffers() + turn % grid.buffers()) * grid.v);
+    job.v_position = v_position(channels_, job.tiles);
+    const Share part = share_of(job.tiles, column, grid.by_panels);
+    level_.inputs(job, static_cast<int>(part.first), static_cast<int>(part.last));
+    if (grid.by_panels > 1) worker.barrier();
+    for (std::int64_t panel = panels.first; job.tiles > 0 && panel < panels.last; panel += grid.panels)
+      level_.outputs(job, panel, static_cast<int>(std::min(grid.panels, panels.last - panel)));
+  }
+}
+
+}  // namespace ingot
