@@ -8,8 +8,9 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import machine, pico, tinyllama
+from benchmarks import machine, nets, pico, tinyllama
 from benchmarks.harness import THREADS, Options
+from benchmarks.torch_nets import NETS
 
 TABLE = {
     "machine": machine.machine,
@@ -19,6 +20,7 @@ TABLE = {
     "decode-pico": pico.decode,
     "tinyllama": tinyllama.tinyllama,
     "load": tinyllama.load,
+    **{name: nets.benchmark(name) for name in NETS},
 }
 
 

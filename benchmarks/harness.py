@@ -124,9 +124,10 @@ def paired(ours: Callable[[], float], peer: Callable[[], float], pairs: int) -> 
     return Pairs(Sample.of(mine), Sample.of(other), Sample.of(ratios))
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object], collect: bool = True) -> float:
     """How long `work` takes, with the garbage of others collected before it."""
-    gc.collect()
+    if collect:
+        gc.collect()
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
