@@ -24,7 +24,7 @@ check: $(VENV)/test  ## linter, types, import rules
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_imports.py
 
-bench: $(VENV)/test  ## all benchmarks with their peers; nothing else should run meanwhile
+bench: $(VENV)/bench ## all benchmarks with their peers; nothing else should run meanwhile
 	$(BIN)/python -m benchmarks all
 
 conformance: $(VENV)/fuzz build/fuzz/done  ## the long suites; writes docs/conformance.md
@@ -58,6 +58,10 @@ $(VENV)/core: $(VENV)/bin/python $(NATIVE)
 $(VENV)/test: $(VENV)/core
 	$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || $(PIP) 'torch==2.13.0+cpu' --index-url https://download.pytorch.org/whl/cpu || true
 	$(PIP) --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/test
+	$(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
 $(VENV)/fuzz: $(VENV)/test
