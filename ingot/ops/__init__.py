@@ -19,8 +19,10 @@ from ingot.ops import (
     indexing,
     movement,
     norm,
+    pool,
     product,
     reduce,
+    spatial,
 )
 
 FAMILIES = (
@@ -32,6 +34,8 @@ FAMILIES = (
     movement,
     indexing,
     norm,
+    spatial,
+    pool,
     attention,
     dense_attention,
     control,

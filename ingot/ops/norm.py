@@ -1,13 +1,17 @@
-"""Normalisation over the last dimension. Accumulates in float32, two passes for the variance, rounds once."""
+"""Normalisation over the last dimension or over groups of channels, and by given statistics.
+
+Accumulates in float32, two passes for the variance, rounds once.
+"""
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.ir import Case, F, Op, Spec, op, require
-from ingot.ops.common import Array, bf16, f32, i32, require_float, rounded, same_dtype, show, widen
+from ingot.ir.spec import elements
+from ingot.ops.common import Array, bf16, f16, f32, i32, require_float, rounded, same_dtype, show, widen
 
 
 def _check(x: Spec, **vectors: Spec | None) -> Spec:
@@ -118,3 +122,171 @@ class LayerNorm(Op):
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
         vector = Spec(dtype, shape[-1:])
         return Case("random", (Spec(dtype, shape), vector, vector)[: draw.choice([1, 2, 3])])
+
+
+def _channels(x: Spec, channels_last: bool, **vectors: Spec | None) -> Any:
+    """x's number of channels, after checking x and vectors of one entry per channel."""
+    require_float(x=x)
+    require(len(x.shape) >= 2, f"x must be {'[N, …, C]' if channels_last else '[N, C, …]'}, got {show(x.shape)}")
+    channels = x.shape[-1 if channels_last else 1]
+    for name, vector in vectors.items():
+        if vector is not None:
+            require(vector.shape == (channels,), f"{name} must have shape {show((channels,))}, x's channels")
+            same_dtype(x=x, **{name: vector})
+    return channels
+
+
+def _widened(v: Any) -> Any:
+    """A symbolic or eager operand in the dtype it is computed in."""
+    return F.cast(v, dtypes.float32) if dtypes.get(v.dtype).bits < 32 else v
+
+
+def _per_channel(v: Any, rank: int, channels_last: bool) -> Any:
+    """A vector [C] that broadcasts to x."""
+    return v if channels_last else F.reshape(v, (*v.shape, *[1] * (rank - 2)))
+
+
+@op("group_norm")
+class GroupNorm(Op):
+    """Each of `groups` groups of channels of x [N, C, …] normalised over its channels and all further dimensions:
+    (x − mean) / sqrt(variance + eps) · weight[C] + bias[C]; missing ones and zeros. A bias needs a weight before it.
+    """
+
+    groups: int
+    eps: float = 1e-5
+    channels_last: bool = False
+    kernels = ("group_norm",)
+    cases = (
+        Case("as U-Nets have it", (f32(2, 16, 5, 7), f32(16), f32(16)), {"groups": 8}),
+        Case("the same, channels last", (f32(2, 5, 7, 16), f32(16), f32(16)), {"groups": 8, "channels_last": True}),
+        Case("one group, 3-D", (f32(2, 6, 3, 2, 4), f32(6), f32(6)), {"groups": 1}),
+        Case("a channel is a group: instance norm", (f32(2, 5, 9),), {"groups": 5}),
+        Case("groups of 5 channels, channels last: no vector holds one", (f32(2, 9, 15), f32(15)),
+             {"groups": 3, "channels_last": True}),
+        Case("[N, C]", (f32(3, 6), f32(6), f32(6)), {"groups": 2}),
+        Case("batch and sizes unknown", (f32("N", 8, "H", "W"), f32(8), f32(8)), {"groups": 4, "eps": 1e-3}),
+        Case("sizes unknown, channels last", (f32("N", "H", "W", 8), f32(8)), {"groups": 4, "channels_last": True}),
+        Case("bfloat16 rounds once", (bf16(2, 8, 30), bf16(8), bf16(8)), {"groups": 2}),
+        Case("float16 rounds once, channels last", (f16(2, 30, 8), f16(8), f16(8)),
+             {"groups": 2, "channels_last": True}),
+        Case("no samples", (f32(0, 4, 3), f32(4), f32(4)), {"groups": 2}),
+        Case("channels that do not divide", (f32(2, 8, 3),), {"groups": 3}, error="8 channels are not a multiple of 3"),
+        Case("no groups", (f32(2, 8, 3),), {"groups": 0}, error="groups must be at least 1, got 0"),
+        Case("no channels", (f32(8),), {"groups": 2}, error=r"x must be \[N, C, …\], got \(8,\)"),
+        Case("nothing to normalise", (f32(2, 8, 0),), {"groups": 2}, error="x has no elements"),
+        Case("a weight of another size", (f32(2, 8, 3), f32(3)), {"groups": 2}, error=r"weight must have shape \(8,\)"),
+        Case("a bias of another dtype", (bf16(2, 8, 3), bf16(8), f32(8)), {"groups": 2},
+             error="x is bfloat16 and bias is float32"),
+        Case("integers", (i32(2, 8, 3),), {"groups": 2}, error="x must be float32"),
+    )
+
+    def infer(self, x: Spec, weight: Spec | None = None, bias: Spec | None = None) -> Spec:
+        require(self.groups >= 1, f"groups must be at least 1, got {self.groups}")
+        channels = _channels(x, self.channels_last, weight=weight, bias=bias)
+        require(dims.mod(channels, self.groups) == 0, f"{channels} channels are not a multiple of {self.groups} groups")
+        require(all(n != 0 for n in x.shape[1:]), "x has no elements in a sample, of which nothing is normalised")
+        return x
+
+    def reference(self, x: Array, weight: Array | None = None, bias: Array | None = None) -> Array:
+        wide = np.moveaxis(widen(x), -1, 1) if self.channels_last else widen(x)
+        groups = wide.reshape(len(x), self.groups, wide[:1].size // self.groups if len(x) else 1)
+        with np.errstate(all="ignore"):
+            centred = groups - _mean(groups)
+            y = (centred / np.sqrt(_mean(centred * centred) + wide.dtype.type(self.eps))).reshape(wide.shape)
+            y = np.moveaxis(y, 1, -1)
+            y = y if weight is None else y * widen(weight)
+            y = y if bias is None else y + widen(bias)
+        return rounded(np.ascontiguousarray(y if self.channels_last else np.moveaxis(y, -1, 1)), x)
+
+    def decompose(self, x: Any, weight: Any = None, bias: Any = None) -> Any:
+        wide, rank, last = _widened(x), len(x.shape), self.channels_last
+        inner = dims.floordiv(x.shape[-1 if last else 1], self.groups)
+        area = elements(x.shape[1:-1] if last else x.shape[2:])
+        shape, axes = ((area, self.groups, inner), (1, 3)) if last else ((self.groups, dims.mul(inner, area)), (2,))
+        groups = F.reshape(wide, (x.shape[0], *shape))
+        centred = F.sub(groups, F.reduce_mean(groups, axes, True))
+        variance = F.reduce_mean(F.mul(centred, centred), axes, True)
+        y = F.reshape(F.mul(centred, F.rsqrt(F.add(variance, self.eps))), tuple(x.shape))
+        y = y if weight is None else F.mul(y, _per_channel(_widened(weight), rank, last))
+        return F.cast(y if bias is None else F.add(y, _per_channel(_widened(bias), rank, last)), x.dtype)
+
+    def torch(self, torch: Any, x: Any, weight: Any = None, bias: Any = None) -> Any:
+        wide = x.float().movedim(-1, 1) if self.channels_last else x.float()
+        w, b = (None if v is None else v.float() for v in (weight, bias))
+        y = torch.nn.functional.group_norm(wide, self.groups, w, b, self.eps)
+        return (y.movedim(1, -1) if self.channels_last else y).to(x.dtype)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        groups, last = draw.choice([1, 2, 3, 8]), draw.boolean()
+        vector = (groups * draw.choice([1, 2, 4, 5]),)
+        sizes = tuple(draw.choice([2, 3, 5, 7]) for _ in range(draw.choice([1, 2, 3])))
+        dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
+        sample = (*sizes, *vector) if last else (*vector, *sizes)
+        specs = (Spec(dtype, (draw.choice([0, 1, 2]), *sample)), Spec(dtype, vector), Spec(dtype, vector))
+        return Case("random", specs[: draw.choice([1, 2, 3])], {"groups": groups, "channels_last": last})
+
+
+@op("batch_norm")
+class BatchNorm(Op):
+    """(x − mean[C]) / sqrt(variance[C] + eps) · weight[C] + bias[C] of x [N, C, …], with statistics that are given.
+
+    A bias needs a weight before it. Computed in float32, rounded once.
+    """
+
+    eps: float = 1e-5
+    cases = (
+        Case("images", (f32(2, 3, 4, 5), f32(3), f32(3), f32(3), f32(3))),
+        Case("no weight", (f32(2, 3, 4), f32(3), f32(3)), {"eps": 1e-3}),
+        Case("no bias, volumes", (f32(1, 3, 2, 2, 2), f32(3), f32(3), f32(3))),
+        Case("[N, C]", (f32(4, 3), f32(3), f32(3), f32(3), f32(3))),
+        Case("batch and sizes unknown", (f32("N", 3, "H", "W"), f32(3), f32(3), f32(3), f32(3))),
+        Case("bfloat16 rounds once", (bf16(2, 5, 7), bf16(5), bf16(5), bf16(5), bf16(5))),
+        Case("float16 rounds once", (f16(2, 5, 7), f16(5), f16(5), f16(5), f16(5))),
+        Case("no samples", (f32(0, 3, 4), f32(3), f32(3))),
+        Case("a variance of another size", (f32(2, 3, 4), f32(3), f32(4)), error=r"variance must have shape \(3,\)"),
+        Case("a vector", (f32(3), f32(3), f32(3)), error=r"x must be \[N, C, …\]"),
+        Case("dtypes differ", (bf16(2, 3), f32(3), f32(3)), error="x is bfloat16 and mean is float32"),
+        Case("integers", (i32(2, 3), i32(3), i32(3)), error="x must be float32"),
+    )
+
+    def infer(self, x: Spec, mean: Spec, variance: Spec, weight: Spec | None = None, bias: Spec | None = None) -> Spec:
+        _channels(x, False, mean=mean, variance=variance, weight=weight, bias=bias)
+        return x
+
+    def reference(self, x: Array, mean: Array, variance: Array, weight: Array | None = None,
+                  bias: Array | None = None) -> Array:
+        wide = np.moveaxis(widen(x), 1, -1)
+        with np.errstate(all="ignore"):
+            y = (wide - widen(mean)) / np.sqrt(widen(variance) + wide.dtype.type(self.eps))
+            y = y if weight is None else y * widen(weight)
+            y = y if bias is None else y + widen(bias)
+        return rounded(np.ascontiguousarray(np.moveaxis(y, -1, 1)), x)
+
+    def decompose(self, x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None) -> Any:
+        def vector(v: Any) -> Any:
+            return _per_channel(v, len(x.shape), False)
+
+        scale = F.rsqrt(F.add(_widened(variance), self.eps))
+        scale = scale if weight is None else F.mul(scale, _widened(weight))
+        y = F.mul(F.sub(_widened(x), vector(_widened(mean))), vector(scale))
+        return F.cast(y if bias is None else F.add(y, vector(_widened(bias))), x.dtype)
+
+    def torch(self, torch: Any, x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None) -> Any:
+        w, b = (None if v is None else v.float() for v in (weight, bias))
+        return torch.nn.functional.batch_norm(
+            x.float(), mean.float(), variance.float(), w, b, eps=self.eps).to(x.dtype)
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        """A variance is not negative."""
+        arrays = [rng.standard_normal(s.evaluate({})).astype(s.dtype.numpy) for s in specs]
+        arrays[2] = np.abs(arrays[2]) + arrays[2].dtype.type(0.5)
+        return tuple(arrays)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        channels = (draw.choice([1, 3, 8]),)
+        sizes = tuple(draw.choice([1, 2, 5]) for _ in range(draw.choice([0, 1, 2, 3])))
+        dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
+        x, vector = Spec(dtype, (draw.choice([0, 1, 2]), *channels, *sizes)), Spec(dtype, channels)
+        return Case("random", (x, vector, vector, vector, vector)[: draw.choice([3, 4, 5])])

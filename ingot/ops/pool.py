@@ -1,0 +1,301 @@
+"""Pooling: the mean or the largest element of windows that move over the spatial dimensions.
+
+Tensors are [N, C, *S] with one to three spatial dimensions, or [N, *S, C] with `channels_last`. Paddings are given per
+side and are smaller than the kernel's extent. With `ceil_mode` the last window may reach beyond the padding, as long as
+it begins inside x or its pre_padding.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dimension
+from ingot.ir import Case, Op, Spec, op, require
+from ingot.ops.common import Array, bf16, f16, f32, i32, require_float, rounded, widen
+from ingot.ops.spatial import (
+    as_given,
+    at,
+    channels_first,
+    extent,
+    padded,
+    require_entries,
+    require_sizes,
+    shape_of,
+    sizes_of,
+    taps,
+    torch_padded,
+    torch_wide,
+    window,
+)
+
+
+class Geometry(NamedTuple):
+    """Where windows lie, as both pools have it."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilation: tuple[int, ...]
+    ceil_mode: bool
+    channels_last: bool
+
+    def windows(self, sizes: Sequence[Dimension]) -> list[Dimension]:
+        """How many windows each dimension has."""
+        found = []
+        for n, k, s, a, b, d in zip(sizes, *self[:5], strict=True):
+            free = dims.add(n, a, b, -extent(k, d))
+            if self.ceil_mode:  # at most as many as begin before the end of x
+                found.append(dims.minimum(dims.add(dims.ceil_div(free, s), 1), dims.ceil_div(dims.add(n, a), s)))
+            else:
+                found.append(dims.add(dims.floordiv(free, s), 1))
+        return found
+
+    def place(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The number of windows, and the padding behind x that the last ones reach."""
+        count = [int(m) for m in self.windows(sizes)]
+        reached = [(m - 1) * s + extent(k, d) - a - n
+                   for m, n, k, s, a, d in zip(count, sizes, self.kernel, self.stride, self.before, self.dilation,
+                                               strict=True)]
+        return count, [max(b, r) for b, r in zip(self.after, reached, strict=True)]
+
+
+class Pool(Op):
+    """What the two share."""
+
+    @property
+    def geometry(self) -> Geometry:
+        raise NotImplementedError
+
+    def infer(self, x: Spec) -> Spec:
+        g = self.geometry
+        require_float(x=x)
+        batch, sizes, channels = sizes_of(x, g.channels_last)
+        require_entries(len(sizes), 1, kernel=g.kernel, stride=g.stride, dilation=g.dilation)
+        require_entries(len(sizes), 0, pre_padding=g.before, post_padding=g.after)
+        require(all(n != 0 for n in sizes), "x has no elements in a spatial dimension, of which nothing is pooled")
+        rules = []
+        for n, k, s, a, b, d in zip(sizes, *g[:5], strict=True):
+            span = extent(k, d)
+            require(max(a, b) < span,
+                    f"paddings ({a} and {b}) must be smaller than the kernel's extent, {span}: a window would meet "
+                    "nothing else")
+            rules.append(f"({n} + {a} + {b} - {span}) / {s} + 1, rounded {'up' if g.ceil_mode else 'down'}")
+        out = g.windows(sizes)
+        require_sizes(out, rules, g.channels_last)
+        return Spec(x.dtype, shape_of(batch, out, channels, g.channels_last))
+
+    def torch_windows(self, torch: Any, x: Any, value: float) -> Any:
+        """Every window of x [N, C, *S], its elements along a last dimension: [N, C, *S', elements]."""
+        g = self.geometry
+        count, after = g.place(x.shape[2:])
+        x = torch_padded(torch, torch_wide(x), g.before, after, value)
+        for i, (m, k, s, d) in enumerate(zip(count, g.kernel, g.stride, g.dilation, strict=True)):
+            x = x.unfold(2 + i, extent(k, d), s)[..., ::d].narrow(2 + i, 0, m)
+        return x.flatten(2 + len(g.kernel))
+
+    def symmetric(self) -> bool:
+        """Whether torch's own function takes these paddings."""
+        g = self.geometry
+        return g.before == g.after and all(2 * p <= k for p, k in zip(g.before, g.kernel, strict=True))
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        rank, last = draw.choice([1, 2, 3]), draw.boolean()
+        attrs: dict[str, Any] = {
+            "kernel": tuple(draw.choice([1, 2, 3]) for _ in range(rank)),
+            "stride": tuple(draw.choice([1, 2, 3]) for _ in range(rank)),
+            "ceil_mode": draw.boolean(), "channels_last": last}
+        dilation = tuple(draw.choice([1, 1, 2]) for _ in range(rank))
+        if "dilation" in cls.attributes:
+            attrs["dilation"] = dilation
+        else:
+            dilation = (1,) * rank
+            attrs |= {"count_include_pad": draw.boolean(), "divisor": draw.choice([None, None, 5])}
+        spans = [extent(k, d) for k, d in zip(attrs["kernel"], dilation, strict=True)]
+        for name in ("pre_padding", "post_padding"):
+            attrs[name] = tuple(draw.choice([0, 0, 1, 2]) % n for n in spans)
+        if draw.boolean():
+            attrs["post_padding"] = attrs["pre_padding"]
+        sizes = [max(n - a - b, 1) + draw.choice([0, 1, 2, 5])
+                 for n, a, b in zip(spans, attrs["pre_padding"], attrs["post_padding"], strict=True)]
+        dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
+        x = Spec(dtype, shape_of(draw.choice([0, 1, 2]), sizes, draw.choice([1, 3, 8]), last))
+        return Case("random", (x,), attrs)
+
+
+def _over(rank: int, kernel: Any, **more: Any) -> dict[str, Any]:
+    """The attributes of a case of avg_pool, an int for one in each dimension."""
+    attrs = at(rank, **more) | {"kernel": (kernel,) * rank if isinstance(kernel, int) else kernel}
+    return {name: v for name, v in attrs.items() if name != "dilation"}
+
+
+@op("avg_pool")
+class AvgPool(Pool):
+    """The mean of each window, accumulated in float32, rounded once.
+
+    A window's sum is divided by `divisor` if there is one, else by the window's size: padding counts with
+    `count_include_pad`, elements beyond the padding (with ceil_mode) never do.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pre_padding: tuple[int, ...]
+    post_padding: tuple[int, ...]
+    ceil_mode: bool = False
+    count_include_pad: bool = True
+    divisor: int | None = None
+    channels_last: bool = False
+    kernels = ("avg_pool",)
+    cases = (
+        Case("halves the size", (f32(2, 3, 8, 6),), _over(2, kernel=2, stride=2)),
+        Case("the same, channels last", (f32(2, 8, 6, 35),), _over(2, kernel=2, stride=2, channels_last=True)),
+        Case("padding counts", (f32(1, 2, 5, 5),), _over(2, kernel=3, stride=(2, 1), pre=1)),
+        Case("padding does not count", (f32(1, 2, 5, 5),),
+             _over(2, kernel=3, stride=(2, 1), pre=1, count_include_pad=False)),
+        Case("rounded up: what is beyond the padding never counts", (f32(1, 2, 6, 7),),
+             _over(2, kernel=3, stride=2, pre=(1, 0), ceil_mode=True)),
+        Case("rounded up, a last window that would begin in the padding is dropped", (f32(1, 1, 5),),
+             _over(1, kernel=2, stride=3, pre=1, ceil_mode=True)),
+        Case("rounded up, padding does not count", (f32(1, 7, 4, 2),),
+             _over(2, (3, 2), stride=(3, 2), pre=1, ceil_mode=True, count_include_pad=False, channels_last=True)),
+        Case("a divisor", (f32(1, 2, 5, 5),), _over(2, kernel=2, stride=1, divisor=3)),
+        Case("1-D, padding of one side", (f32(1, 2, 7),),
+             _over(1, kernel=3, stride=2, pre=2, post=0, count_include_pad=False)),
+        Case("3-D", (f32(1, 2, 4, 5, 3),), _over(3, kernel=(2, 2, 3), stride=(2, 1, 1), pre=(0, 1, 1))),
+        Case("the whole of each channel", (f32(2, 5, 7, 7),), _over(2, kernel=7, stride=1)),
+        Case("batch and sizes unknown", (f32("N", 3, "H", "W"),), _over(2, kernel=2, stride=2)),
+        Case("sizes unknown, rounded up", (f32("N", "H", "W", 3),),
+             _over(2, kernel=(3, 2), stride=2, pre=1, ceil_mode=True, channels_last=True)),
+        Case("bfloat16 rounds once", (bf16(1, 3, 6, 6),), _over(2, kernel=3, stride=3)),
+        Case("float16 rounds once", (f16(1, 6, 3),), _over(1, kernel=3, stride=1, channels_last=True)),
+        Case("no samples", (f32(0, 3, 8),), _over(1, kernel=2, stride=2)),
+        Case("the kernel is larger than x", (f32(1, 3, 2),), _over(1, kernel=3, stride=2),
+             error=r"dimension 2 of the result would have size 0 = \(2 \+ 0 \+ 0 - 3\) / 2 \+ 1, rounded down"),
+        Case("padding as large as the kernel", (f32(1, 3, 8),), _over(1, kernel=2, stride=2, pre=2, post=0),
+             error=r"paddings \(2 and 0\) must be smaller than the kernel's extent, 2"),
+        Case("a negative padding", (f32(1, 3, 8),), _over(1, kernel=2, stride=2, post=-1),
+             error="post_padding must be at least 0"),
+        Case("a stride of 0", (f32(1, 3, 8),), _over(1, kernel=2, stride=0), error="stride must be at least 1"),
+        Case("a kernel of nothing", (f32(1, 3, 8),), _over(1, kernel=0, stride=1), error="kernel must be at least 1"),
+        Case("too few entries", (f32(1, 3, 8, 8),), _over(2, kernel=(2,), stride=2),
+             error="kernel needs one entry for each of the 2 spatial dimensions"),
+        Case("a divisor of 0", (f32(1, 3, 8),), _over(1, kernel=2, stride=2, divisor=0),
+             error="divisor must be at least 1, or None, got 0"),
+        Case("nothing to pool", (f32(1, 3, 0),), _over(1, kernel=2, stride=2, pre=1), error="x has no elements"),
+        Case("no batch dimension", (f32(3, 8),), _over(1, kernel=2, stride=2), error="unsqueeze the batch dimension"),
+        Case("integers", (i32(1, 3, 8),), _over(1, kernel=2, stride=2), error="x must be float32"),
+    )
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(self.kernel, self.stride, self.pre_padding, self.post_padding, (1,) * len(self.kernel),
+                        self.ceil_mode, self.channels_last)
+
+    def infer(self, x: Spec) -> Spec:
+        require(self.divisor is None or self.divisor >= 1, f"divisor must be at least 1, or None, got {self.divisor}")
+        return super().infer(x)
+
+    def divisors(self, sizes: Sequence[int], count: Sequence[int]) -> Array:
+        """What each window's sum is divided by."""
+        found = np.ones((), np.float64)
+        for n, m, k, s, a, b in zip(sizes, count, self.kernel, self.stride, self.pre_padding, self.post_padding,
+                                    strict=True):
+            first = np.arange(m) * s - a
+            start = first if self.count_include_pad else np.maximum(first, 0)
+            found = found[..., None] * (np.minimum(first + k, n + b * self.count_include_pad) - start)
+        return found if self.divisor is None else np.full(found.shape, self.divisor, np.float64)
+
+    def reference(self, x: Array) -> Array:
+        wide = channels_first(widen(x), self.channels_last)
+        count, after = self.geometry.place(wide.shape[2:])
+        whole = padded(wide, self.pre_padding, after)
+        total = np.zeros((*wide.shape[:2], *count), wide.dtype)
+        with np.errstate(all="ignore"):
+            for tap in taps(self.kernel):
+                total += window(whole, tap, count, self.stride, (1,) * len(tap))
+            y = total / self.divisors(wide.shape[2:], count).astype(wide.dtype)
+        return rounded(as_given(y, self.channels_last), x)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        rank, wide = len(self.kernel), torch_wide(channels_first(x, self.channels_last))
+        if self.symmetric() and (rank > 1 or self.divisor is None):
+            rest = (self.divisor,) if rank > 1 else ()
+            y = getattr(torch.nn.functional, f"avg_pool{rank}d")(
+                wide, self.kernel, self.stride, self.pre_padding, self.ceil_mode, self.count_include_pad, *rest)
+        else:
+            ones, op = torch.ones_like(wide), self
+            if self.count_include_pad:  # the padding becomes part of what is pooled
+                ones = torch_padded(torch, ones, self.pre_padding, self.post_padding, 1.0)
+                op = AvgPool(self.kernel, self.stride, (0,) * rank, (0,) * rank, self.ceil_mode)
+            total, ones = self.torch_windows(torch, wide, 0.0).sum(-1), op.torch_windows(torch, ones, 0.0).sum(-1)
+            counts = ones[(..., *(slice(n) for n in total.shape[2:]))]  # fewer may begin in x than in its padding
+            y = total / (self.divisor or counts)
+        return as_given(y, self.channels_last).to(x.dtype)
+
+
+@op("max_pool")
+class MaxPool(Pool):
+    """The largest element of each window; NaN if any is. Padding never wins."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    pre_padding: tuple[int, ...]
+    post_padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    ceil_mode: bool = False
+    channels_last: bool = False
+    kernels = ("max_pool",)
+    cases = (
+        Case("3×3 with stride 2, as ResNets begin", (f32(2, 3, 9, 8),), at(2, kernel=(3, 3), stride=2, pre=1)),
+        Case("the same, channels last", (f32(2, 9, 8, 35),), at(2, kernel=(3, 3), stride=2, pre=1, channels_last=True)),
+        Case("rounded up", (f32(1, 2, 6, 7),), at(2, kernel=(3, 2), stride=2, pre=(0, 1), ceil_mode=True)),
+        Case("dilation: a window may meet padding alone", (f32(1, 2, 1),),
+             at(1, kernel=(2,), dilation=3, pre=1, post=2)),
+        Case("1-D, padding of one side", (f32(1, 2, 7),), at(1, kernel=(3,), stride=2, pre=2, post=0)),
+        Case("3-D, dilation", (f32(1, 2, 5, 5, 3),),
+             at(3, kernel=(2, 2, 3), stride=(2, 1, 1), dilation=(2, 1, 1), pre=(0, 1, 1))),
+        Case("batch and sizes unknown", (f32("N", 3, "H", "W"),), at(2, kernel=(2, 2), stride=2)),
+        Case("sizes unknown, rounded up", (f32("N", "H", "W", 3),),
+             at(2, kernel=(3, 2), stride=2, pre=1, ceil_mode=True, channels_last=True)),
+        Case("bfloat16", (bf16(1, 3, 6, 6),), at(2, kernel=(3, 3), stride=3)),
+        Case("float16", (f16(1, 6, 3),), at(1, kernel=(3,), pre=1, channels_last=True)),
+        Case("no samples", (f32(0, 3, 8),), at(1, kernel=(2,), stride=2)),
+        Case("the kernel is larger than x", (f32(1, 3, 4),), at(1, kernel=(3,), dilation=2),
+             error=r"dimension 2 of the result would have size 0 = \(4 \+ 0 \+ 0 - 5\) / 1 \+ 1, rounded down"),
+        Case("padding as large as the kernel", (f32(1, 3, 8),), at(1, kernel=(2,), stride=2, post=2),
+             error=r"paddings \(0 and 2\) must be smaller than the kernel's extent, 2"),
+        Case("a dilation of 0", (f32(1, 3, 8),), at(1, kernel=(2,), stride=2, dilation=0),
+             error="dilation must be at least 1"),
+        Case("too many entries", (f32(1, 3, 8),), at(1, kernel=(2, 2), stride=2),
+             error="kernel needs one entry for each of the 1 spatial dimensions"),
+        Case("nothing to pool", (f32(1, 3, 0),), at(1, kernel=(2,), stride=2, pre=1), error="x has no elements"),
+        Case("integers", (i32(1, 3, 8),), at(1, kernel=(2,), stride=2), error="x must be float32"),
+    )
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(self.kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, self.ceil_mode,
+                        self.channels_last)
+
+    def reference(self, x: Array) -> Array:
+        wide = channels_first(widen(x), self.channels_last)
+        count, after = self.geometry.place(wide.shape[2:])
+        whole = padded(wide, self.pre_padding, after, -np.inf)
+        y = np.full((*wide.shape[:2], *count), -np.inf, wide.dtype)
+        with np.errstate(all="ignore"):
+            for tap in taps(self.kernel):
+                y = np.maximum(y, window(whole, tap, count, self.stride, self.dilation))
+        return rounded(as_given(y, self.channels_last), x)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        wide = torch_wide(channels_first(x, self.channels_last))
+        if self.symmetric():
+            y = getattr(torch.nn.functional, f"max_pool{len(self.kernel)}d")(
+                wide, self.kernel, self.stride, self.pre_padding, self.dilation, self.ceil_mode)
+        else:
+            y = self.torch_windows(torch, wide, -float("inf")).amax(-1)
+        return as_given(y, self.channels_last).to(x.dtype)
