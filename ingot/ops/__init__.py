@@ -16,6 +16,8 @@ from ingot.ops import (
     dense_attention,
     elementwise,
     fused,
+    fused_spatial,
+    fused_transpose,
     indexing,
     movement,
     norm,
@@ -40,6 +42,8 @@ FAMILIES = (
     dense_attention,
     control,
     fused,
+    fused_spatial,
+    fused_transpose,
 )
 
 

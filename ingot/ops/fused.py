@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
 from ingot.ir.expr import MAX_INPUTS, check, evaluate
 from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
 from ingot.ir.spec import Shape, broadcast
 from ingot.ops.attention import KvWrite, Rope
-from ingot.ops.common import Array, bf16, f32, i32, require_index, rounded, same_dtype, widen
+from ingot.ops.common import Array, bf16, f32, i32, require_index, rounded, same_dtype, show, widen
 
 WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
@@ -47,6 +48,37 @@ def check_expr(expr: tuple[Any, ...], operands: int, outputs: int) -> None:
     used = [step[2] for step in steps if step[0] == "input"]
     require(all(i < operands for i in used), f"body reads operand {max(used, default=0)} of {operands}")
     require(len(results) == outputs, f"body has {len(results)} results, {outputs} are needed")
+
+
+class Bodied(Op):
+    """An op with an expression on its float32 results: `body` of them (inputs 0…) and of the operands from the
+    `fixed`-th on, each per channel or like the result, whose dtype is `dtype`."""
+
+    body: tuple  # type: ignore[type-arg]
+    dtype: DType
+
+    @property
+    def fixed(self) -> int:
+        """How many operands stand before those that only the expression reads."""
+        raise NotImplementedError
+
+    @property
+    def accumulators(self) -> int:
+        """How many inputs of the expression are the op's own results."""
+        return 1
+
+    def check_body(self, result: Spec, extras: Sequence[Spec]) -> Spec:
+        """The rules for the expression, and the result's spec."""
+        require(result.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {result.dtype.name}")
+        require(self.dtype in WEIGHTS, f"the result must be float32, bfloat16 or float16, not {self.dtype.name}")
+        check_expr(self.body, self.accumulators + len(extras), 1)
+        row = result.shape[-1:]
+        for extra in extras:
+            require(
+                extra.shape in (result.shape, row),
+                f"an operand of the expression must be {show(row)} or {show(result.shape)}, not {show(extra.shape)}",
+            )
+        return Spec(self.dtype, result.shape)
 
 
 @op("fused_elementwise")
@@ -84,18 +116,9 @@ class FusedElementwise(Op):
         return arrays[0] if len(arrays) == 1 else arrays
 
 
-def _linear_result(op: Any, x: Spec, n: int, extras: Sequence[Spec]) -> Spec:
-    """The rules that linear products share, and the result's spec."""
+def _linear_result(op: FusedLinear | PackedLinear, x: Spec, n: Dimension, extras: Sequence[Spec]) -> Spec:
     require(op.parts in (1, 2), f"parts must be 1 or 2, not {op.parts}")
-    require(x.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {x.dtype.name}")
-    require(op.dtype in WEIGHTS, f"the result must be float32, bfloat16 or float16, not {op.dtype.name}")
-    check_expr(op.body, op.parts + len(extras), 1)
-    shape = (*x.shape[:-1], n)
-    for extra in extras:
-        require(
-            extra.shape in (shape, (n,)), f"an operand of the expression must be ({n},) or {shape}, not {extra.shape}"
-        )
-    return Spec(op.dtype, shape)
+    return op.check_body(Spec(x.dtype, (*x.shape[:-1], n)), extras)
 
 
 def _linear(x: Array, weights: Sequence[Array], extras: Sequence[Array], expr: tuple[Any, ...], dtype: DType) -> Array:
@@ -104,11 +127,9 @@ def _linear(x: Array, weights: Sequence[Array], extras: Sequence[Array], expr: t
 
 
 @op("fused_linear")
-class FusedLinear(Op):
+class FusedLinear(Bodied):
     """`body` of the products x · Wᵀ with one or two W [N, K], and of further operands [N] or like the result."""
 
-    body: tuple  # type: ignore[type-arg]
-    dtype: DType
     parts: int = 1
     cases = (
         Case("one product", (f32("T", 6), f32(5, 6)), {"body": IDENTITY, "dtype": "float32"}),
@@ -116,6 +137,14 @@ class FusedLinear(Op):
         Case("residual", (bf16(3, 6), bf16(5, 6), bf16(3, 5)), {"body": PLUS, "dtype": "bfloat16"}),
         Case("K differs", (f32(3, 6), f32(5, 7)), {"body": IDENTITY, "dtype": "float32"}, error="weight must be"),
     )
+
+    @property
+    def accumulators(self) -> int:
+        return self.parts
+
+    @property
+    def fixed(self) -> int:
+        return 1 + self.parts
 
     def infer(self, x: Spec, *weights_and_extras: Spec) -> Spec:
         weights, extras = weights_and_extras[: self.parts], weights_and_extras[self.parts :]
@@ -126,7 +155,7 @@ class FusedLinear(Op):
                 f"a weight must be [N, {x.shape[-1]}], not {w}",
             )
             same_dtype(x=x, weight=w)
-        return _linear_result(self, x, weights[0].shape[0], extras)  # type: ignore[arg-type]
+        return _linear_result(self, x, weights[0].shape[0], extras)
 
     def reference(self, x: Array, *rest: Array) -> Array:
         return _linear(x, rest[: self.parts], rest[self.parts :], self.body, self.dtype)
@@ -137,13 +166,11 @@ class FusedLinear(Op):
 
 
 @op("packed_linear")
-class PackedLinear(Op):
+class PackedLinear(Bodied):
     """`fused_linear` whose weights are stored in panels (recipe step pack_panels): W [n, k] each."""
 
     n: int
     k: int
-    body: tuple  # type: ignore[type-arg]
-    dtype: DType
     parts: int = 1
     kernels = ("matmul_packed",)
     cases = (
@@ -163,6 +190,14 @@ class PackedLinear(Op):
             error=r"weight must be float32\[1, 6, 32\]",
         ),
     )
+
+    @property
+    def accumulators(self) -> int:
+        return self.parts
+
+    @property
+    def fixed(self) -> int:
+        return 2
 
     def infer(self, x: Spec, weight: Spec, *extras: Spec) -> Spec:
         _require_packed(x.dtype, weight, self.n, self.k, self.parts)

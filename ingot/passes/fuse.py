@@ -140,7 +140,7 @@ def products(network: Network, log: Log) -> None:
         if not node.op.transpose_b:
             weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
         with network.insert_before(node):
-            new = network.emit(FusedLinear(body=IDENTITY, dtype=node.output.dtype), (x, weight))
+            new = F.fused_linear(x, weight, body=IDENTITY, dtype=node.output.dtype)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
@@ -216,9 +216,8 @@ def _with_epilogue(network: Network, node: Node, taken: Sequence[Value], extras:
     number = {i: next(j for j, v in enumerate(order) if v is old) for i, old in enumerate(node.inputs)}
     steps, outputs = node.op.body  # type: ignore[attr-defined]
     moved = tuple(("input", step[1], number[step[2]]) if step[0] == "input" else step for step in steps)
-    op = FusedLinear(body=(moved, outputs), dtype=node.output.dtype, parts=len(taken))
     operands = (taken[0].node.inputs[0], *(v.node.inputs[1] for v in taken), *extras)
-    return network.emit(op, operands)  # type: ignore[no-any-return]
+    return F.fused_linear(*operands, body=(moved, outputs), dtype=node.output.dtype, parts=len(taken))  # type: ignore[no-any-return]
 
 
 def siblings(network: Network, log: Log) -> None:

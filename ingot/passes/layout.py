@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.ir import F, Network, Node, Value
-from ingot.ops.fused import FusedLinear, PackedEmbedding, PackedLinear
+from ingot.ops.fused import FusedLinear, PackedEmbedding
 from ingot.ops.indexing import Embedding
 from ingot.ops.product import Matmul
 from ingot.passes.fuse import derive, joined_name, recipe_of
@@ -26,8 +26,8 @@ def pack(network: Network, log: Log) -> None:
             packed[weights[0]] = panels
         n, k = sizes(weights[0])
         with network.insert_before(node):
-            new = PackedLinear(n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts)
-            result = network.emit(new, (node.inputs[0], panels, *node.inputs[1 + op.parts :]))
+            operands = (node.inputs[0], panels, *node.inputs[op.fixed :])
+            result = F.packed_linear(*operands, n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts)
         network.replace(node.output, result)
         dead.extend(detach(network, node))
     for node in list(network.nodes):
