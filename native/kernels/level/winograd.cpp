@@ -25,26 +25,42 @@ constexpr float kNear2 = kNear * kNear, kFar2 = kFar * kFar;
 
 INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Bᵀ times a column of six.
-INGOT_INLINE void transform_input(const Vec (&d)[6], Vec (&v)[6]) {
-  const Vec near2 = broadcast(kNear2), far2 = broadcast(kFar2), sum = broadcast(kNear2 + kFar2), product = broadcast(kNear2 * kFar2);
-  v[0] = fma(product, d[0], fnma(sum, d[2], d[4]));
-  v[5] = fma(product, d[1], fnma(sum, d[3], d[5]));
-  const Vec even_near = fnma(far2, d[2], d[4]), odd_near = fnma(far2, d[1], d[3]);
-  const Vec even_far = fnma(near2, d[2], d[4]), odd_far = fnma(near2, d[1], d[3]);
-  v[1] = fma(broadcast(kNear), odd_near, even_near);
-  v[2] = fnma(broadcast(kNear), odd_near, even_near);
-  v[3] = fma(broadcast(kFar), odd_far, even_far);
-  v[4] = fnma(broadcast(kFar), odd_far, even_far);
+// Both transforms go by pairs of rows, so that what lies between their two passes stays in registers.
+enum Pair { kEnds, kNears, kFars };  // rows 0 and 5, 1 and 2, 3 and 4 of Bᵀ
+
+/// Two rows of Bᵀ times a column of six.
+template <Pair P>
+INGOT_INLINE void transform_input(const Vec (&d)[6], Vec& first, Vec& second) {
+  if constexpr (P == kEnds) {
+    const Vec sum = broadcast(kNear2 + kFar2), product = broadcast(kNear2 * kFar2);
+    first = fma(product, d[0], fnma(sum, d[2], d[4]));
+    second = fma(product, d[1], fnma(sum, d[3], d[5]));
+  } else {
+    const Vec point = broadcast(P == kNears ? kNear : kFar), other2 = broadcast(P == kNears ? kFar2 : kNear2);
+    const Vec even = fnma(other2, d[2], d[4]), odd = fnma(other2, d[1], d[3]);
+    first = fma(point, odd, even);
+    second = fnma(point, odd, even);
+  }
 }
 
-/// Aᵀ times a column of six.
-INGOT_INLINE void transform_output(const Vec (&m)[6], Vec (&y)[4]) {
-  const Vec even_near = m[1] + m[2], odd_near = m[1] - m[2], even_far = m[3] + m[4], odd_far = m[3] - m[4];
-  y[0] = m[0] + even_near + even_far;
-  y[1] = fma(broadcast(kFar), odd_far, broadcast(kNear) * odd_near);
-  y[2] = fma(broadcast(kFar2), even_far, broadcast(kNear2) * even_near);
-  y[3] = fma(broadcast(kFar2 * kFar), odd_far, fma(broadcast(kNear2 * kNear), odd_near, m[5]));
+INGOT_INLINE void transform_input(const Vec (&d)[6], Vec (&v)[6]) {
+  transform_input<kEnds>(d, v[0], v[5]);
+  transform_input<kNears>(d, v[1], v[2]);
+  transform_input<kFars>(d, v[3], v[4]);
+}
+
+/// Rows 0 and 2 (Odd: 1 and 3) of Aᵀ times a column of six.
+template <bool Odd>
+INGOT_INLINE void transform_output(const Vec (&m)[6], Vec& first, Vec& second) {
+  if constexpr (Odd) {
+    const Vec near = m[1] - m[2], far = m[3] - m[4];
+    first = fma(broadcast(kFar), far, broadcast(kNear) * near);
+    second = fma(broadcast(kFar2 * kFar), far, fma(broadcast(kNear2 * kNear), near, m[5]));
+  } else {
+    const Vec near = m[1] + m[2], far = m[3] + m[4];
+    first = m[0] + near + far;
+    second = fma(broadcast(kFar2), far, broadcast(kNear2) * near);
+  }
 }
 
 struct Corner {
@@ -55,34 +71,44 @@ INGOT_INLINE Corner corner_of(const WinogradJob& job, std::int64_t tile) {
   return {rest / job.tiles_down, rest % job.tiles_down * kOutTile, across * kOutTile};
 }
 
-/// Where the values of a patch of `size` by `size` pixels from (row, column) on lie; zeros outside the image.
-template <int Size>
-INGOT_INLINE void patch_at(const WinogradJob& job, const Corner& corner, std::int64_t row, std::int64_t column, const float* (&patch)[Size][Size]) {
-  const float* image = job.x + corner.image * job.image_stride;
-  for (int i = 0; i < Size; ++i) {
-    const bool inside = row + i >= 0 && row + i < job.height;
-    for (int j = 0; j < Size; ++j)
-      patch[i][j] = inside && column + j >= 0 && column + j < job.width
-                        ? image + (row + i) * job.row_stride + (column + j) * job.column_stride
-                        : job.zeros;
+typedef const float* Patch[6][6];
+
+/// Where the pixels of a tile's patch lie; zeros outside the image.
+INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch& patch) {
+  const std::int64_t row = corner.row - job.top, column = corner.column - job.left;
+  const float* at = job.x + corner.image * job.image_stride + row * job.row_stride + column * job.column_stride;
+  const bool inside = row >= 0 && column >= 0 && row + 6 <= job.height && column + 6 <= job.width;
+  for (int i = 0; i < 6; ++i, at += job.row_stride)
+    INGOT_UNROLL for (int j = 0; j < 6; ++j) {
+      const bool there = inside || (row + i >= 0 && row + i < job.height && column + j >= 0 && column + j < job.width);
+      patch[i][j] = there ? at + j * job.column_stride : job.zeros;
+    }
+}
+
+/// Two rows of a transformed patch: `first` and `second`, which are those of P.
+template <Pair P, bool Whole>
+INGOT_INLINE void transform_rows(const Patch& patch, std::int64_t channel, int lanes, float* first, float* second,
+                                 std::int64_t v_position) {
+  Vec half[2][6];
+  INGOT_UNROLL for (int j = 0; j < 6; ++j) {
+    Vec d[6];
+    INGOT_UNROLL for (int i = P == kEnds ? 0 : 1; i < (P == kEnds ? 6 : 5); ++i)
+      d[i] = Whole ? load(patch[i][j] + channel) : load_partial(patch[i][j] + channel, lanes);
+    transform_input<P>(d, half[0][j], half[1][j]);
+  }
+  INGOT_UNROLL for (int i = 0; i < 2; ++i) {
+    Vec t[6];
+    transform_input(half[i], t);
+    INGOT_UNROLL for (int j = 0; j < 6; ++j) store((i == 0 ? first : second) + j * v_position, t[j]);
   }
 }
 
 template <bool Whole>
-INGOT_INLINE void transform_vector(const float* const (&patch)[6][6], std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
-  Vec half[6][6];
-  INGOT_UNROLL for (int j = 0; j < 6; ++j) {
-    Vec d[6], t[6];
-    INGOT_UNROLL for (int i = 0; i < 6; ++i)
-      d[i] = Whole ? load(patch[i][j] + channel) : load_partial(patch[i][j] + channel, lanes);
-    transform_input(d, t);
-    INGOT_UNROLL for (int i = 0; i < 6; ++i) half[i][j] = t[i];
-  }
-  INGOT_UNROLL for (int i = 0; i < 6; ++i) {
-    Vec t[6];
-    transform_input(half[i], t);
-    INGOT_UNROLL for (int j = 0; j < 6; ++j) store(v + (i * 6 + j) * v_position, t[j]);
-  }
+INGOT_INLINE void transform_vector(const Patch& patch, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
+  const std::int64_t row = 6 * v_position;
+  transform_rows<kEnds, Whole>(patch, channel, lanes, v, v + 5 * row, v_position);
+  transform_rows<kNears, Whole>(patch, channel, lanes, v + row, v + 2 * row, v_position);
+  transform_rows<kFars, Whole>(patch, channel, lanes, v + 3 * row, v + 4 * row, v_position);
 }
 
 /// R tiles by C vectors of outputs at one position. `ahead` is fetched meanwhile, `advance` bytes a channel.
@@ -151,23 +177,31 @@ INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, cons
   }
 }
 
+/// Two rows of a tile's outputs (0 and 2, or 1 and 3) for 16 outputs; adds 0 to `faults` when their ends are finite.
+template <bool Odd>
+INGOT_INLINE void finish_rows(const float* m, float* y, std::int64_t row, Vec& faults) {
+  Vec half[2][6];
+  INGOT_UNROLL for (int j = 0; j < 6; ++j) {
+    Vec column[6];
+    INGOT_UNROLL for (int i = Odd ? 1 : 0; i < (Odd ? 6 : 5); ++i) column[i] = load(m + (i * 6 + j) * kPanel);
+    transform_output<Odd>(column, half[0][j], half[1][j]);
+  }
+  INGOT_UNROLL for (int i = 0; i < 2; ++i) {
+    float* to = y + (2 * i + Odd) * row;
+    Vec t[4];
+    transform_output<false>(half[i], t[0], t[2]);
+    transform_output<true>(half[i], t[1], t[3]);
+    INGOT_UNROLL for (int j = 0; j < 4; ++j) store(to + j * kPanel, t[j]);
+    if (i == Odd) faults = fma(t[0] + t[3], zero(), faults);
+  }
+}
+
 /// A tile's 4x4 outputs for one panel, `row` floats from row to row; whether its corners are finite.
 INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
   Vec faults = zero();
   for (int c = 0; c < kPanel; c += kLanes) {
-    Vec half[4][6];
-    INGOT_UNROLL for (int j = 0; j < 6; ++j) {
-      Vec column[6], t[4];
-      INGOT_UNROLL for (int i = 0; i < 6; ++i) column[i] = load(m + (i * 6 + j) * kPanel + c);
-      transform_output(column, t);
-      INGOT_UNROLL for (int i = 0; i < 4; ++i) half[i][j] = t[i];
-    }
-    INGOT_UNROLL for (int i = 0; i < 4; ++i) {
-      Vec t[4];
-      transform_output(half[i], t);
-      INGOT_UNROLL for (int j = 0; j < 4; ++j) store(y + i * row + j * kPanel + c, t[j]);
-      if (i == 0 || i == 3) faults = fma(t[0] + t[3], zero(), faults);
-    }
+    finish_rows<false>(m + c, y + c, row, faults);
+    finish_rows<true>(m + c, y + c, row, faults);
   }
   return !any(is_nan(faults));
 }
@@ -175,8 +209,8 @@ INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
 /// The same outputs as sums of products in the order (row, column, channel) of the weight.
 __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job, std::int64_t tile, const float* weight, float* y, std::int64_t row) {
   const Corner corner = corner_of(job, tile);
-  const float* patch[6][6];
-  patch_at(job, corner, corner.row - job.top, corner.column - job.left, patch);
+  Patch patch;
+  patch_of(job, corner, patch);
   for (int i = 0; i < 4; ++i)
     for (int j = 0; j < 4; ++j) {
       Vec a = zero(), b = zero();
@@ -250,8 +284,8 @@ void winograd_weight(const float* panel, std::int64_t channels, float* u) {
 void winograd_inputs(const WinogradJob& job, int first, int last) {
   for (int tile = first; tile < last; ++tile) {
     const Corner corner = corner_of(job, job.first_tile + tile);
-    const float* patch[6][6];
-    patch_at(job, corner, corner.row - job.top, corner.column - job.left, patch);
+    Patch patch;
+    patch_of(job, corner, patch);
     for (std::int64_t channel = 0; channel < job.channels; channel += kLanes) {
       float* v = job.v + (channel / kVDepth * job.tiles + tile) * kVRow + channel % kVDepth;
       if (job.channels - channel >= kLanes)
