@@ -105,7 +105,7 @@ class Session:
         """
 
     def profile(self, feeds: dict[str, _Array]) -> list[dict[str, Any]]:
-        """Runs once; {call, kernel or host, where, ns, bytes} of every call."""
+        """Runs once; {call, kernel or host, where, ns, bytes, in, out} of every call, in and out as (dtype, shape)."""
 
     def memory(self) -> dict[str, int]:
         """Bytes of weights, arena, arena_lower_bound (of the last run) and state."""

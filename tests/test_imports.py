@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "tensor_table", "version"}
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
-RUN = BASE | {"_native", "_lazy", "engine.file", "engine.session"}
+RUN = BASE | {"_native", "_lazy", "engine.file", "engine.inputs", "engine.session"}
 # What a module may import beside its own layer: the longest prefix of its name decides. Names are without "ingot.".
 MAY_IMPORT = {
     "": {"_lazy", "errors", "version"},

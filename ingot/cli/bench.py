@@ -1,28 +1,30 @@
-"""Measure an engine: steps of a language model, or runs of a network.
+"""Measure an engine: steps of a language model, or runs of a network, and where their time goes.
 
 examples:
   ingot bench pico.ingot                            a decoding step of one request with 128 tokens of context
   ingot bench pico.ingot --what prefill --length 512
-  ingot bench pico.ingot --profile trace.json       where the time goes; the file opens in chrome://tracing or Perfetto
+  ingot bench net.ingot --size N=8                  a plain network on seeded inputs, or those of --input, --npz
+  ingot bench model.pt2                             builds in memory first
+  ingot bench net.ingot --profile                   tables: time by kernel, and the slowest calls
+  ingot bench net.ingot --profile trace.json        and every call as a trace for https://ui.perfetto.dev
 
 share_of_bandwidth is the bytes that a step has to read (weights, keys and values), over its time, over the memory's
-read bandwidth: the one given by --bandwidth, or else a quick measurement. Models that fit the caches go beyond 1."""
+read bandwidth: the one given by --bandwidth, or else a quick measurement. Models that fit the caches go beyond 1.
+
+In a profile a call's time is the median of --repeat runs; "of the roof" is the least time that its bytes at the
+memory's bandwidth, or its operations at the peak of our own product, would take, over its time: docs/performance.md."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
-from collections import defaultdict
-from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, size, table
-from ingot.errors import FileError
+from ingot.cli.output import Output, size
+from ingot.cli.source import open_engine
 
 WARM_UP = 3
 
@@ -44,17 +46,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--batch", type=options.positive, default=1, metavar="N", help="requests in a decoding step (default: 1)"
     )
-    group.add_argument(
-        "--size", action="append", default=[], metavar="DIM=N", help="of a network: a dim's size (default: its optimum)"
-    )
     group.add_argument("--repeat", type=options.positive, default=30, metavar="N", help="measurements (default: 30)")
     group.add_argument("--bandwidth", type=float, metavar="GB/S", help="the memory's read bandwidth, if known")
-    group.add_argument("--profile", metavar="FILE", help="write the time of every call, as a Chrome trace")
+    group.add_argument(
+        "--profile",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="show the time by kernel and of the slowest calls; with a FILE write every call there, as a Chrome trace",
+    )
+    group.add_argument(
+        "--profile-calls", type=int, default=20, metavar="N", help="slowest calls to show (default: 20; 0: none)"
+    )  # fmt: skip
+    options.add_inputs(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot bench`."""
-    engine = _engine(args)
+    profiling = _lazy.load("ingot.cli.profiling") if args.profile is not None else None
+    if profiling and args.profile:
+        profiling.check_trace_path(args.profile)
+    engine, _ = open_engine(args, args.source, out)
     measure = _lazy.load("ingot.cli.measure")
     case = measure.case_of(engine, args)
     for _ in range(WARM_UP):
@@ -66,14 +78,21 @@ def run(args: argparse.Namespace, out: Output) -> None:
         seconds.append(perf_counter() - begin)
     low, median = min(seconds), statistics.median(seconds)
     p90 = sorted(seconds)[math.ceil(0.9 * len(seconds)) - 1]
-    if args.profile:
-        _write_profile(args.profile, case.profile(), out)
     bandwidth = args.bandwidth * 1e9 if args.bandwidth else measure.bandwidth(args.threads)
     rate = case.tokens / median if case.tokens else None
     share = case.bytes / median / bandwidth
     speed = f", {rate:,.1f} tokens a second" if rate else ""
     out.text(f"{case.name}: {median * 1e3:.3f} ms (at best {low * 1e3:.3f}, 90 % within {p90 * 1e3:.3f}){speed}")
     out.text(f"reads {size(case.bytes)}: {share:.0%} of the bandwidth of {bandwidth / 1e9:.1f} GB/s")
+    extra = {}
+    if profiling:
+        roofs = measure.roofs(args.threads, bandwidth)
+        found = profiling.profile(engine, case.profile, args.repeat, roofs, case.attended)
+        extra = found.json()
+        out.text("\n" + found.text(args.profile_calls))
+        if args.profile:
+            profiling.write_trace(args.profile, found)
+            out.note(f"{args.profile}: open it in https://ui.perfetto.dev or chrome://tracing")
     out.result(
         {
             "name": case.name,
@@ -81,34 +100,6 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "tokens_per_s": rate,
             "bytes": case.bytes,
             "share_of_bandwidth": share,
+            **extra,
         }
     )
-
-
-def _engine(args: argparse.Namespace) -> Any:
-    if Path(args.source).is_file():
-        engine = _lazy.load("ingot.engine.session:load")(args.source)
-        if engine.kind != "llm":
-            return engine
-    return _lazy.load("ingot.llm.llm:open_engine")(args.source, args.precision, args.weights, args.device)
-
-
-def _write_profile(path: str, calls: list[dict[str, Any]], out: Output) -> None:
-    """The calls as a Chrome trace, and the sums by kernel as a table."""
-    events, at = [], 0
-    total: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for call in calls:
-        name = call.get("kernel") or f"host {call['host']}"
-        events.append(
-            {"name": name, "cat": call["where"], "ph": "X", "pid": 0, "tid": 0, "ts": at / 1e3, "dur": call["ns"] / 1e3,
-             "args": {"where": call["where"], "call": call["call"], "bytes": call["bytes"]}}
-        )  # fmt: skip
-        at += call["ns"]
-        total[name][0] += 1
-        total[name][1] += call["ns"]
-    try:
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
-    except OSError as e:
-        raise FileError(f"{path} cannot be written: {e.strerror}") from None
-    rows = [(name, n, ns / 1e3, ns / at) for name, (n, ns) in sorted(total.items(), key=lambda item: -item[1][1])]
-    out.text(table(rows, ("kernel", "calls", "µs", "share")))

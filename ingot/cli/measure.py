@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ingot import _native, dims, dtypes
-from ingot.cli.inspect import optimum
+from ingot import _native, dtypes
+from ingot.cli.cost import Attended
+from ingot.cli.feed import feeds_of
+from ingot.cli.profiling import Roofs, peak
+from ingot.engine.inputs import program_of
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.llm.config import model_config
@@ -37,6 +40,7 @@ class Case:
     profile: Callable[[], Calls]
     bytes: int
     tokens: int | None
+    attended: Attended | None = None  # of the profiled run
 
 
 def case_of(engine: Engine, args: argparse.Namespace) -> Case:
@@ -81,15 +85,19 @@ def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
         return calls
 
     if args.what == "prefill":
-        return Case("prefill", prefill, profile_prefill, weight_bytes(engine, args.length), args.length)
+        chunk = min(args.length, scheduler.max_step_tokens)
+        seen = Attended(chunk * (chunk + 1) // 2, chunk)
+        return Case("prefill", prefill, profile_prefill, weight_bytes(engine, args.length), args.length, seen)
     jobs = start(args.batch)
     while any(job.computed < args.length for job in jobs):
         step()
     read = weight_bytes(engine, args.batch) + args.batch * (args.length + 1) * config.state_bytes
     # The tokens chosen are not recorded, so every run is the same step.
+    keys = args.batch * (args.length + 1)
     return Case(
-        "decode", lambda: runner.run(scheduler.plan()), lambda: runner.profile(scheduler.plan()), read, args.batch
-    )
+        "decode", lambda: runner.run(scheduler.plan()), lambda: runner.profile(scheduler.plan()), read, args.batch,
+        Attended(keys, keys),
+    )  # fmt: skip
 
 
 def _job(engine: Engine, length: int) -> Job:
@@ -101,20 +109,8 @@ def _job(engine: Engine, length: int) -> Job:
 
 
 def _network_case(engine: Engine, args: argparse.Namespace) -> Case:
-    sizes = optimum(_program(engine))
-    for given in args.size:
-        name, _, value = given.partition("=")
-        if name not in sizes or not value.isdecimal():
-            raise UserError(f"--size {given}: write DIM=N; the dims are {', '.join(sizes) or 'none'}")
-        sizes[name] = int(value)
-    rng = np.random.default_rng(0)
-    feeds = {}
-    for port in engine.inputs:
-        shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in map(dims.from_json, port.dims)]
-        dtype = dtypes.get(port.dtype)
-        feeds[port.name] = (
-            rng.standard_normal(shape).astype(dtype.numpy) if dtype.is_float else np.zeros(shape, dtype.numpy)
-        )
+    args.random = True
+    feeds = feeds_of(engine, args, args.source)
     session = engine.session(args.threads)
     read = weight_bytes(engine, 1) + sum(array.nbytes for array in feeds.values())
     return Case("run", lambda: session.run(feeds), lambda: session.profile(feeds), read, None)
@@ -123,14 +119,9 @@ def _network_case(engine: Engine, args: argparse.Namespace) -> Case:
 # -------------------------------------------------------------------------------------------------------------- figures
 
 
-def _program(engine: Engine) -> dict[str, Any]:
-    program: dict[str, Any] = engine.header["programs"]["cpu"]["entries"]["main"]
-    return program
-
-
 def weight_bytes(engine: Engine, rows: int) -> int:
     """The bytes of weights that a run over `rows` tokens reads: a table that is only looked up counts by its rows."""
-    program = _program(engine)
+    program = program_of(engine)
     whole: dict[str, int] = {}
     looked_up: dict[str, int] = {}
     for call in program["calls"]:
@@ -164,3 +155,8 @@ def bandwidth(threads: int | None) -> float:
             worker.join()
         best = min(best, perf_counter() - begin)
     return count * BANDWIDTH_BYTES / best
+
+
+def roofs(threads: int | None, read: float) -> Roofs:
+    """What this machine does at most on this many threads; `read`: its bandwidth, measured or given."""
+    return Roofs(read, {dtype: peak(dtype, threads) for dtype in ("float32", "bfloat16")})

@@ -46,6 +46,27 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """The arrays that a plain network runs on."""
+    group = parser.add_argument_group("inputs")
+    group.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="the array of one input; repeatable"
+    )
+    group.add_argument("--input-dir", metavar="DIR", help="a folder with NAME.npy for the inputs")
+    group.add_argument("--npz", metavar="FILE", help="a .npz file with arrays of the inputs' names")
+    group.add_argument("--random", action="store_true", help="draw the inputs that are not given, from the seed")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of --random (default: 0)")
+    add_sizes(group)
+
+
+def add_sizes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """The sizes of dims, where there are no arrays to show them."""
+    parser.add_argument(
+        "--size", action="append", default=[], metavar="DIM=N",
+        help="of a network: a dim's size (default: the one it was tuned for, or the smallest)",
+    )  # fmt: skip
+
+
 def model_words(args: argparse.Namespace) -> dict[str, Any]:
     """The words of LLM that `add_model` has read."""
     return {

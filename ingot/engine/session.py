@@ -258,7 +258,10 @@ class Session:
         return results
 
     def profile(self, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One run with the time of every call: {call, kernel, where, ns, bytes}."""
+        """One run with the time of every call: {call, kernel or host, where, ns, bytes, in, out}.
+
+        `in` and `out` list (dtype, shape); `bytes` counts both, what is broadcast once.
+        """
         try:
             return list(self._native.profile(self._feeds(feeds)))
         except _native.Error as e:

@@ -68,6 +68,17 @@ Description describe_buffer(const Program& program, const std::string& name, int
   return {name, std::string(name_of(buffer.dtype)), dims};
 }
 
+/// [(dtype, shape), …] of a call's operands or results.
+nb::list describe_views(std::span<const TensorView> views) {
+  nb::list list;
+  for (const TensorView& view : views) {
+    nb::list shape;
+    for (int d = 0; d < view.rank; ++d) shape.append(view.shape[d]);
+    list.append(nb::make_tuple(std::string(name_of(view.dtype)), shape));
+  }
+  return list;
+}
+
 /// Carries host calls to a Python callable host(name, version, params_json, arrays) -> arrays.
 Host host_of(const nb::object& callable) {
   if (callable.is_none()) return nullptr;
@@ -143,6 +154,8 @@ class PySession {
       item["where"] = call.where;
       item["ns"] = profiled.nanoseconds;
       item["bytes"] = profiled.bytes;
+      item["in"] = describe_views(profiled.in);
+      item["out"] = describe_views(profiled.out);
       result.append(item);
     }
     return result;

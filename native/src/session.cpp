@@ -14,7 +14,12 @@ constexpr std::size_t kPlansKept = 64;  // per stage
 
 std::uint64_t bytes_of(std::span<const TensorView> views) {
   std::uint64_t bytes = 0;
-  for (const TensorView& view : views) bytes += static_cast<std::uint64_t>(view.elements()) * size_of(view.dtype);
+  for (const TensorView& view : views) {
+    std::uint64_t elements = 1;
+    for (int d = 0; d < view.rank; ++d)
+      if (view.stride[d] != 0 || view.shape[d] == 0) elements *= static_cast<std::uint64_t>(view.shape[d]);
+    bytes += elements * size_of(view.dtype);
+  }
   return bytes;
 }
 
@@ -205,10 +210,13 @@ void Session::run_kernels(StagePlan& plan, int stage, std::span<const Step> step
     const Call& call = program().calls[static_cast<std::size_t>(steps[static_cast<std::size_t>(failed)].call)];
     throw Error(code::value, (call.where.empty() ? "" : call.where + ": ") + region.fault.message);
   }
-  for (std::size_t i = 0; profile_ != nullptr && i < steps.size(); ++i) {
-    profile_->push_back(
-        {steps[i].call, nanoseconds_[i], bytes_of(plan.at(steps[i].in)) + bytes_of(plan.at(steps[i].out))});
-  }
+  for (std::size_t i = 0; profile_ != nullptr && i < steps.size(); ++i) record(plan, steps[i], nanoseconds_[i]);
+}
+
+void Session::record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds) {
+  const auto in = plan.at(step.in), out = plan.at(step.out);
+  profile_->push_back(
+      {step.call, nanoseconds, bytes_of(in) + bytes_of(out), {in.begin(), in.end()}, {out.begin(), out.end()}});
 }
 
 void Session::run_host(StagePlan& plan, const Step& step) {
@@ -228,8 +236,7 @@ void Session::run_host(StagePlan& plan, const Step& step) {
   }
   if (profile_ == nullptr) return;
   const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - before);
-  profile_->push_back(
-      {step.call, static_cast<std::uint64_t>(spent.count()), bytes_of(plan.at(step.in)) + bytes_of(plan.at(step.out))});
+  record(plan, step, static_cast<std::uint64_t>(spent.count()));
 }
 
 void Session::bind_results(const Call& call, const std::vector<HostArray>& results) {

@@ -40,7 +40,8 @@ struct MemoryReport {
 struct CallProfile {
   int call;
   std::uint64_t nanoseconds;
-  std::uint64_t bytes;  // of its operands and results
+  std::uint64_t bytes;              // of its operands and results, an element that is broadcast counted once
+  std::vector<TensorView> in, out;  // what they are; where they lie is of no use after the run
 };
 
 class Session {
@@ -102,6 +103,7 @@ class Session {
   void run_stage(StagePlan& plan, int stage);
   void run_kernels(StagePlan& plan, int stage, std::span<const Step> steps);
   void run_host(StagePlan& plan, const Step& step);
+  void record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds);
   void bind_results(const Call& call, const std::vector<HostArray>& results);
 };
 

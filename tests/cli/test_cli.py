@@ -138,7 +138,10 @@ def test_bench_and_its_profile(engine: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     words = ("bench", engine, "--repeat", 3, "--threads", 1, "--bandwidth", 10)
     found = as_json(*words, "--profile", trace)
-    assert set(found) == {"name", "ms", "tokens_per_s", "bytes", "share_of_bandwidth"}
+    plain = {"name", "ms", "tokens_per_s", "bytes", "share_of_bandwidth"}
+    assert set(found) == plain | {"profiled_runs", "roofs", "kernels", "calls"}
+    attention = next(k for k in found["kernels"] if k["kernel"] == "paged_attention")
+    assert attention["flops"] == 8 * 4 * 256 * 129  # layers, then queries and keys of 129 tokens: products both ways
     assert found["name"] == "decode"
     assert 0 < found["ms"]["min"] <= found["ms"]["median"] <= found["ms"]["p90"]
     assert 14e6 < found["bytes"] < 16e6
@@ -147,6 +150,7 @@ def test_bench_and_its_profile(engine: Path, tmp_path: Path) -> None:
     assert {"name", "ph", "ts", "dur", "pid", "tid"} <= set(events[0])
     assert "matmul_packed" in {event["name"] for event in events}
     prefill = as_json(*words, "--what", "prefill", "--length", 600)
+    assert set(prefill) == plain
     assert prefill["name"] == "prefill" and prefill["tokens_per_s"] > 0
 
 
@@ -173,7 +177,7 @@ def test_doctor_and_ops(engine: Path) -> None:
 
 def test_help_teaches() -> None:
     text = ingot("--help").stdout
-    for command in ("build", "generate", "score", "inspect", "bench", "doctor", "ops"):
+    for command in ("build", "generate", "score", "run", "inspect", "bench", "doctor", "ops"):
         assert command in text
         assert "examples:" in ingot(command, "--help").stdout
     assert ingot("--version").stdout == f"ingot {__version__}\n"

@@ -1,0 +1,153 @@
+"""Arrays from and to .npy and .npz files. Files come from anywhere: nothing is unpickled, and no size that a file
+claims is believed before the file has been seen to have it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.engine.session import Port
+from ingot.errors import FileError, MemoryLimitError, UserError
+from ingot.llm.memory import available_memory
+
+Array = np.ndarray[Any, Any]
+
+MAX_HEADER = 10_000  # bytes of the description in front of an array's data
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def read_npy(path: str | os.PathLike[str]) -> Array:
+    """The array of a .npy file. Raises FileError: not one, cut off, or of Python objects."""
+    try:
+        with open(path, "rb") as file:
+            return _array(file, os.fstat(file.fileno()).st_size, str(path))
+    except OSError as e:
+        raise FileError(f"{path} cannot be read: {e.strerror}") from None
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of a .npz file by name. Raises FileError as read_npy does, and MemoryLimitError before it unpacks more
+    than this machine has memory for.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            _check_members(str(path), members)
+            arrays = {}
+            for member in members:
+                with archive.open(member) as file:
+                    arrays[member.filename.removesuffix(".npy")] = _array(
+                        file, member.file_size, f"{path}: {member.filename}"
+                    )
+            return arrays
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeError) as e:
+        raise FileError(f"{path} is no well-formed .npz file: {e}") from None
+    except OSError as e:
+        raise FileError(f"{path} cannot be read: {e.strerror or e}") from None
+
+
+def _check_members(path: str, members: list[zipfile.ZipInfo]) -> None:
+    names = [member.filename for member in members]
+    if len(set(names)) < len(names):
+        raise FileError(f"{path}: two arrays have one name")
+    if other := [name for name in names if not name.endswith(".npy")]:
+        raise FileError(f"{path} holds {other[0][:80]!r}, which is no array: a .npz file holds .npy files")
+    total, limit = sum(member.file_size for member in members), available_memory()
+    if total > limit:
+        raise MemoryLimitError(f"{path} unpacks to {total:,} bytes, and {limit:,} are available")
+
+
+def _array(file: Any, size: int, who: str) -> Array:
+    """The array that fills the rest of a file of `size` bytes."""
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in _READERS:
+            raise ValueError(f"version {version} of the format is not known")
+        shape, fortran, dtype = _READERS[version](file, max_header_size=MAX_HEADER)
+    except ValueError as e:
+        raise FileError(f"{who} is no .npy file: {str(e).splitlines()[0][:200]}") from None
+    if dtype.hasobject:
+        raise FileError(f"{who} holds Python objects, which are not read: save an array of numbers")
+    if any(n < 0 for n in shape):
+        raise FileError(f"{who} claims the shape {list(shape)}")
+    begin = file.tell()
+    wanted = math.prod(shape) * dtype.itemsize
+    if wanted != size - begin:
+        fault = "was cut off" if wanted > size - begin else "has bytes left over"
+        raise FileError(f"{who} {fault}: {dtype}{list(shape)} is {wanted:,} bytes, and {size - begin:,} are there")
+    data = bytearray(wanted)
+    read = 0
+    while read < wanted:
+        count = file.readinto(memoryview(data)[read:])
+        if not count:
+            raise FileError(f"{who} was cut off after {read:,} of {wanted:,} bytes")
+        read += count
+    flat = np.frombuffer(data, dtype)
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+def fitted(array: Array, port: Port) -> Array:
+    """The array as an input takes it where the file's format alone stands between: .npy has no name for bfloat16, so
+    its bits (as 'V2') and float32 with values that bfloat16 has are taken for it, and the other byte order turned.
+    """
+    wanted = dtypes.get(port.dtype).numpy
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if port.dtype != "bfloat16" or array.dtype == wanted:
+        return array
+    if array.dtype == np.dtype("V2"):
+        return array.view(wanted)
+    if array.dtype == np.float32:
+        narrow: Array = array.astype(wanted)
+        if np.array_equal(narrow.astype(np.float32), array, equal_nan=True):
+            return narrow
+    return array
+
+
+def storable(array: Array) -> Array:
+    """The array as .npy can hold it: bfloat16 becomes float32, which has all its values."""
+    return array.astype(np.float32) if dtypes.get(array.dtype) is dtypes.bfloat16 else array
+
+
+def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
+    """Writes NAME.npy files into one .npz file, when the path ends so, or else into a folder. Raises FileError."""
+    if not path.endswith(".npz"):
+        _write_folder(Path(path), arrays)
+        return
+    partial = f"{path}.part"
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for name, array in arrays.items():
+                # A fixed date: the same results are the same file.
+                member = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+                with archive.open(member, "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, storable(array), allow_pickle=False)
+        os.replace(partial, path)
+    except OSError as e:
+        if os.path.exists(partial):
+            os.unlink(partial)
+        raise FileError(f"{path} cannot be written: {e.strerror}") from None
+
+
+def _write_folder(folder: Path, arrays: Mapping[str, Array]) -> None:
+    for name in arrays:  # an engine from elsewhere must not choose where files go
+        if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+            raise UserError(f"output {name!r} cannot be the name of a file: write to a .npz file instead")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array(data, storable(array), allow_pickle=False)
+            (folder / f"{name}.npy").write_bytes(data.getbuffer())
+    except OSError as e:
+        raise FileError(f"{folder} cannot be written: {e.strerror}") from None

@@ -1,0 +1,221 @@
+"""Where the time of a run goes: every call with its share, its rates and how near the machine's roofs it comes."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.cli import cost
+from ingot.cli.output import table
+from ingot.engine.session import Engine
+from ingot.errors import FileError, UserError
+
+# A product that any machine runs at its best: large enough to amortise, small enough for the caches.
+PEAK_ROWS, PEAK_WIDTH, PEAK_RUNS = 384, 1024, 30
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """What this machine does at most: bytes a second from memory, and operations a second by number format."""
+
+    bandwidth: float
+    flops: dict[str, float]
+
+    def seconds(self, call: cost.Call) -> tuple[float, str]:
+        """The least time that a call can take, and what bounds it."""
+        memory = cost.moved(call) / self.bandwidth
+        arithmetic = cost.flops(call) / self.flops[call.compute]
+        return max((memory, "memory"), (arithmetic, call.compute))
+
+    def json(self) -> dict[str, float]:
+        """As --json shows them."""
+        return {"bandwidth": self.bandwidth, **self.flops}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call, or the sum of all calls of a kernel."""
+
+    name: str
+    where: str
+    call: int
+    count: int
+    seconds: float
+    roof_seconds: float
+    flops: int
+    bytes: int
+    bound: str
+    shapes: str = ""
+
+    def json(self, total: float) -> dict[str, Any]:
+        """As --json shows it; `total` are the seconds of all calls."""
+        return {
+            "kernel": self.name, "where": self.where, "call": self.call, "calls": self.count, "shapes": self.shapes,
+            "ms": self.seconds * 1e3, "share": self.seconds / total if total else 0.0, "bytes": self.bytes,
+            "flops": self.flops, "gb_per_s": self.bytes / self.seconds / 1e9 if self.seconds else None,
+            "gflop_per_s": self.flops / self.seconds / 1e9 if self.seconds else None,
+            "share_of_roof": self.roof_seconds / self.seconds if self.seconds else None, "bound_by": self.bound,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The calls of a run in order, each with the median of its times, and the sums by kernel, the longest first."""
+
+    calls: tuple[Row, ...]
+    kernels: tuple[Row, ...]
+    roofs: Roofs
+    runs: int
+
+    @property
+    def seconds(self) -> float:
+        """All calls together."""
+        return sum(row.seconds for row in self.calls)
+
+    def json(self) -> dict[str, Any]:
+        """The part of --json that --profile adds."""
+        total = self.seconds
+        kernels = [
+            {k: v for k, v in row.json(total).items() if k not in ("where", "call", "shapes")} for row in self.kernels
+        ]
+        calls = [{k: v for k, v in row.json(total).items() if k != "calls"} for row in self.calls]
+        return {"profiled_runs": self.runs, "roofs": self.roofs.json(), "kernels": kernels, "calls": calls}
+
+    def text(self, slowest: int) -> str:
+        """Both tables, with as many of the slowest calls."""
+        total = self.seconds
+        roofs = ", ".join(f"{name} {value / 1e9:,.0f} GFLOP/s" for name, value in self.roofs.flops.items())
+        lines = [
+            f"{len(self.calls)} calls in {total * 1e3:.3f} ms, the median of {self.runs} profiled runs each",
+            f"roofs: memory {self.roofs.bandwidth / 1e9:.1f} GB/s, {roofs}; beyond 100 %: data that the caches hold",
+            "",
+            table([(row.name, row.count, *_figures(row, total)) for row in self.kernels], ("kernel", "calls", *_HEAD)),
+        ]
+        if slowest:
+            rows = sorted(self.calls, key=lambda row: -row.seconds)[:slowest]
+            shown = [(row.call, row.name, *_figures(row, total), row.shapes, row.where) for row in rows]
+            lines += ["", table(shown, ("call", "kernel", *_HEAD, "shapes", "where"))]
+        return "\n".join(lines)
+
+    def trace(self) -> dict[str, Any]:
+        """A Chrome trace: the calls one after the other, as they ran."""
+        events: list[dict[str, Any]] = []
+        at, total = 0.0, self.seconds
+        for row in self.calls:
+            figures = {k: v for k, v in row.json(total).items() if k not in ("calls", "ms")}
+            events.append(
+                {"name": row.name, "cat": row.where or "-", "ph": "X", "pid": 0, "tid": 0, "ts": at * 1e6,
+                 "dur": row.seconds * 1e6, "args": figures}
+            )  # fmt: skip
+            at += row.seconds
+        names = (("process_name", "ingot"), ("thread_name", f"median of {self.runs} runs"))
+        events += [
+            {"name": kind, "ph": "M", "pid": 0, "tid": 0, "ts": 0, "dur": 0, "args": {"name": name}}
+            for kind, name in names
+        ]
+        return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
+_HEAD = ("ms", "share", "GB/s", "GFLOP/s", "of the roof", "bound by")
+
+
+def _figures(row: Row, total: float) -> tuple[Any, ...]:
+    if not row.seconds:
+        return (0.0, "-", None, None, "-", row.bound)
+    return (
+        row.seconds * 1e3, f"{row.seconds / total:6.1%}", row.bytes / row.seconds / 1e9,
+        row.flops / row.seconds / 1e9 if row.flops else None, f"{row.roof_seconds / row.seconds:6.1%}", row.bound,
+    )  # fmt: skip
+
+
+def profile(
+    engine: Engine, run: Callable[[], list[dict[str, Any]]], runs: int, roofs: Roofs, attended: cost.Attended | None
+) -> Profile:
+    """Profiles `runs` runs; a call's time is the median of its times. `attended`: see cost.Attended."""
+    measured = [run() for _ in range(runs)]
+    program = engine.header["programs"]["cpu"]["entries"]["main"]
+    rows = []
+    for each in zip(*measured, strict=True):
+        seconds = statistics.median(item["ns"] for item in each) / 1e9
+        rows.append(_row(each[0], program["calls"][each[0]["call"]], seconds, roofs, attended))
+    sums: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        sums[row.name].append(row)
+    kernels = sorted((_sum(name, group) for name, group in sums.items()), key=lambda row: -row.seconds)
+    return Profile(tuple(rows), tuple(kernels), roofs, runs)
+
+
+def _row(
+    item: dict[str, Any], call: dict[str, Any], seconds: float, roofs: Roofs, attended: cost.Attended | None
+) -> Row:
+    inputs, outputs = (tuple((dtype, tuple(shape)) for dtype, shape in item[side]) for side in ("in", "out"))
+    name = item.get("kernel") or f"host {item['host']}"
+    known = cost.Call(name, call.get("params", {}), inputs, outputs, item["bytes"], attended)
+    least, bound = roofs.seconds(known)
+    shapes = " -> ".join("×".join(map(str, tensors[0][1])) for tensors in (inputs, outputs) if tensors)
+    return Row(
+        name, item["where"], item["call"], 1, seconds, least, cost.flops(known), cost.moved(known), bound, shapes
+    )
+
+
+def _sum(name: str, rows: Sequence[Row]) -> Row:
+    by_bound: dict[str, float] = defaultdict(float)
+    for row in rows:
+        by_bound[row.bound] += row.seconds
+    return Row(
+        name, "", -1, len(rows), sum(r.seconds for r in rows), sum(r.roof_seconds for r in rows),
+        sum(r.flops for r in rows), sum(r.bytes for r in rows), max(by_bound, key=lambda bound: by_bound[bound]),
+    )  # fmt: skip
+
+
+def write_trace(path: str, found: Profile) -> None:
+    """Writes the Chrome trace. Raises FileError."""
+    try:
+        Path(path).write_text(json.dumps(found.trace()))
+    except OSError as e:
+        raise FileError(f"{path} cannot be written: {e.strerror}") from None
+
+
+def check_trace_path(path: str) -> None:
+    """Raises UserError for a path that is rather the source that was forgotten."""
+    if path.endswith((".ingot", ".pt2", ".safetensors")) or Path(path).is_dir():
+        raise UserError(
+            f"--profile {path}: that is no file for a trace; SOURCE comes first: ingot bench {path} --profile"
+        )
+
+
+# --------------------------------------------------------------------------------------------------------------- roofs
+
+
+def peak(dtype: str, threads: int | None) -> float:
+    """Operations a second of our own product of this type at its best: what the other kernels are measured against."""
+    shape = [PEAK_WIDTH // 32, PEAK_WIDTH // 2, 32, 2] if dtype == "bfloat16" else [PEAK_WIDTH // 32, PEAK_WIDTH, 32]
+    expr = {"steps": [["input", "float32", 0]], "outputs": [0]}
+    program = {
+        "version": 1,
+        "symbols": [],
+        "buffers": [
+            {"kind": "input", "name": "x", "dtype": dtype, "shape": [PEAK_ROWS, PEAK_WIDTH]},
+            {"kind": "weight", "tensor": "w", "dtype": dtype, "shape": shape},
+            {"kind": "temp", "dtype": dtype, "shape": [PEAK_ROWS, PEAK_WIDTH]},
+        ],
+        "calls": [{"kernel": "matmul_packed", "version": 1, "in": [0, 1], "out": [2],
+                   "params": {"n": PEAK_WIDTH, "k": PEAK_WIDTH, "parts": 1, "expr": expr}}],
+        "outputs": [{"name": "y", "buffer": 2}],
+    }  # fmt: skip
+    kind = dtypes.get(dtype).numpy
+    header = {"format": 1, "programs": {"cpu": {"entries": {"main": program}}}}
+    engine = Engine.from_memory(header, {"w": np.ones(shape, kind)})
+    session = engine.session(threads)
+    feeds = {"x": np.ones((PEAK_ROWS, PEAK_WIDTH), kind)}
+    best = min((session.profile(feeds)[0]["ns"] for _ in range(PEAK_RUNS)), default=math.inf)
+    return 2 * PEAK_ROWS * PEAK_WIDTH * PEAK_WIDTH / (best / 1e9)

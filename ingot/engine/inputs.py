@@ -1,0 +1,122 @@
+"""The inputs of an engine's program: the sizes of its dims, seeded arrays, and all that is wrong with given arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.engine.session import Engine, Port
+from ingot.errors import UserError
+
+Array = np.ndarray[Any, Any]
+
+
+def program_of(engine: Engine) -> dict[str, Any]:
+    """The program "main"."""
+    program: dict[str, Any] = engine.header["programs"]["cpu"]["entries"]["main"]
+    return program
+
+
+def sizes_of(engine: Engine, given: Sequence[str] = ()) -> dict[str, int]:
+    """The size of every dim that inputs have: as `given` ("N=8"), else the one to tune for, else the smallest.
+
+    Raises UserError for what is no size of this engine.
+    """
+    network = engine.header["networks"].get("main")
+    declared = network.get("dims", ()) if isinstance(network, dict) else ()
+    best = {d["name"]: d["opt"] for d in declared if isinstance(d, dict) and isinstance(d.get("opt"), int)}
+    symbols = {s["name"]: s for s in program_of(engine)["symbols"] if not s.get("unbacked")}
+    sizes = {name: best.get(name) or max(1, s["min"]) for name, s in symbols.items()}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in sizes or not (value.isascii() and value.isdecimal()):
+            raise UserError(
+                f"--size {text}: write DIM=N; the dims are {', '.join(map(_bounds, symbols.values())) or 'none'}"
+            )
+        low, high = symbols[name]["min"], symbols[name]["max"]
+        if not low <= int(value) <= (2**31 if high is None else high):
+            raise UserError(f"--size {text} is out of bounds: {_bounds(symbols[name])}")
+        sizes[name] = int(value)
+    return sizes
+
+
+def _bounds(symbol: Mapping[str, Any]) -> str:
+    high = symbol["max"]
+    return (
+        f"{symbol['name']} ({symbol['min']} … {high})"
+        if high is not None
+        else f"{symbol['name']} ({symbol['min']} or more)"
+    )
+
+
+def shape_of(port: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a port at given sizes."""
+    return tuple(d if isinstance(d, int) else d.evaluate(sizes) for d in map(dims.from_json, port.dims))
+
+
+def seeded(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    """An array for an input: normal numbers, bytes from their whole range, and 0 or 1 for other integers and for bool.
+
+    0 and 1 are indices that nearly every table has, and they make masks that mask something.
+    """
+    dtype = dtypes.get(port.dtype)
+    shape = shape_of(port, sizes)
+    if dtype.is_float:
+        return rng.standard_normal(shape, np.float32).astype(dtype.numpy)
+    if dtype in (dtypes.int8, dtypes.uint8):
+        return rng.integers(*((0, 256) if dtype is dtypes.uint8 else (-128, 128)), shape).astype(dtype.numpy)
+    return rng.integers(0, 2, shape).astype(dtype.numpy)
+
+
+def problems(engine: Engine, arrays: Mapping[str, Array]) -> list[str]:
+    """Everything that keeps these arrays from being the inputs, a line each; empty when they fit."""
+    found: list[str] = []
+    symbols = {s["name"]: s for s in program_of(engine)["symbols"]}
+    ports = {port.name: port for port in engine.inputs}
+    bound: dict[str, tuple[int, str]] = {}
+    for name, port in ports.items():
+        if name not in arrays:
+            found.append(f"{port} is missing")
+        elif fault := _misfit(port, arrays[name]):
+            found.append(fault)
+        else:
+            found += _bind(port, arrays[name], symbols, bound)
+    sizes = {name: size for name, (size, _) in bound.items()}
+    for name, port in ports.items():
+        if name in arrays and not found and (shape := shape_of(port, sizes)) != arrays[name].shape:
+            at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
+            found.append(f"{_shown(name, arrays[name])}: at {at} it must be {list(shape)}")
+    known = f"the inputs are {', '.join(ports)}" if ports else "there are no inputs"
+    return found + [f"{name} is no input: {known}" for name in arrays if name not in ports]
+
+
+def _shown(name: str, array: Array) -> str:
+    return f"{name} is {array.dtype}{list(array.shape)}"
+
+
+def _misfit(port: Port, array: Array) -> str:
+    wanted = dtypes.get(port.dtype)
+    if array.dtype != wanted.numpy:
+        return f"{_shown(port.name, array)}; wanted {port}: convert it with .astype({wanted.name!r})"
+    fits = array.ndim == len(port.dims) and all(
+        not isinstance(d, int) or d == n for d, n in zip(port.dims, array.shape, strict=True)
+    )
+    return "" if fits else f"{_shown(port.name, array)}; wanted {port}"
+
+
+def _bind(port: Port, array: Array, symbols: Mapping[str, Any], bound: dict[str, tuple[int, str]]) -> list[str]:
+    """Takes the sizes of dims from an array; says which are out of bounds or not the size in another array."""
+    found = []
+    for dim, size in zip(port.dims, array.shape, strict=True):
+        if not isinstance(dim, str):
+            continue
+        before, where = bound.setdefault(dim, (size, port.name))
+        symbol = symbols[dim]
+        if before != size:
+            found.append(f"{_shown(port.name, array)}: {dim}={size} here, and {dim}={before} in {where}")
+        elif where == port.name and not symbol["min"] <= size <= (size if symbol["max"] is None else symbol["max"]):
+            found.append(f"{_shown(port.name, array)}: {dim}={size}, and the bounds are {_bounds(symbol)}")
+    return found
