@@ -19,9 +19,9 @@ from ingot.errors import RecipeError
 from ingot.ir import Network, Value
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import to_json
-from ingot.passes.fuse import recipe_of
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.rewrite import Log
+from ingot.passes.weights import recipe_of
 from ingot.version import __version__
 
 Array = np.ndarray[Any, Any]

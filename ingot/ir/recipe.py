@@ -244,6 +244,14 @@ def _is_int(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
 def _is_dtype(value: Any) -> bool:
     return isinstance(value, str) and any(value == dtype.name for dtype in dtypes.ALL)
 
@@ -340,6 +348,41 @@ def _scale_apply(arrays: Sequence[Array], axis: int) -> Array:
     array, vector = arrays
     shape = tuple(-1 if d == axis else 1 for d in range(array.ndim))
     return (array.astype(np.float32) * vector.astype(np.float32).reshape(shape)).astype(array.dtype)
+
+
+# norm_scale, norm_shift: batch normalisation as y = x · scale + shift, computed in float64 and rounded to float32.
+# Operands: variance, weight?; and mean, scale, bias?, prior? (what was added to x before).
+def _vectors_infer(known: Sequence[Known], least: int, most: int) -> Known:
+    require(least <= len(known) <= most, f"takes {least} to {most} vectors, not {len(known)}")
+    shape = known[0][1]
+    require(len(shape) == 1 and all(other == shape for _, other in known),
+            f"needs vectors of one size, not {', '.join(str(list(other)) for _, other in known)}")  # fmt: skip
+    return dtypes.float32, shape
+
+
+def _norm_scale_apply(arrays: Sequence[Array], eps: float) -> Array:
+    variance, *weight = (a.astype(np.float64) for a in arrays)
+    with np.errstate(all="ignore"):
+        return np.asarray((weight[0] if weight else 1.0) / np.sqrt(variance + eps), np.float32)
+
+
+def _norm_shift_infer(known: Sequence[Known], bias: bool, prior: bool) -> Known:
+    return _vectors_infer(known, 2 + bias + prior, 2 + bias + prior)
+
+
+def _norm_shift_apply(arrays: Sequence[Array], bias: bool, prior: bool) -> Array:
+    mean, scale, *rest = (a.astype(np.float64) for a in arrays)
+    with np.errstate(all="ignore"):
+        shift = ((rest[-1] if prior else 0.0) - mean) * scale
+        return np.asarray(shift + rest[0] if bias else shift, np.float32)
+
+
+# take: elements along an axis, chosen by index, in that order.
+def _take_infer(known: Sequence[Known], axis: int, indices: Shape) -> Known:
+    dtype, shape = _one(known)
+    require(axis < len(shape) and max(indices, default=0) < max(shape[axis], 1),
+            f"indices {list(indices)} do not lie along axis {axis} of {list(shape)}")  # fmt: skip
+    return dtype, (*shape[:axis], len(indices), *shape[axis + 1 :])
 
 
 # pack_panels: weights [N, K] of a product in the order in which the kernels read them.
@@ -451,6 +494,14 @@ _register(
 )  # fmt: skip
 _register(Step("slice", 1, _slice_infer, _slice_apply, {"starts": _is_ints, "sizes": _is_ints}))
 _register(Step("scale", 1, _scale_infer, _scale_apply, {"axis": _is_int}))
+_register(
+    Step("norm_scale", 1, lambda known, eps: _vectors_infer(known, 1, 2), _norm_scale_apply, {"eps": _is_positive})
+)
+_register(Step("norm_shift", 1, _norm_shift_infer, _norm_shift_apply, {"bias": _is_bool, "prior": _is_bool}))
+_register(
+    Step("take", 1, _take_infer, lambda xs, axis, indices: np.take(xs[0], indices, axis),
+         {"axis": _is_int, "indices": _is_ints})
+)  # fmt: skip
 _register(Step("pack_panels", 1, _pack_infer, lambda xs: pack_panels(xs), {}, _pack_inverse))
 
 

@@ -8,8 +8,8 @@ from ingot.dims import Dimension
 from ingot.ir import F, Network, Node, Value
 from ingot.ir.window import Window, dense_strides, view
 from ingot.ops.contraction import Einsum, Views, contract
-from ingot.passes.fuse import derive
 from ingot.passes.rewrite import Log, detach, note
+from ingot.passes.weights import derive
 
 
 def einsum(network: Network, log: Log) -> None:

@@ -4,18 +4,17 @@ their siblings along; rotary embedding and cache write become one walk.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingot.ir import ExprBuilder, F, Hole, Network, Node, Scalar, Spec, Value
+from ingot.ir import ExprBuilder, F, Hole, Network, Node, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
-from ingot.ir.recipe import Recipe, combine, source
-from ingot.ops.fused import IDENTITY, WEIGHTS, FusedElementwise, FusedLinear, expr_tuple
+from ingot.ops.fused import IDENTITY, WEIGHTS, Bodied, FusedElementwise, FusedLinear, expr_tuple
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
-
-MAX_JOINED = 400  # characters of names that are joined to one: names in a file are limited
+from ingot.passes.weights import derive, joined_name
 
 # ---------------------------------------------------------------------------------------------------------- elementwise
 
@@ -159,34 +158,39 @@ def _no_linear(node: Node) -> str:
 
 
 def epilogues(network: Network, log: Log) -> None:
-    """An elementwise group moves into the product that only it reads; two products of one x become one."""
+    """An elementwise group moves into the product, convolution or normalisation that only it reads; two products of
+    one x become one."""
     dead: list[Node] = []
     for node in list(network.nodes):
         if not isinstance(node.op, FusedElementwise) or len(node.outputs) != 1:
             continue
-        linears = [v for v in dict.fromkeys(node.inputs) if v.node is not None and isinstance(v.node.op, FusedLinear)]
-        taken = [v for v in linears if not _keeps_product(network, v, node, log)]
+        makers = [v for v in dict.fromkeys(node.inputs) if v.node is not None and isinstance(v.node.op, Bodied)]
+        taken = [v for v in makers if not _keeps_result(network, v, node, log)]
         taken = _pair(taken) or taken[-1:]
         extras = [v for v in dict.fromkeys(node.inputs) if not any(v is t for t in taken)]
-        if not taken or (why := _foreign_operand(node, extras)):
+        if not taken or (why := _foreign_operand(node, taken, extras)):
             if taken:
                 note(log, "epilogues", node, why)
             continue
         with network.insert_before(node):
-            new = _with_epilogue(network, node, taken, extras)
-        note(log, "epilogues", node, f"part of the product of {', '.join(v.node.inputs[1].name for v in taken)}")
+            new = _with_epilogue(node, taken, extras)
+        note(log, "epilogues", node, f"part of the {taken[0].node.op.name} of {', '.join(map(_weight, taken))}")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
 
 
-def _keeps_product(network: Network, value: Value, reader: Node, log: Log) -> str:
-    """Why a product cannot take its reader along, or nothing."""
+def _weight(value: Value) -> str:
+    """The name of the weight that a result was made with, or the result's own."""
+    weights = [v for v in value.node.inputs if v.kind == "parameter"]
+    return weights[0].name if weights else f"%{value.name}"
+
+
+def _keeps_result(network: Network, value: Value, reader: Node, log: Log) -> str:
+    """Why an op cannot take its reader along, or nothing."""
     why = ""
     if len(value.uses) > 1 or network.is_output(value):
         why = f"%{value.name} has other readers"
-    elif value.node.op.body != IDENTITY:
-        why = f"%{value.name} has an epilogue already"
     elif value.shape != reader.output.shape:
         why = f"%{value.name} is broadcast"
     elif reader.output.dtype not in WEIGHTS:
@@ -201,23 +205,48 @@ def _pair(values: Sequence[Value]) -> list[Value]:
     if len(values) < 2:
         return []
     a, b = values[-2:]
-    same = a.node.inputs[0] is b.node.inputs[0] and a.node.inputs[1].spec == b.node.inputs[1].spec
+    plain = all(isinstance(v.node.op, FusedLinear) and v.node.op.body == IDENTITY for v in (a, b))
+    same = plain and a.node.inputs[0] is b.node.inputs[0] and a.node.inputs[1].spec == b.node.inputs[1].spec
     return [a, b] if same else []
 
 
-def _foreign_operand(node: Node, extras: Sequence[Value]) -> str:
+def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> str:
     shape = node.output.shape
     odd = [v for v in extras if v.shape not in (shape, shape[-1:])]
-    return f"operand %{odd[0].name} is {odd[0].spec}, neither a row nor of the result's shape" if odd else ""
+    if odd:
+        return f"operand %{odd[0].name} is {odd[0].spec}, neither a row nor of the result's shape"
+    bodies = [node.op.body, *(v.node.op.body for v in taken)]  # type: ignore[attr-defined]
+    steps = sum(len(steps) for steps, _ in bodies)
+    inputs = len(extras) + sum(len(v.node.inputs) for v in taken)
+    return "the expression would be too long" if steps > MAX_STEPS or inputs > MAX_INPUTS else ""
 
 
-def _with_epilogue(network: Network, node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> Value:
-    order = [*taken, *extras]
-    number = {i: next(j for j, v in enumerate(order) if v is old) for i, old in enumerate(node.inputs)}
-    steps, outputs = node.op.body  # type: ignore[attr-defined]
-    moved = tuple(("input", step[1], number[step[2]]) if step[0] == "input" else step for step in steps)
-    operands = (taken[0].node.inputs[0], *(v.node.inputs[1] for v in taken), *extras)
-    return F.fused_linear(*operands, body=(moved, outputs), dtype=node.output.dtype, parts=len(taken))  # type: ignore[no-any-return]
+def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> Value:
+    """The op that makes `taken` (or the pair of products), with the group's expression after its own."""
+    op = taken[0].node.op
+    own = taken[0].node.inputs[op.fixed :]
+    added = [v for v in extras if not any(v is w for w in own)]
+    order = [*taken, *own, *added]  # the inputs of the new expression: the op's results, then what it reads besides
+    steps, known = list(op.body[0]), {id(v): op.body[1][0] for v in taken[:1]}
+    if len(taken) > 1:  # both bodies are identities
+        steps, known = [("input", "float32", i) for i in range(2)], {id(v): i for i, v in enumerate(taken)}
+    number: list[int] = []
+    body, outputs = node.op.body  # type: ignore[attr-defined]
+    for name, kind, *args in body:
+        value = node.inputs[args[0]] if name == "input" else None
+        if value is not None and id(value) in known:
+            number.append(known[id(value)])
+            continue
+        if value is not None:
+            args = [next(i for i, v in enumerate(order) if v is value)]
+        elif name != "const":
+            args = [number[a] if type(a) is int else a for a in args]
+        number.append(len(steps))
+        steps.append((name, kind, *args))
+    changed = {"parts": 2} if len(taken) > 1 else {}
+    made = dataclasses.replace(op, body=(tuple(steps), (number[outputs[0]],)), dtype=node.output.dtype, **changed)
+    fixed = (*taken[0].node.inputs[: op.fixed], *(v.node.inputs[1] for v in taken[1:]))
+    return node.output.network.emit(made, (*fixed, *own, *added))  # type: ignore[no-any-return]
 
 
 def siblings(network: Network, log: Log) -> None:
@@ -266,38 +295,6 @@ def _joined(network: Network, nodes: Sequence[Node]) -> list[Value]:
         results.append(F.slice(whole, starts, shape, (1,) * len(shape)))
         at += shape[-1]
     return results
-
-
-# ------------------------------------------------------------------------------------------------- weights made of
-# weights
-
-
-def recipe_of(value: Value) -> Recipe:
-    """A parameter's recipe: its own, or the source of its name in its dtype."""
-    return value.recipe or source(value.name).then("cast", dtype=value.dtype.name)
-
-
-def derive(network: Network, step: str, values: Sequence[Value], name: str, **args: Any) -> Value:
-    """The parameter that one more recipe step makes of parameters; the same one when it was made before."""
-    recipe = combine(step, [recipe_of(v) for v in values], **args)
-    known = network.values.get(name)
-    if known is not None and known.kind == "parameter" and known.recipe == recipe:
-        return known
-    unique, count = name, 1
-    while unique in network.values:
-        unique, count = f"{name}.{count}", count + 1
-    dtype, shape = recipe.steps[-1].step.infer([(v.dtype, v.shape) for v in values], **args)
-    return network.parameter(unique, Spec(dtype, shape), recipe)
-
-
-def joined_name(names: Sequence[str]) -> str:
-    """`a.q.weight` and `a.k.weight` together: `a.q_k.weight`."""
-    if sum(map(len, names)) > MAX_JOINED:
-        return f"{names[0]}_and_{len(names) - 1}_more"
-    parts = [name.split(".") for name in names]
-    if len({len(p) for p in parts}) != 1:
-        return "_".join(names)
-    return ".".join(same[0] if len(set(same)) == 1 else "_".join(same) for same in zip(*parts, strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------------- attention

@@ -5,29 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.ir import F, Network, Node, Value
+from ingot.ir.recipe import PANEL
 from ingot.ops.fused import FusedLinear, PackedEmbedding
+from ingot.ops.fused_spatial import FusedConv
 from ingot.ops.indexing import Embedding
 from ingot.ops.product import Matmul
-from ingot.passes.fuse import derive, joined_name, recipe_of
 from ingot.passes.rewrite import Log, detach, note
+from ingot.passes.weights import derive, joined_name, recipe_of, sizes
 
 
 def pack(network: Network, log: Log) -> None:
-    """The weights of products in panels of 32 outputs; an embedding whose table is such a weight reads the panels."""
+    """The weights of products and convolutions in panels of 32 outputs; an embedding whose table is such a weight reads
+    the panels."""
     dead: list[Node] = []
     packed: dict[Value, Value] = {}  # a weight that is packed by itself → its panels
     for node in list(network.nodes):
-        op: Any = node.op
-        if not isinstance(op, FusedLinear):
+        if not isinstance(node.op, FusedLinear | FusedConv) or node.inputs[1].kind != "parameter":
             continue
-        weights = node.inputs[1 : 1 + op.parts]
-        panels = derive(network, "pack_panels", weights, f"{joined_name([w.name for w in weights])}.packed")
-        if op.parts == 1:
-            packed[weights[0]] = panels
-        n, k = sizes(weights[0])
         with network.insert_before(node):
-            operands = (node.inputs[0], panels, *node.inputs[op.fixed :])
-            result = F.packed_linear(*operands, n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts)
+            result = _packed_linear(network, node, packed) if isinstance(node.op, FusedLinear) else _packed_conv(
+                network, node)  # fmt: skip
         network.replace(node.output, result)
         dead.extend(detach(network, node))
     for node in list(network.nodes):
@@ -41,9 +38,34 @@ def pack(network: Network, log: Log) -> None:
     network.remove(dict.fromkeys(dead))
 
 
-def sizes(weight: Value) -> tuple[Any, ...]:
-    """The sizes of a parameter, which are always known."""
-    return weight.spec.evaluate({})  # type: ignore[no-any-return]
+def _packed_linear(network: Network, node: Node, packed: dict[Value, Value]) -> Value:
+    op: Any = node.op
+    weights = node.inputs[1 : 1 + op.parts]
+    panels = derive(network, "pack_panels", weights, f"{joined_name([w.name for w in weights])}.packed")
+    if op.parts == 1:
+        packed[weights[0]] = panels
+    n, k = sizes(weights[0])
+    operands = (node.inputs[0], panels, *node.inputs[op.fixed :])
+    return F.packed_linear(*operands, n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts)  # type: ignore[no-any-return]
+
+
+def _packed_conv(network: Network, node: Node) -> Value:
+    op: Any = node.op
+    x, weight, *extras = node.inputs
+    panels = packed_groups(network, weight, op.groups, f"{weight.name}.packed")
+    return F.packed_conv(x, panels, *extras, n=sizes(weight)[0], **op.attrs())  # type: ignore[no-any-return]
+
+
+def packed_groups(network: Network, weight: Value, groups: int, name: str) -> Value:
+    """The panels of a weight [outputs, K], where every group of outputs begins a panel."""
+    outputs, k = sizes(weight)
+    each = outputs // groups
+    if groups > 1 and each % PANEL:
+        split = derive(network, "reshape", [weight], f"{weight.name}.groups", shape=(groups, each, k))
+        padded = derive(network, "pad", [split], f"{weight.name}.padded", after=(0, -each % PANEL, 0))
+        rows = groups * (each + -each % PANEL)
+        weight = derive(network, "reshape", [padded], f"{weight.name}.panels", shape=(rows, k))
+    return derive(network, "pack_panels", [weight], name)
 
 
 def strides(network: Network, log: Log) -> None:

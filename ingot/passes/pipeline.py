@@ -14,13 +14,16 @@ import numpy as np
 
 from ingot.backends.base import Refusal, Target
 from ingot.errors import NetworkError
-from ingot.ir import Network, Node, Value
+from ingot.ir import Network, Node, Op, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
-from ingot.passes import einsum, fuse, layout, simplify
+from ingot.ops.contraction import Einsum
+from ingot.ops.fused import Bodied
+from ingot.passes import batch_norm, channels_last, convolution, einsum, fuse, layout, simplify
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
+from ingot.passes.weights import recipe_of
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +35,11 @@ class Step(NamedTuple):
     run: Callable[[Network, Log], None]
 
 
-def decompose(target: Target) -> Callable[[Network, Log], None]:
+# Ops that wait for their operands' layout before anything simpler is made of them.
+LAID_OUT = (*channels_last.SPATIAL, Einsum)
+
+
+def decompose(target: Target, later: tuple[type[Op], ...] = ()) -> Callable[[Network, Log], None]:
     """Ops with neither a kernel on the target nor a scalar expression become simpler ops, where they have that form."""
 
     def run(network: Network, log: Log) -> None:
@@ -40,7 +47,7 @@ def decompose(target: Target) -> Callable[[Network, Log], None]:
         while todo:
             node = todo.pop()
             op: Any = node.op
-            if op.is_view or op.expr is not None or op.decompose is None:
+            if op.is_view or op.expr is not None or op.decompose is None or isinstance(op, later):
                 continue
             choice = target.choose(node)
             if not isinstance(choice, Refusal):
@@ -77,8 +84,13 @@ def steps(target: Target) -> list[Step]:
         Step("remove dead", simplify.remove_dead),
         Step("fold", simplify.fold),
         Step("algebra", simplify.algebra),
+        Step("batch norm", batch_norm.batch_norm),
+        Step("paddings", convolution.paddings),
+        Step("decompose", decompose(target, LAID_OUT)),
+        Step("channels last", channels_last.channels_last),
         Step("einsum", einsum.einsum),
-        Step("decompose", decompose(target)),
+        Step("convolutions", convolution.convolutions),
+        Step("decompose again", decompose(target, (Bodied,))),
         Step("reversals", simplify.reversals),
         Step("sizes", simplify.sizes),
         Step("fold again", simplify.fold),
@@ -107,7 +119,7 @@ class Check:
 
     def outputs(self, network: Network) -> dict[str, Array]:
         """The network's outputs on these numbers; stored parameters are made by their recipes."""
-        stored = {v.name: evaluate(fuse.recipe_of(v), self.parameters) for v in network.parameters}
+        stored = {v.name: evaluate(recipe_of(v), self.parameters) for v in network.parameters}
         states = {name: np.array(a) for name, a in self.states.items()}
         return interpret(network, dict(self.feeds), stored, states=states)
 

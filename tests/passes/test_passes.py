@@ -23,6 +23,7 @@ from ingot.passes.clone import clone
 from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log, Rule, apply
 from ingot.passes.sections import cut, layer_of
+from ingot.passes.weights import joined_name, recipe_of
 from ingot.passes.widen import widen
 from tests import nets
 
@@ -31,7 +32,7 @@ F32 = dtypes.float32
 
 
 def outputs(net: Network, weights: dict[str, Array], feeds: dict[str, Array]) -> dict[str, Array]:
-    stored = {v.name: evaluate(fuse.recipe_of(v), weights) for v in net.parameters}
+    stored = {v.name: evaluate(recipe_of(v), weights) for v in net.parameters}
     return interpret(net, feeds, stored, states=nets.caches(net))
 
 
@@ -302,10 +303,10 @@ def test_one_weight_in_two_places_is_packed_once() -> None:
 
 
 def test_joined_names_read_well() -> None:
-    assert fuse.joined_name(["a.q.weight", "a.k.weight"]) == "a.q_k.weight"
-    assert fuse.joined_name(["a.b", "c"]) == "a.b_c"
-    assert fuse.joined_name(["w"]) == "w"
-    assert fuse.joined_name([f"experts.{i}.weight" for i in range(64)]) == "experts.0.weight_and_63_more"
+    assert joined_name(["a.q.weight", "a.k.weight"]) == "a.q_k.weight"
+    assert joined_name(["a.b", "c"]) == "a.b_c"
+    assert joined_name(["w"]) == "w"
+    assert joined_name([f"experts.{i}.weight" for i in range(64)]) == "experts.0.weight_and_63_more"
 
 
 # ----------------------------------------------------------------------------------------------------------- rewriting

@@ -1,0 +1,130 @@
+"""Batch normalisation with given statistics is one multiplication and one addition per channel: part of the weight and
+the bias of the convolution or product before it, where there is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot import dtypes
+from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ir.recipe import Recipe, combine
+from ingot.ops.binary import Add
+from ingot.ops.norm import BatchNorm
+from ingot.ops.product import Matmul
+from ingot.ops.spatial import Conv, ConvTranspose
+from ingot.passes.rewrite import Log, detach, note
+from ingot.passes.weights import stored, unrounded
+
+FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+
+
+def batch_norm(network: Network, log: Log) -> None:
+    """A batch_norm folds into the weight and bias before it, else it becomes a scale and a shift per channel.
+
+    Both are made from the source parameters in float32 and rounded once.
+    """
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        if not isinstance(node.op, BatchNorm):
+            continue
+        if why := _no_recipe(node):
+            note(log, "batch norm", node, why)
+            continue
+        why = _not_folded(network, node)
+        new = _scaled(network, node) if why else _folded(network, node)
+        note(log, "batch norm", node, f"{why}: a scale and a shift per channel" if why else "part of the weight")
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _no_recipe(node: Node) -> str:
+    """Why neither form can be made ahead of time, or nothing."""
+    if node.output.dtype not in FLOATS:
+        return f"it is computed in {node.output.dtype.name}"
+    odd = [v for v in node.inputs[1:] if v.kind != "parameter"]
+    return f"%{odd[0].name} is no parameter" if odd else ""
+
+
+def _not_folded(network: Network, node: Node) -> str:
+    """Why the op before it does not take it, or nothing."""
+    x = node.inputs[0]
+    op: Any = x.node.op if x.node is not None else None
+    if isinstance(op, Conv | ConvTranspose):
+        weights = x.node.inputs[1:]
+        if isinstance(op, ConvTranspose) and op.groups > 1:
+            return "it follows a transposed convolution in groups"
+    elif len(x.shape) == 2 and (linear := _linear(x)) is not None:
+        weights = linear[1:]
+    else:
+        return f"it follows {'no convolution or product' if op is None else op.name}"
+    if any(w.kind != "parameter" for w in weights):
+        return "the weight or the bias before it is no parameter"
+    chain = [x, *([x.node.inputs[0], x.node.inputs[1]] if isinstance(op, Add) else [])]
+    read = [v for v in chain if v.kind == "result" and (len(v.uses) > 1 or network.is_output(v))]
+    return f"%{read[0].name} has other readers" if read else ""
+
+
+def _linear(x: Value) -> tuple[Node, Value, Value] | tuple[Node, Value] | None:
+    """The product that x [rows, columns] is, with its weight, and the bias that was added to it."""
+    node = x.node
+    if node is not None and isinstance(node.op, Add):
+        for product, bias in (node.inputs, node.inputs[::-1]):
+            if _is_product(product.node) and bias.kind == "parameter" and bias.shape == x.shape[1:]:
+                return product.node, product.node.inputs[1], bias
+        return None
+    return (node, node.inputs[1]) if _is_product(node) else None
+
+
+def _is_product(node: Node | None) -> bool:
+    return node is not None and isinstance(node.op, Matmul) and len(node.inputs[1].shape) == 2
+
+
+def _factors(node: Node, prior: Value | None = None) -> tuple[Recipe, Recipe]:
+    """The recipes of scale and shift, the latter after a bias that was added before."""
+    op: Any = node.op
+    _, mean, variance, *rest = node.inputs
+    scale = combine("norm_scale", [unrounded(v) for v in (variance, *rest[:1])], eps=op.eps)
+    vectors = [v for v in (*rest[1:], prior) if v is not None]
+    shift = combine("norm_shift", [unrounded(mean), scale, *map(unrounded, vectors)],
+                    bias=len(rest) > 1, prior=prior is not None)  # fmt: skip
+    return scale, shift
+
+
+def _prefix(node: Node) -> str:
+    return node.inputs[1].name.rpartition(".")[0] or node.inputs[1].name
+
+
+def _scaled(network: Network, node: Node) -> Value:
+    x = node.inputs[0]
+    scale, shift = _factors(node)
+    channels = node.inputs[1].shape
+    with network.insert_before(node):
+        factor, addend = (
+            F.reshape(stored(network, recipe, Spec(dtypes.float32, channels), f"{_prefix(node)}.{name}"),
+                      (*channels, *[1] * (len(x.shape) - 2)))
+            for name, recipe in (("scale", scale), ("shift", shift))
+        )  # fmt: skip
+        wide = F.cast(x, dtypes.float32) if x.dtype is not dtypes.float32 else x
+        y = F.add(F.mul(wide, factor), addend)
+        return F.cast(y, x.dtype) if y.dtype is not x.dtype else y  # type: ignore[no-any-return]
+
+
+def _folded(network: Network, node: Node) -> Value:
+    x = node.inputs[0]
+    linear = _linear(x) if len(x.shape) == 2 else None
+    maker, weight, *rest = linear if linear is not None else (x.node, *x.node.inputs[1:])
+    op: Any = maker.op
+    axis = int(isinstance(op, ConvTranspose) or (isinstance(op, Matmul) and not op.transpose_b))
+    prior = rest[0] if rest else None
+    scale, shift = _factors(node, prior)
+    dtype = x.dtype
+    scaled = combine("scale", [unrounded(weight), scale], axis=axis).then("cast", dtype=dtype.name)
+    w = stored(network, scaled, weight.spec, f"{weight.name}.folded")
+    name = prior.name if prior is not None else f"{weight.name.rpartition('.')[0] or weight.name}.bias"
+    b = stored(network, shift.then("cast", dtype=dtype.name), Spec(dtype, node.inputs[1].shape), f"{name}.folded")
+    with network.insert_before(maker):
+        if isinstance(op, Matmul):
+            return F.add(network.emit(op, (maker.inputs[0], w)), b)  # type: ignore[no-any-return]
+        return network.emit(op, (maker.inputs[0], w, b))  # type: ignore[no-any-return]
