@@ -54,7 +54,7 @@ def peer_tokens(model: Any, ids: list[int], count: int, past_end: bool = False) 
 def greedy(options: Options) -> Result:
     """20 prompts of 64 tokens: the same tokens as transformers in float32."""
     encoder, model = tokenizer(), peer(PICO, torch.float32, options.threads)
-    with ingot.LLM(PICO, precision="float32", threads=options.threads) as llm:
+    with ingot.LLM(PICO, precision="float32", threads=options.threads, prefix_cache=False) as llm:
         same = 0
         for prompt in PROMPTS:
             ids = [0, *encoder.encode(prompt).ids]
@@ -88,7 +88,7 @@ def heldout(options: Options) -> Result:
     measured = peer_score(peer(PICO, torch.float32, options.threads), tokenizer().encode(text).ids, 512)
     result.add("transformers float32", measured, "nats/token", note="the peer, here")
     for precision, tolerance in (("float32", 0.0005), ("bfloat16", 0.01)):
-        with ingot.LLM(PICO, precision=precision, threads=options.threads) as llm:
+        with ingot.LLM(PICO, precision=precision, threads=options.threads, prefix_cache=False) as llm:
             found = llm.score(text, window=512)
         bounds = {"at_least": REFERENCE - tolerance, "at_most": REFERENCE + tolerance}
         result.add(f"ingot {precision}", found.nats_per_token, "nats/token", **bounds)
@@ -172,7 +172,7 @@ def decode(options: Options) -> Result:
     """Decoding one request in bfloat16, transformers beside it."""
     ids, tokens = [0, *tokenizer().encode("def quicksort(items):").ids], 256
     model = peer(PICO, torch.bfloat16, options.threads)
-    with ingot.LLM(pico_engine("bfloat16"), threads=options.threads) as llm:
+    with ingot.LLM(pico_engine("bfloat16"), threads=options.threads, prefix_cache=False) as llm:
         both = paired(
             lambda: rate(lambda n: llm.generate(ids, max_tokens=n, ignore_end=True), tokens),
             lambda: rate(lambda n: peer_tokens(model, ids, n, past_end=True), 64),

@@ -57,7 +57,7 @@ def tinyllama(options: Options) -> Result:
     path, model = engine(), peer(directory(), torch.bfloat16, options.threads)
     random.seed(0)
     short, long = ([random.randrange(5, 4000) for _ in range(n)] for n in (32, 512))
-    with ingot.LLM(path, threads=options.threads) as llm:
+    with ingot.LLM(path, threads=options.threads, prefix_cache=False) as llm:
         decode = paired(
             lambda: rate(lambda n: llm.generate(short, max_tokens=n, ignore_end=True), 33),
             lambda: rate(lambda n: peer_tokens(model, short, n, past_end=True), 9),

@@ -47,6 +47,7 @@ class LLM:
         kv_memory: bytes for the key-value cache. Default: room for 64 requests of full length, but at most a quarter of
             the memory that is available. Pages are taken as they are used.
         max_running: requests in flight at once; the others wait their turn.
+        prefix_cache: whether requests that begin alike share what has been computed; the results are the same bits.
 
     Raises:
         UserError and its subclasses: a source that is no language model, words that conflict with the engine.
@@ -64,6 +65,7 @@ class LLM:
         context_length: int | None = None,
         kv_memory: int | None = None,
         max_running: int = MAX_RUNNING,
+        prefix_cache: bool = True,
     ) -> None:
         self.engine = open_engine(source, precision, weights, device)
         config = model_config(self.engine)
@@ -72,7 +74,7 @@ class LLM:
         self._end_ids = config.eos_token_ids
         data = self.engine.files().get("tokenizer.json")
         self._tokenizer = None if data is None else Tokenizer(data, config.bos_token_id, config.add_bos)
-        parts = assemble(self.engine, threads, self.context_length, kv_memory, max_running)
+        parts = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
         self._loop = EngineLoop(*parts)
         self._named: dict[str, list[Job]] = {}
         self._lock = threading.Lock()
@@ -287,15 +289,16 @@ def open_engine(
 
 
 def assemble(
-    engine: Engine, threads: int | None, context_length: int, kv_memory: int | None, max_running: int
-) -> tuple[Scheduler[Job], Runner]:
+    engine: Engine, threads: int | None, context_length: int, kv_memory: int | None, max_running: int,
+    prefix_cache: bool = True,
+) -> tuple[Scheduler[Job], Runner]:  # fmt: skip
     """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say."""
     config = model_config(engine)
     max_step_tokens = min(MAX_STEP_TOKENS, config.max_step_tokens)
     max_running = _within("max_running", max_running, max_step_tokens)
     max_scored = max(1, min(max_step_tokens, MAX_SCORE_BYTES // (4 * config.vocab_size)))
     blocks = _cache_blocks(config.state_bytes * BLOCK_SIZE, context_length, kv_memory, max_running)
-    cache = KVCache(blocks, BLOCK_SIZE)
+    cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
     scheduler: Scheduler[Job] = Scheduler(cache, max_step_tokens, max_running, max_scored)
     return scheduler, Runner(session, cache, max_step_tokens, max_running, context_length)

@@ -38,6 +38,7 @@ class EngineLoop:
                 raise RequestError("this LLM is closed, or belongs to the parent of this process: make a new one")
             for job in jobs:
                 job.id = self._submitted
+                job.arrival = perf_counter()
                 self._submitted += 1
                 self._inbox.put(("add", job))
 

@@ -1,21 +1,30 @@
 """Which tokens of which requests go into the next step: continuous batching over one token budget, in plain Python.
 
 A step mixes decodes (one token each) and prefill chunks. Decodes go first, so that a long prompt delays nobody by
-more than a step; what is left of the budget goes to prompts, oldest first. A request is admitted in order of arrival,
-when the cache has room for all its tokens so far; from then on only decoding asks for blocks, one at a time. When
-there is none left the request that came last gives all its blocks back and waits at the head of the queue: its tokens
-are kept and recomputed later, so the oldest request always advances and nothing is lost.
+more than a step; what is left of the budget goes to prompts, half of it to the most urgent one and the other half
+to the others alike, so that short prompts need not wait for long ones.
+
+*Urgency* is the time of arrival, earlier by `HEAD_START` for every step of priority: a request of high priority goes
+first, and one of low priority is overtaken only by what came within its handicap, so that nobody starves. A request
+is admitted in that order when the cache has room for all its tokens so far, if need be in the place of less urgent
+ones; from then on only decoding asks for blocks, one at a time. When there is none left the least urgent request
+gives all its blocks back and waits again: its tokens are kept, and what of them is not still in the cache is computed
+again later. So the most urgent request always advances and nothing is lost.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from ingot.errors import IngotError, RequestError, TooLongError
 from ingot.llm.kv_cache import KVCache
+
+HEAD_START = 10.0  # seconds of arrival that one step of priority is worth
 
 
 class Status(Enum):
@@ -31,12 +40,20 @@ class Request:
     """One sequence of tokens, from a prompt to its end.
 
     `max_length` bounds prompt and generated tokens together. `scored`: the logits of every token are wanted and
-    nothing is generated, so `max_length` is the prompt's.
+    nothing is generated, so `max_length` is the prompt's. `priority`: greater goes first. `arrival`: seconds on any
+    clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt tokens that were in the cache
+    when it was first admitted.
     """
 
-    __slots__ = ("computed", "id", "max_length", "prompt_length", "scored", "status", "tokens")
+    __slots__ = (
+        "arrival", "computed", "found", "id", "max_length", "priority", "prompt_length", "salt", "scored", "status",
+        "tokens", "urgency",
+    )  # fmt: skip
 
-    def __init__(self, id: int, prompt: list[int], max_length: int, scored: bool = False) -> None:
+    def __init__(
+        self, id: int, prompt: list[int], max_length: int, scored: bool = False, *, priority: int = 0,
+        arrival: float = 0.0, salt: Hashable = None,
+    ) -> None:  # fmt: skip
         self.id = id
         self.tokens = list(prompt)
         self.prompt_length = len(prompt)
@@ -44,6 +61,11 @@ class Request:
         self.scored = scored
         self.computed = 0  # leading tokens whose keys and values are in the cache
         self.status = Status.NEW
+        self.priority = priority
+        self.arrival = arrival
+        self.salt = salt
+        self.found: int | None = None
+        self.urgency = (arrival, id)  # set when it is added; the least goes first
 
     @property
     def cached_length(self) -> int:
@@ -83,17 +105,21 @@ class Scheduler(Generic[R]):
         max_step_tokens: token budget of a step.
         max_running: requests in flight at once, at most `max_step_tokens`, so that every decode fits a step.
         max_scored_tokens: of the budget, how many may belong to scored requests (each needs a row of logits).
+        window: how many tokens back, itself included, a token attends to in every layer; None: all.
     """
 
-    def __init__(self, cache: KVCache, max_step_tokens: int, max_running: int, max_scored_tokens: int) -> None:
+    def __init__(
+        self, cache: KVCache, max_step_tokens: int, max_running: int, max_scored_tokens: int, window: int | None = None
+    ) -> None:
         if not 1 <= max_running <= max_step_tokens or not 1 <= max_scored_tokens <= max_step_tokens:
             raise ValueError("need 1 <= max_running, max_scored_tokens <= max_step_tokens")
         self.cache = cache
         self.max_step_tokens = max_step_tokens
         self.max_running = max_running
         self.max_scored_tokens = max_scored_tokens
-        self.waiting: deque[R] = deque()  # in order of arrival, all later than those running
-        self.running: list[R] = []  # in order of arrival
+        self.window = window
+        self.waiting: list[R] = []  # both most urgent first
+        self.running: list[R] = []
         self.preemptions = 0
 
     def __bool__(self) -> bool:
@@ -116,10 +142,11 @@ class Scheduler(Generic[R]):
             )
 
     def add(self, request: R) -> None:
-        """Puts a request at the end of the queue. Raises like `check`."""
+        """Puts a request in the queue. Raises like `check`."""
         self.check(request)
+        request.urgency = (request.arrival - HEAD_START * request.priority, request.id)
         request.status = Status.WAITING
-        self.waiting.append(request)
+        insort(self.waiting, request, key=_urgency)
 
     def remove(self, request: R) -> None:
         """Ends a request wherever it is and takes its blocks back; one that has ended already is left alone."""
@@ -133,15 +160,11 @@ class Scheduler(Generic[R]):
     def plan(self) -> StepPlan[R]:
         """The next step; empty only when there is nothing to do. Every chunk's blocks are allocated."""
         step: StepPlan[R] = StepPlan([], 0)
-        preemptions = self.preemptions
+        if self.waiting:
+            self._admit()
         self._plan_decodes(step)
-        scored_left = self.max_scored_tokens
-        for request in self.running:
-            if not _decodes(request):
-                scored_left -= self._plan_chunk(step, request, scored_left)
-        if self.preemptions == preemptions:
-            # After a preemption the freed blocks belong to the older requests: admitting now would take them back.
-            self._admit(step, scored_left)
+        if len(step.chunks) < len(self.running):
+            self._plan_prompts(step)
         return step
 
     def advance(self, chunk: Chunk[R], token: int | None) -> None:
@@ -152,7 +175,12 @@ class Scheduler(Generic[R]):
         request = chunk.request
         if request.status is not Status.RUNNING:
             return
-        request.computed += chunk.count
+        computed = request.computed = request.computed + chunk.count
+        cache = self.cache
+        if chunk.count > 1 or computed % cache.block_size == 0:
+            cache.record(request.id, request.tokens, computed)
+            if self.window is not None and computed >= self.window:
+                cache.release(request.id, computed - self.window + 1)  # the next token sees itself and window - 1
         if token is not None:
             if len(request.tokens) >= request.max_length:
                 raise IngotError(f"request {request.id} has its {request.max_length} tokens already")
@@ -161,9 +189,9 @@ class Scheduler(Generic[R]):
     def check_integrity(self) -> None:
         """Raises IngotError unless queue, running requests and cache agree."""
         self.cache.check_integrity()
-        order = [*self.running, *self.waiting]
-        if any(a.id >= b.id for a, b in zip(order, order[1:], strict=False)):
-            raise IngotError(f"requests are out of order: {[r.id for r in order]}")
+        for name, requests in (("waiting", self.waiting), ("running", self.running)):
+            if any(a.urgency >= b.urgency for a, b in zip(requests, requests[1:], strict=False)):
+                raise IngotError(f"{name} requests are out of order: {[r.id for r in requests]}")
         if len(self.running) > self.max_running:
             raise IngotError(f"{len(self.running)} requests run, more than {self.max_running}")
         for request in self.waiting:
@@ -181,52 +209,99 @@ class Scheduler(Generic[R]):
             )
 
     def _plan_decodes(self, step: StepPlan[R]) -> None:
-        """One token for each running request that has one left to compute, oldest first."""
-        running = self.running
+        """One token for each running request that has one left to compute, most urgent first."""
+        running, append, chunks = self.running, self.cache.append, step.chunks
         at = 0
         while at < len(running):  # preemption shortens the list, at its end
             request = running[at]
             length = len(request.tokens)
-            if _decodes(request) and self._reserve(request, length):
-                step.chunks.append(Chunk(request, length - 1, 1, True))
-                step.tokens += 1
+            if (
+                request.computed == length - 1
+                and not request.scored
+                and (append(request.id, length) or self._make_room(request, length))
+            ):
+                chunks.append(Chunk(request, length - 1, 1, True))
             at += 1
+        step.tokens = len(chunks)
 
-    def _reserve(self, request: R, length: int) -> bool:
-        """Grows the table to `length` tokens, if need be by preempting younger ones; False if it had to go itself."""
-        while not self.cache.append(request.id, length):
-            youngest = self.running.pop()
-            self.cache.free(youngest.id)
-            youngest.computed = 0
-            youngest.status = Status.WAITING
-            self.waiting.appendleft(youngest)
-            self.preemptions += 1
-            if youngest is request:
+    def _make_room(self, request: R, length: int) -> bool:
+        """Grows the table to `length` tokens by preempting the less urgent; False if it had to go itself."""
+        while True:
+            last = self.running[-1]
+            self._preempt(last)
+            if last is request:
                 return False
-        return True
+            if self.cache.append(request.id, length):
+                return True
 
-    def _plan_chunk(self, step: StepPlan[R], request: R, scored_left: int) -> int:
-        """As much of a prompt as the budget allows. Returns how many rows of logits for scoring that takes."""
-        remaining = len(request.tokens) - request.computed
-        count = min(remaining, self.max_step_tokens - step.tokens)
-        if request.scored:
-            count = min(count, scored_left)
-        if count:
-            step.chunks.append(Chunk(request, request.computed, count, count == remaining))
-            step.tokens += count
-        return count if request.scored else 0
+    def _preempt(self, request: R) -> None:
+        self.running.remove(request)
+        self.cache.free(request.id)
+        request.computed = 0
+        request.status = Status.WAITING
+        insort(self.waiting, request, key=_urgency)
+        self.preemptions += 1
 
-    def _admit(self, step: StepPlan[R], scored_left: int) -> None:
-        """Starts waiting requests, in order, while the step has budget and the cache room for all their tokens."""
-        while self.waiting and len(self.running) < self.max_running and step.tokens < self.max_step_tokens:
+    def _plan_prompts(self, step: StepPlan[R]) -> None:
+        """What the budget leaves: half to the most urgent prompt, half to the others alike, the rest in order."""
+        planned = {chunk.request.id for chunk in step.chunks}
+        todo = [r for r in self.running if r.id not in planned]
+        most = [len(r.tokens) - r.computed for r in todo]
+        left, scored_left = self.max_step_tokens - step.tokens, self.max_scored_tokens
+        counts = [0] * len(todo)
+
+        def give(i: int, tokens: int) -> None:
+            nonlocal left, scored_left
+            more = min(most[i] - counts[i], tokens, left)
+            if todo[i].scored:
+                more = min(more, scored_left)
+                scored_left -= more
+            counts[i] += more
+            left -= more
+
+        share = left // 2 // max(1, len(todo) - 1)
+        give(0, left - share * (len(todo) - 1))
+        for i in range(1, len(todo)):
+            give(i, share)
+        for i in range(len(todo)):
+            give(i, left)
+        for request, count, whole in zip(todo, counts, most, strict=True):
+            if count:
+                step.chunks.append(Chunk(request, request.computed, count, count == whole))
+                step.tokens += count
+
+    def _admit(self) -> None:
+        """Starts waiting requests, most urgent first, while there is room and a step has a token for each."""
+        while self.waiting:
             request = self.waiting[0]
-            if not self.cache.allocate(request.id, len(request.tokens)):
+            found = self._place(request)
+            if found is None:
                 return
-            self.waiting.popleft()
+            self.waiting.remove(request)
             request.status = Status.RUNNING
-            self.running.append(request)
-            scored_left -= self._plan_chunk(step, request, scored_left)
+            request.computed = found
+            if request.found is None:
+                request.found = found
+            insort(self.running, request, key=_urgency)
+
+    def _place(self, request: R) -> int | None:
+        """Room for a waiting request: how many of its tokens are cached already, or None if it has to wait.
+
+        Less urgent requests that run give way, if that makes room enough.
+        """
+        cache, running = self.cache, self.running
+        while True:
+            if len(running) < self.max_running:
+                reusable = None if request.scored else request.tokens
+                found = cache.allocate(request.id, len(request.tokens), reusable, request.salt)
+                if found is not None:
+                    return found
+            rivals = [r for r in running if r.urgency > request.urgency]
+            room = cache.num_free + sum(len(cache.table(r.id)) for r in rivals)
+            if not rivals or cache.blocks_for(len(request.tokens)) > room:
+                return None
+            self._preempt(rivals[-1])
 
 
-def _decodes(request: Request) -> bool:
-    return request.computed == len(request.tokens) - 1 and not request.scored
+_urgency = attrgetter("urgency")
+
