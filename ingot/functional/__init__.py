@@ -76,8 +76,19 @@ from ingot.functional.elementwise import (
     unary,
     where,
 )  # fmt: skip
-from ingot.functional.linear import einsum, embedding, group_norm, layer_norm, linear, matmul, outer, rms_norm
+from ingot.functional.linear import (
+    batch_norm,
+    einsum,
+    embedding,
+    group_norm,
+    layer_norm,
+    linear,
+    matmul,
+    outer,
+    rms_norm,
+)  # fmt: skip
 from ingot.functional.reduction import argmax, max, mean, min, prod, reduce, sum
+from ingot.functional.resample import interpolate
 from ingot.functional.shape import (
     arange,
     broadcast_helper,
@@ -110,18 +121,35 @@ from ingot.functional.shape import (
     unsqueeze,
     view,
 )  # fmt: skip
+from ingot.functional.spatial import (
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)  # fmt: skip
 
 __all__ = [
-    "ACT2FN", "GATED_ACT_2_ACT", "abs", "activation", "activation_function", "add", "arange", "argmax",
-    "broadcast_helper", "cast", "ceil", "chunk", "clip", "concat", "cond", "constant", "constant_to_tensor_", "cos",
-    "div", "einsum", "elementwise_binary", "embedding", "eq", "erf", "exp", "expand", "expand_dims", "expand_dims_like",
-    "flatten", "flip", "floor", "floordiv", "gather", "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu",
-    "generate_alibi_slopes", "group_norm", "gt", "identity", "index_select", "int_clip", "is_gated_activation",
-    "kv_write", "layer_norm", "le", "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "maximum",
-    "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "mul", "ne", "neg", "non_gated_version", "nonzero",
-    "not_op", "op_and", "op_or", "op_xor", "outer", "pad", "paged_attention", "permute", "pow", "prod", "quick_gelu",
-    "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm", "rope", "rope_table", "round", "rsqrt",
-    "scaled_dot_product_attention", "select", "shape", "sigmoid", "silu", "sin", "slice", "softmax", "softplus",
-    "split", "sqrt", "squared_relu", "squeeze", "stack", "sub", "sum", "swiglu", "tanh", "transpose", "unary", "unbind",
-    "unsqueeze", "view", "where", "while_loop",
+    "ACT2FN", "GATED_ACT_2_ACT", "abs", "activation", "activation_function", "adaptive_avg_pool2d", "add", "arange",
+    "argmax", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "broadcast_helper", "cast", "ceil", "chunk",
+    "clip", "concat", "cond", "constant", "constant_to_tensor_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "cos", "div", "einsum", "elementwise_binary", "embedding", "eq", "erf",
+    "exp", "expand", "expand_dims", "expand_dims_like", "flatten", "flip", "floor", "floordiv", "gather",
+    "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu", "generate_alibi_slopes", "group_norm", "gt",
+    "identity", "index_select", "int_clip", "interpolate", "is_gated_activation", "kv_write", "layer_norm", "le",
+    "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "max_pool1d", "max_pool2d", "max_pool3d",
+    "maximum", "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "mul", "ne", "neg", "non_gated_version",
+    "nonzero", "not_op", "op_and", "op_or", "op_xor", "outer", "pad", "paged_attention", "permute", "pow", "prod",
+    "quick_gelu", "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm", "rope", "rope_table",
+    "round", "rsqrt", "scaled_dot_product_attention", "select", "shape", "sigmoid", "silu", "sin", "slice", "softmax",
+    "softplus", "split", "sqrt", "squared_relu", "squeeze", "stack", "sub", "sum", "swiglu", "tanh", "transpose",
+    "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.errors import OpError
-from ingot.functional.tensor import Tensor, known_size
+from ingot.functional.tensor import Tensor
 from ingot.ir import F, spec
 
 
@@ -119,15 +119,37 @@ def group_norm(
     Raises:
         OpError: fewer than two dimensions, channels that are not a multiple of the groups.
     """
-    if len(input.shape) < 2:
-        raise OpError(f"group_norm: takes [B, C, …], got {list(input.shape)}")
-    channels = known_size(input, 1, "group_norm")
-    if num_groups <= 0 or channels % num_groups:
-        raise OpError(f"group_norm: {channels} channels are not a multiple of {num_groups} groups")
-    inside = dims.mul(channels // num_groups, spec.elements(input.shape[2:]))
-    out = F.layer_norm(F.reshape(input, (input.shape[0], num_groups, inside)), eps=eps)
-    out = F.reshape(out, tuple(input.shape))
-    ones = (1,) * (len(input.shape) - 2)
-    if weight is not None:
-        out = F.mul(out, F.reshape(weight, (channels, *ones)))
-    return out if bias is None else F.add(out, F.reshape(bias, (channels, *ones)))
+    if weight is None and bias is not None:
+        return _shifted(F.group_norm(input, groups=num_groups, eps=eps), bias)
+    return F.group_norm(input, *[part for part in (weight, bias) if part is not None], groups=num_groups, eps=eps)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x − running_mean) / sqrt(running_var + eps) · weight + bias per channel of [N, C, …].
+
+    Args:
+        training, momentum: accepted for torch's calls; statistics of a batch are not computed.
+
+    Raises:
+        OpError: training=True; shapes or dtypes that do not fit.
+    """
+    if training:
+        raise OpError("batch_norm: training=True would take the batch's own statistics; only given ones are supported")
+    if weight is None and bias is not None:
+        return _shifted(F.batch_norm(input, running_mean, running_var, eps=eps), bias)
+    parts = [part for part in (weight, bias) if part is not None]
+    return F.batch_norm(input, running_mean, running_var, *parts, eps=eps)
+
+
+def _shifted(input: Tensor, bias: Tensor) -> Tensor:
+    """[N, C, …] + bias [C]"""
+    return F.add(input, F.reshape(bias, (*bias.shape, *[1] * (len(input.shape) - 2))))

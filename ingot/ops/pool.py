@@ -48,10 +48,10 @@ class Geometry(NamedTuple):
         found = []
         for n, k, s, a, b, d in zip(sizes, *self[:5], strict=True):
             free = dims.add(n, a, b, -extent(k, d))
-            if self.ceil_mode:  # at most as many as begin before the end of x
-                found.append(dims.minimum(dims.add(dims.ceil_div(free, s), 1), dims.ceil_div(dims.add(n, a), s)))
-            else:
-                found.append(dims.add(dims.floordiv(free, s), 1))
+            count = dims.add((dims.ceil_div if self.ceil_mode else dims.floordiv)(free, s), 1)
+            if self.ceil_mode and s > extent(k, d) - b:  # one more may begin behind x: it is dropped
+                count = dims.minimum(count, dims.ceil_div(dims.add(n, a), s))
+            found.append(count)
         return found
 
     def place(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -97,10 +97,13 @@ class Pool(Op):
             x = x.unfold(2 + i, extent(k, d), s)[..., ::d].narrow(2 + i, 0, m)
         return x.flatten(2 + len(g.kernel))
 
-    def symmetric(self) -> bool:
-        """Whether torch's own function takes these paddings."""
+    def torch_takes(self, x: Any) -> bool:
+        """Whether torch's own function takes x [N, C, *S] and these paddings. In 3-D it wants x as large as the kernel,
+        rounding up or not.
+        """
         g = self.geometry
-        return g.before == g.after and all(2 * p <= k for p, k in zip(g.before, g.kernel, strict=True))
+        fits = len(g.kernel) < 3 or all(n >= k for n, k in zip(x.shape[2:], g.kernel, strict=True))
+        return fits and g.before == g.after and all(2 * p <= k for p, k in zip(g.before, g.kernel, strict=True))
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
@@ -222,7 +225,7 @@ class AvgPool(Pool):
 
     def torch(self, torch: Any, x: Any) -> Any:
         rank, wide = len(self.kernel), torch_wide(channels_first(x, self.channels_last))
-        if self.symmetric() and (rank > 1 or self.divisor is None):
+        if self.torch_takes(wide) and (rank > 1 or self.divisor is None):
             rest = (self.divisor,) if rank > 1 else ()
             y = getattr(torch.nn.functional, f"avg_pool{rank}d")(
                 wide, self.kernel, self.stride, self.pre_padding, self.ceil_mode, self.count_include_pad, *rest)
@@ -293,7 +296,7 @@ class MaxPool(Pool):
 
     def torch(self, torch: Any, x: Any) -> Any:
         wide = torch_wide(channels_first(x, self.channels_last))
-        if self.symmetric():
+        if self.torch_takes(wide):
             y = getattr(torch.nn.functional, f"max_pool{len(self.kernel)}d")(
                 wide, self.kernel, self.stride, self.pre_padding, self.dilation, self.ceil_mode)
         else:

@@ -171,6 +171,21 @@ CASES: dict[str, Case] = {
         lambda t, x, w, b: nn(t).group_norm(x, 2, w, b),
         (normal(2, 4, 3, 5), normal(4), normal(4)),
     ),
+    "group_norm, bias only": Case(
+        lambda x, b: F.group_norm(x, 2, None, b),
+        lambda t, x, b: nn(t).group_norm(x, 2) + b[:, None],
+        (normal(2, 4, 3), normal(4)),
+    ),
+    "batch_norm": Case(
+        lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, eps=1e-3),
+        lambda t, x, m, v, w, b: nn(t).batch_norm(x, m, v, w, b, eps=1e-3),
+        (normal(2, 4, 3, 5), normal(4), normal(4) ** 2, normal(4), normal(4)),
+    ),
+    "batch_norm, bias only": Case(
+        lambda x, m, v, b: F.batch_norm(x, m, v, None, b),
+        lambda t, x, m, v, b: nn(t).batch_norm(x, m, v, None, b),
+        (normal(2, 4), normal(4), normal(4) ** 2, normal(4)),
+    ),
     "group_norm of [B, C]": Case(lambda x: F.group_norm(x, 2), lambda t, x: nn(t).group_norm(x, 2), (normal(3, 6),)),
     "gather_last_token_logits": Case(
         lambda x, n: F.gather_last_token_logits(x, n, True),
@@ -280,7 +295,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "layer_norm": (lambda: F.layer_norm(normal(3, 4), (3,)), "is not the end of the input's shape"),
     "rms_norm": (lambda: F.rms_norm(normal(3, 4), ()), "is not the end of the input's shape"),
     "group_norm": (lambda: F.group_norm(normal(3, 4), 3), "4 channels are not a multiple of 3 groups"),
-    "group_norm rank": (lambda: F.group_norm(normal(3), 3), r"takes \[B, C, …\]"),
+    "batch_norm": (lambda: F.batch_norm(normal(3, 4), *[normal(4)] * 2, training=True), "only given ones"),
+    "group_norm rank": (lambda: F.group_norm(normal(3), 3), r"x must be \[N, C, …\]"),
     "arange": (lambda: F.arange(0, 3, step=0), "int other than 0"),
     "two dtypes": (lambda: F.add(normal(3), normal(3).astype(ml_dtypes.bfloat16)), "a is float32 and b is bfloat16"),
 }
