@@ -34,6 +34,8 @@ class Params {
   bool flag(const char* name, std::optional<bool> otherwise = std::nullopt);
   /// The index of the parameter's text among the choices.
   std::size_t choice(const char* name, std::initializer_list<std::string_view> choices);
+  /// As it stands in the JSON, for those who check it themselves.
+  const nlohmann::json& value(const char* name) { return *find(name, true); }
   bool has(const char* name) const;
   /// An axis of a tensor of that rank, counted from the end when negative.
   int axis(const char* name, int rank, std::optional<int> otherwise = std::nullopt);

@@ -9,96 +9,18 @@
 
 #include "check.h"
 #include "expression.h"
-#include "level/matmul.h"
+#include "product.h"
 
 namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
 constexpr DType kAccumulator = DType::float32;
-
-MatmulFunction function_for([[maybe_unused]] Level level, DType dtype) {
-#if INGOT_X86
-  if (dtype == DType::bfloat16 && level == Level::amx) return amx::matmul_bfloat16;
-  if (dtype == DType::bfloat16 && level == Level::avx512_bf16) return avx512_bf16::matmul_bfloat16;
-#define INGOT_LEVEL_FUNCTIONS(space)                                   \
-  return dtype == DType::float32   ? space::matmul_float32             \
-         : dtype == DType::float16 ? space::matmul_float16             \
-                                   : space::matmul_bfloat16
-  if (level >= Level::avx512) INGOT_LEVEL_FUNCTIONS(avx512);
-  if (level >= Level::avx2) INGOT_LEVEL_FUNCTIONS(avx2);
-#else
-#define INGOT_LEVEL_FUNCTIONS(space)                                   \
-  return dtype == DType::float32   ? space::matmul_float32             \
-         : dtype == DType::float16 ? space::matmul_float16             \
-                                   : space::matmul_bfloat16
-#endif
-  INGOT_LEVEL_FUNCTIONS(portable);
-#undef INGOT_LEVEL_FUNCTIONS
-}
-
-/// What function_for(level, dtype) works with.
-Blocking blocking_for(Level level, DType dtype) {
-  if (dtype != DType::bfloat16 || level < Level::avx512_bf16) return kVectorBlocking;
-  return level == Level::amx ? kTileBlocking : kPairBlocking;
-}
-
-/// How far apart the rows of a view are once all dimensions but the last are taken as one, when `lead` (the leading
-/// dimensions of the output) is its shape or it is broadcast along all of them; false when they are not equally far apart.
-bool row_stride(const TensorView& view, const TensorView& lead, std::int64_t* stride) {
-  *stride = 0;
-  if (lead.elements() == 0) return true;  // no rows to be apart
-  std::int64_t inner = 1, inner_size = 1;  // of the dimension last seen with more than one element
-  bool found = false;
-  for (int dim = lead.rank - 2; dim >= 0; --dim) {
-    const std::int64_t size = lead.shape[dim];
-    if (size == 1) continue;
-    const int own = dim - (lead.rank - view.rank);
-    const std::int64_t step = own < 0 || view.shape[own] == 1 ? 0 : view.stride[own];
-    if (own >= 0 && view.shape[own] != 1 && view.shape[own] != size) return false;
-    if (!found) *stride = step;
-    else if (step != inner * inner_size) return false;
-    found = true;
-    inner = step;
-    inner_size = size;
-  }
-  return true;
-}
-
-std::int64_t rows_of(const TensorView& y) {
-  std::int64_t rows = 1;
-  for (int dim = 0; dim + 1 < y.rank; ++dim) rows *= y.shape[dim];
-  return rows;
-}
-
-/// Workers in a grid of rows by units.
-struct Grid {
-  int by_rows, by_units;
-};
-
-/// The split with the least work for the busiest worker. Few rows cost as much as 16: reading the weights dominates; and
-/// packing rows of x again for every column of the grid costs about a sixteenth of a unit.
-Grid grid_of(std::int64_t rows, std::int64_t units, int workers) {
-  Grid best{1, workers};
-  double least = 0;
-  for (int by_rows = 1; by_rows <= workers; ++by_rows) {
-    if (workers % by_rows != 0) continue;
-    const int by_units = workers / by_rows;
-    const double height = static_cast<double>((rows + by_rows - 1) / by_rows);
-    const double cost = static_cast<double>((units + by_units - 1) / by_units) * std::max(height, 16.0) + height / 16;
-    if (by_rows == 1 || cost < least) {
-      best = {by_rows, by_units};
-      least = cost;
-    }
-  }
-  return best;
-}
 
 class MatmulPacked final : public Kernel {
  public:
   MatmulPacked(std::int64_t n, std::int64_t k, int parts, Expression expression, DType dtype, Level level)
-      : n_(n), k_(k), parts_(parts), expression_(std::move(expression)), blocking_(blocking_for(level, dtype)), function_(function_for(level, dtype)),
+      : n_(n), k_(k), parts_(parts), expression_(std::move(expression)), blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)),
         run_tile_(run_tile_for(level)) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
@@ -121,41 +43,26 @@ class MatmulPacked final : public Kernel {
     std::int64_t stride;
     require(row_stride(x, y, &stride), name, "rows of x must be equally far apart");
     require(row_stride(y, y, &stride), name, "rows of y must be equally far apart");
-    for (std::size_t i = 2; i < in.size(); ++i) {
-      const TensorView& extra = in[i];
-      const bool columns = extra.rank >= 1 && (extra.shape[extra.rank - 1] == n_ || extra.shape[extra.rank - 1] == 1);
-      require(extra.rank == 0 || (columns && extra.rank <= y.rank && row_stride(extra, y, &stride)), name,
-              "an operand of expr must broadcast to [rows, n], its rows equally far apart");
-    }
-    const std::int64_t rows = rows_of(y);
-    std::size_t most = 0;
-    for (const std::int64_t each : {rows, (rows + threads - 1) / threads, std::int64_t{1}})  // groups differ for one row
-      most = std::max(most, matmul_scratch(blocking_, each, k_, parts_));
-    return {0, most + expression_.scratch()};
+    require_extras(name, in, 2, y);
+    return {0, product_scratch(blocking_, rows_of(y), k_, parts_, threads) + expression_.scratch()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView& y = out[0];
     const std::int64_t rows = rows_of(y), units = (n_ + kPanel - 1) / kPanel;
-    const Grid grid = grid_of(rows, units, worker.count);
+    const Grid grid = grid_of(rows, units, worker.count, kPackingRows);
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(units, worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last || across.first == across.last) return;
     const std::int64_t column = across.first * kPanel;
-    const auto placed = [&](const TensorView& view) {
-      std::int64_t stride = 0;
-      row_stride(view, y, &stride);
-      const std::int64_t step = view.rank == 0 || view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1];
-      return TileOperand{view.as<std::byte>() + (down.first * stride + column * step) * bytes_of(view.dtype), view.dtype, stride, step};
-    };
     TileOperand extras[kMaxExtras];
-    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i]);
-    const TileOperand x = placed(in[0]);
+    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y, down.first, column);
     const int width = bytes_of(in[0].dtype);
     const TileCode code = expression_.code();
-    MatmulJob job;
+    MatmulJob job{};
+    const TileOperand x = placed(in[0], y, down.first, 0);
+    job.x = x.data;
     job.x_stride = x.row_stride * width;
-    job.x = in[0].as<std::byte>() + down.first * job.x_stride;
     job.rows = down.last - down.first;
     job.k = k_;
     const std::int64_t depth = in[1].dtype == DType::bfloat16 ? round_up(k_, 2) : k_;
@@ -167,7 +74,7 @@ class MatmulPacked final : public Kernel {
     job.run_tile = run_tile_;
     job.extras = extras;
     job.extra_count = static_cast<int>(in.size()) - 2;
-    job.out = placed(y);
+    job.out = placed(y, y, down.first, column);
     job.out.column_stride = 1;
     job.scratch = worker.local + expression_.scratch();
     job.tile_scratch = worker.local;
@@ -191,18 +98,15 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, std::span
   Params params(name, json);
   const std::int64_t n = params.integer("n", 1, kLargest), k = params.integer("k", 0, kLargest);
   const int parts = static_cast<int>(params.integer("parts", 1, 2));
-  const bool expression = params.has("expr");
-  if (!expression) refuse(name, "parameter expr is missing");
-  for (const auto& item : json.items())
-    if (item.key() != "n" && item.key() != "k" && item.key() != "parts" && item.key() != "expr")
-      refuse(name, "unknown parameter " + item.key().substr(0, 40));
+  const nlohmann::json& expression = params.value("expr");
+  params.done();
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
   require_dtype(name, "y", out[0].dtype, kComputeFloats);
   std::vector<DType> inputs(parts, DType::float32);
   for (std::size_t i = 2; i < in.size(); ++i) inputs.push_back(in[i].dtype);
   const DType output = out[0].dtype;
-  return std::make_unique<MatmulPacked>(n, k, parts, Expression(name, json["expr"], inputs, {&output, 1}), in[0].dtype, level);
+  return std::make_unique<MatmulPacked>(n, k, parts, Expression(name, expression, inputs, {&output, 1}), in[0].dtype, level);
 }
 
 /// Packs up to 32 columns of b, zero padded, as a panel [k / Depth][32][Depth].
@@ -231,7 +135,7 @@ class Matmul final : public Kernel {
   Matmul(DType dtype, Level level)
       : expression_("matmul", nlohmann::json::parse(R"({"steps": [["input", "float32", 0]], "outputs": [0]})"),
                     std::span(&kAccumulator, 1), std::span(&kAccumulator, 1)),
-        blocking_(blocking_for(level, dtype)), function_(function_for(level, dtype)), run_tile_(run_tile_for(level)) {}
+        blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)), run_tile_(run_tile_for(level)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];

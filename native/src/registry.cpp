@@ -21,6 +21,7 @@ std::vector<KernelEntry> join() {
     std::span<const Level> levels;
   };
   const Family families[] = {
+      {conv_kernels, kMatmulLevels},
       {matmul_kernels, kMatmulLevels}, {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
       {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kCommonLevels},
   };

@@ -101,7 +101,6 @@ struct OneByOne {
   typedef float Packed;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
-  static constexpr std::int64_t k_outside = 1 << 17;
   static constexpr bool pads_rows = false;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
@@ -122,7 +121,6 @@ struct Pairs {
   typedef bfloat16 Packed;
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr std::int64_t k_outside = 1 << 18;
   static constexpr bool pads_rows = false;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
@@ -142,7 +140,6 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   typedef float Packed;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
-  static constexpr std::int64_t k_outside = 1 << 17;
   static constexpr bool pads_rows = false;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>

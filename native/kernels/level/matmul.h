@@ -21,18 +21,42 @@ constexpr int kXStride = 512 + 64;   // bytes from row to row of a packed block 
 constexpr int kMaxExtras = kMaxInputs;
 
 /// Most rows of one pass over the weights, how many k a block of packed x holds, and the units of a group, whose
-/// accumulators are finished by one epilogue. A block of x and a group's accumulators share L2 (AMX: 2 MiB).
+/// accumulators are finished by one epilogue. A block of x and a group's accumulators share L2 (AMX: 2 MiB). Rows of up to
+/// `kept` values in all are packed once for all groups; of more, a block at a time for each group.
 struct Blocking {
   int rows, depth, group;
+  std::int64_t kept;
 };
-constexpr Blocking kVectorBlocking = {128, 128, 8};  // x packed as float32
-constexpr Blocking kPairBlocking = {512, 256, 4};    // bfloat16 dot products
-constexpr Blocking kTileBlocking = {512, 256, 8};    // AMX
+constexpr Blocking kVectorBlocking = {128, 128, 8, 1 << 17};  // x packed as float32
+constexpr Blocking kPairBlocking = {512, 256, 4, 1 << 18};    // bfloat16 dot products
+constexpr Blocking kTileBlocking = {512, 256, 8, 1 << 19};    // AMX
+
+/// x as patches: a row of the product is an output pixel, k = (taps row-major, channel), zero outside x. Always three
+/// dimensions; leading ones may have size 1. Output pixel o reads at tap t the input pixel o * step + t * dilation - before.
+struct Patches {
+  const std::byte* x;
+  std::int64_t first;                      // output pixel of row 0, counted over all images
+  std::int64_t image_stride, x_stride[3];  // bytes
+  std::int64_t in[3], out[3], kernel[3], step[3], dilation[3];
+  std::int64_t before[3];                  // may be negative
+  std::int64_t channels;
+  std::int64_t run;                        // taps along the last dimension that lie side by side in x: 1 or kernel[2]
+};
+
+/// Where the results lie among the rows of `out` and the extras, when they do not follow each other: pixel (image, p) of
+/// the job's output is row image * image_step + sum(p * step) of them.
+struct RowPlaces {
+  std::int64_t first;           // pixel of row 0
+  std::int64_t size[3];         // of an image
+  std::int64_t image_step, step[3];
+};
 
 /// Rows of one worker times units of one worker.
 struct MatmulJob {
   const std::byte* x;
   std::int64_t x_stride;       // bytes from row to row
+  const Patches* patches;      // or null: instead of x and x_stride
+  const RowPlaces* places;     // or null: row r is row r
   std::int64_t rows, k;
   const std::byte* w;          // the first unit
   std::int64_t units;
@@ -55,11 +79,19 @@ constexpr int group_of(Blocking blocking, std::int64_t rows) { return rows == 1 
 /// Sums from row to row of a group's accumulators: an odd number of cache lines.
 constexpr int stride_of(Blocking blocking, std::int64_t rows) { return group_of(blocking, rows) * kPanel + 16; }
 
-/// Bytes for the packed rows of x and the accumulators.
+/// Whether the packed rows of a pass are kept for all groups.
+constexpr bool keeps_rows(Blocking blocking, std::int64_t rows, std::int64_t k) { return rows * k <= blocking.kept; }
+
+/// Bytes for the packed rows of x and the accumulators; it never falls as rows grow to two and more.
 constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t k, int parts) {
-  const std::int64_t block = round_up(rows < blocking.rows ? rows : blocking.rows, 16);
-  const std::int64_t accumulators = parts * block * stride_of(blocking, rows) * 4;
-  return static_cast<std::size_t>((k + blocking.depth - 1) / blocking.depth * block * kXStride + accumulators);
+  const std::int64_t most = rows < blocking.rows ? rows : blocking.rows, block = round_up(most, 16);
+  const std::int64_t blocks = (k + blocking.depth - 1) / blocking.depth;
+  std::int64_t packed = (blocks < 1 ? blocks : 1) * block;
+  if (k > 0) {
+    const std::int64_t kept = blocking.kept / k < most ? blocking.kept / k : most;
+    if (blocks * round_up(kept, 16) > packed) packed = blocks * round_up(kept, 16);
+  }
+  return static_cast<std::size_t>(packed * kXStride + parts * block * stride_of(blocking, rows) * 4);
 }
 
 using MatmulFunction = void (*)(const MatmulJob& job);

@@ -99,7 +99,6 @@ struct Tiles {
   typedef bfloat16 Packed;
   static constexpr Blocking blocking = kTileBlocking;
   static constexpr int k_step = 32, w_depth = 2, w_bytes = kPanel * 4;
-  static constexpr std::int64_t k_outside = 1 << 19;  // L2 is larger on the processors that have AMX
   static constexpr bool pads_rows = true;
   static constexpr int two_panels_rows = 0;
 

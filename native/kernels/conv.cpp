@@ -1,0 +1,347 @@
+// conv_packed: convolution of channels-last x by a constant weight stored in panels, with a scalar expression on the float32
+// results: matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
+// every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1.
+//
+// Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16 or float16; sums are float32. The last
+// dimension of x is dense; rows of y are dense and equally far apart; extras broadcast to [rows of y, outputs]. Reads outside
+// x are zero, so padding behind x is only seen in y's shape.
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "check.h"
+#include "expression.h"
+#include "product.h"
+
+namespace ingot {
+
+namespace {
+
+using Sizes = std::array<std::int64_t, 3>;
+
+/// A window over three dimensions; leading ones that the call lacks have size 1.
+struct Window {
+  Sizes kernel{1, 1, 1}, step{1, 1, 1}, dilation{1, 1, 1}, before{0, 0, 0};
+  std::int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
+};
+
+/// The sizes of a channels-last view's spatial dimensions.
+Sizes spatial(const TensorView& view) {
+  Sizes sizes{1, 1, 1};
+  for (int dim = 1; dim + 1 < view.rank; ++dim) sizes[3 - (view.rank - 2) + dim - 1] = view.shape[dim];
+  return sizes;
+}
+
+/// What both kernels are made with.
+struct Parameters {
+  std::int64_t outputs, channels, groups;
+  int rank;
+  Window window;
+  DType dtype;
+  Level level;
+
+  std::int64_t group_channels() const { return channels / groups; }
+  std::int64_t group_outputs() const { return outputs / groups; }
+  std::int64_t group_units() const { return (group_outputs() + kPanel - 1) / kPanel; }
+};
+
+/// One product: all groups of a convolution, or of a phase of a transposed one.
+struct Product {
+  const Window* window;
+  const std::byte* panels;
+  Sizes out;                // pixels
+  std::int64_t first_row;   // of y
+  const RowPlaces* places;  // or null
+};
+
+class Convolution : public Kernel {
+ public:
+  Convolution(const char* name, const Parameters& parameters, Expression expression)
+      : name_(name), p_(parameters), expression_(std::move(expression)), blocking_(blocking_for(p_.level, p_.dtype)),
+        function_(product_for(p_.level, p_.dtype)), run_tile_(run_tile_for(p_.level)) {}
+
+ protected:
+  void check_operands(Views in, Views out, std::size_t first_extra) const {
+    const TensorView &x = in[0], &y = out[0];
+    require(x.rank == p_.rank + 2 && y.rank == p_.rank + 2, name_, "x must be [N, sizes..., channels] and y [N, sizes..., outputs]");
+    require(x.shape[x.rank - 1] == p_.channels && y.shape[y.rank - 1] == p_.outputs, name_,
+            "x must be [N, sizes..., channels] and y [N, sizes..., outputs]");
+    require(x.shape[0] == y.shape[0], name_, "x and y must have the same number of images");
+    constexpr std::int64_t kLargest = std::int64_t{1} << 40;
+    for (int dim = 1; dim <= p_.rank; ++dim)
+      require(x.shape[dim] <= kLargest && y.shape[dim] <= kLargest, name_, "x and y may have at most 2^40 pixels along a dimension");
+    require_dense_rows(name_, "x", x);
+    require_dense_rows(name_, "y", y);
+    std::int64_t stride;
+    require(row_stride(y, y, &stride), name_, "rows of y must be equally far apart");
+    require_extras(name_, in, first_extra, y);
+  }
+
+  void check_panels(const TensorView& w, std::int64_t taps) const {
+    const std::int64_t panels = p_.groups * p_.group_units(), k = taps * p_.group_channels();
+    if (w.dtype == DType::bfloat16)
+      require_shape(name_, "the weight", w, {panels, (k + 1) / 2, kPanel, 2});
+    else
+      require_shape(name_, "the weight", w, {panels, k, kPanel});
+    require_contiguous(name_, "the weight", w);
+  }
+
+  std::size_t scratch(std::int64_t rows, std::int64_t taps, int threads) const {
+    return product_scratch(blocking_, rows, taps * p_.group_channels(), 1, threads) + expression_.scratch();
+  }
+
+  /// A worker's part of a product: its rows of all units of its columns, group by group.
+  void multiply(const Product& product, Views in, const TensorView& y, std::size_t first_extra, const Worker& worker) const {
+    const std::int64_t units = p_.group_units(), k = product.window->taps() * p_.group_channels();
+    const std::int64_t rows = y.shape[0] * product.out[0] * product.out[1] * product.out[2];
+    const Grid grid = grid_of(rows, p_.groups * units, worker.count, kPackingPatches);
+    const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
+    const Share across = share_of(p_.groups * units, worker.index % grid.by_units, grid.by_units);
+    if (down.first == down.last) return;
+    const int width = bytes_of(p_.dtype);
+    const std::int64_t panel_bytes = (p_.dtype == DType::bfloat16 ? round_up(k, 2) : k) * kPanel * width;
+    const TileCode code = expression_.code();
+    Patches patches = patches_of(*product.window, in[0], product.out, down.first);
+    std::optional<RowPlaces> places;
+    if (product.places != nullptr) (places = *product.places)->first = down.first;
+    const std::int64_t row = product.first_row + (places ? 0 : down.first);
+    TileOperand extras[kMaxExtras];
+    MatmulJob job{};
+    job.patches = &patches;
+    job.places = places ? &*places : nullptr;
+    job.rows = down.last - down.first;
+    job.k = k;
+    job.parts = 1;
+    job.code = &code;
+    job.run_tile = run_tile_;
+    job.extras = extras;
+    job.extra_count = static_cast<int>(in.size() - first_extra);
+    job.scratch = worker.local + expression_.scratch();
+    job.tile_scratch = worker.local;
+    for (std::int64_t unit = across.first; unit < across.last; unit += job.units) {
+      const std::int64_t group = unit / units, column = unit % units * kPanel;
+      patches.x = in[0].as<std::byte>() + group * p_.group_channels() * width;
+      job.units = std::min(units - unit % units, across.last - unit);
+      job.w = product.panels + unit * panel_bytes;
+      job.columns = p_.group_outputs() - column;
+      const std::int64_t output = group * p_.group_outputs() + column;
+      for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, row, output);
+      job.out = placed(y, y, row, output);
+      job.out.column_stride = 1;
+      function_(job);
+    }
+  }
+
+  const char* name_;
+  Parameters p_;
+  Expression expression_;
+  Blocking blocking_;
+  MatmulFunction function_;
+  RunTile run_tile_;
+
+ private:
+  Patches patches_of(const Window& window, const TensorView& x, const Sizes& out, std::int64_t first) const {
+    const int width = bytes_of(x.dtype);
+    Patches patches{};
+    patches.first = first;
+    patches.image_stride = x.stride[0] * width;
+    patches.channels = p_.group_channels();
+    const Sizes in = spatial(x);
+    for (int dim = 0; dim < 3; ++dim) {
+      const int own = dim - (3 - p_.rank) + 1;
+      patches.x_stride[dim] = own < 1 ? 0 : x.stride[own] * width;
+      patches.in[dim] = in[dim];
+      patches.out[dim] = out[dim];
+      patches.kernel[dim] = window.kernel[dim];
+      patches.step[dim] = window.step[dim];
+      patches.dilation[dim] = window.dilation[dim];
+      patches.before[dim] = window.before[dim];
+    }
+    const bool together = window.dilation[2] == 1 && patches.x_stride[2] == patches.channels * width;
+    patches.run = together ? window.kernel[2] : 1;
+    return patches;
+  }
+};
+
+class ConvPacked final : public Convolution {
+ public:
+  using Convolution::Convolution;
+
+  Scratch plan(Views in, Views out, int threads) const override {
+    check_operands(in, out, 2);
+    check_panels(in[1], p_.window.taps());
+    return {0, scratch(rows_of(out[0]), p_.window.taps(), threads)};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    multiply({&p_.window, in[1].as<std::byte>(), spatial(out[0]), 0, nullptr}, in, out[0], 2, worker);
+  }
+};
+
+/// A phase: the outputs o = phase (mod stride), whose window over x has stride 1; taps in ascending order of the input pixel.
+struct Phase {
+  Sizes phase;
+  Window window;
+  std::int64_t weight;  // operand, or -1: no tap reaches these outputs
+};
+
+/// Along one dimension: output o reads at tap k the input (o + before - k * dilation) / stride, where that is whole.
+void find_phase(const Window& whole, int dim, std::int64_t phase, Window* window) {
+  const std::int64_t stride = whole.step[dim], dilation = whole.dilation[dim], before = whole.before[dim];
+  const std::int64_t common = std::gcd(stride, dilation);
+  std::int64_t count = 0, last = 0;
+  for (std::int64_t tap = 0; tap < std::min(whole.kernel[dim], stride / common); ++tap) {
+    if ((tap * dilation - before - phase) % stride != 0) continue;
+    count = (whole.kernel[dim] - 1 - tap) / (stride / common) + 1;
+    last = tap + (count - 1) * (stride / common);
+  }
+  window->kernel[dim] = count;
+  window->step[dim] = 1;
+  window->dilation[dim] = dilation / common;
+  window->before[dim] = count == 0 ? 0 : (last * dilation - before - phase) / stride;
+}
+
+std::vector<Phase> find_phases(const Window& window) {
+  std::vector<Phase> phases;
+  std::int64_t weights = 0;
+  for (std::int64_t z = 0; z < window.step[0]; ++z)
+    for (std::int64_t y = 0; y < window.step[1]; ++y)
+      for (std::int64_t x = 0; x < window.step[2]; ++x) {
+        Phase phase{{z, y, x}, {}, -1};
+        for (int dim = 0; dim < 3; ++dim) find_phase(window, dim, phase.phase[dim], &phase.window);
+        if (phase.window.taps() > 0) phase.weight = ++weights;
+        phases.push_back(phase);
+      }
+  return phases;
+}
+
+class ConvTransposePacked final : public Convolution {
+ public:
+  ConvTransposePacked(const char* name, const Parameters& parameters, Expression expression, std::vector<Phase> phases, std::size_t weights)
+      : Convolution(name, parameters, std::move(expression)), phases_(std::move(phases)), weights_(weights) {}
+
+  Scratch plan(Views in, Views out, int threads) const override {
+    check_operands(in, out, 1 + weights_);
+    std::size_t most = 0;
+    for (const Phase& phase : phases_) {
+      if (phase.weight >= 0) check_panels(in[phase.weight], phase.window.taps());
+      const Sizes sizes = sizes_of(phase, out[0]);
+      most = std::max(most, scratch(out[0].shape[0] * sizes[0] * sizes[1] * sizes[2], phase.window.taps(), threads));
+    }
+    return {0, most};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    const Sizes all = spatial(out[0]), rows{all[1] * all[2], all[2], 1};  // rows of y from pixel to pixel
+    for (const Phase& phase : phases_) {
+      const Sizes sizes = sizes_of(phase, out[0]);
+      RowPlaces places{};
+      places.image_step = all[0] * rows[0];
+      std::int64_t first = 0;
+      for (int dim = 0; dim < 3; ++dim) {
+        places.size[dim] = sizes[dim];
+        places.step[dim] = p_.window.step[dim] * rows[dim];
+        first += phase.phase[dim] * rows[dim];
+      }
+      const std::byte* panels = phase.weight < 0 ? nullptr : in[phase.weight].as<std::byte>();
+      multiply({&phase.window, panels, sizes, first, &places}, in, out[0], 1 + weights_, worker);
+    }
+  }
+
+ private:
+  /// The outputs of a phase.
+  Sizes sizes_of(const Phase& phase, const TensorView& y) const {
+    Sizes sizes = spatial(y);
+    for (int dim = 0; dim < 3; ++dim)
+      sizes[dim] = sizes[dim] > phase.phase[dim] ? (sizes[dim] - phase.phase[dim] - 1) / p_.window.step[dim] + 1 : 0;
+    return sizes;
+  }
+
+  std::vector<Phase> phases_;
+  std::size_t weights_;
+};
+
+constexpr std::int64_t kLargest = std::int64_t{1} << 31, kFarthest = 1 << 16;
+
+/// One of the window's lists.
+void read_list(const char* kernel, Params& params, const char* name, std::int64_t low, std::int64_t high, int rank, Sizes* sizes) {
+  const std::vector<std::int64_t> list = params.integers(name, low, high);
+  if (static_cast<int>(list.size()) != rank)
+    refuse(kernel, std::string("parameter ") + name + " has " + std::to_string(list.size()) + " entries, x has " + std::to_string(rank) +
+                       " spatial dimensions");
+  for (int dim = 0; dim < rank; ++dim) (*sizes)[3 - rank + dim] = list[dim];
+}
+
+Parameters read_parameters(const char* kernel, const nlohmann::json& json, std::span<const OperandType> in,
+                           std::span<const OperandType> out, Level level) {
+  Params params(kernel, json);
+  Parameters p{};
+  p.outputs = params.integer("outputs", 1, kLargest);
+  p.channels = params.integer("channels", 1, kLargest);
+  p.groups = params.integer("groups", 1, kLargest);
+  p.rank = in[0].rank - 2;
+  p.dtype = in[0].dtype;
+  p.level = level;
+  require(p.rank >= 1 && p.rank <= 3, kernel, "x must have 1 to 3 spatial dimensions");
+  require(p.outputs % p.groups == 0 && p.channels % p.groups == 0, kernel, "groups must divide channels and outputs");
+  read_list(kernel, params, "kernel", 1, kFarthest, p.rank, &p.window.kernel);
+  read_list(kernel, params, "stride", 1, kFarthest, p.rank, &p.window.step);
+  read_list(kernel, params, "dilation", 1, kFarthest, p.rank, &p.window.dilation);
+  read_list(kernel, params, "pre_padding", 0, kLargest, p.rank, &p.window.before);
+  require(p.window.taps() <= kLargest / p.group_channels(), kernel, "kernel positions times channels of a group must be at most 2^31");
+  params.value("expr");
+  params.done();
+  require_dtype(kernel, "x", in[0].dtype, kComputeFloats);
+  require_dtype(kernel, "y", out[0].dtype, kComputeFloats);
+  return p;
+}
+
+Expression read_expression(const char* kernel, const nlohmann::json& json, std::span<const OperandType> extras, DType output) {
+  std::vector<DType> inputs{DType::float32};
+  for (const OperandType& extra : extras) inputs.push_back(extra.dtype);
+  return Expression(kernel, json["expr"], inputs, {&output, 1});
+}
+
+std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, std::span<const OperandType> in, std::span<const OperandType> out,
+                                         Level level) {
+  const char* name = "conv_packed";
+  require_operands(name, in, 2, kMaxExtras, out, 1);
+  const Parameters p = read_parameters(name, json, in, out, level);
+  require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
+  return std::make_unique<ConvPacked>(name, p, read_expression(name, json, in.subspan(2), out[0].dtype));
+}
+
+std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, std::span<const OperandType> in,
+                                                   std::span<const OperandType> out, Level level) {
+  const char* name = "conv_transpose_packed";
+  constexpr std::int64_t kMostPhases = 4096;
+  require_operands(name, in, 1, kMostPhases + kMaxExtras, out, 1);
+  const Parameters p = read_parameters(name, json, in, out, level);
+  require(p.window.step[0] * p.window.step[1] * p.window.step[2] <= kMostPhases, name, "the strides' product must be at most 4096");
+  std::vector<Phase> phases = find_phases(p.window);
+  std::size_t weights = 0;
+  for (const Phase& phase : phases) weights += phase.weight >= 0;
+  require_operands(name, in, 1 + weights, weights + kMaxExtras, out, 1);
+  for (std::size_t i = 1; i <= weights; ++i) require_dtype(name, "the weight", in[i].dtype, {in[0].dtype});
+  return std::make_unique<ConvTransposePacked>(name, p, read_expression(name, json, in.subspan(1 + weights), out[0].dtype),
+                                               std::move(phases), weights);
+}
+
+constexpr KernelInfo kKernels[] = {
+    {"conv_packed", 1,
+     "x[N, sizes..., channels], weight in panels, operands of expr... -> y[N, sizes..., outputs]; "
+     "{outputs, channels, kernel, stride, pre_padding, dilation, groups, expr}",
+     make_conv_packed},
+    {"conv_transpose_packed", 1,
+     "x[N, sizes..., channels], panels of each phase with taps..., operands of expr... -> y[N, sizes..., outputs]; "
+     "{outputs, channels, kernel, stride, pre_padding, dilation, groups, expr}",
+     make_conv_transpose_packed},
+};
+
+}  // namespace
+
+std::span<const KernelInfo> conv_kernels() { return kKernels; }
+
+}  // namespace ingot

@@ -1,0 +1,116 @@
+// Packing of patches: what makes a convolution a matrix product. Channels lie side by side in x, and with dilation 1 so do the
+// taps along the last dimension: such runs of (tap, channel) are copied whole, for all output pixels of a line in turn.
+#pragma once
+
+#include "matmul.h"
+#include "simd.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+INGOT_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
+template <int N>
+struct Bytes {
+  char bytes[N];
+};
+/// N bytes to 2N: the first N, then the last N, over each other.
+template <int N>
+INGOT_INLINE void copy_ends(const std::byte* from, std::byte* to, int bytes) {
+  Bytes<N> first, last;
+  __builtin_memcpy(&first, from, N);
+  __builtin_memcpy(&last, from + bytes - N, N);
+  __builtin_memcpy(to, &first, N);
+  __builtin_memcpy(to + bytes - N, &last, N);
+}
+
+/// Copies count values, converted when the types differ; without a call: they are few and often of the same number.
+template <class Source, class Packed>
+INGOT_INLINE void copy_values(const Source* from, Packed* to, int count) {
+  if constexpr (sizeof(Source) == sizeof(Packed)) {
+    const int bytes = count * (int)sizeof(Source);
+    const std::byte* source = (const std::byte*)from;
+    std::byte* target = (std::byte*)to;
+    if (bytes >= 64) {
+      for (int i = 0; i + 64 <= bytes; i += 64) __builtin_memcpy(target + i, source + i, 64);
+      if (bytes % 64 != 0) __builtin_memcpy(target + bytes - 64, source + bytes - 64, 64);
+    } else if (bytes >= 32) {
+      copy_ends<32>(source, target, bytes);
+    } else if (bytes >= 16) {
+      copy_ends<16>(source, target, bytes);
+    } else if (bytes >= 8) {
+      copy_ends<8>(source, target, bytes);
+    } else {
+      for (int i = 0; i < count; ++i) to[i] = from[i];
+    }
+  } else {
+    int i = 0;
+    for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
+    if (i == count) return;
+    if (count >= kLanes)
+      store(to + count - kLanes, load(from + count - kLanes));
+    else
+      store_partial(to, load_partial(from, count), count);
+  }
+}
+
+/// One run (or a part of it) of the taps from `tap` on, values [at, at + length) of it, for output pixels [first, first + count)
+/// of a line. `line` is the input line's first pixel, or null when the line lies outside.
+template <class Source, class Packed>
+INGOT_INLINE void pack_run(const Patches& p, const std::byte* line, std::int64_t tap, std::int64_t at, int length, std::int64_t first,
+                           std::int64_t count, Packed* packed) {
+  const auto row = [&](std::int64_t j) { return (Packed*)((std::byte*)packed + j * kXStride); };
+  const std::int64_t step = p.step[2], offset = tap * p.dilation[2] - p.before[2];  // the first tap's pixel: o * step + offset
+  std::int64_t j = 0;
+  while (j < count) {
+    const std::int64_t pixel = (first + j) * step + offset;
+    const std::int64_t room = p.in[2] - p.run - pixel;  // the pixels that follow before a tap would lie outside
+    if (line != nullptr && pixel >= 0 && room >= 0) {
+      const std::int64_t whole = smaller(count - j, room / step + 1);
+      const std::byte* from = line + pixel * p.x_stride[2] + at * (int)sizeof(Source);
+      for (std::int64_t i = 0; i < whole; ++i) copy_values((const Source*)(from + i * step * p.x_stride[2]), row(j + i), length);
+      j += whole;
+      continue;
+    }
+    const std::int64_t inside = smaller(larger(0, -pixel), p.run);  // the first tap that is, and the first behind those
+    const std::int64_t outside = larger(inside, smaller(p.run, p.in[2] - pixel));
+    const std::int64_t low = smaller(larger(inside * p.channels - at, 0), length);
+    const std::int64_t high = line == nullptr ? low : larger(low, smaller(outside * p.channels - at, length));
+    Packed* to = row(j);
+    __builtin_memset((void*)to, 0, length * sizeof(Packed));
+    if (low < high)
+      copy_values((const Source*)(line + pixel * p.x_stride[2] + (at + low) * (int)sizeof(Source)), to + low, (int)(high - low));
+    ++j;
+  }
+}
+
+/// Packs values [begin, end) of k of `rows` output pixels as [row][kXStride bytes].
+template <class Source, class Packed>
+void pack_patches(const Patches& p, std::int64_t first_row, std::int64_t rows, std::int64_t begin, std::int64_t end,
+                  std::byte* packed) {
+  const std::int64_t run = p.run * p.channels, runs = p.kernel[2] / p.run;
+  for (std::int64_t r = 0, count; r < rows; r += count) {
+    std::int64_t pixel = p.first + first_row + r;
+    const std::int64_t x = pixel % p.out[2], y = (pixel /= p.out[2]) % p.out[1], z = (pixel /= p.out[1]) % p.out[0];
+    const std::byte* image = p.x + pixel / p.out[0] * p.image_stride;
+    count = smaller(rows - r, p.out[2] - x);
+    std::byte* to = packed + r * kXStride;
+    for (std::int64_t k = begin, length; k < end; k += length, to += length * (int)sizeof(Packed)) {
+      std::int64_t tap = k / run;
+      const std::int64_t at = k - tap * run, last = tap % runs * p.run;
+      length = smaller(run - at, end - k);
+      tap /= runs;
+      const std::int64_t in_y = y * p.step[1] + tap % p.kernel[1] * p.dilation[1] - p.before[1];
+      const std::int64_t in_z = z * p.step[0] + tap / p.kernel[1] * p.dilation[0] - p.before[0];
+      const bool inside = in_y >= 0 && in_y < p.in[1] && in_z >= 0 && in_z < p.in[0];
+      pack_run<Source>(p, inside ? image + in_z * p.x_stride[0] + in_y * p.x_stride[1] : nullptr, last, at, (int)length, x, count,
+                       (Packed*)to);
+    }
+  }
+}
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL

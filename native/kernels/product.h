@@ -1,0 +1,40 @@
+// What the host halves that multiply by packed weights share: the level's function, rows of views, the split of the work.
+#pragma once
+
+#include <span>
+
+#include "../src/kernel.h"
+#include "level/matmul.h"
+
+namespace ingot {
+
+using Views = std::span<const TensorView>;
+
+MatmulFunction product_for(Level level, DType dtype);
+/// What product_for(level, dtype) works with.
+Blocking blocking_for(Level level, DType dtype);
+
+/// How far apart the rows of a view are once all dimensions but the last are taken as one, when `lead` (the leading
+/// dimensions of the output) is its shape or it is broadcast along all of them; false when they are not equally far apart.
+bool row_stride(const TensorView& view, const TensorView& lead, std::int64_t* stride);
+std::int64_t rows_of(const TensorView& y);
+
+/// Refuses extras (in[first] onwards) that do not broadcast to [rows of y, n] with rows equally far apart.
+void require_extras(std::string_view kernel, Views in, std::size_t first, const TensorView& y);
+/// An operand of the expression, or y itself, from that row and column of y on.
+TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row, std::int64_t column);
+
+/// Most scratch of a worker that gets some of the rows.
+std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t k, int parts, int threads);
+
+/// Workers in a grid of rows by units.
+struct Grid {
+  int by_rows, by_units;
+};
+
+/// The split with the least work for the busiest worker. Few rows cost as much as 16: reading the weights dominates; and
+/// packing rows of x again for every column of the grid costs `packing` of a unit.
+Grid grid_of(std::int64_t rows, std::int64_t units, int workers, double packing);
+constexpr double kPackingRows = 1.0 / 16, kPackingPatches = 1.0 / 8;
+
+}  // namespace ingot

@@ -1,0 +1,457 @@
+"""conv_packed and conv_transpose_packed against NumPy and torch, and an image's bits, which do not depend on its company."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingot import _native
+from tests.kernels.one_call import Array, Operand, View, Weight, rerun_at, run
+from tests.kernels.test_matmul import DTYPES, IDENTITY, close, draw, pack
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """What conv_packed is called with beside its operands; post is the padding behind, or less than none."""
+
+    kernel: Sizes
+    stride: Sizes
+    pre: Sizes
+    post: Sizes
+    dilation: Sizes
+    groups: int = 1
+
+    def params(self, outputs: int, channels: int, expr: dict[str, Any]) -> dict[str, Any]:
+        sizes = {"kernel": self.kernel, "stride": self.stride, "pre_padding": self.pre, "dilation": self.dilation}
+        lists = {name: list(value) for name, value in sizes.items()}
+        return {"outputs": outputs, "channels": channels, "groups": self.groups, "expr": expr} | lists
+
+    def out(self, sizes: Sizes) -> Sizes:
+        spans = zip(sizes, self.kernel, self.stride, self.pre, self.post, self.dilation, strict=True)
+        return tuple((i + p + q - d * (k - 1) - 1) // s + 1 for i, k, s, p, q, d in spans)
+
+    def transposed_out(self, sizes: Sizes) -> Sizes:
+        spans = zip(sizes, self.kernel, self.stride, self.pre, self.post, self.dilation, strict=True)
+        return tuple((i - 1) * s + d * (k - 1) + 1 - p - q for i, k, s, p, q, d in spans)
+
+
+def square(size: int, stride: int = 1, pad: int = 0, dilation: int = 1, groups: int = 1, rank: int = 2) -> Window:
+    return Window(*((v,) * rank for v in (size, stride, pad, pad, dilation)), groups=groups)  # type: ignore[misc]
+
+
+def reference(x: Array, w: Array, window: Window) -> tuple[Array, Array]:
+    """The sums over x [N, *S, C] and w [O, *K, C / groups] in float64, and those of the absolute products."""
+    rank, x, w = len(window.kernel), x.astype(np.float64), w.astype(np.float64)
+    out = window.out(x.shape[1:-1])
+    far = [
+        (o - 1) * s + d * (k - 1) + 1
+        for o, s, d, k in zip(out, window.stride, window.dilation, window.kernel, strict=True)
+    ]
+    padded = np.zeros(
+        (x.shape[0], *(p + max(i, f) for p, i, f in zip(window.pre, x.shape[1:-1], far, strict=True)), x.shape[-1])
+    )
+    padded[(slice(None), *(slice(p, p + i) for p, i in zip(window.pre, x.shape[1:-1], strict=True)))] = x
+    group, per = x.shape[-1] // window.groups, w.shape[0] // window.groups
+    sums, scale = np.zeros((2, x.shape[0], *out, w.shape[0]))
+    for tap in itertools.product(*map(range, window.kernel)):
+        spans = zip(tap, out, window.stride, window.dilation, strict=True)
+        seen = padded[(slice(None), *(slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in spans))]
+        for g in range(window.groups):
+            a, b = seen[..., g * group : (g + 1) * group], w[(slice(g * per, (g + 1) * per), *tap)].T
+            sums[..., g * per : (g + 1) * per] += a @ b
+            scale[..., g * per : (g + 1) * per] += np.abs(a) @ np.abs(b)
+    assert padded.ndim == rank + 2
+    return sums, scale
+
+
+def packed(w: Array, groups: int) -> Weight:
+    """Panels of each group of w [O, *K, C / groups], one after the other."""
+    rows = w.reshape(groups, w.shape[0] // groups, -1)
+    return Weight(np.concatenate([pack([group]) for group in rows]))
+
+
+def conv(
+    x: Operand,
+    w: Array,
+    window: Window,
+    out: str = "float32",
+    expr: dict[str, Any] | None = None,
+    extras: tuple[Operand, ...] = (),
+    threads: int = 1,
+) -> Array:
+    shape: Sizes = x.shape  # type: ignore[union-attr]
+    params = window.params(w.shape[0], shape[-1], expr or IDENTITY)
+    described = [(out, (shape[0], *window.out(shape[1:-1]), w.shape[0]))]
+    return run("conv_packed", params, [x, packed(w, window.groups), *extras], described, threads)[0]
+
+
+def operands(
+    rng: np.random.Generator, n: int, sizes: Sizes, channels: int, outputs: int, window: Window, dtype: str
+) -> tuple[Array, Array]:
+    x = draw(rng, (n, *sizes, channels), dtype)
+    w = draw(rng, (outputs, *window.kernel, channels // window.groups), dtype)
+    return x, w
+
+
+FIXED = [
+    ("first layer", 2, (23, 19), 3, 40, square(7, 2, 3)),
+    ("three by three", 2, (9, 11), 64, 33, square(3, 1, 1)),
+    ("many channels", 1, (7, 7), 130, 20, square(3, 1, 1)),
+    ("strided projection", 2, (9, 8), 40, 70, square(1, 2)),
+    ("dilated", 1, (17, 15), 20, 8, square(3, 1, 4, 4)),
+    ("groups", 2, (8, 9), 24, 60, square(3, 1, 1, groups=6)),
+    ("one channel a group", 1, (6, 5), 10, 10, square(3, 2, 1, groups=10)),
+    ("along one axis", 2, (31, 18), 64, 64, Window((9, 1), (2, 1), (4, 0), (4, 0), (1, 1))),
+    ("one dimension", 3, (40,), 12, 35, square(5, 2, 2, rank=1)),
+    ("three dimensions", 1, (5, 6, 7), 5, 9, square(3, 2, 1, rank=3)),
+    ("larger than x", 1, (2, 3), 4, 5, square(5, 1, 4)),
+    ("padding wider than the window", 1, (3, 3), 4, 5, square(2, 1, 5)),
+    ("uneven padding", 1, (6, 7), 4, 5, Window((3, 2), (1, 2), (2, 0), (0, 3), (1, 1))),
+    ("no images", 0, (6, 7), 4, 5, square(3, 1, 1)),
+    ("many rows", 1, (40, 41), 16, 40, square(3, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("n", "sizes", "channels", "outputs", "window"), [case[1:] for case in FIXED], ids=[case[0] for case in FIXED]
+)
+def test_fixed(dtype: str, n: int, sizes: Sizes, channels: int, outputs: int, window: Window) -> None:
+    rng = np.random.default_rng(outputs)
+    x, w = operands(rng, n, sizes, channels, outputs, window, dtype)
+    exact, scale = reference(x, w, window)
+    one = conv(x, w, window)
+    close(one, exact, scale, "float32")
+    for threads in (2, 3):
+        assert np.array_equal(conv(x, w, window, threads=threads), one)
+    close(conv(x, w, window, dtype, threads=2), exact, scale, dtype)
+
+
+@st.composite
+def windows(draw_value: st.DrawFn) -> Window:
+    rank = draw_value(st.integers(1, 3))
+    lists = [
+        tuple(draw_value(st.integers(low, high)) for _ in range(rank))
+        for low, high in ((1, 4), (1, 3), (0, 3), (0, 3), (1, 3))
+    ]
+    return Window(*lists, groups=draw_value(st.sampled_from([1, 1, 2, 3])))
+
+
+def drawn(data: st.DataObject, window: Window, transposed: bool) -> tuple[int, Sizes, int, int, str] | None:
+    sizes = tuple(data.draw(st.integers(1, 8)) for _ in window.kernel)
+    per = [data.draw(st.sampled_from([1, 2, 3, 8, 17, 40])) * window.groups for _ in range(2)]
+    out = window.transposed_out(sizes) if transposed else window.out(sizes)
+    return (data.draw(st.integers(0, 3)), sizes, *per, data.draw(st.sampled_from(DTYPES))) if min(out) > 0 else None  # type: ignore[return-value]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(windows(), st.data())
+def test_random(window: Window, data: st.DataObject) -> None:
+    case = drawn(data, window, False)
+    if case is None:
+        return
+    n, sizes, channels, outputs, dtype = case
+    x, w = operands(np.random.default_rng(n), n, sizes, channels, outputs, window, dtype)
+    exact, scale = reference(x, w, window)
+    found = conv(x, w, window, threads=2)
+    close(found, exact, scale, "float32")
+    for i in range(n):
+        assert np.array_equal(conv(x[i : i + 1].copy(), w, window)[0], found[i])
+
+
+def test_torch_agrees() -> None:
+    """The reference above, and with it the kernel, against torch on a case that has everything."""
+    window = Window((3, 2), (2, 1), (1, 1), (1, 1), (1, 2), 2)
+    x, w = operands(np.random.default_rng(7), 2, (9, 8), 6, 10, window, "float32")
+    theirs = torch.nn.functional.conv2d(
+        torch.from_numpy(x).permute(0, 3, 1, 2),
+        torch.from_numpy(w).permute(0, 3, 1, 2),
+        None,
+        window.stride,
+        window.pre,
+        window.dilation,
+        2,
+    )
+    expected = theirs.permute(0, 2, 3, 1).double().numpy()
+    close(conv(x, w, window), expected, np.full(expected.shape, 10.0), "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strided_x(dtype: str) -> None:
+    """Some channels of a wider tensor, every other line of it: the same bits as a dense copy."""
+    rng = np.random.default_rng(3)
+    wide, window = draw(rng, (2, 12, 9, 40), dtype), square(3, 1, 1)
+    w = draw(rng, (20, 3, 3, 16), dtype)
+    x = View(wide, (2, 6, 9, 16), (12 * 9 * 40, 2 * 9 * 40, 40, 1), 5)
+    assert np.array_equal(conv(x, w, window), conv(np.ascontiguousarray(wide[:, ::2, :, 5:21]), w, window))
+
+
+EPILOGUE = {
+    "steps": [["input", "float32", i] for i in range(4)]
+    + [["add", "float32", 0, 1], ["add", "float32", 4, 2], ["mul", "float32", 5, 3], ["sigmoid", "float32", 6]],
+    "outputs": [7],
+}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_extras(groups: int) -> None:
+    """A bias, a residual that is a window on a wider tensor, and a scalar."""
+    rng = np.random.default_rng(11)
+    window = square(3, 2, 1, groups=groups)
+    x, w = operands(rng, 2, (9, 10), 8, 80, window, "bfloat16")
+    bias, wide, one = draw(rng, (80,), "float32"), draw(rng, (2, 5, 5, 100), "bfloat16"), draw(rng, (), "float32")
+    residual = View(wide, (2, 5, 5, 80), (2500, 500, 100, 1), 9)
+    found = conv(x, w, window, "float32", EPILOGUE, (bias, residual, one), threads=2)
+    exact, scale = reference(x, w, window)
+    inner = (exact + bias + wide[..., 9:89].astype(np.float64)) * one.astype(np.float64)
+    close(found, 1 / (1 + np.exp(-inner)), scale * np.abs(one) + 1, "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("sizes", "channels", "outputs", "window"),
+    [((14, 14), 70, 100, square(3, 1, 1)), ((30, 18), 8, 40, square(5, 2, 2))],
+)
+def test_images_do_not_depend_on_their_company(
+    dtype: str, sizes: Sizes, channels: int, outputs: int, window: Window
+) -> None:
+    """Bit for bit: alone and in a batch, for any number of threads, and for part of an image's lines."""
+    x, w = operands(np.random.default_rng(1), 5, sizes, channels, outputs, window, dtype)
+    whole = conv(x, w, window)
+    for threads in (2, 3, 4):
+        assert np.array_equal(whole, conv(x, w, window, threads=threads))
+    for i in range(5):
+        assert np.array_equal(conv(x[i : i + 1].copy(), w, window, threads=2)[0], whole[i])
+    size, stride, pad = window.kernel[0], window.stride[0], window.pre[0]
+    below = replace(window, pre=(0, window.pre[1]))
+    for first in (2, 3):  # output lines, and the input lines that they need
+        part = conv(np.ascontiguousarray(x[:, first * stride - pad :]), w, below)
+        assert size > pad and np.array_equal(part, whole[:, first:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinities_and_nan_stay_in_their_windows(dtype: str) -> None:
+    window = square(3, 1, 1)
+    x, w = operands(np.random.default_rng(0), 2, (12, 12), 20, 40, window, dtype)
+    clean = conv(x, w, window)
+    x[0, 3, 4, 7], x[1, 11, 11, 0] = np.inf, np.nan
+    found = conv(x, w, window)
+    reached = np.zeros(found.shape, bool)
+    reached[0, 2:5, 3:6] = reached[1, 10:, 10:] = True
+    assert not np.any(np.isfinite(found[reached])) and np.array_equal(found[~reached], clean[~reached])
+
+
+def transposed_reference(x: Array, w: Array, window: Window) -> tuple[Array, Array]:
+    """Like reference(): every input pixel adds to the outputs that it reaches."""
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    out, sizes = window.transposed_out(x.shape[1:-1]), x.shape[1:-1]
+    group, per = x.shape[-1] // window.groups, w.shape[0] // window.groups
+    sums, scale = np.zeros((2, x.shape[0], *out, w.shape[0]))
+    for tap, at in itertools.product(
+        itertools.product(*map(range, window.kernel)), itertools.product(*map(range, sizes))
+    ):
+        spans = zip(at, window.stride, window.pre, tap, window.dilation, strict=True)
+        to = tuple(i * s - p + t * d for i, s, p, t, d in spans)
+        if any(not 0 <= t < o for t, o in zip(to, out, strict=True)):
+            continue
+        for g in range(window.groups):
+            a, b = x[(slice(None), *at, slice(g * group, (g + 1) * group))], w[(slice(g * per, (g + 1) * per), *tap)].T
+            sums[(slice(None), *to, slice(g * per, (g + 1) * per))] += a @ b
+            scale[(slice(None), *to, slice(g * per, (g + 1) * per))] += np.abs(a) @ np.abs(b)
+    return sums, scale
+
+
+def phase_weights(w: Array, window: Window) -> list[Weight]:
+    """The panels of each phase that has taps, these in ascending order of the input pixel; w is [O, *K, C / groups]."""
+    weights = []
+    for phase in itertools.product(*map(range, window.stride)):
+        spans = zip(phase, window.kernel, window.stride, window.pre, window.dilation, strict=True)
+        taps = [[k for k in reversed(range(size)) if (k * d - p - ph) % s == 0] for ph, size, s, p, d in spans]
+        if all(taps):
+            weights.append(
+                packed(np.ascontiguousarray(w[np.ix_(range(w.shape[0]), *taps, range(w.shape[-1]))]), window.groups)
+            )
+    return weights
+
+
+def transposed(
+    x: Array,
+    w: Array,
+    window: Window,
+    out: str = "float32",
+    expr: dict[str, Any] | None = None,
+    extras: tuple[Operand, ...] = (),
+    threads: int = 1,
+) -> Array:
+    params = window.params(w.shape[0], x.shape[-1], expr or IDENTITY)
+    described = [(out, (x.shape[0], *window.transposed_out(x.shape[1:-1]), w.shape[0]))]
+    return run("conv_transpose_packed", params, [x, *phase_weights(w, window), *extras], described, threads)[0]
+
+
+TRANSPOSED = [
+    ("doubling", 2, (5, 6), 20, 40, square(2, 2)),
+    ("overlapping", 2, (5, 6), 20, 70, square(4, 2, 1)),
+    ("three by three", 1, (4, 5), 7, 9, Window((3, 3), (2, 2), (1, 1), (0, 0), (1, 1))),
+    ("gaps between the taps", 1, (4, 3), 6, 33, square(2, 3)),
+    ("behind every tap", 1, (3, 3), 6, 5, Window((2, 2), (2, 2), (0, 0), (-3, -1), (1, 1))),
+    ("dilated", 1, (5, 4), 6, 5, square(3, 2, 1, 2)),
+    ("groups", 2, (4, 4), 12, 44, square(3, 2, 1, groups=4)),
+    ("one dimension", 2, (9,), 5, 6, square(5, 3, 2, rank=1)),
+    ("three dimensions", 1, (2, 3, 2), 4, 5, square(3, 2, 1, rank=3)),
+    ("no images", 0, (4, 4), 4, 5, square(2, 2)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("n", "sizes", "channels", "outputs", "window"),
+    [case[1:] for case in TRANSPOSED],
+    ids=[case[0] for case in TRANSPOSED],
+)
+def test_transposed(dtype: str, n: int, sizes: Sizes, channels: int, outputs: int, window: Window) -> None:
+    x, w = operands(np.random.default_rng(outputs), n, sizes, channels, outputs, window, dtype)
+    exact, scale = transposed_reference(x, w, window)
+    one = transposed(x, w, window)
+    close(one, exact, scale, "float32")
+    assert np.array_equal(transposed(x, w, window, threads=3), one)
+    close(transposed(x, w, window, dtype, threads=2), exact, scale, dtype)
+    for i in range(n):
+        assert np.array_equal(transposed(x[i : i + 1].copy(), w, window)[0], one[i])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(windows(), st.data())
+def test_transposed_random(window: Window, data: st.DataObject) -> None:
+    case = drawn(data, window, True)
+    if case is None or math.prod(case[1]) > 60:
+        return
+    n, sizes, channels, outputs, dtype = case
+    x, w = operands(np.random.default_rng(n), n, sizes, channels, outputs, window, dtype)
+    exact, scale = transposed_reference(x, w, window)
+    close(transposed(x, w, window, threads=2), exact, scale, "float32")
+
+
+def test_transposed_extras() -> None:
+    """The bias also where no tap reaches, and a residual of y's shape."""
+    rng = np.random.default_rng(2)
+    window = Window((2, 2), (3, 3), (0, 0), (-2, -2), (1, 1))
+    x, w = operands(rng, 2, (4, 3), 8, 40, window, "float32")
+    bias, one = draw(rng, (40,), "float32"), draw(rng, (), "float32")
+    exact, scale = transposed_reference(x, w, window)
+    residual = draw(rng, exact.shape, "bfloat16")
+    found = transposed(x, w, window, "float32", EPILOGUE, (bias, residual, one), threads=2)
+    inner = (exact + bias + residual.astype(np.float64)) * one.astype(np.float64)
+    close(found, 1 / (1 + np.exp(-inner)), scale * np.abs(one) + 1, "float32")
+
+
+def test_transposed_torch_agrees() -> None:
+    window = Window((3, 3), (2, 2), (1, 1), (0, 0), (1, 1), 2)  # output_padding 1
+    x, w = operands(np.random.default_rng(7), 2, (5, 6), 6, 10, window, "float32")
+    theirs = torch.from_numpy(np.concatenate(np.split(w, 2), axis=-1)).permute(3, 0, 1, 2)
+    y = torch.nn.functional.conv_transpose2d(torch.from_numpy(x).permute(0, 3, 1, 2), theirs, None, 2, 1, 1, groups=2)
+    expected = y.permute(0, 2, 3, 1).double().numpy()
+    close(transposed(x, w, window), expected, np.full(expected.shape, 10.0), "float32")
+
+
+BAD = [
+    ({"outputs": 0}, "parameter outputs is 0"),
+    ({"channels": 9}, "groups must divide channels and outputs"),
+    ({"groups": 3}, "groups must divide channels and outputs"),
+    ({"channels": 16}, "x must be .N, sizes..., channels. and y"),
+    ({"outputs": 34}, "x must be .N, sizes..., channels. and y"),
+    ({"kernel": [3]}, "parameter kernel has 1 entries, x has 2 spatial dimensions"),
+    ({"kernel": [3, 0]}, "parameter kernel"),
+    ({"kernel": [3, 4]}, "the weight has shape"),
+    ({"kernel": [65536, 65536]}, "at most 2.31"),
+    ({"stride": [0, 1]}, "parameter stride"),
+    ({"stride": [1 << 17, 1]}, "parameter stride"),
+    ({"dilation": [0, 1]}, "parameter dilation"),
+    ({"pre_padding": [-1, 1]}, "parameter pre_padding"),
+    ({"pre_padding": 1}, "must be a list"),
+    ({"post_padding": [1, 1]}, "unknown parameter"),
+    ({"expr": {"steps": [["input", "float32", 1]], "outputs": [0]}}, "input must be the index of an operand"),
+]
+
+
+@pytest.mark.parametrize(("params", "message"), BAD)
+def test_refusals(params: dict[str, Any], message: str) -> None:
+    x, w = np.zeros((1, 5, 5, 8), np.float32), np.zeros((32, 3, 3, 4), np.float32)
+    good = square(3, 1, 1, groups=2).params(32, 8, IDENTITY)
+    with pytest.raises(_native.Error, match=message):
+        run("conv_packed", good | params, [x, packed(w, 2)], [("float32", (1, 5, 5, 32))])
+
+
+@pytest.mark.parametrize(
+    "name", ["outputs", "channels", "kernel", "stride", "pre_padding", "dilation", "groups", "expr"]
+)
+@pytest.mark.parametrize("kernel", ["conv_packed", "conv_transpose_packed"])
+def test_missing_parameters(kernel: str, name: str) -> None:
+    good = square(1).params(32, 8, IDENTITY)
+    del good[name]
+    operands: list[Operand] = [np.zeros((1, 5, 5, 8), np.float32), packed(np.zeros((32, 1, 1, 8), np.float32), 1)]
+    with pytest.raises(_native.Error, match=f"parameter {name} is missing"):
+        run(kernel, good, operands, [("float32", (1, 5, 5, 32))])
+
+
+ZEROS = np.zeros((1, 5, 5, 8), np.float32)
+PANELS = np.zeros((1, 8, 32), np.float32)
+
+
+@pytest.mark.parametrize("kernel", ["conv_packed", "conv_transpose_packed"])
+@pytest.mark.parametrize(
+    ("inputs", "out", "message"),
+    [
+        ([np.zeros((5, 8), np.float32), PANELS], ("float32", (5, 32)), "1 to 3 spatial dimensions"),
+        ([np.zeros((1,) * 5 + (8,), np.float32), PANELS], ("float32", (1,) * 5 + (32,)), "1 to 3 spatial dimensions"),
+        ([ZEROS, PANELS.astype(np.float16)], ("float32", (1, 5, 5, 32)), "the weight is float16, must be float32"),
+        ([ZEROS.astype(np.int32), PANELS], ("float32", (1, 5, 5, 32)), "x is int32"),
+        ([ZEROS, PANELS], ("int32", (1, 5, 5, 32)), "y is int32"),
+        ([ZEROS, PANELS], ("float32", (2, 5, 5, 32)), "same number of images"),
+        ([ZEROS, PANELS], ("float32", (1, 5, 32)), "y .N, sizes..., outputs."),
+        ([ZEROS, PANELS, np.zeros((31,), np.float32)], ("float32", (1, 5, 5, 32)), "broadcast to .rows, n."),
+        (
+            [View(np.zeros((1, 5, 5, 16), np.float32), (1, 5, 5, 8), (400, 80, 16, 2)), PANELS],
+            ("float32", (1, 5, 5, 32)),
+            "last dimension of x",
+        ),
+        (
+            [ZEROS, View(np.zeros((1, 16, 32), np.float32), (1, 8, 32), (512, 64, 1))],
+            ("float32", (1, 5, 5, 32)),
+            "the weight has gaps",
+        ),
+        ([ZEROS], ("float32", (1, 5, 5, 32)), "operands, must be"),
+    ],
+)
+def test_refused_operands(kernel: str, inputs: list[Operand], out: tuple[str, Sizes], message: str) -> None:
+    rank = len(inputs[0].shape) - 2  # type: ignore[union-attr]
+    params = square(1, rank=rank).params(32, 8, IDENTITY)
+    with pytest.raises(_native.Error, match=message):
+        run(kernel, params, inputs, [out])
+
+
+def test_transposed_refuses() -> None:
+    window = square(2, 2)
+    weights = phase_weights(np.zeros((32, 2, 2, 8), np.float32), window)
+    for inputs, stride, message in [
+        (weights[:3], [2, 2], "operands, must be"),
+        ([*weights[:3], Weight(np.zeros((1, 9, 32), np.float32))], [2, 2], "the weight has shape"),
+        (weights, [65536, 2], "strides' product must be at most 4096"),
+    ]:
+        params = window.params(32, 8, IDENTITY) | {"stride": stride}
+        with pytest.raises(_native.Error, match=message):
+            run("conv_transpose_packed", params, [ZEROS, *inputs], [("float32", (1, 10, 10, 32))])
+
+
+@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
+def test_every_level(level: str) -> None:
+    rerun_at(level, __file__)
