@@ -1,9 +1,10 @@
-"""conv_packed and conv_transpose_packed against NumPy and torch, and an image's bits, which do not depend on its company."""
+"""conv_packed and conv_transpose_packed against NumPy and torch, and an image's bits, whatever its company."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,31 +47,37 @@ class Window:
 
 
 def square(size: int, stride: int = 1, pad: int = 0, dilation: int = 1, groups: int = 1, rank: int = 2) -> Window:
-    return Window(*((v,) * rank for v in (size, stride, pad, pad, dilation)), groups=groups)  # type: ignore[misc]
+    kernel, steps, padding, dilations = ((v,) * rank for v in (size, stride, pad, dilation))
+    return Window(kernel, steps, padding, padding, dilations, groups)
+
+
+def zipped(*lists: Sizes) -> Iterator[Sizes]:
+    return zip(*lists, strict=True)
+
+
+def groups_of(x: Array, w: Array, window: Window) -> Iterator[tuple[slice, slice]]:
+    """The channels and the outputs of each group."""
+    channels, outputs = x.shape[-1] // window.groups, w.shape[0] // window.groups
+    for g in range(window.groups):
+        yield slice(g * channels, (g + 1) * channels), slice(g * outputs, (g + 1) * outputs)
 
 
 def reference(x: Array, w: Array, window: Window) -> tuple[Array, Array]:
     """The sums over x [N, *S, C] and w [O, *K, C / groups] in float64, and those of the absolute products."""
-    rank, x, w = len(window.kernel), x.astype(np.float64), w.astype(np.float64)
-    out = window.out(x.shape[1:-1])
-    far = [
-        (o - 1) * s + d * (k - 1) + 1
-        for o, s, d, k in zip(out, window.stride, window.dilation, window.kernel, strict=True)
-    ]
-    padded = np.zeros(
-        (x.shape[0], *(p + max(i, f) for p, i, f in zip(window.pre, x.shape[1:-1], far, strict=True)), x.shape[-1])
-    )
-    padded[(slice(None), *(slice(p, p + i) for p, i in zip(window.pre, x.shape[1:-1], strict=True)))] = x
-    group, per = x.shape[-1] // window.groups, w.shape[0] // window.groups
+    out, w = window.out(x.shape[1:-1]), w.astype(np.float64)
+    reach = [(o - 1) * s + d * (k - 1) + 1 for o, s, d, k in zipped(out, window.stride, window.dilation, window.kernel)]
+    wide = [p + max(i, r) for p, i, r in zipped(window.pre, x.shape[1:-1], tuple(reach))]
+    padded = np.zeros((x.shape[0], *wide, x.shape[-1]))
+    middle: tuple[Any, ...] = (slice(None), *(slice(p, p + i) for p, i in zipped(window.pre, x.shape[1:-1])))
+    padded[middle] = x
     sums, scale = np.zeros((2, x.shape[0], *out, w.shape[0]))
     for tap in itertools.product(*map(range, window.kernel)):
-        spans = zip(tap, out, window.stride, window.dilation, strict=True)
-        seen = padded[(slice(None), *(slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in spans))]
-        for g in range(window.groups):
-            a, b = seen[..., g * group : (g + 1) * group], w[(slice(g * per, (g + 1) * per), *tap)].T
-            sums[..., g * per : (g + 1) * per] += a @ b
-            scale[..., g * per : (g + 1) * per] += np.abs(a) @ np.abs(b)
-    assert padded.ndim == rank + 2
+        spans = zipped(tap, out, window.stride, window.dilation)
+        seen: tuple[Any, ...] = (slice(None), *(slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in spans))
+        for channels, outputs in groups_of(x, w, window):
+            a, b = padded[seen][..., channels], w[(outputs, *tap)].T
+            sums[..., outputs] += a @ b
+            scale[..., outputs] += np.abs(a) @ np.abs(b)
     return sums, scale
 
 
@@ -140,11 +147,12 @@ def test_fixed(dtype: str, n: int, sizes: Sizes, channels: int, outputs: int, wi
 @st.composite
 def windows(draw_value: st.DrawFn) -> Window:
     rank = draw_value(st.integers(1, 3))
-    lists = [
-        tuple(draw_value(st.integers(low, high)) for _ in range(rank))
-        for low, high in ((1, 4), (1, 3), (0, 3), (0, 3), (1, 3))
-    ]
-    return Window(*lists, groups=draw_value(st.sampled_from([1, 1, 2, 3])))
+
+    def sizes(low: int, high: int) -> Sizes:
+        return tuple(draw_value(st.integers(low, high)) for _ in range(rank))
+
+    groups = draw_value(st.sampled_from([1, 1, 2, 3]))
+    return Window(sizes(1, 4), sizes(1, 3), sizes(0, 3), sizes(0, 3), sizes(1, 3), groups)
 
 
 def drawn(data: st.DataObject, window: Window, transposed: bool) -> tuple[int, Sizes, int, int, str] | None:
@@ -253,21 +261,18 @@ def test_infinities_and_nan_stay_in_their_windows(dtype: str) -> None:
 
 def transposed_reference(x: Array, w: Array, window: Window) -> tuple[Array, Array]:
     """Like reference(): every input pixel adds to the outputs that it reaches."""
-    x, w = x.astype(np.float64), w.astype(np.float64)
-    out, sizes = window.transposed_out(x.shape[1:-1]), x.shape[1:-1]
-    group, per = x.shape[-1] // window.groups, w.shape[0] // window.groups
+    x, w, sizes = x.astype(np.float64), w.astype(np.float64), x.shape[1:-1]
+    out = window.transposed_out(sizes)
     sums, scale = np.zeros((2, x.shape[0], *out, w.shape[0]))
-    for tap, at in itertools.product(
-        itertools.product(*map(range, window.kernel)), itertools.product(*map(range, sizes))
-    ):
-        spans = zip(at, window.stride, window.pre, tap, window.dilation, strict=True)
+    for tap, at in itertools.product(*(itertools.product(*map(range, each)) for each in (window.kernel, sizes))):
+        spans = zipped(at, window.stride, window.pre, tap, window.dilation)
         to = tuple(i * s - p + t * d for i, s, p, t, d in spans)
-        if any(not 0 <= t < o for t, o in zip(to, out, strict=True)):
+        if any(not 0 <= t < o for t, o in zipped(to, out)):
             continue
-        for g in range(window.groups):
-            a, b = x[(slice(None), *at, slice(g * group, (g + 1) * group))], w[(slice(g * per, (g + 1) * per), *tap)].T
-            sums[(slice(None), *to, slice(g * per, (g + 1) * per))] += a @ b
-            scale[(slice(None), *to, slice(g * per, (g + 1) * per))] += np.abs(a) @ np.abs(b)
+        for channels, outputs in groups_of(x, w, window):
+            a, b = x[(slice(None), *at, channels)], w[(outputs, *tap)].T
+            sums[(slice(None), *to, outputs)] += a @ b
+            scale[(slice(None), *to, outputs)] += np.abs(a) @ np.abs(b)
     return sums, scale
 
 
