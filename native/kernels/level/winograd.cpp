@@ -2,6 +2,7 @@
 // kRows tiles by 32 outputs. Limits: none beyond winograd.h; any channels, any outputs, any number of tiles.
 #include "winograd.h"
 
+#include "chain.h"
 #include "simd.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -229,7 +230,7 @@ __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job
 }
 
 /// Finishes `run` neighbouring tiles of one panel and runs the expression over their outputs, a row of pixels at a time.
-INGOT_INLINE void finish_run(const WinogradJob& job, std::int64_t tile, int run, std::int64_t panel, const float* m) {
+INGOT_INLINE void finish_run(const WinogradJob& job, const Chain* chain, std::int64_t tile, int run, std::int64_t panel, const float* m) {
   constexpr std::int64_t kRow = kTileRun * kOutTile * kPanel;
   for (int i = 0; i < run; ++i) {
     float* y = job.finished + i * kOutTile * kPanel;
@@ -249,7 +250,9 @@ INGOT_INLINE void finish_run(const WinogradJob& job, std::int64_t tile, int run,
     in[0] = {(std::byte*)(job.finished + i * kRow), DType::float32, kPanel, 1};
     for (int e = 0; e < job.extra_count; ++e) in[1 + e] = moved(job.extras[e]);
     const TileOperand out = moved(job.out);
-    job.run_tile(*job.code, in, &out, pixels, (int)smaller(kPanel, job.outputs - column), job.tile_scratch);
+    const int width = (int)smaller(kPanel, job.outputs - column);
+    if (chain != nullptr) run_chain(*chain, in, out, pixels, width);
+    else job.run_tile(*job.code, in, &out, pixels, width, job.tile_scratch);
   }
 }
 
@@ -305,11 +308,15 @@ void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels) {
       const float* next = panel + 1 < panels ? from + panel_floats : u + (position + 1) * position_floats;
       multiply_position(job, job.v + position * job.v_position, from, next, job.m + panel * m_panel + position * kPanel);
     }
+  TileOperand in[1 + kMaxInputs];
+  for (int e = 0; e < job.extra_count; ++e) in[1 + e] = job.extras[e];
+  Chain chain;
+  const bool chained = chain_of(*job.code, in, job.out, chain);
   for (int tile = 0, run; tile < job.tiles; tile += run) {
     const std::int64_t left = job.tiles_across - (job.first_tile + tile) % job.tiles_across;
     run = (int)smaller(smaller(kTileRun, left), job.tiles - tile);
     for (int panel = 0; panel < panels; ++panel)
-      finish_run(job, job.first_tile + tile, run, first + panel, job.m + panel * m_panel + (std::int64_t)tile * kMTile);
+      finish_run(job, chained ? &chain : nullptr, job.first_tile + tile, run, first + panel, job.m + panel * m_panel + (std::int64_t)tile * kMTile);
   }
 }
 

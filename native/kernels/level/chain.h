@@ -1,0 +1,181 @@
+// Expressions that are a chain, value = step(value, operand) from operand 0 on (bias, residual, relu, silu, rounding): computed
+// in registers instead of a pass over the tile for each step. The same steps in the same order, so the same bits as run_tile.
+// Include after simd.h.
+#pragma once
+
+#include "simd.h"
+#include "tile.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+struct Link {
+  Step step;
+  int operand;           // of the expression; none: -1
+  const float* constant; // 16 times the value, when there is no operand
+};
+
+struct Chain {
+  static constexpr int kMost = 8;
+  int count;
+  Link links[kMost];
+};
+
+INGOT_INLINE bool is_chain_float(DType d) { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16; }
+
+/// Whether the expression is a chain from operand 0, a dense float32, to a float output.
+inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOperand& out, Chain& chain) {
+  constexpr int kRegisters = 32;
+  int operand_of[kRegisters];
+  for (int i = 0; i < kRegisters; ++i) operand_of[i] = -1;
+  int value = -1;
+  chain.count = 0;
+  if (code.output_count != 1 || code.output_classes[0] != Class::float32 || code.register_count > kRegisters) return false;
+  if (!is_chain_float(out.dtype) || out.column_stride != 1) return false;
+  for (int i = 0; i < code.step_count; ++i) {
+    const Instruction& s = code.steps[i];
+    if (s.step == Step::load) {
+      if (s.cls != Class::float32) return false;
+      if (s.a == 0) {
+        if (value != -1) return false;
+        value = s.to;
+      } else {
+        if (!is_chain_float(in[s.a].dtype) || in[s.a].column_stride > 1) return false;
+        operand_of[s.to] = s.a;
+      }
+      continue;
+    }
+    if (chain.count == Chain::kMost || value == -1) return false;
+    Link link{s.step, -1, nullptr};
+    switch (s.step) {
+      case Step::silu: case Step::sigmoid: case Step::tanh: case Step::round_bfloat16: case Step::round_float16:
+        if (s.a != value) return false;
+        break;
+      case Step::add: case Step::mul: case Step::sub: case Step::max: case Step::min: {
+        const bool turned = s.b == value && s.a != value && (s.step == Step::add || s.step == Step::mul);
+        const int other = turned ? s.a : s.b;
+        if ((turned ? s.b : s.a) != value || other == value) return false;
+        link.operand = operand_of[other];
+        if (code.places[other].constant) link.constant = (const float*)(code.constants + code.places[other].offset);
+        if (link.operand == -1 && link.constant == nullptr) return false;
+        break;
+      }
+      default: return false;
+    }
+    chain.links[chain.count++] = link;
+    value = s.to;
+  }
+  return value == code.outputs[0];
+}
+
+template <int R, int C>
+INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int64_t column, int lanes, Vec (&v)[R][C]) {
+  const std::int64_t at = row * from.row_stride + column * from.column_stride;
+  const auto each = [&](auto* p) {
+    _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r, p += from.row_stride) {
+      if (from.column_stride == 0) {
+        const Vec value = broadcast(load_one(p));
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = value;
+      } else {
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c)
+          v[r][c] = lanes == kLanes * C ? load(p + c * kLanes) : load_partial(p + c * kLanes, lanes);
+      }
+    }
+  };
+  if (from.dtype == DType::float32) each((const float*)from.data + at);
+  else if (from.dtype == DType::bfloat16) each((const bfloat16*)from.data + at);
+  else each((const float16*)from.data + at);
+}
+
+template <int R, int C>
+INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int64_t column, int lanes, const Vec (&v)[R][C]) {
+  const std::int64_t at = row * out.row_stride + column;
+  const auto each = [&](auto* p) {
+    _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r, p += out.row_stride) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) {
+        if (lanes == kLanes * C) store(p + c * kLanes, v[r][c]);
+        else store_partial(p + c * kLanes, v[r][c], lanes);
+      }
+    }
+  };
+  if (out.dtype == DType::float32) each((float*)out.data + at);
+  else if (out.dtype == DType::bfloat16) each((bfloat16*)out.data + at);
+  else each((float16*)out.data + at);
+}
+
+template <class Half, int R, int C>
+INGOT_INLINE void round_rows(Vec (&v)[R][C]) {
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < C; ++c) {
+      Half lanes[kLanes];
+      store(lanes, v[r][c]);
+      v[r][c] = load(lanes);
+    }
+}
+
+/// Steps that take long anyway.
+template <int R, int C>
+__attribute__((noinline)) void slow_step(Step step, Vec (&v)[R][C]) {
+  if (step == Step::round_bfloat16) return round_rows<bfloat16>(v);
+  if (step == Step::round_float16) return round_rows<float16>(v);
+  for (int r = 0; r < R; ++r)
+    for (int c = 0; c < C; ++c)
+      v[r][c] = step == Step::silu ? silu(v[r][c]) : step == Step::sigmoid ? sigmoid(v[r][c]) : tanh(v[r][c]);
+}
+
+/// R rows by C vectors; C is 1 when there are fewer than 16 lanes.
+template <int R, int C>
+INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t row, std::int64_t column,
+                             int lanes) {
+  Vec v[R][C];
+  load_rows(in[0], row, column, lanes, v);
+  for (int i = 0; i < chain.count; ++i) {
+    const Link& link = chain.links[i];
+    Vec w[R][C];
+    if (link.operand >= 0) {
+      load_rows(in[link.operand], row, column, lanes, w);
+    } else if (link.constant != nullptr) {
+      const Vec value = load(link.constant);
+      _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) w[r][c] = value;
+      }
+    }
+    const auto each = [&](auto step) {
+      _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = step(v[r][c], w[r][c]);
+      }
+    };
+    switch (link.step) {
+      case Step::add: each([](Vec a, Vec b) { return a + b; }); break;
+      case Step::mul: each([](Vec a, Vec b) { return a * b; }); break;
+      case Step::sub: each([](Vec a, Vec b) { return a - b; }); break;
+      case Step::max: each([](Vec a, Vec b) { return max_nan(a, b); }); break;
+      case Step::min: each([](Vec a, Vec b) { return min_nan(a, b); }); break;
+      default: slow_step(link.step, v);
+    }
+  }
+  store_rows(out, row, column, lanes, v);
+}
+
+/// What run_tile does, for any number of rows and columns.
+inline void run_chain(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t width) {
+  constexpr int kRows = 4;
+  std::int64_t row = 0;
+  for (; row + kRows <= rows; row += kRows) {
+    std::int64_t column = 0;
+    for (; column + 2 * kLanes <= width; column += 2 * kLanes) chain_rows<kRows, 2>(chain, in, out, row, column, 2 * kLanes);
+    if (column + kLanes <= width) chain_rows<kRows, 1>(chain, in, out, row, column, kLanes), column += kLanes;
+    if (column < width) chain_rows<kRows, 1>(chain, in, out, row, column, (int)(width - column));
+  }
+  for (; row < rows; ++row) {
+    std::int64_t column = 0;
+    for (; column + 2 * kLanes <= width; column += 2 * kLanes) chain_rows<1, 2>(chain, in, out, row, column, 2 * kLanes);
+    for (; column < width; column += kLanes)
+      chain_rows<1, 1>(chain, in, out, row, column, width - column < kLanes ? (int)(width - column) : kLanes);
+  }
+}
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL
