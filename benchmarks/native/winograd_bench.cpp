@@ -5,7 +5,7 @@
 //   g++ -std=c++20 -O2 -DINGOT_X86=1 -Inative/src -Inative/kernels -Inative/include -I$(python -c
 //     'import nlohmann_json, os; print(os.path.join(os.path.dirname(nlohmann_json.__file__), "include"))')
 //     benchmarks/native/winograd_bench.cpp build/dev/libingot_core.a -pthread -o bench
-// Run: ./bench [threads = 2] [seconds per figure = 0.2] [level = avx512] [only this layer]. "warm": the same weights each time
+// Run: ./bench [threads = 2] [seconds per figure = 0.2] [level = avx512] [only this layer, or images,size,channels,outputs]. "warm": the same weights each time
 // (the best), "cold": weights of 256 MiB in turn (the median). GFLOP/s count the direct product's operations.
 #include <sys/mman.h>
 
@@ -226,12 +226,14 @@ int main(int argc, char** argv) {
   values = reinterpret_cast<float*>(bench.bias);
   for (int i = 0; i < 4096; ++i) values[i] = uniform() * 0.1f;
 
-  const Layer layers[] = {{"resnet 56", 1, 56, 64, 64},    {"resnet 28", 1, 28, 128, 128}, {"resnet 14", 1, 14, 256, 256},
+  std::vector<Layer> layers = {{"resnet 56", 1, 56, 64, 64},    {"resnet 28", 1, 28, 128, 128}, {"resnet 14", 1, 14, 256, 256},
                           {"resnet 7", 1, 7, 512, 512},    {"unet 256", 1, 256, 32, 32},   {"unet 128", 1, 128, 64, 64},
                           {"unet 64", 1, 64, 128, 128},    {"unet 32", 1, 32, 256, 256},   {"unet 64w", 1, 64, 256, 128},
                           {"unet 16", 1, 16, 512, 512},    {"resnet 56 x8", 8, 56, 64, 64}, {"resnet 28 x8", 8, 28, 128, 128},
                           {"resnet 14 x8", 8, 14, 256, 256}, {"unet 256 x8", 8, 256, 32, 32}, {"unet 64 x8", 8, 64, 128, 128},
                           {"unet 32 x8", 8, 32, 256, 256}};
+  Layer given{only.c_str(), 0, 0, 0, 0};
+  if (std::sscanf(only.c_str(), "%ld,%ld,%ld,%ld", &given.images, &given.size, &given.channels, &given.outputs) == 4) layers = {given};
   std::printf("%-14s %22s %22s %14s\n", "GFLOP/s", "winograd warm, cold", "direct warm, cold", "ratio");
   for (const Layer& l : layers) {
     if (!only.empty() && only != l.name) continue;
