@@ -1,10 +1,17 @@
 // rms_norm, layer_norm, softmax: rows of any of the three compute floats, accumulated in float32, rounded once.
+// group_norm: x [N, *S, C] in groups of channels, with a scalar expression on the float32 results.
 //
 // Limits: the last dimension of the norms' operands has no gaps (softmax: any strides, any axis). A NaN in a row makes the
-// row NaN. The order of every sum depends on the row's width alone.
+// row NaN. The order of every sum depends on the row's width alone; that of group_norm on the shape of one image. group_norm:
+// the rows of an image are equally far apart, in x, in y and in extras.
 #include "level/norm.h"
 
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
 #include "check.h"
+#include "ending.h"
 #include "strided.h"
 
 namespace ingot {
@@ -156,10 +163,174 @@ std::unique_ptr<Kernel> make_softmax(const nlohmann::json& json, Types in, Types
   return std::make_unique<Softmax>(table_for(level), axis, log);
 }
 
+/// Where the rows of images [N, *S, C] lie, or of an operand that broadcasts to them.
+struct Images {
+  std::int64_t image_stride, row_stride, channel_stride;
+
+  /// False when the rows of an image are not equally far apart.
+  static bool of(const TensorView& view, const TensorView& y, Images* found) {
+    const auto step = [&](int dim) {
+      const int own = dim - (y.rank - view.rank);
+      return own < 0 || view.shape[own] == 1 ? 0 : view.stride[own];
+    };
+    *found = {step(0), 0, step(y.rank - 1)};
+    std::int64_t inner = 0, size = 0;  // of the dimension last seen with more than one row
+    for (int dim = y.rank - 2; dim >= 1; --dim) {
+      if (y.shape[dim] <= 1) continue;
+      if (size == 0) found->row_stride = step(dim);
+      else if (step(dim) != inner * size) return false;
+      inner = step(dim);
+      size = y.shape[dim];
+    }
+    return true;
+  }
+  TileOperand at(const TensorView& view, std::int64_t image, std::int64_t row) const {
+    return {view.as<std::byte>() + (image * image_stride + row * row_stride) * bytes_of(view.dtype), view.dtype, row_stride, channel_stride};
+  }
+};
+
+/// Chunks of rows, as many as the shape of one image says, each with its statistics: so the order of summation is one.
+class GroupNorm final : public Kernel {
+ public:
+  GroupNorm(const NormTable& table, std::int64_t groups, float eps, int weight, int bias, Ending ending)
+      : table_(table), groups_(groups), eps_(eps), weight_(weight), bias_(bias), ending_(std::move(ending)) {}
+
+  Scratch plan(Views in, Views out, int) const override {
+    const char* name = "group_norm";
+    const TensorView &x = in[0], &y = out[0];
+    const std::int64_t channels = x.shape[x.rank - 1];
+    require_same_shape(name, "y", y, x);
+    require_dense_rows(name, "x", x);
+    require_dense_rows(name, "y", y);
+    require(channels % groups_ == 0, name, "groups must divide the channels");
+    Images unused;
+    require(Images::of(x, y, &unused) && Images::of(y, y, &unused), name, "the rows of an image must be equally far apart");
+    const std::size_t extras = 1u + (weight_ > 0) + (bias_ > 0);
+    for (std::size_t i = 1; i < extras; ++i) {
+      require_shape(name, weight_ > 0 && i == 1 ? "the weight" : "the bias", in[i], {channels});
+      require_dense_rows(name, "the weight or bias", in[i]);
+    }
+    for (std::size_t i = extras; i < in.size(); ++i) {
+      require_broadcasts(name, in[i], y);
+      require(Images::of(in[i], y, &unused), name, "the rows of an operand of expr must be equally far apart in an image");
+    }
+    const Chunks chunks(x);
+    const std::size_t statistics = static_cast<std::size_t>(x.shape[0] * chunks.count * groups_) * kStatistics * sizeof(float);
+    return {statistics, ending_.scratch() + (6 * padded(channels) + kTile) * sizeof(float)};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    const TensorView &x = in[0], &y = out[0];
+    if (x.elements() == 0) return;
+    const Chunks chunks(x);
+    const std::int64_t channels = x.shape[x.rank - 1], each = kStatistics * groups_;
+    Images from, to;
+    Images::of(x, y, &from);
+    Images::of(y, y, &to);
+    float* statistics = reinterpret_cast<float*>(worker.shared);
+    float* scratch = reinterpret_cast<float*>(worker.local + ending_.scratch());
+    const auto rows = [&](std::int64_t chunk) {
+      return GroupRows{from.at(x, chunk / chunks.count, chunk % chunks.count * chunks.rows).data, x.dtype,
+                       chunks.rows_of(chunk % chunks.count), from.row_stride, channels, groups_};
+    };
+    const Share share = share_of(x.shape[0] * chunks.count, worker.index, worker.count);
+    for (std::int64_t i = share.first; i < share.last; ++i)
+      table_.group_statistics(rows(i), statistics + i * each, scratch);
+    worker.barrier();
+    TileCode code;
+    TileOperand extras[kMaxInputs];
+    const std::size_t first_extra = 1u + (weight_ > 0) + (bias_ > 0);
+    Finish finish = ending_.finish(code, extras, in.size() - first_extra, worker.local);
+    float *center = scratch, *scale = center + padded(channels), *shift = scale + padded(channels);
+    std::int64_t known = -1;
+    for (std::int64_t i = share.last - 1; i >= share.first; --i) {  // backwards: what was read last is still in L2
+      const std::int64_t image = i / chunks.count, row = i % chunks.count * chunks.rows;
+      if (image != known) channel_factors(in, statistics + image * chunks.count * each, chunks, center, scale, shift);
+      known = image;
+      for (std::size_t j = first_extra; j < in.size(); ++j) {
+        Images place;
+        Images::of(in[j], y, &place);
+        extras[j - first_extra] = place.at(in[j], image, row);
+      }
+      finish.out = to.at(y, image, row);
+      finish.out.column_stride = 1;
+      table_.group_normalise(rows(i), center, scale, shift, finish, shift + padded(channels));
+    }
+  }
+
+ private:
+  struct Chunks {
+    std::int64_t all, rows, count;
+
+    explicit Chunks(const TensorView& x) : all(1) {
+      for (int dim = 1; dim + 1 < x.rank; ++dim) all *= x.shape[dim];
+      constexpr std::int64_t kElements = 8192;  // float32: 32 KiB of L1
+      rows = std::max<std::int64_t>(8, kElements / std::max<std::int64_t>(1, x.shape[x.rank - 1]) / 8 * 8);
+      count = (all + rows - 1) / rows;
+    }
+    std::int64_t rows_of(std::int64_t chunk) const { return std::min(rows, all - chunk * rows); }
+  };
+  static constexpr std::int64_t kStatistics = 3;  // of a group in a chunk
+  static std::int64_t padded(std::int64_t channels) { return (channels + 15) / 16 * 16; }
+
+  /// An image's chunks put together: per channel, what to subtract, to multiply by and to add.
+  void channel_factors(Views in, const float* statistics, const Chunks& chunks, float* center, float* scale, float* shift) const {
+    const std::int64_t channels = in[0].shape[in[0].rank - 1], width = channels / groups_;
+    std::fill(scale, scale + channels, 1.0f);
+    std::fill(shift, shift + channels, 0.0f);
+    if (weight_ > 0) table_.widen(row_at(in[weight_], 0), scale, channels);
+    if (bias_ > 0) table_.widen(row_at(in[bias_], 0), shift, channels);
+    for (std::int64_t g = 0; g < groups_; ++g) {
+      double mean = 0, squares = 0;
+      const auto of_chunk = [&](std::int64_t i, int which) -> double { return statistics[(i * kStatistics + which) * groups_ + g]; };
+      for (std::int64_t i = 0; i < chunks.count; ++i)
+        mean += (of_chunk(i, 0) + of_chunk(i, 1)) * static_cast<double>(chunks.rows_of(i));
+      mean /= static_cast<double>(chunks.all);
+      for (std::int64_t i = 0; i < chunks.count; ++i) {
+        const double distance = of_chunk(i, 0) + of_chunk(i, 1) - mean;
+        squares += of_chunk(i, 2) + distance * distance * static_cast<double>(chunks.rows_of(i) * width);
+      }
+      const double variance = squares / static_cast<double>(chunks.all * width);
+      const float factor = static_cast<float>(1.0 / std::sqrt(variance + eps_));
+      for (std::int64_t c = g * width; c < (g + 1) * width; ++c) {
+        center[c] = static_cast<float>(mean);
+        scale[c] *= factor;
+        shift[c] += static_cast<float>(center[c] - mean) * scale[c];  // what rounding the mean took
+      }
+    }
+  }
+
+  const NormTable& table_;
+  std::int64_t groups_;
+  float eps_;
+  int weight_, bias_;  // operand numbers, 0 where absent
+  Ending ending_;
+};
+
+std::unique_ptr<Kernel> make_group_norm(const nlohmann::json& json, Types in, Types out, Level level) {
+  const char* name = "group_norm";
+  require_operands(name, in, 1, kMaxInputs, out, 1);
+  const nlohmann::json rest = without_expression(json);
+  Params params(name, rest);
+  const std::int64_t groups = params.integer("groups", 1, std::int64_t{1} << 31);
+  const float eps = static_cast<float>(params.number("eps", 0.0, 1e6));
+  const bool weight = params.flag("weight"), bias = params.flag("bias");
+  params.done();
+  const std::size_t own = 1u + weight + bias;
+  require(in.size() >= own, name, "the operands must be x, what the parameters weight and bias announce, and those of expr");
+  require(in[0].rank >= 2, name, "x must be [N, ..., C]");
+  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  for (std::size_t i = 1; i < own; ++i) require_dtype(name, "the weight or bias", in[i].dtype, {in[0].dtype});
+  require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  return std::make_unique<GroupNorm>(table_for(level), groups, eps, weight ? 1 : 0, bias ? 1 + weight : 0,
+                                     Ending(name, json, in.subspan(own), out[0].dtype, level));
+}
+
 constexpr KernelInfo kKernels[] = {
     {"rms_norm", 1, "x, weight? -> y; eps", make_rms_norm},
     {"layer_norm", 1, "x, weight?, bias? -> y; eps, weight, bias", make_layer_norm},
     {"softmax", 1, "x -> y; axis, log", make_softmax},
+    {"group_norm", 1, "x [N, ..., C], weight?, bias?, extras... -> y; groups, eps, weight, bias, expr", make_group_norm},
 };
 
 }  // namespace

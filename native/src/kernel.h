@@ -99,7 +99,9 @@ struct KernelInfo {
 std::span<const KernelInfo> matmul_kernels();       // matmul_packed, matmul
 std::span<const KernelInfo> conv_kernels();         // conv_packed, conv_transpose_packed
 std::span<const KernelInfo> elementwise_kernels();  // elementwise
-std::span<const KernelInfo> norm_kernels();         // rms_norm, layer_norm, softmax
+std::span<const KernelInfo> norm_kernels();         // rms_norm, layer_norm, softmax, group_norm
+std::span<const KernelInfo> pool_kernels();         // avg_pool, max_pool
+std::span<const KernelInfo> depthwise_kernels();    // conv_depthwise
 std::span<const KernelInfo> reduce_kernels();       // reduce, argmax
 std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
 std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write, paged_attention

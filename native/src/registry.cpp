@@ -24,6 +24,7 @@ std::vector<KernelEntry> join() {
       {conv_kernels, kMatmulLevels},
       {matmul_kernels, kMatmulLevels}, {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
       {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kCommonLevels},
+      {pool_kernels, kCommonLevels},   {depthwise_kernels, kCommonLevels},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

@@ -56,7 +56,12 @@ def _operand(array: Array) -> Operand:
 
 
 def run(
-    kernel: str, inputs: Sequence[Array], outputs: Sequence[tuple[Any, Sequence[int]]], threads: int = 1, **params: Any
+    kernel: str,
+    inputs: Sequence[Array],
+    outputs: Sequence[tuple[Any, Sequence[int]]],
+    /,
+    threads: int = 1,
+    **params: Any,
 ) -> list[Array]:
     """The results of one call; outputs are (dtype, shape)."""
     described = [(np.dtype(dtype).name, tuple(shape)) for dtype, shape in outputs]

@@ -1,4 +1,4 @@
-"""rms_norm, layer_norm and softmax against float64."""
+"""rms_norm, layer_norm, softmax and group_norm against float64."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ingot import _native
 from tests.kernels.one_call import rerun_at
-from tests.kernels.support import FLOATS, close, run, same_bits
+from tests.kernels.support import FLOATS, Array, close, run, same_bits
 
 WIDTHS = (1, 7, 16, 31, 64, 100, 129, 2048)
 
@@ -103,6 +105,134 @@ def test_refusals() -> None:
         with pytest.raises(_native.Error, match=message) as caught:
             run(kernel, operands, [(operands[0].dtype, x.shape)], **params)
         assert caught.value.code == "kernel_refused"
+
+
+PLAIN = {"steps": [["input", "float32", 0]], "outputs": [0]}
+# tanh(x) * (input 1) + (input 2)
+MANY = {
+    "steps": [
+        *(["input", "float32", i] for i in range(3)),
+        ["tanh", "float32", 0],
+        ["mul", "float32", 3, 1],
+        ["add", "float32", 4, 2],
+    ],
+    "outputs": [5],
+}
+
+
+def group_norm(
+    x: Array, *more: Array, groups: int = 1, threads: int = 1, vectors: int = 0, expr: Any = PLAIN, dtype: Any = None
+) -> Array:
+    """The first `vectors` of `more` are weight and bias, the rest operands of expr."""
+    params = {"groups": groups, "eps": 1e-5, "weight": vectors > 0, "bias": vectors > 1, "expr": expr}
+    (y,) = run("group_norm", [x, *more], [(dtype or x.dtype, x.shape)], threads, **params)
+    return y
+
+
+def exact_group_norm(x: Array, groups: int) -> Array:
+    wide = x.astype(np.float64).reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
+    centred = wide - wide.mean((1, 3), keepdims=True)
+    y: Array = centred / np.sqrt((centred**2).mean((1, 3), keepdims=True) + 1e-5)
+    return y.reshape(x.shape)
+
+
+@given(data=st.data(), dtype=st.sampled_from(FLOATS), threads=st.sampled_from([1, 2]))
+def test_group_norm(data: st.DataObject, dtype: Any, threads: int) -> None:
+    groups, each = data.draw(st.sampled_from([1, 2, 3, 8])), data.draw(st.sampled_from([1, 2, 4, 7, 16, 33, 200]))
+    size = data.draw(st.lists(st.integers(1, 12), max_size=3))
+    x = rows(dtype, data.draw(st.integers(0, 3)), *size, groups * each) + dtype.type(1)
+    if not x.size:
+        assert group_norm(x, groups=groups).shape == x.shape
+        return
+    weight, bias = rows(dtype, groups * each, seed=1), rows(dtype, groups * each, seed=2)
+    expected = exact_group_norm(x, groups)
+    # A group of equal values is a difference of zero times a large factor: allow for its rounding.
+    close(group_norm(x, groups=groups, threads=threads), expected, 100)
+    weighted = expected * weight.astype(np.float64)
+    close(group_norm(x, weight, groups=groups, vectors=1, threads=threads), weighted, 100)
+    biased = weighted + bias.astype(np.float64)
+    close(group_norm(x, weight, bias, groups=groups, vectors=2, threads=threads), biased, 100)
+    operands = [rows(dtype, *x.shape, seed=3), rows(np.float32, x.shape[0], *[1] * len(size), x.shape[-1], seed=4)]
+    y = group_norm(x, weight, bias, *operands, groups=groups, vectors=2, expr=MANY, dtype=np.float32, threads=threads)
+    close(y, np.tanh(biased) * operands[0].astype(np.float64) + operands[1], 200)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 64, 64, 32), (2, 700, 24), (1, 3, 3, 1024), (2, 5, 9, 7, 48)], ids=str)
+def test_group_norm_as_torch_does(dtype: Any, shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    x, weight, bias = rows(dtype, *shape), rows(dtype, shape[-1], seed=1), rows(dtype, shape[-1], seed=2)
+    wide = [torch.from_numpy(a.astype(np.float64)) for a in (np.moveaxis(x, -1, 1), weight, bias)]
+    expected = np.moveaxis(torch.nn.functional.group_norm(wide[0], 8, wide[1], wide[2], 1e-5).numpy(), 1, -1)
+    close(group_norm(x, weight, bias, groups=8, vectors=2), expected, 32)
+
+
+def test_group_norm_of_a_large_mean() -> None:
+    """Statistics lose nothing to the mean, nor does centring: x itself is what limits them."""
+    for mean in (1e3, 1e5, -3e6):
+        x = (rows(np.float32, 1, 100, 90, 32) + np.float32(mean)).astype(np.float32)
+        close(group_norm(x, groups=4), exact_group_norm(x, 4), 40)
+    x = np.full((1, 40, 40, 16), 1234.567, np.float32)  # no variance at all
+    assert np.abs(group_norm(x, groups=2)).max() < 1e-2
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("channels", [32, 56, 1040])
+def test_group_norm_batch_threads_and_strides_change_no_bit(dtype: Any, channels: int) -> None:
+    x = rows(dtype, 3, 37, 29, channels)
+    extra = rows(dtype, 3, 1, 1, channels, seed=1)
+    one = rows(np.float32, 37, 29, 1, seed=2)
+    expected = group_norm(x, extra, one, groups=8, expr=MANY)
+    for threads in (1, 2):
+        assert same_bits(group_norm(x, extra, one, groups=8, expr=MANY, threads=threads), expected)
+        for image in range(3):
+            part = slice(image, image + 1)
+            alone = group_norm(x[part].copy(), extra[part].copy(), one, groups=8, expr=MANY, threads=threads)
+            assert same_bits(alone, expected[part])
+    wide = rows(dtype, 3, 37, 29, channels + 9)[..., 3 : channels + 3]
+    assert same_bits(group_norm(wide, groups=8, threads=2), group_norm(wide.copy(), groups=8))
+
+
+def test_group_norm_of_special_values() -> None:
+    x = rows(np.float32, 3, 20, 32)
+    x[0, 3, 5], x[1, 2, 20] = np.nan, np.inf
+    y = group_norm(x, groups=2)
+    assert np.isnan(y[0, :, :16]).all() and np.isfinite(y[0, :, 16:]).all()
+    assert np.isnan(y[1, :, 16:]).all() and np.isfinite(y[1, :, :16]).all()
+    assert same_bits(y[2:], group_norm(x[2:].copy(), groups=2))
+    for shape in ((0, 4, 8), (2, 0, 8), (2, 4, 0)):
+        assert group_norm(np.zeros(shape, np.float32), groups=2, threads=2).shape == shape
+
+
+def test_group_norm_refusals() -> None:
+    x, c = rows(np.float32, 2, 3, 4, 8), rows(np.float32, 8)
+    good: dict[str, Any] = {"groups": 2, "eps": 1e-5, "weight": False, "bias": False, "expr": PLAIN}
+    two = {"steps": [["input", "float32", 1]], "outputs": [0]}
+    for operands, out, params, message in (
+        ([x], x.shape, {**good, "groups": 3}, "groups must divide the channels"),
+        ([x], x.shape, {**good, "groups": 0}, "parameter groups is 0, must be an integer"),
+        ([x], x.shape, {**good, "eps": -1.0}, "parameter eps is -1.0, must be a number"),
+        ([x], x.shape, {**good, "weight": 1}, "parameter weight is 1, must be true or false"),
+        ([x], x.shape, {**good, "axis": 1}, 'unknown parameter "axis"'),
+        ([x], x.shape, {"groups": 2, "eps": 0.1, "weight": False, "bias": False}, "parameter expr is missing"),
+        ([x], x.shape, {**good, "expr": two}, "input must be the index of an operand: there are 1"),
+        ([x], x.shape, {**good, "weight": True}, "the operands must be x, what the parameters"),
+        ([x, c[:4].copy()], x.shape, {**good, "weight": True}, r"the weight has shape \(4\), must be \(8\)"),
+        ([x, c[:4].copy()], x.shape, {**good, "bias": True}, r"the bias has shape \(4\), must be \(8\)"),
+        ([x, c.astype(np.float16)], x.shape, {**good, "bias": True}, "the weight or bias is float16, must be float32"),
+        ([x, c[::2]], (2, 3, 4, 4), good, "y has shape"),
+        ([x.transpose(0, 3, 1, 2)], (2, 8, 3, 4), good, "last dimension of x has stride 8"),
+        ([x[:, :, 1:]], (2, 3, 3, 8), good, "rows of an image must be equally far apart"),
+        ([x, x[:, :, 1:]], x.shape, good, "an operand of expr does not broadcast to y"),
+        ([x, rows(np.float32, 3, 5, 8)[:, 1:]], x.shape, good, "rows of an operand of expr must be equally far apart"),
+        ([x.astype(np.int32)], x.shape, good, "x is int32"),
+        ([c], c.shape, good, r"x must be \[N, ..., C\]"),
+    ):
+        with pytest.raises(_native.Error, match=message) as caught:
+            run("group_norm", list(operands), [(np.float32, out)], **params)
+        assert caught.value.code == "kernel_refused"
+    with pytest.raises(_native.Error, match="y is int32"):
+        run("group_norm", [x], [(np.int32, x.shape)], **good)
 
 
 @pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "dtype.h"
+#include "finish.h"
 
 namespace ingot {
 
@@ -13,10 +14,25 @@ struct Row {
   DType dtype;
 };
 
+/// Rows of channels, as many groups of equally many. Strides count elements.
+struct GroupRows {
+  const void* x;
+  DType dtype;
+  std::int64_t rows, stride, channels, groups;
+};
+
 struct NormTable {
   void (*rms_norm)(Row x, Row weight, Row y, std::int64_t width, float eps);
   void (*layer_norm)(Row x, Row weight, Row bias, Row y, std::int64_t width, float eps);
   void (*softmax)(Row x, Row y, std::int64_t width, bool log, float* scratch);  // scratch: width floats
+
+  void (*widen)(Row x, float* y, std::int64_t width);
+  /// [3][groups]: each group's mean, what rounding took from it, and the sum of squared distances from the mean; scratch:
+  /// 3 * channels floats.
+  void (*group_statistics)(const GroupRows& rows, float* statistics, float* scratch);
+  /// (x - center) * scale + shift, each of them one per channel, finished; scratch: kTile floats.
+  void (*group_normalise)(const GroupRows& rows, const float* center, const float* scale, const float* shift,
+                          const Finish& finish, float* scratch);
 };
 
 namespace portable {

@@ -1,0 +1,122 @@
+// conv_depthwise: every channel of x [N, *S, C] convolved with a window of its own, weight [taps, C], with a scalar expression
+// on the float32 results.
+//
+// Limits: x and the weight have one of the three compute floats; channels of x and y are dense, the weight is contiguous; extras
+// have any strides and broadcast to y. y's shape says how far the windows slide; positions outside x add nothing.
+#include "level/depthwise.h"
+
+#include <nlohmann/json.hpp>
+
+#include "ending.h"
+#include "window.h"
+
+namespace ingot {
+
+namespace {
+
+using Views = std::span<const TensorView>;
+using Types = std::span<const OperandType>;
+
+DepthwiseFunction function_for([[maybe_unused]] Level level) {
+#if INGOT_X86
+  if (level >= Level::avx512) return avx512::depthwise;
+  if (level >= Level::avx2) return avx2::depthwise;
+#endif
+  return portable::depthwise;
+}
+
+/// The operand of tiles whose row 0 is that output column of a line, from a channel on.
+TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, std::int64_t column, std::int64_t channel) {
+  const std::int64_t offset = at.at(line.image, line.plane, line.line) + column * at.stride[3] + channel * at.stride[4];
+  return {view.as<std::byte>() + offset * bytes_of(view.dtype), view.dtype, at.stride[3], at.stride[4]};
+}
+
+class Depthwise final : public Kernel {
+ public:
+  Depthwise(const Window& window, Ending ending, Level level)
+      : window_(window), ending_(std::move(ending)), function_(function_for(level)) {
+    for (const WindowAxis& axis : window_.axis) taps_ *= axis.kernel;
+  }
+
+  Scratch plan(Views in, Views out, int) const override {
+    const char* name = "conv_depthwise";
+    const TensorView& y = out[0];
+    window_.check(name, in[0], y);
+    require_shape(name, "the weight", in[1], {taps_, y.shape[y.rank - 1]});
+    require_contiguous(name, "the weight", in[1]);
+    for (std::size_t i = 2; i < in.size(); ++i) require_broadcasts(name, in[i], y);
+    return {0, ending_.scratch() + kDepthwiseValues * sizeof(float)};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    if (out[0].elements() == 0) return;
+    const Spatial x(in[0], window_.axes), y(out[0], window_.axes);
+    const Window window = window_.over(in[0]);
+    const WindowAxis* axis = window.axis;
+    const std::int64_t all = y.shape[4], width = bytes_of(in[0].dtype);
+    const LineTasks tasks(y, worker.count, kDepthwiseChannels);
+    TileCode code;
+    TileOperand extras[kMaxInputs];
+    DepthwiseJob job{};
+    job.dtype = in[0].dtype;
+    job.plane_step = x.stride[1] * axis[0].dilation;
+    job.line_step = x.stride[2] * axis[1].dilation;
+    job.x_step = x.stride[3];
+    job.w_step = all;
+    job.w_line_step = axis[2].kernel * all;
+    job.w_plane_step = axis[1].kernel * job.w_line_step;
+    job.columns = axis[2];
+    job.finish = ending_.finish(code, extras, in.size() - 2, worker.local);
+    job.values = reinterpret_cast<float*>(worker.local + ending_.scratch());
+    const Share share = share_of(tasks.count(), worker.index, worker.count);
+    for (std::int64_t task = share.first; task < share.last; ++task) {
+      const Line line(y, task / tasks.channel_parts / tasks.column_parts);
+      const Span planes = span_of(axis[0], line.plane), lines = span_of(axis[1], line.line);
+      const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
+                                     static_cast<int>(tasks.column_parts));
+      const Share channels = channel_share(all, task % tasks.channel_parts, tasks.channel_parts);
+      job.planes = planes.count;
+      job.lines = lines.count;
+      job.first = columns.first;
+      job.last = columns.last;
+      job.channels = channels.last - channels.first;
+      job.x = in[0].as<std::byte>() + (x.at(line.image, planes.first, lines.first) + channels.first) * width;
+      const std::int64_t taps = planes.skipped * job.w_plane_step + lines.skipped * job.w_line_step;
+      job.w = in[1].as<std::byte>() + (planes.count * lines.count == 0 ? 0 : taps + channels.first) * width;
+      for (std::size_t i = 2; i < in.size(); ++i)
+        extras[i - 2] = placed(in[i], Spatial(in[i], window_.axes), line, columns.first, channels.first);
+      job.finish.out = placed(out[0], y, line, columns.first, channels.first);
+      job.finish.out.column_stride = 1;
+      function_(job);
+    }
+  }
+
+ private:
+  Window window_;
+  std::int64_t taps_ = 1;
+  Ending ending_;
+  DepthwiseFunction function_;
+};
+
+std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in, Types out, Level level) {
+  const char* name = "conv_depthwise";
+  require_operands(name, in, 2, kMaxInputs, out, 1);
+  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
+  require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  const nlohmann::json windows = without_expression(json);
+  Params params(name, windows);
+  const Window window(name, params, in, out, false, true);
+  params.done();
+  return std::make_unique<Depthwise>(window, Ending(name, json, in.subspan(2), out[0].dtype, level), level);
+}
+
+constexpr KernelInfo kKernels[] = {
+    {"conv_depthwise", 1, "x [N, *S, C], weight [taps, C], extras... -> y; kernel, stride, pre_padding, dilation, expr", make_conv_depthwise},
+};
+
+}  // namespace
+
+std::span<const KernelInfo> depthwise_kernels() { return kKernels; }
+
+}  // namespace ingot

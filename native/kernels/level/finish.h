@@ -1,0 +1,62 @@
+// The end of a kernel that takes a scalar expression: rows of float32 values become rows of the output. Plain data for both
+// halves, and the loop over tiles for the level halves. Level code includes it after simd.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtype.h"
+#include "tile.h"
+
+namespace ingot {
+
+struct Finish {
+  const TileCode* code;        // operands: the values, then the extras
+  RunTile run_tile;
+  bool plain;                  // the expression is its input 0
+  const TileOperand* extras;   // of row 0 and column 0
+  int extra_count;
+  TileOperand out;             // likewise; column_stride is 1
+  std::byte* scratch;          // of the expression
+};
+
+/// Rows of a tile that are `columns` wide, and the most columns of one.
+static constexpr std::int64_t tile_rows(std::int64_t columns) { return columns < kTile ? kTile / columns : 1; }
+
+}  // namespace ingot
+
+#if defined(INGOT_LEVEL)
+#include "typed.h"
+
+namespace ingot::INGOT_LEVEL {
+
+/// Where values of row 0 go at once: float32 values that no expression changes.
+INGOT_INLINE bool writes_through(const Finish& finish) { return finish.plain && finish.out.dtype == DType::float32; }
+
+/// Finishes rows x columns values (at most kTile columns), `stride` floats from row to row, of `row` and `column` on.
+static void finish_rows(const Finish& finish, const float* values, std::int64_t stride, std::int64_t row, std::int64_t rows,
+                        std::int64_t column, std::int64_t columns) {
+  const auto moved = [&](const TileOperand& o, std::int64_t at) {
+    return TileOperand{o.data + (at * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride,
+                       o.column_stride};
+  };
+  if (finish.plain) {
+    const TileOperand out = moved(finish.out, row);
+    with_floats(out.dtype, (void*)out.data, [&](auto* y) {
+      for (std::int64_t r = 0; r < rows; ++r) convert_row(values + r * stride, y + r * out.row_stride, columns);
+    });
+    return;
+  }
+  TileOperand in[kMaxInputs];
+  const std::int64_t step = tile_rows(columns);
+  for (std::int64_t r = 0; r < rows; r += step) {
+    const std::int64_t taken = rows - r < step ? rows - r : step;
+    in[0] = {(std::byte*)(values + r * stride), DType::float32, stride, 1};
+    for (int i = 0; i < finish.extra_count; ++i) in[1 + i] = moved(finish.extras[i], row + r);
+    const TileOperand out = moved(finish.out, row + r);
+    finish.run_tile(*finish.code, in, &out, (int)taken, (int)columns, finish.scratch);
+  }
+}
+
+}  // namespace ingot::INGOT_LEVEL
+#endif

@@ -1,0 +1,113 @@
+// avg_pool, max_pool: windows over 1 to 3 spatial axes of x [N, *S, C]; y's shape says how far they slide.
+//
+// Limits: x and y have one of the three compute floats and dense channels, other strides are any. Sums are float32. Averages:
+// a window is divided by `divisor`, or by its positions inside x, or (count_include_pad) inside x with its padding; a window
+// that finds nothing is zero (max_pool: -inf). A NaN in a window is its greatest value.
+#include "level/pool.h"
+
+#include <nlohmann/json.hpp>
+
+#include "window.h"
+
+namespace ingot {
+
+namespace {
+
+using Views = std::span<const TensorView>;
+using Types = std::span<const OperandType>;
+
+const PoolTable& table_for([[maybe_unused]] Level level) {
+#if INGOT_X86
+  if (level >= Level::avx512) return avx512::pool_table;
+  if (level >= Level::avx2) return avx2::pool_table;
+#endif
+  return portable::pool_table;
+}
+
+class Pool final : public Kernel {
+ public:
+  Pool(const char* name, void (*pool)(const PoolJob&), const Window& window, bool count_padding, std::int64_t divisor)
+      : name_(name), pool_(pool), window_(window), count_padding_(count_padding), divisor_(divisor) {}
+
+  Scratch plan(Views in, Views out, int) const override {
+    window_.check(name_, in[0], out[0]);
+    return {};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    if (out[0].elements() == 0) return;
+    const Spatial x(in[0], window_.axes), y(out[0], window_.axes);
+    const Window window = window_.over(in[0]);
+    const LineTasks tasks(y, worker.count, y.shape[4]);
+    PoolJob job{};
+    job.dtype = in[0].dtype;
+    job.plane_step = x.stride[1] * window.axis[0].dilation;
+    job.line_step = x.stride[2] * window.axis[1].dilation;
+    job.x_step = x.stride[3];
+    job.y_step = y.stride[3];
+    job.columns = window.axis[2];
+    job.count_padding = count_padding_;
+    job.divisor = divisor_;
+    const std::int64_t width = static_cast<std::int64_t>(size_of(job.dtype));
+    const Share share = share_of(tasks.count(), worker.index, worker.count);
+    for (std::int64_t task = share.first; task < share.last; ++task) {
+      const Line line(y, task / tasks.channel_parts / tasks.column_parts);
+      const Span planes = span_of(window.axis[0], line.plane), lines = span_of(window.axis[1], line.line);
+      const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
+                                     static_cast<int>(tasks.column_parts));
+      const Share channels = channel_share(y.shape[4], task % tasks.channel_parts, tasks.channel_parts);
+      job.planes = planes.count;
+      job.lines = lines.count;
+      job.outer = planes.padded * lines.padded;
+      job.first = columns.first;
+      job.last = columns.last;
+      job.channels = channels.last - channels.first;
+      job.x = in[0].as<std::byte>() + (x.at(line.image, planes.first, lines.first) + channels.first) * width;
+      job.y = out[0].as<std::byte>() +
+              (y.at(line.image, line.plane, line.line) + columns.first * job.y_step + channels.first) * width;
+      pool_(job);
+    }
+  }
+
+ private:
+  const char* name_;
+  void (*pool_)(const PoolJob&);
+  Window window_;
+  bool count_padding_;
+  std::int64_t divisor_;
+};
+
+void require_types(const char* name, Types in, Types out) {
+  require_operands(name, in, 1, 1, out, 1);
+  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  require_dtype(name, "y", out[0].dtype, {in[0].dtype});
+}
+
+std::unique_ptr<Kernel> make_avg_pool(const nlohmann::json& json, Types in, Types out, Level level) {
+  require_types("avg_pool", in, out);
+  Params params("avg_pool", json);
+  const Window window("avg_pool", params, in, out, true, false);
+  const bool count_padding = params.flag("count_include_pad");
+  const std::int64_t divisor = params.integer("divisor", 0, std::int64_t{1} << 53);
+  params.done();
+  return std::make_unique<Pool>("avg_pool", table_for(level).average, window, count_padding, divisor);
+}
+
+std::unique_ptr<Kernel> make_max_pool(const nlohmann::json& json, Types in, Types out, Level level) {
+  require_types("max_pool", in, out);
+  Params params("max_pool", json);
+  const Window window("max_pool", params, in, out, false, true);
+  params.done();
+  return std::make_unique<Pool>("max_pool", table_for(level).greatest, window, false, 0);
+}
+
+constexpr KernelInfo kKernels[] = {
+    {"avg_pool", 1, "x [N, *S, C] -> y; kernel, stride, pre_padding, post_padding, count_include_pad, divisor (0: none)", make_avg_pool},
+    {"max_pool", 1, "x [N, *S, C] -> y; kernel, stride, pre_padding, dilation", make_max_pool},
+};
+
+}  // namespace
+
+std::span<const KernelInfo> pool_kernels() { return kKernels; }
+
+}  // namespace ingot

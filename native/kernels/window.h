@@ -1,0 +1,62 @@
+// Sliding windows over one to three spatial axes of channels-last operands [N, *S, C]: parameters, checks, where lines lie.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "check.h"
+#include "level/window.h"
+
+namespace ingot {
+
+constexpr int kAxes = 3;  // fewer spatial axes: the leading ones have size 1 and a window of 1
+
+/// The window of a call as its parameters give it; the axes' sizes are not known yet.
+struct Window {
+  int axes;  // as the user counts them
+  WindowAxis axis[kAxes];
+
+  /// Reads kernel, stride, pre_padding and, where asked for, post_padding and dilation for x and y of that rank.
+  Window(std::string_view kernel, Params& params, std::span<const OperandType> in, std::span<const OperandType> out,
+         bool after, bool dilation);
+  /// This window over x's axes.
+  Window over(const TensorView& x) const;
+  /// Refuses x and y that are not [N, *S, C] and [N, *S', C] with dense channels, and windows out of reach of 64 bits.
+  void check(std::string_view kernel, const TensorView& x, const TensorView& y) const;
+};
+
+/// A view of [N, *S, C], or one that broadcasts to it: sizes and strides with three spatial axes (0 where it is broadcast).
+struct Spatial {
+  std::int64_t shape[kAxes + 2], stride[kAxes + 2];
+
+  /// `axes` is the number of spatial axes of the output.
+  Spatial(const TensorView& view, int axes);
+  std::int64_t at(std::int64_t image, std::int64_t plane, std::int64_t line) const {
+    return image * stride[0] + plane * stride[1] + line * stride[2];
+  }
+};
+
+/// An output line's place in the outer loop: [image][plane][line].
+struct Line {
+  std::int64_t image, plane, line;
+
+  Line(const Spatial& y, std::int64_t number)
+      : image(number / y.shape[2] / y.shape[1]), plane(number / y.shape[2] % y.shape[1]), line(number % y.shape[2]) {}
+};
+
+/// How the lines of outputs, which are not empty, are split so that there are tasks for all: each line into runs of columns, and those into runs of
+/// channels (of whole vectors). What a task computes does not depend on the split.
+struct LineTasks {
+  std::int64_t lines, column_parts, channel_parts;
+
+  LineTasks(const Spatial& y, int workers, std::int64_t most_channels);
+  std::int64_t count() const { return lines * column_parts * channel_parts; }
+};
+
+/// Part `index` of `parts` of `channels`, in whole vectors of 16.
+inline Share channel_share(std::int64_t channels, std::int64_t index, std::int64_t parts) {
+  const Share vectors = share_of((channels + 15) / 16, static_cast<int>(index), static_cast<int>(parts));
+  return {vectors.first * 16, vectors.last * 16 < channels ? vectors.last * 16 : channels};
+}
+
+}  // namespace ingot
