@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,9 @@ class Module:
     `forward` runs once, on symbolic tensors, when the module is traced or built; called on NumPy arrays a module
     computes at once with the reference of each op, which is slow and meant for debugging.
     """
+
+    # Names below this module that a state dict may hold and that mean nothing here, each with the reason.
+    ignored: ClassVar[Mapping[str, str]] = {}
 
     _parameters: dict[str, Parameter | None]
     _states: dict[str, State]
@@ -181,8 +184,8 @@ class Module:
 
         Args:
             state: a mapping of path → array (NumPy, torch, …), or the path of a .safetensors file.
-            strict: whether every parameter needs a value and every name a parameter. Shapes and dtypes must match
-                always.
+            strict: whether every parameter needs a value and every name a parameter, but for the names that a module
+                lists as `ignored`. Shapes and dtypes must match always.
 
         Raises:
             ModuleError: one error that lists all missing, unexpected and mismatched names. Nothing has been changed
@@ -195,7 +198,8 @@ class Module:
         for path, parameter in self.named_parameters(remove_duplicate=False):
             targets[path] = parameter
             paths.setdefault(id(parameter), []).append(path)
-        unexpected = [name for name in state if name not in targets]
+        passed = {f"{path}.{name}".lstrip(".") for path, module in self.named_modules() for name in module.ignored}
+        unexpected = [name for name in state if name not in targets and name not in passed]
         missing: list[str] = []
         faults: list[str] = []
         loaded: list[tuple[Parameter, np.ndarray]] = []
@@ -280,6 +284,32 @@ class ModuleList(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise ModuleError("a ModuleList is not called itself; iterate over it")
+
+
+class Sequential(ModuleList):
+    """Modules one after the other, each called on the result of the one before it. Takes them, or a dict by name."""
+
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
+        named = modules[0] if len(modules) == 1 and isinstance(modules[0], Mapping) else None
+        super().__init__(modules if named is None else named.values())  # type: ignore[arg-type]
+        if named is not None:
+            self._modules = {_checked_name(self, name): module for name, module in named.items()}
+
+    def _replace(self, modules: list[Module]) -> None:
+        """Names stay while the number does; else they are numbers again."""
+        names = list(self._modules)
+        super()._replace(modules)
+        if len(names) == len(modules):
+            self._modules = dict(zip(names, modules, strict=True))
+
+    def __getitem__(self, index: int | slice) -> Any:
+        found = list(self)[index]
+        return Sequential(*found) if isinstance(found, list) else found
+
+    def forward(self, x: Any) -> Any:
+        for module in self:
+            x = module(x)
+        return x
 
 
 def _table_of(value: Any) -> str | None:

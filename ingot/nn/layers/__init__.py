@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from ingot.nn.layers.activation import Cast, Mish
+from ingot.nn.layers.activation import GELU, Cast, Dropout, Flatten, Identity, Mish, ReLU, Sigmoid, SiLU, Tanh
 from ingot.nn.layers.attention import Attention, PagedStep, RotaryEmbedding
+from ingot.nn.layers.convolution import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)  # fmt: skip
 from ingot.nn.layers.linear import ColumnLinear, Embedding, Linear, RowLinear
 from ingot.nn.layers.mlp import MLP, FusedGatedMLP, GatedMLP
-from ingot.nn.layers.normalization import LayerNorm, RmsNorm
+from ingot.nn.layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RmsNorm
+from ingot.nn.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)  # fmt: skip
 
 __all__ = [
-    "MLP", "Attention", "Cast", "ColumnLinear", "Embedding", "FusedGatedMLP", "GatedMLP", "LayerNorm", "Linear", "Mish",
-    "PagedStep", "RmsNorm", "RotaryEmbedding", "RowLinear",
+    "GELU", "MLP", "AdaptiveAvgPool2d", "Attention", "AvgPool1d", "AvgPool2d", "AvgPool3d", "BatchNorm1d",
+    "BatchNorm2d", "BatchNorm3d", "Cast", "ColumnLinear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
+    "ConvTranspose2d", "ConvTranspose3d", "Dropout", "Embedding", "Flatten", "FusedGatedMLP", "GatedMLP", "GroupNorm",
+    "Identity", "LayerNorm", "Linear", "MaxPool1d", "MaxPool2d", "MaxPool3d", "Mish", "PagedStep", "ReLU", "RmsNorm",
+    "RotaryEmbedding", "RowLinear", "SiLU", "Sigmoid", "Tanh",
 ]  # fmt: skip
