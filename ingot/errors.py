@@ -53,9 +53,21 @@ class ModuleError(UserError, ValueError):
 
 
 class CheckpointError(UserError):
-    """A model directory that cannot be read: configuration, weights, names, shapes, architecture."""
+    """A model directory or exported file that cannot be read: description, weights, names, shapes, architecture."""
 
     code = "checkpoint"
+
+
+class UnsupportedError(UserError):
+    """Ops of a source, or ways of using them, that ingot has no counterpart for; the message lists them all."""
+
+    code = "unsupported"
+
+
+class MismatchError(IngotError):
+    """An imported network does not compute what its source computes."""
+
+    code = "mismatch"
 
 
 class RecipeError(UserError, ValueError):
@@ -139,9 +151,9 @@ class BusyError(UserError, RuntimeError):
 BY_CODE: dict[str, type[IngotError]] = {
     cls.code: cls
     for cls in (
-        IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError, RecipeError,
-        FileError, EngineFileError, EngineVersionError, ProgramError, KernelRefused, InputError, ValueFault,
-        RequestError, TooLongError, ArgumentError, MemoryLimitError, BusyError,
+        IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError,
+        UnsupportedError, MismatchError, RecipeError, FileError, EngineFileError, EngineVersionError, ProgramError,
+        KernelRefused, InputError, ValueFault, RequestError, TooLongError, ArgumentError, MemoryLimitError, BusyError,
     )
 }  # fmt: skip
 

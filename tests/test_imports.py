@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "functional": IR | {"ops"},
     "nn": IR | {"ops", "functional"},
     "passes": IR | {"ops", "functional", "backends.base"},
-    "frontends": COMPILER,
+    "frontends": COMPILER | {"_lazy"},
     "backends": IR | {"ops.fused"},  # a target lowers a network to a program; whatever runs sees programs only
     "engine": RUN,
     "engine.compile": COMPILER | {"version", "backends"},

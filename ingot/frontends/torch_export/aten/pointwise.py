@@ -1,0 +1,376 @@
+"""ATen ops on one element at a time: arithmetic, comparisons, logic, choices, casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.frontends.torch_export.aten.promotion import (
+    DEFAULT,
+    as_operand,
+    cast,
+    category,
+    floating,
+    promoted,
+    result_type,
+)
+from ingot.frontends.torch_export.aten.table import (
+    MaybeDType,
+    MaybeOperand,
+    MaybeStr,
+    Operand,
+    Result,
+    Scalar,
+    Tensor,
+    Unsupported,
+    aten,
+)
+from ingot.ir import F
+
+# ------------------------------------------------------------------------------------------------ arithmetic
+
+
+def dtype_of(x: Any) -> DType:
+    return dtypes.get(x.dtype)
+
+
+def _bools(a: Any, b: Any) -> bool:
+    return any(isinstance(x, Tensor) and x.dtype is dtypes.bool_ for x in (a, b))
+
+
+def _scaled(x: Any, alpha: Scalar, dtype: DType) -> Any:
+    if alpha == 1:
+        return x
+    if not isinstance(x, Tensor):
+        return x * as_operand(alpha, dtype)
+    return F.mul(x, as_operand(alpha, dtype))
+
+
+@aten("aten.add.Tensor", "aten.add.Scalar")
+def add(self: Operand, other: Operand, alpha: Scalar = 1) -> Result:
+    a, b = promoted(self, other)
+    if _bools(a, b):
+        return F.logical_or(a, b)
+    return F.add(a, _scaled(b, alpha, result_type(self, other)))
+
+
+@aten("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor", "aten.subtract.Scalar")
+def sub(self: Operand, other: Operand, alpha: Scalar = 1) -> Result:
+    a, b = promoted(self, other)
+    return F.sub(a, _scaled(b, alpha, result_type(self, other)))
+
+
+@aten("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(self: Tensor, other: Operand, alpha: Scalar = 1) -> Result:
+    return sub(other, self, alpha)
+
+
+@aten("aten.mul.Tensor", "aten.mul.Scalar", "aten.multiply.Tensor", "aten.multiply.Scalar")
+def mul(self: Operand, other: Operand) -> Result:
+    a, b = promoted(self, other)
+    return F.logical_and(a, b) if _bools(a, b) else F.mul(a, b)
+
+
+def _truncated(x: Any) -> Any:
+    return F.where(F.less(x, 0), F.ceil(x), F.floor(x))
+
+
+@aten("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", "aten.true_divide.Scalar",
+      "aten.divide.Tensor", "aten.divide.Scalar")  # fmt: skip
+def div(self: Operand, other: Operand) -> Result:
+    return F.div(*promoted(self, other, least=DEFAULT))
+
+
+@aten("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.divide.Tensor_mode", "aten.divide.Scalar_mode")
+def div_mode(self: Operand, other: Operand, rounding_mode: MaybeStr = None) -> Result:
+    if rounding_mode is None:
+        return div(self, other)
+    a, b = promoted(self, other)
+    if rounding_mode == "floor":
+        return F.floordiv(a, b)
+    if rounding_mode != "trunc":
+        raise Unsupported(f"rounding_mode {rounding_mode!r:.40} is not one of floor and trunc")
+    if category(result_type(self, other)) == 2:
+        return _truncated(F.div(a, b))
+    down = F.floordiv(a, b)
+    inexact = F.logical_and(F.less(down, 0), F.not_equal(F.mul(down, b), a))
+    return F.where(inexact, F.add(down, 1), down)
+
+
+@aten("aten.floor_divide.default", "aten.floor_divide.Scalar")
+def floor_divide(self: Operand, other: Operand) -> Result:
+    return F.floordiv(*promoted(self, other))
+
+
+@aten("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
+def remainder(self: Operand, other: Operand) -> Result:
+    return F.mod(*promoted(self, other))
+
+
+@aten("aten.fmod.Tensor", "aten.fmod.Scalar")
+def fmod(self: Tensor, other: Operand) -> Result:
+    a, b = promoted(self, other)
+    return F.sub(a, F.mul(b, div_mode(a, b, "trunc")))
+
+
+def _whole_power(x: Any, exponent: int) -> Any:
+    """x to an exponent >= 1 by squaring, as exact as the products are."""
+    result = None
+    while True:
+        if exponent & 1:
+            result = x if result is None else F.mul(result, x)
+        exponent >>= 1
+        if not exponent:
+            return result
+        x = F.mul(x, x)
+
+
+@aten("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def power(self: Operand, exponent: Operand) -> Result:
+    dtype = result_type(self, exponent)
+    if isinstance(self, Tensor) and isinstance(exponent, int | float):
+        x = cast(self, dtype)
+        if exponent == int(exponent) and 1 <= abs(exponent) <= 64:
+            if exponent < 0 and category(dtype) < 2:
+                raise Unsupported("integers to a negative power are not supported")
+            whole = _whole_power(x, abs(int(exponent)))
+            return F.reciprocal(whole) if exponent < 0 else whole
+        if exponent in (0.5, -0.5):
+            return F.sqrt(x) if exponent > 0 else F.rsqrt(x)
+    if category(dtype) < 2:
+        raise Unsupported("a power of integers needs an exponent known at export, from 1 to 64")
+    return F.pow(as_operand(self, dtype), as_operand(exponent, dtype))
+
+
+@aten("aten.addcmul.default")
+def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: Scalar = 1) -> Result:
+    return add(self, mul(tensor1, tensor2), value)
+
+
+@aten("aten.addcdiv.default")
+def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: Scalar = 1) -> Result:
+    return add(self, div(tensor1, tensor2), value)
+
+
+@aten("aten.lerp.Scalar", "aten.lerp.Tensor")
+def lerp(self: Tensor, end: Tensor, weight: Operand) -> Result:
+    return add(self, mul(sub(end, self), weight))
+
+
+@aten("aten.maximum.default", "aten.max.other")
+def maximum(self: Tensor, other: Operand) -> Result:
+    a, b = promoted(self, other)
+    return F.logical_or(a, b) if _bools(a, b) else F.maximum(a, b)
+
+
+@aten("aten.minimum.default", "aten.min.other")
+def minimum(self: Tensor, other: Operand) -> Result:
+    a, b = promoted(self, other)
+    return F.logical_and(a, b) if _bools(a, b) else F.minimum(a, b)
+
+
+@aten("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+def clamp(self: Tensor, min: MaybeOperand = None, max: MaybeOperand = None) -> Result:
+    bounds = [b for b in (min, max) if b is not None]
+    dtype = result_type(self, *bounds)
+    x = cast(self, dtype)
+    low, high = (None if b is None else as_operand(b, dtype) for b in (min, max))
+    plain = not any(isinstance(b, Tensor) for b in (low, high))
+    if plain and (low is None or high is None or low <= high):
+        whole = category(dtype) < 2 and any(b is not None and abs(b) > 2**53 for b in (low, high))
+        if not whole:  # an edge is kept as a float
+            return F.clip(x, minimum=low, maximum=high)
+    if low is not None:
+        x = F.maximum(x, low)
+    return x if high is None else F.minimum(x, high)
+
+
+@aten("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def clamp_min(self: Tensor, min: Operand) -> Result:
+    return clamp(self, min, None)
+
+
+@aten("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def clamp_max(self: Tensor, max: Operand) -> Result:
+    return clamp(self, None, max)
+
+
+# ------------------------------------------------------------------------------------- comparisons and logic
+
+
+def _comparison(short: str, name: str) -> None:
+    compute: Callable[..., Any] = getattr(F, name)
+
+    @aten(f"aten.{short}.Tensor", f"aten.{short}.Scalar")
+    def compare(self: Operand, other: Operand) -> Result:
+        a, b = promoted(self, other)
+        if _bools(a, b):  # bools have an order in torch: as 0 and 1
+            a, b = as_operand(a, dtypes.int32), as_operand(b, dtypes.int32)
+        return compute(a, b)
+
+
+for _pair in (("eq", "equal"), ("ne", "not_equal"), ("lt", "less"), ("le", "less_equal"), ("gt", "greater"),
+              ("ge", "greater_equal")):  # fmt: skip
+    _comparison(*_pair)
+
+
+def _logic(name: str) -> None:
+    compute: Callable[..., Any] = getattr(F, f"logical_{name}")
+
+    @aten(f"aten.logical_{name}.default")
+    def of_truth(self: Tensor, other: Tensor) -> Result:
+        return compute(cast(self, dtypes.bool_), cast(other, dtypes.bool_))
+
+    @aten(f"aten.bitwise_{name}.Tensor", f"aten.bitwise_{name}.Scalar", f"aten.__{name}__.Tensor",
+          f"aten.__{name}__.Scalar")  # fmt: skip
+    def of_bits(self: Tensor, other: Operand) -> Result:
+        return compute(*promoted(self, other))
+
+
+for _word in ("and", "or", "xor"):
+    _logic(_word)
+
+
+@aten("aten.logical_not.default")
+def logical_not(self: Tensor) -> Result:
+    return F.logical_not(cast(self, dtypes.bool_))
+
+
+@aten("aten.bitwise_not.default")
+def bitwise_not(self: Tensor) -> Result:
+    if self.dtype is dtypes.bool_:
+        return F.logical_not(self)
+    return F.logical_xor(self, np.asarray(-1).astype(self.dtype.numpy))
+
+
+@aten("aten.isnan.default")
+def isnan(self: Tensor) -> Result:
+    return F.not_equal(self, self)
+
+
+@aten("aten.isinf.default")
+def isinf(self: Tensor) -> Result:
+    return F.equal(F.abs(floating(self)), float("inf"))
+
+
+# --------------------------------------------------------------------------------------------------- choices
+
+
+def _chosen(x: Any, dtype: DType) -> Any:
+    found = as_operand(x, dtype)
+    return found if isinstance(found, Tensor) else np.array(found, dtype.numpy)
+
+
+@aten("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def where(condition: Tensor, self: Operand, other: Operand) -> Result:
+    dtype = result_type(self, other)
+    truth = cast(condition, dtypes.bool_)
+    return F.where(truth, _chosen(self, dtype), _chosen(other, dtype))
+
+
+@aten("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Result:
+    return F.where(mask, _chosen(value, self.dtype), self)
+
+
+@aten("aten.fill.Scalar", "aten.fill.Tensor")
+def fill(self: Tensor, value: Operand) -> Result:
+    found = as_operand(value, self.dtype)
+    whole = found if isinstance(found, Tensor) else self.network.scalar(found, self.dtype)
+    return F.expand(whole, self.shape)
+
+
+@aten("aten.zero.default")
+def zero(self: Tensor) -> Result:
+    return fill(self, 0)
+
+
+@aten("aten.copy.default")
+def copy(self: Tensor, src: Tensor) -> Result:
+    return F.expand(cast(src, self.dtype), self.shape)
+
+
+# ------------------------------------------------------------------------------------------- one operand
+
+
+def _unary(torch_name: str, compute: Callable[[Any], Any]) -> None:
+    """A function of floats; integers and bools become the default float type."""
+
+    @aten(f"aten.{torch_name}.default")
+    def of(self: Tensor) -> Result:
+        return compute(floating(self))
+
+
+_FLOATS: dict[str, Callable[[Any], Any]] = {
+    **{n: getattr(F, n) for n in ("exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "reciprocal")},
+    "log1p": lambda x: F.log(F.add(x, 1.0)),
+    "expm1": lambda x: F.sub(F.exp(x), 1.0),
+    "log2": lambda x: F.mul(F.log(x), 1.4426950408889634),
+    "log10": lambda x: F.mul(F.log(x), 0.4342944819032518),
+    "exp2": lambda x: F.exp(F.mul(x, 0.6931471805599453)),
+    "tan": lambda x: F.div(F.sin(x), F.cos(x)),
+    "erfc": lambda x: F.sub(1.0, F.erf(x)),
+    "deg2rad": lambda x: F.mul(x, 0.017453292519943295),
+    "rad2deg": lambda x: F.mul(x, 57.29577951308232),
+}
+for _name, _compute in _FLOATS.items():
+    _unary(_name, _compute)
+
+
+def _rounding(name: str, compute: Callable[[Any], Any]) -> None:
+    @aten(f"aten.{name}.default")
+    def of(self: Tensor) -> Result:
+        return self if category(self.dtype) < 2 else compute(self)
+
+
+_WHOLE: dict[str, Callable[[Any], Any]] = {
+    "floor": F.floor, "ceil": F.ceil, "round": F.round, "trunc": _truncated, "fix": _truncated,
+}  # fmt: skip
+for _name, _compute in _WHOLE.items():
+    _rounding(_name, _compute)
+
+
+@aten("aten.neg.default", "aten.negative.default")
+def neg(self: Tensor) -> Result:
+    return F.neg(self)
+
+
+@aten("aten.abs.default", "aten.absolute.default")
+def absolute(self: Tensor) -> Result:
+    return self if self.dtype is dtypes.bool_ else F.abs(self)
+
+
+@aten("aten.square.default")
+def square(self: Tensor) -> Result:
+    return power(self, 2)
+
+
+@aten("aten.sign.default", "aten.sgn.default")
+def sign(self: Tensor) -> Result:
+    if self.dtype is dtypes.bool_:
+        return self
+    up, down = (cast(compare(self, 0), self.dtype) for compare in (F.greater, F.less))
+    return F.sub(up, down)
+
+
+# ------------------------------------------------------------------------------------------------------ casts
+
+
+@aten("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default", "aten.to.device", "aten.to.prim_dtype",
+      views=True)  # fmt: skip
+def to_dtype(self: Tensor, dtype: MaybeDType = None) -> Result:
+    return self if dtype is None else cast(self, dtype)
+
+
+@aten("aten.to.other", "aten.type_as.default", views=True)
+def to_other(self: Tensor, other: Tensor) -> Result:
+    return cast(self, other.dtype)
+
+
+@aten("prims.convert_element_type.default")
+def convert(a: Tensor, dtype: MaybeDType = None) -> Result:
+    return to_dtype(a, dtype)

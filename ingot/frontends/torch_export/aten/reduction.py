@@ -1,0 +1,202 @@
+"""ATen ops that reduce dimensions: sums, means, extremes, their places, norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dimension
+from ingot.frontends.torch_export.aten.pointwise import power
+from ingot.frontends.torch_export.aten.promotion import cast, category, floating, size_tensor
+from ingot.frontends.torch_export.aten.table import (
+    MaybeDType,
+    MaybeInt,
+    MaybeInts,
+    MaybeScalar,
+    Result,
+    Results,
+    Scalar,
+    Tensor,
+    Unsupported,
+    aten,
+)
+from ingot.ir import F
+from ingot.ir.spec import axes_of, axis_of, elements
+
+
+def _axes(x: Tensor, dim: MaybeInts) -> tuple[int, ...]:
+    """The dimensions to reduce, counted from the front; none named means all."""
+    return axes_of(dim or None, x.ndim()) if x.shape else ()
+
+
+def _accumulator(x: Tensor, dtype: MaybeDType) -> Result:
+    """x in the type of its sum: whole numbers add up in int64."""
+    return cast(x, dtype or (x.dtype if category(x.dtype) == 2 else dtypes.int64))
+
+
+@aten("aten.sum.default", "aten.sum.dim_IntList")
+def sum(self: Tensor, dim: MaybeInts = None, keepdim: bool = False, dtype: MaybeDType = None) -> Result:
+    x = _accumulator(self, dtype)
+    return F.reduce_sum(x, axes=_axes(x, dim), keepdims=keepdim)
+
+
+@aten("aten.prod.default", "aten.prod.dim_int")
+def prod(self: Tensor, dim: MaybeInt = None, keepdim: bool = False, dtype: MaybeDType = None) -> Result:
+    x = _accumulator(self, dtype)
+    return F.reduce_prod(x, axes=_axes(x, None if dim is None else (dim,)), keepdims=keepdim)
+
+
+@aten("aten.mean.default", "aten.mean.dim")
+def mean(self: Tensor, dim: MaybeInts = None, keepdim: bool = False, dtype: MaybeDType = None) -> Result:
+    x = self if dtype is None else cast(self, dtype)
+    return F.reduce_mean(x, axes=_axes(x, dim), keepdims=keepdim)
+
+
+def _extreme(x: Tensor, name: str, dim: MaybeInts, keepdim: bool) -> Result:
+    if x.dtype is dtypes.bool_:
+        found = getattr(F, name)(cast(x, dtypes.int32), axes=_axes(x, dim), keepdims=keepdim)
+        return cast(found, dtypes.bool_)
+    return getattr(F, name)(x, axes=_axes(x, dim), keepdims=keepdim)
+
+
+@aten("aten.amax.default", "aten.max.default")
+def amax(self: Tensor, dim: MaybeInts = None, keepdim: bool = False) -> Result:
+    return _extreme(self, "reduce_max", dim, keepdim)
+
+
+@aten("aten.amin.default", "aten.min.default")
+def amin(self: Tensor, dim: MaybeInts = None, keepdim: bool = False) -> Result:
+    return _extreme(self, "reduce_min", dim, keepdim)
+
+
+@aten("aten.argmax.default")
+def argmax(self: Tensor, dim: MaybeInt = None, keepdim: bool = False) -> Result:
+    if dim is None:
+        found = F.argmax(F.reshape(self, (elements(self.shape),)), axis=0)
+        return F.reshape(found, (1,) * self.ndim()) if keepdim else found
+    return F.argmax(self, axis=axis_of(dim, self.ndim(), "dim"), keepdims=keepdim)
+
+
+@aten("aten.argmin.default")
+def argmin(self: Tensor, dim: MaybeInt = None, keepdim: bool = False) -> Result:
+    if category(self.dtype) < 2:
+        raise Unsupported("argmin of integers is not supported")
+    return argmax(F.neg(self), dim, keepdim)
+
+
+@aten("aten.max.dim")
+def max_dim(self: Tensor, dim: int, keepdim: bool = False) -> Results:
+    return amax(self, (dim,), keepdim), argmax(self, dim, keepdim)
+
+
+@aten("aten.min.dim")
+def min_dim(self: Tensor, dim: int, keepdim: bool = False) -> Results:
+    return amin(self, (dim,), keepdim), argmin(self, dim, keepdim) if category(self.dtype) == 2 else None
+
+
+@aten("aten.any.default", "aten.any.dim", "aten.any.dims")
+def any_of(self: Tensor, dim: MaybeInts = None, keepdim: bool = False) -> Result:
+    return amax(cast(self, dtypes.bool_), dim, keepdim)
+
+
+@aten("aten.all.default", "aten.all.dim", "aten.all.dims")
+def all_of(self: Tensor, dim: MaybeInts = None, keepdim: bool = False) -> Result:
+    return amin(cast(self, dtypes.bool_), dim, keepdim)
+
+
+@aten("aten.logsumexp.default")
+def logsumexp(self: Tensor, dim: MaybeInts, keepdim: bool = False) -> Result:
+    x = floating(self)
+    axes = _axes(x, dim)
+    top = F.reduce_max(x, axes=axes, keepdims=True)
+    top = F.where(F.equal(F.abs(top), float("inf")), np.zeros((), x.dtype.numpy), top)
+    total = F.add(F.log(F.reduce_sum(F.exp(F.sub(x, top)), axes=axes, keepdims=True)), top)
+    return total if keepdim else _without(total, axes)
+
+
+def _without(x: Tensor, axes: tuple[int, ...]) -> Result:
+    return F.reshape(x, tuple(d for i, d in enumerate(x.shape) if i not in axes))
+
+
+def _variance(x: Tensor, dim: MaybeInts, correction: MaybeScalar, keepdim: bool) -> tuple[Any, Any]:
+    """Two passes, accumulated in float32; the mean beside it."""
+    if category(x.dtype) < 2:
+        raise Unsupported("the variance of integers does not exist; convert them first")
+    axes = _axes(x, dim)
+    taken = 1 if correction is None else correction
+    if not isinstance(taken, int | float) or taken != int(taken):
+        raise Unsupported("correction must be a whole number known at export")
+    wide = cast(x, dtypes.float32) if x.dtype.bits < 32 else x
+    middle = F.reduce_mean(wide, axes=axes, keepdims=True)
+    centred = F.sub(wide, middle)
+    total = F.reduce_sum(F.mul(centred, centred), axes=axes, keepdims=True)
+    count: Dimension = dims.add(elements(x.shape[a] for a in axes), -int(taken))
+    if isinstance(count, int):
+        variance = F.mul(total, float("nan")) if count <= 0 else F.div(total, float(count))
+    else:
+        variance = F.div(total, F.maximum(size_tensor(count, wide.dtype), 0.0))
+    found = tuple(cast(v if keepdim else _without(v, axes), x.dtype) for v in (variance, middle))
+    return found[0], found[1]
+
+
+@aten("aten.var.correction")
+def var(self: Tensor, dim: MaybeInts = None, correction: MaybeScalar = None, keepdim: bool = False) -> Result:
+    return _variance(self, dim, correction, keepdim)[0]
+
+
+@aten("aten.var.default", "aten.var.dim")
+def var_unbiased(self: Tensor, dim: MaybeInts = None, unbiased: bool = True, keepdim: bool = False) -> Result:
+    return var(self, dim, int(unbiased), keepdim)
+
+
+@aten("aten.std.correction")
+def std(self: Tensor, dim: MaybeInts = None, correction: MaybeScalar = None, keepdim: bool = False) -> Result:
+    return F.sqrt(var(self, dim, correction, keepdim))
+
+
+@aten("aten.std.default", "aten.std.dim")
+def std_unbiased(self: Tensor, dim: MaybeInts = None, unbiased: bool = True, keepdim: bool = False) -> Result:
+    return std(self, dim, int(unbiased), keepdim)
+
+
+@aten("aten.var_mean.correction")
+def var_mean(
+    self: Tensor, dim: MaybeInts = None, correction: MaybeScalar = None, keepdim: bool = False
+) -> Results:
+    return _variance(self, dim, correction, keepdim)
+
+
+@aten("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
+def vector_norm(
+    self: Tensor, ord: MaybeScalar = None, dim: MaybeInts = None, keepdim: bool = False, dtype: MaybeDType = None,
+    p: MaybeScalar = None,
+) -> Result:  # fmt: skip
+    x = self if dtype is None else cast(self, dtype)
+    if category(x.dtype) < 2:
+        raise Unsupported("the norm of integers does not exist; convert them first")
+    which: Scalar = 2 if ord is None and p is None else p if ord is None else ord  # type: ignore[assignment]
+    size = F.abs(x)
+    axes = _axes(x, dim)
+    if which == float("inf"):
+        return F.reduce_max(size, axes=axes, keepdims=keepdim)
+    if which == 1:
+        return F.reduce_sum(size, axes=axes, keepdims=keepdim)
+    if which != 2:
+        raise Unsupported(f"the norm of order {which} is not supported, only 1, 2 and infinity")
+    return F.sqrt(F.reduce_sum(power(x, 2), axes=axes, keepdims=keepdim))
+
+
+@aten("aten.cumsum.default")
+def cumsum(self: Tensor, dim: int, dtype: MaybeDType = None) -> Result:
+    """As a product with a triangle of ones: exact for whole numbers as long as float32 holds them."""
+    x = _accumulator(self, dtype)
+    axis = axis_of(dim, x.ndim(), "dim")
+    count = x.shape[axis]
+    if category(x.dtype) < 2 or not isinstance(count, int) or count > 4096:
+        raise Unsupported("cumsum is supported for floats along at most 4096 known elements")
+    triangle = x.network.constant(np.triu(np.ones((count, count), x.dtype.numpy)))
+    order = [i for i in range(x.ndim()) if i != axis] + [axis]
+    back = tuple(order.index(i) for i in range(x.ndim()))
+    return F.permute(F.matmul(F.permute(x, tuple(order)), triangle), back)

@@ -1,0 +1,428 @@
+"""ATen ops that move, join, cut, pick and make elements without computing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot import functional as fn
+from ingot.dims import Dimension
+from ingot.frontends.torch_export.aten.promotion import as_operand, cast, category, result_type
+from ingot.frontends.torch_export.aten.table import (
+    Ints,
+    MaybeDType,
+    MaybeFloat,
+    MaybeFloats,
+    MaybeInt,
+    MaybeScalar,
+    MaybeSize,
+    MaybeSizes,
+    MaybeTensors,
+    Operand,
+    Result,
+    Results,
+    Scalar,
+    Size,
+    Sizes,
+    Tensor,
+    Tensors,
+    Unsupported,
+    aten,
+)
+from ingot.ir import F, Network, Value
+from ingot.ir.spec import axes_of, axis_of, elements
+
+END = 2**63 - 1  # what torch writes for "to the end"
+
+
+# -------------------------------------------------------------------------------------------------- same elements
+
+
+@aten("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
+      views=True)  # fmt: skip
+def reshape(self: Tensor, size: MaybeSizes = None, shape: MaybeSizes = None) -> Result:
+    wanted = size if size is not None else shape
+    if wanted is None:
+        raise Unsupported("the argument shape is missing")
+    return F.reshape(self, wanted)
+
+
+@aten("aten.view_as.default", "aten.reshape_as.default", views=True)
+def reshape_as(self: Tensor, other: Tensor) -> Result:
+    return F.reshape(self, other.shape)
+
+
+@aten("aten.flatten.using_ints", views=True)
+def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Result:
+    return fn.flatten(self, start_dim, end_dim)
+
+
+@aten("aten.unflatten.int", views=True)
+def unflatten(self: Tensor, dim: int, sizes: Sizes) -> Result:
+    axis = axis_of(dim, self.ndim(), "dim")
+    if -1 in sizes:
+        rest = elements(d for d in sizes if d != -1)
+        sizes = tuple(dims.floordiv(self.shape[axis], rest) if d == -1 else d for d in sizes)
+    return F.reshape(self, (*self.shape[:axis], *sizes, *self.shape[axis + 1 :]))
+
+
+@aten("aten.squeeze.default", views=True)
+def squeeze(self: Tensor) -> Result:
+    return F.reshape(self, tuple(d for d in self.shape if d != 1))
+
+
+@aten("aten.squeeze.dim", "aten.squeeze.dims", views=True)
+def squeeze_dims(self: Tensor, dim: Ints) -> Result:
+    """Dimensions of another size than 1 stay, as in torch."""
+    axes = axes_of(dim, self.ndim()) if self.shape else ()
+    return F.reshape(self, tuple(d for i, d in enumerate(self.shape) if i not in axes or d != 1))
+
+
+@aten("aten.unsqueeze.default", views=True)
+def unsqueeze(self: Tensor, dim: int) -> Result:
+    return fn.unsqueeze(self, dim)
+
+
+@aten("aten.permute.default", views=True)
+def permute(self: Tensor, dims: Ints) -> Result:
+    return F.permute(self, tuple(axis_of(d, self.ndim(), "dims") for d in dims))
+
+
+@aten("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default", views=True)
+def transpose(
+    self: Tensor, dim0: MaybeInt = None, dim1: MaybeInt = None, axis0: MaybeInt = None, axis1: MaybeInt = None
+) -> Result:
+    first, second = (dim0, dim1) if dim0 is not None else (axis0, axis1)
+    if first is None or second is None:
+        raise Unsupported("two dimensions must be given")
+    return fn.transpose(self, first, second) if self.shape else self
+
+
+@aten("aten.t.default", "aten.numpy_T.default", views=True)
+def reversed_dims(self: Tensor) -> Result:
+    return F.permute(self, tuple(reversed(range(self.ndim()))))
+
+
+@aten("aten.mT.default", "aten.adjoint.default", "aten.mH.default", views=True)
+def matrix_transpose(self: Tensor) -> Result:
+    return fn.transpose(self, -2, -1)
+
+
+@aten("aten.movedim.intlist", "aten.movedim.int", views=True)
+def movedim(self: Tensor, source: Ints, destination: Ints) -> Result:
+    rank = self.ndim()
+    pairs = zip(source, destination, strict=True)
+    places = {axis_of(to, rank, "destination"): axis_of(at, rank, "source") for at, to in pairs}
+    rest = iter(i for i in range(rank) if i not in places.values())
+    return F.permute(self, tuple(places[i] if i in places else next(rest) for i in range(rank)))
+
+
+@aten("aten.expand.default", "aten.broadcast_to.default", views=True)
+def expand(self: Tensor, size: Sizes, implicit: bool = False) -> Result:
+    return F.expand(self, size)
+
+
+@aten("aten.expand_as.default", views=True)
+def expand_as(self: Tensor, other: Tensor) -> Result:
+    return F.expand(self, other.shape)
+
+
+@aten("aten.contiguous.default", "aten.detach.default", "aten.detach_.default", "aten.alias.default",
+      "aten.lift_fresh.default", "aten.resolve_conj.default", "aten.resolve_neg.default", views=True)  # fmt: skip
+def itself(self: Tensor) -> Result:
+    return self
+
+
+@aten("aten.clone.default", "aten.lift_fresh_copy.default", "aten.detach_copy.default", "aten.alias_copy.default")
+def clone(self: Tensor) -> Result:
+    return self
+
+
+@aten("aten.pixel_shuffle.default")
+def pixel_shuffle(self: Tensor, upscale_factor: int) -> Result:
+    *batch, channels, height, width = self.shape
+    r, base = upscale_factor, self.ndim() - 3
+    kept = dims.floordiv(channels, r * r)
+    apart = F.reshape(self, (*batch, kept, r, r, height, width))
+    order = (*range(base), base, base + 3, base + 1, base + 4, base + 2)
+    return F.reshape(F.permute(apart, order), (*batch, kept, dims.mul(height, r), dims.mul(width, r)))
+
+
+# ------------------------------------------------------------------------------------------- cutting and joining
+
+
+def _part(x: Tensor, axis: int, start: Dimension, size: Dimension, step: int = 1) -> Result:
+    return fn.slice(
+        x,
+        [start if i == axis else 0 for i in range(x.ndim())],
+        [size if i == axis else d for i, d in enumerate(x.shape)],
+        [step if i == axis else 1 for i in range(x.ndim())],
+    )
+
+
+@aten("aten.slice.Tensor", views=True)
+def cut(self: Tensor, dim: int = 0, start: MaybeSize = None, end: MaybeSize = None, step: int = 1) -> Result:
+    if step < 1:
+        raise Unsupported(f"a step of {step} is not one that torch takes")
+    axis = axis_of(dim, self.ndim(), "dim")
+    stop = None if isinstance(end, int) and end >= END else end
+    return self[(*[slice(None)] * axis, slice(start, stop, step))]
+
+
+@aten("aten.select.int", views=True)
+def select(self: Tensor, dim: int, index: Size) -> Result:
+    return fn.select(self, dim, index)
+
+
+@aten("aten.narrow.default", views=True)
+def narrow(self: Tensor, dim: int, start: Size, length: Size) -> Result:
+    axis = axis_of(dim, self.ndim(), "dim")
+    if isinstance(start, int) and start < 0:
+        start = dims.add(self.shape[axis], start)
+    return _part(self, axis, start, length)
+
+
+@aten("aten.split.Tensor", "aten.unsafe_split.Tensor", views=True)
+def split(self: Tensor, split_size: int, dim: int = 0) -> Results:
+    return fn.split(self, split_size, dim)
+
+
+@aten("aten.split_with_sizes.default", "aten.split.sizes", "aten.unsafe_split_with_sizes.default", views=True)
+def split_with_sizes(
+    self: Tensor, split_sizes: MaybeSizes = None, dim: int = 0, split_size: MaybeSizes = None
+) -> Results:
+    sizes = split_sizes if split_sizes is not None else split_size
+    if sizes is None:
+        raise Unsupported("the argument split_sizes is missing")
+    return fn.split(self, sizes, dim)
+
+
+@aten("aten.chunk.default", "aten.unsafe_chunk.default", views=True)
+def chunk(self: Tensor, chunks: int, dim: int = 0) -> Results:
+    """torch's pieces: ⌈size / chunks⌉ each, the last smaller, and fewer of them when that is enough."""
+    size = self.shape[axis_of(dim, self.ndim(), "dim")]
+    if chunks < 1:
+        raise Unsupported("chunks must be at least 1")
+    if isinstance(size, int):
+        return fn.split(self, max(-(-size // chunks), 1), dim) if size else (self,) * chunks
+    part = dims.floordiv(size, chunks)
+    if dims.mul(part, chunks) != size:
+        raise Unsupported(f"a size of {size} is not known to be a multiple of {chunks}")
+    return fn.split(self, [part] * chunks, dim)
+
+
+@aten("aten.unbind.int", views=True)
+def unbind(self: Tensor, dim: int = 0) -> Results:
+    return fn.unbind(self, dim)
+
+
+@aten("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
+def cat(tensors: Tensors, dim: int = 0) -> Result:
+    if not tensors:
+        raise Unsupported("there is nothing to join")
+    dtype = result_type(*tensors)
+    kept = [x for x in tensors if x.shape != (0,)] or tensors[:1]  # torch skips these whatever the others' rank
+    return fn.concat([cast(x, dtype) for x in kept], dim)
+
+
+@aten("aten.stack.default")
+def stack(tensors: Tensors, dim: int = 0) -> Result:
+    if not tensors:
+        raise Unsupported("there is nothing to join")
+    dtype = result_type(*tensors)
+    return fn.stack([cast(x, dtype) for x in tensors], dim)
+
+
+@aten("aten.constant_pad_nd.default", "aten.pad.default")
+def pad(self: Tensor, pad: Ints, value: MaybeScalar = None, mode: str = "constant") -> Result:
+    if mode != "constant":
+        raise Unsupported(f"padding by {mode!r:.40} is not supported, only by a constant")
+    if not isinstance(value, int | float | None):
+        raise Unsupported("the value must be known at export")
+    return fn.pad(self, pad, value=value)
+
+
+@aten("aten.repeat.default")
+def repeat(self: Tensor, repeats: Ints) -> Result:
+    return fn.repeat(self, repeats)
+
+
+@aten("aten.tile.default")
+def tile(self: Tensor, dims: Ints) -> Result:
+    return fn.repeat(self, (*[1] * (self.ndim() - len(dims)), *dims))
+
+
+@aten("aten.repeat_interleave.self_int")
+def repeat_interleave(self: Tensor, repeats: int, dim: MaybeInt = None, output_size: MaybeSize = None) -> Result:
+    if dim is None:
+        self, dim = F.reshape(self, (elements(self.shape),)), 0
+    return fn.repeat_interleave(self, repeats, dim)
+
+
+@aten("aten.flip.default")
+def flip(self: Tensor, dims: Ints) -> Result:
+    return fn.flip(self, dims)
+
+
+@aten("aten.roll.default")
+def roll(self: Tensor, shifts: Ints, dims: Ints = ()) -> Result:
+    if not dims:
+        flat = F.reshape(self, (elements(self.shape),))
+        return F.reshape(roll(flat, shifts, (0,)), self.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        axis = axis_of(dim, self.ndim(), "dims")
+        size = fn.tensor.known_size(self, axis, "roll")
+        back = shift % size if size else 0
+        if back:
+            self = fn.concat([_part(self, axis, size - back, back), _part(self, axis, 0, size - back)], axis)
+    return self
+
+
+# ------------------------------------------------------------------------------------------------------- picking
+
+
+def _index(x: Tensor) -> Result:
+    return x if x.dtype in (dtypes.int32, dtypes.int64) else cast(x, dtypes.int64)
+
+
+@aten("aten.embedding.default")
+def embedding(weight: Tensor, indices: Tensor) -> Result:
+    return F.embedding(_index(indices), weight)
+
+
+@aten("aten.index_select.default")
+def index_select(self: Tensor, dim: int, index: Tensor) -> Result:
+    return fn.index_select(self, dim, _index(index))
+
+
+@aten("aten.gather.default")
+def gather(self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Result:
+    return fn.gather(self, dim, _index(index))
+
+
+@aten("aten.index.Tensor")
+def index(self: Tensor, indices: MaybeTensors) -> Result:
+    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if len(given) != 1 or category(given[0][1].dtype) != 1:
+        raise Unsupported("indexing by several tensors, or by a mask, is not supported")
+    axis, where = given[0]
+    return F.take(self, _index(where), axis=axis)
+
+
+def _triangle(x: Tensor, diagonal: int, lower: bool) -> Result:
+    if x.ndim() < 2:
+        raise Unsupported("a triangle needs two dimensions")
+    rows, columns = x.shape[-2:]
+    row = F.reshape(F.iota(size=rows, start=diagonal, dtype=dtypes.int64), (rows, 1))
+    column = F.reshape(F.iota(size=columns, dtype=dtypes.int64), (1, columns))
+    inside = F.less_equal(column, row) if lower else F.greater_equal(column, row)
+    return F.where(inside, x, np.zeros((), x.dtype.numpy))
+
+
+@aten("aten.tril.default")
+def tril(self: Tensor, diagonal: int = 0) -> Result:
+    return _triangle(self, diagonal, True)
+
+
+@aten("aten.triu.default")
+def triu(self: Tensor, diagonal: int = 0) -> Result:
+    return _triangle(self, diagonal, False)
+
+
+# -------------------------------------------------------------------------------------------------------- making
+
+
+def _filled(network: Network, size: Sizes, value: Operand, dtype: Any) -> Result:
+    found = as_operand(value, dtype)
+    whole = found if isinstance(found, Value) else network.scalar(found, dtype)
+    return F.expand(whole, size) if size else whole
+
+
+@aten("aten.full.default")
+def full(network: Network, size: Sizes, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
+    return _filled(network, size, fill_value, dtype or result_type(fill_value))
+
+
+@aten("aten.full_like.default")
+def full_like(self: Tensor, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
+    return _filled(self.network, self.shape, fill_value, dtype or self.dtype)
+
+
+@aten("aten.new_full.default")
+def new_full(self: Tensor, size: Sizes, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
+    return _filled(self.network, size, fill_value, dtype or self.dtype)
+
+
+def _constant(word: str, value: int) -> None:
+    @aten(f"aten.{word}.default")
+    def make(network: Network, size: Sizes, dtype: MaybeDType = None) -> Result:
+        return _filled(network, size, value, dtype or dtypes.float32)
+
+    @aten(f"aten.{word}_like.default")
+    def make_like(self: Tensor, dtype: MaybeDType = None) -> Result:
+        return _filled(self.network, self.shape, value, dtype or self.dtype)
+
+    @aten(f"aten.new_{word}.default")
+    def make_new(self: Tensor, size: Sizes, dtype: MaybeDType = None) -> Result:
+        return _filled(self.network, size, value, dtype or self.dtype)
+
+
+_constant("zeros", 0)
+_constant("ones", 1)
+
+
+@aten("aten.scalar_tensor.default")
+def scalar_tensor(network: Network, s: Scalar, dtype: MaybeDType = None) -> Result:
+    return _filled(network, (), s, dtype or dtypes.float32)
+
+
+@aten("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def arange(network: Network, end: Scalar, start: Scalar = 0, step: Scalar = 1, dtype: MaybeDType = None) -> Result:
+    kind = dtype or result_type(start, end, step)
+    if any(isinstance(n, float) and n != int(n) for n in (start, end, step)) or not isinstance(step, int | float):
+        raise Unsupported("arange of fractions is not supported")
+    low, high = (n if isinstance(n, dims.Expr) else int(n) for n in (start, end))
+    wide = kind if kind is dtypes.float32 or kind.is_integer else dtypes.float32
+    found = fn.arange(low, high, wide, int(step))
+    return cast(found if isinstance(found, Value) else network.constant(found), kind)
+
+
+@aten("aten.eye.default", "aten.eye.m")
+def eye(network: Network, n: int, m: MaybeInt = None, dtype: MaybeDType = None) -> Result:
+    if not 0 <= n * (n if m is None else m) <= 1 << 20:
+        raise Unsupported("an identity matrix of more than 2^20 elements")
+    return network.constant(np.eye(n, m, dtype=(dtype or dtypes.float32).numpy))
+
+
+# ---------------------------------------------------------------------------------------------------- resampling
+
+
+def _enlarged(x: Tensor, output_size: MaybeSizes, scale_factors: MaybeFloats) -> Result:
+    """Every element repeated, along each spatial dimension, a whole number of times."""
+    rank = x.ndim() - 2
+    if output_size is not None:
+        counts: list[Any] = [dims.floordiv(to, n) for to, n in zip(output_size, x.shape[2:], strict=True)]
+        exact = all(dims.mul(c, n) == to for c, n, to in zip(counts, x.shape[2:], output_size, strict=True))
+    else:
+        counts = [int(f) for f in scale_factors or ()]
+        exact = len(counts) == rank and all(c == f for c, f in zip(counts, scale_factors or (), strict=True))
+    if not exact or not all(isinstance(c, int) and c >= 1 for c in counts):
+        raise Unsupported("only enlarging by whole factors is supported")
+    for axis, count in enumerate(counts, 2):
+        x = fn.repeat_interleave(x, count, axis) if count > 1 else x
+    return x
+
+
+@aten("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec")
+def upsample_nearest(input: Tensor, output_size: MaybeSizes = None, scale_factors: MaybeFloats = None) -> Result:
+    return _enlarged(input, output_size, scale_factors)
+
+
+@aten("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
+def upsample_nearest_to(
+    self: Tensor, output_size: Sizes, scales: MaybeFloat = None, scales_h: MaybeFloat = None,
+    scales_w: MaybeFloat = None, scales_d: MaybeFloat = None,
+) -> Result:  # fmt: skip
+    return _enlarged(self, output_size, None)

@@ -1,0 +1,459 @@
+"""From an exported program to a Network: the same ops, under the user's names, with the user's lines and modules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dim, Dimension, Expr
+from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
+from ingot.frontends.torch_export.aten import TABLE, Entry, Unsupported, call
+from ingot.frontends.torch_export.aten import sizes as size_ops
+from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
+from ingot.frontends.torch_export.graph import GraphNode, Opaque, Program, Range, Ref, SizeRef, TensorMeta, refs
+from ingot.ir import Network, Spec, Value
+from ingot.ir.op import Op
+
+Array = np.ndarray[Any, Any]
+
+MAX_CONSTANT = 64 << 10  # bytes of an integer buffer that becomes a constant of the network, for folding
+MAX_LISTED = 40
+MAX_PLACES = 3
+
+
+class Imported(NamedTuple):
+    """A network and the weights that it reads, by the names of its parameters; `notes` say what was left out."""
+
+    network: Network
+    weights: Mapping[str, Array]
+    notes: list[str]
+
+
+class Source(NamedTuple):
+    """Where an exported program's tensors are: what is known of each by name, and the arrays."""
+
+    spec: Callable[[str], tuple[Any, Spec]]  # a key that tied tensors share, and the Spec
+    arrays: Mapping[str, Array]
+
+
+def build_network(program: Program, source: Source, name: str, dim_names: Mapping[str, Dim] | None = None) -> Imported:
+    """The network of a program.
+
+    Args:
+        name: of the file or module, for messages.
+        dim_names: the dims that symbols of the program become; others are called dim_0, dim_1, … as inputs name them.
+
+    Raises:
+        UnsupportedError: ops that ingot has no counterpart for, all at once, with the user's lines.
+        CheckpointError: a program that contradicts itself or its weights.
+    """
+    return _Importer(program, source, name, dict(dim_names or {})).run()
+
+
+class _Recorder(Network):
+    """A network whose nodes carry the line of the program's node that is being imported."""
+
+    line: tuple[str, int] | None = None
+
+    def emit(self, op: Op, inputs: tuple[Value, ...]) -> Any:
+        outputs = self.add_node(op, inputs, self.where, self.line).outputs
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+@dataclass
+class _Faults:
+    """What could not be imported: (op, reason) → the places."""
+
+    found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def add(self, op: str, why: str, place: str) -> None:
+        self.found.setdefault((op, why), []).append(place)
+
+    def report(self, name: str) -> None:
+        """Raises UnsupportedError with all of them, when there are any."""
+        if not self.found:
+            return
+        lines = []
+        for (op, why), places in self.found.items():
+            shown = ", ".join(dict.fromkeys(p for p in places if p))
+            shown = ", ".join(shown.split(", ")[:MAX_PLACES])
+            lines.append(f"  {op[:100]} × {len(places)}: {why[:400]}{f' ({shown})' if shown else ''}")
+        rest = f"\n  … and {len(lines) - MAX_LISTED} more" if len(lines) > MAX_LISTED else ""
+        total = sum(map(len, self.found.values()))
+        raise UnsupportedError(
+            f"{name}: {total} call(s) of ops that ingot cannot take:\n" + "\n".join(lines[:MAX_LISTED]) + rest
+        )
+
+
+class _Importer:
+    def __init__(self, program: Program, source: Source, name: str, dim_names: dict[str, Dim]) -> None:
+        self.program, self.source, self.name = program, source, name
+        self.network = _Recorder("main")
+        self.values: dict[str, Any] = {}  # Values of tensors, Dimensions (or truths) of sizes
+        self.dims = dim_names
+        self.faults = _Faults()
+        self.notes: list[str] = []
+        self.sources: dict[str, str] = {}  # a parameter's name in the network → in the source
+        self.tied: dict[Any, Value] = {}
+        self.storage: dict[str, set[str]] = {}  # tensors that may share memory in torch; graph inputs share with "*"
+        self.last_read = self._last_reads()
+
+    def run(self) -> Imported:
+        self._inputs()
+        for index, node in enumerate(self.program.graph.nodes):
+            self._node(index, node)
+        self._outputs()
+        self.faults.report(self.name)
+        unread = len(self.network.parameters)
+        self.network.remove_dead()
+        unread -= len(self.network.parameters)
+        if unread:
+            self.notes.append(f"{unread} stored tensor(s) are read by no output and were left out")
+        return Imported(self.network, _Renamed(self.source.arrays, self.sources), self.notes)
+
+    def error(self, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.name}: {why}")
+
+    # -------------------------------------------------------------------------------------------------- inputs
+
+    def _last_reads(self) -> dict[str, float]:
+        """The index of the last node that reads a tensor; outputs read forever."""
+        graph = self.program.graph
+        last: dict[str, float] = {}
+        for index, node in enumerate(graph.nodes):
+            last.update(dict.fromkeys(refs(a.value for a in node.arguments), index))
+        last.update(dict.fromkeys(refs(graph.outputs), float("inf")))
+        return last
+
+    def _inputs(self) -> None:
+        graph = self.program.graph
+        names = iter(self._input_names())
+        users: list[tuple[str, str]] = []
+        for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
+            if spec.kind == "user":
+                if type(argument) is not Ref:
+                    what = f"the symbolic number {argument.name}" if type(argument) is SizeRef else repr(argument)[:80]
+                    raise self.error(f"input {next(names)} is {what}; inputs must be tensors")
+                users.append((argument.name, next(names)))
+            elif spec.kind == "value":
+                self.notes.append(f"the argument {next(names)} is fixed at {spec.argument!r:.80}, as exported")
+            elif spec.kind not in ("parameter", "buffer", "constant"):
+                raise self.error(f"the program takes a {spec.kind}, which ingot does not know")
+        for placeholder, name in users:
+            meta = graph.tensors[placeholder]
+            shape = tuple(self._dimension(d) for d in meta.sizes)
+            self._define(placeholder, self.network.input(name, self._spec(meta, name, shape)), inside=True)
+        self._check_symbols()
+        for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
+            if spec.kind in ("parameter", "buffer", "constant") and argument.name in self.last_read:
+                self._define(argument.name, self._stored(argument.name, spec.name, spec.kind), inside=True)
+
+    def _input_names(self) -> list[str]:
+        """The name of every user's input: forward's parameter, and below it the path of a nested one."""
+        program = self.program
+        plain = [
+            spec.name or getattr(argument, "name", f"input_{i}")
+            for i, (argument, spec) in enumerate(zip(program.graph.inputs, program.inputs, strict=True))
+            if spec.kind in ("user", "value")
+        ]
+        if program.in_tree is None or program.argument_names is None:
+            return plain
+        paths = list(program.in_tree.paths())
+        positional, found = program.argument_names, []
+        for path in paths:
+            kind, head, *rest = (*path, "", "")[: max(len(path), 2)]
+            place = int(head) if kind == "0" and head.isdecimal() else None
+            first = positional[place] if place is not None and place < len(positional) else head
+            found.append("_".join([first, *rest]))
+        good = len(found) == len(plain) and len(set(found)) == len(found) and all(n.isidentifier() for n in found)
+        return found if good else plain
+
+    def _spec(self, meta: TensorMeta, name: str, shape: tuple[Dimension, ...]) -> Spec:
+        if meta.dtype.kind == "complex" or meta.dtype.is_float and meta.dtype not in dtypes.FLOATS:
+            raise UnsupportedError(f"{self.name}: input {name} is {meta.dtype.name}, which ingot does not compute with")
+        return Spec(meta.dtype, shape)
+
+    def _dimension(self, size: Dimension) -> Dimension:
+        """A size of the file with its symbols as dims of the network."""
+        if not isinstance(size, Expr):
+            return size
+        for symbol in size.dims():
+            if symbol not in self.dims:
+                self.dims[symbol] = self._dim(symbol, f"dim_{len(self.dims)}")
+        return dims.substitute(size, self.dims)
+
+    def _dim(self, symbol: str, name: str) -> Dim:
+        """torch assumes 2 or more of every symbol while it exports, and means any size unless told otherwise."""
+        bounds = self.program.ranges.get(symbol, Range(None, None))
+        low = 0 if bounds.low is None or bounds.low <= 2 else bounds.low
+        high = bounds.high if bounds.high is None or bounds.high < dims.MAX_VALUE else None
+        try:
+            return Dim(name, low, None, high)
+        except DimError as e:
+            raise self.error(f"the range of the symbol {symbol[:40]}: {e}") from None
+
+    def _check_symbols(self) -> None:
+        """Every dim has to be the size of some input by itself: a run knows only those."""
+        plain = {d.name for v in self.network.inputs for d in v.shape if isinstance(d, Dim)}
+        for value in self.network.inputs:
+            for d in value.shape:
+                if isinstance(d, Expr) and (missing := sorted(d.dims().keys() - plain)):
+                    raise UnsupportedError(
+                        f"{self.name}: input {value.name} has the size {d}, and no input has the size "
+                        f"{', '.join(missing)} itself, so that a run cannot know it; export with plain dynamic sizes"
+                    )
+
+    def _stored(self, placeholder: str, name: str, kind: str) -> Value:
+        """The value of a parameter, buffer or constant; tied tensors are one value."""
+        key, spec = self.source.spec(name)
+        meta = self.program.graph.tensors[placeholder]
+        if meta.dtype is not spec.dtype or meta.sizes != spec.shape:
+            stated = f"{meta.dtype.short}{list(meta.sizes)}"
+            raise self.error(f"{name} is {spec} where it is stored and {stated} in the program")
+        if spec.dtype.kind == "complex" or spec.dtype.is_float and spec.dtype not in dtypes.FLOATS:
+            raise UnsupportedError(f"{self.name}: {name} is {spec.dtype.name}, which ingot does not compute with")
+        if key in self.tied:
+            return self.tied[key]
+        small = isinstance(spec.elements, int) and spec.elements * spec.dtype.bits // 8 <= MAX_CONSTANT
+        if kind != "parameter" and not spec.dtype.is_float and small:  # indices, masks: folding wants to see them
+            value = self.network.constant(self.source.arrays[name], self._free(name))
+        else:
+            free = self._free(name)
+            self.sources[free] = name
+            value = self.network.parameter(free, spec)
+        self.tied[key] = value
+        return value
+
+    def _free(self, name: str) -> str:
+        """The name, changed if an input has it already."""
+        while name in self.network.values:
+            name = f"stored.{name}"
+        return name
+
+    def _define(self, name: str, value: Any, inside: bool = False) -> None:
+        """Gives a tensor of the program its value. `inside`: it belongs to the caller and must not change."""
+        self.values[name] = value
+        self.storage[name] = {name, "*"} if inside else {name}
+
+    # --------------------------------------------------------------------------------------------------- nodes
+
+    def _node(self, index: int, node: GraphNode) -> None:
+        before = len(self.network.nodes)
+        self.network.where, self.network.line = node.where, node.line
+        try:
+            self._import(index, node)
+        except (Unsupported, OpError, DimError, DTypeError) as e:
+            for made in self.network.nodes[before:]:
+                made.where = node.where
+            self._fail(node, str(e))
+
+    def _import(self, index: int, node: GraphNode) -> None:
+        op = node.op
+        if op in size_ops.NAMES:
+            found = size_ops.compute(op, tuple(self._resolved(a.value) for a in node.arguments))
+            self._results(node, found if isinstance(found, tuple) else (found,))
+            return
+        entry, changes = TABLE.get(op), False
+        if entry is None:
+            entry, changes = _in_place(op), True
+        if entry is None:
+            raise Unsupported("there is no such op in ingot's table")
+        arguments = {a.name: self._resolved(a.value) for a in node.arguments}
+        target = next((a.value for a in node.arguments if type(a.value) is Ref), None) if changes else None
+        if target is not None:
+            self._check_change(index, target.name)
+            if "self" in arguments and "self" not in entry.kinds:
+                arguments["input"] = arguments.pop("self")
+        found = call(entry, self.network, arguments)
+        results = found if isinstance(found, tuple) else (found,)
+        if target is not None:
+            results = (self._changed(target.name, results[0]),)
+        self._results(node, results)
+        if target is not None:
+            self._join(node, target.name)
+        elif entry.views:
+            self._share(node)
+
+    def _resolved(self, value: Any) -> Any:
+        if type(value) in (Ref, SizeRef):
+            found = self.values.get(value.name)
+            if found is None:
+                raise Unsupported(f"it reads {value.name}, a result that ingot does not compute")
+            return found
+        if type(value) is tuple:
+            return tuple([self._resolved(item) for item in value])
+        if type(value) is Opaque:
+            raise Unsupported(f"an argument of the kind {value.kind} is not supported")
+        return value
+
+    def _results(self, node: GraphNode, results: tuple[Any, ...]) -> None:
+        """Names what a node made, and compares it with what the file says about it."""
+        outputs = list(node.outputs)
+        if len(outputs) == 1 and type(outputs[0]) is tuple:
+            outputs = list(outputs[0])
+        if len(outputs) > len(results):
+            raise Unsupported(f"it has {len(outputs)} results here, and {len(results)} in ingot's table")
+        for output, result in zip(outputs, results, strict=False):
+            if not isinstance(output, Ref | SizeRef) or result is None:
+                continue
+            if isinstance(output, Ref):
+                if not isinstance(result, Value):
+                    raise Unsupported("its result is not a tensor")
+                self._check_meta(output.name, result)
+                self._define(output.name, result)
+            else:
+                self.values[output.name] = result
+
+    def _check_meta(self, name: str, value: Value) -> None:
+        """The file's own word about a result. A difference is a fault of the file, or of our table."""
+        meta = self.program.graph.tensors[name]
+        sizes = tuple(self._dimension(d) for d in meta.sizes)
+        if value.dtype is not meta.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
+            raise Unsupported(f"it makes {value.spec} of its operands, and the file says {Spec(meta.dtype, sizes)}")
+
+    def _fail(self, node: GraphNode, why: str) -> None:
+        """Remembers a fault and goes on with unknown results of the right kind, so that all faults are found."""
+        place = f"{os.path.basename(node.line[0])}:{node.line[1]}" if node.line else ""
+        place = f"{place} in {node.where}" if place and node.where else place or node.where
+        self.faults.add(node.op, why, place)
+        for result in node.results():
+            if type(result) is Ref and result.name:
+                meta = self.program.graph.tensors[result.name]
+                shape = tuple(self._dimension(d) for d in meta.sizes)
+                stand_in = Value(self.network, f"unknown.{result.name}", Spec(meta.dtype, shape), "input")
+                self._define(result.name, stand_in)
+            elif type(result) is SizeRef and result.name:
+                stated = self.program.graph.sizes.get(result.name, 1)
+                self.values[result.name] = self._dimension(stated)
+
+    # ------------------------------------------------------------------------------------------ changes in place
+
+    def _check_change(self, index: int, name: str) -> None:
+        """An op in place is the plain op when nobody can see the difference."""
+        shared = self.storage[name]
+        if "*" in shared:
+            raise Unsupported(
+                "it changes an input, parameter or buffer in place; write x = x + y instead of x += y, or clone first"
+            )
+        if any(other != name and self.last_read.get(other, -1) > index for other in shared):
+            raise Unsupported(
+                "it changes a tensor in place that another name shares, a view or what it is a view of, and that is "
+                "read later; write it without the change in place"
+            )
+
+    def _changed(self, name: str, result: Any) -> Value:
+        """What a tensor is after a change in place: of its own type and shape."""
+        old: Value = self.values[name]
+        new = cast(result, old.dtype)
+        if new.shape != old.shape:
+            raise Unsupported(f"a change in place cannot make {new.spec} of {old.spec}")
+        return new
+
+    def _join(self, node: GraphNode, name: str) -> None:
+        """From here on the changed tensor is read under both names."""
+        for result in node.results():
+            if type(result) is Ref and result.name in self.values:
+                self.values[name] = self.values[result.name]
+                self.storage[name].add(result.name)
+                self.storage[result.name] = self.storage[name]
+
+    def _share(self, node: GraphNode) -> None:
+        """The results may be windows of the first operand's memory."""
+        first = next((a.value.name for a in node.arguments if type(a.value) is Ref), None)
+        if first is None:
+            return
+        for result in node.results():
+            if type(result) is Ref and result.name in self.values:
+                self.storage[first].add(result.name)
+                self.storage[result.name] = self.storage[first]
+
+    # ------------------------------------------------------------------------------------------------- outputs
+
+    def _outputs(self) -> None:
+        self.network.where, self.network.line = "", None
+        program = self.program
+        for name, argument, spec in zip(self._output_names(), program.graph.outputs, program.outputs, strict=True):
+            if spec.kind != "user_output":
+                what = spec.kind.replace("_", " ") + (f" of {spec.name:.100}" if spec.name else "")
+                why = f"the program changes something outside itself ({what}). In training mode batch norm does: "
+                self.faults.add("output", why + "call module.eval() before torch.export.export", "")
+            elif argument is None:
+                self.notes.append(f"{name} is None and was left out")
+            elif (value := self._output(argument)) is None:
+                self.faults.add("output", f"{name} is no tensor: {argument!r:.80}", "")
+            else:
+                self.network.output(name, value)
+        if not self.network.outputs and not self.faults.found:
+            raise self.error("the program returns no tensor")
+
+    def _output(self, argument: Any) -> Value | None:
+        """A tensor, or a number as a tensor without dimensions."""
+        found = self.values.get(argument.name) if type(argument) in (Ref, SizeRef) else argument
+        if isinstance(found, Value):
+            return found
+        if isinstance(found, Expr):
+            return size_tensor(found, dtypes.int64)
+        kind = {bool: dtypes.bool_, int: dtypes.int64, float: dtypes.float32}.get(type(found))
+        return None if kind is None else self.network.constant(np.array(found, kind.numpy))
+
+    def _output_names(self) -> list[str]:
+        """The keys of the dict that forward returns, else output_0, …"""
+        count = len(self.program.outputs)
+        changes = sum(spec.kind != "user_output" for spec in self.program.outputs)
+        tree = self.program.out_tree
+        plain = [f"output_{i - changes}" if i >= changes else "" for i in range(count)]
+        if tree is None or not tree.keys or tree.leaves() != count - changes:
+            return plain
+        named = ["_".join(path) for path in tree.paths()]
+        good = len(set(named)) == len(named) and all(n and n.isprintable() and len(n) < 200 for n in named)
+        return [""] * changes + named if good else plain
+
+
+class _Renamed(Mapping[str, Array]):
+    """The arrays of a source under the names that its network gave them."""
+
+    def __init__(self, arrays: Mapping[str, Array], names: dict[str, str]) -> None:
+        self._arrays, self._names = arrays, names
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[self._names[name]]
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _in_place(op: str) -> Entry | None:
+    """The entry of the plain op of `aten.add_.Tensor`."""
+    parts = op.split(".")
+    if len(parts) != 3 or not parts[1].endswith("_") or parts[1].endswith("__"):
+        return None
+    return TABLE.get(f"{parts[0]}.{parts[1][:-1]}.{parts[2]}")
+
+
+_SAMPLES = (7, 64, 131, 1000, 4096)  # for sizes that are equal but written in two ways
+
+
+def _same(stated: Dimension, found: Dimension) -> bool:
+    """Whether two sizes are equal, as far as a few values of their dims show."""
+    if isinstance(stated, int) and isinstance(found, int):
+        return stated == found
+    if stated == found:
+        return True
+    names = sorted(dims.dims_of((stated, found)))
+    for i in range(len(_SAMPLES)):
+        values = {name: _SAMPLES[(i + k) % len(_SAMPLES)] for k, name in enumerate(names)}
+        try:
+            a, b = (d if isinstance(d, int) else d.evaluate(values) for d in (stated, found))
+        except DimError:
+            return False
+        if a != b:
+            return False
+    return True
