@@ -10,6 +10,7 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kPanel = 32;
+constexpr std::int64_t kFinished = kOutTile * kTileRun * kOutTile * kPanel;  // floats of WinogradJob::finished
 
 WinogradLevel functions_for([[maybe_unused]] Level level) {
 #if INGOT_X86
@@ -24,19 +25,21 @@ std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-/// Workers in a grid of tiles by panels; a row of the grid shares its transformed inputs.
+/// Workers in a grid of tiles by panels. Those of a row transform the same inputs, each for itself: that costs at most a fifth of
+/// the products, and taking them from another core's cache costs more.
 struct Winograd::Split {
   int by_tiles, by_panels;
-  std::int64_t tiles;     // of all images
-  std::int64_t group;     // most tiles transformed at a time
-  std::int64_t turns;     // groups of the busiest row of the grid
-  std::int64_t panels;    // most panels multiplied at a time
-  std::size_t v, m;       // bytes of one
-  int buffers() const { return by_panels > 1 ? 2 : 1; }  // while one is read, the next is written
+  std::int64_t tiles;   // of all images
+  std::int64_t groups;  // of tiles that are transformed at a time, of the busiest worker
+  std::int64_t group;   // most tiles of one
+  std::int64_t panels;  // most panels multiplied at a time
 };
 
 bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width) {
-  return channels >= 16 && outputs >= 16 && height * width >= 128;
+  // Below 8 channels the transforms cost as much as the products. The transformed weight is four times the plain one: fewer
+  // than 7x7 pixels do not pay for reading it, nor do tiles of which less than half is used.
+  const std::int64_t pixels = height * width, computed = tiles_of(height) * tiles_of(width) * kOutTile * kOutTile;
+  return channels >= 8 && outputs >= 1 && pixels >= 49 && 2 * pixels >= computed;
 }
 
 Winograd::Winograd(std::int64_t outputs, std::int64_t channels, Level level)
@@ -61,10 +64,10 @@ Winograd::Split Winograd::split(const TensorView& y, int workers) const {
   for (int by_tiles = workers; by_tiles >= 1; --by_tiles) {
     if (workers % by_tiles != 0) continue;
     const int by_panels = workers / by_tiles;
-    // Few tiles cost as much as kFew: reading the weight dominates. Meeting the others costs something too.
-    constexpr double kFew = 24, kMeeting = 1.1;
+    constexpr double kFew = 24, kTransform = 0.2;  // few tiles cost as much as kFew: reading the weight dominates
     const double height = static_cast<double>((tiles + by_tiles - 1) / by_tiles);
-    const double cost = static_cast<double>((panels + by_panels - 1) / by_panels) * std::max(height, kFew) * (by_panels > 1 ? kMeeting : 1);
+    const double width = static_cast<double>((panels + by_panels - 1) / by_panels);
+    const double cost = width * std::max(height, kFew) + kTransform * height;
     if (least == 0 || cost < least) {
       best.by_tiles = by_tiles, best.by_panels = by_panels;
       least = cost;
@@ -75,17 +78,16 @@ Winograd::Split Winograd::split(const TensorView& y, int workers) const {
   constexpr std::int64_t kTransformed = 512 << 10, kProducts = 256 << 10;  // bytes: with a panel's weights they stay in L2
   const std::int64_t tile_bytes = kPositions * v_blocks(channels_) * kVRow * 4;
   const std::int64_t group = std::clamp<std::int64_t>(kTransformed / tile_bytes / 14 * 14, 28, 56);
-  best.turns = std::max<std::int64_t>(1, (most + group - 1) / group);
-  best.group = std::max<std::int64_t>(1, (most + best.turns - 1) / best.turns);
+  best.groups = std::max<std::int64_t>(1, (most + group - 1) / group);
+  best.group = std::max<std::int64_t>(1, (most + best.groups - 1) / best.groups);
   best.panels = std::clamp<std::int64_t>(kProducts / (best.group * kMTile * 4), 1, (panels + best.by_panels - 1) / best.by_panels);
-  best.v = static_cast<std::size_t>(kPositions * v_position(channels_, best.group)) * 4;
-  best.m = static_cast<std::size_t>(best.panels * best.group * kMTile) * 4;
   return best;
 }
 
 Scratch Winograd::scratch(const TensorView& y, int threads, std::size_t tile_scratch) const {
   const Split grid = split(y, threads);
-  return {grid.by_tiles * grid.buffers() * grid.v, rounded(tile_scratch) + sizeof(float) * kOutTile * kTileRun * kOutTile * kPanel + grid.m};
+  const std::int64_t floats = kFinished + kPositions * v_position(channels_, grid.group) + grid.panels * grid.group * kMTile;
+  return {0, rounded(tile_scratch) + static_cast<std::size_t>(floats) * sizeof(float)};
 }
 
 void Winograd::run(const WinogradOperands& operands, const Worker& worker) const {
@@ -110,18 +112,17 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   job.out = operands.out;
   job.tile_scratch = worker.local;
   job.finished = reinterpret_cast<float*>(worker.local + rounded(operands.tile_scratch));
-  job.m = job.finished + kOutTile * kTileRun * kOutTile * kPanel;
-  const std::int64_t turns = grid.tiles == 0 ? 0 : grid.turns;
-  for (std::int64_t turn = 0; turn < turns; ++turn) {
-    const std::int64_t count = mine.last - mine.first, first = count * turn / turns, last = count * (turn + 1) / turns;
+  job.v = job.finished + kFinished;
+  job.m = job.v + kPositions * v_position(channels_, grid.group);
+  const std::int64_t count = mine.last - mine.first;
+  for (std::int64_t group = 0; group < grid.groups; ++group) {
+    const std::int64_t first = count * group / grid.groups, last = count * (group + 1) / grid.groups;
+    if (first == last || panels.first == panels.last) continue;
     job.first_tile = mine.first + first;
     job.tiles = static_cast<int>(last - first);
-    job.v = reinterpret_cast<float*>(worker.shared + (row * grid.buffers() + turn % grid.buffers()) * grid.v);
     job.v_position = v_position(channels_, job.tiles);
-    const Share part = share_of(job.tiles, column, grid.by_panels);
-    level_.inputs(job, static_cast<int>(part.first), static_cast<int>(part.last));
-    if (grid.by_panels > 1) worker.barrier();
-    for (std::int64_t panel = panels.first; job.tiles > 0 && panel < panels.last; panel += grid.panels)
+    level_.inputs(job);
+    for (std::int64_t panel = panels.first; panel < panels.last; panel += grid.panels)
       level_.outputs(job, panel, static_cast<int>(std::min(grid.panels, panels.last - panel)));
   }
 }

@@ -40,7 +40,7 @@ class Winograd {
   void prepare(const TensorView& panels) const;
   /// `y` is the output's shape. Of the memory per thread the first `tile_scratch` bytes are for the expression.
   Scratch scratch(const TensorView& y, int threads, std::size_t tile_scratch) const;
-  /// One worker's part. Meets the other workers at barriers.
+  /// One worker's part.
   void run(const WinogradOperands& operands, const Worker& worker) const;
 
  private:

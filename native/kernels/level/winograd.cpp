@@ -284,8 +284,8 @@ void winograd_weight(const float* panel, std::int64_t channels, float* u) {
   }
 }
 
-void winograd_inputs(const WinogradJob& job, int first, int last) {
-  for (int tile = first; tile < last; ++tile) {
+void winograd_inputs(const WinogradJob& job) {
+  for (int tile = 0; tile < job.tiles; ++tile) {
     const Corner corner = corner_of(job, job.first_tile + tile);
     Patch patch;
     patch_of(job, corner, patch);

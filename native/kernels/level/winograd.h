@@ -62,8 +62,8 @@ constexpr std::int64_t v_position(std::int64_t channels, std::int64_t tiles) {
 
 /// Transforms a panel [9][channels][32] of the weight to [36][channels][32].
 using WinogradWeight = void (*)(const float* panel, std::int64_t channels, float* u);
-/// Transforms the tiles [first, last) of the group.
-using WinogradInputs = void (*)(const WinogradJob& job, int first, int last);
+/// Transforms the tiles of the group.
+using WinogradInputs = void (*)(const WinogradJob& job);
 /// Computes all tiles of the group for `panels` panels from `first` on.
 using WinogradOutputs = void (*)(const WinogradJob& job, std::int64_t first, int panels);
 
@@ -75,17 +75,17 @@ struct WinogradLevel {
 
 namespace portable {
 void winograd_weight(const float* panel, std::int64_t channels, float* u);
-void winograd_inputs(const WinogradJob& job, int first, int last);
+void winograd_inputs(const WinogradJob& job);
 void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
 }  // namespace portable
 namespace avx2 {
 void winograd_weight(const float* panel, std::int64_t channels, float* u);
-void winograd_inputs(const WinogradJob& job, int first, int last);
+void winograd_inputs(const WinogradJob& job);
 void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
 }  // namespace avx2
 namespace avx512 {
 void winograd_weight(const float* panel, std::int64_t channels, float* u);
-void winograd_inputs(const WinogradJob& job, int first, int last);
+void winograd_inputs(const WinogradJob& job);
 void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
 }  // namespace avx512
 
