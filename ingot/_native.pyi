@@ -1,6 +1,6 @@
 """The native core: reads, plans and runs engines (native/src/bindings.cpp)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,16 +36,34 @@ def plan_layout(program_json: str, symbols: Mapping[str, int]) -> dict[str, Any]
     ("argument").
     """
 
+class Sampler:
+    """How one request's tokens are chosen, and what it has seen. Raises Error("argument") for what is out of range."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        prompt: NDArray[np.int64],
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+        repetition: float = 1.0,
+        presence: float = 0.0,
+        frequency: float = 0.0,
+        bias: Sequence[tuple[int, float]] = (),
+        bad_words: Sequence[Sequence[int]] = (),
+        top_logprobs: int = 0,
+    ) -> None: ...
+
 def sample(
-    logits: NDArray[np.float32],
-    temperature: NDArray[np.float32],
-    top_k: NDArray[np.int32],
-    top_p: NDArray[np.float32],
-    min_p: NDArray[np.float32],
-    seed: NDArray[np.uint64],
-    position: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Chooses a token per row of logits [rows, vocabulary]; returns (token ids, their log probabilities)."""
+    logits: NDArray[np.float32], samplers: Sequence[Sampler], positions: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
+    """Chooses a token per row of logits [rows, vocabulary], which its sampler remembers.
+
+    Returns (token ids, their log probabilities, the likeliest tokens [rows, most], their log probabilities).
+    """
 
 def log_probs(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float32]:
     """The log softmax of each row of logits [rows, vocabulary] at its target."""

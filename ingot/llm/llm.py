@@ -21,7 +21,7 @@ from ingot.llm.config import model_config
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
 from ingot.llm.memory import available_memory
-from ingot.llm.runner import Job, Runner
+from ingot.llm.runner import Job, Runner, sampler_of
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Scheduler
 from ingot.llm.stream import Completion, Reader, Score, Stream
@@ -31,6 +31,7 @@ BLOCK_SIZE = 16
 MAX_RUNNING = 64  # requests in flight at once
 MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
 MAX_SCORE_BYTES = 64 << 20  # of logits that one step may compute for scoring
+MAX_PRIORITY = 100
 
 Prompt = str | Sequence[int]
 
@@ -96,18 +97,22 @@ class LLM:
     ) -> list[Completion]: ...
 
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], *, request_id: str | None = None, **sampling: Any
+        self, prompt: Prompt | Sequence[Prompt], *, request_id: str | None = None, priority: int = 0, **sampling: Any
     ) -> Completion | list[Completion]:
         """Completes a prompt (text, or token ids, which are taken as they are), or several at once.
 
         Args:
             request_id: a name under which `abort` finds it.
+            priority: greater goes first, -100 to 100; a step of it is worth ten seconds of waiting.
             sampling: the fields of SamplingParams, or `params=` one of those.
+
+        With n above 1 the answers to a prompt come as a list, and those to several prompts one after the other.
 
         Raises RequestError for what is out of range, TooLongError for a prompt without room in the context.
         """
         prompts, many = _as_prompts(prompt)
-        readers = self._submit(prompts, _params(sampling), request_id, False)
+        params = _params(sampling)
+        readers = self._submit(prompts, params, request_id, False, priority)
         try:
             left = len(readers)
             by_job = {id(reader.job): reader for reader in readers}
@@ -120,11 +125,16 @@ class LLM:
         finally:
             self._release(readers, request_id)
         completions = [reader.completion() for reader in readers]
-        return completions if many else completions[0]
+        return completions if many or params.n > 1 else completions[0]
 
-    def stream(self, prompt: Prompt, *, request_id: str | None = None, **sampling: Any) -> Stream:
-        """Like `generate` for one prompt, as an iterator of pieces. Their texts add up to the completion's."""
-        (reader,) = self._submit([prompt], _params(sampling), request_id, True)
+    def stream(
+        self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+    ) -> Stream:  # fmt: skip
+        """Like `generate` for one answer to one prompt, as an iterator of pieces; their texts add up to its text."""
+        params = _params(sampling)
+        if params.n != 1:
+            raise RequestError(f"a stream is of one answer, not of n = {params.n}: open {params.n} streams")
+        (reader,) = self._submit([prompt], params, request_id, True, priority)
         return Stream(reader, lambda: self._release([reader], request_id))
 
     def score(self, text: Prompt, window: int | None = None) -> Score:
@@ -183,13 +193,16 @@ class LLM:
         self.close()
 
     def _submit(
-        self, prompts: list[Prompt], params: SamplingParams, request_id: str | None, streaming: bool
+        self, prompts: list[Prompt], params: SamplingParams, request_id: str | None, streaming: bool, priority: int
     ) -> list[Reader]:
         submitted_at = perf_counter()
+        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            raise RequestError(f"priority must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority!r}")
         tokenizer = self.tokenizer if params.stop else self._tokenizer
         stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_end else self._end_ids)
         wakeups: SimpleQueue[Job] = SimpleQueue()
-        jobs = []
+        jobs: list[Job] = []
+        bad_words = self._bad_words(params)
         for prompt in prompts:
             ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked(prompt)
             if len(ids) >= self.context_length:
@@ -198,7 +211,12 @@ class LLM:
                     "generated: shorten the prompt"
                 )
             length = min(len(ids) + params.max_tokens, self.context_length)
-            jobs.append(Job(ids, length, params, stop_ids, wakeups, streaming or bool(params.stop)))
+            for index in range(params.n):
+                sampler = sampler_of(params, ids, self.vocab_size, index, bad_words)
+                job = Job(ids, length, params, stop_ids, wakeups, streaming or bool(params.stop), sampler)
+                job.priority = priority
+                job.after = jobs[-index] if index else None  # the first answer to this prompt
+                jobs.append(job)
         if request_id is not None:
             with self._lock:
                 if request_id in self._named:
@@ -219,6 +237,16 @@ class LLM:
         if request_id is not None:
             with self._lock:
                 self._named.pop(request_id, None)
+
+    def _bad_words(self, params: SamplingParams) -> list[Sequence[int]]:
+        """The forbidden sequences as token ids; a text is meant at the beginning of a word and inside one."""
+        found: list[Sequence[int]] = []
+        for word in params.bad_words:
+            if isinstance(word, str):
+                found += [self.tokenizer.encode_plain(text) for text in dict.fromkeys((word, " " + word.lstrip()))]
+            else:
+                found.append(self._checked(word))
+        return [word for word in found if word]
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         """The token ids as a list. Raises RequestError when one is none of the model's."""
@@ -301,7 +329,7 @@ def assemble(
     cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
     scheduler: Scheduler[Job] = Scheduler(cache, max_step_tokens, max_running, max_scored)
-    return scheduler, Runner(session, cache, max_step_tokens, max_running, context_length)
+    return scheduler, Runner(session, cache, config.vocab_size, max_step_tokens, max_running, context_length)
 
 
 def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:

@@ -106,6 +106,8 @@ class EngineLoop:
                 scored += chunk.count
             elif chunk.ends:
                 token, logprob = result.tokens[sampled], result.logprobs[sampled]
+                if job.params.logprobs:
+                    job.top_logprobs.append(result.tops[sampled])
                 sampled += 1
                 job.first_token_at = job.first_token_at or perf_counter()
                 if token in job.stop_ids:

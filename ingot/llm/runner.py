@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from ingot import _native
 from ingot.engine.session import Session, typed
-from ingot.errors import IngotError
+from ingot.errors import IngotError, RequestError
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Request, StepPlan
@@ -22,14 +23,14 @@ Array = np.ndarray[Any, Any]
 class Job(Request):
     """A request as the runtime carries it: how to choose its tokens, what came of it, and whom to wake.
 
-    The engine loop writes, the caller's thread reads: `tokens` and `logprobs` only grow, and `finish_reason` or `error`
-    is set before the last wake-up, which is the job itself put into `wakeups`. `eager`: wake the caller at every token,
-    not only at the end.
+    The engine loop writes, the caller's thread reads: `tokens`, `logprobs` and `top_logprobs` only grow, and
+    `finish_reason` or `error` is set before the last wake-up, which is the job itself put into `wakeups`. `eager`: wake
+    the caller at every token, not only at the end.
     """
 
     __slots__ = (
-        "eager", "error", "finish_reason", "first_token_at", "logprobs", "params", "seed", "stop_ids", "targets",
-        "wakeups",
+        "eager", "error", "finish_reason", "first_token_at", "logprobs", "params", "sampler", "stop_ids", "targets",
+        "top_logprobs", "wakeups",
     )  # fmt: skip
 
     def __init__(
@@ -40,14 +41,16 @@ class Job(Request):
         stop_ids: frozenset[int],
         wakeups: SimpleQueue[Job],
         eager: bool,
+        sampler: _native.Sampler | None = None,
     ) -> None:
         super().__init__(-1, prompt, max_length)  # the loop gives it its number
         self.params = params
-        self.seed = secrets.randbits(64) if params.seed is None else params.seed
+        self.sampler = sampler
         self.stop_ids = stop_ids
         self.eager = eager
         self.targets: list[int] = []
         self.logprobs: list[float] = []  # of the generated tokens, or of a scored request's targets
+        self.top_logprobs: list[dict[int, float]] = []  # by place: the likeliest tokens, as many as were asked for
         self.first_token_at = 0.0
         self.finish_reason: str | None = None
         self.error: IngotError | None = None
@@ -68,10 +71,12 @@ _GREEDY = SamplingParams(seed=0)
 @dataclass(slots=True)
 class StepResult:
     """What a step computed: for each chunk that ends a generating request, in order, its next token and log
-    probability; for the tokens of scored requests, in order, the log probabilities of their targets."""
+    probability, and the likeliest tokens where a request asked for them; for the tokens of scored requests, in order,
+    the log probabilities of their targets."""
 
     tokens: list[int]
     logprobs: list[float]
+    tops: list[dict[int, float]]
     scores: list[float]
 
 
@@ -81,14 +86,17 @@ class Runner:
     Args:
         session: of an engine whose program has the inputs of a step (docs/format.md).
         cache: the block pool that the steps' requests have their tables in.
+        vocabulary: columns of the logits.
         max_step_tokens, max_running: as the scheduler's.
         max_length: the most tokens a request can have; fixes the width of the block table.
     """
 
     def __init__(
-        self, session: Session, cache: KVCache, max_step_tokens: int, max_running: int, max_length: int
-    ) -> None:
+        self, session: Session, cache: KVCache, vocabulary: int, max_step_tokens: int, max_running: int,
+        max_length: int,
+    ) -> None:  # fmt: skip
         self._session = session
+        self._vocabulary = vocabulary
         self._cache = cache
         self._token_ids = np.zeros(max_step_tokens, np.int32)
         self._positions = np.zeros(max_step_tokens, np.int32)
@@ -99,31 +107,29 @@ class Runner:
         self._block_table = np.zeros((max_running, cache.blocks_for(max_length)), np.int32)
         # Which table each row shows, and how many of its blocks: a row is written only where it has changed.
         self._shown: list[tuple[list[int] | None, int]] = [(None, 0)] * max_running
-        self._temperature = np.zeros(max_running, np.float32)
-        self._top_k = np.zeros(max_running, np.int32)
-        self._top_p = np.zeros(max_running, np.float32)
-        self._min_p = np.zeros(max_running, np.float32)
-        self._seed = np.zeros(max_running, np.uint64)
+        # The place in the sequence, so that a request computed again after a preemption draws what it drew before.
         self._position = np.zeros(max_running, np.int64)
 
     def run(self, step: StepPlan[Job]) -> StepResult:
         """Computes a step. Raises what the session raises; then nothing has been recorded of it."""
-        feeds, sampled, targets = self.prepare(step)
+        feeds, samplers, targets = self.prepare(step)
+        sampled = len(samplers)
         logits = self._session.run(feeds)["logits"]
         try:
-            tokens, logprobs = self._sample(logits[:sampled], sampled) if sampled else ([], [])
+            tokens, logprobs, tops = self._sample(logits[:sampled], samplers) if sampled else ([], [], [])
             scores = _native.log_probs(logits[sampled:], np.array(targets, np.int64)).tolist() if targets else []
         except _native.Error as e:
             raise typed(e) from None
-        return StepResult(tokens, logprobs, scores)
+        return StepResult(tokens, logprobs, tops, scores)
 
     def profile(self, step: StepPlan[Job]) -> list[dict[str, Any]]:
         """One run of a step with the time of every call, as Session.profile gives it."""
         return self._session.profile(self.prepare(step)[0])
 
-    def prepare(self, step: StepPlan[Job]) -> tuple[dict[str, Array], int, list[int]]:
-        """The step's inputs, how many rows of logits choose tokens, and the targets of the rows after those."""
-        at = sampled = 0
+    def prepare(self, step: StepPlan[Job]) -> tuple[dict[str, Array], list[_native.Sampler], list[int]]:
+        """The step's inputs, the samplers of the first rows of logits, and the targets of the rows after those."""
+        at = 0
+        samplers: list[_native.Sampler] = []
         scored_rows: list[int] = []
         targets: list[int] = []
         for row, chunk in enumerate(step.chunks):
@@ -138,9 +144,13 @@ class Runner:
                 scored_rows += range(at - count, at)
                 targets += job.targets[start:stop]
             elif chunk.ends:
+                sampled = len(samplers)
                 self._logit_rows[sampled] = at - 1
-                self._choose_as(sampled, job)
-                sampled += 1
+                self._position[sampled] = len(job.tokens)
+                if job.sampler is None:
+                    job.sampler = sampler_of(job.params, job.tokens, self._vocabulary)
+                samplers.append(job.sampler)
+        sampled = len(samplers)
         rows = sampled + len(scored_rows)
         if scored_rows:
             self._logit_rows[sampled:rows] = scored_rows
@@ -154,7 +164,7 @@ class Runner:
             "slot": self._slot[:at],
             "logit_rows": self._logit_rows[:rows],
         }
-        return feeds, sampled, targets
+        return feeds, samplers, targets
 
     def _show_table(self, row: int, table: list[int]) -> None:
         shown, length = self._shown[row]
@@ -177,19 +187,33 @@ class Runner:
         self._positions[at:end] = positions
         self._slot[at:end] = self._block_table[row, positions // size] * size + positions % size
 
-    def _choose_as(self, row: int, job: Job) -> None:
-        params = job.params
-        self._temperature[row] = params.temperature
-        self._top_k[row] = params.top_k
-        self._top_p[row] = params.top_p
-        self._min_p[row] = params.min_p
-        self._seed[row] = job.seed
-        # The place in the sequence, so that a request computed again after a preemption draws what it drew before.
-        self._position[row] = len(job.tokens)
+    def _sample(
+        self, logits: Array, samplers: list[_native.Sampler]
+    ) -> tuple[list[int], list[float], list[dict[int, float]]]:
+        tokens, logprobs, ids, values = _native.sample(logits, samplers, self._position[: len(samplers)])
+        tops: list[dict[int, float]] = []
+        if ids.shape[1]:
+            tops = [
+                {token: value for token, value in zip(*row, strict=True) if token >= 0}
+                for row in zip(ids.tolist(), values.tolist(), strict=True)
+            ]
+        return tokens.tolist(), logprobs.tolist(), tops
 
-    def _sample(self, logits: Array, n: int) -> tuple[list[int], list[float]]:
-        tokens, logprobs = _native.sample(
-            logits, self._temperature[:n], self._top_k[:n], self._top_p[:n], self._min_p[:n], self._seed[:n],
-            self._position[:n],
+
+def sampler_of(
+    params: SamplingParams, prompt: Sequence[int], vocabulary: int, index: int = 0,
+    bad_words: Sequence[Sequence[int]] = (),
+) -> _native.Sampler:  # fmt: skip
+    """The sampler of a request's answer `index`. Raises RequestError for token ids that the model does not have."""
+    seed = secrets.randbits(64) if params.seed is None else (params.seed + index) % 2**64
+    remembers = params.repetition_penalty != 1 or bool(bad_words)
+    try:
+        return _native.Sampler(
+            vocabulary, np.array(prompt if remembers else (), np.int64), temperature=params.temperature,
+            top_k=params.top_k, top_p=params.top_p, min_p=params.min_p, seed=seed,
+            repetition=params.repetition_penalty, presence=params.presence_penalty, frequency=params.frequency_penalty,
+            bias=list(params.logit_bias.items()), bad_words=[list(word) for word in bad_words],
+            top_logprobs=min(params.logprobs, vocabulary),
         )  # fmt: skip
-        return tokens.tolist(), logprobs.tolist()
+    except _native.Error as e:
+        raise RequestError(f"sampling: {e}; the model has tokens 0 to {vocabulary - 1}") from None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ingot.errors import RequestError
@@ -12,6 +12,11 @@ MAX_TOKENS = 1_000_000
 MAX_TEMPERATURE = 100.0
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1024  # characters
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
+MAX_BAD_WORDS = 1024
+MAX_LOGPROBS = 20
+MAX_N = 128
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,14 @@ class SamplingParams:
         stop: strings that end the text and are not part of it; one string or up to 64.
         stop_ids: token ids that end the text beside the model's own end tokens.
         ignore_end: go on past the model's end tokens.
+        repetition_penalty: above 0 to 10; the logits of tokens in prompt and answer are divided by it where positive
+            and multiplied where negative. 1 changes nothing.
+        presence_penalty, frequency_penalty: -2 to 2; taken off the logits of tokens in the answer, once, and as often
+            as they are there.
+        logit_bias: token id to a number from -100 to 100, added to its logit; up to 1,024.
+        bad_words: texts, or sequences of token ids, that never come; up to 1,024.
+        logprobs: report the so many likeliest tokens of each place beside the chosen one, 0 to 20.
+        n: so many answers to a prompt, 1 to 128; answer i draws with seed + i.
     """
 
     max_tokens: int = 64
@@ -39,14 +52,22 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     ignore_end: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[str | tuple[int, ...], ...] = ()
+    logprobs: int = 0
+    n: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _tuple(self.stop))
         object.__setattr__(self, "stop_ids", _tuple(self.stop_ids))
+        object.__setattr__(self, "bad_words", tuple(map(_word, _tuple(self.bad_words))))
         faults = [fault for fault in self._faults() if fault]
         if faults:
             raise RequestError("; ".join(faults))
-        for name in ("temperature", "top_p", "min_p"):
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
             object.__setattr__(self, name, float(getattr(self, name)))
 
     def _faults(self) -> Iterable[str | None]:
@@ -64,11 +85,22 @@ class SamplingParams:
             yield next(filter(None, (_integer("each of stop_ids", i, 0, 2**31 - 1) for i in self.stop_ids)), None)
         if not isinstance(self.ignore_end, bool):
             yield f"ignore_end must be True or False, not {_shown(self.ignore_end)}"
+        yield _number("repetition_penalty", self.repetition_penalty, 0, 10, above=True)
+        yield _number("presence_penalty", self.presence_penalty, -2, 2)
+        yield _number("frequency_penalty", self.frequency_penalty, -2, 2)
+        yield _biases(self.logit_bias)
+        yield _bad_words(self.bad_words)
+        yield _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        yield _integer("n", self.n, 1, MAX_N)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
     """The value as a tuple; what is no collection becomes its only, faulty, entry."""
     return tuple(value) if isinstance(value, list | tuple | set | frozenset) else () if value is None else (value,)
+
+
+def _word(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _shown(value: object) -> str:
@@ -97,4 +129,29 @@ def _stops(stop: tuple[Any, ...]) -> str | None:
     for text in stop:
         if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_LENGTH:
             return f"each stop string must have 1 to {MAX_STOP_LENGTH} characters, not {_shown(text)}"
+    return None
+
+
+def _biases(biases: object) -> str | None:
+    if not isinstance(biases, Mapping):
+        return f"logit_bias must map token ids to numbers, not be {_shown(biases)}"
+    if len(biases) > MAX_BIASES:
+        return f"logit_bias has {len(biases)} entries, at most {MAX_BIASES} are allowed"
+    for token, bias in biases.items():
+        fault = _integer("each token of logit_bias", token, 0, 2**31 - 1)
+        if fault := fault or _number("each value of logit_bias", bias, -MAX_BIAS, MAX_BIAS):
+            return fault
+    return None
+
+
+def _bad_words(words: tuple[Any, ...]) -> str | None:
+    if len(words) > MAX_BAD_WORDS:
+        return f"bad_words has {len(words)} entries, at most {MAX_BAD_WORDS} are allowed"
+    for word in words:
+        if not isinstance(word, str | tuple) or not 1 <= len(word) <= MAX_STOP_LENGTH:
+            return f"each of bad_words must be text or token ids, 1 to {MAX_STOP_LENGTH} of them, not {_shown(word)}"
+        if isinstance(word, tuple):
+            fault = next(filter(None, (_integer("each token of bad_words", i, 0, 2**31 - 1) for i in word)), None)
+            if fault:
+                return fault
     return None

@@ -42,12 +42,13 @@ class Request:
     `max_length` bounds prompt and generated tokens together. `scored`: the logits of every token are wanted and
     nothing is generated, so `max_length` is the prompt's. `priority`: greater goes first. `arrival`: seconds on any
     clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt tokens that were in the cache
-    when it was first admitted.
+    when it was first admitted. `after`: an earlier request with the same prompt; this one waits until that has been
+    computed, and finds it in the cache.
     """
 
     __slots__ = (
-        "arrival", "computed", "found", "id", "max_length", "priority", "prompt_length", "salt", "scored", "status",
-        "tokens", "urgency",
+        "after", "arrival", "computed", "found", "id", "max_length", "priority", "prompt_length", "salt", "scored",
+        "status", "tokens", "urgency",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +66,7 @@ class Request:
         self.arrival = arrival
         self.salt = salt
         self.found: int | None = None
+        self.after: Request | None = None
         self.urgency = (arrival, id)  # set when it is added; the least goes first
 
     @property
@@ -272,8 +274,12 @@ class Scheduler(Generic[R]):
 
     def _admit(self) -> None:
         """Starts waiting requests, most urgent first, while there is room and a step has a token for each."""
-        while self.waiting:
-            request = self.waiting[0]
+        held = 0  # requests passed over, for they wait for another's prompt
+        while held < len(self.waiting):
+            request = self.waiting[held]
+            if request.after is not None and _is_computing(request.after):
+                held += 1
+                continue
             found = self._place(request)
             if found is None:
                 return
@@ -305,3 +311,7 @@ class Scheduler(Generic[R]):
 
 _urgency = attrgetter("urgency")
 
+
+def _is_computing(request: Request) -> bool:
+    """Whether a request's prompt is on its way into the cache, and not there yet."""
+    return request.computed < request.prompt_length and request.status in (Status.WAITING, Status.RUNNING)

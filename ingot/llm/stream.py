@@ -15,7 +15,9 @@ from ingot.llm.tokenizer import TextStream, Tokenizer
 @dataclass(frozen=True)
 class Completion:
     """What a request gave. `token_ids` are without the prompt and without the end token; `logprobs` are theirs, under
-    the unmodified distribution. `seconds`: to the first token, and in total, from when it was submitted."""
+    the unmodified distribution, and `top_logprobs` those of the likeliest tokens at each place, if asked for.
+    `cached_tokens`: how much of the prompt had been computed before. `seconds`: to the first token, and in total, from
+    when it was submitted."""
 
     text: str
     token_ids: list[int]
@@ -23,15 +25,19 @@ class Completion:
     prompt_tokens: int
     completion_tokens: int
     logprobs: list[float]
+    top_logprobs: list[dict[int, float]]
+    cached_tokens: int
     seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a streamed completion. The last one has a `finish_reason`."""
+    """A part of a streamed completion, with the log probabilities of its tokens. The last one has a `finish_reason`."""
 
     text: str
     token_ids: list[int]
+    logprobs: list[float]
+    top_logprobs: list[dict[int, float]]
     finish_reason: str | None = None
 
 
@@ -93,6 +99,8 @@ class Reader:
             prompt_tokens=self.job.prompt_length,
             completion_tokens=len(self.token_ids),
             logprobs=self.job.logprobs[: len(self.token_ids)],
+            top_logprobs=self.job.top_logprobs[: len(self.token_ids)],
+            cached_tokens=self.job.found or 0,
             seconds={"first_token": first - self._submitted_at, "total": end - self._submitted_at},
         )
 
@@ -128,7 +136,10 @@ class Stream(Iterator[Piece]):
             raise
         if reader.finish_reason is not None:
             self.close()
-        return Piece(text, reader.token_ids[seen:], reader.finish_reason)
+        until, job = len(reader.token_ids), reader.job
+        return Piece(
+            text, reader.token_ids[seen:], job.logprobs[seen:until], job.top_logprobs[seen:until], reader.finish_reason
+        )
 
     def close(self) -> None:
         """Ends the request if it has not ended; iteration stops."""

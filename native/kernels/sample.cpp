@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <vector>
 
 #include "level/sample.h"
@@ -152,11 +153,24 @@ std::int64_t sample_filtered(const Distribution& row, float temperature, std::in
   return ranking[kept - 1];
 }
 
-const char* fault_in(float temperature, float top_p, float min_p) {
-  if (!(temperature >= 0 && std::isfinite(temperature))) return "temperature must be finite and not negative";
-  if (!(top_p >= 0 && top_p <= 1)) return "top_p must be in [0, 1]";
-  if (!(min_p >= 0 && min_p <= 1)) return "min_p must be in [0, 1]";
-  return nullptr;
+/// The likeliest tokens of a row and their log probabilities.
+void report_top(const float* logits, std::int64_t vocabulary, float maximum, double log_total, std::int64_t count,
+                std::int64_t* tokens, float* logprobs) {
+  const auto before = [logits](std::int64_t a, std::int64_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
+  std::vector<std::int64_t> best;
+  for (std::int64_t i = 0; i < vocabulary; ++i) {  // count is small: a sorted list
+    if (static_cast<std::int64_t>(best.size()) == count && !before(i, best.back())) continue;
+    best.insert(std::upper_bound(best.begin(), best.end(), i, before), i);
+    if (static_cast<std::int64_t>(best.size()) > count) best.pop_back();
+  }
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    tokens[i] = best[i];
+    logprobs[i] = logits[best[i]] - maximum - static_cast<float>(log_total);
+  }
+}
+
+void require_sampling(bool ok, const char* what) {
+  if (!ok) throw std::invalid_argument(what);
 }
 
 }  // namespace
@@ -176,23 +190,85 @@ double uniform_at(std::uint64_t seed, std::uint64_t position) {
   return static_cast<double>(counter[0] >> 11) * 0x1p-53;
 }
 
-SampleFault sample_rows(const float* logits, std::int64_t rows, std::int64_t vocabulary, const SampleParameters& parameters,
-                        std::int64_t* tokens, float* logprobs, Level level) {
-  Distribution row(table_for(level), vocabulary);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const float temperature = parameters.temperature[r], top_p = parameters.top_p[r], min_p = parameters.min_p[r];
-    if (const char* message = fault_in(temperature, top_p, min_p)) return {message, r};
-    if (!row.read(logits + r * vocabulary)) return {kNotFinite, r};
-    if (temperature == 0) {
-      tokens[r] = row.first_greatest();
-    } else {
-      const std::int64_t top_k = parameters.top_k[r] <= 0 ? vocabulary : std::min<std::int64_t>(parameters.top_k[r], vocabulary);
-      const double uniform = uniform_at(parameters.seed[r], static_cast<std::uint64_t>(parameters.position[r]));
-      row.weigh(temperature);
-      const bool whole = top_k == vocabulary && top_p >= 1.0f && min_p <= 0.0f;
-      tokens[r] = whole ? row.at(uniform) : sample_filtered(row, temperature, top_k, top_p, min_p, uniform);
+Sampler::Sampler(std::int64_t vocabulary, Sampling sampling, std::span<const std::int64_t> prompt)
+    : vocabulary_(vocabulary), sampling_(std::move(sampling)),
+      penalises_(sampling_.repetition != 1 || sampling_.presence != 0 || sampling_.frequency != 0) {
+  const Sampling& s = sampling_;
+  require_sampling(vocabulary > 0, "the vocabulary must not be empty");
+  require_sampling(s.temperature >= 0 && std::isfinite(s.temperature), "temperature must be finite and not negative");
+  require_sampling(s.top_p >= 0 && s.top_p <= 1, "top_p must be in [0, 1]");
+  require_sampling(s.min_p >= 0 && s.min_p <= 1, "min_p must be in [0, 1]");
+  require_sampling(s.repetition > 0 && std::isfinite(s.repetition), "repetition must be finite and positive");
+  require_sampling(std::isfinite(s.presence) && std::isfinite(s.frequency), "presence and frequency must be finite");
+  require_sampling(s.top_logprobs >= 0 && s.top_logprobs <= vocabulary, "top_logprobs must be in [0, vocabulary]");
+  const auto known = [vocabulary](std::int64_t token) { return token >= 0 && token < vocabulary; };
+  for (const auto& [token, value] : s.bias)
+    require_sampling(known(token) && std::isfinite(value), "bias must be finite, of tokens in the vocabulary");
+  for (const auto& word : s.bad_words) {
+    require_sampling(!word.empty() && std::all_of(word.begin(), word.end(), known), "bad_words must be of tokens in the vocabulary");
+    longest_ = std::max(longest_, word.size());
+  }
+  require_sampling(std::all_of(prompt.begin(), prompt.end(), known), "the prompt must be of tokens in the vocabulary");
+  if (penalises_)
+    for (const std::int64_t token : prompt) seen_[token];
+  const std::size_t kept = std::min(prompt.size(), longest_);
+  last_.assign(prompt.end() - static_cast<std::ptrdiff_t>(kept), prompt.end());
+}
+
+void Sampler::observe(std::int64_t token) {
+  if (penalises_) ++seen_[token];
+  if (longest_ < 2) return;
+  if (last_.size() == longest_) last_.erase(last_.begin());
+  last_.push_back(token);
+}
+
+void Sampler::change(float* logits) const {
+  for (const auto& [token, value] : sampling_.bias) logits[token] += value;
+  if (penalises_) {
+    for (const auto& [token, times] : seen_) {
+      float& logit = logits[token];
+      logit = logit > 0 ? logit / sampling_.repetition : logit * sampling_.repetition;
+      if (times > 0) logit -= sampling_.presence + static_cast<float>(times) * sampling_.frequency;
     }
-    logprobs[r] = row.logprob(tokens[r]);
+  }
+  for (const auto& word : sampling_.bad_words) {
+    const std::size_t before = word.size() - 1;
+    if (before <= last_.size() && std::equal(word.begin(), word.end() - 1, last_.end() - static_cast<std::ptrdiff_t>(before)))
+      logits[word.back()] = -INFINITY;
+  }
+}
+
+SampleFault sample_rows(const float* logits, std::int64_t rows, std::int64_t vocabulary, Sampler* const* samplers,
+                        const std::int64_t* positions, const SampleResults& results, Level level) {
+  Distribution row(table_for(level), vocabulary);
+  std::vector<float> changed;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Sampler& sampler = *samplers[r];
+    const Sampling& how = sampler.sampling();
+    const float* const plain = logits + r * vocabulary;
+    if (!row.read(plain)) return {kNotFinite, r};
+    if (sampler.changes()) {
+      changed.assign(plain, plain + vocabulary);
+      sampler.change(changed.data());
+      if (!row.read(changed.data())) return {"bias, penalties and bad words leave no token", r};
+    }
+    std::int64_t token = 0;
+    if (how.temperature == 0) {
+      token = row.first_greatest();
+    } else {
+      const std::int64_t top_k = how.top_k <= 0 ? vocabulary : std::min<std::int64_t>(how.top_k, vocabulary);
+      const double uniform = uniform_at(how.seed, static_cast<std::uint64_t>(positions[r]));
+      row.weigh(how.temperature);
+      const bool whole = top_k == vocabulary && how.top_p >= 1.0f && how.min_p <= 0.0f;
+      token = whole ? row.at(uniform) : sample_filtered(row, how.temperature, top_k, how.top_p, how.min_p, uniform);
+    }
+    if (sampler.changes()) row.read(plain);
+    results.tokens[r] = token;
+    results.logprobs[r] = row.logprob(token);
+    if (how.top_logprobs > 0)
+      report_top(plain, vocabulary, row.maximum(), std::log(row.total()), how.top_logprobs, results.top_tokens + r * results.most,
+                 results.top_logprobs + r * results.most);
+    sampler.observe(token);
   }
   return {};
 }

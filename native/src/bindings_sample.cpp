@@ -1,6 +1,11 @@
 // ingot._native.sample and log_probs: the choice of tokens from a step's logits.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <stdexcept>
 
 #include "error.h"
 #include "level.h"
@@ -37,27 +42,55 @@ void report(const SampleFault& fault) {
   if (fault.message != nullptr) throw Error(code::value, "row " + std::to_string(fault.row) + " of the logits: " + fault.message);
 }
 
-nb::tuple sample(const Logits& logits, const PerRow<float>& temperature, const PerRow<std::int32_t>& top_k, const PerRow<float>& top_p,
-                 const PerRow<float>& min_p, const PerRow<std::uint64_t>& seed, const PerRow<std::int64_t>& position) {
+void make_sampler(Sampler* place, std::int64_t vocabulary, const PerRow<std::int64_t>& prompt, float temperature, std::int32_t top_k,
+                  float top_p, float min_p, std::uint64_t seed, float repetition, float presence, float frequency,
+                  std::vector<std::pair<std::int64_t, float>> bias, std::vector<std::vector<std::int64_t>> bad_words, int top_logprobs) {
+  try {
+    new (place) Sampler(vocabulary,
+                        {temperature, top_k, top_p, min_p, seed, repetition, presence, frequency, std::move(bias), std::move(bad_words),
+                         top_logprobs},
+                        {prompt.data(), prompt.size()});
+  } catch (const std::invalid_argument& e) {
+    throw Error(code::argument, e.what());
+  }
+}
+
+template <class T>
+using Table = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
+
+template <class T>
+Table<T> new_table(std::size_t rows, std::size_t columns, T value) {
+  T* const data = new T[rows * columns];
+  std::fill_n(data, rows * columns, value);
+  return Table<T>(data, {rows, columns}, nb::capsule(data, [](void* p) noexcept { delete[] static_cast<T*>(p); }));
+}
+
+nb::tuple sample(const Logits& logits, const std::vector<Sampler*>& samplers, const PerRow<std::int64_t>& positions) {
   const std::size_t rows = logits.shape(0);
   require_vocabulary(logits);
-  require_rows("temperature", temperature.size(), rows);
-  require_rows("top_k", top_k.size(), rows);
-  require_rows("top_p", top_p.size(), rows);
-  require_rows("min_p", min_p.size(), rows);
-  require_rows("seed", seed.size(), rows);
-  require_rows("position", position.size(), rows);
+  require_rows("samplers", samplers.size(), rows);
+  require_rows("positions", positions.size(), rows);
+  const auto vocabulary = static_cast<std::int64_t>(logits.shape(1));
+  int most = 0;
+  for (const Sampler* sampler : samplers) {
+    if (sampler == nullptr) throw Error(code::argument, "a sampler is None");
+    if (sampler->vocabulary() != vocabulary)
+      throw Error(code::argument, "a sampler is for a vocabulary of " + std::to_string(sampler->vocabulary()) + ", the logits have " +
+                                      std::to_string(vocabulary) + " columns");
+    most = std::max(most, sampler->sampling().top_logprobs);
+  }
   Result<std::int64_t> tokens = new_result<std::int64_t>(rows);
   Result<float> logprobs = new_result<float>(rows);
-  const SampleParameters parameters{temperature.data(), top_k.data(), top_p.data(), min_p.data(), seed.data(), position.data()};
+  Table<std::int64_t> top_tokens = new_table<std::int64_t>(rows, static_cast<std::size_t>(most), -1);
+  Table<float> top_logprobs = new_table<float>(rows, static_cast<std::size_t>(most), 0);
   SampleFault fault;
   {
     const nb::gil_scoped_release released;
-    fault = sample_rows(logits.data(), static_cast<std::int64_t>(rows), static_cast<std::int64_t>(logits.shape(1)), parameters,
-                        tokens.data(), logprobs.data(), current_level());
+    fault = sample_rows(logits.data(), static_cast<std::int64_t>(rows), vocabulary, samplers.data(), positions.data(),
+                        {tokens.data(), logprobs.data(), most, top_tokens.data(), top_logprobs.data()}, current_level());
   }
   report(fault);
-  return nb::make_tuple(tokens, logprobs);
+  return nb::make_tuple(tokens, logprobs, top_tokens, top_logprobs);
 }
 
 Result<float> score(const Logits& logits, const PerRow<std::int64_t>& targets) {
@@ -78,10 +111,16 @@ Result<float> score(const Logits& logits, const PerRow<std::int64_t>& targets) {
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-  m.def("sample", sample, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "seed"_a, "position"_a,
-        "Chooses a token per row of logits (float32 [rows, vocabulary]): temperature (0: the first greatest), then top-k, top-p and "
-        "min-p. Returns (token ids int64, their log probabilities under the unmodified distribution float32). The random number is "
-        "a function of seed and position.");
+  nb::class_<Sampler>(m, "Sampler", "How one request's tokens are chosen, and what it has seen.")
+      .def("__init__", make_sampler, "vocabulary"_a, "prompt"_a, nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f,
+           "min_p"_a = 0.0f, "seed"_a = 0, "repetition"_a = 1.0f, "presence"_a = 0.0f, "frequency"_a = 0.0f,
+           "bias"_a = std::vector<std::pair<std::int64_t, float>>(), "bad_words"_a = std::vector<std::vector<std::int64_t>>(),
+           "top_logprobs"_a = 0);
+  m.def("sample", sample, "logits"_a.noconvert(), "samplers"_a, "positions"_a,
+        "Chooses a token per row of logits (float32 [rows, vocabulary]): bias, penalties and forbidden sequences, temperature (0: the "
+        "first greatest), then top-k, top-p and min-p. The samplers remember it. Returns (token ids int64, their log probabilities "
+        "under the unmodified distribution float32, the likeliest tokens int64 [rows, most], -1 where a row asked for fewer, their "
+        "log probabilities). The random number is a function of seed and position.");
   m.def("log_probs", score, "logits"_a.noconvert(), "targets"_a,
         "log softmax of each row of logits (float32 [rows, vocabulary]) at its target (int64), float32.");
 }

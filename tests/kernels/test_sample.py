@@ -12,6 +12,8 @@ from ingot import _native
 from tests.kernels.one_call import rerun_at
 from tests.kernels.support import Array, same_bits
 
+NONE = np.zeros(0, np.int64)
+
 
 def sample(
     logits: Array,
@@ -22,13 +24,19 @@ def sample(
     seed: Any = 0,
     position: Any = 0,
 ) -> tuple[Array, Array]:
-    def per_row(value: Any, dtype: Any) -> Array:
-        return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype), len(logits)))
+    def per_row(value: Any, dtype: Any) -> list[Any]:
+        return np.broadcast_to(np.asarray(value, dtype), len(logits)).tolist()
 
-    tokens, logprobs = _native.sample(
-        np.ascontiguousarray(logits, np.float32), per_row(temperature, np.float32), per_row(top_k, np.int32),
-        per_row(top_p, np.float32), per_row(min_p, np.float32), per_row(seed, np.uint64), per_row(position, np.int64),
+    columns = (
+        per_row(temperature, np.float32), per_row(top_k, np.int32), per_row(top_p, np.float32),
+        per_row(min_p, np.float32), per_row(seed, np.uint64),
     )  # fmt: skip
+    samplers = [
+        _native.Sampler(logits.shape[1], NONE, temperature=t, top_k=k, top_p=p, min_p=m, seed=s)
+        for t, k, p, m, s in zip(*columns, strict=True)
+    ]
+    positions = np.array(per_row(position, np.int64), np.int64)
+    tokens, logprobs, *_ = _native.sample(np.ascontiguousarray(logits, np.float32), samplers, positions)
     return tokens, logprobs
 
 

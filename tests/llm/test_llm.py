@@ -445,3 +445,45 @@ def test_without_a_tokenizer_ids_still_work(engine: Engine) -> None:
                 model.generate(bad)  # type: ignore[call-overload]
         with pytest.raises(UserError, match=r"without tokenizer\.json"):
             model.generate([5], stop="x")
+
+
+def test_n_answers_share_their_prompt(llm: LLM) -> None:
+    """The prompt is computed once; answer i is what seed + i gives alone."""
+    prompt = list(range(40, 90))
+    cache = llm._loop._scheduler.cache
+    cache.forget()
+    before = cache.tokens_found
+    answers = llm.generate(prompt, n=3, temperature=1.0, seed=11, max_tokens=8)
+    assert isinstance(answers, list)
+    assert cache.tokens_found - before == 2 * 48
+    assert [a.cached_tokens for a in answers] == [0, 48, 48]
+    for i, answer in enumerate(answers):
+        alone = llm.generate(prompt, temperature=1.0, seed=11 + i, max_tokens=8)
+        assert (answer.token_ids, answer.logprobs) == (alone.token_ids, alone.logprobs)
+    both = llm.generate([prompt, prompt[:5]], n=2, max_tokens=3)
+    assert [c.prompt_tokens for c in both] == [50, 50, 5, 5]
+    with pytest.raises(RequestError, match="one answer, not of n = 2"):
+        llm.stream(prompt, n=2)
+
+
+def test_top_logprobs_penalties_and_bad_words(llm: LLM) -> None:
+    plain = llm.generate("def add(a, b):", max_tokens=12, logprobs=4)
+    assert all(len(top) == 4 for top in plain.top_logprobs)
+    for token, logprob, top in zip(plain.token_ids, plain.logprobs, plain.top_logprobs, strict=True):
+        assert next(iter(top)) == token and top[token] == logprob
+    with llm.stream("def add(a, b):", max_tokens=12, logprobs=4) as stream:
+        pieces = list(stream)
+    assert [top for piece in pieces for top in piece.top_logprobs] == plain.top_logprobs
+    assert [value for piece in pieces for value in piece.logprobs] == plain.logprobs
+    banned = llm.generate("def add(a, b):", max_tokens=12, bad_words=[[plain.token_ids[0]]])
+    assert plain.token_ids[0] not in banned.token_ids
+    assert "return" in llm.generate("def add(a, b):", max_tokens=20).text
+    assert "return" not in llm.generate("def add(a, b):", max_tokens=20, bad_words=["return"]).text
+    biased = llm.generate("x", max_tokens=3, logit_bias={77: 100.0}, ignore_end=True)
+    assert biased.token_ids == [77, 77, 77]
+    spread = llm.generate("x", max_tokens=40, logit_bias={77: 3.0}, frequency_penalty=2.0, presence_penalty=2.0)
+    assert max(spread.token_ids.count(t) for t in spread.token_ids) < 20
+    with pytest.raises(RequestError, match="the model has tokens 0 to"):
+        llm.generate("x", logit_bias={10**6: 1.0})
+    with pytest.raises(RequestError, match="priority must be"):
+        llm.generate("x", priority=1000)

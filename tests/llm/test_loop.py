@@ -61,7 +61,7 @@ class FakeSession:
 def make(blocks: int, size: int, budget: int, running: int) -> EngineLoop:
     cache = KVCache(blocks, size)
     session: Any = FakeSession(size, blocks)
-    runner = Runner(session, cache, budget, running, LONGEST)
+    runner = Runner(session, cache, VOCABULARY, budget, running, LONGEST)
     return EngineLoop(Scheduler(cache, budget, running, max(1, budget // 2)), runner)
 
 

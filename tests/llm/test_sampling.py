@@ -20,7 +20,12 @@ BAD: list[tuple[str, Any]] = [
     ("seed", -1), ("seed", 2**64), ("seed", 2**70), ("seed", 1.0), ("seed", "7"), ("stop", ""), ("stop", [""]),
     ("stop", ["x"] * (MAX_STOPS + 1)), ("stop", ["x"] * 100_000), ("stop", "x" * (MAX_STOP_LENGTH + 1)), ("stop", [1]),
     ("stop", 5), ("stop_ids", [-1]), ("stop_ids", [2**31]), ("stop_ids", ["a"]), ("stop_ids", "a"),
-    ("stop_ids", [0] * (MAX_STOPS + 1)), ("ignore_end", 1),
+    ("stop_ids", [0] * (MAX_STOPS + 1)), ("ignore_end", 1), ("repetition_penalty", 0), ("repetition_penalty", 11),
+    ("presence_penalty", 2.1), ("presence_penalty", float("nan")), ("frequency_penalty", -3),
+    ("frequency_penalty", "1"), ("logit_bias", [1]), ("logit_bias", {-1: 1.0}), ("logit_bias", {"5": 1.0}),
+    ("logit_bias", {5: 101}), ("logit_bias", {5: float("nan")}), ("logit_bias", dict.fromkeys(range(2000), 1.0)),
+    ("bad_words", ""), ("bad_words", [[]]), ("bad_words", [[-1]]), ("bad_words", [5]), ("bad_words", ["x"] * 2000),
+    ("logprobs", 21), ("logprobs", -1), ("logprobs", True), ("n", 0), ("n", 10**6), ("n", 1.0),
 ]  # fmt: skip
 
 
@@ -50,18 +55,13 @@ def test_the_edges_are_allowed() -> None:
     assert isinstance(SamplingParams(temperature=1).temperature, float)
 
 
-def draw(logits: np.ndarray, n: int, **words: float) -> np.ndarray:
+def draw(logits: np.ndarray, n: int, **words: Any) -> np.ndarray:
     """n draws from one row of logits, at positions 0 … n-1 of one seed."""
     rows = np.repeat(logits[None].astype(np.float32), n, 0)
 
-    def full(name: str, default: float, dtype: Any) -> np.ndarray:
-        return np.full(n, words.get(name, default), dtype)
-
-    tokens, _ = _native.sample(
-        rows, full("temperature", 1, np.float32), full("top_k", 0, np.int32), full("top_p", 1, np.float32),
-        full("min_p", 0, np.float32), full("seed", 5, np.uint64), np.arange(n, dtype=np.int64),
-    )  # fmt: skip
-    return np.asarray(tokens)
+    words = {"temperature": 1.0, "seed": 5, **words}
+    samplers = [_native.Sampler(len(logits), np.zeros(0, np.int64), **words) for _ in range(n)]
+    return np.asarray(_native.sample(rows, samplers, np.arange(n, dtype=np.int64))[0])
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -94,6 +94,66 @@ def test_draws_follow_the_distribution(words: dict[str, float], kept: int | None
     assert found[expected == 0].sum() == 0
     chi = ((found - expected)[expected > 0] ** 2 / expected[expected > 0]).sum()
     assert chi < 3 * len(keep) + 15, (found, expected)
+
+
+def penalised(logits: np.ndarray, prompt: list[int], answer: list[int], **words: Any) -> np.ndarray:
+    """Bias, penalties and bad words, written out."""
+    found = logits.astype(np.float32).copy()
+    for token, bias in words.get("bias", ()):
+        found[token] += np.float32(bias)
+    for token in {*prompt, *answer}:
+        value, factor = found[token], np.float32(words.get("repetition", 1))
+        found[token] = value / factor if value > 0 else value * factor
+    for token in set(answer):
+        times = np.float32(answer.count(token))
+        found[token] -= np.float32(words.get("presence", 0)) + times * np.float32(words.get("frequency", 0))
+    both = prompt + answer
+    for word in words.get("bad_words", ()):
+        if len(word) == 1 or both[-len(word) + 1 :] == list(word[:-1]):
+            found[word[-1]] = -np.inf
+    return found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"repetition": 1.7}, {"presence": 0.8}, {"frequency": 0.6}, {"bias": [(3, 2.5), (9, -100.0)]},
+        {"bad_words": [[4], [1, 2], [2, 2, 3]]},
+        {"repetition": 1.2, "presence": -0.5, "frequency": 1.1, "bias": [(0, 1.0)], "bad_words": [[5, 6]]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_penalties_bias_and_bad_words(words: dict[str, Any]) -> None:
+    """A greedy answer of 60 tokens, each the best after what the rules take off; logprobs stay those of the model."""
+    rng = np.random.default_rng(3)
+    prompt, answer = [int(t) for t in rng.integers(0, 12, 9)], []
+    sampler = _native.Sampler(12, np.array(prompt, np.int64), temperature=0.0, top_logprobs=3, **words)
+    for place in range(60):
+        logits = rng.standard_normal(12).astype(np.float32)
+        tokens, logprobs, tops, values = _native.sample(logits[None], [sampler], np.array([place]))
+        assert tokens[0] == penalised(logits, prompt, answer, **words).argmax()
+        plain = np.log(softmax(logits.astype(np.float64)))
+        assert abs(logprobs[0] - plain[tokens[0]]) < 1e-5
+        assert tops[0].tolist() == np.argsort(-logits, kind="stable")[:3].tolist()
+        np.testing.assert_allclose(values[0], plain[tops[0]], atol=1e-5)
+        answer.append(int(tokens[0]))
+    assert len(set(answer)) > 3
+
+
+def test_rows_may_want_different_things() -> None:
+    logits = np.random.default_rng(1).standard_normal((3, 30)).astype(np.float32)
+    none = np.zeros(0, np.int64)
+    samplers = [_native.Sampler(30, none, top_logprobs=n) for n in (0, 5, 2)]
+    _, _, tops, _ = _native.sample(logits, samplers, np.zeros(3, np.int64))
+    assert (tops >= 0).sum(1).tolist() == [0, 5, 2]
+    with pytest.raises(_native.Error, match="vocabulary of 31"):
+        _native.sample(logits[:1], [_native.Sampler(31, none)], np.zeros(1, np.int64))
+    banned = _native.Sampler(2, none, bad_words=[[0], [1]])
+    with pytest.raises(_native.Error, match="leave no token"):
+        _native.sample(logits[:1, :2].copy(), [banned], np.zeros(1, np.int64))
+    for words in ({"bias": [(30, 1.0)]}, {"bad_words": [[31]]}, {"repetition": 0.0}, {"top_logprobs": 31}):
+        with pytest.raises(_native.Error, match=next(iter(words))):
+            _native.Sampler(30, none, **words)
 
 
 def test_greedy_takes_the_first_maximum() -> None:
