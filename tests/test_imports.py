@@ -34,7 +34,9 @@ MAY_IMPORT = {
     "backends": IR | {"ops.fused"},  # a target lowers a network to a program; whatever runs sees programs only
     "engine": RUN,
     "engine.compile": COMPILER | {"version", "backends"},
-    "engine.report": COMPILER | RUN | {"engine.compile"},
+    "engine.layers": COMPILER | RUN | {"engine.compile"},
+    "engine.report": COMPILER | RUN | {"engine.compile", "engine.layers"},
+    "engine.diff": COMPILER | RUN | {"engine.compile", "engine.layers", "engine.report"},
     "engine.build": COMPILER | RUN | {"backends", "engine", "llm.models"},
     "llm": RUN,
     "llm.kv_cache": {"errors"},

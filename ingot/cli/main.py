@@ -8,12 +8,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ingot.cli import bench, build, doctor, generate, inspect, ops, options, run, score
+from ingot.cli import bench, build, diff, doctor, generate, inspect, ops, options, run, score
 from ingot.cli.output import Output
 from ingot.errors import IngotError, from_code
 from ingot.version import __version__
 
-COMMANDS = (build, generate, score, run, inspect, bench, doctor, ops)
+COMMANDS = (build, generate, score, run, diff, inspect, bench, doctor, ops)
 
 _EPILOG = """examples:
   ingot generate models/pico-python --prompt "def quicksort(items):"     a Hugging Face directory, no build step
@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        args.run(args, out)
+        code = args.run(args, out)
         sys.stdout.flush()
-        return 0
+        return code or 0
     except KeyboardInterrupt:
         out.note("\ninterrupted")
         return 130

@@ -19,17 +19,20 @@ Progress = Callable[[str, int, int], None]
 BUILT = (".pt2",)  # files that are built, as folders are
 
 
-def open_engine(args: argparse.Namespace, source: str, out: Output) -> tuple[Any, dict[str, float]]:
+def open_engine(
+    args: argparse.Namespace, source: str, out: Output, *, check: bool = True
+) -> tuple[Any, dict[str, float]]:
     """The engine of a source with the number formats of the command line, and the seconds that it took by phase.
 
-    Raises UserError when an engine was built with other formats than those asked for.
+    Raises UserError when an engine was built with other formats than those asked for; not without `check`.
     """
     words = {name: value for name in ("precision", "weights") if (value := getattr(args, name, None)) is not None}
     device = getattr(args, "device", "cpu")
     begin = perf_counter()
     if Path(source).is_file() and not source.endswith(BUILT):
         engine = _lazy.load("ingot.engine.session:load")(source)
-        check_words(engine, source, words, device)
+        if check:
+            check_words(engine, source, words, device)
         return engine, {"load": perf_counter() - begin}
     with progress_bar(out) as progress:
         build = _lazy.load("ingot.engine.build:build")

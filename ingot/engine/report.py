@@ -7,7 +7,6 @@ ones are used.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,26 +14,17 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
-from ingot.engine.compile import compile_network, header_of, make_tensors
+from ingot.engine.layers import BLOCK, Row, Sources, Stored, row, run
+from ingot.engine.layers import empty_cache as empty_cache
 from ingot.engine.session import Engine
-from ingot.ir import Network, Spec, StateSpec, Value
+from ingot.ir import Network, Spec
 from ingot.ir.interpret import bind
-from ingot.passes.sections import Section, cut
+from ingot.passes.sections import cut
 from ingot.passes.widen import NARROW, widen
 
 Array = np.ndarray[Any, Any]
 
 SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a dim that nothing else fixes
-BLOCK = 16
-
-
-@dataclass(frozen=True)
-class Row:
-    """One layer's results: the largest difference, and the differences' root mean square over that of the values."""
-
-    name: str
-    relative: float
-    largest: float
 
 
 @dataclass(frozen=True)
@@ -77,83 +67,24 @@ def report(
     ours = {v: arrays[v.name] for v in network.inputs}
     theirs = {v: _as(arrays[v.name], v.dtype) for v in reference.inputs}
     rows: list[Row] = []
+    stored, sources = Stored(engine, network, narrow), Sources(wide)
     sections = list(zip(cut(network), cut(reference), strict=True))
     for i, (low, high) in enumerate(sections):
-        _run(low, ours, _Stored(engine, narrow))
-        _run(high, theirs, wide)
+        run(low, ours, stored)
+        run(high, theirs, sources)
         if i < len(sections) - 1:
             pairs = [(ours[a], theirs[b]) for a, b in zip(low.writes.values(), high.writes.values(), strict=True)]
-            rows += [_row(low.name, *pair) for pair in pairs[-1:]]
+            rows += [row(low.name, *pair) for pair in pairs[-1:]]
         if done:
             done(i + 1, len(sections))
-    outputs = tuple(_row(name, ours[v], theirs[reference.outputs[name]]) for name, v in network.outputs.items())
+    outputs = tuple(row(name, ours[v], theirs[reference.outputs[name]]) for name, v in network.outputs.items())
     logits = network.outputs.get("logits")
     same = None if logits is None else _same_top(ours[logits], theirs[reference.outputs["logits"]])
     return Report("seeded" if feeds is None else "given", tuple(rows), outputs, same)
 
 
-class _Stored(Mapping[str, Array]):
-    """Source weights; a section takes what the engine has stored already, and makes only what it lacks."""
-
-    def __init__(self, engine: Engine, sources: Mapping[str, Array]) -> None:
-        self.engine, self.sources = engine, sources
-
-    def __getitem__(self, name: str) -> Array:
-        return self.sources[name]
-
-    def __iter__(self) -> Any:
-        return iter(self.sources)
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def tensor(self, name: str, value: Value) -> Array | None:
-        """The engine's tensor of this name when it has the same recipe."""
-        found = self.engine.header["weights"].get(name)
-        same = found is not None and value.recipe is not None and found["recipe"] == value.recipe.json()
-        return self.engine.tensor(name) if same else None
-
-
-def _run(section: Section, arrays: dict[Value, Array], weights: Mapping[str, Array]) -> None:
-    """Runs a section on what came before it, and adds what it writes."""
-    compiled = compile_network(section.network)
-    known = {}
-    if isinstance(weights, _Stored):
-        found = {name: weights.tensor(name, value) for name, value in compiled.stored.items()}
-        known = {name: array for name, array in found.items() if array is not None}
-    lacking = {name: value for name, value in compiled.stored.items() if name not in known}
-    engine = Engine.from_memory(
-        header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights)
-    )
-    tables = {v.name: a for v, a in arrays.items() if v.name == "block_table"}
-    blocks = cache_blocks(tables) if section.network.states else 0
-    session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
-    results = session.run({label: arrays[value] for label, value in section.reads.items()})
-    for label, value in section.writes.items():
-        arrays[value] = results[label]
-
-
-def cache_blocks(feeds: Mapping[str, Array]) -> int:
-    """How many cache blocks a step's inputs name."""
-    table = feeds.get("block_table")
-    return 1 + (0 if table is None else int(table.max(initial=0)))
-
-
-def empty_cache(spec: StateSpec, feeds: Mapping[str, Array]) -> Array:
-    """A state for the interpreter, large enough for these inputs."""
-    return np.zeros((cache_blocks(feeds), BLOCK, 2, spec.heads, spec.head_dim), spec.dtype.numpy)
-
-
 def _as(array: Array, dtype: dtypes.DType) -> Array:
     return array.astype(dtype.numpy) if array.dtype != dtype.numpy else array
-
-
-def _row(name: str, low: Array, high: Array) -> Row:
-    a, b = low.astype(np.float64), high.astype(np.float64)
-    scale = math.sqrt(float(np.mean(b * b))) if b.size else 0.0
-    difference = a - b
-    relative = math.sqrt(float(np.mean(difference * difference))) if b.size else 0.0
-    return Row(name, relative / scale if scale else relative, float(np.abs(difference).max(initial=0)))
 
 
 def _same_top(low: Array, high: Array) -> float:

@@ -5,11 +5,14 @@ alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingot.ir import Network, Node, StateSpec, Value
 
 _LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
+BETWEEN = "between layers"  # what belongs to no layer and stands between two; there may be several
+AFTER = "after the layers"
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,19 @@ def layer_of(where: str) -> str:
     return found.group() if found else ""
 
 
-def cut(network: Network) -> list[Section]:
-    """The sections in order. A network whose states cross sections, or that binds dims as it runs, stays in one."""
+def module_of(where: str) -> str:
+    """`features` of `features.conv`: the part of the network that a module path begins with."""
+    return where.partition(".")[0]
+
+
+def cut(network: Network, layer: Callable[[str], str] = layer_of) -> list[Section]:
+    """The sections in order. A network whose states cross sections, or that binds dims as it runs, stays in one.
+
+    layer: what layer a module path belongs to; empty: none.
+    """
     runs: list[tuple[str, list[Node]]] = []
     for node in network.nodes:
-        name = layer_of(node.where)
+        name = layer(node.where)
         if not runs or runs[-1][0] != name:
             runs.append((name, []))
         runs[-1][1].append(node)
@@ -52,7 +63,7 @@ def cut(network: Network) -> list[Section]:
 def _title(name: str, index: int, count: int) -> str:
     if name or count == 1:
         return name or "network"
-    return "before the layers" if index == 0 else "after the layers" if index == count - 1 else "between layers"
+    return "before the layers" if index == 0 else AFTER if index == count - 1 else BETWEEN
 
 
 def _section(network: Network, name: str, nodes: list[Node]) -> Section:

@@ -317,3 +317,36 @@ assert not [m for m in sys.modules if m.startswith(("ingot.passes", "ingot.ops",
     subprocess.run(
         [sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(Path(ingot.__file__).parents[1])}
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------- diff
+
+
+def test_diff(engine: Path, tmp_path: Path) -> None:
+    n = ingot.Dim("N", 1, 3, 16)
+    specs = {"x": Spec("float32", (n, 8)), "shift": Spec("float32", (4,)), "tokens": Spec("int64", (n + 1,))}
+    narrow = tmp_path / "bf16.ingot"
+    ingot.build(Net(), specs, weights_from="random", precision="bfloat16", report=False).save(narrow)
+    found = as_json("diff", narrow, engine)
+    assert [p["name"] for p in found["layers"]] == ["up", "down"]
+    assert [p["name"] for p in found["outputs"]] == ["y", "p", "t"]
+    assert found["tolerance"] is None and found["first_beyond"] is None and found["not_compared"] == []
+    assert 0 < found["layers"][0]["relative"] < 0.02
+    np.savez(tmp_path / "in.npz", **feeds())
+    words = ("diff", narrow, engine, "--npz", tmp_path / "in.npz", "--tolerance")
+    assert as_json(*words, "0.1")["first_beyond"] is None
+    done = command(*words, "1e-6", "--values", code=1)
+    assert "<- first beyond" in done.stdout and "given inputs" in done.stdout
+    assert "no number from 0 on" in command(*words, "nan", code=2).stderr
+    np.save(tmp_path / "x.npy", feeds()["x"])
+    assert (
+        "shift: f32[4] is missing"
+        in command("diff", narrow, engine, "--input", f"x={tmp_path / 'x.npy'}", code=2).stderr
+    )
+
+
+def test_diff_of_a_language_model_and_its_folder(engine: Path, pico: Path, pico_engine: Path) -> None:
+    assert "different networks" in command("diff", pico_engine, engine, code=2).stderr
+    found = as_json("diff", pico_engine, pico)
+    assert len(found["layers"]) == 9
+    assert 0 < found["outputs"][0]["relative"] < 0.02

@@ -1,0 +1,80 @@
+"""Compare two engines of one network, or an engine and its source, layer by layer.
+
+examples:
+  ingot diff net.bf16.ingot net.f32.ingot                   on seeded inputs: how far apart is each layer?
+  ingot diff net.ingot model.pt2 --input x=image.npy        an engine and its source, which is built in float32 first
+  ingot diff pico.ingot models/pico-python
+  ingot diff a.ingot b.ingot --values                       every value of the network instead of every layer
+  ingot diff a.ingot b.ingot --tolerance 1e-3               marks the first layer beyond, and ends with 1
+
+"relative" is the root mean square of the differences over that of the second's values. Both engines run the same
+inputs, each layer on what its own engine gave before. The exit code is 0 however far they are apart, unless --tolerance
+is given and exceeded: then it is 1."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ingot import _lazy
+from ingot.cli import options
+from ingot.cli.output import Output, table
+from ingot.cli.source import open_engine, progress_bar
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `ingot diff`."""
+    parser.add_argument("source", metavar="A", help="an .ingot engine, or what one can be built from")
+    parser.add_argument("other", metavar="B", help="what it is compared with: the same")
+    parser.add_argument("--values", action="store_true", help="compare every value, not only what leaves a layer")
+    parser.add_argument(
+        "--tolerance", type=options.tolerance, metavar="T", help="the largest relative difference that is all right"
+    )
+    options.add_inputs(parser)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Carries out `ingot diff`; 1 when the tolerance is exceeded."""
+    args.precision = "float32"  # for what has to be built: the reference
+    engines = [open_engine(args, source, out, check=False)[0] for source in (args.source, args.other)]
+    given = bool(args.input or args.input_dir or args.npz)
+    args.random = args.random or not given
+    feeds = _feeds(engines[0], args)
+    compare = _lazy.load("ingot.engine.diff:diff")
+    with progress_bar(out) as progress:
+        done = (lambda n, total: progress("compare", n, total)) if progress else None
+        found = compare(*engines, feeds, values=args.values, done=done)
+    beyond = None if args.tolerance is None else found.beyond(args.tolerance)
+    inputs = "given inputs" if given and not args.random else f"seeded inputs (seed {args.seed})"
+    out.text(f"{args.source} against {args.other}, on {inputs}")
+    out.text(_table(found, beyond))
+    for place in found.hidden:
+        out.note(f"not compared: {place}, which is stored only as folded into what comes after it")
+    if beyond is not None:
+        out.text(f"\n{beyond.name} is the first beyond {args.tolerance:g}")
+    out.result(
+        {
+            "layers": [place.json() for place in found.places],
+            "outputs": [place.json() for place in found.outputs],
+            "not_compared": list(found.hidden),
+            "tolerance": args.tolerance,
+            "first_beyond": beyond.name if beyond else None,
+        }
+    )
+    return int(beyond is not None)
+
+
+def _feeds(engine: Any, args: argparse.Namespace) -> Any:
+    if engine.kind == "llm" and args.random:
+        network = _lazy.load("ingot.engine.layers:network_of")(engine)
+        return _lazy.load("ingot.engine.report:seeded")(network, args.seed)
+    return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source)
+
+
+def _table(found: Any, beyond: Any) -> str:
+    rows = [
+        (p.name, p.op, "×".join(map(str, p.shape)) or "scalar", p.largest_value, p.largest, f"{p.relative:.2e}",
+         "<- first beyond" if p is beyond else "")
+        for p in (*found.places, *found.outputs)
+    ]  # fmt: skip
+    return table(rows, ("layer", "op", "shape", "largest value", "largest difference", "relative", ""))

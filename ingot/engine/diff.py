@@ -1,0 +1,175 @@
+"""Two engines of one network, layer by layer or value by value: where their numbers go apart.
+
+    found = diff(ingot.load("net.bf16.ingot"), ingot.load("net.f32.ingot"), {"x": x})
+
+Both run on the same inputs, each fed by its own earlier layers, on what they have stored. A Module, a folder or a .pt2
+file is compared by building it in float32 first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.engine.layers import Stored, network_of, row, run, run_values
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.ir import Network, Node, Value
+from ingot.passes.sections import AFTER, BETWEEN, cut, layer_of, module_of
+
+Array = np.ndarray[Any, Any]
+Done = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One value of both networks: its largest magnitude in the second, and how far the first is from that."""
+
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    largest_value: float
+    largest: float
+    relative: float
+
+    def json(self) -> dict[str, Any]:
+        """As --json shows it: what is not finite is null."""
+        numbers = {"largest_value": self.largest_value, "largest": self.largest, "relative": self.relative}
+        finite = {name: value if np.isfinite(value) else None for name, value in numbers.items()}
+        return {"name": self.name, "op": self.op, "shape": list(self.shape), **finite}
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Layers (or values) in the order of the network, then the outputs; `hidden`: values that could not be had."""
+
+    places: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    hidden: tuple[str, ...] = ()
+
+    def beyond(self, tolerance: float) -> Place | None:
+        """The first that is relatively further apart."""
+        return next((p for p in (*self.places, *self.outputs) if not p.relative <= tolerance), None)
+
+
+def diff(a: Engine, b: Engine, feeds: Mapping[str, Array], *, values: bool = False, done: Done | None = None) -> Diff:
+    """Compares two engines on the same inputs; floats are cast to what either takes.
+
+    values: every value of the portable network, instead of what leaves each layer; both must be the same network up to
+    casts. done: called with (sections done, all).
+
+    Raises UserError when the engines are of different networks, InputError when the inputs do not fit.
+    """
+    networks = network_of(a), network_of(b)
+    _check_ports(*networks)
+    layers = _layers(*networks)
+    sides = [_Side(engine, network, feeds, layers, values) for engine, network in zip((a, b), networks, strict=True)]
+    count = [len(side.sections) for side in sides]
+    for i, side in enumerate(sides):
+        for n in side.run():
+            if done:
+                done(i * count[0] + n, sum(count))
+    places = _value_places(*sides) if values else _layer_places(*sides)
+    outputs = [_place(name, "output", side_a, sides[1].outputs[name]) for name, side_a in sides[0].outputs.items()]
+    hidden = dict.fromkeys(text for side in sides for text in side.hidden)
+    return Diff(tuple(places), tuple(outputs), tuple(hidden))
+
+
+class _Side:
+    """One of the two engines and what its layers gave."""
+
+    def __init__(
+        self, engine: Engine, network: Network, feeds: Mapping[str, Array], layer: Callable[[str], str], values: bool
+    ) -> None:
+        self.network = network
+        self.values = values
+        self.weights = Stored(engine, network)
+        self.sections = cut(network, layer)
+        self.arrays: dict[Value, Array] = {v: _as(feeds[v.name], v.dtype) for v in network.inputs}
+        self.layers: dict[str, tuple[Node, Array]] = {}
+        self.results: dict[Node, list[Array]] = {}
+        self.hidden: list[str] = []
+
+    def run(self) -> Iterator[int]:
+        """Runs section after section; gives how many are done."""
+        begin = 0
+        for i, section in enumerate(self.sections):
+            nodes = self.network.nodes[begin : begin + len(section.network.nodes)]
+            begin += len(nodes)
+            if self.values:
+                found, hidden = run_values(section, self.arrays, self.weights)
+                self.results |= {nodes[j]: arrays for j, arrays in found.items()}
+                self.hidden += [f"{node.op.name} in {node.where or section.name}" for node in hidden]
+            else:
+                run(section, self.arrays, self.weights)
+            if section.writes and section.name not in (BETWEEN, AFTER) and len(self.sections) > 1:
+                last = list(section.writes.values())[-1]
+                self.layers[section.name] = last.node, self.arrays[last]
+            yield i + 1
+
+    @property
+    def outputs(self) -> dict[str, Array]:
+        return {name: self.arrays[value] for name, value in self.network.outputs.items()}
+
+
+def _check_ports(a: Network, b: Network) -> None:
+    for what, one, other in (("inputs", [v.name for v in a.inputs], [v.name for v in b.inputs]),
+                             ("outputs", list(a.outputs), list(b.outputs))):  # fmt: skip
+        if sorted(one) != sorted(other):
+            raise UserError(f"the engines are of different networks: {what} {', '.join(one)} and {', '.join(other)}")
+
+
+def _layers(a: Network, b: Network) -> Callable[[str], str]:
+    """Numbered modules, or the modules at the top where there are none."""
+    numbered = all(any(layer_of(node.where) for node in network.nodes) for network in (a, b))
+    return layer_of if numbered else module_of
+
+
+def _layer_places(a: _Side, b: _Side) -> list[Place]:
+    places = []
+    for name, (node, array) in a.layers.items():
+        if name in b.layers and b.layers[name][1].shape == array.shape:
+            places.append(_place(name, node.op.name, array, b.layers[name][1]))
+    return places
+
+
+def _value_places(a: _Side, b: _Side) -> list[Place]:
+    plain = [[node for node in side.network.nodes if node.op.name != "cast"] for side in (a, b)]
+    for one, other in zip(*plain, strict=False):
+        if (one.op.name, one.where) != (other.op.name, other.where):
+            raise _different(one, other)
+    if len(plain[0]) != len(plain[1]):
+        raise UserError(f"the engines are of different networks: {len(plain[0])} and {len(plain[1])} ops without casts")
+    places = []
+    for one, other in zip(*plain, strict=True):
+        if not one.op.is_view and one in a.results and other in b.results:  # a view is what it is a view of
+            pairs = zip(a.results[one], b.results[other], strict=True)
+            places += [_place(one.where or "-", one.op.name, x, y) for x, y in pairs]
+    return places
+
+
+def _different(one: Node, other: Node) -> UserError:
+    first, second = (f"{node.op.name} in {node.where or 'the network'}" for node in (one, other))
+    return UserError(
+        f"the engines are of different networks: {first} stands where the other has {second}. Without --values only "
+        "the layers have to agree"
+    )
+
+
+def _place(name: str, op: str, a: Array, b: Array) -> Place:
+    if a.shape != b.shape:
+        raise UserError(f"the engines are of different networks: {name} is {list(a.shape)} and {list(b.shape)}")
+    found = row(name, a, b)
+    magnitudes = np.abs(b.astype(np.float64))
+    return Place(
+        name, op, a.shape, float(magnitudes[np.isfinite(magnitudes)].max(initial=0)), found.largest, found.relative
+    )
+
+
+def _as(array: Array, dtype: dtypes.DType) -> Array:
+    both = dtype.is_float and dtypes.get(array.dtype).is_float
+    return array.astype(dtype.numpy) if both and array.dtype != dtype.numpy else array

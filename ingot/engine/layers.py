@@ -1,0 +1,235 @@
+"""Running a network layer by layer on what an engine has stored: the mechanism that the accuracy report and
+`ingot diff` share.
+
+A network is cut into sections (passes/sections.py). Each is compiled by itself and takes the engine's tensors where
+they have the recipe that it needs. What it lacks is made from the sources: those of the build, or those that the stored
+tensors still show, for a recipe of casts and layouts can be followed backwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.ir import Network, Node, StateSpec, Value
+from ingot.ir.recipe import Known, Recipe
+from ingot.ir.text import from_json
+from ingot.passes.sections import Section
+from ingot.passes.weights import recipe_of
+
+Array = np.ndarray[Any, Any]
+
+BLOCK = 16  # tokens in a block of the caches that sections use
+
+
+@dataclass(frozen=True)
+class Row:
+    """How far two arrays are apart: the largest difference, and the differences' root mean square over the values'."""
+
+    name: str
+    relative: float
+    largest: float
+
+
+def row(name: str, a: Array, b: Array) -> Row:
+    """`a` against `b`. NaN or one infinity in the same place of both is no difference; in one only, an infinite one."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = x - y
+        odd = ~np.isfinite(difference)
+        if odd.any():
+            same = (x == y) | (np.isnan(x) & np.isnan(y))
+            difference = np.where(odd, np.where(same, 0.0, np.inf), difference)
+            y = np.where(np.isfinite(y), y, 0.0)
+    scale = math.sqrt(float(np.mean(y * y))) if y.size else 0.0
+    relative = math.sqrt(float(np.mean(difference * difference))) if y.size else 0.0
+    return Row(name, relative / scale if scale else relative, float(np.abs(difference).max(initial=0)))
+
+
+class Sources(Mapping[str, Array]):
+    """The parameters of a build, by name: what a section makes its tensors from when there is no engine to ask."""
+
+    def __init__(self, sources: Mapping[str, Array]) -> None:
+        self.sources = sources
+
+    def __getitem__(self, name: str) -> Array:
+        return self.sources[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def tensor(self, name: str, value: Value) -> Array | None:
+        """A tensor that is stored already under this name with the recipe of `value`."""
+        return None
+
+
+class Stored(Sources):
+    """What an engine has stored, and the parameters beside it: those given, else those that the tensors still show."""
+
+    def __init__(self, engine: Engine, network: Network, sources: Mapping[str, Array] | None = None) -> None:
+        super().__init__(Recovered(engine, network) if sources is None else sources)
+        self.engine = engine
+
+    @cached_property
+    def _by_recipe(self) -> dict[str, str]:
+        weights = self.engine.header["weights"]
+        return {str(entry["recipe"]): name for name, entry in weights.items() if entry["recipe"] is not None}
+
+    def tensor(self, name: str, value: Value) -> Array | None:
+        if value.kind != "parameter":
+            return None
+        found = self._by_recipe.get(str(recipe_of(value).json()))
+        return None if found is None else self.engine.tensor(found)
+
+
+def network_of(engine: Engine) -> Network:
+    """The portable network of an engine."""
+    return from_json(engine.header["networks"]["main"])
+
+
+class Recovered(Mapping[str, Array]):
+    """The parameters whose values an engine's tensors still show: those stored through casts and layouts only.
+
+    Each is made when it is asked for. A cast is left as it is: it is made again with the recipe, and changes nothing.
+    """
+
+    def __init__(self, engine: Engine, network: Network) -> None:
+        self.engine = engine
+        self.known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
+        self.found: dict[str, tuple[str, Recipe]] = {}
+        for name, entry in engine.header["weights"].items():
+            if entry["recipe"] is not None:
+                recipe = Recipe.from_json(entry["recipe"])
+                self.found |= {source: (name, recipe) for source in _shown(recipe) if source in self.known}
+
+    def __getitem__(self, name: str) -> Array:
+        tensor, recipe = self.found[name]
+        specs = recipe._infer_all(self.known)
+        count = len(recipe.sources)
+        arrays = {len(specs) - 1: self.engine.tensor(tensor)}
+        for i in reversed(range(count, len(specs))):
+            call = recipe.steps[i - count]
+            if i in arrays and call.name == "cast":
+                arrays[call.inputs[0]] = arrays[i]
+            elif i in arrays and call.step.inverse is not None:
+                operands = call.step.inverse(arrays[i], [specs[j] for j in call.inputs], **dict(call.args))
+                arrays |= dict(zip(call.inputs, operands, strict=True))
+        return arrays[recipe.sources.index(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+def _shown(recipe: Recipe) -> list[str]:
+    """The sources of a recipe that can be had back from its result."""
+    count = len(recipe.sources)
+    shown = {count + len(recipe.steps) - 1}
+    for i in reversed(range(len(recipe.steps))):
+        call = recipe.steps[i]
+        if count + i in shown and (call.name == "cast" or call.step.inverse is not None):
+            shown |= set(call.inputs)
+    return [name for i, name in enumerate(recipe.sources) if i in shown]
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def run(section: Section, arrays: dict[Value, Array], weights: Sources) -> None:
+    """Runs a section on what came before it, and adds what it writes to `arrays`."""
+    results = _results(section, _compiled(section.network, weights), arrays, weights)
+    for label, value in section.writes.items():
+        arrays[value] = results[label]
+
+
+def run_values(
+    section: Section, arrays: dict[Value, Array], weights: Sources
+) -> tuple[dict[int, list[Array]], list[Node]]:
+    """The same, and the results of its nodes by their number. Nodes whose result cannot be had are listed: an operand
+    is stored only as folded into what comes after them.
+    """
+    network = section.network
+    taps = {
+        i: node for i, node in enumerate(network.nodes) if not any(isinstance(v.spec, StateSpec) for v in node.outputs)
+    }
+    kept = dict(network.outputs)
+    hidden: list[Node] = []
+    front: set[Node] = set()
+    while True:
+        network.outputs = kept | {f"tap.{i}.{j}": v for i, node in taps.items() for j, v in enumerate(node.outputs)}
+        compiled, lacking = _lacking(network, weights)
+        if not lacking:
+            break
+        # First the nodes that read what is lacking, then one step further: until the fold is whole again.
+        readers = {user for name in lacking if name in network.values for user in network.values[name].uses}
+        front = (readers - set(hidden)) or {user for node in front for v in node.outputs for user in v.uses}
+        gone = [i for i, node in taps.items() if node in front]
+        if not front:
+            raise _unmakeable(section.name, lacking)
+        for i in gone:
+            hidden.append(taps.pop(i))
+    results = _results(section, compiled, arrays, weights)
+    network.outputs = kept
+    for label, value in section.writes.items():
+        arrays[value] = results[label]
+    return {i: [results[f"tap.{i}.{j}"] for j in range(len(node.outputs))] for i, node in taps.items()}, hidden
+
+
+def _compiled(network: Network, weights: Sources) -> Compiled:
+    compiled, lacking = _lacking(network, weights)
+    if lacking:
+        raise _unmakeable(network.name, lacking)
+    return compiled
+
+
+def _lacking(network: Network, weights: Sources) -> tuple[Compiled, list[str]]:
+    """The compiled network, and the parameters that it needs and that nobody has."""
+    compiled = compile_network(network)
+    needed = [v for n, v in compiled.stored.items() if v.kind == "parameter" and weights.tensor(n, v) is None]
+    names = dict.fromkeys(name for v in needed for name in recipe_of(v).sources)
+    return compiled, [name for name in names if name not in weights]
+
+
+def _unmakeable(where: str, names: list[str]) -> UserError:
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return UserError(
+        f"{where}: the values of {shown} are stored only in a form that cannot be undone (folded into another weight): "
+        "build the engine again from its source"
+    )
+
+
+def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], weights: Sources) -> dict[str, Array]:
+    found = {name: weights.tensor(name, value) for name, value in compiled.stored.items()}
+    known = {name: array for name, array in found.items() if array is not None}
+    lacking = {name: value for name, value in compiled.stored.items() if name not in known}
+    engine = Engine.from_memory(
+        header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights)
+    )
+    tables = {v.name: a for v, a in arrays.items() if v.name == "block_table"}
+    blocks = cache_blocks(tables) if section.network.states else 0
+    session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
+    return session.run({label: arrays[value] for label, value in section.reads.items()})
+
+
+def cache_blocks(feeds: Mapping[str, Array]) -> int:
+    """How many cache blocks a step's inputs name."""
+    table = feeds.get("block_table")
+    return 1 + (0 if table is None else int(table.max(initial=0)))
+
+
+def empty_cache(spec: StateSpec, feeds: Mapping[str, Array]) -> Array:
+    """A state for the interpreter, large enough for these inputs."""
+    return np.zeros((cache_blocks(feeds), BLOCK, 2, spec.heads, spec.head_dim), spec.dtype.numpy)

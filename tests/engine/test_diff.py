@@ -1,0 +1,135 @@
+"""Two engines compared layer by layer and value by value, on what they have stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot.engine.build import build_network
+from ingot.engine.diff import Diff, diff
+from ingot.engine.layers import Recovered, network_of, row
+from ingot.engine.report import seeded
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.ir import F, Network, Spec
+from ingot.ir.interpret import interpret
+from tests import nets
+
+Array = np.ndarray[Any, Any]
+
+
+def llama(dtype: str, scale: float = 1.0, **words: Any) -> Engine:
+    """The Llama-like network; `scale` multiplies one weight in its second layer."""
+    net = nets.llama(dtype=dtype, **words)
+    weights = nets.weights(nets.llama(**words))
+    weights["model.layers.1.mlp.up_proj.weight"] = weights["model.layers.1.mlp.up_proj.weight"] * np.float32(scale)
+    return build_network(net, weights)
+
+
+def compared(a: Engine, b: Engine, **words: Any) -> Diff:
+    return diff(a, b, seeded(network_of(a), 0), **words)
+
+
+def test_an_engine_is_itself() -> None:
+    engine = llama("float32")
+    for values in (False, True):
+        found = compared(engine, engine, values=values)
+        assert {p.relative for p in (*found.places, *found.outputs)} == {0.0}
+        assert found.hidden == ()
+        assert found.beyond(0.0) is None
+
+
+def test_layers_of_two_precisions() -> None:
+    found = compared(llama("bfloat16"), llama("float32"))
+    assert [p.name for p in found.places] == ["before the layers", "model.layers.0", "model.layers.1"]
+    assert [p.name for p in found.outputs] == ["logits"]
+    assert all(1e-5 < p.relative < 0.05 for p in found.places)
+    assert found.beyond(0.05) is None
+    beyond = found.beyond(1e-6)
+    assert beyond is found.places[0]
+
+
+def test_the_layer_that_differs_is_found() -> None:
+    a, b = llama("float32"), llama("float32", scale=1.01)
+    layers = compared(a, b)
+    assert [p.relative > 0 for p in layers.places] == [False, False, True]
+    values = compared(a, b, values=True)
+    first = values.beyond(0.0)
+    assert first is not None
+    assert first.op == "matmul"
+    assert first.relative == pytest.approx(0.01, rel=0.02)
+
+
+def test_values_are_those_of_the_interpreter() -> None:
+    net = Network("net")
+    x = net.input("x", Spec("float32", (5, 8)))
+    h = F.relu(F.matmul(x, net.parameter("w", Spec("float32", (8, 6)))))
+    net.outputs["y"] = F.softmax(h) + h
+    weights = {"w": np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)}
+    engine = build_network(net, weights)
+    feeds = {"x": np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)}
+    taps: list[float] = []
+    interpret(net, feeds, weights, taps=lambda node, results: taps.append(float(np.abs(results[0]).max())))
+    found = diff(engine, engine, feeds, values=True)
+    assert [p.op for p in found.places] == ["matmul", "relu", "softmax", "add"]
+    np.testing.assert_allclose([p.largest_value for p in found.places], taps, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_parameters_are_had_back_from_what_is_stored(dtype: str) -> None:
+    net = nets.llama(dtype=dtype, tied=False, bias=True)
+    weights = nets.weights(net)
+    found = Recovered(build_network(net, weights), net)
+    assert set(found) == set(weights) and len(found) == len(weights)
+    for name, array in weights.items():
+        assert found[name].tobytes() == array.tobytes(), name
+    with pytest.raises(KeyError):
+        found["nobody"]
+
+
+def test_modules_at_the_top_are_layers_where_none_are_numbered() -> None:
+    class Net(ingot.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = ingot.nn.Linear(8, 16)
+            self.down = ingot.nn.Linear(16, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.down(ingot.functional.relu(self.up(x)))
+
+    engines = [
+        ingot.build(Net(), {"x": Spec("float32", (3, 8))}, weights_from="random", precision=p, report=False)
+        for p in ("bfloat16", "float32")
+    ]
+    feeds = {"x": np.ones((3, 8), np.float32)}
+    assert [p.name for p in diff(engines[0], engines[1], feeds).places] == ["up", "down"]
+    values = diff(engines[0], engines[1], feeds, values=True)
+    assert [p.op for p in values.places] == ["matmul", "add", "relu", "matmul", "add"]  # casts stand in one only
+
+
+def test_other_networks_are_refused() -> None:
+    a = llama("float32")
+    net = Network("net")
+    net.outputs["y"] = net.input("x", Spec("float32", (3,))) + 1
+    with pytest.raises(UserError, match="different networks: inputs"):
+        compared(a, build_network(net, {}))
+    with pytest.raises(UserError, match="different networks"):
+        compared(a, llama("float32", layers=3), values=True)
+    with pytest.raises(UserError, match="different networks"):
+        compared(a, llama("float32", bias=True), values=True)
+    assert len(compared(a, llama("float32", bias=True)).places) == 3  # its layers agree by name
+    with pytest.raises(UserError, match=r"logits is \[16, 80\] and \[16, 96\]"):
+        compared(a, llama("float32", vocabulary=96))
+
+
+def test_differences_of_odd_numbers() -> None:
+    nan, inf = np.nan, np.inf
+    same = np.array([1, nan, inf, -inf], np.float32)
+    assert (row("x", same, same).largest, row("x", same, same).relative) == (0, 0)
+    for other in ([1, 2, inf, -inf], [1, nan, -inf, -inf], [nan, nan, inf, -inf]):
+        assert row("x", np.array(other, np.float32), same).largest == inf
+    assert row("x", np.zeros((0, 3)), np.zeros((0, 3))).relative == 0
+    assert row("x", np.array([1e-3]), np.array([0.0])).relative == pytest.approx(1e-3)
