@@ -165,6 +165,17 @@ def _paged_attention(node: Node) -> KernelCall | Refusal:
     return Refusal(fault) if fault else KernelCall("paged_attention", params, (INNER, ANY, DENSE))
 
 
+def _attention(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    q, _, v, *mask = node.inputs
+    for width in (q.shape[-1], v.shape[-1]):
+        if not isinstance(width, int) or width > MAX_HEAD_DIM:
+            return Refusal(f"the kernel takes a known head width up to {MAX_HEAD_DIM}, not {width}")
+    kind = ("bool" if mask[0].dtype is dtypes.bool_ else "float") if mask else "none"
+    params = {"scale": op.scale_of(q), "causal": op.causal, "heads_inside": op.heads_inside, "mask": kind}
+    return KernelCall("attention", params, (INNER, INNER, INNER, ANY))
+
+
 CPU = Target(
     "cpu",
     {
@@ -188,5 +199,6 @@ CPU = Target(
         "kv_write": taking(FLOATS, _kv_write),
         "rope_kv_write": taking(FLOATS, _rope_kv_write),
         "paged_attention": taking(FLOATS, _paged_attention),
+        "scaled_dot_product_attention": taking(FLOATS, _attention, first=3),
     },
 )

@@ -355,7 +355,8 @@ class PagedAttention final : public Kernel {
     require_list("paged_attention", "query_start", query_start);
     require_list("paged_attention", "context_len", context_len);
     require_list("paged_attention", "block_table", block_table);
-    return {0, static_cast<std::size_t>(attention_scratch(static_cast<int>(q.shape[2]))) * sizeof(float)};
+    const int width = static_cast<int>(q.shape[2]);
+    return {0, static_cast<std::size_t>(attention_scratch(width, width, kRowBlock)) * sizeof(float)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -456,8 +457,9 @@ class PagedAttention final : public Kernel {
         task.q_token_stride = q.stride[0], task.q_head_stride = q.stride[1];
         task.out_token_stride = y.stride[0], task.out_head_stride = y.stride[1];
         task.q_dtype = q.dtype, task.out_dtype = y.dtype, task.state_dtype = in[1].dtype;
-        task.group = static_cast<int>(r.group), task.head_dim = static_cast<int>(q.shape[2]);
-        task.first_row = row, task.rows = static_cast<int>(end - row);
+        task.group = static_cast<int>(r.group), task.head_dim = task.value_dim = static_cast<int>(q.shape[2]);
+        task.first_row = row, task.rows = static_cast<int>(end - row), task.row_capacity = kRowBlock;
+        task.tokens = r.position + r.query_tokens;
         task.position = r.position, task.window = window_, task.scale = scale_, task.softcap = softcap_;
         task.scratch = reinterpret_cast<float*>(worker.local);
         run_task(in, task, b, head, worker);

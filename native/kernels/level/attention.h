@@ -10,8 +10,16 @@ namespace ingot {
 constexpr int kTokenGroup = 16;      // tokens whose K vectors are stored transposed, [head_dim][16]
 constexpr int kChunkTokens = 64;     // one step of the online softmax; chunks start at multiples of it
 constexpr int kChunkGroups = kChunkTokens / kTokenGroup;
-constexpr int kRowBlock = 96;        // most query rows of one task
+constexpr int kRowBlock = 96;        // most query rows of one task of paged attention
+constexpr int kTileRowsMost = 8;     // most rows of a register tile
 constexpr int kMaxHeadDim = 512;
+
+/// What is added to the scores of row (token, head of the group) and a key: floats, or 0 and -inf for a boolean.
+struct AttentionMask {
+  const void* data;              // of token 0, the first query head and key 0; null: none
+  DType dtype;
+  std::int64_t token_stride, head_stride, key_stride;  // in elements
+};
 
 /// Query rows of one KV head of one request: row r is query token r / group, query head r % group of the KV head's.
 struct AttentionTask {
@@ -20,14 +28,17 @@ struct AttentionTask {
   std::int64_t q_token_stride, q_head_stride, out_token_stride, out_head_stride;  // in elements
   DType q_dtype, out_dtype, state_dtype;
   int group;
-  int head_dim;
+  int head_dim, value_dim;
   std::int64_t first_row;        // of the task's rows, counted over the whole request
   int rows;
+  int row_capacity;              // rows that scratch has room for, a multiple of 16
+  std::int64_t tokens;           // keys in all
   std::int64_t position;         // of query token 0
   std::int64_t window;           // tokens that a row sees, itself included
+  AttentionMask mask;
   float scale;
   float softcap;                 // 0: none
-  float* scratch;                // attention_scratch(head_dim) floats, 64-byte aligned
+  float* scratch;                // attention_scratch(...) floats, 64-byte aligned
 };
 
 /// One chunk of the cache: its token groups' K [head_dim][16] and V [16][head_dim].
@@ -42,10 +53,10 @@ struct AttentionChunk {
 /// share an inline function with another level's.)
 static constexpr int padded_width(int head_dim) { return (head_dim + kTokenGroup - 1) / kTokenGroup * kTokenGroup; }
 
-/// q, accumulators, maxima, sums, then K and V of a chunk in float32 and the scores of a register tile.
-static constexpr std::int64_t attention_scratch(int head_dim) {
-  const std::int64_t width = padded_width(head_dim);
-  return kRowBlock * (2 * width + kTokenGroup + 1) + 2 * kChunkTokens * width + 8 * kChunkTokens;
+/// q, accumulators, maxima, sums, then K and V of a chunk in float32, the scores of a register tile and the bias of a row.
+static constexpr std::int64_t attention_scratch(int head_dim, int value_dim, int rows) {
+  const std::int64_t width = padded_width(head_dim) + padded_width(value_dim);
+  return rows * (width + kTokenGroup + 1) + kChunkTokens * (width + kTileRowsMost + 1);
 }
 
 struct AttentionTable {

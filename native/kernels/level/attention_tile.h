@@ -20,7 +20,7 @@ constexpr int kTileRows = 2;
 constexpr int tile_vectors(int) { return 1; }
 #endif
 
-static_assert(kTileRows <= 8, "attention_scratch keeps room for the scores of 8 rows");
+static_assert(kTileRows <= kTileRowsMost, "attention_scratch keeps room for the scores of so many rows");
 
 /// How many of the vectors that are left a tile of `rows` rows takes at once: 4, 2 or 1.
 int vectors_at_once(int rows, int left) {

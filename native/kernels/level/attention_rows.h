@@ -1,0 +1,304 @@
+// Rows of queries against chunks of keys and values, for one level: what paged and dense attention share.
+//
+// A row gets the same bits in a tile of any height: scores are whole chains (attention_tile.h), the softmax is per row, and V
+// is added from the row's first token to its last, never a token that the row does not see (0 * inf would not be 0). A row
+// whose scores are all -inf gives zeros; NaN in a score or value that takes part makes the row's results NaN.
+#pragma once
+
+#include "attention.h"
+#include "attention_tile.h"
+#include "typed.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+// ---- a task ----
+
+/// The parts of a task's scratch memory.
+struct Parts {
+  float *q, *sum, *maximum, *weight, *k, *v, *scores, *bias;
+  int width, value_width;
+};
+
+Parts parts_of(const AttentionTask& task) {
+  Parts p;
+  p.width = padded_width(task.head_dim);
+  p.value_width = padded_width(task.value_dim);
+  p.q = task.scratch;
+  p.sum = p.q + task.row_capacity * p.width;
+  p.maximum = p.sum + task.row_capacity * p.value_width;
+  p.weight = p.maximum + task.row_capacity;  // 16 partial sums a row, one per token of a group
+  p.k = p.weight + task.row_capacity * kTokenGroup;
+  p.v = p.k + kChunkTokens * p.width;
+  p.scores = p.v + kChunkTokens * p.value_width;
+  p.bias = p.scores + kTileRowsMost * kChunkTokens;
+  return p;
+}
+
+const char* row_at(const void* base, DType dtype, std::int64_t offset) {
+  return (const char*)base + offset * (dtype == DType::float32 ? 4 : 2);
+}
+
+void begin(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t row = task.first_row + r;
+    const std::int64_t offset = row / task.group * task.q_token_stride + row % task.group * task.q_head_stride;
+    convert(row_at(task.q, task.q_dtype, offset), task.q_dtype, p.q + r * p.width, DType::float32, task.head_dim);
+    p.maximum[r] = -__builtin_inff();
+    store(p.weight + r * kTokenGroup, zero());
+    for (int d = 0; d < p.value_width; d += kLanes) store(p.sum + r * p.value_width + d, zero());
+  }
+}
+
+void finish(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t row = task.first_row + r;
+    const std::int64_t offset = row / task.group * task.out_token_stride + row % task.group * task.out_head_stride;
+    const float weight = reduce_add(load(p.weight + r * kTokenGroup));
+    const Vec total = broadcast(weight == 0 ? 1.0f : weight);
+    float* sum = p.sum + r * p.value_width;
+    for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total);
+    convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.value_dim);
+  }
+}
+
+// ---- a chunk ----
+
+/// K and V of the chunk as the products read them: K [head_dim][16] of each token group, V rows v_stride elements apart.
+struct Operands {
+  const void* k[kChunkGroups];
+  const void* v[kChunkGroups];
+  std::int64_t v_stride;
+  bool bfloat16_k, bfloat16_v;  // else float32
+};
+
+/// Tokens of the chunk that a row sees: [first, last), counted from the chunk's start.
+struct Seen {
+  int first, last;
+  bool none() const { return first >= last; }
+  bool whole() const { return first == 0 && last == kChunkTokens; }
+};
+
+int within_chunk(std::int64_t token) { return token < 0 ? 0 : token > kChunkTokens ? kChunkTokens : (int)token; }
+
+alignas(64) const float kIota[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+constexpr float kLog2E = 1.44269504088896341f;
+
+/// Without a mask scores are kept in units of log 2, so that a weight is a power of two.
+struct Unmasked {
+  static constexpr float kSlack = 8.0f;
+  INGOT_INLINE Vec score(const AttentionTask& task, Vec product, const float*) {
+    if (task.softcap == 0) return product * broadcast(task.scale * kLog2E);
+    return broadcast(task.softcap * kLog2E) * tanh(product * broadcast(task.scale) / broadcast(task.softcap));
+  }
+  INGOT_INLINE Vec exponent(Vec difference) { return difference; }
+};
+
+/// With one they are not: it may hold the least float, which times log2(e) would be -inf.
+struct Masked {
+  static constexpr float kSlack = 5.5f;
+  INGOT_INLINE Vec score(const AttentionTask& task, Vec product, const float* bias) {
+    return fma(product, broadcast(task.scale), load(bias));
+  }
+  INGOT_INLINE Vec exponent(Vec difference) { return difference * broadcast(kLog2E); }
+};
+
+/// 2^y for y up to some tens; zero below 2^-126, where it would be denormal. The polynomial is Cephes' (S. Moshier).
+INGOT_INLINE Vec power_of_two(Vec y) {
+  const Vec n = round_even(y);
+  const Vec f = y - n;
+  Vec p = broadcast(1.535336188319500e-4f);
+  p = fma(p, f, broadcast(1.339887440266574e-3f));
+  p = fma(p, f, broadcast(9.618437357674640e-3f));
+  p = fma(p, f, broadcast(5.550332471162809e-2f));
+  p = fma(p, f, broadcast(2.402264791363012e-1f));
+  p = fma(p, f, broadcast(6.931472028550421e-1f));
+  p = fma(p, f, broadcast(1.0f));
+#if defined(__AVX512F__)
+  const Vec power = ldexp_rounded(p, n);
+#else
+  const Vec power = from_bits(bits(p) + shift_left<23>(truncate_to_int(n)));
+#endif
+  return select(y < broadcast(-126.0f), zero(), power);
+}
+
+/// Raises a row's reference score when the chunk's greatest is well above it, and shrinks what was summed under the old one.
+/// (Weights up to 2^8 lose nothing, and most chunks need no shrinking that way.) 0 while all scores were -inf.
+template <class Scores>
+INGOT_INLINE Vec raise_maximum(const Parts& p, int r, Vec best) {
+  const float before = p.maximum[r], greatest = reduce_max(best);
+  if (greatest > before + Scores::kSlack) {
+    p.maximum[r] = greatest;
+    if (before > -__builtin_inff()) {
+      const Vec shrink = power_of_two(Scores::exponent(broadcast(before - greatest)));
+      store(p.weight + r * kTokenGroup, load(p.weight + r * kTokenGroup) * shrink);
+      float* sum = p.sum + r * p.value_width;
+      for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) * shrink);
+    }
+  }
+  return broadcast(p.maximum[r] == -__builtin_inff() ? 0.0f : p.maximum[r]);
+}
+
+/// Turns a row's scores into weights 2^(score - maximum) and adds them up. The first form is the second for a whole chunk.
+template <class Scores>
+void weigh_whole(const AttentionTask& task, const Parts& p, int r, float* scores, const float* bias) {
+  Vec x[kChunkGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kChunkGroups; ++g)
+    x[g] = Scores::score(task, load(scores + g * kTokenGroup), bias + g * kTokenGroup);
+  Vec best = x[0];
+#pragma GCC unroll 4
+  for (int g = 1; g < kChunkGroups; ++g) best = max(best, x[g]);
+  const Vec maximum = raise_maximum<Scores>(p, r, best);
+  Vec weight = load(p.weight + r * kTokenGroup);
+#pragma GCC unroll 4
+  for (int g = 0; g < kChunkGroups; ++g) {
+    const Vec y = power_of_two(Scores::exponent(x[g] - maximum));
+    store(scores + g * kTokenGroup, y);
+    weight = weight + y;
+  }
+  store(p.weight + r * kTokenGroup, weight);
+}
+
+template <class Scores>
+void weigh(const AttentionTask& task, const Parts& p, int r, float* scores, const float* bias, Seen seen) {
+  const int first = seen.first / kTokenGroup, last = (seen.last + kTokenGroup - 1) / kTokenGroup;
+  const Vec nothing = broadcast(-__builtin_inff());
+  const Vec token = load(kIota);
+  Vec best = nothing;
+  for (int g = first; g < last; ++g) {
+    Vec x = Scores::score(task, load(scores + g * kTokenGroup), bias + g * kTokenGroup);
+    x = select(token < broadcast((float)(seen.first - g * kTokenGroup)), nothing, x);
+    x = select(token < broadcast((float)(seen.last - g * kTokenGroup)), x, nothing);
+    store(scores + g * kTokenGroup, x);
+    best = max(best, x);
+  }
+  const Vec maximum = raise_maximum<Scores>(p, r, best);
+  Vec weight = load(p.weight + r * kTokenGroup);
+  for (int g = first; g < last; ++g) {
+    const Vec y = power_of_two(Scores::exponent(load(scores + g * kTokenGroup) - maximum));
+    store(scores + g * kTokenGroup, y);
+    weight = weight + y;
+  }
+  store(p.weight + r * kTokenGroup, weight);
+}
+
+/// Adds weights [first, last) times V to the sums of `rows` rows.
+void add_values(const Parts& p, const Operands& o, int r, int rows, const float* scores, int first, int last) {
+  if (first >= last) return;
+  const int vectors = p.value_width / kLanes, element = o.bfloat16_v ? 2 : 4;
+  for (int at = 0, count = 0; at < vectors; at += count) {
+    count = vectors_at_once(rows, vectors - at);
+    Product product{scores + first, kChunkTokens, 0, {}, o.v_stride, p.sum + r * p.value_width + at * kLanes, p.value_width, true};
+    for (int token = first; token < last; ++product.segments) {
+      const int group = token / kTokenGroup, end = (group + 1) * kTokenGroup < last ? (group + 1) * kTokenGroup : last;
+      const char* v = (const char*)o.v[group] + (token % kTokenGroup * o.v_stride + at * kLanes) * element;
+      auto& segment = product.segment[product.segments];
+      for (int i = 0; i < count; ++i) segment.b[i] = v + i * kLanes * element;
+      segment.count = end - token;
+      token = end;
+    }
+    o.bfloat16_v ? multiply_tile<bfloat16>(product, rows, count) : multiply_tile<float>(product, rows, count);
+  }
+}
+
+void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, Seen all) {
+  const int last = (all.last + kTokenGroup - 1) / kTokenGroup;
+  for (int at = all.first / kTokenGroup, count = 0; at < last; at += count) {
+    count = vectors_at_once(rows, last - at);
+    Product product{p.q + r * p.width, p.width, 1, {}, kTokenGroup, p.scores + at * kTokenGroup, kChunkTokens, false};
+    for (int i = 0; i < count; ++i) product.segment[0].b[i] = o.k[at + i];
+    product.segment[0].count = task.head_dim;
+    o.bfloat16_k ? multiply_tile<bfloat16>(product, rows, count) : multiply_tile<float>(product, rows, count);
+  }
+}
+
+// ---- masks ----
+
+/// The bias of one row and chunk: what a float mask holds, or 0 and -inf; 0 behind the last token.
+template <class T>
+void bias_of(const T* mask, std::int64_t stride, int count, float* bias) {
+  if constexpr (sizeof(T) == 1) {
+    for (int i = 0; i < count; ++i) bias[i] = mask[i * stride] ? 0.0f : -__builtin_inff();
+  } else {
+    for (int i = 0; i < count; ++i) bias[i] = load_one(mask + i * stride);
+  }
+  for (int i = count; i < kChunkTokens; ++i) bias[i] = 0.0f;
+}
+
+template <class T>
+void bias_of_type(const AttentionTask& task, std::int64_t offset, int count, float* bias) {
+  const T* mask = (const T*)task.mask.data + offset;
+  task.mask.key_stride == 1 ? bias_of(mask, 1, count, bias) : bias_of(mask, task.mask.key_stride, count, bias);
+}
+
+void bias_of_row(const AttentionTask& task, int r, std::int64_t start, float* bias) {
+  const AttentionMask& mask = task.mask;
+  const std::int64_t row = task.first_row + r, left = task.tokens - start;
+  const int count = left < kChunkTokens ? (int)left : kChunkTokens;
+  const std::int64_t offset =
+      row / task.group * mask.token_stride + row % task.group * mask.head_stride + start * mask.key_stride;
+  if (mask.dtype == DType::boolean)
+    bias_of_type<std::uint8_t>(task, offset, count, bias);
+  else if (mask.dtype == DType::float32)
+    bias_of_type<float>(task, offset, count, bias);
+  else if (mask.dtype == DType::bfloat16)
+    bias_of_type<bfloat16>(task, offset, count, bias);
+  else
+    bias_of_type<float16>(task, offset, count, bias);
+}
+
+bool same_for_all_rows(const AttentionTask& task) {
+  return task.mask.token_stride == 0 && (task.group == 1 || task.mask.head_stride == 0);
+}
+
+// ---- rows against a chunk ----
+
+/// Rows r .. r + rows; later ones see later tokens, so the first and the last bound what all see and what any sees.
+template <class Scores, class After>
+void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, std::int64_t start, int r, int rows,
+                 const Seen* seen, const After& after) {
+  const Seen any{seen[0].first, seen[rows - 1].last}, every{seen[rows - 1].first, seen[0].last};
+  if (any.none()) return;
+  score_tile(task, p, o, r, rows, any);
+  const bool own_bias = task.mask.data != nullptr && !same_for_all_rows(task);
+  for (int i = 0; i < rows; ++i) {
+    float* scores = p.scores + i * kChunkTokens;
+    after(r + i, task.rows);
+    if (seen[i].none()) continue;
+    if (own_bias) bias_of_row(task, r + i, start, p.bias);
+    seen[i].whole() ? weigh_whole<Scores>(task, p, r + i, scores, p.bias) : weigh<Scores>(task, p, r + i, scores, p.bias, seen[i]);
+  }
+  if (every.none()) {
+    for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, seen[i].last);
+    return;
+  }
+  for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, every.first);
+  add_values(p, o, r, rows, p.scores, every.first, every.last);
+  for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, every.last, seen[i].last);
+}
+
+/// All rows of the task against the chunk whose first token is `start`; `after` runs once for each row.
+template <class Scores, class After>
+void attend_rows(const AttentionTask& task, const Parts& p, const Operands& o, std::int64_t start, const After& after) {
+  std::int64_t next = task.position + task.first_row / task.group + 1 - start;  // the first token that a row does not see
+  const std::int64_t end = task.tokens - start;
+  int head = (int)(task.first_row % task.group);
+  for (int r = 0; r < task.rows; r += kTileRows) {
+    const int rows = task.rows - r < kTileRows ? task.rows - r : kTileRows;
+    Seen seen[kTileRows];
+    for (int i = 0; i < rows; ++i) {
+      seen[i] = {within_chunk(next - task.window), within_chunk(next < end ? next : end)};
+      if (++head == task.group) head = 0, ++next;
+    }
+    attend_tile<Scores>(task, p, o, start, r, rows, seen, after);
+  }
+}
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL

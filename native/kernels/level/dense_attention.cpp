@@ -1,0 +1,123 @@
+// Attention over whole tensors for one level: chunks of keys are put into the order of the paged cache, [head_dim][16] for
+// each group of 16 tokens, and go the same way from there (attention_rows.h). The host half is kernels/dense_attention.cpp.
+#include "dense_attention.h"
+
+#include "attention_rows.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+#if defined(__AVX512F__)
+/// 16 rows of 16 become 16 columns: pairs, fours, then 128-bit lanes twice.
+INGOT_INLINE void transpose(const Vec* x, float* y) {
+  __m512 a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps(x[i].v, x[i + 1].v);
+    a[i + 1] = _mm512_unpackhi_ps(x[i].v, x[i + 1].v);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+    b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+    b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // b[4 * j + i]: columns i, i + 4, i + 8, i + 12 of rows 4 * j ..
+    a[i] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
+    a[i + 4] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+    a[i + 8] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
+    a[i + 12] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    store(y + i * 16, {_mm512_shuffle_f32x4(a[i], a[i + 8], 0x88)});
+    store(y + (i + 4) * 16, {_mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88)});
+    store(y + (i + 8) * 16, {_mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd)});
+    store(y + (i + 12) * 16, {_mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0xdd)});
+  }
+}
+#else
+INGOT_INLINE void transpose(const Vec* x, float* y) {
+  for (int t = 0; t < kLanes; ++t) {
+    float row[kLanes];
+    store(row, x[t]);
+    for (int d = 0; d < kLanes; ++d) y[d * kLanes + t] = row[d];
+  }
+}
+#endif
+
+/// The keys of a group, `count` of 16; the missing ones are zeros.
+template <class T>
+void pack_keys(const T* k, std::int64_t stride, int count, int head_dim, float* y) {
+  for (int d = 0; d < head_dim; d += kLanes) {
+    Vec x[kTokenGroup];
+    for (int t = 0; t < kTokenGroup; ++t) x[t] = t < count ? load_tail(k + t * stride, d, head_dim) : zero();
+    transpose(x, y + d * kTokenGroup);
+  }
+}
+
+template <class T>
+void pack_values(const T* v, std::int64_t stride, int count, int value_dim, int width, float* y) {
+  for (int t = 0; t < count; ++t, v += stride, y += width)
+    for (int d = 0; d < value_dim; d += kLanes) store(y + d, load_tail(v, d, value_dim));
+}
+
+/// Values are read where they lie when there are few rows to share the cost of copying them.
+bool values_in_place(const AttentionTask& task, const Parts& p, const KeyChunk& chunk) {
+  if (task.state_dtype != DType::float32 || p.value_width != task.value_dim) return false;
+  return task.rows <= 2 * kTileRows || chunk.v_stride == p.value_width;
+}
+
+Operands pack(const AttentionTask& task, const Parts& p, const KeyChunk& chunk) {
+  Operands o;
+  o.bfloat16_k = o.bfloat16_v = false;
+  const bool in_place = values_in_place(task, p, chunk);
+  o.v_stride = in_place ? chunk.v_stride : p.value_width;
+  for (int g = 0; g < kChunkGroups && g * kTokenGroup < chunk.count; ++g) {
+    const int left = chunk.count - g * kTokenGroup, count = left < kTokenGroup ? left : kTokenGroup;
+    float* k = p.k + g * kTokenGroup * p.width;
+    float* v = p.v + g * kTokenGroup * p.value_width;
+    with_floats(task.state_dtype, chunk.k, [&](auto* keys) {
+      pack_keys(keys + g * kTokenGroup * chunk.k_stride, chunk.k_stride, count, task.head_dim, k);
+    });
+    o.k[g] = k;
+    o.v[g] = v;
+    with_floats(task.state_dtype, chunk.v, [&](auto* values) {
+      const auto* from = values + g * kTokenGroup * chunk.v_stride;
+      if (in_place)
+        o.v[g] = from;
+      else
+        pack_values(from, chunk.v_stride, count, task.value_dim, p.value_width, v);
+    });
+  }
+  return o;
+}
+
+/// Fetches its share of what lies ahead with each row, a few lines at a time: more would wait for each other.
+struct Fetch {
+  const KeyChunk& chunk;
+  void operator()(int row, int rows) const {
+    for (const Ahead& ahead : chunk.ahead) {
+      const std::int64_t last = ahead.rows * (row + 1) / rows;
+      for (std::int64_t r = ahead.rows * row / rows; r < last; ++r)
+        for (std::int64_t at = 0; at < ahead.bytes; at += 64) __builtin_prefetch((const char*)ahead.data + r * ahead.stride + at, 0, 3);
+    }
+  }
+};
+
+void attend(const AttentionTask& task, const KeyChunk& chunk) {
+  const Parts p = parts_of(task);
+  const Operands o = pack(task, p, chunk);
+  if (task.mask.data == nullptr) return attend_rows<Unmasked>(task, p, o, chunk.start, Fetch{chunk});
+  if (same_for_all_rows(task)) bias_of_row(task, 0, chunk.start, p.bias);
+  attend_rows<Masked>(task, p, o, chunk.start, Fetch{chunk});
+}
+
+}  // namespace
+
+const DenseAttentionTable dense_attention_table = {begin, attend, finish};
+
+}  // namespace ingot::INGOT_LEVEL
