@@ -116,8 +116,8 @@ class Session:
     def outputs(self) -> list[tuple[str, str, list[_Dim]]]: ...
     @property
     def threads(self) -> int: ...
-    def run(self, feeds: dict[str, _Array]) -> dict[str, _Array]:
-        """Runs once; results are fresh arrays.
+    def run(self, feeds: dict[str, _Array], out: dict[str, _Array] = ...) -> dict[str, _Array]:
+        """Runs once; results are fresh arrays, or those of `out`, which are written.
 
         Raises Error("input"), ("value"), ("busy"), ("memory"), and what the host raises.
         """

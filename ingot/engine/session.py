@@ -58,30 +58,50 @@ def typed(error: Exception) -> errors.IngotError:
     return errors.from_code(getattr(error, "code", "internal"), str(error))
 
 
-def as_array(value: Any, name: str) -> Array:
+_CPU_DEVICES = (1, 3)  # DLPack's kDLCPU, and kDLCUDAHost: pinned memory of the host
+
+
+def as_array(value: Any, name: str, what: str = "input") -> Array:
     """A NumPy array over the memory of an array, a torch tensor or any DLPack object on the CPU, without a copy.
 
     Raises InputError for anything else: numbers and lists have no dtype of their own, so they are not guessed at.
     """
+    if type(value) is np.ndarray:
+        return value
+    who = f"{what} {name!r}"
     if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.ma.MaskedArray):
+            raise InputError(f"{who} is a masked array, and the mask would be lost: pass .filled(…) or .data")
         return np.asarray(value)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach()
-        if value.device.type != "cpu":
-            raise InputError(f"input {name!r} is on {value.device}; this engine runs on the CPU: pass value.cpu()")
-        if value.dtype == torch.bfloat16:  # NumPy's side of DLPack knows no bfloat16
-            return value.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)  # type: ignore[no-any-return]
-        return value.numpy()  # type: ignore[no-any-return]
+        return _of_tensor(torch, value.detach(), who)
     if hasattr(value, "__dlpack__"):
+        kind = type(value).__name__
         try:
+            device, number = value.__dlpack_device__()
+            if device not in _CPU_DEVICES:
+                raise InputError(
+                    f"{who} is a {kind} on device {number} of DLPack's type {int(device)}; this engine runs on the "
+                    "CPU: copy it there"
+                )
             return np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as e:
-            kind = type(value).__name__
-            raise InputError(f"input {name!r}: NumPy cannot read this {kind} through DLPack: {e}") from None
-    raise InputError(
-        f"input {name!r} is a {type(value).__name__}; pass a NumPy array, a torch tensor or another DLPack array"
-    )
+        except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as e:
+            if isinstance(e, InputError):
+                raise
+            raise InputError(f"{who}: NumPy cannot read this {kind} through DLPack: {e}") from None
+    raise InputError(f"{who} is a {type(value).__name__}; pass a NumPy array, a torch tensor or another DLPack array")
+
+
+def _of_tensor(torch: Any, tensor: Any, who: str) -> Array:
+    if tensor.device.type != "cpu":
+        raise InputError(f"{who} is on {tensor.device}; this engine runs on the CPU: pass value.cpu()")
+    try:
+        if tensor.dtype == torch.bfloat16:  # NumPy's side of DLPack knows no bfloat16
+            return tensor.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)  # type: ignore[no-any-return]
+        return tensor.numpy()  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError) as e:  # sparse, quantised, conjugated
+        raise InputError(f"{who}: torch has no NumPy view of this tensor: {e}") from None
 
 
 class Engine:
@@ -245,17 +265,17 @@ class Session:
         self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.outputs]
 
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Runs the program. Results are fresh arrays; with `out` they are also copied into the arrays given there.
+        """Runs the program. Results are fresh arrays, or those given in `out`, which are written in place.
 
         Raises InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
         """
         try:
-            results = self._native.run(self._feeds(feeds))
+            if not out:
+                return self._native.run(self._feeds(feeds))
+            results = self._native.run(self._feeds(feeds), {name: as_array(a, name, "out") for name, a in out.items()})
         except _native.Error as e:
             raise typed(e) from None
-        if out is not None:
-            self._copy_out(results, out)
-        return results
+        return {**results, **out}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
         """One run with the time of every call: {call, kernel or host, where, ns, bytes, in, out}.
@@ -274,17 +294,6 @@ class Session:
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         return {name: as_array(value, name) for name, value in feeds.items()}
-
-    def _copy_out(self, results: dict[str, Array], out: Mapping[str, Array]) -> None:
-        for name, array in out.items():
-            if name not in results:
-                raise InputError(f"out names {name!r}; the outputs are {', '.join(results)}")
-            found = results[name]
-            if array.shape != found.shape or array.dtype != found.dtype:
-                given = f"{array.dtype}{list(array.shape)}"
-                raise InputError(f"out[{name!r}] is {given}, the result {found.dtype}{list(found.shape)}")
-            array[...] = found
-            results[name] = array
 
 
 def _host_call(name: str, version: int, params: str, arrays: list[Array]) -> list[Array]:

@@ -65,8 +65,11 @@ ArrayBuffer::ArrayBuffer(nb::handle array, const std::string& who, bool writable
   view_.dtype = dtype_of(array, who);
   nb::object exported = nb::borrow(array);
   if (view_.dtype == DType::bfloat16) exported = array.attr(Numpy::get().view_name)(Numpy::get().uint16());
-  if (PyObject_GetBuffer(exported.ptr(), &buffer_, writable ? PyBUF_STRIDED : PyBUF_STRIDED_RO) != 0)
-    throw nb::python_error();
+  if (PyObject_GetBuffer(exported.ptr(), &buffer_, writable ? PyBUF_STRIDED : PyBUF_STRIDED_RO) != 0) {
+    if (!writable) throw nb::python_error();
+    PyErr_Clear();
+    throw Error(code::input, who + ": the array is read-only");
+  }
   view_.data = buffer_.buf;
   view_.rank = buffer_.ndim;
   bool whole = buffer_.ndim <= kMaxRank;
@@ -88,11 +91,15 @@ ArrayBuffer::~ArrayBuffer() {
 ArrayBuffer::ArrayBuffer(ArrayBuffer&& other) noexcept
     : buffer_(std::exchange(other.buffer_, {})), view_(other.view_) {}
 
-nb::object to_numpy(const TensorView& view) {
+nb::object empty_numpy(const TensorView& view) {
   const Numpy& numpy = Numpy::get();
   const nb::object shape = nb::steal(PyTuple_New(view.rank));
   for (int i = 0; i < view.rank; ++i) PyTuple_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(view.shape[i]));
-  nb::object array = numpy.empty(shape, numpy.dtypes[static_cast<int>(view.dtype)]);
+  return numpy.empty(shape, numpy.dtypes[static_cast<int>(view.dtype)]);
+}
+
+nb::object to_numpy(const TensorView& view) {
+  nb::object array = empty_numpy(view);
   const ArrayBuffer target(array, "result", true);
   copy_strided(view, target.view());
   return array;

@@ -28,6 +28,9 @@ class ArrayBuffer {
   TensorView view_;
 };
 
+/// A fresh NumPy array of the dtype and shape of `view`, not filled.
+nanobind::object empty_numpy(const TensorView& view);
+
 /// A fresh NumPy array with the elements of `view`.
 nanobind::object to_numpy(const TensorView& view);
 

@@ -7,9 +7,11 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <new>
 
 #include "arrays.h"
+#include "copy_strided.h"
 #include "error.h"
 #include "level.h"
 #include "pool.h"
@@ -125,8 +127,10 @@ class PySession {
     return list;
   }
 
-  nb::dict run(const nb::dict& feeds) {
+  /// `out`: arrays to write results into, by name; the others get fresh ones.
+  nb::dict run(const nb::dict& feeds, const nb::dict& out) {
     const Feeds arrays(*this, feeds);
+    if (out.size() != 0) check_out_names(out);
     Session::Run run(session_);
     {
       const nb::gil_scoped_release released;
@@ -134,7 +138,20 @@ class PySession {
     }
     nb::dict results;
     const std::span<const TensorView> outputs = run.outputs();
-    for (std::size_t i = 0; i < outputs.size(); ++i) results[output_names_[i]] = to_numpy(outputs[i]);
+    std::vector<ArrayBuffer> targets;
+    targets.reserve(outputs.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      nb::object target = nb::borrow(PyDict_GetItemWithError(out.ptr(), output_names_[i].ptr()));
+      const bool given = target.is_valid();
+      if (!given) target = empty_numpy(outputs[i]);
+      targets.emplace_back(target, given ? output_label(i) : "result", true);
+      if (given) check_out(i, targets.back().view(), outputs[i]);
+      results[output_names_[i]] = std::move(target);
+    }
+    {
+      const nb::gil_scoped_release released;
+      for (std::size_t i = 0; i < outputs.size(); ++i) copy_strided(outputs[i], targets[i].view());
+    }
     return results;
   }
 
@@ -177,6 +194,27 @@ class PySession {
   std::vector<std::string> input_labels_;  // for messages
 
   static nb::object interned(const std::string& name) { return nb::steal(PyUnicode_InternFromString(name.c_str())); }
+
+  std::string output_label(std::size_t i) const { return "out[" + nb::cast<std::string>(nb::repr(output_names_[i])) + "]"; }
+
+  void check_out(std::size_t i, const TensorView& given, const TensorView& result) const {
+    if (given.dtype == result.dtype && given.rank == result.rank &&
+        std::equal(given.shape, given.shape + given.rank, result.shape))
+      return;
+    throw Error(code::input, output_label(i) + " is " + describe(given) + ", the result " + describe(result));
+  }
+
+  void check_out_names(const nb::dict& out) const {
+    std::string known;
+    for (const nb::object& name : output_names_) known += (known.empty() ? "" : ", ") + nb::cast<std::string>(name);
+    for (auto [name, array] : out) {
+      bool found = false;
+      for (const nb::object& output : output_names_) found = found || output.equal(name);
+      if (!found)
+        throw Error(code::input,
+                    "out names " + nb::cast<std::string>(nb::repr(name)) + "; the outputs are " + known);
+    }
+  }
 
   /// The arrays of a dict in the order of the inputs.
   struct Feeds {
@@ -355,7 +393,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("inputs", &PySession::inputs)
       .def_prop_ro("outputs", &PySession::outputs)
       .def_prop_ro("threads", &PySession::threads)
-      .def("run", &PySession::run, "feeds"_a)
+      .def("run", &PySession::run, "feeds"_a, "out"_a = nb::dict())
       .def("profile", &PySession::profile, "feeds"_a)
       .def("memory", &PySession::memory);
 }

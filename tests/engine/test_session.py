@@ -78,6 +78,47 @@ def test_results_are_fresh_and_out_is_filled() -> None:
         session.run(feeds(), out={"other": given})
 
 
+def test_results_go_straight_into_strided_arrays_and_tensors() -> None:
+    session = simple().session()
+    wide = np.zeros((4, 6), np.float32)
+    tensor = torch.zeros((3, 2), dtype=torch.int32)
+    given = {"sum": wide.T[1:4], "twice": tensor[:, 1]}
+    out = session.run(feeds(), out=given)
+    assert list(out) == ["sum", "twice"] and out["sum"] is given["sum"] and out["twice"] is given["twice"]
+    np.testing.assert_array_equal(wide[:, 1:4].T, feeds()["x"] * 2)
+    assert tensor.tolist() == [[0, 0], [0, 2], [0, 4]] and wide[:, 0].sum() == 0
+    fixed = np.zeros((3, 4), np.float32)
+    fixed.flags.writeable = False
+    with pytest.raises(InputError, match="read-only"):
+        session.run(feeds(), out={"sum": fixed})
+    x = feeds()["x"]
+    np.testing.assert_array_equal(session.run({**feeds(), "x": x}, out={"sum": x})["sum"], feeds()["x"] * 2)
+
+
+def test_arrays_elsewhere_and_odd_ones_are_refused() -> None:
+    class Elsewhere:
+        def __dlpack__(self, **_: Any) -> Any:
+            raise AssertionError("must not be asked")
+
+        def __dlpack_device__(self) -> Any:
+            return 2, 0
+
+    class Silent:
+        def __dlpack__(self, **_: Any) -> Any:
+            raise BufferError("no")
+
+    y = np.arange(3, dtype=np.int32)
+    for value, why in (
+        (Elsewhere(), "runs on the CPU"),
+        (Silent(), "through DLPack"),
+        (torch.zeros((3, 4), device="meta"), "on meta"),
+        (torch.zeros((3, 4)).to_sparse(), "no NumPy view"),
+        (np.ma.masked_array(np.zeros((3, 4), np.float32), True), "mask would be lost"),
+    ):
+        with pytest.raises(InputError, match=why):
+            simple().run({"x": value, "y": y})
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_torch_tensors_and_dlpack_come_in(dtype: str) -> None:
     engine = simple(dtype)
