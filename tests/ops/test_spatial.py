@@ -1,0 +1,94 @@
+"""Shape rules of the spatial ops on named dims, and values that are no numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingot import ops
+from ingot.dims import Dim
+from ingot.errors import OpError
+from ingot.ir import OPS, Op, Spec
+from tests.ops.draw import Draw
+
+SPATIAL = [OPS[name] for name in ("conv", "conv_transpose", "avg_pool", "max_pool", "group_norm", "batch_norm")]
+NAN, INF = np.float32("nan"), np.float32("inf")
+
+
+@pytest.mark.parametrize("cls", SPATIAL, ids=[cls.name for cls in SPATIAL])
+@given(data=st.data())
+def test_named_dims_give_the_same_sizes(cls: type[Op], data: st.DataObject) -> None:
+    """The rule on named dims, evaluated, is the rule on numbers, which the references follow (test_ops.py)."""
+    case = cls.draw(Draw(data))
+    op, (x, *rest) = cls(**case.attrs), case.specs
+    channels = len(x.shape) - 1 if case.attrs.get("channels_last") else 1
+    names = {f"d{i}": size for i, size in enumerate(x.shape) if i != channels}
+    symbolic = Spec(x.dtype, [size if i == channels else Dim(f"d{i}") for i, size in enumerate(x.shape)])
+    assert op.infer(symbolic, *rest).evaluate(names) == op.infer(x, *rest).shape
+
+
+@given(data=st.data())
+def test_a_transposed_convolution_undoes_the_sizes_of_a_convolution(data: st.DataObject) -> None:
+    """With the same attributes it leads back to every size that has as many windows, by a smaller post_padding."""
+    draw = Draw(data)
+    size, kernel, stride = draw.choice(range(1, 30)), draw.choice([1, 2, 3, 5]), draw.choice([1, 2, 3, 4])
+    dilation, before, after = draw.choice([1, 2]), draw.choice([0, 1, 2]), draw.choice([0, 1, 2])
+    span = dilation * (kernel - 1) + 1
+    if size + before + after < span:
+        return
+    common: dict[str, Any] = {"stride": (stride,), "dilation": (dilation,), "pre_padding": (before,)}
+    down = OPS["conv"](**common, post_padding=(after,))
+    count = down.infer(Spec("float32", (1, 1, size)), Spec("float32", (1, 1, kernel))).shape[2]
+    left = (size + before + after - span) % stride
+    up = OPS["conv_transpose"](**common, post_padding=(after - left,))
+    assert up.infer(Spec("float32", (1, 1, count)), Spec("float32", (1, 1, kernel))).shape[2] == size
+
+
+def test_sizes_that_cannot_be() -> None:
+    """A dim whose bounds leave no result is refused when the network is recorded."""
+    weight = Spec("float32", (1, 1, 5))
+    conv = OPS["conv"](stride=(1,), pre_padding=(0,), post_padding=(0,), dilation=(1,))
+    with pytest.raises(OpError, match=r"dimension 2 .* size H - 4 = \(H \+ 0 \+ 0 - 5\) // 1 \+ 1"):
+        conv.infer(Spec("float32", (1, 1, Dim("H", 1, None, 4))), weight)
+    assert str(conv.infer(Spec("float32", (1, 1, Dim("H", 1, None, 5))), weight)) == "f32[1, 1, H - 4]"
+
+
+@pytest.mark.parametrize("cls", SPATIAL[:4], ids=[cls.name for cls in SPATIAL[:4]])
+def test_more_elements_than_32_bits_count(cls: type[Op]) -> None:
+    """Sizes are exact far beyond 2³¹ elements; nothing is allocated to know them."""
+    big = 1 << 26
+    attrs: dict[str, Any] = {"stride": (2,), "pre_padding": (1,), "post_padding": (1,)}
+    attrs |= {"kernel": (4,)} if "kernel" in cls.attributes else {}
+    attrs |= {"dilation": (1,)} if "dilation" in cls.attributes else {}
+    weights = [] if "kernel" in cls.attributes else [Spec("float32", (64, 64, 4))]
+    out = cls(**attrs).infer(Spec("float32", (4, 64, big)), *weights)
+    assert out.shape == (4, 64, 2 * big if cls.name == "conv_transpose" else big // 2)
+
+
+def test_not_a_number_wins() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = np.array([[[1, NAN, 2, 3, -INF, -INF, INF, 4]]], np.float32)
+    got = ops.max_pool(x, kernel=(2,), stride=(1,), pre_padding=(1,), post_padding=(1,), dilation=(1,))
+    want = torch.nn.functional.max_pool1d(torch.tensor(x), 2, 1, 1).numpy()
+    np.testing.assert_array_equal(got, want)
+    assert np.isnan(got[0, 0, 1:3]).all() and got[0, 0, 5] == -INF
+
+
+def test_infinities_pass() -> None:
+    """Padding is skipped by no product: what torch gives for infinities and NaN, so do we."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = np.array([[[1, INF, 2, 3, 4, 5, NAN, 6, 7]]], np.float32)
+    weight = np.array([[[1, -1, 2]]], np.float32)
+    given = {"stride": (1,), "pre_padding": (0,), "post_padding": (0,), "dilation": (1,)}
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(
+            ops.conv(x, weight, **given), torch.nn.functional.conv1d(torch.tensor(x), torch.tensor(weight)).numpy()
+        )
+    np.testing.assert_array_equal(
+        ops.conv_transpose(x, weight, **given),
+        torch.nn.functional.conv_transpose1d(torch.tensor(x), torch.tensor(weight)).numpy(),
+    )
