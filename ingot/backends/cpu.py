@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ingot import dtypes
+from ingot import _native, dtypes
 from ingot.backends.base import Choose, KernelCall, Reads, Refusal, Target
 from ingot.dtypes import DType
 from ingot.ir import Node, StateSpec
@@ -37,6 +37,16 @@ def taking(kinds: tuple[DType, ...], make: Callable[[Node], KernelCall | Refusal
     return choose
 
 
+def built(kernel: str, choose: Choose) -> Choose:
+    """A choice that refuses as long as the native library lacks the kernel."""
+
+    def only(node: Node) -> KernelCall | Refusal:
+        names = {row["name"] for row in _native.kernels()}
+        return choose(node) if kernel in names else Refusal(f"this build has no kernel {kernel}")
+
+    return only
+
+
 def _elementwise(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     return KernelCall("elementwise", {"expr": expr_json(op.body)})
@@ -46,6 +56,51 @@ def _packed_linear(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     params = {"n": op.n, "k": op.k, "parts": op.parts, "expr": expr_json(op.body)}
     return KernelCall("matmul_packed", params, (ROWS, DENSE, ROWS))
+
+
+def _convolution(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    params = {"outputs": op.n, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
+    return KernelCall("conv_packed", params, (INNER, DENSE, ROWS))
+
+
+def _conv_transpose(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    params = {"outputs": op.n, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
+    return KernelCall("conv_transpose_packed", params, (INNER, *[DENSE] * (op.fixed - 1), ROWS))
+
+
+def _depthwise_conv(node: Node) -> KernelCall | Refusal:
+    return KernelCall("conv_depthwise", _sliding(node.op), (INNER, DENSE, ROWS))
+
+
+def _sliding(op: Any) -> dict[str, Any]:
+    """What convolutions say; how far they go, the shape of the result says."""
+    lists = {name: list(getattr(op, name)) for name in ("kernel", "stride", "pre_padding", "dilation")}
+    return {**lists, "expr": expr_json(op.body)}
+
+
+def _group_norm(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    params = {"groups": op.groups, "eps": op.eps, "weight": op.vectors > 0, "bias": op.vectors > 1}
+    return KernelCall("group_norm", {**params, "expr": expr_json(op.body)}, (INNER, *[DENSE] * op.vectors, ROWS))
+
+
+def _avg_pool(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    if not op.channels_last:
+        return Refusal("its kernel takes channels last")
+    lists = {name: list(getattr(op, name)) for name in ("kernel", "stride", "pre_padding", "post_padding")}
+    params = {**lists, "count_include_pad": op.count_include_pad, "divisor": op.divisor or 0}
+    return KernelCall("avg_pool", params, (INNER,))
+
+
+def _max_pool(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    if not op.channels_last:
+        return Refusal("its kernel takes channels last")
+    lists = {name: list(getattr(op, name)) for name in ("kernel", "stride", "pre_padding", "dilation")}
+    return KernelCall("max_pool", lists, (INNER,))
 
 
 def _matmul(node: Node) -> KernelCall | Refusal:
@@ -181,6 +236,12 @@ CPU = Target(
     {
         "fused_elementwise": taking(EXPRESSIONS, _elementwise),
         "packed_linear": taking(FLOATS, _packed_linear, first=2),
+        "packed_conv": built("conv_packed", taking(FLOATS, _convolution, first=2)),
+        "packed_conv_transpose": built("conv_transpose_packed", taking(FLOATS, _conv_transpose, first=2)),
+        "depthwise_conv": built("conv_depthwise", taking(FLOATS, _depthwise_conv, first=2)),
+        "avg_pool": built("avg_pool", taking(FLOATS, _avg_pool)),
+        "max_pool": built("max_pool", taking(FLOATS, _max_pool)),
+        "fused_group_norm": built("group_norm", taking(FLOATS, _group_norm, first=1)),
         "matmul": _matmul,
         "rms_norm": taking(FLOATS, _rms_norm),
         "layer_norm": taking(FLOATS, _layer_norm),

@@ -251,33 +251,31 @@ def _reshape(walk: _Walk, node: Node) -> Placed | None:
     held, order = walk.placed[node.inputs[0]]
     found = reordered(node.inputs[0].shape, node.output.shape, order)
     if found is None:
-        walk.stays(node, "it merges dimensions that do not lie together")
+        walk.stays(node, "a size of 0 leaves open which dimensions belong together")
         return None
-    shape, result = found
-    return walk.reshaped(held, shape), result
+    turn, shape, result = found
+    if turn != tuple(range(len(turn))):
+        walk.stays(node, "it merges dimensions that do not lie together, which takes a copy")
+    return walk.reshaped(walk.permuted(held, turn), shape), result
 
 
-def reordered(old: Shape, new: Shape, order: Order) -> tuple[Shape, Order] | None:
-    """A reshape of a placed value as one of its holder: the holder's new shape, and the order of the result.
-
-    None when it merges dimensions that the holder has apart.
-    """
+def reordered(old: Shape, new: Shape, order: Order) -> tuple[Order, Shape, Order] | None:
+    """A reshape of a placed value as one of its holder: how that is turned before, so that dimensions which become one
+    lie together; its new shape; and the order of the result."""
     blocks = _blocks(old, new)
     if blocks is None:
         return None
-    place = {i: at for at, i in enumerate(i for i in inverse(order) if old[i] != 1)}
-    for mine, _ in blocks:
-        where = [place[i] for i in mine]
-        if where != list(range(where[0], where[0] + len(where))):
-            return None
-    held: list[int] = []
-    for _, theirs in sorted(blocks, key=lambda block: place[block[0][0]]):
-        held.extend(theirs)
-    for i in range(len(new)):  # dimensions of size 1 lie where they cost nothing: before the one that follows them
+    turned = inverse(order)
+    place = {i: at for at, i in enumerate(turned)}
+    blocks.sort(key=lambda block: max(place[i] for i in block[0]))
+    mine, held = [i for dims, _ in blocks for i in dims], [i for _, dims in blocks for i in dims]
+    wide = iter(mine)  # dimensions of size 1 stay where they are
+    turn = tuple(place[next(wide)] if old[i] != 1 else place[i] for i in turned)
+    for i in range(len(new)):  # new ones stand before what follows them
         if i not in held:
             after = [held.index(j) for j in range(i + 1, len(new)) if j in held]
             held.insert(after[0] if after else len(held), i)
-    return tuple(new[i] for i in held), inverse(tuple(held))
+    return turn, tuple(new[i] for i in held), inverse(tuple(held))
 
 
 def _blocks(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:

@@ -1,0 +1,242 @@
+"""Networks of convolutions through the compile path: what they become, and that nothing but the numbers' last digits
+changes on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import dtypes
+from ingot.backends.cpu import CPU
+from ingot.backends.plan import Planner
+from ingot.dims import Dim
+from ingot.engine.build import build_network
+from ingot.ir import F, Network, Spec, Value
+from ingot.ir import recipe as R
+from ingot.ir.interpret import interpret
+from ingot.ir.text import parse
+from ingot.passes import channels_last, pipeline
+from ingot.passes.precision import in_precision
+from ingot.passes.rewrite import Log
+from tests.passes.conv_nets import NETS, Builder, feeds, mish, pool, weights
+
+F32 = dtypes.float32
+
+
+def lowered(net: Network, log: Log | None = None, *, tolerance: float = 1e-4, batch: int = 2) -> Network:
+    """The lowered network, the numbers of every stage checked on the way."""
+    check = pipeline.Check(feeds(net, batch), weights(net), tolerance=tolerance)
+    return pipeline.lower(net, CPU, log=log, check=check)
+
+
+def computing(net: Network) -> list[str]:
+    """The ops that are no views, in order."""
+    return [n.op.name for n in net.nodes if not n.op.is_view]
+
+
+def copies(net: Network) -> list[list[Any]]:
+    """The shapes of what the program copies."""
+    program = Planner(net, CPU).plan()
+    buffers = program["buffers"]
+    return [buffers[c["out"][0]]["shape"] for c in program["calls"] if c.get("kernel") == "copy"]
+
+
+# ----------------------------------------------------------------------------------------------------- whole networks
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_every_stage_gives_the_numbers_of_the_first(name: str, dtype: str) -> None:
+    net = NETS[name](dtype)
+    low = lowered(net, tolerance=1e-4 if dtype == "float32" else 0.06)
+    assert str(parse(str(low))) == str(low)
+    stored = {v.name: R.evaluate(v.recipe, weights(net)) for v in low.parameters}
+    assert all(R.Recipe.from_json(v.recipe.json()) == v.recipe for v in low.parameters)
+    assert {v.name: Spec.of(stored[v.name]) for v in low.parameters} == {v.name: v.spec for v in low.parameters}
+
+
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_engines_run_them(name: str) -> None:
+    net = NETS[name]()
+    given = feeds(net, 3)
+    want = interpret(net, given, weights(net))
+    got = build_network(net, weights(net)).run(given)
+    for key, array in want.items():
+        scale = float(np.abs(array).max())
+        np.testing.assert_allclose(got[key], array, atol=2e-5 * scale, rtol=2e-5)
+
+
+def test_a_resnet_is_one_call_per_convolution() -> None:
+    low = lowered(NETS["resnet"]())
+    assert computing(low) == [
+        "packed_conv", "max_pool",
+        "packed_linear", "packed_conv", "packed_linear", "packed_conv",  # the last is the strided shortcut
+        "packed_linear", "packed_conv", "packed_linear",
+        "reduce_mean", "packed_linear",
+    ]  # fmt: skip
+    assert copies(low) == [["N", 32, 32, 3]], "only the input is turned"
+    last = [n for n in low.nodes if n.op.name == "packed_linear"][-2]
+    assert [step[0] for step in last.op.body[0]] == ["input", "input", "add", "input", "add", "const", "max"]  # type: ignore[attr-defined]
+    assert [str(v.spec) for v in last.inputs[2:]] == ["f32[16]", "f32[N, 4, 4, 16]"], "the bias and the residual"
+
+
+def test_a_unet_copies_its_input_and_its_output() -> None:
+    low = lowered(NETS["unet"]())
+    block = ["packed_conv", "fused_group_norm"] * 2
+    assert computing(low) == [
+        *block, "avg_pool", *block, "packed_conv_transpose", "concat", *block, "packed_linear"
+    ]  # fmt: skip
+    assert copies(low) == [["N", 16, 16, 3], ["N", 2, 16, 16]]
+
+
+def test_a_graph_net_multiplies_views() -> None:
+    low = lowered(NETS["stgcn"]())
+    block = ["packed_linear", "matmul", "fused_elementwise", "packed_conv"]
+    assert computing(low) == [*block * 3, "packed_conv", "reduce_mean", "packed_linear"]
+    assert copies(low) == [["N", 12, 5, 3]]
+
+
+def test_another_precision_rounds_folded_weights_once() -> None:
+    net, given = NETS["resnet"](), weights(NETS["resnet"]())
+    narrow = pipeline.lower(in_precision(net, dtypes.bfloat16), CPU)
+    w = next(v for v in narrow.parameters if v.name.startswith("stem.conv.weight"))
+    assert [c.name for c in w.recipe.steps].count("cast") == 4 and w.dtype is dtypes.bfloat16
+    scale = given["stem.bn.weight"] / np.sqrt(given["stem.bn.running_var"] + np.float32(1e-5))
+    want = (given["stem.conv.weight"] * scale[:, None, None, None]).astype(dtypes.bfloat16.numpy)
+    (panels,) = R.unpack_panels(R.evaluate(w.recipe, given), 8, 147, 1)
+    got = panels.reshape(8, 7, 7, 3).transpose(0, 3, 1, 2).astype(np.float32)
+    assert np.mean(got == want.astype(np.float32)) > 0.99  # the scale itself is rounded from float64
+
+
+# ------------------------------------------------------------------------------------------------------ batch norm
+
+
+def images(build: Callable[[Builder, Value], Value], *, channels: int = 6, dtype: str = "float32") -> Network:
+    """A network of one input x [N, channels, 8, 8] with the one output y."""
+    b = Builder("net", dtype)
+    b.net.outputs["y"] = build(b, b.net.input("x", Spec(dtype, (Dim("N", 1), channels, 8, 8))))
+    return b.net
+
+
+@pytest.mark.parametrize(
+    ("build", "ops"),
+    [
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 4)), ["packed_conv"]),
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 4, bias=False), affine=False), ["packed_conv"]),
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 6, groups=3)), ["packed_conv"]),
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 6, groups=6)), ["depthwise_conv"]),
+        (lambda b, x: b.batch_norm("bn", b.up("c", x, 4)), ["packed_conv_transpose"]),
+        (lambda b, x: b.batch_norm("bn", b.up("c", x, 4, groups=2)), ["packed_conv_transpose"]),
+        (lambda b, x: b.batch_norm("bn", F.relu(x)), ["fused_elementwise"]),
+        (lambda b, x: b.batch_norm("a", b.batch_norm("b", b.conv("c", x, 4))), ["packed_conv"]),
+        (lambda b, x: b.conv("c", b.batch_norm("bn", x), 4), ["fused_elementwise", "packed_conv"]),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_batch_norm_goes_where_it_costs_nothing(build: Any, ops: list[str], dtype: str) -> None:
+    low = lowered(images(build, dtype=dtype), tolerance=1e-4 if dtype == "float32" else 0.03)
+    assert computing(low) == ops
+
+
+def test_batch_norm_after_a_linear_layer() -> None:
+    for bias in (False, True):
+        b = Builder("net")
+        x = b.net.input("x", Spec(F32, (Dim("N"), 6)))
+        y = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
+        b.net.outputs["y"] = b.batch_norm("bn", y + b.param("b", 4) if bias else y)
+        low = lowered(b.net)
+        assert computing(low) == ["packed_linear"]
+        assert [v.name for v in low.nodes[0].inputs[1:]] == ["w.folded.packed", "b.folded" if bias else "w.bias.folded"]
+
+
+def test_batch_norm_says_why_it_does_not_fold() -> None:
+    def build(b: Builder, x: Value) -> Value:
+        y = b.conv("c", x, 6)
+        return b.batch_norm("bn", y) + y
+
+    log: Log = []
+    assert computing(lowered(images(build), log)) == ["packed_conv"], "what is elementwise goes there all the same"
+    assert any(e.rule == "batch norm" and "has other readers: a scale and a shift per channel" in e.verdict for e in log)
+
+
+# ---------------------------------------------------------------------------------------------------- channels last
+
+
+@pytest.mark.parametrize(
+    ("build", "ops"),
+    [
+        # squeeze and excite: a mean, two products on one row, and a gate
+        (lambda b, x: b.conv("c", x, 8) * F.sigmoid(b.conv("b", F.relu(b.conv("a", F.reduce_mean(
+            x, (2, 3), True), 2, 1)), 8, 1)),
+         ["packed_conv", "reduce_mean", "packed_linear", "packed_linear", "fused_elementwise"]),
+        # statistics over channels, and slices, pads and softmax of them
+        (lambda b, x: F.softmax(F.slice(b.conv("c", x, 8), (0, 2, 0, 0), (x.shape[0], 4, 8, 8), (1, 1, 1, 1)), 1),
+         ["packed_conv", "softmax"]),
+        (lambda b, x: b.conv("d", F.concat(F.relu(b.conv("c", x, 8)).split([3, 5], 1)[::-1], 1), 3),
+         ["packed_conv", "concat", "packed_conv"]),
+        (lambda b, x: b.conv("c", F.pad(x, (0, 0, 1, 0), (0, 0, 2, 3)), 4, 3, padding=(0, 0)), ["packed_conv"]),
+        # a shuffle of channels: a reshape that splits and one that merges them
+        (lambda b, x: b.conv("d", F.reshape(F.permute(F.reshape(b.conv("c", x, 8), (x.shape[0], 2, 4, 8, 8)),
+                                                      (0, 2, 1, 3, 4)), (x.shape[0], 8, 8, 8)), 4),
+         ["packed_conv", "packed_conv"]),
+        # patches become tokens
+        (lambda b, x: F.layer_norm(F.permute(F.reshape(b.conv("c", x, 8, 4, stride=4, padding=(0, 0)),
+                                                       (x.shape[0], 8, 4)), (0, 2, 1))),
+         ["packed_conv", "layer_norm"]),
+        (lambda b, x: b.conv("b", mish(b.conv("a", x, 6, groups=6)) + x, 4, 1, bias=False),
+         ["depthwise_conv", "packed_linear"]),
+        (lambda b, x: pool(pool(x), "max_pool"), ["avg_pool", "max_pool"]),
+        (lambda b, x: F.group_norm(x, groups=3) * b.param("g", 6, 1, 1), ["fused_group_norm"]),
+        (lambda b, x: b.conv("c", x, 4) + F.conv(x, b.param("w", 4, 6, 1, 1), stride=(1, 1), pre_padding=(0, 0),
+                                                 post_padding=(0, 0), dilation=(1, 1)),
+         ["packed_conv", "packed_linear"]),
+    ],
+    ids=["gate", "softmax", "concat", "pad", "shuffle", "tokens", "depthwise", "pools", "group norm", "two"],
+)  # fmt: skip
+def test_what_becomes_of_pieces(build: Any, ops: list[str]) -> None:
+    low = lowered(images(build))
+    assert computing(low) == ops
+    ends = (["N", 8, 8, 6], [str(d) if isinstance(d, Dim) else d for d in low.outputs["y"].shape])
+    inside = [shape for shape in copies(low) if shape not in ends]
+    assert inside == ([["N", 8, 8, 4, 2]] if ops == ["packed_conv"] * 2 else []), "only a shuffle moves anything"
+
+
+def test_networks_without_images_stay_as_they_are() -> None:
+    net = Network("net")
+    x = net.input("x", Spec(F32, (2, 3, 4)))
+    net.outputs["y"] = F.exp(F.permute(x, (2, 0, 1)))
+    before = str(net)
+    channels_last.channels_last(net, [])
+    assert str(net) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "order", "held", "turned"),
+    [
+        ((2, 8, 3, 5), (2, 4, 2, 3, 5), (0, 3, 1, 2), (2, 3, 5, 4, 2), False),
+        ((2, 8, 3, 5), (2, 8, 15), (0, 3, 1, 2), (2, 15, 8), False),
+        ((2, 8, 1, 1), (2, 8), (0, 3, 1, 2), (2, 8), False),
+        ((2, 8), (2, 8, 1, 1), (1, 0), (8, 2, 1, 1), False),
+        ((2, 4, 2, 3, 5), (2, 8, 3, 5), (0, 4, 3, 1, 2), (2, 3, 5, 8), True),
+        ((2, 8, 3, 5), (2, 120), (0, 3, 1, 2), (2, 120), True),
+        ((2, 1, 8, 3), (16, 3), (0, 2, 3, 1), (3, 16), True),
+        ((1, 1), (1,), (1, 0), (1,), False),
+        (("N", 8, "H", "W"), ("N", 2, 4, "H", "W"), (0, 3, 1, 2), ("N", "H", "W", 2, 4), False),
+        (("N", 8, "H", "W"), ("N", 8, Dim("H") * Dim("W")), (0, 3, 1, 2), ("N", Dim("H") * Dim("W"), 8), False),
+    ],
+)  # fmt: skip
+def test_reshapes_of_what_is_held_in_another_order(old: Any, new: Any, order: Any, held: Any, turned: bool) -> None:
+    old, new, held = (tuple(Dim(d) if isinstance(d, str) else d for d in shape) for shape in (old, new, held))
+    turn, shape, result = channels_last.reordered(old, new, order) or ((), (), ())
+    assert shape == held and (turn != tuple(range(len(turn)))) == turned
+    if all(isinstance(d, int) for d in (*old, *new)):
+        x = np.arange(np.prod(old)).reshape([old[i] for i in channels_last.inverse(order)])
+        np.testing.assert_array_equal(x.transpose(turn).reshape(shape).transpose(result), x.transpose(order).reshape(new))
+
+
+def test_reshapes_of_nothing_are_left_alone() -> None:
+    assert channels_last.reordered((0, 8, 3), (0, 24), (0, 2, 1)) is None
