@@ -127,3 +127,9 @@ class Session:
 
     def memory(self) -> dict[str, int]:
         """Bytes of weights, arena, arena_lower_bound (of the last run) and state."""
+
+    def planned(self, symbols: Mapping[str, int]) -> dict[str, int]:
+        """Bytes that a run of these sizes would take: buffers, lower_bound, working and arena (all of it).
+
+        Raises Error("argument") when the program binds symbols while it runs, Error("kernel_refused").
+        """

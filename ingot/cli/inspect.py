@@ -1,7 +1,8 @@
 """Look into an engine: what it is, what it holds, what it runs.
 
 examples:
-  ingot inspect pico.ingot                  formats, inputs, outputs, sizes
+  ingot inspect pico.ingot                  formats, inputs, outputs, sizes, memory
+  ingot inspect net.ingot --size N=8        the memory of a run at that size, and when it needs the most
   ingot inspect pico.ingot --network        the portable network, as text that reads back
   ingot inspect pico.ingot --program        the kernel calls, in order
   ingot inspect models/pico-python --why    which rewrites were made, and why others were not
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections import Counter
 from typing import Any
 
 from ingot import _lazy
+from ingot.cli import options
 from ingot.cli.output import Output, size, table
+from ingot.errors import IngotError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--program", action="store_true", help="print the kernel calls")
     what.add_argument("--why", action="store_true", help="print what each rewrite decided")
     what.add_argument("--verify", action="store_true", help="check the digests of all weights")
+    options.add_sizes(parser)
+    parser.add_argument("--threads", type=options.positive, metavar="N", help="for which memory is planned")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
@@ -50,7 +56,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.text(table([(e.rule, e.where, e.node, e.verdict) for e in log], ("rewrite", "in", "node", "verdict")))
         out.result({"decisions": [e._asdict() for e in log]})
     else:
-        _summary(engine, args.source, out)
+        _summary(engine, args, out)
 
 
 def open_source(source: str) -> Any:
@@ -71,8 +77,10 @@ def _verify(source: str, out: Output) -> None:
     out.result({"path": source, "verified_bytes": checked})
 
 
-def _summary(engine: Any, source: str, out: Output) -> None:
-    header = engine.header
+def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
+    header, source = engine.header, args.source
+    fusion = {entry: _fusion(program) for entry, program in header["programs"]["cpu"]["entries"].items()}
+    memory = {entry: _memory(engine, entry, args, out) for entry in fusion}
     weights = {name: engine.tensor(name) for name in header["weights"]}
     config = {name: value for name, value in header["config"].items() if name != "kv"}
     bytes_ = {name: int(array.nbytes) for name, array in weights.items()}
@@ -90,10 +98,11 @@ def _summary(engine: Any, source: str, out: Output) -> None:
         calls = ", ".join(f"{count} {name}" for name, count in native.most_common())
         out.text(f"program for {target}: {sum(native.values())} kernel calls ({calls})")
         out.text(f"  host calls: {', '.join(f'{count} {name}' for name, count in host.items()) or 'none'}")
-    arena = _arena(header["programs"]["cpu"]["entries"]["main"])
-    if arena is not None:
-        sizes = ", ".join(f"{name}={value}" for name, value in arena["sizes"].items())
-        out.text(f"arena at {sizes}: {size(arena['bytes'])} (no layout needs less than {size(arena['lower_bound'])})")
+    for entry, found in fusion.items():
+        out.text(f"  {entry}: {found['calls_with_fused']} calls carry {found['fused_operations']} fused operations")
+    for entry, planned in memory.items():
+        if planned is not None:
+            _show_memory(entry, planned, out)
     out.text(f"{len(weights)} tensors, {size(sum(bytes_.values()))}; files: {', '.join(header['files']) or 'none'}")
     out.result(
         {
@@ -101,23 +110,74 @@ def _summary(engine: Any, source: str, out: Output) -> None:
             "config": header["config"], "inputs": [p._asdict() for p in engine.inputs],
             "outputs": [p._asdict() for p in engine.outputs], "tensors": bytes_, "files": sorted(header["files"]),
             "kernels": {t: native for t, (native, _) in kernels.items()},
-            "host_calls": {t: host for t, (_, host) in kernels.items()}, "arena": arena,
+            "host_calls": {t: host for t, (_, host) in kernels.items()}, "fusion": fusion, "memory": memory,
         }
     )  # fmt: skip
 
 
-def _arena(program: dict[str, Any]) -> dict[str, Any] | None:
-    """The memory for intermediate results at the optimum of every dim; None when only a run can tell."""
+def _memory(engine: Any, entry: str, args: argparse.Namespace, out: Output) -> dict[str, Any] | None:
+    """The memory that a run takes at the sizes asked for; None when only a run can tell."""
+    inputs = _lazy.load("ingot.engine.inputs")
+    program = inputs.program_of(engine, entry)
+    sizes = inputs.sizes_of(engine, args.size, entry)
     if any(symbol.get("unbacked") for symbol in program["symbols"]):
         return None
-    sizes = optimum(program)
-    layout = _lazy.load("ingot._native").plan_layout(json.dumps(program), sizes)
-    return {"sizes": sizes, "bytes": layout["arena"], "lower_bound": layout["lower_bound"]}
+    try:
+        session = engine.session(args.threads, entry=entry, kv_blocks=int(engine.kind == "llm"))
+        planned = session.planned(sizes)
+    except IngotError as e:
+        out.note(f"the memory of {entry} cannot be planned: {e}")
+        return None
+    copies = [call["out"][0] for call in program["calls"] if call.get("kernel") == "copy"]
+    return {
+        "sizes": sizes, "weights": session.memory().weights, "arena": planned.arena, "buffers": planned.buffers,
+        "lower_bound": planned.lower_bound, "working": planned.working, "threads": session.threads,
+        "copies": len(copies), "copied": sum(_bytes(program["buffers"][b], sizes) for b in copies),
+        "most_at": _most(program, sizes),
+    }  # fmt: skip
 
 
-def optimum(program: dict[str, Any]) -> dict[str, int]:
-    """The size of every dim that inputs have: the one to tune for, or the smallest."""
-    return {s["name"]: s.get("opt") or max(1, s["min"]) for s in program["symbols"] if not s.get("unbacked")}
+def _show_memory(entry: str, found: dict[str, Any], out: Output) -> None:
+    sizes = ", ".join(f"{name}={value}" for name, value in found["sizes"].items())
+    out.text(f"memory of {entry}{f' at {sizes}' if sizes else ''}")
+    out.text(f"  weights  {size(found['weights'])}")
+    out.text(
+        f"  arena    {size(found['arena'])}: {size(found['buffers'])} between calls (no layout needs less than "
+        f"{size(found['lower_bound'])}), {size(found['working'])} inside them on {found['threads']} threads"
+    )
+    most = found["most_at"]
+    if most is not None:
+        where = f" in {most['where']}" if most["where"] else ""
+        out.text(f"  most     at call {most['call']}, {most['kernel']}{where}")
+    out.text(f"  copies   {found['copies']}, which move {size(found['copied'])}")
+
+
+def _most(program: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | None:
+    """The call at which the most is alive."""
+    buffers = _lazy.load("ingot._native").plan_layout(json.dumps(program), sizes)["buffers"]
+    calls = program["calls"]
+    alive = [sum(b["bytes"] for b in buffers if b["first"] <= i <= b["last"]) for i in range(len(calls))]
+    if not alive:
+        return None
+    i = alive.index(max(alive))
+    return {"call": i, "kernel": calls[i].get("kernel") or calls[i]["host"], "where": calls[i].get("where", "")}
+
+
+def _bytes(buffer: dict[str, Any], sizes: dict[str, int]) -> int:
+    read = _lazy.load("ingot.dims:from_json")
+    shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in map(read, buffer["shape"])]
+    return int(math.prod(shape)) * int(_lazy.load("ingot.dtypes:get")(buffer["dtype"]).bits) // 8
+
+
+def _fusion(program: dict[str, Any]) -> dict[str, int]:
+    """Calls that do more than one operation on a number, and how many those are beside the first."""
+    counts = []
+    for call in program["calls"]:
+        steps = call.get("params", {}).get("expr", {}).get("steps", ())
+        operations = sum(step[0] not in ("input", "const") for step in steps)
+        counts.append(operations - (call["kernel"] == "elementwise") if steps else 0)
+    fused = [n for n in counts if n > 0]
+    return {"calls_with_fused": len(fused), "fused_operations": sum(fused)}
 
 
 def kernel_counts(program: dict[str, Any]) -> tuple[Counter[str], Counter[str]]:

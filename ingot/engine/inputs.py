@@ -14,13 +14,13 @@ from ingot.errors import UserError
 Array = np.ndarray[Any, Any]
 
 
-def program_of(engine: Engine) -> dict[str, Any]:
-    """The program "main"."""
-    program: dict[str, Any] = engine.header["programs"]["cpu"]["entries"]["main"]
+def program_of(engine: Engine, entry: str = "main") -> dict[str, Any]:
+    """One of its programs."""
+    program: dict[str, Any] = engine.header["programs"]["cpu"]["entries"][entry]
     return program
 
 
-def sizes_of(engine: Engine, given: Sequence[str] = ()) -> dict[str, int]:
+def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main") -> dict[str, int]:
     """The size of every dim that inputs have: as `given` ("N=8"), else the one to tune for, else the smallest.
 
     Raises UserError for what is no size of this engine.
@@ -28,7 +28,7 @@ def sizes_of(engine: Engine, given: Sequence[str] = ()) -> dict[str, int]:
     network = engine.header["networks"].get("main")
     declared = network.get("dims", ()) if isinstance(network, dict) else ()
     best = {d["name"]: d["opt"] for d in declared if isinstance(d, dict) and isinstance(d.get("opt"), int)}
-    symbols = {s["name"]: s for s in program_of(engine)["symbols"] if not s.get("unbacked")}
+    symbols = {s["name"]: s for s in program_of(engine, entry)["symbols"] if not s.get("unbacked")}
     sizes = {name: best.get(name) or max(1, s["min"]) for name, s in symbols.items()}
     for text in given:
         name, _, value = text.partition("=")

@@ -44,6 +44,18 @@ def _dim_text(dim: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """Bytes that a run of given sizes takes. buffers: what calls hand to each other; lower_bound: what of it is alive
+    at once, at most; working: what kernels need beside it, over all threads; arena: all together.
+    """
+
+    buffers: int
+    lower_bound: int
+    working: int
+    arena: int
+
+
+@dataclass(frozen=True)
 class Memory:
     """Bytes that a session uses, or would use at the sizes of its last run."""
 
@@ -264,6 +276,11 @@ class Session:
         self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.inputs]
         self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.outputs]
 
+    @property
+    def threads(self) -> int:
+        """How many threads a run uses."""
+        return int(self._native.threads)
+
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Runs the program. Results are fresh arrays, or those given in `out`, which are written in place.
 
@@ -291,6 +308,16 @@ class Session:
         """What this session holds, at the sizes of its last run."""
         found = self._native.memory()
         return Memory(found["weights"], found["arena"], found["arena_lower_bound"], found["state"])
+
+    def planned(self, sizes: Mapping[str, int]) -> Planned:
+        """The memory of a run with dims of these sizes, without running.
+
+        Raises ArgumentError when a size is missing, or when only a run shows the sizes.
+        """
+        try:
+            return Planned(**self._native.planned(sizes))
+        except _native.Error as e:
+            raise typed(e) from None
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         return {name: as_array(value, name) for name, value in feeds.items()}

@@ -186,6 +186,14 @@ class PySession {
             {"state", report.state}};
   }
 
+  std::map<std::string, std::uint64_t> planned(const std::map<std::string, std::int64_t>& symbols) const {
+    const PlannedMemory found = session_.planned(symbols);
+    return {{"buffers", found.buffers},
+            {"lower_bound", found.lower_bound},
+            {"working", found.working},
+            {"arena", found.arena}};
+  }
+
   int threads() const { return session_.threads(); }
 
  private:
@@ -395,5 +403,6 @@ NB_MODULE(_native, m) {
       .def_prop_ro("threads", &PySession::threads)
       .def("run", &PySession::run, "feeds"_a, "out"_a = nb::dict())
       .def("profile", &PySession::profile, "feeds"_a)
-      .def("memory", &PySession::memory);
+      .def("memory", &PySession::memory)
+      .def("planned", &PySession::planned, "symbols"_a);
 }

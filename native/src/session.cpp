@@ -72,6 +72,18 @@ MemoryReport Session::memory() const {
   return report;
 }
 
+PlannedMemory Session::planned(const std::map<std::string, std::int64_t>& symbols) const {
+  if (program().stages != 1) throw Error(code::argument, "the program binds symbols while it runs");
+  std::vector<std::int64_t> values;
+  for (const Symbol& symbol : program().dims.symbols()) {
+    const auto found = symbols.find(symbol.name);
+    if (found == symbols.end()) throw Error(code::argument, "the symbol " + quote(symbol.name) + " has no value");
+    values.push_back(found->second);
+  }
+  const StagePlan plan = make_plan({loaded_, 0, threads_, values, nullptr, states_.views()});
+  return {plan.layout.bytes, plan.layout.lower_bound, plan.arena_bytes - plan.shared_offset, plan.arena_bytes};
+}
+
 // ---- one run ----------------------------------------------------------------------------------------------
 
 Session::Run::Run(Session& session) : session_(session) {

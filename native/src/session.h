@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,6 +38,14 @@ struct MemoryReport {
   std::uint64_t state = 0;
 };
 
+/// What a run of given sizes takes, in bytes.
+struct PlannedMemory {
+  std::uint64_t buffers = 0;      // for what calls hand to each other
+  std::uint64_t lower_bound = 0;  // what of that is alive at once, at most: no layout needs less
+  std::uint64_t working = 0;      // what kernels need beside it, over all threads
+  std::uint64_t arena = 0;        // all of it, aligned
+};
+
 struct CallProfile {
   int call;
   std::uint64_t nanoseconds;
@@ -53,6 +62,10 @@ class Session {
   const Program& program() const noexcept { return *loaded_.program; }
   int threads() const noexcept { return threads_; }
   MemoryReport memory() const;
+
+  /// What a run would take, without running. `symbols`: a value for each. Throws Error("argument") for a program that
+  /// binds symbols while it runs, or when one has no value, and what make_plan throws.
+  PlannedMemory planned(const std::map<std::string, std::int64_t>& symbols) const;
 
   /// One run: taking it marks the session as running, dropping it ends that. Its results are read in between.
   class Run {

@@ -121,7 +121,10 @@ def test_inspect(engine: Path) -> None:
     assert "rewritten" in ingot("inspect", engine, "--why").stdout
     assert "agree" in ingot("inspect", engine, "--verify").stdout
     found = as_json("inspect", engine)
-    assert found["arena"]["bytes"] >= found["arena"]["lower_bound"] > 0
+    memory = found["memory"]["main"]
+    assert memory["arena"] >= memory["buffers"] + memory["working"] > memory["lower_bound"] > 0
+    assert memory["weights"] > 14e6 and memory["most_at"]["kernel"]
+    assert found["fusion"]["main"]["fused_operations"] > 8
     assert found["kind"] == "llm" and found["config"]["precision"] == "bfloat16"
     assert [port["name"] for port in found["outputs"]] == ["logits"]
     assert {d["rule"] for d in as_json("inspect", PICO, "--why")["decisions"]}
@@ -344,7 +347,7 @@ ingot.build(Net(), {{"x": spec}}, weights_from="random").save({str(path)!r})
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
     found = as_json("inspect", path)
-    assert found["kind"] == "network" and found["arena"] is None
+    assert found["kind"] == "network" and found["memory"] == {"main": None}
     assert found["host_calls"] == {"cpu": {"nonzero": 1}}
     assert {row["op"]: row["runs"] for row in as_json("doctor", path)["ops"]}["nonzero"].startswith("host call")
     bench = as_json("bench", path, "--size", "N=8", "--repeat", 3, "--bandwidth", 10)

@@ -20,7 +20,7 @@ from ingot.cli.feed import figures
 from ingot.engine.build import build_network
 from ingot.engine.inputs import problems, sizes_of
 from ingot.engine.session import Engine, Port
-from ingot.errors import FileError, MemoryLimitError, UserError
+from ingot.errors import ArgumentError, FileError, MemoryLimitError, UserError
 from ingot.ir import Network, Spec
 from tests.cli.test_cli import as_json
 from tests.cli.test_cli import ingot as command
@@ -350,3 +350,22 @@ def test_diff_of_a_language_model_and_its_folder(engine: Path, pico: Path, pico_
     found = as_json("diff", pico_engine, pico)
     assert len(found["layers"]) == 9
     assert 0 < found["outputs"][0]["relative"] < 0.02
+
+
+# ------------------------------------------------------------------------------------------------------------- inspect
+
+
+def test_inspect_plans_memory_at_a_size(engine: Path) -> None:
+    one, more = (as_json("inspect", engine, "--size", f"N={n}", "--threads", 1)["memory"]["main"] for n in (1, 16))
+    assert one["sizes"] == {"N": 1} and one["threads"] == 1
+    assert one["arena"] < more["arena"] and one["weights"] == more["weights"]
+    session = ingot.load(engine).session(threads=1)
+    session.run(feeds(16))
+    measured = session.memory()
+    assert (measured.arena, measured.arena_lower_bound) == (more["arena"], more["lower_bound"])
+    assert "memory of main at N=3" in command("inspect", engine).stdout
+    assert "N (1 … 16)" in command("inspect", engine, "--size", "N=99", code=2).stderr
+    planned = session.planned({"N": 2})
+    assert planned.arena >= planned.buffers + planned.working
+    with pytest.raises(ArgumentError, match="'N' has no value"):
+        session.planned({})
