@@ -7,7 +7,7 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
@@ -21,10 +21,10 @@ from ingot.llm.config import model_config
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
 from ingot.llm.memory import available_memory
-from ingot.llm.runner import Job, Runner, sampler_of
+from ingot.llm.runner import Job, Runner, Wakeups, sampler_of
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Scheduler
-from ingot.llm.stream import Completion, Reader, Score, Stream
+from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
 from ingot.llm.tokenizer import Tokenizer
 
 BLOCK_SIZE = 16
@@ -34,6 +34,7 @@ MAX_SCORE_BYTES = 64 << 20  # of logits that one step may compute for scoring
 MAX_PRIORITY = 100
 
 Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
@@ -74,6 +75,7 @@ class LLM:
         self.context_length = _within("context_length", context_length, config.context_length)
         self._end_ids = config.eos_token_ids
         data = self.engine.files().get("tokenizer.json")
+        self._template: Any = None
         self._tokenizer = None if data is None else Tokenizer(data, config.bos_token_id, config.add_bos)
         parts = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
         self._loop = EngineLoop(*parts)
@@ -112,12 +114,13 @@ class LLM:
         """
         prompts, many = _as_prompts(prompt)
         params = _params(sampling)
-        readers = self._submit(prompts, params, request_id, False, priority)
+        wakeups: SimpleQueue[Job] = SimpleQueue()
+        readers = self._submit(prompts, params, request_id, False, priority, wakeups)
         try:
             left = len(readers)
             by_job = {id(reader.job): reader for reader in readers}
             while left:
-                reader = by_job[id(readers[0].job.wakeups.get())]
+                reader = by_job[id(wakeups.get())]
                 if reader.finish_reason is None:
                     reader.read()
                     if reader.finish_reason is not None:
@@ -134,8 +137,57 @@ class LLM:
         params = _params(sampling)
         if params.n != 1:
             raise RequestError(f"a stream is of one answer, not of n = {params.n}: open {params.n} streams")
-        (reader,) = self._submit([prompt], params, request_id, True, priority)
-        return Stream(reader, lambda: self._release([reader], request_id))
+        wakeups: SimpleQueue[Job] = SimpleQueue()
+        (reader,) = self._submit([prompt], params, request_id, True, priority, wakeups)
+        return Stream(reader, wakeups, lambda: self._release([reader], request_id))
+
+    def chat(
+        self, messages: Messages, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+    ) -> Completion | list[Completion]:
+        """The model's answer to a conversation, written by the model's own chat template.
+
+        Args:
+            messages: each {"role": "system" | "user" | "assistant", "content": text}.
+
+        Raises UserError for a model without a template, RequestError for a conversation that it refuses.
+        """
+        ids = self.chat_prompt(messages)
+        return self.generate(ids, request_id=request_id, priority=priority, **sampling)
+
+    def chat_prompt(self, messages: Messages, **variables: Any) -> list[int]:
+        """The token ids of a conversation up to where the model's answer begins. Raises as `chat`."""
+        templates = _lazy.load("ingot.llm.chat_template")  # Jinja takes its time, and most starts need none
+        with self._lock:
+            if self._template is None:
+                self._template = templates.from_files(self.engine.files())
+        if self._template is None:
+            raise UserError("this model came without a chat template: it completes texts (generate), and does not chat")
+        return self.tokenizer.encode_plain(self._template.render(templates.check_messages(messages), **variables))
+
+    async def agenerate(
+        self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+    ) -> Completion:  # fmt: skip
+        """`generate` of one answer to one prompt, without blocking the event loop."""
+        stream = self.astream(prompt, request_id=request_id, priority=priority, **sampling)
+        async for _ in stream:
+            pass
+        return stream.completion
+
+    def astream(
+        self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+    ) -> AsyncStream:  # fmt: skip
+        """`stream` for `async for`; called in the event loop's thread."""
+        params, signal = _params(sampling), Signal()
+        if params.n != 1:
+            raise RequestError(f"a stream is of one answer, not of n = {params.n}: open {params.n} streams")
+        (reader,) = self._submit([prompt], params, request_id, True, priority, signal)
+        return AsyncStream(reader, signal, lambda: self._release([reader], request_id))
+
+    async def achat(
+        self, messages: Messages, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+    ) -> Completion:
+        """`chat` for one answer, without blocking the event loop."""
+        return await self.agenerate(self.chat_prompt(messages), request_id=request_id, priority=priority, **sampling)
 
     def score(self, text: Prompt, window: int | None = None) -> Score:
         """The mean negative log-likelihood of a text's tokens, in windows that each begin with an empty context.
@@ -193,14 +245,14 @@ class LLM:
         self.close()
 
     def _submit(
-        self, prompts: list[Prompt], params: SamplingParams, request_id: str | None, streaming: bool, priority: int
-    ) -> list[Reader]:
+        self, prompts: list[Prompt], params: SamplingParams, request_id: str | None, streaming: bool, priority: int,
+        wakeups: Wakeups,
+    ) -> list[Reader]:  # fmt: skip
         submitted_at = perf_counter()
         if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
             raise RequestError(f"priority must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority!r}")
         tokenizer = self.tokenizer if params.stop else self._tokenizer
         stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_end else self._end_ids)
-        wakeups: SimpleQueue[Job] = SimpleQueue()
         jobs: list[Job] = []
         bad_words = self._bad_words(params)
         for prompt in prompts:

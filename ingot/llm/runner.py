@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +17,13 @@ from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Request, StepPlan
 
 Array = np.ndarray[Any, Any]
+
+
+class Wakeups(Protocol):
+    """Where a job tells its caller that there is something to read."""
+
+    def put(self, job: Job, /) -> None:
+        """Called in the engine's thread."""
 
 
 class Job(Request):
@@ -39,7 +45,7 @@ class Job(Request):
         max_length: int,
         params: SamplingParams,
         stop_ids: frozenset[int],
-        wakeups: SimpleQueue[Job],
+        wakeups: Wakeups,
         eager: bool,
         sampler: _native.Sampler | None = None,
     ) -> None:
@@ -57,7 +63,7 @@ class Job(Request):
         self.wakeups = wakeups
 
     @classmethod
-    def scoring(cls, tokens: list[int], targets: list[int], wakeups: SimpleQueue[Job]) -> Job:
+    def scoring(cls, tokens: list[int], targets: list[int], wakeups: Wakeups) -> Job:
         """A job that finds the log probability of `targets[i]` after `tokens[: i + 1]`, for all i."""
         job = cls(tokens, len(tokens), _GREEDY, frozenset(), wakeups, False)
         job.scored = True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
 
@@ -89,6 +91,13 @@ class Reader:
         self.token_ids.append(token)
         return self._stream.push((token,))
 
+    def piece(self, text: str, seen: int) -> Piece:
+        """What has been read since there were `seen` tokens."""
+        until, job = len(self.token_ids), self.job
+        return Piece(
+            text, self.token_ids[seen:], job.logprobs[seen:until], job.top_logprobs[seen:until], self.finish_reason
+        )
+
     def completion(self) -> Completion:
         """The whole, as far as it has been read."""
         first, end = self.job.first_token_at or self._ended_at, self._ended_at or perf_counter()
@@ -105,25 +114,94 @@ class Reader:
         )
 
 
+class Signal:
+    """Wakes an event loop from the engine's thread: takes the place of a job's queue of wake-ups."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._told = False
+
+    def put(self, job: Job) -> None:
+        """Called by the engine loop. Wake-ups that come before the last one was seen cost nothing."""
+        if not self._told:
+            self._told = True
+            try:
+                self._loop.call_soon_threadsafe(self._event.set)
+            except RuntimeError:  # that event loop has ended, and nobody waits any more
+                return
+
+    async def wait(self) -> None:
+        """Until something has come since the last call."""
+        await self._event.wait()
+        self._event.clear()
+        self._told = False
+
+
+class AsyncStream(AsyncIterator[Piece]):
+    """A Stream for `async for`. Closing it, cancelling its task or dropping it ends the request."""
+
+    def __init__(self, reader: Reader, signal: Signal, release: Callable[[], None]) -> None:
+        self._reader = reader
+        self._signal = signal
+        self._release = release
+        self._open = True
+
+    async def __anext__(self) -> Piece:
+        if not self._open:
+            raise StopAsyncIteration
+        reader, text = self._reader, ""
+        seen = len(reader.token_ids)
+        try:
+            while not text and reader.finish_reason is None:
+                await self._signal.wait()
+                text = reader.read()
+        except BaseException:
+            self.close()
+            raise
+        if reader.finish_reason is not None:
+            self.close()
+        return reader.piece(text, seen)
+
+    def close(self) -> None:
+        """Ends the request if it has not ended; iteration stops."""
+        if self._open:
+            self._open = False
+            self._release()
+
+    async def aclose(self) -> None:
+        """As `close`, for contextlib.aclosing."""
+        self.close()
+
+    @property
+    def completion(self) -> Completion:
+        """Everything that has been streamed so far, as one."""
+        return self._reader.completion()
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Stream(Iterator[Piece]):
     """The pieces of one completion as they come. Closing it, or dropping it, ends the request and frees its blocks.
 
     Args:
         reader: of the one job.
+        wakeups: of that job.
         release: called when the stream is over; it ends the job.
     """
 
-    def __init__(self, reader: Reader, release: Callable[[], None]) -> None:
+    def __init__(self, reader: Reader, wakeups: SimpleQueue[Job], release: Callable[[], None]) -> None:
         self._reader = reader
+        self._wakeups = wakeups
         self._release = release
         self._open = True
 
     def __next__(self) -> Piece:
         if not self._open:
             raise StopIteration
-        reader = self._reader
+        reader, wakeups = self._reader, self._wakeups
         seen = len(reader.token_ids)
-        wakeups = reader.job.wakeups
         text = ""
         try:
             while not text and reader.finish_reason is None:
@@ -136,10 +214,7 @@ class Stream(Iterator[Piece]):
             raise
         if reader.finish_reason is not None:
             self.close()
-        until, job = len(reader.token_ids), reader.job
-        return Piece(
-            text, reader.token_ids[seen:], job.logprobs[seen:until], job.top_logprobs[seen:until], reader.finish_reason
-        )
+        return reader.piece(text, seen)
 
     def close(self) -> None:
         """Ends the request if it has not ended; iteration stops."""

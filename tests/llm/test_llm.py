@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import copy
 import gc
 import itertools
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +22,7 @@ from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, IngotError, RequestError, TooLongError, UserError, ValueFault
 from ingot.llm import llm as llm_module
 from ingot.llm.llm import LLM
+from ingot.llm.stream import Completion
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
 HELDOUT = PICO / "heldout.txt"
@@ -487,3 +492,60 @@ def test_top_logprobs_penalties_and_bad_words(llm: LLM) -> None:
         llm.generate("x", logit_bias={10**6: 1.0})
     with pytest.raises(RequestError, match="priority must be"):
         llm.generate("x", priority=1000)
+
+
+def with_template(engine: Engine, source: str) -> Engine:
+    """The engine with a chat template, as if it had come with one."""
+    settings = json.dumps({"chat_template": source, "bos_token": {"content": "<|endoftext|>"}}).encode()
+    files = {**engine.files(), "tokenizer_config.json": settings}
+    changed = copy.copy(engine)
+    changed.files = lambda: files  # type: ignore[method-assign]
+    return changed
+
+
+def test_chat_renders_and_completes(engine: Engine) -> None:
+    source = (
+        "{% for m in messages %}# {{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}def {% endif %}"
+    )
+    talk = [{"role": "user", "content": "sort a list"}]
+    with LLM(with_template(engine, source), threads=1) as model:
+        answer = model.chat(talk, max_tokens=8)
+        plain = model.generate(model.tokenizer.encode_plain("# user: sort a list\ndef "), max_tokens=8)
+        assert isinstance(answer, Completion)
+        assert answer.token_ids == plain.token_ids
+        assert asyncio.run(model.achat(talk, max_tokens=8)).token_ids == plain.token_ids
+        with pytest.raises(RequestError, match="messages"):
+            model.chat([])
+
+
+def test_chat_needs_a_template(llm: LLM) -> None:
+    with pytest.raises(UserError, match="without a chat template"):
+        llm.chat([{"role": "user", "content": "hi"}])
+
+
+def test_async_streams_agree_and_close(llm: LLM, prompts: list[str]) -> None:
+    """Many at once in one event loop; cancelling ends the request and frees its blocks."""
+
+    async def one(prompt: str) -> str:
+        return "".join([piece.text async for piece in llm.astream(prompt, max_tokens=9)])
+
+    async def main() -> list[str]:
+        texts = await asyncio.gather(*map(one, prompts))
+        task = asyncio.create_task(llm.agenerate(prompts[0], max_tokens=100, ignore_end=True))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        stream = llm.astream(prompts[1], max_tokens=100, ignore_end=True)
+        await anext(stream)
+        await stream.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        return list(texts)
+
+    texts = asyncio.run(main())
+    assert texts == [llm.generate(prompt, max_tokens=9).text for prompt in prompts]
+    assert idle(llm)
+    with pytest.raises(RequestError, match="open 2 streams"):
+        asyncio.run(llm.agenerate("x", n=2))
