@@ -60,6 +60,18 @@ def open_network(args: argparse.Namespace, source: str, out: Output) -> tuple[An
     return engine, seconds
 
 
+def default_name(source: str) -> str:
+    """The engine file of a source when none is named: its name with .ingot, in the working directory."""
+    path = Path(source).resolve()
+    return f"{path.stem if path.suffix in BUILT else path.name}.ingot"
+
+
+def check_output(path: str, source: str) -> None:
+    """Raises UserError when an engine would be written over its source."""
+    if Path(path).resolve() == Path(source).resolve():
+        raise UserError(f"-o {path} is the source itself")
+
+
 @contextmanager
 def progress_bar(out: Output) -> Iterator[Progress | None]:
     """A progress bar for a terminal that is being watched; nothing otherwise."""

@@ -47,7 +47,7 @@ def as_json(*words: object, **options: Any) -> dict[str, Any]:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("engine") / "pico.ingot"
     built = as_json("build", PICO, "-o", path, "--precision", "bfloat16")
-    assert set(built) == {"path", "bytes", "seconds", "accuracy"}
+    assert set(built) == {"path", "bytes", "seconds", "accuracy", "comparison"} and built["comparison"] is None
     assert built["path"] == str(path)
     assert built["bytes"] == path.stat().st_size
     assert {"read", "trace", "lower", "pack", "report", "write"} <= set(built["seconds"])
@@ -217,6 +217,7 @@ def test_the_users_mistakes_are_2_and_one_line(engine: Path, tmp_path: Path) -> 
         (("score", engine, "--text", tmp_path / "long.txt", "--window", "5000"), "window"),
         (("build", PICO, "-o", tmp_path / "no" / "such" / "folder.ingot", "--no-report"), "folder.ingot"),
         (("build", tmp_path / "empty"), "config.json"),
+        (("build", engine, "-o", engine), "the source itself"),
         (("bench", engine, "--length", "5000"), "--length"),
         (("inspect", tmp_path / "missing.ingot"), "missing.ingot"),
     ]
