@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ingot import _native, dtypes
+from ingot import dtypes
 from ingot.backends.base import Choose, KernelCall, Reads, Refusal, Target
 from ingot.dtypes import DType
 from ingot.ir import Node, StateSpec
@@ -37,16 +37,6 @@ def taking(kinds: tuple[DType, ...], make: Callable[[Node], KernelCall | Refusal
     return choose
 
 
-def built(kernel: str, choose: Choose) -> Choose:
-    """A choice that refuses as long as the native library lacks the kernel."""
-
-    def only(node: Node) -> KernelCall | Refusal:
-        names = {row["name"] for row in _native.kernels()}
-        return choose(node) if kernel in names else Refusal(f"this build has no kernel {kernel}")
-
-    return only
-
-
 def _elementwise(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     return KernelCall("elementwise", {"expr": expr_json(op.body)})
@@ -71,7 +61,7 @@ def _conv_transpose(node: Node) -> KernelCall | Refusal:
 
 
 def _depthwise_conv(node: Node) -> KernelCall | Refusal:
-    return KernelCall("conv_depthwise", _sliding(node.op), (INNER, DENSE, ROWS))
+    return KernelCall("conv_depthwise", _sliding(node.op), (INNER, DENSE, ANY))
 
 
 def _sliding(op: Any) -> dict[str, Any]:
@@ -83,7 +73,7 @@ def _sliding(op: Any) -> dict[str, Any]:
 def _group_norm(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     params = {"groups": op.groups, "eps": op.eps, "weight": op.vectors > 0, "bias": op.vectors > 1}
-    return KernelCall("group_norm", {**params, "expr": expr_json(op.body)}, (INNER, *[DENSE] * op.vectors, ROWS))
+    return KernelCall("group_norm", {**params, "expr": expr_json(op.body)}, (ROWS, *[DENSE] * op.vectors, ROWS))
 
 
 def _avg_pool(node: Node) -> KernelCall | Refusal:
@@ -236,12 +226,12 @@ CPU = Target(
     {
         "fused_elementwise": taking(EXPRESSIONS, _elementwise),
         "packed_linear": taking(FLOATS, _packed_linear, first=2),
-        "packed_conv": built("conv_packed", taking(FLOATS, _convolution, first=2)),
-        "packed_conv_transpose": built("conv_transpose_packed", taking(FLOATS, _conv_transpose, first=2)),
-        "depthwise_conv": built("conv_depthwise", taking(FLOATS, _depthwise_conv, first=2)),
-        "avg_pool": built("avg_pool", taking(FLOATS, _avg_pool)),
-        "max_pool": built("max_pool", taking(FLOATS, _max_pool)),
-        "fused_group_norm": built("group_norm", taking(FLOATS, _group_norm, first=1)),
+        "packed_conv": taking(FLOATS, _convolution, first=2),
+        "packed_conv_transpose": taking(FLOATS, _conv_transpose, first=2),
+        "depthwise_conv": taking(FLOATS, _depthwise_conv, first=2),
+        "avg_pool": taking(FLOATS, _avg_pool),
+        "max_pool": taking(FLOATS, _max_pool),
+        "fused_group_norm": taking(FLOATS, _group_norm, first=1),
         "matmul": _matmul,
         "rms_norm": taking(FLOATS, _rms_norm),
         "layer_norm": taking(FLOATS, _layer_norm),

@@ -173,6 +173,7 @@ def epilogues(network: Network, log: Log) -> None:
                 note(log, "epilogues", node, why)
             continue
         with network.insert_before(node):
+            network.where = taken[0].node.where or node.where  # what computes most of it
             new = _with_epilogue(node, taken, extras)
         note(log, "epilogues", node, f"part of the {taken[0].node.op.name} of {', '.join(map(_weight, taken))}")
         network.replace(node.output, new)
