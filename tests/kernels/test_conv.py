@@ -75,7 +75,8 @@ def reference(x: Array, w: Array, window: Window) -> tuple[Array, Array]:
         spans = zipped(tap, out, window.stride, window.dilation)
         seen: tuple[Any, ...] = (slice(None), *(slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in spans))
         for channels, outputs in groups_of(x, w, window):
-            a, b = padded[seen][..., channels], w[(outputs, *tap)].T
+            rows: tuple[Any, ...] = (outputs, *tap)
+            a, b = padded[seen][..., channels], w[rows].T
             sums[..., outputs] += a @ b
             scale[..., outputs] += np.abs(a) @ np.abs(b)
     return sums, scale
@@ -270,7 +271,9 @@ def transposed_reference(x: Array, w: Array, window: Window) -> tuple[Array, Arr
         if any(not 0 <= t < o for t, o in zipped(to, out)):
             continue
         for channels, outputs in groups_of(x, w, window):
-            a, b = x[(slice(None), *at, channels)], w[(outputs, *tap)].T
+            pixel: tuple[Any, ...] = (slice(None), *at, channels)
+            rows: tuple[Any, ...] = (outputs, *tap)
+            a, b = x[pixel], w[rows].T
             sums[(slice(None), *to, outputs)] += a @ b
             scale[(slice(None), *to, outputs)] += np.abs(a) @ np.abs(b)
     return sums, scale

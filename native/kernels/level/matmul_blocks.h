@@ -96,16 +96,19 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, const
                                  std::int64_t first_row, std::int64_t rows, bool kept) {
   const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
   const std::int64_t turns = (panels + taken - 1) / taken;
-  const auto place = [&](std::int64_t i, std::int64_t* panel, std::int64_t* block) {
-    *panel = (kept ? i / frame.blocks : i % turns) * taken;
-    *block = kept ? i % frame.blocks : i / turns;
-    return w + *panel * frame.panel_bytes + *block * frame.block_bytes;
-  };
-  for (std::int64_t i = 0; i < turns * frame.blocks; ++i) {
-    std::int64_t panel, block, unused;
+  const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * frame.panel_bytes + block * frame.block_bytes; };
+  std::int64_t panel = 0, block = 0;
+  for (std::int64_t left = turns * frame.blocks; left > 0; --left) {
+    std::int64_t next_panel = panel, next_block = block + 1;
+    if (kept ? next_block == frame.blocks : panel + taken < panels) {
+      next_panel += taken;
+      next_block = kept ? 0 : block;
+    } else if (!kept) {
+      next_panel = 0;
+    }
     BlockProduct product;
-    product.ahead = i + 1 < turns * frame.blocks ? place(i + 1, &unused, &unused) : w + panels * frame.panel_bytes;
-    product.w = place(i, &panel, &block);
+    product.ahead = left > 1 ? weights(next_panel, next_block) : w + panels * frame.panel_bytes;
+    product.w = weights(panel, block);
     product.x = job.scratch + (kept ? block * frame.padded_rows * kXStride : 0);
     if (!kept && panel == 0)
       pack_block<Kind>(job, first_row, rows, frame.padded_rows, block * Kind::blocking.depth, job.scratch);
@@ -118,6 +121,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, const
     product.stride = frame.stride;
     product.first = block == 0;
     Kind::multiply(product);
+    panel = next_panel, block = next_block;
   }
   if (frame.blocks == 0) __builtin_memset(frame.accumulators, 0, job.parts * frame.part_stride * 4);  // k = 0
 }

@@ -1,0 +1,269 @@
+// Times kernels of convolutions and products on the layers of real networks, as the executor calls them: host half, threads and
+// barriers included, without Python and planning. The epilogue is a bias and a relu.
+//
+// From the repository's root, after a build in build/dev:
+//   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Inative/src -Inative/kernels -isystem $(python -c "import nlohmann_json;
+//       print(nlohmann_json.__path__[0])")/include benchmarks/native/kernel_bench.cpp build/dev/libingot_core.a -pthread -o bench
+// Run: [INGOT_ISA=level] ./bench [dtype = float32] [only names that contain this] [threads = 2] [seconds per figure = 0.1].
+// "cold" weights come one after the other from a pool of 512 MiB (the median of the repetitions), "warm" ones are the same each
+// time (the best). Winograd's weights are transformed, and so always warm.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "executor.h"
+#include "level.h"
+#include "level/simd.h"
+#include "memory.h"
+#include "registry.h"
+
+using namespace ingot;
+
+namespace {
+
+constexpr std::int64_t kPanel = 32;  // outputs of a panel of weights
+constexpr std::int64_t kPool = std::int64_t{512} << 20;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+struct Layer {
+  const char* name;
+  std::int64_t images, height, width, channels, outputs, kernel_height = 1, kernel_width = 1, stride = 1, groups = 1;
+  int times = 1;  // in the network
+};
+
+const Layer kLayers[] = {
+    {"resnet first 7x7/2", 1, 224, 224, 3, 64, 7, 7, 2},
+    {"resnet 56 1x1", 1, 56, 56, 64, 64, 1, 1, 1, 1, 1},
+    {"resnet 56 1x1 down", 1, 56, 56, 256, 64, 1, 1, 1, 1, 2},
+    {"resnet 56 3x3", 1, 56, 56, 64, 64, 3, 3, 1, 1, 3},
+    {"resnet 56 1x1 up", 1, 56, 56, 64, 256, 1, 1, 1, 1, 4},
+    {"resnet 28 1x1 in", 1, 56, 56, 256, 128, 1, 1, 1, 1, 1},
+    {"resnet 28 3x3/2", 1, 56, 56, 128, 128, 3, 3, 2, 1, 1},
+    {"resnet 28 1x1/2", 1, 56, 56, 256, 512, 1, 1, 2, 1, 1},
+    {"resnet 28 1x1 down", 1, 28, 28, 512, 128, 1, 1, 1, 1, 3},
+    {"resnet 28 3x3", 1, 28, 28, 128, 128, 3, 3, 1, 1, 3},
+    {"resnet 28 1x1 up", 1, 28, 28, 128, 512, 1, 1, 1, 1, 4},
+    {"resnet 14 1x1 in", 1, 28, 28, 512, 256, 1, 1, 1, 1, 1},
+    {"resnet 14 3x3/2", 1, 28, 28, 256, 256, 3, 3, 2, 1, 1},
+    {"resnet 14 1x1/2", 1, 28, 28, 512, 1024, 1, 1, 2, 1, 1},
+    {"resnet 14 1x1 down", 1, 14, 14, 1024, 256, 1, 1, 1, 1, 5},
+    {"resnet 14 3x3", 1, 14, 14, 256, 256, 3, 3, 1, 1, 5},
+    {"resnet 14 1x1 up", 1, 14, 14, 256, 1024, 1, 1, 1, 1, 6},
+    {"resnet 7 1x1 in", 1, 14, 14, 1024, 512, 1, 1, 1, 1, 1},
+    {"resnet 7 3x3/2", 1, 14, 14, 512, 512, 3, 3, 2, 1, 1},
+    {"resnet 7 1x1/2", 1, 14, 14, 1024, 2048, 1, 1, 2, 1, 1},
+    {"resnet 7 1x1 down", 1, 7, 7, 2048, 512, 1, 1, 1, 1, 2},
+    {"resnet 7 3x3", 1, 7, 7, 512, 512, 3, 3, 1, 1, 2},
+    {"resnet 7 1x1 up", 1, 7, 7, 512, 2048, 1, 1, 1, 1, 3},
+    {"unet 256 3x3 first", 1, 256, 256, 3, 32, 3, 3},
+    {"unet 256 3x3", 1, 256, 256, 32, 32, 3, 3},
+    {"unet 128 3x3", 1, 128, 128, 64, 64, 3, 3},
+    {"unet 64 3x3", 1, 64, 64, 128, 128, 3, 3},
+    {"unet 32 3x3", 1, 32, 32, 256, 256, 3, 3},
+    {"stgcn 150 9x1", 1, 150, 18, 64, 64, 9, 1},
+    {"stgcn 75 9x1", 1, 75, 18, 128, 128, 9, 1},
+    {"stgcn 38 9x1", 1, 38, 18, 256, 256, 9, 1},
+    {"resnext 28 3x3 32 groups", 1, 28, 28, 256, 256, 3, 3, 1, 32},
+    {"dilated 28 3x3 (as /2)", 8, 28, 28, 128, 128, 3, 3},
+    {"bert 128 768x768", 1, 1, 128, 768, 768, 1, 1, 1, 1, 4},
+    {"bert 128 768x3072", 1, 1, 128, 768, 3072},
+    {"bert 128 3072x768", 1, 1, 128, 3072, 768},
+    {"bert 1024 768x768", 1, 1, 1024, 768, 768, 1, 1, 1, 1, 4},
+    {"bert 1024 768x3072", 1, 1, 1024, 768, 3072},
+    {"bert 1024 3072x768", 1, 1, 1024, 3072, 768},
+    {"product 128 1024x256", 1, 1, 128, 256, 1024},
+    {"product 512 2048x2048", 1, 1, 512, 2048, 2048},
+};
+
+/// Worker 0's times of calls of one kernel in one parallel region, weights taken in turn.
+struct Timing {
+  const Kernel* kernel;
+  std::vector<TensorView> in;
+  TensorView y;
+  std::byte* pool;
+  std::int64_t copies, step;
+  std::byte* shared;
+  std::byte* local;
+  std::size_t local_bytes;
+  double seconds;
+  Region* region;
+  std::vector<double> times;
+  std::atomic<bool> done{false};
+
+  static void work(void* context, int index) {
+    Timing& t = *static_cast<Timing*>(context);
+    Worker worker;
+    worker.index = index;
+    worker.count = t.region->pool->threads();
+    worker.shared = t.shared;
+    worker.local = t.local + t.local_bytes * static_cast<std::size_t>(index);
+    worker.region = t.region;
+    std::vector<TensorView> in = t.in;
+    const double until = now() + t.seconds;
+    for (std::int64_t turn = 0;; ++turn) {
+      in[1].data = t.pool + turn % t.copies * t.step;
+      worker.barrier();
+      const double start = now();
+      t.kernel->run(in, {&t.y, 1}, worker);
+      worker.barrier();
+      if (index == 0) t.times.push_back(now() - start);
+      if (index == 0 && now() > until && t.times.size() > 3) t.done = true;
+      worker.barrier();
+      if (t.done) return;
+    }
+  }
+};
+
+TensorView view(std::byte* data, DType dtype, std::initializer_list<std::int64_t> shape) {
+  TensorView v;
+  v.data = data;
+  v.dtype = dtype;
+  v.rank = static_cast<int>(shape.size());
+  std::copy(shape.begin(), shape.end(), v.shape);
+  std::int64_t stride = 1;
+  for (int dim = v.rank - 1; dim >= 0; stride *= v.shape[dim--]) v.stride[dim] = stride;
+  return v;
+}
+
+void fill(std::byte* p, std::int64_t bytes, DType dtype) {
+  std::uint64_t state = 88172645463325252u;
+  for (std::int64_t at = 0; at < bytes; at += size_of(dtype)) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    const float v = static_cast<float>(static_cast<std::int64_t>(state >> 40) - (1 << 23)) * 0x1p-23f;
+    if (dtype == DType::float32) std::memcpy(p + at, &v, 4);
+    else if (dtype == DType::bfloat16) std::memcpy(p + at, reinterpret_cast<const std::byte*>(&v) + 2, 2);
+    else std::memset(p + at, 0x2c, 2);
+  }
+}
+
+/// Multiply-adds of the widest vectors from registers, on all threads, in FLOP/s.
+double roof(int threads, DType dtype) {
+  struct Context {
+    DType dtype;
+    double best = 0;
+  } context{dtype};
+  constexpr std::int64_t kSteps = 40000;
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const double start = now();
+    ThreadPool::get(threads).run(
+        [](void* c, [[maybe_unused]] int index) {
+          using namespace bench;
+#if defined(__AVX512BF16__)
+          if (static_cast<Context*>(c)->dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16) {
+            __m512 sums[12] = {};
+            const __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f803f80);
+            for (std::int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+              for (int i = 0; i < 12; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], a, a);
+            }
+            for (int i = 0; i < 12; ++i) __asm__ volatile("" : : "v"(sums[i]));
+            return;
+          }
+#endif
+          Vec sums[12];
+          for (Vec& sum : sums) sum = zero();
+          const Vec a = broadcast(0.5f), b = broadcast(1);
+          for (std::int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+            for (int i = 0; i < 12; ++i) sums[i] = fma(sums[i], a, b);
+          }
+          volatile float sink = 0;
+          for (const Vec& sum : sums) sink = sink + reduce_add(sum);
+        },
+        &context);
+    const double flop = 12.0 * kSteps * 32 * threads * (dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16 ? 2 : 1);
+    context.best = std::max(context.best, flop / (now() - start));
+  }
+  return context.best;
+}
+
+struct Memory {
+  Pages x{256 << 20, "x"}, y{256 << 20, "y"}, pool{static_cast<std::size_t>(kPool) + (64 << 20), "weights"}, scratch{64 << 20, "scratch"};
+};
+
+/// Seconds of a call.
+double measure(const Layer& layer, DType dtype, int threads, double seconds, bool cold, Memory& memory) {
+  const std::int64_t pad_h = layer.kernel_height / 2, pad_w = layer.kernel_width / 2, s = layer.stride, width = size_of(dtype);
+  const std::int64_t out_h = (layer.height + 2 * pad_h - layer.kernel_height) / s + 1, out_w = (layer.width + 2 * pad_w - layer.kernel_width) / s + 1;
+  const std::int64_t k = layer.kernel_height * layer.kernel_width * layer.channels / layer.groups;
+  const std::int64_t panels = layer.groups * ((layer.outputs / layer.groups + kPanel - 1) / kPanel);
+  const auto expr = nlohmann::json::parse(
+      R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1], ["const", "float32", 0], ["max", "float32", 2, 3]], "outputs": [4]})");
+  const bool product = layer.kernel_height * layer.kernel_width * s == 1;
+  Timing timing{};
+  timing.in.push_back(view(memory.x.data(), dtype, {layer.images, layer.height, layer.width, layer.channels}));
+  timing.in.push_back(dtype == DType::bfloat16 ? view(memory.pool.data(), dtype, {panels, (k + 1) / 2, kPanel, 2})
+                                               : view(memory.pool.data(), dtype, {panels, k, kPanel}));
+  timing.in.push_back(view(memory.x.data(), DType::float32, {layer.outputs}));
+  timing.y = view(memory.y.data(), dtype, {layer.images, out_h, out_w, layer.outputs});
+  nlohmann::json params = {{"expr", expr}};
+  if (product)
+    params.update({{"n", layer.outputs}, {"k", k}, {"parts", 1}});
+  else
+    params.update({{"outputs", layer.outputs}, {"channels", layer.channels}, {"kernel", {layer.kernel_height, layer.kernel_width}},
+                   {"stride", {s, s}}, {"pre_padding", {pad_h, pad_w}}, {"dilation", {1, 1}}, {"groups", layer.groups}});
+  OperandType in[3], out{dtype, 4, {}};
+  for (int i = 0; i < 3; ++i) {
+    in[i].dtype = timing.in[i].dtype;
+    in[i].rank = timing.in[i].rank;
+    std::copy_n(timing.in[i].shape, in[i].rank, in[i].shape);
+    in[i].constant = i > 0;
+  }
+  std::copy_n(timing.y.shape, 4, out.shape);
+  const auto kernel = find_kernel(product ? "matmul_packed" : "conv_packed", 1)->make(params, {in, 3}, {&out, 1}, current_level());
+  const Scratch scratch = kernel->plan(timing.in, {&timing.y, 1}, threads);
+  const std::size_t local = (scratch.per_thread + 4095) / 4096 * 4096 + 64;
+  if (scratch.shared + 4096 + local * threads > memory.scratch.size()) std::abort();
+  Region region{};
+  region.pool = &ThreadPool::get(threads);
+  timing.kernel = kernel.get();
+  timing.pool = memory.pool.data();
+  timing.step = (timing.in[1].elements() * width + 4095) / 4096 * 4096;
+  timing.copies = cold ? std::max<std::int64_t>(1, kPool / timing.step) : 1;
+  timing.local = memory.scratch.data();
+  timing.shared = memory.scratch.data() + local * threads;
+  timing.local_bytes = local;
+  timing.seconds = seconds;
+  timing.region = &region;
+  region.pool->run(Timing::work, &timing);
+  std::sort(timing.times.begin(), timing.times.end());
+  return cold ? timing.times[timing.times.size() / 2] : timing.times[0];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  DType dtype = DType::float32;
+  if (argc > 1 && !dtype_from_name(argv[1], &dtype)) return 1;
+  const char* only = argc > 2 ? argv[2] : "";
+  const int threads = argc > 3 ? std::atoi(argv[3]) : 2;
+  const double seconds = argc > 4 ? std::atof(argv[4]) : 0.1;
+  Memory memory;
+  fill(memory.x.data(), 64 << 20, dtype);
+  fill(memory.pool.data(), 64 << 20, dtype);
+  for (std::int64_t at = 64 << 20; at < kPool + (64 << 20); at += 64 << 20) std::memcpy(memory.pool.data() + at, memory.pool.data(), 64 << 20);
+  const double most = roof(threads, dtype);
+  std::printf("%s, level %s, %d threads; roof %.0f GFLOP/s\n", name_of(dtype).data(), name_of(current_level()).data(), threads, most * 1e-9);
+  for (const Layer& layer : kLayers) {
+    if (std::strstr(layer.name, only) == nullptr) continue;
+    for (const std::int64_t images : {layer.images, layer.images * 8}) {
+      if (layer.height == 1 && images != 1) continue;
+      Layer one = layer;
+      one.images = images;
+      const double cold = measure(one, dtype, threads, seconds, true, memory), warm = measure(one, dtype, threads, seconds, false, memory);
+      const std::int64_t s = one.stride;
+      const double flop = 2.0 * images * ((one.height + s - 1) / s) * ((one.width + s - 1) / s) * one.outputs * one.channels / one.groups *
+                          one.kernel_height * one.kernel_width;
+      std::printf("%-28s x%-3ld warm %9.1f us %6.0f GFLOP/s %4.0f%%   cold %9.1f us %6.0f GFLOP/s %4.0f%%\n", one.name, images, warm * 1e6,
+                  flop / warm * 1e-9, 100 * flop / warm / most, cold * 1e6, flop / cold * 1e-9, 100 * flop / cold / most);
+    }
+  }
+  return 0;
+}
