@@ -1,6 +1,7 @@
 // conv_packed: convolution of channels-last x by a constant weight stored in panels, with a scalar expression on the float32
 // results: matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
-// every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1.
+// every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A float32 3x3
+// convolution with stride 1 goes by Winograd (winograd.h) where the image is large enough.
 //
 // Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16 or float16; sums are float32. The last
 // dimension of x is dense; rows of y are dense and equally far apart; extras broadcast to [rows of y, outputs]. Reads outside
@@ -14,6 +15,7 @@
 #include "check.h"
 #include "expression.h"
 #include "product.h"
+#include "winograd.h"
 
 namespace ingot {
 
@@ -167,17 +169,46 @@ class Convolution : public Kernel {
 
 class ConvPacked final : public Convolution {
  public:
-  using Convolution::Convolution;
+  ConvPacked(const char* name, const Parameters& parameters, Expression expression, bool constant_weight)
+      : Convolution(name, parameters, std::move(expression)) {
+    const Sizes three{1, 3, 3}, one{1, 1, 1};
+    const Window& window = p_.window;
+    if (p_.rank == 2 && window.kernel == three && window.step == one && window.dilation == one && p_.groups == 1 &&
+        p_.dtype == DType::float32 && constant_weight)
+      winograd_.emplace(p_.outputs, p_.channels, p_.level);
+  }
 
   Scratch plan(Views in, Views out, int threads) const override {
     check_operands(in, out, 2);
     check_panels(in[1], p_.window.taps());
+    if (by_winograd(out[0])) {
+      winograd_->prepare(in[1]);
+      return winograd_->scratch(out[0], threads, expression_.scratch());
+    }
     return {0, scratch(rows_of(out[0]), p_.window.taps(), threads)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
+    if (by_winograd(out[0])) return transform(in, out[0], worker);
     multiply({&p_.window, in[1].as<std::byte>(), spatial(out[0]), 0, nullptr}, in, out[0], 2, worker);
   }
+
+ private:
+  bool by_winograd(const TensorView& y) const {
+    return winograd_ && Winograd::suits(p_.channels, p_.outputs, y.shape[1], y.shape[2]);
+  }
+
+  void transform(Views in, const TensorView& y, const Worker& worker) const {
+    const TileCode code = expression_.code();
+    TileOperand extras[kMaxExtras];
+    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y, 0, 0);
+    TileOperand output = placed(y, y, 0, 0);
+    output.column_stride = 1;
+    const std::int64_t top = p_.window.before[1], left = p_.window.before[2];
+    winograd_->run({in[0], in[1], y, top, left, &code, expression_.scratch(), run_tile_, extras, static_cast<int>(in.size()) - 2, output}, worker);
+  }
+
+  std::optional<Winograd> winograd_;  // for the shapes that it suits
 };
 
 /// A phase: the outputs o = phase (mod stride), whose window over x has stride 1; taps in ascending order of the input pixel.
@@ -310,7 +341,7 @@ std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, std::span<c
   require_operands(name, in, 2, kMaxExtras, out, 1);
   const Parameters p = read_parameters(name, json, in, out, level);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
-  return std::make_unique<ConvPacked>(name, p, read_expression(name, json, in.subspan(2), out[0].dtype));
+  return std::make_unique<ConvPacked>(name, p, read_expression(name, json, in.subspan(2), out[0].dtype), in[1].constant);
 }
 
 std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, std::span<const OperandType> in,

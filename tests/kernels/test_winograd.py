@@ -1,0 +1,226 @@
+"""conv_packed by Winograd's F(4x4, 3x3) against NumPy in float64, and against the direct product, which the same
+convolution takes with a third dimension of size 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import _native
+from tests.kernels.one_call import Array, Operand, View, Weight, rerun_at, run
+from tests.kernels.test_matmul import IDENTITY, pack
+
+BIAS_RELU = {
+    "steps": [
+        ["input", "float32", 0],
+        ["input", "float32", 1],
+        ["add", "float32", 0, 1],
+        ["const", "float32", 0.0],
+        ["max", "float32", 2, 3],
+    ],
+    "outputs": [4],
+}
+BIAS_RESIDUAL_RELU = {
+    "steps": [
+        ["input", "float32", 0],
+        ["input", "float32", 1],
+        ["add", "float32", 0, 1],
+        ["input", "float32", 2],
+        ["add", "float32", 2, 3],
+        ["const", "float32", 0.0],
+        ["max", "float32", 4, 5],
+    ],
+    "outputs": [6],
+}
+NO_CHAIN = {  # sum² + sum: a value used twice
+    "steps": [["input", "float32", 0], ["mul", "float32", 0, 0], ["add", "float32", 0, 1]],
+    "outputs": [2],
+}
+Pads = tuple[int, int, int, int]  # top, bottom, left, right
+
+
+def out_sizes(x: Operand, pads: Pads) -> tuple[int, int]:
+    _, height, width, _ = x.shape  # type: ignore[union-attr]
+    return height + pads[0] + pads[1] - 2, width + pads[2] + pads[3] - 2
+
+
+def conv(
+    x: Operand,
+    weight: Array,
+    pads: Pads = (1, 1, 1, 1),
+    expr: dict[str, Any] = IDENTITY,
+    extras: tuple[Operand, ...] = (),
+    threads: int = 1,
+    out: str = "float32",
+    direct: bool = False,
+) -> Array:
+    """x [N, H, W, C] and weight [O, 3, 3, C]. direct: as [N, 1, H, W, C], which never takes Winograd."""
+    outputs, _, _, channels = weight.shape
+    height, width = out_sizes(x, pads)
+    shape: tuple[int, ...] = (x.shape[0], height, width, outputs)  # type: ignore[union-attr]
+    lists = {"kernel": [3, 3], "stride": [1, 1], "pre_padding": [pads[0], pads[2]], "dilation": [1, 1]}
+    if direct:
+        assert isinstance(x, np.ndarray)
+        x, shape = x[:, None], (shape[0], 1, *shape[1:])
+        extras = tuple(e[:, None] if isinstance(e, np.ndarray) and e.ndim == 4 else e for e in extras)
+        lists = {name: [0 if name == "pre_padding" else 1, *list_] for name, list_ in lists.items()}
+    params = {"outputs": outputs, "channels": channels, "groups": 1, "expr": expr, **lists}
+    panels = Weight(pack([weight.reshape(outputs, -1)]))
+    y = run("conv_packed", params, [x, panels, *extras], [(out, shape)], threads)[0]
+    return y[:, 0] if direct else y
+
+
+def exact_conv(x: Array, weight: Array, pads: Pads = (1, 1, 1, 1)) -> Array:
+    height, width = out_sizes(x, pads)
+    wide = np.pad(x.astype(np.float64), ((0, 0), pads[:2], pads[2:], (0, 0)))
+    taps = (
+        wide[:, i : i + height, j : j + width] @ weight[:, i, j].T.astype(np.float64)
+        for i in range(3)
+        for j in range(3)
+    )
+    return sum(taps, np.zeros((len(x), height, width, len(weight))))
+
+
+def draw(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def draw_weight(rng: np.random.Generator, outputs: int, channels: int) -> Array:
+    return draw(rng, outputs, 3, 3, channels) / np.float32(3 * channels**0.5)
+
+
+def close(found: Array, exact: Array) -> None:
+    """Outputs are about 1, and so is the scale of the sums."""
+    assert found.shape == exact.shape
+    assert np.all(np.abs(found - exact) <= 1.5e-5), np.abs(found - exact).max()
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs"), [(8, 1), (16, 32), (17, 33), (64, 64), (65, 31), (128, 70), (100, 96)]
+)
+@pytest.mark.parametrize(("height", "width"), [(7, 7), (8, 12), (9, 23), (13, 10)])
+def test_sizes(channels: int, outputs: int, height: int, width: int) -> None:
+    rng = np.random.default_rng(channels * height)
+    x, weight = draw(rng, 2, height, width, channels), draw_weight(rng, outputs, channels)
+    close(conv(x, weight, threads=2), exact_conv(x, weight))
+
+
+@pytest.mark.parametrize(
+    "pads", [(0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (0, 1, 2, 1), (2, 0, 0, 2), (1, 0, 0, 0), (6, 5, 7, 9)]
+)
+@pytest.mark.parametrize("images", [0, 1, 3])
+def test_padding(pads: Pads, images: int) -> None:
+    rng = np.random.default_rng(images)
+    x, weight = draw(rng, images, 10, 11, 24), draw_weight(rng, 40, 24)
+    close(conv(x, weight, pads), exact_conv(x, weight, pads))
+
+
+def test_error_of_many_channels() -> None:
+    """Twice the error of the direct sum, not the five times of the usual interpolation points."""
+    rng = np.random.default_rng(1)
+    x, weight = np.maximum(draw(rng, 1, 14, 14, 512), 0), draw_weight(rng, 32, 512)
+    exact = exact_conv(x, weight)
+    error = conv(x, weight) - exact
+    assert np.sqrt((error**2).mean() / (exact**2).mean()) < 3e-6
+    assert np.abs(error).max() < 1e-5 * np.abs(exact).max()
+
+
+def test_this_is_not_the_direct_product() -> None:
+    rng = np.random.default_rng(2)
+    x, weight = draw(rng, 1, 12, 12, 32), draw_weight(rng, 32, 32)
+    found, direct = conv(x, weight), conv(x, weight, direct=True)
+    close(found, direct)
+    assert np.any(found != direct)
+
+
+@pytest.mark.parametrize(("channels", "outputs"), [(8, 32), (20, 150), (130, 40)])
+def test_an_images_bits_do_not_depend_on_its_company(channels: int, outputs: int) -> None:
+    rng = np.random.default_rng(channels)
+    x, weight = draw(rng, 9, 9, 14, channels), draw_weight(rng, outputs, channels)
+    whole = conv(x, weight)
+    for threads in (1, 2, 3, 4):
+        assert np.array_equal(conv(x, weight, threads=threads), whole)
+        assert np.array_equal(conv(x[4:5], weight, threads=threads), whole[4:5])
+        assert np.array_equal(conv(x[:3], weight, threads=threads), whole[:3])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("outputs", [30, 64, 100])
+def test_epilogue(threads: int, outputs: int) -> None:
+    rng = np.random.default_rng(outputs)
+    x, weight, bias = draw(rng, 2, 9, 13, 16), draw_weight(rng, outputs, 16), draw(rng, outputs)
+    residual = draw(rng, 2, 9, 13, outputs)
+    sums = exact_conv(x, weight)
+    close(conv(x, weight, expr=BIAS_RELU, extras=(Weight(bias),), threads=threads), np.maximum(sums + bias, 0))
+    found = conv(x, weight, expr=BIAS_RESIDUAL_RELU, extras=(Weight(bias), residual), threads=threads)
+    close(found, np.maximum(sums + bias + residual, 0))
+    close(conv(x, weight, expr=NO_CHAIN, threads=threads) / 4, (sums * sums + sums) / 4)
+    scalar = np.array(0.25, np.float32)
+    close(conv(x, weight, expr=BIAS_RELU, extras=(scalar,), threads=threads), np.maximum(sums + 0.25, 0))
+
+
+@pytest.mark.parametrize("out", ["bfloat16", "float16"])
+@pytest.mark.parametrize("outputs", [30, 64])
+def test_epilogue_into_a_narrower_dtype(out: str, outputs: int) -> None:
+    rng = np.random.default_rng(3)
+    x, weight, bias = draw(rng, 1, 9, 13, 16), draw_weight(rng, outputs, 16), draw(rng, outputs)
+    whole = conv(x, weight, expr=BIAS_RELU, extras=(Weight(bias),))
+    found = conv(x, weight, expr=BIAS_RELU, extras=(Weight(bias),), out=out)
+    assert np.array_equal(found, whole.astype(found.dtype))
+
+
+def test_chains_and_tiles_agree() -> None:
+    """An expression that is computed in registers, and one that is not for steps that change nothing."""
+    rng = np.random.default_rng(4)
+    x, weight, bias = draw(rng, 1, 8, 9, 16), draw_weight(rng, 40, 16), draw(rng, 40)
+    for step in ("silu", "sigmoid", "tanh", "abs"):
+        chain = [["input", "float32", 0], ["input", "float32", 1], ["sub", "float32", 0, 1], [step, "float32", 2]]
+        longer = [*chain, *[["neg", "float32", i] for i in range(3, 5)]]
+        found = [
+            conv(x, weight, expr={"steps": steps, "outputs": [len(steps) - 1]}, extras=(Weight(bias),))
+            for steps in (chain, longer)
+        ]
+        assert np.array_equal(found[0], found[1])
+
+
+def test_strided_input() -> None:
+    rng = np.random.default_rng(5)
+    wide, weight = draw(rng, 3, 12, 20, 48), draw_weight(rng, 32, 24)
+    stride = (12 * 20 * 48, 20 * 48, 48, 1)
+    x = View(wide, (2, 9, 11, 24), stride, offset=2 * 20 * 48 + 3 * 48 + 8)
+    dense = np.ascontiguousarray(wide[:2, 2:11, 3:14, 8:32])
+    assert np.array_equal(conv(x, weight), conv(dense, weight))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [(0, 0), (3, 4), (4, 3), (5, 9), (9, 11), (10, 0)])
+def test_values_that_are_not_finite(value: float, place: tuple[int, int]) -> None:
+    """They stay in the 3x3 outputs that read them; tiles that they touch have the bits of the direct product."""
+    rng = np.random.default_rng(6)
+    x, weight = draw(rng, 2, 11, 12, 20), draw_weight(rng, 40, 20)
+    clean = conv(x, weight)
+    x[1, place[0], place[1], 7] = value
+    found, direct = conv(x, weight, threads=2), conv(x, weight, direct=True)
+    near = np.zeros(clean.shape, bool)
+    near[1, max(place[0] - 1, 0) : place[0] + 2, max(place[1] - 1, 0) : place[1] + 2] = True
+    assert np.array_equal(found[near], direct[near], equal_nan=True)
+    assert not np.any(np.isfinite(found[near]))
+    assert np.allclose(found[~near], clean[~near], rtol=0, atol=1.5e-5)
+    assert np.array_equal(found[0], clean[0])
+
+
+def test_a_weight_that_is_not_finite() -> None:
+    rng = np.random.default_rng(7)
+    x, weight = draw(rng, 1, 9, 9, 16), draw_weight(rng, 40, 16)
+    weight[3, 1, 2, 5], weight[36, 0, 0, 0] = np.inf, np.nan
+    found, direct = conv(x, weight), conv(x, weight, direct=True)
+    assert np.array_equal(found, direct, equal_nan=True)
+    assert not np.any(np.isfinite(found[..., [3, 36]]))
+    assert np.all(np.isfinite(np.delete(found, [3, 36], axis=-1)))
+
+
+@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
+def test_every_level(level: str) -> None:
+    rerun_at(level, __file__)
