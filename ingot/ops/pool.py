@@ -77,15 +77,18 @@ class Pool(Op):
         require_entries(len(sizes), 1, kernel=g.kernel, stride=g.stride, dilation=g.dilation)
         require_entries(len(sizes), 0, pre_padding=g.before, post_padding=g.after)
         require(all(n != 0 for n in sizes), "x has no elements in a spatial dimension, of which nothing is pooled")
-        rules = []
-        for n, k, s, a, b, d in zip(sizes, *g[:5], strict=True):
-            span = extent(k, d)
-            require(max(a, b) < span,
-                    f"paddings ({a} and {b}) must be smaller than the kernel's extent, {span}: a window would meet "
-                    "nothing else")
-            rules.append(f"({n} + {a} + {b} - {span}) / {s} + 1, rounded {'up' if g.ceil_mode else 'down'}")
+        each = list(zip(sizes, *g[:5], strict=True))
+        for _, k, _, a, b, d in each:
+            require(max(a, b) < extent(k, d),
+                    f"paddings ({a} and {b}) must be smaller than the kernel's extent, {extent(k, d)}: a window would "
+                    "meet nothing else")
+
+        def rule(i: int) -> str:
+            n, k, s, a, b, d = each[i]
+            return f"({n} + {a} + {b} - {extent(k, d)}) / {s} + 1, rounded {'up' if g.ceil_mode else 'down'}"
+
         out = g.windows(sizes)
-        require_sizes(out, rules, g.channels_last)
+        require_sizes(out, rule, g.channels_last)
         return Spec(x.dtype, shape_of(batch, out, channels, g.channels_last))
 
     def torch_windows(self, torch: Any, x: Any, value: float) -> Any:

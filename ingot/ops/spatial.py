@@ -6,7 +6,7 @@ per side. Floats accumulate in float32 (float64 in float64) and round once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,12 +59,15 @@ def extent(kernel: int, dilation: int) -> int:
     return dilation * (kernel - 1) + 1
 
 
-def require_sizes(sizes: Sequence[Dimension], rules: Sequence[str], channels_last: bool) -> None:
-    """Every spatial size of a result is at least 1 (or may be: an unknown one is checked when it is known)."""
-    for i, (size, rule) in enumerate(zip(sizes, rules, strict=True)):
-        require(dims.bounds(size)[1] >= 1,
-                f"dimension {i + (1 if channels_last else 2)} of the result would have size {size} = {rule}; it must "
-                "be at least 1")
+def require_sizes(sizes: Sequence[Dimension], rule: Callable[[int], str], channels_last: bool) -> None:
+    """Every spatial size of a result is at least 1 (or may be: an unknown one is checked when it is known).
+
+    rule: how size i came about, for the message.
+    """
+    for i, size in enumerate(sizes):
+        if dims.bounds(size)[1] < 1:
+            require(False, f"dimension {i + (1 if channels_last else 2)} of the result would have size {size} = "
+                    f"{rule(i)}; it must be at least 1")
 
 
 # ---------------------------------------------------------------------------------------------- arrays
@@ -235,12 +238,14 @@ class Conv(Op):
         require(dims.mod(outputs, self.groups) == 0,
                 f"{outputs} output channels are not a multiple of {self.groups} groups")
         _check_bias(bias, outputs, x)
-        out, rules = [], []
-        for n, k, s, a, b, d in zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation,
-                                    strict=True):
-            out.append(dims.add(dims.floordiv(dims.add(n, a, b, -extent(k, d)), s), 1))
-            rules.append(f"({n} + {a} + {b} - {extent(k, d)}) // {s} + 1")
-        require_sizes(out, rules, self.channels_last)
+        each = list(zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True))
+        out = [dims.add(dims.floordiv(dims.add(n, a, b, -extent(k, d)), s), 1) for n, k, s, a, b, d in each]
+
+        def rule(i: int) -> str:
+            n, k, s, a, b, d = each[i]
+            return f"({n} + {a} + {b} - {extent(k, d)}) // {s} + 1"
+
+        require_sizes(out, rule, self.channels_last)
         return Spec(x.dtype, shape_of(batch, out, outputs, self.channels_last))
 
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -371,12 +376,14 @@ class ConvTranspose(Op):
         require(dims.mod(channels, self.groups) == 0, f"{channels} channels are not a multiple of {self.groups} groups")
         outputs = dims.mul(weight.shape[1], self.groups)
         _check_bias(bias, outputs, x)
-        out, rules = [], []
-        for n, k, s, a, b, d in zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation,
-                                    strict=True):
-            out.append(dims.add(dims.mul(minus(n, 1), s), extent(k, d) - a - b))
-            rules.append(f"({n} - 1) * {s} + {extent(k, d)} - {a} - {b}")
-        require_sizes(out, rules, self.channels_last)
+        each = list(zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True))
+        out = [dims.add(dims.mul(minus(n, 1), s), extent(k, d) - a - b) for n, k, s, a, b, d in each]
+
+        def rule(i: int) -> str:
+            n, k, s, a, b, d = each[i]
+            return f"({n} - 1) * {s} + {extent(k, d)} - {a} - {b}"
+
+        require_sizes(out, rule, self.channels_last)
         return Spec(x.dtype, shape_of(batch, out, outputs, self.channels_last))
 
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:

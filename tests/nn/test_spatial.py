@@ -12,7 +12,8 @@ import pytest
 from ingot import functional as F
 from ingot import nn
 from ingot.dims import Dim
-from ingot.errors import ModuleError, OpError
+from ingot.engine.build import build_network
+from ingot.errors import IngotError, ModuleError, OpError
 from ingot.ir import Spec
 from ingot.ir.interpret import interpret
 from ingot.nn import Module, Sequential, trace
@@ -198,9 +199,14 @@ def test_output_size_of_run_time(batched: bool) -> None:
 
     assert run(7, 7, 4).shape[-2:] == (7, 7)
     assert run(8, 9, 5).shape[-2:] == (8, 9)
+    engine = build_network(network, net.state_dict())
     for wrong in ((7, 6, 4), (7, 9, 4)):  # 7 and 8 are within reach of 4
         with pytest.raises(OpError, match="dimension . starts at -1, before the first element"):
             run(*wrong)
+        height, width, v = wrong
+        feeds = {"x": normal(*outer, 2, (height + 1) // 2, v), "like": normal(*outer, 3, height, width)}
+        with pytest.raises(IngotError, match="the view reaches outside"):
+            engine.run(feeds)
 
 
 def test_output_size_of_a_dim_with_known_difference() -> None:
