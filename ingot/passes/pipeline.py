@@ -20,7 +20,7 @@ from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
 from ingot.ops.contraction import Einsum
 from ingot.ops.fused import Bodied
-from ingot.passes import batch_norm, channels_last, convolution, einsum, fuse, layout, simplify
+from ingot.passes import batch_norm, channels_last, convolution, dense_attention, einsum, fuse, layout, simplify
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import recipe_of
@@ -89,6 +89,7 @@ def steps(target: Target) -> list[Step]:
         Step("decompose", decompose(target, LAID_OUT)),
         Step("channels last", channels_last.channels_last),
         Step("einsum", einsum.einsum),
+        Step("dense attention", dense_attention.dense_attention),
         Step("convolutions", convolution.convolutions),
         Step("decompose again", decompose(target, (Bodied,))),
         Step("reversals", simplify.reversals),

@@ -1,0 +1,264 @@
+"""Attention as models write it out, two products around a softmax, becomes one op, and takes in what stands around it:
+a scale of queries or keys, heads repeated for grouped queries, the permutation of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.ir import F, Hole, Network, Value
+from ingot.ir.spec import broadcast
+from ingot.ops.binary import Add, Div, Mul
+from ingot.ops.elementwise import Cast, Where
+from ingot.ops.movement import Expand, Permute, Reshape
+from ingot.ops.product import Matmul
+from ingot.passes.rewrite import Log, Rule, apply
+
+SMALL = -1e4  # a score that weighs nothing beside others
+
+
+class Scores(NamedTuple):
+    """scale · q kᵀ; of those that are `turned` the last two dimensions are exchanged."""
+
+    q: Value
+    q_turned: bool
+    k: Value
+    k_turned: bool
+    scale: float
+
+
+class Masked(NamedTuple):
+    """Scores with what is added to them; or, with `low`, what they become where the mask is `kept` or is not."""
+
+    scores: Scores
+    mask: Value | None = None
+    low: float | None = None
+    kept: bool = True
+
+
+def _number(value: Value) -> float | None:
+    """The value of a constant that has one element."""
+    return float(value.array.reshape(())) if value.kind == "constant" and value.array.size == 1 else None
+
+
+def _only_here(value: Value) -> bool:
+    return len(value.uses) == 1 and not value.network.is_output(value)
+
+
+def _widened(value: Value) -> Value:
+    """What a cast to a wider float was made of."""
+    node = value.node
+    if node is None or not isinstance(node.op, Cast) or not _only_here(value):
+        return value
+    x = node.inputs[0]
+    return x if x.dtype.is_float and value.dtype.is_float and x.dtype.bits <= value.dtype.bits else value
+
+
+def _scaled(value: Value) -> tuple[Value, float]:
+    """A value without the numbers that it was multiplied with or divided by, and their product."""
+    scale = 1.0
+    while value.node is not None and isinstance(value.node.op, Mul | Div) and _only_here(value):
+        a, b = value.node.inputs
+        if isinstance(value.node.op, Mul) and _number(a) is not None:
+            a, b = b, a
+        number = _number(b)
+        if number is None or a.shape != value.shape or isinstance(value.node.op, Div) and number == 0:
+            break
+        scale = scale / number if isinstance(value.node.op, Div) else scale * number
+        value = _widened(a)
+    return value, scale
+
+
+def _scores(value: Value) -> Scores | None:
+    value, scale = _scaled(_widened(value))
+    node = value.node
+    reversed_ = node is not None and isinstance(node.op, Permute) and _swaps(node.op.dims) and _only_here(value)
+    if node is not None and reversed_:  # (k qᵀ)ᵀ
+        value, node = node.inputs[0], node.inputs[0].node
+    if node is None or not isinstance(node.op, Matmul) or not _only_here(value):
+        return None
+    a, b = node.inputs
+    if reversed_:
+        return Scores(b, not node.op.transpose_b, a, node.op.transpose_a, scale)
+    return Scores(a, node.op.transpose_a, b, not node.op.transpose_b, scale)
+
+
+def _swaps(dims: tuple[int, ...]) -> bool:
+    rank = len(dims)
+    return tuple(d % rank for d in dims) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _masked(value: Value) -> Masked | None:
+    """The scores and the mask that a softmax is taken of."""
+    value = _widened(value)
+    node = value.node
+    if node is not None and isinstance(node.op, Add) and _only_here(value):
+        for x, mask in (node.inputs, node.inputs[::-1]):
+            if x.shape == value.shape and (found := _scores(x)) is not None:
+                return Masked(found, mask)
+    if node is not None and isinstance(node.op, Where) and _only_here(value):
+        condition, a, b = node.inputs
+        for x, other, kept in ((a, b, True), (b, a, False)):
+            low, scores = _number(other), _scores(x) if x.shape == value.shape else None
+            if low is not None and low <= SMALL and scores is not None:
+                return Masked(scores, condition, low, kept)
+    found = _scores(value)
+    return None if found is None else Masked(found)
+
+
+def _is_attention(scores: Value, v: Value, axis: int, root: Value) -> bool | str:
+    """Whether the op may stand for it all, or why not."""
+    found = _masked(scores)
+    if found is None:
+        return False
+    q, k = found.scores.q, found.scores.k
+    rank = len(scores.shape)
+    if axis not in (-1, rank - 1) or rank < 3:
+        return "the softmax is not along the last dimension of a batch of matrices"
+    if any(x.kind in ("parameter", "constant") for x in (k, v)):
+        return "keys or values are a weight, which products have in panels"
+    if not q.dtype.is_float or any(x.dtype is not q.dtype for x in (k, v, root)):
+        return f"q is {q.dtype.name}, k {k.dtype.name}, v {v.dtype.name} and the result {root.dtype.name}"
+    mask = found.mask
+    if mask is not None and found.low is None:
+        if mask.dtype not in (q.dtype, dtypes.float32):
+            return f"the mask is {mask.dtype.name}"
+        if broadcast(mask.shape, scores.shape) != scores.shape:
+            return "the mask has more dimensions than the scores"
+    if not math.isfinite(found.scores.scale):
+        return f"the scale is {found.scores.scale}"
+    return True
+
+
+def _swapped(x: Value) -> Value:
+    """The last two dimensions exchanged."""
+    rank = len(x.shape)
+    return F.permute(x, (*range(rank - 2), rank - 1, rank - 2))  # type: ignore[no-any-return]
+
+
+def _attention(scores: Value, v: Value, turned: bool) -> Value:
+    found = _masked(scores)
+    assert found is not None
+    q, of_q = _scaled_view(found.scores.q)
+    k, of_k = _scaled_view(found.scores.k)
+    q, k = _swapped(q) if found.scores.q_turned else q, _swapped(k) if found.scores.k_turned else k
+    operands = [q, k, _swapped(v) if turned else v]
+    if found.mask is not None:
+        operands.append(_bias(found))
+    return F.scaled_dot_product_attention(*operands, scale=found.scores.scale * of_q * of_k)  # type: ignore[no-any-return]
+
+
+def _scaled_view(x: Value) -> tuple[Value, float]:
+    """A value that may have been scaled before it was transposed, or afterwards."""
+    x, scale = _scaled(x)
+    if x.node is not None and isinstance(x.node.op, Permute) and _only_here(x):
+        inner, more = _scaled(x.node.inputs[0])
+        if more != 1.0:
+            return F.permute(inner, x.node.op.dims), scale * more
+    return x, scale
+
+
+def _bias(found: Masked) -> Value:
+    """The mask as the op takes it. For a finite low value the least float is added: rows of nothing else are a mean."""
+    mask = found.mask
+    assert mask is not None
+    if found.low is None:
+        return mask
+    if found.low == -math.inf:
+        return mask if found.kept else F.logical_not(mask)
+    low, zero = np.array(np.finfo(np.float32).min), np.array(0, np.float32)
+    return F.where(mask, *((zero, low) if found.kept else (low, zero)))  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------------ batches and heads
+
+
+def _joined(a: Value, b: Value, root: Value) -> bool:
+    """Whether the reshapes around a product only join its leading dimensions and part them again."""
+    product = root.node.inputs[0]
+    left, right = product.node.inputs
+    same = left.shape[-2:] == a.shape[-2:] and right.shape[-2:] == b.shape[-2:] and a.shape[:-2] == b.shape[:-2]
+    return bool(same and root.shape == (*a.shape[:-2], *product.shape[-2:]))
+
+
+def _heads(x: Value) -> Value | None:
+    """What a value repeats each head of: [..., H, S, D] reshaped, expanded and reshaped to [..., H·G, S, D]."""
+    chain = []
+    for kind in (Reshape, Expand, Reshape):
+        if x.node is None or not isinstance(x.node.op, kind):
+            return None
+        chain.append(x.shape)
+        x = x.node.inputs[0]
+    last, wide = chain[0], chain[1]
+    if len(last) < 3 or len(wide) != len(last) + 1 or len(x.shape) != len(last):
+        return None
+    *leading, heads, tokens, width = x.shape
+    apart = (*leading, heads, 1, tokens, width)
+    fits = chain[2] == apart and wide[:-3] == (*leading, heads) and wide[-2:] == (tokens, width)
+    return x if fits and last[-2:] == (tokens, width) else None
+
+
+def _repeats(k: Value, v: Value) -> bool:
+    a, b = _heads(k), _heads(v)
+    return a is not None and b is not None and a.shape[-3] == b.shape[-3] and isinstance(a.shape[-3], int)
+
+
+def _grouped(root: Value, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
+    operands = [q, _heads(k), _heads(v), *([] if mask is None else [mask])]
+    return q.network.emit(root.node.op, tuple(operands))  # type: ignore[no-any-return]
+
+
+def _puts_heads_inside(root: Value, dims: tuple[int, ...]) -> bool:
+    rank = len(root.shape)
+    return rank > 2 and tuple(d % rank for d in dims) == (*range(rank - 3), rank - 2, rank - 3, rank - 1)
+
+
+ANY = {"scale": Hole("scale"), "causal": Hole("causal"), "heads_inside": Hole("inside")}
+OUTSIDE = ANY | {"heads_inside": False}
+PRODUCT = {"transpose_a": False, "transpose_b": Hole("turned"), "out_dtype": Hole("dtype")}
+
+JOINED = Rule(
+    "batches joined around a product",
+    lambda a, b: F.reshape(
+        F.matmul(F.reshape(a, Hole("left")), F.reshape(b, Hole("right")), transpose_a=Hole("turned_a"),
+                 transpose_b=Hole("turned_b"), out_dtype=Hole("dtype")), Hole("shape")),
+    lambda a, b, turned_a, turned_b, dtype: F.matmul(a, b, transpose_a=turned_a, transpose_b=turned_b,
+                                                     out_dtype=dtype),
+    _joined,
+)  # fmt: skip
+
+ATTENTION = (
+    Rule("attention", lambda scores, v: F.matmul(F.softmax(scores, axis=Hole("axis")), v, **PRODUCT),
+         _attention, _is_attention),
+    Rule("attention with a wide softmax",
+         lambda scores, v: F.matmul(F.cast(F.softmax(scores, axis=Hole("axis")), Hole("narrow")), v, **PRODUCT),
+         _attention, _is_attention),
+)  # fmt: skip
+
+AROUND = (
+    Rule("heads repeated", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ANY),
+         lambda root, q, k, v: _grouped(root, q, k, v), _repeats),
+    Rule("heads repeated under a mask", lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, **ANY),
+         lambda root, q, k, v, mask: _grouped(root, q, k, v, mask), _repeats),
+    Rule("heads inside",
+         lambda q, k, v: F.permute(F.scaled_dot_product_attention(q, k, v, **OUTSIDE), Hole("dims")),
+         lambda q, k, v, scale, causal: F.scaled_dot_product_attention(q, k, v, scale=scale, causal=causal,
+                                                                       heads_inside=True),
+         _puts_heads_inside),
+    Rule("heads inside under a mask",
+         lambda q, k, v, mask: F.permute(F.scaled_dot_product_attention(q, k, v, mask, **OUTSIDE), Hole("dims")),
+         lambda q, k, v, mask, scale, causal: F.scaled_dot_product_attention(q, k, v, mask, scale=scale, causal=causal,
+                                                                             heads_inside=True),
+         _puts_heads_inside),
+)  # fmt: skip
+
+
+def dense_attention(network: Network, log: Log) -> None:
+    """Products around a softmax, and what stands around those, become scaled_dot_product_attention."""
+    apply(network, (JOINED,), log)
+    apply(network, ATTENTION, log)
+    apply(network, AROUND, log)

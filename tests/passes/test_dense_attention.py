@@ -1,0 +1,187 @@
+"""Attention written out in every way that models write it becomes one call, with the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import dtypes
+from ingot.backends.cpu import CPU
+from ingot.backends.plan import Planner
+from ingot.engine.build import build_network
+from ingot.ir import F, Network, Spec, Value
+from ingot.ir.interpret import interpret
+from ingot.passes import pipeline
+from ingot.passes.rewrite import Log
+
+LOWEST = float(np.finfo(np.float32).min)
+SHAPES = {"q": ("B", 3, "T", 8), "k": ("B", 3, "S", 8), "v": ("B", 3, "S", 8), "mask": ("B", 1, 1, "S")}
+SIZES = {"B": 2, "T": 5, "S": 7}
+
+
+def network(build: Callable[..., Any], dtype: str = "float32", mask: str = "bool", **shapes: Any) -> Network:
+    """build(q, k, v, mask) as a network."""
+    net = Network("net")
+    kinds = {"q": dtype, "k": dtype, "v": dtype, "mask": mask}
+    net.outputs["y"] = build(*(net.input(n, Spec(kinds[n], shapes.get(n, SHAPES[n]))) for n in SHAPES))
+    return net
+
+
+def feeds(net: Network) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    found = {}
+    for value in net.inputs:
+        x = rng.standard_normal(value.spec.evaluate(SIZES))
+        found[value.name] = x > -0.5 if value.dtype is dtypes.bool_ else x.astype(value.dtype.numpy)
+        if value.dtype is dtypes.bool_:
+            found[value.name][0] = False  # the tokens of the first batch see nothing
+            found[value.name][0, ..., -1:] = True
+    return found
+
+
+def check(net: Network, tolerance: float = 2e-6) -> tuple[list[str], Log]:
+    """The kernels of the program, whose numbers are those of the network."""
+    log: Log = []
+    data = feeds(net)
+    stages = pipeline.Check(data, {}, tolerance=1e-4 if tolerance < 1e-4 else 0.05)
+    lowered = pipeline.lower(net, CPU, log=log, check=stages)
+    want, got = interpret(net, data)["y"], build_network(net, {}).run(data)["y"]
+    np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=0, atol=4 * tolerance)
+    return [c["kernel"] for c in Planner(lowered, CPU).plan()["calls"]], log
+
+
+def transposed(x: Value) -> Any:
+    return F.permute(x, (0, 1, 3, 2))
+
+
+def through_batches(q: Value, k: Value, v: Value) -> Any:
+    """As torch's decomposition does: products of three dimensions."""
+
+    def flat(x: Any) -> Any:
+        return F.reshape(x, (-1, *x.shape[-2:]))
+
+    shape = (*q.shape[:-1], k.shape[-2])
+    weights = F.softmax(F.reshape(F.matmul(flat(q), flat(transposed(k))), shape))
+    return F.reshape(F.matmul(flat(weights), flat(v)), q.shape)
+
+
+SCORES: dict[str, Callable[..., Any]] = {
+    "plain": lambda q, k, v, m: F.matmul(q, k, transpose_b=True),
+    "keys permuted, scaled": lambda q, k, v, m: F.mul(F.matmul(q, transposed(k)), 0.3),
+    "divided": lambda q, k, v, m: F.div(F.matmul(q, k, transpose_b=True), np.full((1, 1, 1, 1), 2.8, np.float32)),
+    "queries scaled": lambda q, k, v, m: F.matmul(F.mul(q, 0.35), transposed(k)),
+    "both scaled, as torch decomposes": lambda q, k, v, m: F.matmul(F.mul(q, 0.6), F.mul(transposed(k), 0.6)),
+    "keys scaled, then permuted": lambda q, k, v, m: F.matmul(q, transposed(F.div(k, 3.0))),
+    "mask added": lambda q, k, v, m: F.add(
+        F.mul(F.matmul(q, k, transpose_b=True), 0.3), F.where(m, np.float32(0), np.float32(LOWEST))),
+    "mask first": lambda q, k, v, m: F.add(
+        F.where(m, np.float32(0), np.float32(-1e9)), F.matmul(q, k, transpose_b=True)),
+    "filled with -inf": lambda q, k, v, m: F.where(m, F.matmul(q, k, transpose_b=True), np.float32(-math.inf)),
+    "filled where not, with the least": lambda q, k, v, m: F.where(
+        F.logical_not(m), np.float32(LOWEST), F.div(F.matmul(q, transposed(k)), 2.0)),
+    "filled with -1e4": lambda q, k, v, m: F.where(m, F.matmul(q, transposed(k)), np.float32(-1e4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_forms(name: str) -> None:
+    net = network(lambda q, k, v, m: F.matmul(F.softmax(SCORES[name](q, k, v, m)), v))
+    kernels, _ = check(net)
+    assert kernels.count("attention") == 1
+    assert "softmax" not in kernels and "matmul" not in kernels
+    assert len(kernels) <= (2 if "mask" in name or "filled" in name else 1)
+
+
+def test_the_result_is_written_where_the_projection_reads_it() -> None:
+    for masked in (False, True):
+        def build(q: Value, k: Value, v: Value, mask: Value, masked: bool = masked) -> Any:
+            y = F.scaled_dot_product_attention(q, k, v, *([mask] if masked else []))
+            return F.reshape(F.permute(y, (0, 2, 1, 3)), (q.shape[0], q.shape[2], 24))
+
+        assert check(network(build))[0] == ["attention"]
+
+
+def test_products_of_three_dimensions() -> None:
+    assert check(network(lambda q, k, v, m: through_batches(q, k, v)))[0] == ["attention"]
+
+
+def test_einsum_written_attention() -> None:
+    def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
+        weights = F.softmax(F.mul(F.einsum(q, k, equation="bhqd,bhkd->bhqk"), 0.3))
+        return F.einsum(weights, v, equation="bhqk,bhkd->bqhd")
+
+    kernels, _ = check(network(build))
+    assert kernels == ["attention"]
+
+
+def test_parts_of_one_projection_are_read_in_place() -> None:
+    net = Network("net")
+    x = net.input("x", Spec("float32", ("B", "T", 3, 4, 8)))
+    parts = [F.slice(x, (0, 0, i, 0, 0), ("B", "T", 1, 4, 8), (1,) * 5) for i in range(3)]
+    q, k, v = (F.permute(F.reshape(part, ("B", "T", 4, 8)), (0, 2, 1, 3)) for part in parts)
+    y = F.matmul(F.softmax(F.mul(F.matmul(q, k, transpose_b=True), 0.35)), v)
+    net.outputs["y"] = F.reshape(F.permute(y, (0, 2, 1, 3)), ("B", "T", 32))
+    assert check(net)[0] == ["attention"]
+
+
+def test_a_softmax_in_float32() -> None:
+    def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
+        scores = F.mul(F.matmul(q, k, transpose_b=True), 0.35)
+        return F.matmul(F.cast(F.softmax(F.cast(scores, "float32")), "bfloat16"), v)
+
+    assert check(network(build, "bfloat16"), 2e-2)[0] == ["attention"]
+
+
+def test_repeated_heads_are_read_once() -> None:
+    def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
+        def repeated(x: Value) -> Any:
+            b, heads, s, d = x.shape
+            wide = F.expand(F.reshape(x, (b, heads, 1, s, d)), (b, heads, 3, s, d))
+            return F.reshape(wide, (b, 6, s, d))
+
+        return F.matmul(F.softmax(F.matmul(q, repeated(k), transpose_b=True)), repeated(v))
+
+    shapes = {"q": ("B", 6, "T", 8), "k": ("B", 2, "S", 8), "v": ("B", 2, "S", 8)}
+    assert check(network(build, **shapes))[0] == ["attention"]
+
+
+def test_what_the_kernel_cannot_take_is_decomposed_again() -> None:
+    wide = {"q": ("B", 1, "T", 600), "k": ("B", 1, "S", 600), "v": ("B", 1, "S", 600)}
+    net = network(lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True)), v), **wide)
+    kernels, log = check(net, 1e-5)
+    assert "attention" not in kernels
+    assert any("a known head width up to 512" in event.verdict for event in log)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True), axis=1), v), "along the last dim"),
+        (lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, np.ones((8, 7), np.float32))), v), "are a weight"),
+        (lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True)), F.cast(v, "bfloat16")), None),
+        (lambda q, k, v, m: F.matmul(F.softmax(F.div(F.matmul(q, k, transpose_b=True), m)), v), None),
+    ],
+)
+def test_what_stays(build: Callable[..., Any], why: str | None) -> None:
+    if why is None:  # a mask that is no number, and operands of other dtypes
+        with pytest.raises(Exception, match="cast one of them|must be"):
+            network(build)
+        return
+    net = network(build, v=("B", 3, 7, 8), k=("B", 3, 7, 8))
+    _, log = check(net)
+    assert any(why in event.verdict for event in log)
+
+
+def test_weights_that_are_read_elsewhere_stay() -> None:
+    net = Network("net")
+    q, k, v = (net.input(n, Spec("float32", SHAPES[n])) for n in "qkv")
+    scores = F.matmul(q, k, transpose_b=True)
+    weights = F.softmax(scores)
+    net.outputs["y"], net.outputs["weights"] = F.matmul(weights, v), weights
+    kernels, log = check(net)
+    assert "attention" not in kernels
+    assert any("is read elsewhere too" in event.verdict for event in log)
