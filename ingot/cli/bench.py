@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         roofs = measure.roofs(args.threads, bandwidth)
         found = profiling.profile(engine, case.profile, args.repeat, roofs, case.attended)
         extra = found.json()
-        out.text("\n" + found.text(args.profile_calls))
+        out.text("\n" + found.text(args.profile_calls, median))
         if args.profile:
             profiling.write_trace(args.profile, found)
             out.note(f"{args.profile}: open it in https://ui.perfetto.dev or chrome://tracing")

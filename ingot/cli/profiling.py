@@ -90,12 +90,13 @@ class Profile:
         calls = [{k: v for k, v in row.json(total).items() if k != "calls"} for row in self.calls]
         return {"profiled_runs": self.runs, "roofs": self.roofs.json(), "kernels": kernels, "calls": calls}
 
-    def text(self, slowest: int) -> str:
-        """Both tables, with as many of the slowest calls."""
+    def text(self, slowest: int, run: float) -> str:
+        """Both tables, with as many of the slowest calls. `run`: the seconds of a run that was not profiled."""
         total = self.seconds
         roofs = ", ".join(f"{name} {value / 1e9:,.0f} GFLOP/s" for name, value in self.roofs.flops.items())
         lines = [
-            f"{len(self.calls)} calls in {total * 1e3:.3f} ms, the median of {self.runs} profiled runs each",
+            f"{len(self.calls)} calls in {total * 1e3:.3f} ms, the median of {self.runs} profiled runs each; "
+            f"{max(0.0, run - total) * 1e3:.3f} ms outside them",
             f"roofs: memory {self.roofs.bandwidth / 1e9:.1f} GB/s, {roofs}; beyond 100 %: data that the caches hold",
             "",
             table([(row.name, row.count, *_figures(row, total)) for row in self.kernels], ("kernel", "calls", *_HEAD)),

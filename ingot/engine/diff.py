@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
-from ingot.engine.layers import Stored, network_of, row, run, run_values
+from ingot.engine.layers import Stored, network_of, row, run, run_values, sections
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network, Node, Value
-from ingot.passes.sections import AFTER, BETWEEN, cut, layer_of, module_of
+from ingot.passes.sections import AFTER, BETWEEN, layer_of, module_of
 
 Array = np.ndarray[Any, Any]
 Done = Callable[[int, int], None]
@@ -88,7 +88,7 @@ class _Side:
         self.network = network
         self.values = values
         self.weights = Stored(engine, network)
-        self.sections = cut(network, layer)
+        self.sections = sections(network, layer, self.weights)
         self.arrays: dict[Value, Array] = {v: _as(feeds[v.name], v.dtype) for v in network.inputs}
         self.layers: dict[str, tuple[Node, Array]] = {}
         self.results: dict[Node, list[Array]] = {}

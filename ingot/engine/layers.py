@@ -8,8 +8,9 @@ tensors still show, for a recipe of casts and layouts can be followed backwards.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,11 +23,12 @@ from ingot.errors import UserError
 from ingot.ir import Network, Node, StateSpec, Value
 from ingot.ir.recipe import Known, Recipe
 from ingot.ir.text import from_json
-from ingot.passes.sections import Section
+from ingot.passes.sections import BETWEEN, Section, runs_of, section
 from ingot.passes.weights import recipe_of
 
 Array = np.ndarray[Any, Any]
 
+JOIN = " to "  # between the names of the first and the last of joined layers
 BLOCK = 16  # tokens in a block of the caches that sections use
 
 
@@ -84,13 +86,17 @@ class Stored(Sources):
     @cached_property
     def _by_recipe(self) -> dict[str, str]:
         weights = self.engine.header["weights"]
-        return {str(entry["recipe"]): name for name, entry in weights.items() if entry["recipe"] is not None}
+        return {_key(entry["recipe"]): name for name, entry in weights.items() if entry["recipe"] is not None}
 
     def tensor(self, name: str, value: Value) -> Array | None:
         if value.kind != "parameter":
             return None
-        found = self._by_recipe.get(str(recipe_of(value).json()))
+        found = self._by_recipe.get(_key(recipe_of(value).json()))
         return None if found is None else self.engine.tensor(found)
+
+
+def _key(recipe: Any) -> str:
+    return json.dumps(recipe, sort_keys=True)
 
 
 def network_of(engine: Engine) -> Network:
@@ -145,6 +151,35 @@ def _shown(recipe: Recipe) -> list[str]:
     return [name for i, name in enumerate(recipe.sources) if i in shown]
 
 
+def sections(network: Network, layer: Callable[[str], str], weights: Stored) -> list[Section]:
+    """The sections of `runs_of`; those that a weight is folded across, so that neither can be made alone, are one."""
+    made: list[tuple[str, list[Node]]] = []
+    found: list[Section] = []
+    for name, nodes in runs_of(network, layer):
+        if found and not _whole(found[-1], weights):
+            before, earlier = made.pop()
+            found.pop()
+            name, nodes = _joined(before, name), earlier + nodes
+        made.append((name, nodes))
+        found.append(section(network, name, nodes))
+    while len(found) > 1 and not _whole(found[-1], weights):
+        (before, earlier), (name, nodes) = made[-2:]
+        made[-2:] = [(_joined(before, name), earlier + nodes)]
+        found[-2:] = [section(network, *made[-1])]
+    return found
+
+
+def _whole(section: Section, weights: Stored) -> bool:
+    """Whether a section can be made from what is stored."""
+    return all(v.name in weights for v in section.network.parameters) or not _lacking(section.network, weights)[1]
+
+
+def _joined(one: str, other: str) -> str:
+    if BETWEEN in (one, other):
+        return other if one == BETWEEN else one
+    return f"{one.partition(JOIN)[0]}{JOIN}{other.rpartition(JOIN)[2]}"
+
+
 # ---------------------------------------------------------------------------------------------------------------- runs
 
 
@@ -173,9 +208,11 @@ def run_values(
         compiled, lacking = _lacking(network, weights)
         if not lacking:
             break
-        # First the nodes that read what is lacking, then one step further: until the fold is whole again.
+        # First the nodes that read what is lacking, but not those that read their results: a fold may end there and be
+        # whole again. Then one step further.
         readers = {user for name in lacking if name in network.values for user in network.values[name].uses}
-        front = (readers - set(hidden)) or {user for node in front for v in node.outputs for user in v.uses}
+        first = {node for node in readers if not any(v.node in readers for v in node.inputs)}
+        front = (first - set(hidden)) or {user for node in front for v in node.outputs for user in v.uses}
         gone = [i for i, node in taps.items() if node in front]
         if not front:
             raise _unmakeable(section.name, lacking)

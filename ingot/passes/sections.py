@@ -36,11 +36,13 @@ def module_of(where: str) -> str:
     return where.partition(".")[0]
 
 
-def cut(network: Network, layer: Callable[[str], str] = layer_of) -> list[Section]:
-    """The sections in order. A network whose states cross sections, or that binds dims as it runs, stays in one.
+def cut(network: Network) -> list[Section]:
+    """The sections in order. A network whose states cross sections, or that binds dims as it runs, stays in one."""
+    return [section(network, name, nodes) for name, nodes in runs_of(network)]
 
-    layer: what layer a module path belongs to; empty: none.
-    """
+
+def runs_of(network: Network, layer: Callable[[str], str] = layer_of) -> list[tuple[str, list[Node]]]:
+    """The name and the nodes of each section. layer: what layer a module path belongs to; empty: none."""
     runs: list[tuple[str, list[Node]]] = []
     for node in network.nodes:
         name = layer(node.where)
@@ -57,7 +59,7 @@ def cut(network: Network, layer: Callable[[str], str] = layer_of) -> list[Sectio
     layers = [name for name, _ in runs if name]
     if crossing or len(set(layers)) < len(layers) or any(node.op.binds for node in network.nodes):
         runs = [("", list(network.nodes))]
-    return [_section(network, _title(name, i, len(runs)), nodes) for i, (name, nodes) in enumerate(runs)]
+    return [(_title(name, i, len(runs)), nodes) for i, (name, nodes) in enumerate(runs)]
 
 
 def _title(name: str, index: int, count: int) -> str:
@@ -66,7 +68,8 @@ def _title(name: str, index: int, count: int) -> str:
     return "before the layers" if index == 0 else AFTER if index == count - 1 else BETWEEN
 
 
-def _section(network: Network, name: str, nodes: list[Node]) -> Section:
+def section(network: Network, name: str, nodes: list[Node]) -> Section:
+    """These nodes, which follow each other in the network, as a network of their own."""
     new = Network(network.name)
     inside = set(nodes)
     copies: dict[Value, Value] = {}

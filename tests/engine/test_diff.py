@@ -110,6 +110,30 @@ def test_modules_at_the_top_are_layers_where_none_are_numbered() -> None:
     assert [p.op for p in values.places] == ["matmul", "add", "relu", "matmul", "add"]  # casts stand in one only
 
 
+def test_a_value_that_is_stored_only_folded_is_left_out_by_name() -> None:
+    class Net(ingot.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = ingot.nn.Conv2d(3, 8, 3), ingot.nn.BatchNorm2d(8)
+            self.head = ingot.nn.Conv2d(8, 4, 1)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(ingot.functional.relu(self.norm(self.conv(x))))
+
+    engines = [
+        ingot.build(Net(), {"x": Spec("float32", (1, 3, 9, 9))}, weights_from="random", precision=p, report=False)
+        for p in ("bfloat16", "float32")
+    ]
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 9, 9)).astype(np.float32)}
+    values = diff(engines[0], engines[1], feeds, values=True)
+    assert values.hidden == ("conv in conv",)
+    assert [p.op for p in values.places] == ["batch_norm", "relu", "conv"]
+    assert values.beyond(0.05) is None
+    layers = diff(engines[0], engines[1], feeds)  # the fold crosses modules: the layers are cut where it is whole
+    assert [p.name for p in layers.places] == ["conv to norm", "head"]
+    assert layers.outputs[0].relative < 0.05
+
+
 def test_other_networks_are_refused() -> None:
     a = llama("float32")
     net = Network("net")
