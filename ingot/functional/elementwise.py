@@ -59,7 +59,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 def mish(x: Tensor) -> Tensor:
     """x · tanh(softplus(x)), floats."""
-    return F.mul(x, F.tanh(F.softplus(x)))
+    return F.mish(x)
 
 
 def squared_relu(x: Tensor) -> Tensor:
