@@ -271,7 +271,18 @@ def _divide_by_int(a: Dimension, b: int) -> Dimension:
         return _build(quotient)
     shared = math.gcd(b, *rest.values())  # ⌊(g·x + c) / (g·d)⌋ = ⌊(x + ⌊c/g⌋) / d⌋
     left = _build({m: k // shared for m, k in rest.items()} | {(): constant // shared})
-    return add(_build(quotient), Call("//", (left, b // shared)))
+    return add(_build(quotient), _divided(left, b // shared))
+
+
+def _divided(a: Dimension, b: int) -> Dimension:
+    """The atom ⌊a / b⌋, where a division inside joins the outer one: ⌊(⌊x / c⌋ + y) / b⌋ = ⌊(x + c·y) / (b·c)⌋."""
+    inner = [(m[0], k) for m, k in _terms(a) if len(m) == 1 and isinstance(m[0], Call) and m[0].kind == "//"]
+    if len(inner) == 1 and inner[0][1] == 1 and isinstance(inner[0][0], Call):
+        atom = inner[0][0]
+        x, c = atom.args
+        if isinstance(c, int) and b * c <= MAX_VALUE:
+            return floordiv(add(x, mul(add(a, mul(atom, -1)), c)), b * c)
+    return Call("//", (a, b))
 
 
 def _divide_monomial(atoms: Monomial, k: int, by: Monomial, j: int) -> tuple[Monomial, int] | None:

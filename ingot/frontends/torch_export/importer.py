@@ -243,14 +243,14 @@ class _Importer:
     # --------------------------------------------------------------------------------------------------- nodes
 
     def _node(self, index: int, node: GraphNode) -> None:
-        before = len(self.network.nodes)
         self.network.where, self.network.line = node.where, node.line
         try:
             self._import(index, node)
-        except (Unsupported, OpError, DimError, DTypeError) as e:
-            for made in self.network.nodes[before:]:
-                made.where = node.where
-            self._fail(node, str(e))
+        except OpError as e:
+            self._fail(node, str(e), "")  # says the place by itself
+        except (Unsupported, DimError, DTypeError) as e:
+            place = f"{os.path.basename(node.line[0])}:{node.line[1]}" if node.line else ""
+            self._fail(node, str(e), f"{place} in {node.where}" if place and node.where else place or node.where)
 
     def _import(self, index: int, node: GraphNode) -> None:
         op = node.op
@@ -316,10 +316,8 @@ class _Importer:
         if value.dtype is not meta.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
             raise Unsupported(f"it makes {value.spec} of its operands, and the file says {Spec(meta.dtype, sizes)}")
 
-    def _fail(self, node: GraphNode, why: str) -> None:
+    def _fail(self, node: GraphNode, why: str, place: str) -> None:
         """Remembers a fault and goes on with unknown results of the right kind, so that all faults are found."""
-        place = f"{os.path.basename(node.line[0])}:{node.line[1]}" if node.line else ""
-        place = f"{place} in {node.where}" if place and node.where else place or node.where
         self.faults.add(node.op, why, place)
         for result in node.results():
             if type(result) is Ref and result.name:

@@ -1,0 +1,283 @@
+"""From a torch module in this process to an exported program.
+
+It takes the way of everybody's file, through `torch.export.save` and our reader, but without the weights: those are
+taken from the module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import _lazy, dims, dtypes
+from ingot.dims import Dim, Expr
+from ingot.errors import ModuleError, UserError
+from ingot.frontends.torch_export.archive import Archive
+from ingot.frontends.torch_export.graph import Program, Ref
+from ingot.frontends.torch_export.importer import Source
+from ingot.frontends.torch_export.load import read_program
+from ingot.ir import Spec
+from ingot.ir.spec import axis_of
+from ingot.nn.parameter import as_array
+
+Array = np.ndarray[Any, Any]
+
+INSTALL = "ingot[torch]"
+
+
+class Exported(NamedTuple):
+    """A module's program, its tensors, the dims of its symbols, and the arguments it was exported with."""
+
+    program: Program
+    source: Source
+    dims: dict[str, Dim]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def torch_package(needed_for: str) -> Any:
+    """torch, or a UserError that says what to install."""
+    return _lazy.optional("torch", needed_for, INSTALL)
+
+
+def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
+    """Exports a torch module in evaluation mode; its own mode is restored.
+
+    Args:
+        inputs: example inputs of forward: one tensor, a tuple, or a dict by name; torch tensors or NumPy arrays.
+        dynamic: which dimensions may change and how they are called: {"x": {0: "N", 2: ingot.Dim("T", 4, 64)}}.
+
+    Raises:
+        ModuleError: torch cannot export the module; its own words follow.
+    """
+    torch = torch_package("building a torch module")
+    args, kwargs = _arguments(torch, module, inputs, dynamic or {})
+    leaves = [*_leaves(args), *_leaves(kwargs)]
+    _grow(torch, leaves)
+    names = list(inspect.signature(module.forward).parameters)
+    shapes = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = _each(args, lambda leaf: leaf.value), _each(kwargs, lambda leaf: leaf.value)
+    with _quiet(torch, module):
+        try:
+            marks = _each(shapes, lambda leaf: leaf.marks(torch))
+            program = torch.export.export(module, *values, dynamic_shapes=marks, strict=False)
+        except Exception as e:  # noqa: BLE001  whatever tracing the user's code raises
+            raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
+        tensors = {**program.state_dict, **program.constants}
+        read = _saved(torch, program, type(module).__name__)
+    return Exported(read, _source(torch, tensors), _symbols(read, leaves), values)
+
+
+@contextmanager
+def _quiet(torch: Any, module: Any) -> Iterator[None]:
+    """Evaluation mode, no gradients, and no fast paths that hide a layer in one op; all put back afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    module.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch about itself
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for part, mode in modes:
+            part.training = mode
+
+
+def _saved(torch: Any, program: Any, name: str) -> Program:
+    """The program as a file says it, saved with tensors that have no data."""
+    for place in (program.state_dict, program.constants):
+        for key, tensor in list(place.items()):
+            if isinstance(tensor, torch.nn.Parameter):
+                place[key] = torch.nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad)
+            elif isinstance(tensor, torch.Tensor):
+                place[key] = tensor.detach().to("meta")
+    with tempfile.TemporaryDirectory(prefix="ingot-") as folder:
+        path = Path(folder) / f"{name}.pt2"
+        torch.export.save(program, path)
+        archive = Archive(path)
+        try:
+            return read_program(archive)
+        finally:
+            archive.close()
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+
+
+@dataclass
+class Leaf:
+    """One example input and the dims that its dimensions are called."""
+
+    name: str
+    value: Any
+    dims: dict[int, Dim]
+
+    def marks(self, torch: Any) -> Any:
+        """What torch.export wants to know about its dimensions."""
+        dynamic = torch.export.Dim.DYNAMIC
+        return {axis: dynamic(min=d.min or None, max=d.max) for axis, d in self.dims.items()} or None
+
+
+def _arguments(torch: Any, module: Any, inputs: Any, dynamic: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """forward's positional and named arguments as nested Leafs."""
+    if inputs is None:
+        raise UserError("a torch module is built with example inputs: inputs=(x,) or inputs={'x': x}")
+    if not isinstance(dynamic, Mapping):
+        raise UserError('dynamic names dimensions by input: {"x": {0: "N"}}')
+    names = list(inspect.signature(module.forward).parameters)
+    if isinstance(inputs, Mapping):
+        order = {name: i for i, name in enumerate(names)}
+        given = sorted(inputs.items(), key=lambda item: order.get(item[0], len(order)))
+        if unknown := dynamic.keys() - inputs.keys():
+            raise UserError(f"dynamic names {', '.join(sorted(map(str, unknown)))}, which inputs does not give")
+        return (), {name: _leaf(torch, name, value, dynamic.get(name)) for name, value in given}
+    several = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    given_names = names[: len(several)]
+    if unknown := dynamic.keys() - set(given_names):
+        raise UserError(
+            f"dynamic names {', '.join(sorted(map(str, unknown)))}; the inputs given are {', '.join(given_names)}"
+        )
+    padded = [*given_names, *(f"argument {i}" for i in range(len(given_names), len(several)))]
+    return tuple([_leaf(torch, n, v, dynamic.get(n)) for n, v in zip(padded, several, strict=True)]), {}
+
+
+def _leaf(torch: Any, name: str, value: Any, dynamic: Any) -> Any:
+    """The value with Leafs in place of what is in it."""
+    if isinstance(value, tuple | list):
+        below = list(dynamic) if isinstance(dynamic, tuple | list) else [None] * len(value)
+        if len(below) != len(value):
+            raise UserError(f"dynamic[{name!r}] has {len(below)} entries, the input {len(value)}")
+        made = [_leaf(torch, f"{name}_{i}", v, d) for i, (v, d) in enumerate(zip(value, below, strict=True))]
+        return tuple(made) if isinstance(value, tuple) else made
+    if isinstance(value, Mapping):
+        named = dynamic if isinstance(dynamic, Mapping) else {}
+        return {key: _leaf(torch, f"{name}_{key}", item, named.get(key)) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = _tensor(torch, np.asarray(value))
+    axes = dynamic or {}
+    if not isinstance(axes, Mapping) or axes and not isinstance(value, torch.Tensor):
+        raise UserError(f"dynamic[{name!r}] must name dimensions of a tensor: {{0: 'N'}}, not {axes!r:.80}")
+    found: dict[int, Dim] = {}
+    for axis, what in axes.items():
+        if type(axis) is not int or not isinstance(what, str | Dim):
+            raise UserError(f"dynamic[{name!r}] must map dimensions to names or ingot.Dim, not {axis!r}: {what!r:.80}")
+        found[axis_of(axis, value.dim(), f"dynamic[{name!r}]: dimension")] = what if isinstance(what, Dim) else Dim(what)
+    return Leaf(name, value, found)
+
+
+def _tensor(torch: Any, array: Array) -> Any:
+    if array.dtype == dtypes.bfloat16.numpy:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
+def _each(tree: Any, change: Callable[[Leaf], Any]) -> Any:
+    """The nested values with every Leaf changed."""
+    if isinstance(tree, Leaf):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: _each(item, change) for key, item in tree.items()}
+    return type(tree)(_each(item, change) for item in tree)
+
+
+def _leaves(tree: Any) -> Iterator[Leaf]:
+    if isinstance(tree, Leaf):
+        yield tree
+    else:
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves(item)
+
+
+def _grow(torch: Any, leaves: list[Leaf]) -> None:
+    """Repeats examples along dynamic dimensions of one element, which torch would take for fixed."""
+    named: dict[str, Dim] = {}
+    sizes: dict[str, int] = {}
+    for leaf in leaves:
+        for axis, d in leaf.dims.items():
+            named[d.name] = dims.merge(named.get(d.name, d), d)
+            size = int(leaf.value.shape[axis])
+            if sizes.setdefault(d.name, size) != size:
+                raise UserError(f"{d.name} is {sizes[d.name]} in one example input and {size} in {leaf.name}")
+    wanted: dict[str, int] = {}
+    for name, d in named.items():
+        size = min(max(sizes[name], d.min, 2 + len(wanted)), d.max if d.max is not None else 2**31)
+        wanted[name] = sizes[name] if sizes[name] > 1 and d.min <= sizes[name] <= (d.max or 2**31) else size
+        if wanted[name] < 2:
+            raise UserError(f"dynamic dim {d.claims()} must be able to be 2 or more")
+    for leaf in leaves:
+        leaf.dims = {axis: named[d.name] for axis, d in leaf.dims.items()}
+        for axis, d in leaf.dims.items():
+            have = int(leaf.value.shape[axis])
+            if have != wanted[d.name]:
+                if not have:
+                    raise UserError(f"the example input {leaf.name} is empty")
+                leaf.value = leaf.value.index_select(axis, torch.arange(wanted[d.name]) % have)
+
+
+def _symbols(program: Program, leaves: list[Leaf]) -> dict[str, Dim]:
+    """The user's dims by the program's symbols, with what torch found out about their bounds."""
+    found: dict[str, Dim] = {}
+    specs = [
+        (argument, spec)
+        for argument, spec in zip(program.graph.inputs, program.inputs, strict=True)
+        if spec.kind in ("user", "value")
+    ]
+    for leaf, (argument, _) in zip(leaves, specs, strict=True):
+        for axis, d in leaf.dims.items():
+            size: Any = program.graph.tensors[argument.name].sizes[axis] if type(argument) is Ref else 1
+            if not isinstance(size, Dim):
+                told = f"is computed as {size}" if isinstance(size, Expr) else f"has to be {size}"
+                raise ModuleError(f"dimension {axis} of {leaf.name} is not free: in this module it {told}")
+            bounds = program.ranges.get(size.name)
+            low = max(d.min, 0 if bounds is None or bounds.low is None or bounds.low <= 2 else bounds.low)
+            highs = [h for h in (d.max, None if bounds is None else bounds.high) if h is not None and h < 2**62]
+            high = min(highs, default=None)
+            opt = d.opt if d.opt is not None and low <= d.opt <= (d.opt if high is None else high) else None
+            before = found.get(size.name)
+            if before is not None and before.name != d.name:
+                raise ModuleError(f"{before.name} and {d.name} have to be equal in this module: give them one name")
+            found[size.name] = Dim(d.name, low, opt, high)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ tensors
+
+
+def _source(torch: Any, tensors: Mapping[str, Any]) -> Source:
+    """The module's tensors by name."""
+
+    def spec(name: str) -> tuple[Any, Spec]:
+        tensor = tensors.get(name)
+        if tensor is None or not isinstance(tensor, torch.Tensor):
+            raise ModuleError(f"{name} is a {type(tensor).__name__}, not a tensor")
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ModuleError(f"{name} is a {tensor.layout} tensor; only plain ones are supported")
+        made = Spec(dtypes.get(str(tensor.dtype).removeprefix("torch.")), tuple(tensor.shape))
+        return (tensor.data_ptr() or id(tensor), tuple(tensor.stride()), made), made
+
+    return Source(spec, _Arrays(tensors))
+
+
+class _Arrays(Mapping[str, Array]):
+    """Copies of a module's tensors, so that an engine does not change when the module is trained further."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Array:
+        return np.array(as_array(self._tensors[name]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
