@@ -1,13 +1,14 @@
-"""`ingot.build`: from a Hugging Face directory, a Module or an engine file to an Engine."""
+"""`ingot.build`: from a Hugging Face directory, a Module, what torch exported, or an engine file to an Engine."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ingot.engine import report as accuracy
 from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine, load
 from ingot.errors import ModuleError, UserError
+from ingot.frontends import torch_export
 from ingot.frontends.checkpoint import resolve_directory
 from ingot.ir import Network, Spec
 from ingot.ir.verify import verify
@@ -26,7 +28,7 @@ from ingot.llm.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
-from ingot.passes.widen import NARROW
+from ingot.passes.widen import NARROW, widen
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
@@ -82,7 +84,7 @@ class Request:
 
 def build(
     source: Any,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Any = None,
     *,
     precision: str | None = None,
     weights: str = "same",
@@ -97,13 +99,17 @@ def build(
     """An engine of `source`.
 
     Args:
-        source: a Module, the folder of a Hugging Face model, or an engine file (which is opened).
-        inputs: for a Module, Specs by the names of forward's parameters.
-        precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A Module's inputs and
-            outputs keep their types, with casts at the border.
+        source: a Module, a torch.nn.Module, a file of torch.export.save (.pt2), the folder of a Hugging Face model, or
+            an engine file (which is opened).
+        inputs: for a Module, Specs by the names of forward's parameters; for a torch module, example inputs: a tuple,
+            or a dict by name.
+        precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
+            and outputs keep their types, with casts at the border.
         weights, device: see the table of formats; a value that cannot be had is an error, never another one silently.
-        dynamic: for sources that come with example inputs; a Module's Specs say it themselves.
-        report: compare with float32 layer by layer: on seeded inputs, on the arrays given here by name, or not (False).
+        dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
+            {0: ingot.Dim("N", 1, 8, 64)} with bounds. A Module's Specs say it themselves, a file says it too.
+        report: compare with float32 layer by layer, and what was imported with its source: on seeded or example
+            inputs, on the arrays given here by name, or not (False).
         weights_from: "random" takes seeded weights of the true shapes instead of the stored ones.
         progress: called with (phase, done, total).
         debug: see Debug.
@@ -119,13 +125,15 @@ def build(
                 "dynamic is for sources with example inputs; give a Module's inputs as Specs with ingot.Dim sizes"
             )
         return _build_module(source, inputs, request)
-    if type(source).__module__.partition(".")[0] == "torch" or hasattr(source, "state_dict"):
-        raise UserError(f"{type(source).__name__} is a torch module; build takes ingot.Module or the folder of a model")
+    if _is_torch(source):
+        return _build_torch(source, inputs, dynamic, request)
     if not isinstance(source, str | os.PathLike):
-        raise UserError(f"build takes a Module or a path, not a {type(source).__name__}")
+        raise UserError(f"build takes a Module, a torch module or a path, not a {type(source).__name__}")
     if inputs is not None or dynamic is not None:
-        raise UserError("inputs and dynamic are for Modules; a model folder or an engine has inputs of its own")
+        raise UserError("inputs and dynamic are for Modules; a model folder, a .pt2 file or an engine has its own")
     path = Path(source)
+    if path.suffix == ".pt2":
+        return _build_exported(path, request)
     if path.is_file():
         return _open(path, precision, weights_from)
     resolve_directory(source)  # the error for a Hub id, or for nothing at all
@@ -146,7 +154,7 @@ def _check_words(precision: str | None, weights: str, device: str, weights_from:
 
 
 def _open(path: Path, precision: str | None, weights_from: str | None) -> Engine:
-    if path.suffix in (".onnx", ".pt2", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
+    if path.suffix in (".onnx", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
     has = engine.config.get("precision")
@@ -178,28 +186,80 @@ def _build_directory(path: Path, request: Request) -> Engine:
     )  # fmt: skip
 
 
-def _build_module(module: Module, inputs: Mapping[str, Any] | None, request: Request) -> Engine:
-    if not inputs or not all(isinstance(spec, Spec) for spec in inputs.values()):
+def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
+    if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(spec, Spec) for spec in inputs.values()):
         raise UserError(
             'a Module is built with inputs={"x": ingot.Spec(shape, dtype), …}, one Spec per parameter of forward'
         )
     values = _values(module, request)
-    floats = {p.dtype.name for p in module.parameters() if p.dtype.is_float}
     with request.phases.phase("trace"):
-        network = trace(module, inputs)
-        if request.precision is not None and floats - {request.precision}:
-            network = in_precision(network, dtypes.get(request.precision))
-            floats = {request.precision}
-    config = {"precision": next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"}
+        network, precision = _in_precision(trace(module, inputs), request.precision)
     return build_network(
-        network,
-        values,
-        config=config,
-        report=request.report,
-        seed=request.seed,
-        phases=request.phases,
-        debug=request.debug,
-    )
+        network, values, config={"precision": precision}, report=request.report, seed=request.seed,
+        phases=request.phases, debug=request.debug,
+    )  # fmt: skip
+
+
+def _in_precision(network: Network, precision: str | None) -> tuple[Network, str]:
+    """The network in the precision asked for, and the word for what it is in."""
+    floats = {v.dtype.name for v in network.parameters if v.dtype.is_float}
+    if precision is not None and floats - {precision}:
+        return in_precision(network, dtypes.get(precision)), precision
+    return network, next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"
+
+
+# ------------------------------------------------------------------------------------------- what torch exported
+
+
+def _is_torch(source: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.nn.Module)
+
+
+def _build_torch(module: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
+    with request.phases.phase("export"):
+        exported = torch_export.export(module, inputs, dynamic)
+    name = type(module).__name__
+    with request.phases.phase("import"):
+        imported = torch_export.build_network(exported.program, exported.source, name, exported.dims)
+    origin = torch_export.Origin(name, exported.program, exported.source, module, exported)
+    return _build_imported(imported, origin, request)
+
+
+def _build_exported(path: Path, request: Request) -> Engine:
+    with request.phases.phase("read"):
+        program, source = torch_export.open_archive(path)
+    with request.phases.phase("import"):
+        imported = torch_export.build_network(program, source, str(path))
+    return _build_imported(imported, torch_export.Origin(str(path), program, source), request)
+
+
+def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin, request: Request) -> Engine:
+    """An engine of an imported network, compared with its source."""
+    if request.weights_from is not None:
+        raise UserError(f"{origin.name} has its weights; weights_from is for model folders and Modules")
+    network, precision = _in_precision(imported.network, request.precision)
+    engine = build_network(
+        network, imported.weights, config={"precision": precision}, report=request.report, seed=request.seed,
+        phases=request.phases, debug=request.debug,
+    )  # fmt: skip
+    engine.log = [*imported.notes, *engine.log]
+    if request.report is not False:
+        with request.phases.phase("compare"):
+            wide = engine if precision == "float32" else _wide_engine(imported)
+            given = request.report if isinstance(request.report, Mapping) else None
+            found = torch_export.compare(imported, origin, lambda feeds: wide.session().run(feeds), given, request.seed)
+        engine.report = replace(engine.report, source=str(found))
+        engine.seconds = request.phases.seconds
+    return engine
+
+
+def _wide_engine(imported: torch_export.Imported) -> Engine:
+    """The network in float32, for the comparison with its source."""
+    network = widen(imported.network)
+    compiled = compile_network(network)
+    tensors = make_tensors(compiled.stored, imported.weights)
+    return Engine.from_memory(header_of("network", {}, network, compiled), tensors)
 
 
 def _values(module: Module, request: Request) -> Mapping[str, Array]:

@@ -29,21 +29,26 @@ SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a di
 
 @dataclass(frozen=True)
 class Report:
-    """Differences from float32 after each layer and of the outputs. `same_top`: the rows of one largest logit."""
+    """Differences from float32 after each layer and of the outputs. `same_top`: the rows of one largest logit.
+
+    source: for imported networks, how far the float32 outputs are from those of what was imported.
+    """
 
     inputs: str
     layers: tuple[Row, ...]
     outputs: tuple[Row, ...]
     same_top: float | None = None
     note: str = ""
+    source: str = ""
 
     def json(self) -> dict[str, Any]:
         rows = {"layers": [r.__dict__ for r in self.layers], "outputs": [r.__dict__ for r in self.outputs]}
-        return {"reference": "float32", "inputs": self.inputs, **rows, "same_top": self.same_top, "note": self.note}
+        return {"reference": "float32", "inputs": self.inputs, **rows, "same_top": self.same_top, "note": self.note,
+                "source": self.source}  # fmt: skip
 
     def __str__(self) -> str:
         if self.note:
-            return self.note
+            return "\n".join(filter(None, (self.note, self.source)))
         width = max(len(r.name) for r in (*self.layers, *self.outputs))
         lines = [f"{'against float32, ' + self.inputs + ' inputs':{max(width, 8)}}  relative   largest"]
         lines += [
@@ -51,6 +56,8 @@ class Report:
         ]
         if self.same_top is not None:
             lines.append(f"the same most likely token in {self.same_top:.0%} of the rows")
+        if self.source:
+            lines.append(self.source)
         return "\n".join(lines)
 
 

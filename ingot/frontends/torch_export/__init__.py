@@ -1,1 +1,12 @@
 """Importing what torch.export made: a .pt2 file, or a torch module in this process."""
+
+from __future__ import annotations
+
+from ingot.frontends.torch_export.compare import Comparison, Origin, compare
+from ingot.frontends.torch_export.export import Exported, export
+from ingot.frontends.torch_export.importer import Imported, Source, build_network
+from ingot.frontends.torch_export.load import open_archive
+
+__all__ = [
+    "Comparison", "Exported", "Imported", "Origin", "Source", "build_network", "compare", "export", "open_archive",
+]  # fmt: skip

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingot import dims, dtypes
-from ingot.dims import Expr
 from ingot.dtypes import DType
-from ingot.errors import IngotError, MismatchError
+from ingot.errors import MismatchError, UserError
 from ingot.frontends.torch_export.aten import TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
+from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
 from ingot.frontends.torch_export.graph import GraphNode, Program, Ref, Setting, SizeRef, refs
-from ingot.frontends.torch_export.importer import Imported, in_place
+from ingot.frontends.torch_export.importer import Imported, Source, in_place
 from ingot.ir import Network, Node, Spec, interpret
 from ingot.nn.parameter import as_array
+from ingot.passes.widen import NARROW, widen
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 TOLERANCE = 1e-4  # of the largest output, in float32
 NARROW_TOLERANCE = 0.05  # of a module in half precision against ours in float32
-NARROW = (dtypes.bfloat16, dtypes.float16)
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ class TorchRun:
             if spec.kind in ("parameter", "buffer", "constant") and spec.name in weights
         }
 
-    def __call__(self, feeds: Mapping[str, Array], keep: Callable[[GraphNode, dict[str, Any]], None] | None = None
-                 ) -> list[Array | None]:  # fmt: skip
+    def __call__(
+        self, feeds: Mapping[str, Array], keep: Callable[[GraphNode, dict[str, Any]], None] | None = None
+    ) -> list[Array | None]:
         """The outputs in order (None for those that are no tensors). feeds: by the names of the program.
 
         keep: called after every node with the tensors that it made.
@@ -82,8 +83,7 @@ class TorchRun:
             return [self._output(value, values) for value in graph.outputs]
 
     def _tensor(self, array: Array) -> Any:
-        wide = array.astype(np.float32) if dtypes.get(array.dtype) in NARROW else array
-        return self.torch.from_numpy(np.array(wide))
+        return self.torch.from_numpy(np.array(_wide(array)))
 
     def _run(self, node: GraphNode, values: dict[str, Any]) -> dict[str, Any]:
         if node.op in size_ops.CHECKS:
@@ -193,20 +193,138 @@ def _rows(network: Network, value: Any) -> int:
 # --------------------------------------------------------------------------------------------------- comparison
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a network was imported from: its name, program and tensors, and the module when there is one."""
+
+    name: str
+    program: Program
+    source: Source
+    module: Any = None
+    exported: Exported | None = None
+
+
 def compare(
-    imported: Imported, run: Run, torch_run: TorchRun, feeds: Mapping[str, Array], name: str, tolerance: float = TOLERANCE
-) -> float:
-    """The largest relative difference of the outputs. Raises MismatchError, which names the first node that differs."""
-    theirs = torch_run(imported.placeholders(feeds))
-    ours = run(feeds)
-    expected = [found for found, kind in zip(theirs, torch_run.program.outputs, strict=True) if kind.kind == "user_output"]
+    imported: Imported, origin: Origin, run: Run, given: Mapping[str, Array] | None = None, seed: int = 0
+) -> Comparison:
+    """Compares a network with what it was imported from, at two sizes where dims are dynamic.
+
+    Args:
+        run: the network in float32.
+        given: inputs by name; else the example inputs of the export, else seeded ones.
+
+    Raises:
+        MismatchError: an output is further from torch's than 1e-4 of its largest element; names the first such node.
+    """
+    try:
+        torch = torch_package("comparing with the source")
+    except UserError as e:
+        return Comparison(missing=str(e))
+    examples, word = given, "given"
+    if examples is None and origin.exported is not None:
+        examples, word = _examples(imported, origin.exported), "example"
+    torch_run = TorchRun(torch, origin.program, origin.source.arrays)
+    largest, sizes = 0.0, 0
+    for i, feeds in enumerate(cases(imported.network, examples, seed)):
+        own = examples is not None and i == 0
+        try:
+            theirs = torch_run({imported.placeholders[key]: array for key, array in feeds.items()})
+        except (RuntimeError, IndexError, ValueError) as e:
+            if own:
+                why = f"{origin.name}: torch cannot run the program on these inputs: {e!s:.500}"
+                raise MismatchError(why) from None
+            continue  # seeded numbers need not be inputs that the program takes
+        others = None
+        if own and given is None and origin.exported is not None:
+            others = module_outputs(torch, origin.module, origin.exported)
+        largest = max(largest, _largest(imported, torch_run, run, feeds, origin.name, theirs, others))
+        sizes += 1
+    if not sizes:
+        return Comparison(missing="torch refuses the seeded inputs; give arrays by name with report={…}")
+    inputs = f"{word if examples is not None else 'seeded'}{' and seeded' * (examples is not None and sizes > 1)}"
+    return Comparison(largest, inputs, f"torch {torch.__version__}")
+
+
+def _examples(imported: Imported, exported: Exported) -> dict[str, Array]:
+    leaves = tensor_leaves(exported.arguments)
+    return {name: np.array(as_array(x)) for name, x in zip(imported.placeholders, leaves, strict=True)}
+
+
+def _largest(
+    imported: Imported, torch_run: TorchRun, run: Run, feeds: Mapping[str, Array], name: str,
+    theirs: list[Array | None], others: Outputs | None,
+) -> float:  # fmt: skip
+    """The largest relative difference of the outputs on one set of inputs, from the program's and the module's."""
+    outputs = torch_run.program.outputs
+    ours = run({key: _wide(array) for key, array in feeds.items()})
+    checks = [([t for t, o in zip(theirs, outputs, strict=True) if o.kind == "user_output"], TOLERANCE, "the program")]
+    if others is not None:
+        checks.append((others.arrays, others.tolerance, "the module"))
     largest = 0.0
-    for output, value in zip(ours, (e for e in expected if e is not None), strict=True):
-        apart = difference(ours[output], value)
-        if not apart <= tolerance:
-            raise MismatchError(
-                f"{name}: output {output} differs from the source's by {apart:.2g} of its largest element, more than "
-                f"{tolerance:.0e}. {_first_difference(imported, torch_run, feeds, tolerance)}"
-            )
-        largest = max(largest, apart)
+    for expected, tolerance, what in checks:
+        for output, value in zip(imported.network.outputs, (e for e in expected if e is not None), strict=True):
+            apart = difference(ours[output], value)
+            if not apart <= tolerance:
+                raise MismatchError(
+                    f"{name}: output {output} differs from that of {what} by {apart:.2g} of its largest element, more "
+                    f"than {tolerance:.0e}. {_first_difference(imported, torch_run, feeds)}"
+                )
+            if tolerance == TOLERANCE:
+                largest = max(largest, apart)
     return largest
+
+
+class Outputs(NamedTuple):
+    """What a module itself returns (None for what is no tensor)."""
+
+    arrays: list[Array | None]
+    tolerance: float
+
+
+def _first_difference(imported: Imported, torch_run: TorchRun, feeds: Mapping[str, Array]) -> str:
+    """Walks both node by node, ours by the ops' references."""
+    wide = widen(imported.network)
+    ours = _widened(imported, wide)
+    names = {value: name for name, value in ours.items()}
+    arrays: dict[str, Array] = {}
+
+    def tap(node: Node, results: tuple[Array, ...]) -> None:
+        arrays.update({names[v]: a for v, a in zip(node.outputs, results, strict=True) if v in names})
+
+    weights = {v.name: _wide(imported.weights[v.name]) for v in wide.parameters}
+    interpret(wide, {key: _wide(array) for key, array in feeds.items()}, weights, taps=tap)
+    found: list[str] = []
+
+    def look(node: GraphNode, made: dict[str, Any]) -> None:
+        for name, tensor in made.items():
+            if name in arrays and not found and not difference(arrays[name], as_array(tensor)) <= TOLERANCE:
+                place = f" at {node.line[0]}:{node.line[1]}" if node.line else ""
+                where = f"{node.where or 'the module'}{place}"
+                found.append(f"The first node that differs is {name} = {node.op} in {where}")
+
+    torch_run({imported.placeholders[key]: array for key, array in feeds.items()}, look)
+    return found[0] if found else (
+        "Every node agrees by the ops' references, so that a pass or a kernel is at fault: "
+        "build with debug=ingot.engine.build.Debug(check=True), which names the step"
+    )  # fmt: skip
+
+
+def _widened(imported: Imported, wide: Network) -> dict[str, Any]:
+    """The program's names of the values of the same network in float32."""
+    pairs = zip(imported.network.nodes, wide.nodes, strict=True)
+    copies = {a: b for old, new in pairs for a, b in zip(old.outputs, new.outputs, strict=True)}
+    return {name: copies[v] for name, v in imported.values.items() if v in copies}
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float32) if dtypes.get(array.dtype) in NARROW else array
+
+
+def module_outputs(torch: Any, module: Any, exported: Exported) -> Outputs:
+    """What the module itself computes on the arguments it was exported with."""
+    args, kwargs = exported.arguments
+    with quiet(torch, module):
+        leaves = torch.utils._pytree.tree_leaves(module(*args, **kwargs))
+    tensors = [as_array(x) if isinstance(x, torch.Tensor) else None if x is None else np.asarray(x) for x in leaves]
+    narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in (*module.parameters(), *module.buffers()))
+    return Outputs([None if t is None else _wide(t) for t in tensors], NARROW_TOLERANCE if narrow else TOLERANCE)

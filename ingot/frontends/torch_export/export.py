@@ -64,11 +64,11 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
     names = list(inspect.signature(module.forward).parameters)
     shapes = {**dict(zip(names, args, strict=False)), **kwargs}
     values = _each(args, lambda leaf: leaf.value), _each(kwargs, lambda leaf: leaf.value)
-    with _quiet(torch, module):
+    with quiet(torch, module):
         try:
             marks = _each(shapes, lambda leaf: leaf.marks(torch))
             program = torch.export.export(module, *values, dynamic_shapes=marks, strict=False)
-        except Exception as e:  # noqa: BLE001  whatever tracing the user's code raises
+        except Exception as e:  # whatever tracing the user's code raises
             raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
         tensors = {**program.state_dict, **program.constants}
         read = _saved(torch, program, type(module).__name__)
@@ -76,7 +76,7 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
 
 
 @contextmanager
-def _quiet(torch: Any, module: Any) -> Iterator[None]:
+def quiet(torch: Any, module: Any) -> Iterator[None]:
     """Evaluation mode, no gradients, and no fast paths that hide a layer in one op; all put back afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -170,7 +170,8 @@ def _leaf(torch: Any, name: str, value: Any, dynamic: Any) -> Any:
     for axis, what in axes.items():
         if type(axis) is not int or not isinstance(what, str | Dim):
             raise UserError(f"dynamic[{name!r}] must map dimensions to names or ingot.Dim, not {axis!r}: {what!r:.80}")
-        found[axis_of(axis, value.dim(), f"dynamic[{name!r}]: dimension")] = what if isinstance(what, Dim) else Dim(what)
+        place = axis_of(axis, value.dim(), f"dynamic[{name!r}]: dimension")
+        found[place] = what if isinstance(what, Dim) else Dim(what)
     return Leaf(name, value, found)
 
 
@@ -195,6 +196,14 @@ def _leaves(tree: Any) -> Iterator[Leaf]:
     else:
         for item in tree.values() if isinstance(tree, dict) else tree:
             yield from _leaves(item)
+
+
+def tensor_leaves(arguments: Any) -> list[Any]:
+    """The tensors in nested arguments, in torch's order."""
+    if isinstance(arguments, dict | tuple | list):
+        items = arguments.values() if isinstance(arguments, dict) else arguments
+        return [x for item in items for x in tensor_leaves(item)]
+    return [arguments] if hasattr(arguments, "data_ptr") else []
 
 
 def _grow(torch: Any, leaves: list[Leaf]) -> None:

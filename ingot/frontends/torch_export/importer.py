@@ -27,11 +27,16 @@ MAX_PLACES = 3
 
 
 class Imported(NamedTuple):
-    """A network and the weights that it reads, by the names of its parameters; `notes` say what was left out."""
+    """A network and the weights that it reads, by the names of its parameters.
+
+    notes: what was left out. placeholders: the program's name of every input. values: what the program's tensors are.
+    """
 
     network: Network
     weights: Mapping[str, Array]
     notes: list[str]
+    placeholders: dict[str, str]
+    values: dict[str, Value]
 
 
 class Source(NamedTuple):
@@ -98,6 +103,7 @@ class _Importer:
         self.dims = dim_names
         self.faults = _Faults()
         self.notes: list[str] = []
+        self.placeholders: dict[str, str] = {}
         self.sources: dict[str, str] = {}  # a parameter's name in the network → in the source
         self.tied: dict[Any, Value] = {}
         self.storage: dict[str, set[str]] = {}  # tensors that may share memory in torch; graph inputs share with "*"
@@ -114,7 +120,9 @@ class _Importer:
         unread -= len(self.network.parameters)
         if unread:
             self.notes.append(f"{unread} stored tensor(s) are read by no output and were left out")
-        return Imported(self.network, _Renamed(self.source.arrays, self.sources), self.notes)
+        kept = {name: v for name, v in self.values.items() if isinstance(v, Value) and v.name in self.network.values}
+        weights = _Renamed(self.source.arrays, self.sources)
+        return Imported(self.network, weights, self.notes, self.placeholders, kept)
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: {why}")
@@ -147,6 +155,7 @@ class _Importer:
         for placeholder, name in users:
             meta = graph.tensors[placeholder]
             shape = tuple(self._dimension(d) for d in meta.sizes)
+            self.placeholders[name] = placeholder
             self._define(placeholder, self.network.input(name, self._spec(meta, name, shape)), inside=True)
         self._check_symbols()
         for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
@@ -260,7 +269,7 @@ class _Importer:
             return
         entry, changes = TABLE.get(op), False
         if entry is None:
-            entry, changes = _in_place(op), True
+            entry, changes = in_place(op), True
         if entry is None:
             raise Unsupported("there is no such op in ingot's table")
         arguments = {a.name: self._resolved(a.value) for a in node.arguments}
@@ -428,7 +437,7 @@ class _Renamed(Mapping[str, Array]):
         return len(self._names)
 
 
-def _in_place(op: str) -> Entry | None:
+def in_place(op: str) -> Entry | None:
     """The entry of the plain op of `aten.add_.Tensor`."""
     parts = op.split(".")
     if len(parts) != 3 or not parts[1].endswith("_") or parts[1].endswith("__"):
