@@ -248,7 +248,14 @@ class Engine:
             found = [(b["name"], b) for b in buffers if b["kind"] == "input"]
         else:
             found = [(o["name"], buffers[o["buffer"]]) for o in program["outputs"]]
-        return [Port(name, b["dtype"], tuple(b["shape"])) for name, b in found]
+        return [Port(name, _dtype(buffers, b), tuple(b["shape"])) for name, b in found]
+
+
+def _dtype(buffers: list[dict[str, Any]], buffer: dict[str, Any]) -> str:
+    """A buffer's element type; a view has that of the memory it shows."""
+    while buffer["kind"] == "view":
+        buffer = buffers[buffer["of"]]
+    return str(buffer["dtype"])
 
 
 def load(path: str | os.PathLike[str]) -> Engine:

@@ -124,7 +124,7 @@ def test_a_module_needs_specs() -> None:
 def test_sources_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="torch module"):
         build(torch.nn.Linear(2, 2))
-    with pytest.raises(UserError, match="a Module or a path, not a int"):
+    with pytest.raises(UserError, match="a Module, a torch module or a path, not a int"):
         build(3)
     with pytest.raises(CheckpointError, match="hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M"):
         build("HuggingFaceTB/SmolLM2-135M")
