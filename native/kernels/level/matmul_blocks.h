@@ -5,6 +5,7 @@
 // unit { the level's block product } epilogue } }. A unit's block of k (16 KiB) stays in L1 while all rows pass; x lies in L2.
 #pragma once
 
+#include "chain.h"
 #include "matmul.h"
 #include "matmul_patches.h"
 #include "simd.h"
@@ -66,7 +67,10 @@ INGOT_INLINE Rows rows_from(const MatmulJob& job, std::int64_t row) {
 INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t part_stride, std::int64_t stride,
                          std::int64_t first_row, std::int64_t rows, std::int64_t first_column, std::int64_t width) {
   TileOperand in[2 + kMaxExtras];
-  const std::int64_t most = width < 64 ? kTile / width : 1;  // a wide row is read in place
+  for (int i = 0; i < job.extra_count; ++i) in[job.parts + i] = job.extras[i];
+  Chain chain;
+  const bool chained = job.parts == 1 && chain_of(*job.code, in, job.out, chain);
+  const std::int64_t most = chained ? rows : width < 64 ? kTile / width : 1;  // a wide row is read in place
   for (std::int64_t r = 0, count; r < rows; r += count) {
     const Rows place = rows_from(job, first_row + r);
     count = smaller(most, smaller(place.count, rows - r));
@@ -78,7 +82,8 @@ INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t
     };
     for (int i = 0; i < job.extra_count; ++i) in[job.parts + i] = moved(job.extras[i], bytes_of(job.extras[i].dtype));
     const TileOperand out = moved(job.out, bytes_of(job.out.dtype));
-    job.run_tile(*job.code, in, &out, (int)count, (int)width, job.tile_scratch);
+    if (chained) run_chain(chain, in, out, count, width);
+    else job.run_tile(*job.code, in, &out, (int)count, (int)width, job.tile_scratch);
   }
 }
 
