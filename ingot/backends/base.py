@@ -11,7 +11,7 @@ from ingot.ir import Node
 
 
 class Reads(Enum):
-    """What strides a kernel reads an operand with."""
+    """What strides a kernel reads an operand with, or writes its result."""
 
     ANY = "any strides"
     ROWS = "a dense last dimension and rows a fixed distance apart"
@@ -21,12 +21,14 @@ class Reads(Enum):
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel for a node: its name and parameters, and how it reads each operand (the last entry repeats)."""
+    """A kernel for a node: its name and parameters, how it reads each operand (the last entry repeats), and with what
+    strides it writes its result."""
 
     kernel: str
     params: Mapping[str, Any] = field(default_factory=dict)
     reads: tuple[Reads, ...] = (Reads.ANY,)
     version: int = 1
+    writes: Reads = Reads.DENSE
 
 
 @dataclass(frozen=True)

@@ -45,23 +45,24 @@ def _elementwise(node: Node) -> KernelCall | Refusal:
 def _packed_linear(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     params = {"n": op.n, "k": op.k, "parts": op.parts, "expr": expr_json(op.body)}
-    return KernelCall("matmul_packed", params, (ROWS, DENSE, ROWS))
+    return KernelCall("matmul_packed", params, (ROWS, DENSE, ROWS), writes=ROWS)
 
 
 def _convolution(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     params = {"outputs": op.n, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
-    return KernelCall("conv_packed", params, (INNER, DENSE, ROWS))
+    return KernelCall("conv_packed", params, (INNER, DENSE, ROWS), writes=ROWS)
 
 
 def _conv_transpose(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     params = {"outputs": op.n, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
-    return KernelCall("conv_transpose_packed", params, (INNER, *[DENSE] * (op.fixed - 1), ROWS))
+    reads = (INNER, *[DENSE] * (op.fixed - 1), ROWS)
+    return KernelCall("conv_transpose_packed", params, reads, writes=ROWS)
 
 
 def _depthwise_conv(node: Node) -> KernelCall | Refusal:
-    return KernelCall("conv_depthwise", _sliding(node.op), (INNER, DENSE, ANY))
+    return KernelCall("conv_depthwise", _sliding(node.op), (INNER, DENSE, ANY), writes=INNER)
 
 
 def _sliding(op: Any) -> dict[str, Any]:
@@ -73,7 +74,8 @@ def _sliding(op: Any) -> dict[str, Any]:
 def _group_norm(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     params = {"groups": op.groups, "eps": op.eps, "weight": op.vectors > 0, "bias": op.vectors > 1}
-    return KernelCall("group_norm", {**params, "expr": expr_json(op.body)}, (ROWS, *[DENSE] * op.vectors, ROWS))
+    reads = (ROWS, *[DENSE] * op.vectors, ROWS)
+    return KernelCall("group_norm", {**params, "expr": expr_json(op.body)}, reads, writes=ROWS)
 
 
 def _avg_pool(node: Node) -> KernelCall | Refusal:
@@ -82,7 +84,7 @@ def _avg_pool(node: Node) -> KernelCall | Refusal:
         return Refusal("its kernel takes channels last")
     lists = {name: list(getattr(op, name)) for name in ("kernel", "stride", "pre_padding", "post_padding")}
     params = {**lists, "count_include_pad": op.count_include_pad, "divisor": op.divisor or 0}
-    return KernelCall("avg_pool", params, (INNER,))
+    return KernelCall("avg_pool", params, (INNER,), writes=INNER)
 
 
 def _max_pool(node: Node) -> KernelCall | Refusal:
@@ -90,7 +92,7 @@ def _max_pool(node: Node) -> KernelCall | Refusal:
     if not op.channels_last:
         return Refusal("its kernel takes channels last")
     lists = {name: list(getattr(op, name)) for name in ("kernel", "stride", "pre_padding", "dilation")}
-    return KernelCall("max_pool", lists, (INNER,))
+    return KernelCall("max_pool", lists, (INNER,), writes=INNER)
 
 
 def _matmul(node: Node) -> KernelCall | Refusal:

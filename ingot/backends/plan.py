@@ -7,6 +7,7 @@ native planner computes them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ingot import dims
@@ -14,8 +15,10 @@ from ingot.backends.base import Reads, Refusal, Target
 from ingot.dims import Dim, Expr
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value
+from ingot.ir.spec import axis_of
 from ingot.ir.text import attrs_json
 from ingot.ir.window import Window, dense_strides, merged, view
+from ingot.ops.movement import Concat
 
 PROGRAM_VERSION = 1
 MAX_RANK = 8
@@ -34,6 +37,7 @@ class Planner:
         self.views: dict[Window, int] = {}
         self.weights: dict[str, Value] = {}
         self.host_calls: list[str] = []
+        self.staged = any(node.op.binds for node in network.nodes)  # a buffer is written within one stage
 
     def plan(self) -> dict[str, Any]:
         """The Program. Raises NetworkError for what cannot be expressed."""
@@ -130,20 +134,59 @@ class Planner:
         if isinstance(choice, Refusal):
             self._host(node, choice.why)
             return
+        if isinstance(node.op, Concat) and node.output in self.windows:
+            self._rest(node)
+            return
         how = choice.reads
         reads = [self.read(v, how[min(i, len(how) - 1)]) for i, v in enumerate(node.inputs)]
-        self._emit(choice.kernel, dict(choice.params), reads, self._results(node), node.where, choice.version)
+        writes = self._results(node, choice.writes)
+        self._emit(choice.kernel, dict(choice.params), reads, writes, node.where, choice.version)
 
-    def _results(self, node: Node) -> list[int]:
-        """New buffers for the results; a state that comes out is the one that went in."""
+    # ---------------------------------------------------------------------------------------------------- concat
+    def _place(self, value: Value, how: Reads) -> Window | None:
+        """The slot of a result in a concat that reads it, if its kernel writes and all others read it there."""
+        if how is Reads.DENSE or self.network.is_output(value) or self.staged:
+            return None
+        for user in value.uses:
+            if not isinstance(user.op, Concat) or [v is value for v in user.inputs].count(True) != 1:
+                continue
+            if isinstance(self.target.choose(user), Refusal):
+                continue
+            whole = self.windows.get(user.output) or Window(-1, user.output.shape, dense_strides(user.output.shape))
+            slot = _slot(user, next(i for i, v in enumerate(user.inputs) if v is value), whole)
+            others = [other for other in value.uses if other is not user]
+            if readable(slot, how) and all(self._reads(other, value, slot) for other in others):
+                if whole.buffer < 0:
+                    self.windows[user.output] = whole = self._buffer(user.output.spec, kind="temp")
+                return replace(slot, buffer=whole.buffer)
+        return None
+
+    def _reads(self, node: Node, value: Value, window: Window) -> bool:
+        """Whether a kernel reads a value as it is in this window. (A view would look past what is written so far.)"""
+        choice = self.target.choose(node)
+        if node.op.is_view or isinstance(choice, Refusal):
+            return False
+        how = choice.reads
+        return all(readable(window, how[min(i, len(how) - 1)]) for i, v in enumerate(node.inputs) if v is value)
+
+    def _rest(self, node: Node) -> None:
+        """Copies the operands of a concat that were not written in their place."""
+        for i, value in enumerate(node.inputs):
+            slot = _slot(node, i, self.windows[node.output])
+            if self.window(value) != slot:
+                self._emit("copy", {}, [self.number(self.window(value))], [self.number(slot)], node.where)
+
+    def _results(self, node: Node, how: Reads = Reads.DENSE) -> list[int]:
+        """Buffers for the results: new ones, or their slots in a concat; a state that comes out is the one that went
+        in."""
         writes = []
         for value in node.outputs:
             if isinstance(value.spec, StateSpec):
                 (state,) = [v for v in node.inputs if v.spec == value.spec and isinstance(v.spec, StateSpec)]
                 self.windows[value] = self.windows[state]
             else:
-                self.windows[value] = self._buffer(value.spec, kind="temp")
-                writes.append(self.windows[value].buffer)
+                self.windows[value] = self._place(value, how) or self._buffer(value.spec, kind="temp")
+                writes.append(self.number(self.windows[value]))
         return writes
 
     def _host(self, node: Node, why: str) -> None:
@@ -179,6 +222,14 @@ class Planner:
                 "nothing gives them a value"
             )
         return [self.network.dims[name] for name in used]
+
+
+def _slot(node: Node, index: int, whole: Window) -> Window:
+    """Where an operand of a concat lies in its result."""
+    op: Any = node.op
+    axis = axis_of(op.dim, len(whole.shape))
+    start = dims.mul(whole.stride[axis], dims.add(0, *(v.shape[axis] for v in node.inputs[:index])))
+    return Window(whole.buffer, node.inputs[index].shape, whole.stride, dims.add(whole.offset, start), False)
 
 
 def readable(window: Window, how: Reads) -> bool:

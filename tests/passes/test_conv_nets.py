@@ -242,3 +242,56 @@ def test_reshapes_of_what_is_held_in_another_order(old: Any, new: Any, order: An
 
 def test_reshapes_of_nothing_are_left_alone() -> None:
     assert channels_last.reordered((0, 8, 3), (0, 24), (0, 2, 1)) is None
+
+
+# --------------------------------------------------------------------------------------------------------------- concat
+
+
+def calls(net: Network) -> tuple[list[str], list[dict[str, Any]], dict[str, Any]]:
+    program = Planner(pipeline.lower(net, CPU), CPU).plan()
+    return [c.get("kernel") or c["host"] for c in program["calls"]], program["calls"], program
+
+
+def same_numbers(net: Network) -> None:
+    want, got = interpret(net, feeds(net), weights(net)), build_network(net, weights(net)).run(feeds(net))
+    for key, array in want.items():
+        np.testing.assert_allclose(got[key], array, atol=2e-5 * float(np.abs(array).max()), rtol=2e-5)
+
+
+def test_what_is_joined_is_written_in_its_place() -> None:
+    kernels, made, program = calls(NETS["unet"]())
+    assert "concat" not in kernels and kernels.count("copy") == 2
+    views = [program["buffers"][c["out"][0]] for c in made if program["buffers"][c["out"][0]]["kind"] == "view"]
+    assert [(v["shape"], v["offset"]) for v in views] == [(["N", 16, 16, 8], 8), (["N", 16, 16, 8], 0)]
+    assert len({v["of"] for v in views}) == 1
+
+
+def _dense(b: Builder, x: Value) -> Value:
+    """Every layer reads all before it."""
+    features = [x]
+    for i in range(3):
+        joined = F.concat(features, 1) if i else x
+        features.append(F.relu(b.conv(f"c{i}", joined, 5)))
+    return b.conv("out", F.concat(features, 1), 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "left"),
+    [
+        (_dense, {"concat": 0, "copy": 2 + 1 + 2 + 3}),  # of what is read before, all but the newest
+        # an operand that is joined twice, one that others read too, one that no kernel writes with gaps
+        (lambda b, x: F.concat([F.concat([y := b.conv("a", x, 4), y], 1), x], 1), {"concat": 2}),
+        (lambda b, x: F.concat([y := b.conv("a", x, 6), b.conv("b", F.tanh(y) * y, 3)], 1), {"copy": 2, "concat": 0}),
+        (lambda b, x: F.concat([
+            F.tanh(y := b.conv("a", x, 6)) * F.slice(y, (0, 0, 0, 0), (y.shape[0], 1, 8, 8), (1,) * 4), y], 1),
+         {"concat": 1}),
+        # rows of images lie apart when images are joined along their width
+        (lambda b, x: F.concat([b.conv("a", x, 6, 1), b.conv("b", x, 6, 1)], 3), {}),
+    ],
+    ids=["dense", "twice", "two readers", "elementwise", "width"],
+)  # fmt: skip
+def test_what_joining_leaves_to_copy(build: Any, left: dict[str, int]) -> None:
+    net = images(build)
+    same_numbers(net)
+    found = calls(net)[0]
+    assert {k: found.count(k) for k in left} == left
