@@ -33,6 +33,9 @@ Row row_at(const TensorView& view, std::int64_t offset) {
   return {view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype)), view.dtype};
 }
 
+/// Bytes of a row in float32, a multiple of 64.
+std::size_t row_bytes(std::int64_t width) { return (static_cast<std::size_t>(width) * sizeof(float) + 63) / 64 * 64; }
+
 TensorView without(TensorView view, int axis) {
   for (int i = axis; i + 1 < view.rank; ++i) {
     view.shape[i] = view.shape[i + 1];
@@ -57,16 +60,22 @@ class Norm final : public Kernel {
       require_shape(name_, i == 1 && weight_ == 1 ? "the weight" : "the bias", in[i], {width});
       require_dense_rows(name_, "the weight or bias", in[i]);
     }
-    return {};
+    return {0, (in.size() - 1) * row_bytes(width)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];
     const std::int64_t width = x.shape[x.rank - 1];
     const TensorView x_rows = without(x, x.rank - 1), y_rows = without(y, y.rank - 1);
-    const Row weight = weight_ > 0 ? row_at(in[weight_], 0) : Row{nullptr, DType::float32};
-    const Row bias = bias_ > 0 ? row_at(in[bias_], 0) : Row{nullptr, DType::float32};
     const Share share = share_of(x_rows.elements(), worker.index, worker.count);
+    if (share.first == share.last) return;
+    const auto widened = [&](int operand) -> const float* {  // once, not for every row
+      if (operand == 0 || in[operand].dtype == DType::float32) return operand == 0 ? nullptr : in[operand].as<const float>();
+      float* row = reinterpret_cast<float*>(worker.local + (static_cast<std::size_t>(operand) - 1) * row_bytes(width));
+      table_.widen(row_at(in[operand], 0), row, width);
+      return row;
+    };
+    const float *weight = widened(weight_), *bias = widened(bias_);
     for (std::int64_t i = share.first; i < share.last; ++i) {
       const Row from = row_at(x, offset_of(x_rows, i)), to = row_at(y, offset_of(y_rows, i));
       if (centered_)
@@ -116,7 +125,7 @@ class Softmax final : public Kernel {
 
   Scratch plan(Views in, Views out, int) const override {
     require_same_shape("softmax", "the output", out[0], in[0]);
-    return {0, 3 * row_bytes(in[0])};
+    return {0, 3 * row_bytes(in[0].shape[axis_])};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -124,7 +133,7 @@ class Softmax final : public Kernel {
     const std::int64_t width = x.shape[axis_];
     const TensorView x_rows = without(x, axis_), y_rows = without(y, axis_);
     // Rows with gaps go through dense copies.
-    std::byte *dense_x = worker.local + row_bytes(x), *dense_y = dense_x + row_bytes(x);
+    std::byte *dense_x = worker.local + row_bytes(width), *dense_y = dense_x + row_bytes(width);
     StridedCopy gather, scatter;
     gather.add(width, 1, x.stride[axis_]);
     scatter.add(width, y.stride[axis_], 1);
@@ -143,10 +152,6 @@ class Softmax final : public Kernel {
   }
 
  private:
-  std::size_t row_bytes(const TensorView& x) const {
-    return (static_cast<std::size_t>(x.shape[axis_]) * sizeof(float) + 63) / 64 * 64;
-  }
-
   const NormTable& table_;
   int axis_;
   bool log_;
@@ -216,7 +221,7 @@ class GroupNorm final : public Kernel {
     }
     const Chunks chunks(x);
     const std::size_t statistics = static_cast<std::size_t>(x.shape[0] * chunks.count * groups_) * kStatistics * sizeof(float);
-    return {statistics, ending_.scratch() + (6 * padded(channels) + kTile) * sizeof(float)};
+    return {statistics, ending_.scratch() + (3 * padded(channels) + kTile) * sizeof(float) + 2 * groups_ * sizeof(double)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -241,11 +246,12 @@ class GroupNorm final : public Kernel {
     TileOperand extras[kMaxInputs];
     const std::size_t first_extra = 1u + (weight_ > 0) + (bias_ > 0);
     Finish finish = ending_.finish(code, extras, in.size() - first_extra, worker.local);
-    float *center = scratch, *scale = center + padded(channels), *shift = scale + padded(channels);
+    float *center = scratch, *scale = center + padded(channels), *shift = scale + padded(channels), *tile = shift + padded(channels);
+    double* sums = reinterpret_cast<double*>(tile + kTile);
     std::int64_t known = -1;
     for (std::int64_t i = share.last - 1; i >= share.first; --i) {  // backwards: what was read last is still in L2
       const std::int64_t image = i / chunks.count, row = i % chunks.count * chunks.rows;
-      if (image != known) channel_factors(in, statistics + image * chunks.count * each, chunks, center, scale, shift);
+      if (image != known) channel_factors(in, statistics + image * chunks.count * each, chunks, sums, center, scale, shift);
       known = image;
       for (std::size_t j = first_extra; j < in.size(); ++j) {
         Images place;
@@ -254,7 +260,7 @@ class GroupNorm final : public Kernel {
       }
       finish.out = to.at(y, image, row);
       finish.out.column_stride = 1;
-      table_.group_normalise(rows(i), center, scale, shift, finish, shift + padded(channels));
+      table_.group_normalise(rows(i), center, scale, shift, finish, tile);
     }
   }
 
@@ -274,28 +280,35 @@ class GroupNorm final : public Kernel {
   static std::int64_t padded(std::int64_t channels) { return (channels + 15) / 16 * 16; }
 
   /// An image's chunks put together: per channel, what to subtract, to multiply by and to add.
-  void channel_factors(Views in, const float* statistics, const Chunks& chunks, float* center, float* scale, float* shift) const {
+  void channel_factors(Views in, const float* statistics, const Chunks& chunks, double* sums, float* center, float* scale, float* shift) const {
     const std::int64_t channels = in[0].shape[in[0].rank - 1], width = channels / groups_;
     std::fill(scale, scale + channels, 1.0f);
     std::fill(shift, shift + channels, 0.0f);
     if (weight_ > 0) table_.widen(row_at(in[weight_], 0), scale, channels);
     if (bias_ > 0) table_.widen(row_at(in[bias_], 0), shift, channels);
-    for (std::int64_t g = 0; g < groups_; ++g) {
-      double mean = 0, squares = 0;
-      const auto of_chunk = [&](std::int64_t i, int which) -> double { return statistics[(i * kStatistics + which) * groups_ + g]; };
-      for (std::int64_t i = 0; i < chunks.count; ++i)
-        mean += (of_chunk(i, 0) + of_chunk(i, 1)) * static_cast<double>(chunks.rows_of(i));
-      mean /= static_cast<double>(chunks.all);
-      for (std::int64_t i = 0; i < chunks.count; ++i) {
-        const double distance = of_chunk(i, 0) + of_chunk(i, 1) - mean;
-        squares += of_chunk(i, 2) + distance * distance * static_cast<double>(chunks.rows_of(i) * width);
+    double *means = sums, *squares = sums + groups_;
+    std::fill(sums, sums + 2 * groups_, 0.0);
+    for (std::int64_t i = 0; i < chunks.count; ++i) {
+      const float *mean = statistics + i * kStatistics * groups_, *rest = mean + groups_;
+      const double rows = static_cast<double>(chunks.rows_of(i));
+      for (std::int64_t g = 0; g < groups_; ++g) means[g] += (static_cast<double>(mean[g]) + rest[g]) * rows;
+    }
+    for (std::int64_t g = 0; g < groups_; ++g) means[g] /= static_cast<double>(chunks.all);
+    for (std::int64_t i = 0; i < chunks.count; ++i) {
+      const float *mean = statistics + i * kStatistics * groups_, *rest = mean + groups_, *square = rest + groups_;
+      const double count = static_cast<double>(chunks.rows_of(i) * width);
+      for (std::int64_t g = 0; g < groups_; ++g) {
+        const double distance = static_cast<double>(mean[g]) + rest[g] - means[g];
+        squares[g] += square[g] + distance * distance * count;
       }
-      const double variance = squares / static_cast<double>(chunks.all * width);
+    }
+    for (std::int64_t g = 0; g < groups_; ++g) {
+      const double variance = squares[g] / static_cast<double>(chunks.all * width);
       const float factor = static_cast<float>(1.0 / std::sqrt(variance + eps_));
       for (std::int64_t c = g * width; c < (g + 1) * width; ++c) {
-        center[c] = static_cast<float>(mean);
+        center[c] = static_cast<float>(means[g]);
         scale[c] *= factor;
-        shift[c] += static_cast<float>(center[c] - mean) * scale[c];  // what rounding the mean took
+        shift[c] += static_cast<float>(center[c] - means[g]) * scale[c];  // what rounding the mean took
       }
     }
   }

@@ -79,6 +79,8 @@ void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
   const WindowAxis& axis = job.columns;
   const std::int64_t step = depthwise_columns(job.channels);
   const bool through = writes_through(job.finish);
+  FinishTile tile;
+  begin_finish(job.finish, tile);
   // Outputs whose windows lie inside: from `low` on, below `high`.
   const std::int64_t reach = axis.size + axis.before - (axis.kernel - 1) * axis.dilation;
   const std::int64_t low = (axis.before + axis.stride - 1) / axis.stride, high = reach <= 0 ? 0 : (reach + axis.stride - 1) / axis.stride;
@@ -99,7 +101,7 @@ void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
       channels_of<kBlock>(job, windows, (int)outputs, values + (column - first) * stride, stride);
       column += outputs;
     }
-    if (!through) finish_rows(job.finish, values, stride, first - job.first, last - first, 0, job.channels);
+    if (!through) finish_rows(job.finish, tile, values, stride, first - job.first, last - first, 0, job.channels);
   }
 }
 

@@ -26,37 +26,50 @@ static constexpr std::int64_t tile_rows(std::int64_t columns) { return columns <
 }  // namespace ingot
 
 #if defined(INGOT_LEVEL)
+#include "chain.h"
 #include "typed.h"
 
 namespace ingot::INGOT_LEVEL {
 
+namespace {
+
 /// Where values of row 0 go at once: float32 values that no expression changes.
 INGOT_INLINE bool writes_through(const Finish& finish) { return finish.plain && finish.out.dtype == DType::float32; }
 
+/// The operands as an expression takes them, the values still missing.
+struct FinishTile {
+  TileOperand in[1 + kMaxInputs];
+  bool chained;
+  Chain chain;
+};
+
+void begin_finish(const Finish& finish, FinishTile& tile) {
+  tile.in[0] = {nullptr, DType::float32, 0, 1};
+  for (int i = 0; i < finish.extra_count; ++i) tile.in[1 + i] = finish.extras[i];
+  tile.chained = chain_of(*finish.code, tile.in, finish.out, tile.chain);
+}
+
+INGOT_INLINE TileOperand moved(const TileOperand& o, std::int64_t row, std::int64_t column) {
+  return {o.data + (row * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride, o.column_stride};
+}
+
 /// Finishes rows x columns values (at most kTile columns), `stride` floats from row to row, of `row` and `column` on.
-static void finish_rows(const Finish& finish, const float* values, std::int64_t stride, std::int64_t row, std::int64_t rows,
-                        std::int64_t column, std::int64_t columns) {
-  const auto moved = [&](const TileOperand& o, std::int64_t at) {
-    return TileOperand{o.data + (at * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride,
-                       o.column_stride};
-  };
-  if (finish.plain) {
-    const TileOperand out = moved(finish.out, row);
-    with_floats(out.dtype, (void*)out.data, [&](auto* y) {
-      for (std::int64_t r = 0; r < rows; ++r) convert_row(values + r * stride, y + r * out.row_stride, columns);
-    });
-    return;
-  }
-  TileOperand in[kMaxInputs];
-  const std::int64_t step = tile_rows(columns);
+void finish_rows(const Finish& finish, FinishTile& tile, const float* values, std::int64_t stride, std::int64_t row,
+                        std::int64_t rows, std::int64_t column, std::int64_t columns) {
+  const std::int64_t step = tile.chained ? rows : tile_rows(columns);
   for (std::int64_t r = 0; r < rows; r += step) {
     const std::int64_t taken = rows - r < step ? rows - r : step;
-    in[0] = {(std::byte*)(values + r * stride), DType::float32, stride, 1};
-    for (int i = 0; i < finish.extra_count; ++i) in[1 + i] = moved(finish.extras[i], row + r);
-    const TileOperand out = moved(finish.out, row + r);
-    finish.run_tile(*finish.code, in, &out, (int)taken, (int)columns, finish.scratch);
+    tile.in[0] = {(std::byte*)(values + r * stride), DType::float32, stride, 1};
+    for (int i = 0; i < finish.extra_count; ++i) tile.in[1 + i] = moved(finish.extras[i], row + r, column);
+    const TileOperand out = moved(finish.out, row + r, column);
+    if (tile.chained)
+      run_chain(tile.chain, tile.in, out, taken, columns);
+    else
+      finish.run_tile(*finish.code, tile.in, &out, (int)taken, (int)columns, finish.scratch);
   }
 }
+
+}  // namespace
 
 }  // namespace ingot::INGOT_LEVEL
 #endif

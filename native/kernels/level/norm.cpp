@@ -13,91 +13,101 @@ namespace {
 
 alignas(64) const float kIota[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/// x in the lanes that the row has from element i on, other in the rest.
-INGOT_INLINE Vec within(Vec x, std::int64_t i, std::int64_t width, Vec other) {
-  return width - i >= kLanes ? x : select(load(kIota) < broadcast((float)(width - i)), x, other);
-}
+/// x in the first n lanes, other in the rest.
+INGOT_INLINE Vec first_of(Vec x, std::int64_t n, Vec other) { return select(load(kIota) < broadcast((float)n), x, other); }
 
-/// The sum of term(i) over the row's vectors, i being a vector's first element.
-template <class F>
-INGOT_INLINE float sum_over(std::int64_t width, const F& term) {
+/// The sum of f over the vectors of a row.
+template <class T, class F>
+INGOT_INLINE float sum_over(const T* x, std::int64_t width, const F& f) {
   Vec sums[4] = {zero(), zero(), zero(), zero()};
   std::int64_t i = 0;
   for (; i + 4 * kLanes <= width; i += 4 * kLanes)
-    for (int j = 0; j < 4; ++j) sums[j] = sums[j] + term(i + j * kLanes);
-  for (int j = 0; i < width; i += kLanes, ++j) sums[j] = sums[j] + term(i);
+    for (int j = 0; j < 4; ++j) sums[j] = sums[j] + f(load(x + i + j * kLanes));
+  int j = 0;
+  for (; i + kLanes <= width; i += kLanes, ++j) sums[j] = sums[j] + f(load(x + i));
+  if (i < width) sums[j] = sums[j] + first_of(f(load_partial(x + i, (int)(width - i))), width - i, zero());
   return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-template <class X, class Y>
-void rms_norm_as(const X* x, Row weight, Y* y, std::int64_t width, float eps) {
-  const float total = sum_over(width, [=](std::int64_t i) {
-    const Vec v = load_tail(x, i, width);
-    return v * v;
-  });
-  const Vec scale = broadcast(1.0f / __builtin_sqrtf(total / (float)width + eps));
-  if (weight.data == nullptr) {
-    for (std::int64_t i = 0; i < width; i += kLanes) store_tail(y, i, width, load_tail(x, i, width) * scale);
-    return;
-  }
-  with_floats(weight.dtype, (const void*)weight.data, [=](const auto* w) {
-    for (std::int64_t i = 0; i < width; i += kLanes)
-      store_tail(y, i, width, load_tail(x, i, width) * scale * load_tail(w, i, width));
-  });
+/// y = f(x, first element) over the vectors of a row.
+template <class X, class Y, class F>
+INGOT_INLINE void map_row(const X* x, Y* y, std::int64_t width, const F& f) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) store(y + i, f(load(x + i), i, kLanes));
+  if (i < width) store_partial(y + i, f(load_partial(x + i, (int)(width - i)), i, (int)(width - i)), (int)(width - i));
 }
 
-void rms_norm(Row x, Row weight, Row y, std::int64_t width, float eps) {
+/// The vector of an operand of a row that map_row asks for.
+INGOT_INLINE Vec beside(const float* p, std::int64_t i, int n) { return n == kLanes ? load(p + i) : load_partial(p + i, n); }
+
+template <class X, class Y>
+void rms_norm_as(const X* x, const float* weight, Y* y, std::int64_t width, float eps) {
+  const float total = sum_over(x, width, [](Vec v) { return v * v; });
+  const Vec scale = broadcast(1.0f / __builtin_sqrtf(total / (float)width + eps));
+  if (weight == nullptr)
+    map_row(x, y, width, [=](Vec v, std::int64_t, int) { return v * scale; });
+  else
+    map_row(x, y, width, [=](Vec v, std::int64_t i, int n) { return v * scale * beside(weight, i, n); });
+}
+
+void rms_norm(Row x, const float* weight, Row y, std::int64_t width, float eps) {
   with_floats(x.dtype, (const void*)x.data, [&](const auto* from) {
     with_floats(y.dtype, y.data, [&](auto* to) { rms_norm_as(from, weight, to, width, eps); });
   });
 }
 
-INGOT_INLINE Vec load_any(Row row, std::int64_t i, std::int64_t width) {
-  Vec v = zero();
-  with_floats(row.dtype, (const void*)row.data, [&](const auto* p) { v = load_tail(p, i, width); });
-  return v;
-}
-
 template <class X, class Y>
-void layer_norm_as(const X* x, Row weight, Row bias, Y* y, std::int64_t width, float eps) {
-  const float mean = sum_over(width, [=](std::int64_t i) { return load_tail(x, i, width); }) / (float)width;
-  const Vec center = broadcast(mean);
-  const float squares = sum_over(width, [=](std::int64_t i) {
-    const Vec d = within(load_tail(x, i, width) - center, i, width, zero());
-    return d * d;
-  });
+void layer_norm_as(const X* x, const float* weight, const float* bias, Y* y, std::int64_t width, float eps) {
+  const Vec center = broadcast(sum_over(x, width, [](Vec v) { return v; }) / (float)width);
+  const float squares = sum_over(x, width, [=](Vec v) { return (v - center) * (v - center); });
   const Vec scale = broadcast(1.0f / __builtin_sqrtf(squares / (float)width + eps));
-  for (std::int64_t i = 0; i < width; i += kLanes) {
-    Vec v = (load_tail(x, i, width) - center) * scale;
-    if (weight.data != nullptr) v = v * load_any(weight, i, width);
-    if (bias.data != nullptr) v = v + load_any(bias, i, width);
-    store_tail(y, i, width, v);
-  }
+  const auto normal = [=](Vec v) { return (v - center) * scale; };
+  if (weight != nullptr && bias != nullptr)
+    map_row(x, y, width, [=](Vec v, std::int64_t i, int n) { return normal(v) * beside(weight, i, n) + beside(bias, i, n); });
+  else if (weight != nullptr)
+    map_row(x, y, width, [=](Vec v, std::int64_t i, int n) { return normal(v) * beside(weight, i, n); });
+  else if (bias != nullptr)
+    map_row(x, y, width, [=](Vec v, std::int64_t i, int n) { return normal(v) + beside(bias, i, n); });
+  else
+    map_row(x, y, width, [=](Vec v, std::int64_t, int) { return normal(v); });
 }
 
-void layer_norm(Row x, Row weight, Row bias, Row y, std::int64_t width, float eps) {
+void layer_norm(Row x, const float* weight, const float* bias, Row y, std::int64_t width, float eps) {
   with_floats(x.dtype, (const void*)x.data, [&](const auto* from) {
     with_floats(y.dtype, y.data, [&](auto* to) { layer_norm_as(from, weight, bias, to, width, eps); });
   });
 }
 
+/// e / total with its one rounding, for a total of at least 1 or NaN: the rest of a product by the inverse corrects it.
+INGOT_INLINE Vec divided([[maybe_unused]] Vec e, Vec total, [[maybe_unused]] Vec inverse) {
+#if defined(__FMA__)
+  const Vec quotient = e * inverse;
+  return fma(fnma(quotient, total, e), inverse, quotient);
+#else
+  return e / total;
+#endif
+}
+
 template <class X, class Y>
 void softmax_as(const X* x, Y* y, std::int64_t width, bool log_of_it, float* scratch) {
   const Vec lowest = broadcast(-__builtin_inff());
-  Vec best = lowest;
-  for (std::int64_t i = 0; i < width; i += kLanes) best = max(best, within(load_tail(x, i, width), i, width, lowest));
-  const Vec maximum = broadcast(reduce_max(best));
-  const float total = sum_over(width, [=](std::int64_t i) {
-    const Vec e = within(exp(load_tail(x, i, width) - maximum), i, width, zero());
-    if (!log_of_it) store_tail(scratch, i, width, e);
-    return e;
-  });
-  if (!log_of_it) {
-    for (std::int64_t i = 0; i < width; i += kLanes) store_tail(y, i, width, load_tail(scratch, i, width) / broadcast(total));
-    return;
+  Vec best[2] = {lowest, lowest};
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= width; i += 2 * kLanes)
+    for (int j = 0; j < 2; ++j) best[j] = max(best[j], load(x + i + j * kLanes));
+  for (; i < width; i += kLanes) {
+    const Vec v = load_tail(x, i, width);
+    best[0] = max(best[0], width - i >= kLanes ? v : first_of(v, width - i, lowest));
   }
-  const Vec logarithm = log(broadcast(total));
-  for (std::int64_t i = 0; i < width; i += kLanes) store_tail(y, i, width, load_tail(x, i, width) - maximum - logarithm);
+  const Vec maximum = broadcast(reduce_max(max(best[0], best[1])));
+  if (log_of_it) {
+    const Vec logarithm = log(broadcast(sum_over(x, width, [=](Vec v) { return exp(v - maximum); })));
+    return map_row(x, y, width, [=](Vec v, std::int64_t, int) { return v - maximum - logarithm; });
+  }
+  map_row(x, scratch, width, [=](Vec v, std::int64_t, int) { return exp(v - maximum); });
+  const Vec total = broadcast(sum_over((const float*)scratch, width, [](Vec v) { return v; }));
+  const Vec inverse = broadcast(1.0f) / total;
+  map_row((const float*)scratch, y, width, [=](Vec e, std::int64_t, int) { return divided(e, total, inverse); });
 }
 
 void softmax(Row x, Row y, std::int64_t width, bool log_of_it, float* scratch) {
@@ -136,10 +146,12 @@ INGOT_INLINE Vec sum_of(const Vec* v) {
     return sum_of<N / 2>(v) + sum_of<N / 2>(v + N / 2);
 }
 
-/// Sums of a group's channels, in order.
+/// The sum of a group's channels: in order when they are few, else by vectors.
 INGOT_INLINE float group_sum(const float* sums, std::int64_t group, std::int64_t width) {
+  const float* p = sums + group * width;
+  if (width >= kLanes) return sum_over(p, width, [](Vec v) { return v; });
   float total = 0;
-  for (std::int64_t c = group * width; c < (group + 1) * width; ++c) total += sums[c];
+  for (std::int64_t c = 0; c < width; ++c) total += p[c];
   return total;
 }
 
@@ -165,10 +177,10 @@ void group_statistics_as(const GroupRows& rows, const T* x, float* statistics, f
   __builtin_memset(sums, 0, 2 * padded * sizeof(float));
   each_vector(rows, x, [=]<int N>(std::int64_t c, const T* at) {
     const Vec middle = load(center + c);
-    Vec v[N], square = load(sums_of_squares + c);
+    Vec v[N], squares[N / 2 + 1];
     for (int i = 0; i < N; ++i) v[i] = load_part(at + i * stride, channels - c) - middle;
-    for (int i = 0; i < N; ++i) square = fma(v[i], v[i], square);
-    store(sums_of_squares + c, square);
+    for (int i = 0; i < (N + 1) / 2; ++i) squares[i] = N == 1 ? v[0] * v[0] : fma(v[i], v[i], v[N / 2 + i] * v[N / 2 + i]);
+    store(sums_of_squares + c, load(sums_of_squares + c) + sum_of<(N + 1) / 2>(squares));
     store(sums + c, load(sums + c) + sum_of<N>(v));
   });
   for (std::int64_t g = 0; g < rows.groups; ++g) {
@@ -196,8 +208,11 @@ void group_normalise_tile(const T* x, std::int64_t x_stride, std::int64_t rows, 
 template <class T>
 void group_normalise_as(const GroupRows& rows, const T* x, const float* center, const float* scale, const float* shift,
                         const Finish& finish, float* scratch) {
-  const std::int64_t columns = rows.channels < kTile ? rows.channels : kTile, step = tile_rows(columns);
   const bool through = writes_through(finish);
+  const std::int64_t columns = rows.channels < kTile ? rows.channels : kTile;
+  const std::int64_t step = through ? (columns <= 64 ? 64 : 8) : tile_rows(columns);
+  FinishTile tile;
+  begin_finish(finish, tile);
   for (std::int64_t r = 0; r < rows.rows; r += step) {
     const std::int64_t taken = rows.rows - r < step ? rows.rows - r : step;
     for (std::int64_t c = 0; c < rows.channels; c += columns) {
@@ -205,7 +220,7 @@ void group_normalise_as(const GroupRows& rows, const T* x, const float* center, 
       float* to = through ? (float*)finish.out.data + r * finish.out.row_stride + c : scratch;
       const std::int64_t stride = through ? finish.out.row_stride : width;
       group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, to, stride);
-      if (!through) finish_rows(finish, to, stride, r, taken, c, width);
+      if (!through) finish_rows(finish, tile, to, stride, r, taken, c, width);
     }
   }
 }

@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-/// A row of elements that lie side by side; data is null where an optional operand is absent.
+/// A row of elements that lie side by side.
 struct Row {
   void* data;
   DType dtype;
@@ -22,8 +22,8 @@ struct GroupRows {
 };
 
 struct NormTable {
-  void (*rms_norm)(Row x, Row weight, Row y, std::int64_t width, float eps);
-  void (*layer_norm)(Row x, Row weight, Row bias, Row y, std::int64_t width, float eps);
+  void (*rms_norm)(Row x, const float* weight, Row y, std::int64_t width, float eps);  // weight and bias: null where absent
+  void (*layer_norm)(Row x, const float* weight, const float* bias, Row y, std::int64_t width, float eps);
   void (*softmax)(Row x, Row y, std::int64_t width, bool log, float* scratch);  // scratch: width floats
 
   void (*widen)(Row x, float* y, std::int64_t width);
