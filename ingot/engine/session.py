@@ -98,11 +98,43 @@ def as_array(value: Any, name: str, what: str = "input") -> Array:
                     "CPU: copy it there"
                 )
             return np.from_dlpack(value)
-        except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as e:
-            if isinstance(e, InputError):
-                raise
+        except InputError:
+            raise
+        except Exception as e:  # whatever another library's object may raise
             raise InputError(f"{who}: NumPy cannot read this {kind} through DLPack: {e}") from None
     raise InputError(f"{who} is a {type(value).__name__}; pass a NumPy array, a torch tensor or another DLPack array")
+
+
+def _results(out: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays to write results into. Refuses those in which one result would overwrite another, or itself."""
+    found: dict[str, Array] = {}
+    for name, value in _named(out, "out").items():
+        if isinstance(value, np.generic):
+            raise InputError(f"out {name!r} is a NumPy scalar, which nothing can be written to; pass a 0-d array")
+        array = as_array(value, name, "out")
+        if not array.flags.c_contiguous and _overlaps_itself(array):
+            raise InputError(f"out {name!r}: its elements overlap in memory (strides {array.strides}): pass a copy")
+        for other, earlier in found.items():
+            if np.shares_memory(array, earlier):
+                raise InputError(f"out {name!r} and out {other!r} share memory: each needs an array of its own")
+        found[name] = array
+    return found
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Whether two elements may lie at one address: some stride is less than what the smaller ones span."""
+    span = array.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < span:
+            return array.size > 0
+        span += stride * (size - 1)
+    return False
+
+
+def _named(arrays: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    if not isinstance(arrays, Mapping):
+        raise InputError(f"{what} must be a dict of arrays by name, not a {type(arrays).__name__}")
+    return arrays
 
 
 def _of_tensor(torch: Any, tensor: Any, who: str) -> Array:
@@ -297,7 +329,7 @@ class Session:
         try:
             if not out:
                 return self._native.run(self._feeds(feeds))
-            results = self._native.run(self._feeds(feeds), {name: as_array(a, name, "out") for name, a in out.items()})
+            results = self._native.run(self._feeds(feeds), _results(out))
         except _native.Error as e:
             raise typed(e) from None
         return {**results, **out}
@@ -328,7 +360,7 @@ class Session:
             raise typed(e) from None
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        return {name: as_array(value, name) for name, value in feeds.items()}
+        return {name: as_array(value, name) for name, value in _named(feeds, "the inputs").items()}
 
 
 def _host_call(name: str, version: int, params: str, arrays: list[Array]) -> list[Array]:

@@ -55,8 +55,11 @@ DType dtype_of(nb::handle array, const std::string& who) {
   for (int i = 0; i < kDTypeCount; ++i) {
     if (dtype.equal(numpy.dtypes[i])) return static_cast<DType>(i);
   }
-  throw Error(code::input,
-              who + ": arrays of " + nb::cast<std::string>(nb::str(dtype)) + " cannot be given to an engine");
+  const auto text = nb::cast<std::string>(nb::str(dtype));
+  if (nb::getattr(dtype, "isnative", nb::bool_(true)).is(nb::bool_(false)) && text.find('[') == std::string::npos)
+    throw Error(code::input, who + " is " + text + ", in the other byte order: pass " +
+                                 "value.astype(value.dtype.newbyteorder('='))");
+  throw Error(code::input, who + " is an array of " + text + ", which cannot be given to an engine");
 }
 
 }  // namespace
@@ -72,16 +75,19 @@ ArrayBuffer::ArrayBuffer(nb::handle array, const std::string& who, bool writable
   }
   view_.data = buffer_.buf;
   view_.rank = buffer_.ndim;
-  bool whole = buffer_.ndim <= kMaxRank;
-  for (int i = 0; whole && i < buffer_.ndim; ++i) {
+  std::string why;
+  if (buffer_.ndim > kMaxRank)
+    why = " has " + std::to_string(buffer_.ndim) + " dimensions, more than " + std::to_string(kMaxRank);
+  for (int i = 0; why.empty() && i < buffer_.ndim; ++i) {
     view_.shape[i] = buffer_.shape[i];
     view_.stride[i] = buffer_.strides[i] / buffer_.itemsize;
-    whole = buffer_.strides[i] % buffer_.itemsize == 0;
+    if (buffer_.strides[i] % buffer_.itemsize != 0 && buffer_.shape[i] > 1)
+      why = " has a stride of " + std::to_string(buffer_.strides[i]) + " bytes, which is no whole number of elements: " +
+            "pass a copy";
   }
-  if (whole) return;
+  if (why.empty()) return;
   PyBuffer_Release(&buffer_);
-  throw Error(code::input, who + ": the array has more than " + std::to_string(kMaxRank) +
-                               " dimensions, or strides that are no whole elements");
+  throw Error(code::input, who + why);
 }
 
 ArrayBuffer::~ArrayBuffer() {

@@ -236,7 +236,12 @@ class PySession {
       for (std::size_t i = 0; i < count; ++i) {
         PyObject* array = PyDict_GetItemWithError(feeds.ptr(), session.input_names_[i].ptr());
         if (array == nullptr) session.refuse_names(feeds);
-        buffers.emplace_back(array, session.input_labels_[i]);
+        try {
+          buffers.emplace_back(array, session.input_labels_[i]);
+        } catch (const Error& error) {
+          const Program& program = session.session_.program();
+          throw Error(error.code, std::string(error.what()) + "; " + program.spec(program.inputs[i]) + " is needed");
+        }
         views.push_back(buffers.back().view());
       }
       if (feeds.size() != count) session.refuse_names(feeds);

@@ -92,9 +92,9 @@ def test_strided_and_typed_arrays() -> None:
         ({"x": numbers(65, 8), "ids": np.zeros(65, np.int32)}, "'x' has T=65, which is not in 1 … 64"),
         ({"x": numbers(0, 8), "ids": np.zeros(0, np.int32)}, "'x' has T=0, which is not in 1 … 64"),
         ({"x": [1.0], "ids": np.zeros(2, np.int32)}, "input 'x': a NumPy array is needed, not list"),
-        ({"x": numbers(2, 8).astype(complex), "ids": np.zeros(2, np.int32)}, "input 'x': arrays of complex128"),
-        ({"x": numbers(2, 8).astype(">f4"), "ids": np.zeros(2, np.int32)}, "input 'x': arrays of >f4"),
-        ({"x": np.zeros((1,) * 9, np.float32), "ids": np.zeros(2, np.int32)}, "more than 8 dimensions"),
+        ({"x": numbers(2, 8).astype(complex), "ids": np.zeros(2, np.int32)}, "input 'x' is an array of complex128"),
+        ({"x": numbers(2, 8).astype(">f4"), "ids": np.zeros(2, np.int32)}, "input 'x' is >f4, in the other byte order"),
+        ({"x": np.zeros((1,) * 9, np.float32), "ids": np.zeros(2, np.int32)}, "has 9 dimensions, more than 8; float32"),
     ],
 )  # fmt: skip
 def test_inputs_that_do_not_fit(feeds: dict[Any, Any], message: str) -> None:
