@@ -55,8 +55,6 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.note(f"{phase:8} {value:7.2f} s")
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
-    if engine.comparison is not None:
-        out.text(str(engine.comparison) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")
     out.result(
         {
@@ -64,6 +62,5 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "bytes": written,
             "seconds": {phase: round(value, 4) for phase, value in seconds.items()},
             "accuracy": engine.report.json() if engine.report is not None else None,
-            "comparison": engine.comparison.json() if engine.comparison is not None else None,
         }
     )

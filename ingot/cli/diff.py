@@ -2,8 +2,8 @@
 
 examples:
   ingot diff net.bf16.ingot net.f32.ingot                   on seeded inputs: how far apart is each layer?
-  ingot diff net.ingot model.pt2 --input x=image.npy        an engine and its source, which is built in float32 first
-  ingot diff pico.ingot models/pico-python
+  ingot diff net.ingot model.pt2 --input x=image.npy        an engine and what torch computes from its source
+  ingot diff pico.ingot models/pico-python                  a source that torch does not run is built in float32
   ingot diff a.ingot b.ingot --values                       every value of the network instead of every layer
   ingot diff a.ingot b.ingot --tolerance 1e-3               marks the first layer beyond, and ends with 1
 
@@ -20,6 +20,7 @@ from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, table
 from ingot.cli.source import open_engine, progress_bar
+from ingot.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,24 +37,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Carries out `ingot diff`; 1 when the tolerance is exceeded."""
     args.precision = "float32"  # for what has to be built: the reference
-    engines = [open_engine(args, source, out, check=False)[0] for source in (args.source, args.other)]
+    engine, _ = open_engine(args, args.source, out, check=False)
     given = bool(args.input or args.input_dir or args.npz)
     args.random = args.random or not given
-    feeds = _feeds(engines[0], args)
-    compare = _lazy.load("ingot.engine.diff:diff")
+    feeds = _feeds(engine, args)
+    compare = _lazy.load("ingot.engine.diff")
+    other, against = compare.diff_torch, args.other
+    if not (args.other.endswith(".pt2") and _has_torch(out)):
+        other = compare.diff
+        against, _ = open_engine(args, args.other, out, check=False)
     with progress_bar(out) as progress:
         done = (lambda n, total: progress("compare", n, total)) if progress else None
-        found = compare(*engines, feeds, values=args.values, done=done)
+        found = other(engine, against, feeds, values=args.values, done=done)
     beyond = None if args.tolerance is None else found.beyond(args.tolerance)
     inputs = "given inputs" if given and not args.random else f"seeded inputs (seed {args.seed})"
-    out.text(f"{args.source} against {args.other}, on {inputs}")
+    by = f"torch's {args.other}" if other is compare.diff_torch else args.other
+    out.text(f"{args.source} against {by}, on {inputs}")
     out.text(_table(found, beyond))
-    for place in found.hidden:
-        out.note(f"not compared: {place}, which is stored only as folded into what comes after it")
+    if found.hidden:
+        names = ", ".join(found.hidden[:4]) + (", …" if len(found.hidden) > 4 else "")
+        out.note(f"not compared: {len(found.hidden)} stored only as folded into what comes after: {names}")
     if beyond is not None:
         out.text(f"\n{beyond.name} is the first beyond {args.tolerance:g}")
     out.result(
         {
+            "against": "torch" if other is compare.diff_torch else "engine",
             "layers": [place.json() for place in found.places],
             "outputs": [place.json() for place in found.outputs],
             "not_compared": list(found.hidden),
@@ -62,6 +70,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
         }
     )
     return int(beyond is not None)
+
+
+def _has_torch(out: Output) -> bool:
+    try:
+        _lazy.load("ingot.frontends.torch_export.export:torch_package")("comparing with torch")
+    except UserError as e:
+        out.note(f"{e}; the source is built in float32 and compared with that")
+        return False
+    return True
 
 
 def _feeds(engine: Any, args: argparse.Namespace) -> Any:

@@ -8,7 +8,8 @@ file is compared by building it in float32 first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,13 @@ import numpy as np
 from ingot import dtypes
 from ingot.engine.layers import Stored, network_of, row, run, run_values, sections
 from ingot.engine.session import Engine
-from ingot.errors import UserError
+from ingot.errors import InputError, UserError
+from ingot.frontends.torch_export import Imported, Source, build_network, open_archive
+from ingot.frontends.torch_export.compare import TorchRun
+from ingot.frontends.torch_export.export import torch_package
+from ingot.frontends.torch_export.graph import Program
 from ingot.ir import Network, Node, Value
+from ingot.nn.parameter import as_array
 from ingot.passes.sections import AFTER, BETWEEN, layer_of, module_of
 
 Array = np.ndarray[Any, Any]
@@ -74,9 +80,44 @@ def diff(a: Engine, b: Engine, feeds: Mapping[str, Array], *, values: bool = Fal
             if done:
                 done(i * count[0] + n, sum(count))
     places = _value_places(*sides) if values else _layer_places(*sides)
-    outputs = [_place(name, "output", side_a, sides[1].outputs[name]) for name, side_a in sides[0].outputs.items()]
-    hidden = dict.fromkeys(text for side in sides for text in side.hidden)
-    return Diff(tuple(places), tuple(outputs), tuple(hidden))
+    return _made(places, sides[0].outputs, sides[1].outputs, [*sides[0].hidden, *sides[1].hidden])
+
+
+def diff_torch(
+    a: Engine, path: str | os.PathLike[str], feeds: Mapping[str, Array], *, values: bool = False,
+    done: Done | None = None,
+) -> Diff:  # fmt: skip
+    """Compares an engine with what torch's own ops compute in float32 from the .pt2 file that it was built from.
+
+    Raises what `diff` raises, CheckpointError and UnsupportedError for the file, UserError when there is no torch.
+    """
+    torch = torch_package("comparing with torch")
+    program, source = open_archive(path)
+    imported = build_network(program, source, str(path))
+    network = network_of(a)
+    _check_ports(network, imported.network)
+    ours = _Side(a, network, feeds, _layers(network, network), values)
+    for n in ours.run():
+        if done:
+            done(n, len(ours.sections) + 1)
+    theirs = _TorchSide(torch, program, source, imported, feeds)
+    twins = _aligned(network, imported.network)
+    if values:
+        return _made(_value_places(ours, theirs), ours.outputs, theirs.outputs, ours.hidden)
+    places = []
+    for name, (value, array) in ours.layers.items():
+        while value.node.op.name == "cast" and value.node.inputs[0].node is not None:
+            value = value.node.inputs[0]
+        twin = twins.get(value.node)
+        if twin in theirs.results:
+            found = theirs.results[twin][value.node.outputs.index(value)]
+            places.append(_place(name, value.node.op.name, array, found))
+    return _made(places, ours.outputs, theirs.outputs, ours.hidden)
+
+
+def _made(places: list[Place], ours: Mapping[str, Array], theirs: Mapping[str, Array], hidden: Sequence[str]) -> Diff:
+    outputs = [_place(name, "output", array, theirs[name]) for name, array in ours.items()]
+    return Diff(tuple(places), tuple(outputs), tuple(dict.fromkeys(hidden)))
 
 
 class _Side:
@@ -90,7 +131,7 @@ class _Side:
         self.weights = Stored(engine, network)
         self.sections = sections(network, layer, self.weights)
         self.arrays: dict[Value, Array] = {v: _as(feeds[v.name], v.dtype) for v in network.inputs}
-        self.layers: dict[str, tuple[Node, Array]] = {}
+        self.layers: dict[str, tuple[Value, Array]] = {}
         self.results: dict[Node, list[Array]] = {}
         self.hidden: list[str] = []
 
@@ -108,12 +149,41 @@ class _Side:
                 run(section, self.arrays, self.weights)
             if section.writes and section.name not in (BETWEEN, AFTER) and len(self.sections) > 1:
                 last = list(section.writes.values())[-1]
-                self.layers[section.name] = last.node, self.arrays[last]
+                self.layers[section.name] = last, self.arrays[last]
             yield i + 1
 
     @property
     def outputs(self) -> dict[str, Array]:
         return {name: self.arrays[value] for name, value in self.network.outputs.items()}
+
+
+class _TorchSide:
+    """What torch makes of a program: the results that belong to nodes of the imported network, and the outputs."""
+
+    def __init__(
+        self, torch: Any, program: Program, source: Source, imported: Imported, feeds: Mapping[str, Array]
+    ) -> None:
+        self.network = imported.network
+        known: dict[Value, Array] = {}
+
+        def keep(_: Any, made: dict[str, Any]) -> None:
+            for name, tensor in made.items():
+                if name in imported.values:
+                    known[imported.values[name]] = as_array(tensor)
+
+        given = {imported.placeholders[v.name]: _as(feeds[v.name], v.dtype) for v in self.network.inputs}
+        try:
+            made = TorchRun(torch, program, source.arrays)(given, keep)
+        except (RuntimeError, IndexError, ValueError) as e:
+            raise InputError(f"torch cannot run the program on these inputs: {e!s:.500}") from None
+        self.results = {
+            node: [known[v] for v in node.outputs]
+            for node in self.network.nodes
+            if all(v in known for v in node.outputs)
+        }
+        kinds = [spec.kind for spec in program.outputs]
+        arrays = [x for x, kind in zip(made, kinds, strict=True) if kind == "user_output" and x is not None]
+        self.outputs = dict(zip(self.network.outputs, arrays, strict=True))
 
 
 def _check_ports(a: Network, b: Network) -> None:
@@ -131,25 +201,30 @@ def _layers(a: Network, b: Network) -> Callable[[str], str]:
 
 def _layer_places(a: _Side, b: _Side) -> list[Place]:
     places = []
-    for name, (node, array) in a.layers.items():
+    for name, (value, array) in a.layers.items():
         if name in b.layers and b.layers[name][1].shape == array.shape:
-            places.append(_place(name, node.op.name, array, b.layers[name][1]))
+            places.append(_place(name, value.node.op.name, array, b.layers[name][1]))
     return places
 
 
-def _value_places(a: _Side, b: _Side) -> list[Place]:
-    plain = [[node for node in side.network.nodes if node.op.name != "cast"] for side in (a, b)]
+def _value_places(a: _Side, b: _Side | _TorchSide) -> list[Place]:
+    places = []
+    for one, other in _aligned(a.network, b.network).items():
+        if not one.op.is_view and one in a.results and other in b.results:  # a view is what it is a view of
+            pairs = zip(a.results[one], b.results[other], strict=True)
+            places += [_place(one.where or "-", one.op.name, x, y) for x, y in pairs]
+    return places
+
+
+def _aligned(a: Network, b: Network) -> dict[Node, Node]:
+    """The nodes of two networks that are the same up to casts. Raises UserError."""
+    plain = [[node for node in network.nodes if node.op.name != "cast"] for network in (a, b)]
     for one, other in zip(*plain, strict=False):
         if (one.op.name, one.where) != (other.op.name, other.where):
             raise _different(one, other)
     if len(plain[0]) != len(plain[1]):
         raise UserError(f"the engines are of different networks: {len(plain[0])} and {len(plain[1])} ops without casts")
-    places = []
-    for one, other in zip(*plain, strict=True):
-        if not one.op.is_view and one in a.results and other in b.results:  # a view is what it is a view of
-            pairs = zip(a.results[one], b.results[other], strict=True)
-            places += [_place(one.where or "-", one.op.name, x, y) for x, y in pairs]
-    return places
+    return dict(zip(*plain, strict=True))
 
 
 def _different(one: Node, other: Node) -> UserError:

@@ -164,7 +164,6 @@ class Engine:
         self.header = header
         self.path = path
         self.report: Any = None  # the accuracy report of the build that made it, when there was one
-        self.comparison: Any = None  # with the source's own framework, where that build made one: .json() and str()
         self.seconds: dict[str, float] = {}  # of each phase of that build
         self.log: list[str] = []  # what the passes of that build did, and what they refused and why
 
