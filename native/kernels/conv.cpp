@@ -91,7 +91,7 @@ class Convolution : public Kernel {
   }
 
   std::size_t scratch(std::int64_t rows, std::int64_t taps, int threads) const {
-    return product_scratch(blocking_, rows, taps * p_.group_channels(), 1, threads) + expression_.scratch();
+    return product_scratch(blocking_, rows, p_.group_units(), taps * p_.group_channels(), 1, threads) + expression_.scratch();
   }
 
   /// A worker's part of a product: its rows of all units of its columns, group by group.

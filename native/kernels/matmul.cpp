@@ -44,7 +44,7 @@ class MatmulPacked final : public Kernel {
     require(row_stride(x, y, &stride), name, "rows of x must be equally far apart");
     require(row_stride(y, y, &stride), name, "rows of y must be equally far apart");
     require_extras(name, in, 2, y);
-    return {0, product_scratch(blocking_, rows_of(y), k_, parts_, threads) + expression_.scratch()};
+    return {0, product_scratch(blocking_, rows_of(y), (n_ + kPanel - 1) / kPanel, k_, parts_, threads) + expression_.scratch()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -148,7 +148,7 @@ class Matmul final : public Kernel {
               "matmul", "the batch dimensions of a and b must broadcast to those of y");
     require_dense_rows("matmul", "y", y);
     const Sizes sizes = sizes_of(in, out);
-    return {0, sizes.panels + sizes.rows + matmul_scratch(blocking_, sizes.block_rows, a.shape[a.rank - 1], 1) + expression_.scratch()};
+    return {0, sizes.panels + sizes.rows + matmul_scratch(blocking_, sizes.block_rows, sizes.units, a.shape[a.rank - 1], 1) + expression_.scratch()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {

@@ -75,10 +75,10 @@ TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row
   return {view.as<std::byte>() + (row * stride + column * step) * bytes_of(view.dtype), view.dtype, stride, step};
 }
 
-std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t k, int parts, int threads) {
+std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts, int threads) {
   std::size_t most = 0;
   for (const std::int64_t each : {rows, (rows + threads - 1) / threads, std::int64_t{1}})  // groups differ for one row
-    most = std::max(most, matmul_scratch(blocking, each, k, parts));
+    most = std::max(most, matmul_scratch(blocking, each, units, k, parts));
   return most;
 }
 

@@ -25,7 +25,7 @@ void require_extras(std::string_view kernel, Views in, std::size_t first, const 
 TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row, std::int64_t column);
 
 /// Most scratch of a worker that gets some of the rows.
-std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t k, int parts, int threads);
+std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts, int threads);
 
 /// Workers in a grid of rows by units.
 struct Grid {

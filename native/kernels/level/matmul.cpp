@@ -51,7 +51,7 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
 }
 
 template <class Kind, int R>
-void rows_product(const BlockProduct& p, int first_row, Ahead ahead) {
+void rows_product(const BlockProduct& p, int first_row, const Ahead& ahead) {
   const std::byte* x = p.x + first_row * kXStride;
   float* to = p.accumulators + first_row * p.stride;
   const int steps = (p.k + Kind::w_depth - 1) / Kind::w_depth;
@@ -66,7 +66,7 @@ void rows_product(const BlockProduct& p, int first_row, Ahead ahead) {
   }
 }
 
-typedef void (*RowsProduct)(const BlockProduct& p, int first_row, Ahead ahead);
+typedef void (*RowsProduct)(const BlockProduct& p, int first_row, const Ahead& ahead);
 
 /// Row blocks of nearly equal height; each fetches its share of the block that comes next.
 template <class Kind>

@@ -18,18 +18,19 @@ namespace ingot {
 constexpr int kPanel = 32;           // outputs of a panel
 constexpr int kGroupOneRow = 16;     // units whose accumulators are finished by one epilogue; for more rows see Blocking
 constexpr int kXStride = 512 + 64;   // bytes from row to row of a packed block of x: an odd number of cache lines
+constexpr int kNarrow = 128;         // an epilogue of at most so many outputs takes several rows at a time
 constexpr int kMaxExtras = kMaxInputs;
 
 /// Most rows of one pass over the weights, how many k a block of packed x holds, and the units of a group, whose
-/// accumulators are finished by one epilogue. A block of x and a group's accumulators share L2 (AMX: 2 MiB). Rows of up to
-/// `kept` values in all are packed once for all groups; of more, a block at a time for each group.
+/// accumulators are finished by one epilogue. What is packed of x and a group's accumulators share L2 (AMX: 2 MiB). Rows of up
+/// to `kept` values in all are packed once for all groups; of more, a block at a time for each group, then of `wide` units.
 struct Blocking {
-  int rows, depth, group;
+  int rows, depth, group, wide;
   std::int64_t kept;
 };
-constexpr Blocking kVectorBlocking = {128, 128, 8, 1 << 17};  // x packed as float32
-constexpr Blocking kPairBlocking = {512, 256, 4, 1 << 18};    // bfloat16 dot products
-constexpr Blocking kTileBlocking = {512, 256, 8, 1 << 19};    // AMX
+constexpr Blocking kVectorBlocking = {128, 128, 8, 24, 1 << 17};  // x packed as float32
+constexpr Blocking kPairBlocking = {512, 256, 4, 6, 1 << 18};     // bfloat16 dot products
+constexpr Blocking kTileBlocking = {512, 256, 8, 8, 1 << 19};     // AMX
 
 /// x as patches: a row of the product is an output pixel, k = (taps row-major, channel), zero outside x. Always three
 /// dimensions; leading ones may have size 1. Output pixel o reads at tap t the input pixel o * step + t * dilation - before.
@@ -73,17 +74,20 @@ struct MatmulJob {
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-/// Units of a group for that many rows.
-constexpr int group_of(Blocking blocking, std::int64_t rows) { return rows == 1 ? kGroupOneRow : blocking.group; }
-
-/// Sums from row to row of a group's accumulators: an odd number of cache lines.
-constexpr int stride_of(Blocking blocking, std::int64_t rows) { return group_of(blocking, rows) * kPanel + 16; }
-
 /// Whether the packed rows of a pass are kept for all groups.
 constexpr bool keeps_rows(Blocking blocking, std::int64_t rows, std::int64_t k) { return rows * k <= blocking.kept; }
 
+/// Units of a group.
+constexpr int group_of(Blocking blocking, std::int64_t rows, bool kept) {
+  return rows == 1 ? kGroupOneRow : kept ? blocking.group : blocking.wide;
+}
+
+/// Sums from row to row of the accumulators of that many units: an odd number of cache lines, or no gap where the epilogue takes
+/// several rows at a time.
+constexpr std::int64_t stride_of(std::int64_t units) { return units * kPanel + (units * kPanel <= kNarrow ? 0 : 16); }
+
 /// Bytes for the packed rows of x and the accumulators; it never falls as rows grow to two and more.
-constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t k, int parts) {
+constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts) {
   const std::int64_t most = rows < blocking.rows ? rows : blocking.rows, block = round_up(most, 16);
   const std::int64_t blocks = (k + blocking.depth - 1) / blocking.depth;
   std::int64_t packed = (blocks < 1 ? blocks : 1) * block;
@@ -91,7 +95,8 @@ constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::
     const std::int64_t kept = blocking.kept / k < most ? blocking.kept / k : most;
     if (blocks * round_up(kept, 16) > packed) packed = blocks * round_up(kept, 16);
   }
-  return static_cast<std::size_t>(packed * kXStride + parts * block * stride_of(blocking, rows) * 4);
+  const std::int64_t group = group_of(blocking, rows, keeps_rows(blocking, most, k));
+  return static_cast<std::size_t>(packed * kXStride + parts * block * stride_of(group < units ? group : units) * 4);
 }
 
 using MatmulFunction = void (*)(const MatmulJob& job);

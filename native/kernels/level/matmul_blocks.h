@@ -42,7 +42,12 @@ void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows,
     pack_patches<Source, Packed>(*job.patches, first_row, rows, begin, begin + depth, packed);
   } else {
     const std::byte* from = job.x + first_row * job.x_stride + begin * (int)sizeof(Source);
-    for (std::int64_t r = 0; r < rows; ++r) copy_values((const Source*)(from + r * job.x_stride), (Packed*)(packed + r * kXStride), depth);
+    constexpr int kAhead = 8;  // rows: each is a few lines somewhere else
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (r + kAhead < rows)
+        for (int line = 0; line < depth * (int)sizeof(Source); line += 64) __builtin_prefetch(from + (r + kAhead) * job.x_stride + line);
+      copy_values((const Source*)(from + r * job.x_stride), (Packed*)(packed + r * kXStride), depth);
+    }
   }
   if (over != 0)
     for (std::int64_t r = 0; r < rows; ++r) __builtin_memset(packed + r * kXStride + depth * (int)sizeof(Packed), 0, over);
@@ -70,7 +75,7 @@ INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t
   for (int i = 0; i < job.extra_count; ++i) in[job.parts + i] = job.extras[i];
   Chain chain;
   const bool chained = job.parts == 1 && chain_of(*job.code, in, job.out, chain);
-  const std::int64_t most = chained ? rows : width < 64 ? kTile / width : 1;  // a wide row is read in place
+  const std::int64_t most = chained ? rows : width <= kNarrow ? kTile / width : 1;  // a wide row is read in place
   for (std::int64_t r = 0, count; r < rows; r += count) {
     const Rows place = rows_from(job, first_row + r);
     count = smaller(most, smaller(place.count, rows - r));
@@ -138,13 +143,13 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
   frame.panel_bytes = (job.k + Kind::w_depth - 1) / Kind::w_depth * Kind::w_bytes;
   frame.block_bytes = Kind::blocking.depth / Kind::w_depth * Kind::w_bytes;
   frame.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
-  frame.stride = stride_of(Kind::blocking, job.rows);
-  const int group = group_of(Kind::blocking, job.rows);
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     const std::int64_t first_row = job.rows * pass / passes;
     const std::int64_t rows = job.rows * (pass + 1) / passes - first_row;
     const bool kept = keeps_rows(Kind::blocking, rows, job.k);
+    const std::int64_t group = smaller(group_of(Kind::blocking, job.rows, kept), job.units);
     frame.padded_rows = round_up(rows, 16);
+    frame.stride = stride_of(group);
     frame.part_stride = frame.padded_rows * frame.stride;
     const std::int64_t packed_blocks = kept ? frame.blocks : 1, block_size = frame.padded_rows * kXStride;
     for (std::int64_t block = 0; kept && block < frame.blocks; ++block)
@@ -153,8 +158,9 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
     for (std::int64_t unit = 0; unit < job.units; unit += group) {
       const std::int64_t units = smaller(group, job.units - unit), column = unit * kPanel;
       multiply_group<Kind>(job, frame, job.w + unit * job.parts * frame.panel_bytes, units * job.parts, first_row, rows, kept);
-      finish(job, frame.accumulators, frame.part_stride, frame.stride, first_row, rows, column,
-             smaller(units * kPanel, job.columns - column));
+      const std::int64_t width = smaller(units * kPanel, job.columns - column);
+      for (std::int64_t at = 0; at < width; at += kTile)
+        finish(job, frame.accumulators + at, frame.part_stride, frame.stride, first_row, rows, column + at, smaller(kTile, width - at));
     }
   }
 }
