@@ -20,6 +20,7 @@ from ingot.ops.spatial import (
     at,
     channels_first,
     extent,
+    known_sizes,
     padded,
     require_entries,
     require_sizes,
@@ -54,9 +55,10 @@ class Geometry(NamedTuple):
             found.append(count)
         return found
 
-    def place(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The number of windows, and the padding behind x that the last ones reach."""
-        count = [int(m) for m in self.windows(sizes)]
+    def place(self, x: Any) -> tuple[list[int], list[int]]:
+        """The number of windows of x [N, C, *S], and the padding behind it that the last ones reach."""
+        sizes = x.shape[2:]
+        count = known_sizes(self.windows(sizes), x)
         reached = [(m - 1) * s + extent(k, d) - a - n
                    for m, n, k, s, a, d in zip(count, sizes, self.kernel, self.stride, self.before, self.dilation,
                                                strict=True)]
@@ -76,7 +78,6 @@ class Pool(Op):
         batch, sizes, channels = sizes_of(x, g.channels_last)
         require_entries(len(sizes), 1, kernel=g.kernel, stride=g.stride, dilation=g.dilation)
         require_entries(len(sizes), 0, pre_padding=g.before, post_padding=g.after)
-        require(all(n != 0 for n in sizes), "x has no elements in a spatial dimension, of which nothing is pooled")
         each = list(zip(sizes, *g[:5], strict=True))
         for _, k, _, a, b, d in each:
             require(max(a, b) < extent(k, d),
@@ -94,7 +95,7 @@ class Pool(Op):
     def torch_windows(self, torch: Any, x: Any, value: float) -> Any:
         """Every window of x [N, C, *S], its elements along a last dimension: [N, C, *S', elements]."""
         g = self.geometry
-        count, after = g.place(x.shape[2:])
+        count, after = g.place(x)
         x = torch_padded(torch, torch_wide(x), g.before, after, value)
         for i, (m, k, s, d) in enumerate(zip(count, g.kernel, g.stride, g.dilation, strict=True)):
             x = x.unfold(2 + i, extent(k, d), s)[..., ::d].narrow(2 + i, 0, m)
@@ -217,7 +218,7 @@ class AvgPool(Pool):
 
     def reference(self, x: Array) -> Array:
         wide = channels_first(widen(x), self.channels_last)
-        count, after = self.geometry.place(wide.shape[2:])
+        count, after = self.geometry.place(wide)
         whole = padded(wide, self.pre_padding, after)
         total = np.zeros((*wide.shape[:2], *count), wide.dtype)
         with np.errstate(all="ignore"):
@@ -289,7 +290,7 @@ class MaxPool(Pool):
 
     def reference(self, x: Array) -> Array:
         wide = channels_first(widen(x), self.channels_last)
-        count, after = self.geometry.place(wide.shape[2:])
+        count, after = self.geometry.place(wide)
         whole = padded(wide, self.pre_padding, after, -np.inf)
         y = np.full((*wide.shape[:2], *count), -np.inf, wide.dtype)
         with np.errstate(all="ignore"):

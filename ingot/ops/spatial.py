@@ -40,11 +40,16 @@ def sizes_of(x: Spec, channels_last: bool) -> tuple[Dimension, Shape, Dimension]
             f"x must be {'[N, *S, C]' if channels_last else '[N, C, *S]'} with one to three spatial dimensions, got "
             f"{show(x.shape)}; unsqueeze the batch dimension of a single sample")
     batch, *rest = x.shape
-    return (batch, tuple(rest[:-1]), rest[-1]) if channels_last else (batch, tuple(rest[1:]), rest[0])
+    sizes, channels = (tuple(rest[:-1]), rest[-1]) if channels_last else (tuple(rest[1:]), rest[0])
+    require(all(n != 0 for n in sizes), f"x has no elements in a spatial dimension: {show(sizes)}")
+    return batch, sizes, channels
 
 
 def shape_of(batch: Dimension, sizes: Sequence[Dimension], channels: Dimension, channels_last: bool) -> Shape:
     return (batch, *sizes, channels) if channels_last else (batch, channels, *sizes)
+
+
+MAX_ENTRY = 2**31 - 1  # of a stride, padding, …: their sums and products stay far inside 64 bits
 
 
 def require_entries(rank: int, least: int | None, **attributes: tuple[int, ...]) -> None:
@@ -52,6 +57,7 @@ def require_entries(rank: int, least: int | None, **attributes: tuple[int, ...])
     for name, values in attributes.items():
         require(len(values) == rank, f"{name} needs one entry for each of the {rank} spatial dimensions, got {values}")
         require(least is None or all(v >= least for v in values), f"{name} must be at least {least}, got {values}")
+        require(all(abs(v) <= MAX_ENTRY for v in values), f"{name} must be at most {MAX_ENTRY}, got {values}")
 
 
 def extent(kernel: int, dilation: int) -> int:
@@ -71,6 +77,13 @@ def require_sizes(sizes: Sequence[Dimension], rule: Callable[[int], str], channe
 
 
 # ---------------------------------------------------------------------------------------------- arrays
+
+
+def known_sizes(sizes: Sequence[Dimension], x: Array) -> list[int]:
+    """The spatial sizes of a result of x [N, C, *S], which only this run may have shown to be impossible."""
+    found = [int(n) for n in sizes]
+    require(min(found) >= 0, f"x has spatial sizes {show(x.shape[2:])}: the result would have {show(found)}")
+    return found
 
 
 def channels_first(x: Any, channels_last: bool) -> Any:
@@ -193,6 +206,7 @@ class Conv(Op):
         Case("float16 rounds once, an odd number of products", (f16(1, 3, 9), f16(5, 3, 3), f16(5)), at(1, pre=1)),
         Case("float64", (f64(1, 3, 9), f64(5, 3, 3)), at(1, pre=1)),
         Case("no samples", (f32(0, 3, 8), f32(4, 3, 3)), at(1)),
+        Case("nothing to convolve", (f32(1, 3, 0), f32(4, 3, 1)), at(1, pre=1), error="x has no elements in a spatial"),
         Case("the kernel is larger than x", (f32(1, 3, 8, 2), f32(4, 3, 3, 3)), at(2),
              error=r"dimension 3 of the result would have size 0 = \(2 \+ 0 \+ 0 - 3\) // 1 \+ 1; it must be at le"),
         Case("other channels", (f32(1, 4, 8), f32(4, 3, 3)), at(1),
@@ -203,6 +217,7 @@ class Conv(Op):
         Case("a stride of 0", (f32(1, 4, 8), f32(4, 4, 3)), at(1, stride=0),
              error=r"stride must be at least 1, got \(0,\)"),
         Case("a dilation of 0", (f32(1, 4, 8), f32(4, 4, 3)), at(1, dilation=0), error="dilation must be at least 1"),
+        Case("a padding beyond 32 bits", (f32(1, 4, 8), f32(4, 4, 3)), at(1, pre=2**31), error="at most 2147483647"),
         Case("a negative padding", (f32(1, 4, 8), f32(4, 4, 3)), at(1, post=-1),
              error="post_padding must be at least 0"),
         Case("too few entries", (f32(1, 4, 8, 8), f32(4, 4, 3, 3)), at(2, stride=(1,)),
@@ -238,20 +253,24 @@ class Conv(Op):
         require(dims.mod(outputs, self.groups) == 0,
                 f"{outputs} output channels are not a multiple of {self.groups} groups")
         _check_bias(bias, outputs, x)
-        each = list(zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True))
-        out = [dims.add(dims.floordiv(dims.add(n, a, b, -extent(k, d)), s), 1) for n, k, s, a, b, d in each]
+        out = self.windows(sizes, kernel)
 
         def rule(i: int) -> str:
-            n, k, s, a, b, d = each[i]
-            return f"({n} + {a} + {b} - {extent(k, d)}) // {s} + 1"
+            span = extent(kernel[i], self.dilation[i])
+            return f"({sizes[i]} + {self.pre_padding[i]} + {self.post_padding[i]} - {span}) // {self.stride[i]} + 1"
 
         require_sizes(out, rule, self.channels_last)
         return Spec(x.dtype, shape_of(batch, out, outputs, self.channels_last))
 
+    def windows(self, sizes: Sequence[Dimension], kernel: Sequence[int]) -> list[Dimension]:
+        """How often the kernel fits into each dimension."""
+        each = zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True)
+        return [dims.add(dims.floordiv(dims.add(n, a, b, -extent(k, d)), s), 1) for n, k, s, a, b, d in each]
+
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        out = self.infer(Spec.of(x), Spec.of(weight)).evaluate({})
-        sizes = out[1:-1] if self.channels_last else out[2:]
-        wide = padded(channels_first(widen(x), self.channels_last), self.pre_padding, self.post_padding)
+        wide = channels_first(widen(x), self.channels_last)
+        sizes = known_sizes(self.windows(wide.shape[2:], weight.shape[2:]), wide)
+        wide = padded(wide, self.pre_padding, self.post_padding)
         w = widen(weight).reshape(self.groups, len(weight) // self.groups, *weight.shape[1:])
         y = np.zeros((len(x), self.groups, w.shape[1], int(np.prod(sizes))), wide.dtype)
         with np.errstate(all="ignore"):
@@ -342,6 +361,7 @@ class ConvTranspose(Op):
         Case("bfloat16 rounds once", (bf16(1, 24, 4, 4), bf16(24, 33, 3, 3), bf16(33)), at(2, stride=2, pre=1)),
         Case("float16 rounds once", (f16(1, 3, 5), f16(3, 5, 3)), at(1, stride=2, pre=1)),
         Case("no samples", (f32(0, 3, 8), f32(3, 4, 3)), at(1, stride=2)),
+        Case("nothing to convolve", (f32(1, 3, 0), f32(3, 4, 1)), at(1, pre=-1), error="x has no elements"),
         Case("padding that leaves nothing", (f32(1, 3, 2), f32(3, 4, 3)), at(1, pre=2),
              error=r"dimension 2 of the result would have size 0 = \(2 - 1\) \* 1 \+ 3 - 2 - 2; it must be at least 1"),
         Case("other channels", (f32(1, 4, 8), f32(3, 4, 3)), at(1),
@@ -376,22 +396,27 @@ class ConvTranspose(Op):
         require(dims.mod(channels, self.groups) == 0, f"{channels} channels are not a multiple of {self.groups} groups")
         outputs = dims.mul(weight.shape[1], self.groups)
         _check_bias(bias, outputs, x)
-        each = list(zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True))
-        out = [dims.add(dims.mul(minus(n, 1), s), extent(k, d) - a - b) for n, k, s, a, b, d in each]
+        out = self.reached(sizes, kernel)
 
         def rule(i: int) -> str:
-            n, k, s, a, b, d = each[i]
-            return f"({n} - 1) * {s} + {extent(k, d)} - {a} - {b}"
+            span = extent(kernel[i], self.dilation[i])
+            return f"({sizes[i]} - 1) * {self.stride[i]} + {span} - {self.pre_padding[i]} - {self.post_padding[i]}"
 
         require_sizes(out, rule, self.channels_last)
         return Spec(x.dtype, shape_of(batch, out, outputs, self.channels_last))
 
+    def reached(self, sizes: Sequence[Dimension], kernel: Sequence[int]) -> list[Dimension]:
+        """How far the kernel reaches in each dimension, without the padding."""
+        each = zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True)
+        return [dims.add(dims.mul(minus(n, 1), s), extent(k, d) - a - b) for n, k, s, a, b, d in each]
+
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         wide = channels_first(widen(x), self.channels_last)
         kernel, sizes = weight.shape[2:], wide.shape[2:]
+        known_sizes(self.reached(sizes, kernel), wide)
         w = widen(weight).reshape(self.groups, len(weight) // self.groups, *weight.shape[1:])
         outputs = weight.shape[1] * self.groups
-        full = [max((n - 1) * s + extent(k, d), 0)
+        full = [max((n - 1) * s + extent(k, d), 0)  # a run may find no elements in x: then it ends before it begins
                 for n, k, s, d in zip(sizes, kernel, self.stride, self.dilation, strict=True)]
         y = np.zeros((len(x), outputs, *full), wide.dtype)
         with np.errstate(all="ignore"):
@@ -399,7 +424,9 @@ class ConvTranspose(Op):
                 part = np.swapaxes(w[at_tap(tap)], -1, -2) @ _grouped(wide, self.groups)
                 at = window(y, tap, sizes, self.stride, self.dilation)  # a view: adding to it adds to y
                 at += part.reshape(len(x), outputs, *sizes)
-            y = padded(y, [-p for p in self.pre_padding], [-p for p in self.post_padding])
+            cut = [p + n - (i - 1) * s - extent(k, d) for p, n, i, k, s, d in zip(
+                self.post_padding, full, sizes, kernel, self.stride, self.dilation, strict=True)]
+            y = padded(y, [-p for p in self.pre_padding], [-p for p in cut])
             return rounded(as_given(_add_bias(y, bias), self.channels_last), x)
 
     def torch(self, torch: Any, x: Any, weight: Any, bias: Any = None) -> Any:

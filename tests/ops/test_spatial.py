@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from ingot import ops
 from ingot.dims import Dim
-from ingot.errors import OpError
-from ingot.ir import OPS, Op, Spec
+from ingot.engine.build import build_network
+from ingot.errors import IngotError, OpError
+from ingot.ir import OPS, Network, Op, Spec
+from ingot.ir.interpret import interpret
 from tests.ops.draw import Draw
 
 SPATIAL = [OPS[name] for name in ("conv", "conv_transpose", "avg_pool", "max_pool", "group_norm", "batch_norm")]
@@ -55,6 +57,46 @@ def test_sizes_that_cannot_be() -> None:
     with pytest.raises(OpError, match=r"dimension 2 .* size H - 4 = \(H \+ 0 \+ 0 - 5\) // 1 \+ 1"):
         conv.infer(Spec("float32", (1, 1, Dim("H", 1, None, 4))), weight)
     assert str(conv.infer(Spec("float32", (1, 1, Dim("H", 1, None, 5))), weight)) == "f32[1, 1, H - 4]"
+
+
+def run_time_cases() -> dict[str, tuple[Any, dict[int, tuple[int, ...] | None]]]:
+    """Functions of x [2, 3, H] and, by H, the sizes that they give; None: refused."""
+    wide, narrow = np.ones((4, 3, 5), np.float32), np.ones((3, 4, 1), np.float32)
+    once = {"stride": (1,), "pre_padding": (0,), "post_padding": (0,)}
+    return {
+        "conv": (lambda x: ops.conv(x, wide, **once, dilation=(1,)), {5: (1,), 4: (0,), 3: None}),
+        "conv of zeros": (lambda x: ops.conv(x, wide, **once | {"pre_padding": (5,)}, dilation=(1,)), {0: (1,), 1: (2,)}),
+        "conv_transpose": (
+            lambda x: ops.conv_transpose(x, narrow, **once | {"stride": (3,), "pre_padding": (-4,)}, dilation=(1,)),
+            {1: (5,), 0: (2,)},
+        ),
+        "conv_transpose, cut": (
+            lambda x: ops.conv_transpose(x, narrow, **once | {"pre_padding": (2,)}, dilation=(1,)),
+            {3: (1,), 2: (0,), 1: None},
+        ),
+        "avg_pool": (lambda x: ops.avg_pool(x, kernel=(3,), **once), {3: (1,), 2: (0,), 1: None}),
+        "max_pool": (lambda x: ops.max_pool(x, kernel=(3,), **once, dilation=(2,)), {5: (1,), 4: (0,), 0: None}),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", run_time_cases())
+def test_sizes_that_only_a_run_shows(name: str) -> None:
+    """No elements are legal then, fewer are refused, by the interpreter and by engines alike."""
+    function, expected = run_time_cases()[name]
+    network = Network()
+    network.output("y", function(network.input("x", Spec("float32", (2, 3, "H")))))
+    engine = build_network(network, {})
+    for size, wanted in expected.items():
+        feeds = {"x": np.ones((2, 3, size), np.float32)}
+        if wanted is None:
+            with pytest.raises(OpError, match="the result would have"):
+                interpret(network, feeds)
+            with pytest.raises(IngotError, match="would be -"):
+                engine.run(feeds)
+        else:
+            want = interpret(network, feeds)["y"]
+            assert want.shape[2:] == wanted
+            np.testing.assert_allclose(engine.run(feeds)["y"], want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("cls", SPATIAL[:4], ids=[cls.name for cls in SPATIAL[:4]])
