@@ -65,7 +65,9 @@ def run_time_cases() -> dict[str, tuple[Any, dict[int, tuple[int, ...] | None]]]
     once = {"stride": (1,), "pre_padding": (0,), "post_padding": (0,)}
     return {
         "conv": (lambda x: ops.conv(x, wide, **once, dilation=(1,)), {5: (1,), 4: (0,), 3: None}),
-        "conv of zeros": (lambda x: ops.conv(x, wide, **once | {"pre_padding": (5,)}, dilation=(1,)), {0: (1,), 1: (2,)}),
+        "conv of zeros": (
+            lambda x: ops.conv(x, wide, **once | {"pre_padding": (5,)}, dilation=(1,)), {0: (1,), 1: (2,)},
+        ),
         "conv_transpose": (
             lambda x: ops.conv_transpose(x, narrow, **once | {"stride": (3,), "pre_padding": (-4,)}, dilation=(1,)),
             {1: (5,), 0: (2,)},
