@@ -114,11 +114,6 @@ def hardsigmoid(self: Tensor) -> Result:
     return F.div(F.clip(F.add(self, 3), minimum=0.0, maximum=6.0), 6)
 
 
-@aten("aten.softsign.default")
-def softsign(self: Tensor) -> Result:
-    return F.div(self, F.add(F.abs(self), 1))
-
-
 @aten("aten.threshold.default")
 def threshold(self: Tensor, threshold: Scalar, value: Scalar) -> Result:
     edge, fill = _number(threshold, "threshold"), _number(value, "value")

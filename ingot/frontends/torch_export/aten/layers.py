@@ -207,7 +207,9 @@ def _max_pools(rank: int) -> None:
 
 
 def _adaptive(rank: int) -> None:
-    @aten(f"aten.adaptive_avg_pool{rank}d.default", f"aten._adaptive_avg_pool{rank}d.default")
+    inner = [f"aten._adaptive_avg_pool{rank}d.default"] if rank > 1 else []
+
+    @aten(f"aten.adaptive_avg_pool{rank}d.default", *inner)
     def average(self: Tensor, output_size: Sizes) -> Result:
         return _batched(rank, self, lambda batch: _adapted(batch, output_size, "reduce_mean"))
 

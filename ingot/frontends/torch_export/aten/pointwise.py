@@ -360,8 +360,7 @@ def sign(self: Tensor) -> Result:
 # ------------------------------------------------------------------------------------------------------ casts
 
 
-@aten("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default", "aten.to.device", "aten.to.prim_dtype",
-      views=True)  # fmt: skip
+@aten("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default", "aten.to.device", views=True)
 def to_dtype(self: Tensor, dtype: MaybeDType = None) -> Result:
     return self if dtype is None else cast(self, dtype)
 

@@ -40,8 +40,7 @@ END = 2**63 - 1  # what torch writes for "to the end"
 # -------------------------------------------------------------------------------------------------- same elements
 
 
-@aten("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten._reshape_alias.default",
-      views=True)  # fmt: skip
+@aten("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", views=True)
 def reshape(self: Tensor, size: MaybeSizes = None, shape: MaybeSizes = None) -> Result:
     wanted = size if size is not None else shape
     if wanted is None:
