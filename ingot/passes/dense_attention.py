@@ -208,8 +208,17 @@ def _repeats(k: Value, v: Value) -> bool:
 
 
 def _grouped(root: Value, q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
-    operands = [q, _heads(k), _heads(v), *([] if mask is None else [mask])]
-    return q.network.emit(root.node.op, tuple(operands))  # type: ignore[no-any-return]
+    operands = (q, _heads(k), _heads(v), *([] if mask is None else [mask]))
+    return q.network.emit(root.node.op, operands)  # type: ignore[no-any-return]
+
+
+def _masks_nothing(mask: Value) -> bool:
+    """Whether a mask is True, or zero, everywhere."""
+    while mask.node is not None and mask.node.op.is_view:
+        mask = mask.node.inputs[0]
+    if mask.kind != "constant":
+        return False
+    return bool(mask.array.all() if mask.dtype is dtypes.bool_ else (mask.array == 0).all())
 
 
 def _puts_heads_inside(root: Value, dims: tuple[int, ...]) -> bool:
@@ -240,6 +249,8 @@ ATTENTION = (
 )  # fmt: skip
 
 AROUND = (
+    Rule("a mask of no effect", lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, **ANY),
+         lambda root, q, k, v: q.network.emit(root.node.op, (q, k, v)), _masks_nothing),
     Rule("heads repeated", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ANY),
          lambda root, q, k, v: _grouped(root, q, k, v), _repeats),
     Rule("heads repeated under a mask", lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, **ANY),

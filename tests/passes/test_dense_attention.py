@@ -149,6 +149,18 @@ def test_repeated_heads_are_read_once() -> None:
     assert check(network(build, **shapes))[0] == ["attention"]
 
 
+@pytest.mark.parametrize("mask", [np.ones((1, 1, 1, 1), np.bool_), np.zeros((1, 1, 1, 1), np.float32)])
+def test_a_mask_that_masks_nothing_is_dropped(mask: Any) -> None:
+    def build(q: Value, k: Value, v: Value, _: Value) -> Any:
+        everywhere = F.expand(q.network.constant(mask), (q.shape[0], 1, q.shape[2], k.shape[2]))
+        return F.scaled_dot_product_attention(q, k, v, everywhere)
+
+    net = network(build)
+    lowered = pipeline.lower(net, CPU)
+    assert [len(n.inputs) for n in lowered.nodes if n.op.name == "scaled_dot_product_attention"] == [3]
+    check(net)
+
+
 def test_what_the_kernel_cannot_take_is_decomposed_again() -> None:
     wide = {"q": ("B", 1, "T", 600), "k": ("B", 1, "S", 600), "v": ("B", 1, "S", 600)}
     net = network(lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True)), v), **wide)
