@@ -3,7 +3,8 @@
 One walk over the network. Every value is either as it was, or *placed*: another value holds its elements with the
 dimensions in another order, and only where somebody needs the first order is a permute (a view) emitted. Permutes of
 the network itself are deferred in the same way. What goes through: elementwise ops, concat, pad, slice, expand,
-reductions, softmax, take, reshapes that split or merge dimensions which lie together, and einsum.
+reductions, softmax, take, reshapes that split or merge dimensions which lie together, and einsum. Elementwise ops
+before the first image op turn their operands instead.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _Walk:
                 with self.network.scope(value.node.where):
                     self.network.replace(value, self.logical(value))
         self.network.remove(done)
+        self.network.remove_dead()
 
     # ------------------------------------------------------------------------------------------------------ operands
     def logical(self, value: Value) -> Value:
@@ -82,8 +84,15 @@ class _Walk:
 
     def physical(self, value: Value, order: Order) -> Value:
         """What holds a value's elements in this order."""
+        node = value.node
+        if value not in self.placed and node is not None and node.op.expr is not None and self._only_here(value):
+            return self.network.emit(node.op, tuple(self.operand(v, order) for v in node.inputs))  # type: ignore[no-any-return]
         held, own = self.placed.get(value, (value, tuple(range(len(order)))))
         return held if own == order else self.permuted(held, tuple(own[i] for i in inverse(order)))
+
+    def _only_here(self, value: Value) -> bool:
+        """Whether nobody else reads what an elementwise op makes, which may then be made in another order."""
+        return len(value.uses) == 1 and not self.network.is_output(value)
 
     def operand(self, value: Value, order: Order) -> Value:
         """A value that broadcasts against placed ones, for those that hold them."""

@@ -10,7 +10,7 @@ from ingot import dims, dtypes
 from ingot.dims import Expr
 from ingot.dtypes import DType
 from ingot.ir import F, Hole, Network, Node, StateSpec, Value
-from ingot.ir.spec import elements
+from ingot.ir.spec import broadcast, elements
 from ingot.ops.indexing import Iota
 from ingot.ops.movement import Slice
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
@@ -95,6 +95,15 @@ def _widened(x: Value, root: Value, wide: DType) -> bool:
     return bool(back and wide.is_float and wide.bits > x.dtype.bits)
 
 
+def _holds(mask: Value, truth: bool) -> bool:
+    """Whether a constant of bools is the same everywhere."""
+    return mask.kind == "constant" and mask.array.dtype == np.bool_ and bool((mask.array == truth).all())
+
+
+def _as_wide(x: Value, root: Value) -> Any:
+    return x if x.shape == root.shape else F.expand(x, root.shape)
+
+
 def _permuted(x: Value, root: Value, first: tuple[int, ...], then: tuple[int, ...]) -> Any:
     a, b = (tuple(d % len(x.shape) for d in order) for order in (first, then))
     return F.permute(x, tuple(a[d] for d in b))
@@ -128,13 +137,51 @@ ALGEBRA = (
          lambda x: F.slice(F.slice(x, Hole("starts"), Hole("inner"), Hole("strides")),
                            Hole("more"), Hole("sizes"), Hole("steps")),
          _sliced, shared=True),
+    Rule("chosen by True", lambda c, a, b: F.where(c, a, b), lambda a, root: _as_wide(a, root),
+         lambda c: _holds(c, True), shared=True),
+    Rule("chosen by False", lambda c, a, b: F.where(c, a, b), lambda b, root: _as_wide(b, root),
+         lambda c: _holds(c, False), shared=True),
+    Rule("and True", lambda c, x: F.logical_and(c, x), lambda x: x,
+         lambda c, x, root: _holds(c, True) and _same(x, root), shared=True),
+    Rule("or False", lambda c, x: F.logical_or(c, x), lambda x: x,
+         lambda c, x, root: _holds(c, False) and _same(x, root), shared=True),
+    Rule("a mask that is True everywhere",
+         lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, Hole("scale"), Hole("causal"),
+                                                              Hole("heads_inside")),
+         lambda q, k, v, scale, causal, heads_inside: F.scaled_dot_product_attention(
+             q, k, v, scale=scale, causal=causal, heads_inside=heads_inside),
+         lambda mask: _holds(mask, True), shared=True),
     Rule("concat of one", lambda x: F.concat([x], Hole("dim")), lambda x: x, shared=True),
 )  # fmt: skip
 
 
 def algebra(network: Network, log: Log) -> None:
     """Ops that change nothing, and pairs of them that are one."""
+    uniform(network, log)
     apply(network, ALGEBRA, log)
+
+
+def uniform(network: Network, log: Log) -> None:
+    """A constant of equal elements that gives an elementwise op none of its shape is a number."""
+    for node in network.nodes:
+        if node.op.expr is None:
+            continue
+        inputs = list(node.inputs)
+        for i, value in enumerate(inputs):
+            others = [v.shape for j, v in enumerate(inputs) if j != i]
+            if value.kind != "constant" or not value.shape or not others or broadcast(*others) != node.output.shape:
+                continue
+            if _is_uniform(value.array):
+                inputs[i] = network.constant(value.array.reshape(-1)[:1].reshape(()))
+        if any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            note(log, "uniform", node, "a constant of equal elements is a number")
+            network.rewire(node, tuple(inputs))
+
+
+def _is_uniform(array: np.ndarray[Any, Any]) -> bool:
+    """Whether all elements have the bits of the first. Not so for NaN, whose bits a number may lose."""
+    flat = array.reshape(-1)
+    return flat.size > 0 and flat.tobytes() == flat[:1].tobytes() * flat.size and bool((flat[:1] == flat[:1]).all())
 
 
 def reversals(network: Network, log: Log) -> None:

@@ -201,6 +201,43 @@ def test_what_changes_something_stays(build: Callable[[Value], Value]) -> None:
     assert ops_of(net) == before
 
 
+def test_a_constant_of_equal_elements_is_a_number() -> None:
+    ones = np.ones((3, 1), np.float32)
+    net = vector(lambda x: F.exp(x * x.network.constant(np.ones(6, np.float32)) + x.network.constant(ones[:1])))
+    want, log = interpret(net, X), []
+    simplify.algebra(net, log)
+    assert ops_of(verify(net)) == ["add", "exp"] and [v.shape for v in net.nodes[0].inputs] == [(Dim("T"), 6), ()]
+    np.testing.assert_array_equal(interpret(net, X)["y"], want["y"])
+    grows = vector(lambda x: F.slice(x, (0, 0), (1, 6), (1, 1)) * x.network.constant(ones))
+    simplify.algebra(grows, log)
+    assert ops_of(grows) == ["slice", "mul"], "here the constant says how many rows there are"
+
+
+@pytest.mark.parametrize(
+    ("build", "ops"),
+    [
+        (lambda x, mask: F.where(mask(True), x, 0.0), ["exp"]),
+        (lambda x, mask: F.where(F.logical_not(mask(True)), x, F.exp(x)), ["exp", "exp"]),
+        (lambda x, mask: F.where(mask(True), F.slice(x, (0, 0), (1, 6), (1, 1)), x), ["slice", "expand", "exp"]),
+        (lambda x, mask: F.where(F.logical_and(F.greater(x, 0.0), mask(True)), x, 0.0), ["greater", "where", "exp"]),
+        (lambda x, mask: F.where(F.logical_or(mask(False), F.greater(x, 0.0)), x, 0.0), ["greater", "where", "exp"]),
+        (lambda x, mask: F.scaled_dot_product_attention(x, x, x, mask(True, 1)),
+         ["scaled_dot_product_attention", "exp"]),
+    ],
+)  # fmt: skip
+def test_masks_that_hide_nothing_go(build: Any, ops: list[str]) -> None:
+    def mask(x: Value, truth: bool, size: int = 6) -> Value:
+        return x.network.constant(np.full(size, truth))  # type: ignore[no-any-return]
+
+    net = vector(lambda x: F.exp(build(x, lambda *args: mask(x, *args))))
+    want = interpret(net, X)
+    simplify.fold(net, [])
+    simplify.algebra(net, [])
+    net.remove_dead()
+    assert ops_of(verify(net)) == ops
+    np.testing.assert_array_equal(interpret(net, X)["y"], want["y"])
+
+
 def test_pairs_of_views_become_one() -> None:
     net = vector(lambda x: F.slice(F.slice(x, (0, 1), (x.shape[0], 5), (1, 1)), (0, 1), (x.shape[0], 2), (1, 2)))
     want = interpret(net, X)
