@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch", type=options.positive, default=1, metavar="N", help="requests in a decoding step (default: 1)"
     )
     group.add_argument("--repeat", type=options.positive, default=30, metavar="N", help="measurements (default: 30)")
-    group.add_argument("--bandwidth", type=float, metavar="GB/S", help="the memory's read bandwidth, if known")
+    group.add_argument("--bandwidth", type=options.rate, metavar="GB/S", help="the memory's read bandwidth, if known")
     group.add_argument(
         "--profile",
         nargs="?",
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the time by kernel and of the slowest calls; with a FILE write every call there, as a Chrome trace",
     )
     group.add_argument(
-        "--profile-calls", type=int, default=20, metavar="N", help="slowest calls to show (default: 20; 0: none)"
+        "--profile-calls", type=options.natural, default=20, metavar="N", help="slowest calls to show (default: 20)"
     )  # fmt: skip
     options.add_inputs(parser)
 

@@ -76,8 +76,10 @@ def taps(call: Call) -> int:
 def _pairs(c: Call) -> int:
     """Pairs of query and key of dense attention, over all batches and heads; causal leaves out those after."""
     queries, keys = c.x[-2], c.inputs[1][1][-2]
-    seen = queries * keys - (min(queries, keys) * (min(queries, keys) - 1) // 2 if c.params["causal"] else 0)
-    return size(c.x[:-2]) * seen
+    if not c.params["causal"]:
+        return size(c.x[:-1]) * keys
+    growing = min(queries, keys)  # query i sees the keys 0 … i
+    return size(c.x[:-2]) * (growing * (growing + 1) // 2 + (queries - growing) * keys)
 
 
 def _paged_flops(c: Call) -> int:

@@ -22,7 +22,7 @@ PACKAGES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "jinja2", "rich")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot doctor`."""
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="an .ingot engine, or a Hugging Face directory")
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help="an .ingot engine, or what one can be built from")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:

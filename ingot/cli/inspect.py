@@ -20,12 +20,13 @@ from typing import Any
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, size, table
+from ingot.cli.source import BUILT
 from ingot.errors import IngotError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot inspect`."""
-    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a Hugging Face directory")
+    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or what one can be built from")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--network", action="store_true", help="print the portable network")
     what.add_argument("--program", action="store_true", help="print the kernel calls")
@@ -60,8 +61,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
 
 
 def open_source(source: str) -> Any:
-    """The engine of a file, or of a directory built in memory."""
-    if os.path.isdir(source):
+    """The engine of a file, or of a source that is built in memory."""
+    if os.path.isdir(source) or source.endswith(BUILT):
         return _lazy.load("ingot.engine.build:build")(source, report=False)
     return _lazy.load("ingot.engine.session:load")(source)
 

@@ -29,7 +29,7 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """A language model to run, and how."""
-    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a Hugging Face directory")
+    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or what one can be built from")
     add_formats(parser)
     group = parser.add_argument_group("resources")
     group.add_argument("--threads", type=positive, metavar="N", help="default: the processors this process may use")
@@ -56,7 +56,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--input-dir", metavar="DIR", help="a folder with NAME.npy for the inputs")
     group.add_argument("--npz", metavar="FILE", help="a .npz file with arrays of the inputs' names")
     group.add_argument("--random", action="store_true", help="draw the inputs that are not given, from the seed")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of --random (default: 0)")
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of --random (default: 0)")
     add_sizes(group)
 
 
@@ -85,6 +85,21 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
     return int(text)
+
+
+def natural(text: str) -> int:
+    """An integer from 0 on."""
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
+    return int(text)
+
+
+def rate(text: str) -> float:
+    """A number above 0."""
+    value = tolerance(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
 
 
 def tolerance(text: str) -> float:

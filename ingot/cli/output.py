@@ -57,7 +57,10 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    text = str(value)  # names come from files: what a terminal would obey is shown instead
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def size(count: float) -> str:

@@ -97,7 +97,7 @@ class Profile:
         lines = [
             f"{len(self.calls)} calls in {total * 1e3:.3f} ms, the median of {self.runs} profiled runs each; "
             f"{max(0.0, run - total) * 1e3:.3f} ms outside them",
-            f"roofs: memory {self.roofs.bandwidth / 1e9:.1f} GB/s, {roofs}; beyond 100 %: data that the caches hold, or Winograd",
+            f"roofs: memory {self.roofs.bandwidth / 1e9:.1f} GB/s, {roofs}; beyond 100 %: data in caches, or Winograd",
             "",
             table([(row.name, row.count, *_figures(row, total)) for row in self.kernels], ("kernel", "calls", *_HEAD)),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from ingot.engine.session import Engine, Port
 from ingot.errors import UserError
 
 Array = np.ndarray[Any, Any]
+
+MAX_DRAWN = 1 << 32  # elements of one seeded array
 
 
 def program_of(engine: Engine, entry: str = "main") -> dict[str, Any]:
@@ -64,6 +67,10 @@ def seeded(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> Ar
     """
     dtype = dtypes.get(port.dtype)
     shape = shape_of(port, sizes)
+    if math.prod(shape) > MAX_DRAWN:
+        raise UserError(
+            f"{port.name} would have the shape {list(shape)}: more than {MAX_DRAWN:,} elements are not drawn"
+        )
     if dtype.is_float:
         return rng.standard_normal(shape, np.float32).astype(dtype.numpy)
     if dtype in (dtypes.int8, dtypes.uint8):

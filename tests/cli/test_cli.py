@@ -322,6 +322,10 @@ def test_byte_counts() -> None:
     ]
 
 
+def test_tables_show_what_a_terminal_would_obey() -> None:
+    assert "\x1b" not in table([("a\x1b[2Jb", 1)], ("name", "n"))
+
+
 def test_tables_line_up() -> None:
     assert table([("a", 1, 0.5), ("long", 1000, None)], ("name", "n", "x")).splitlines() == [
         "name      n    x", "a         1  0.5", "long  1,000    -",

@@ -64,6 +64,7 @@ def test_build_run_and_bench(folder: Path) -> None:
         assert ("build" in found["seconds"]) == source.endswith(".pt2")
         with np.load(folder / "out.npz") as out:
             np.testing.assert_allclose(next(iter(out.values())), want, rtol=1e-4, atol=1e-5)
+    assert as_json("inspect", folder / "net.pt2")["inputs"][0]["name"] == "image"
     bench = as_json("bench", folder / "net.pt2", "--repeat", 2, "--bandwidth", 10, "--profile")
     assert bench["name"] == "run" and bench["calls"]
 
