@@ -36,10 +36,10 @@ struct Winograd::Split {
 };
 
 bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width) {
-  // Below 8 channels the transforms cost as much as the products. The transformed weight is four times the plain one: fewer
+  // Below 4 channels the transforms cost as much as the products. The transformed weight is four times the plain one: fewer
   // than 7x7 pixels do not pay for reading it, nor do tiles of which less than half is used.
   const std::int64_t pixels = height * width, computed = tiles_of(height) * tiles_of(width) * kOutTile * kOutTile;
-  return channels >= 8 && outputs >= 1 && pixels >= 49 && 2 * pixels >= computed;
+  return channels >= 4 && outputs >= 1 && pixels >= 49 && 2 * pixels >= computed;
 }
 
 Winograd::Winograd(std::int64_t outputs, std::int64_t channels, Level level)

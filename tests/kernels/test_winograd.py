@@ -98,7 +98,7 @@ def close(found: Array, exact: Array) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "outputs"), [(8, 1), (16, 32), (17, 33), (64, 64), (65, 31), (128, 70), (100, 96)]
+    ("channels", "outputs"), [(4, 1), (16, 32), (17, 33), (64, 64), (65, 31), (128, 70), (100, 96)]
 )
 @pytest.mark.parametrize(("height", "width"), [(7, 7), (8, 12), (9, 23), (13, 10)])
 def test_sizes(channels: int, outputs: int, height: int, width: int) -> None:
@@ -135,7 +135,7 @@ def test_this_is_not_the_direct_product() -> None:
     assert np.any(found != direct)
 
 
-@pytest.mark.parametrize(("channels", "outputs"), [(8, 32), (20, 150), (130, 40)])
+@pytest.mark.parametrize(("channels", "outputs"), [(5, 32), (20, 150), (130, 40)])
 def test_an_images_bits_do_not_depend_on_its_company(channels: int, outputs: int) -> None:
     rng = np.random.default_rng(channels)
     x, weight = draw(rng, 9, 9, 14, channels), draw_weight(rng, outputs, channels)

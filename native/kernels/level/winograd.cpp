@@ -167,14 +167,14 @@ constexpr MultiplyRows kByRows[] = {
 };
 
 /// The products of all tiles of the group with one panel at one position. Row blocks of nearly equal height, each of which
-/// fetches its share of the weights that come next.
+/// fetches its share of the weights that come next; a single one runs 8 KiB ahead.
 INGOT_INLINE void multiply_position(const WinogradJob& job, const float* v, const float* u, const float* next, float* m) {
   const int blocks = (job.tiles + kRows - 1) / kRows;
   const std::int64_t v_block = (std::int64_t)job.tiles * kVRow, advance = kPanel * 4 / blocks;
   for (int b = 0; b < blocks; ++b) {
     const int first = job.tiles * b / blocks, rows = job.tiles * (b + 1) / blocks - first;
-    kByRows[rows - 1](v + first * kVRow, v_block, u, job.channels, m + (std::int64_t)first * kMTile,
-                      (const std::byte*)next + b * advance * job.channels, advance);
+    const std::byte* ahead = blocks == 1 ? (const std::byte*)u + 8192 : (const std::byte*)next + b * advance * job.channels;
+    kByRows[rows - 1](v + first * kVRow, v_block, u, job.channels, m + (std::int64_t)first * kMTile, ahead, advance);
   }
 }
 
