@@ -20,9 +20,7 @@ Ending::Ending(std::string_view kernel, const nlohmann::json& params, std::span<
 
 Finish Ending::finish(TileCode& code, const TileOperand* extras, std::size_t extra_count, std::byte* scratch) const noexcept {
   code = expression_.code();
-  const bool plain = code.step_count == 1 && code.steps[0].step == Step::load && code.steps[0].a == 0 &&
-                     code.outputs[0] == code.steps[0].to;
-  return {&code, run_tile_, plain, extras, static_cast<int>(extra_count), {}, scratch};
+  return {&code, run_tile_, extras, static_cast<int>(extra_count), {}, scratch};
 }
 
 nlohmann::json without_expression(const nlohmann::json& params) {

@@ -126,6 +126,25 @@ def test_batch_threads_and_strides_change_no_bit(dtype: Any, channels: int) -> N
     assert same_bits(convolve(wide, weight, (5, 31), w, threads=2), convolve(wide.copy(), weight, (5, 31), w))
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("channels", [24, 64, 700])
+def test_clamps_end_in_registers(dtype: Any, channels: int) -> None:
+    """Bias, at least 0, at most 6: the same bits as when a product with 1 makes it another expression."""
+    x, weight, bias = numbers(dtype, 2, 6, 21, channels), numbers(dtype, 9, channels, seed=1), numbers(dtype, channels)
+    x[0, 2, 3], x[0, 4, 9] = np.nan, np.inf
+    steps: list[Any] = [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1]]
+    steps += [["const", "float32", 0.0], ["max", "float32", 2, 3], ["const", "float32", 6.0], ["min", "float32", 4, 5]]
+    steps += [["const", "float32", 1.0], ["mul", "float32", 6, 7]]
+    w = window((3, 3), pre_padding=[1, 1])
+    for output in (dtype, np.float32):
+        for last in (2, 4, 6):
+            params: dict[str, Any] = {"dtype": np.dtype(output), "threads": 2}
+            y = convolve(x, weight, (6, 21), w, bias, expr={"steps": steps[: last + 1], "outputs": [last]}, **params)
+            other = [*steps[: last + 1], steps[7], ["mul", "float32", last, last + 1]]
+            expected = convolve(x, weight, (6, 21), w, bias, expr={"steps": other, "outputs": [last + 2]}, **params)
+            np.testing.assert_array_equal(y.astype(np.float32), expected.astype(np.float32))
+
+
 def test_other_dtype_of_y() -> None:
     x, weight = numbers(FLOATS[1], 1, 9, 9, 20), numbers(FLOATS[1], 9, 20, seed=1)
     wide = convolve(x, weight, (7, 7), window((3, 3)), dtype=np.float32)

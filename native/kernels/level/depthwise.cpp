@@ -5,7 +5,6 @@
 #include "depthwise.h"
 
 #include "simd.h"
-
 #include "typed.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -30,8 +29,8 @@ struct Windows {
 };
 
 /// P outputs of 16 channels, or of the n < 16 that there are.
-template <int P, bool Whole, class T>
-INGOT_INLINE void block(const DepthwiseJob& job, const Windows<T>& windows, int n, float* values, std::int64_t stride) {
+template <int P, bool Whole, class T, class Y>
+INGOT_INLINE void block(const DepthwiseJob& job, const Windows<T>& windows, int n, const Clamp& clamp, Vec bias, Y* y, std::int64_t stride) {
   Vec sum[P];
   for (int p = 0; p < P; ++p) sum[p] = zero();
   const T* x_plane = windows.x;
@@ -50,58 +49,68 @@ INGOT_INLINE void block(const DepthwiseJob& job, const Windows<T>& windows, int 
       }
     }
   }
-  for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 16
+  for (int p = 0; p < P; ++p, y += stride) {
+    const Vec v = limited(clamp, sum[p] + bias);
     if (Whole)
-      store(values + p * stride, sum[p]);
+      store(y, v);
     else
-      store_partial(values + p * stride, sum[p], n);
+      store_partial(y, v, n);
   }
 }
 
-/// `outputs` <= kBlock outputs of all channels.
-template <int P, class T>
-void channels(const DepthwiseJob& job, const Windows<T>& windows, float* values, std::int64_t stride) {
+/// P outputs of all channels.
+template <int P, class T, class Y>
+void channels(const DepthwiseJob& job, const Windows<T>& windows, const Clamp& clamp, Y* y, std::int64_t stride) {
   std::int64_t c = 0;
   Windows<T> at = windows;
   for (; c + kLanes <= job.channels; c += kLanes, at.x += kLanes, at.w += kLanes)
-    block<P, true>(job, at, kLanes, values + c, stride);
-  if (c < job.channels) block<P, false>(job, at, (int)(job.channels - c), values + c, stride);
+    block<P, true>(job, at, kLanes, clamp, load(clamp.bias + c), y + c, stride);
+  if (c < job.channels) block<P, false>(job, at, (int)(job.channels - c), clamp, load(clamp.bias + c), y + c, stride);
 }
 
-template <int P, class T>
-INGOT_INLINE void channels_of(const DepthwiseJob& job, const Windows<T>& windows, int outputs, float* values, std::int64_t stride) {
-  if (outputs == P) return channels<P>(job, windows, values, stride);
-  if constexpr (P > 1) channels_of<P - 1>(job, windows, outputs, values, stride);
+template <int P, class T, class Y>
+INGOT_INLINE void channels_of(const DepthwiseJob& job, const Windows<T>& windows, int outputs, const Clamp& clamp, Y* y, std::int64_t stride) {
+  if (outputs == P) return channels<P>(job, windows, clamp, y, stride);
+  if constexpr (P > 1) channels_of<P - 1>(job, windows, outputs, clamp, y, stride);
+}
+
+/// Outputs [first, last) of the line to y, `stride` values from one to the next.
+template <class T, class Y>
+void columns(const DepthwiseJob& job, const T* x, const T* w, std::int64_t first, std::int64_t last, const Clamp& clamp, Y* y,
+             std::int64_t stride) {
+  const WindowAxis& axis = job.columns;
+  // Outputs whose windows lie inside: from `low` on, below `high`.
+  const std::int64_t reach = axis.size + axis.before - (axis.kernel - 1) * axis.dilation;
+  const std::int64_t low = (axis.before + axis.stride - 1) / axis.stride;
+  const std::int64_t high = reach <= 0 ? 0 : (reach + axis.stride - 1) / axis.stride, end = high < last ? high : last;
+  for (std::int64_t column = first; column < last;) {
+    std::int64_t outputs = 1;
+    if (column >= low && column < end) outputs = end - column < kBlock ? end - column : kBlock;
+    const Span span = span_of(axis, column);
+    const Windows<T> windows = {x + span.first * job.x_step, w + span.skipped * job.w_step, span.count,
+                                axis.stride * job.x_step, axis.dilation * job.x_step};
+    channels_of<kBlock>(job, windows, (int)outputs, clamp, y + (column - first) * stride, stride);
+    column += outputs;
+  }
 }
 
 template <class T>
 void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
-  const WindowAxis& axis = job.columns;
-  const std::int64_t step = depthwise_columns(job.channels);
-  const bool through = writes_through(job.finish);
   FinishTile tile;
+  Clamp clamp;
+  const TileOperand& out = job.finish.out;
   begin_finish(job.finish, tile);
-  // Outputs whose windows lie inside: from `low` on, below `high`.
-  const std::int64_t reach = axis.size + axis.before - (axis.kernel - 1) * axis.dilation;
-  const std::int64_t low = (axis.before + axis.stride - 1) / axis.stride, high = reach <= 0 ? 0 : (reach + axis.stride - 1) / axis.stride;
+  if (clamp_of(job.finish, tile, job.channels, clamp)) {
+    if (out.dtype == DType::float32) return columns(job, x, w, job.first, job.last, clamp, (float*)out.data, out.row_stride);
+    if (out.dtype == job.dtype) return columns(job, x, w, job.first, job.last, clamp, (T*)out.data, out.row_stride);
+    no_clamp(clamp, job.channels);
+  }
+  const std::int64_t step = depthwise_columns(job.channels);
   for (std::int64_t first = job.first; first < job.last; first += step) {
     const std::int64_t last = job.last - first < step ? job.last : first + step;
-    float* values = through ? (float*)job.finish.out.data + (first - job.first) * job.finish.out.row_stride : job.values;
-    const std::int64_t stride = through ? job.finish.out.row_stride : job.channels;
-    for (std::int64_t column = first; column < last;) {
-      const bool inside = column >= low && column < high;
-      std::int64_t outputs = 1;
-      if (inside) {
-        const std::int64_t end = high < last ? high : last;
-        outputs = end - column < kBlock ? end - column : kBlock;
-      }
-      const Span span = span_of(axis, column);
-      const Windows<T> windows = {x + span.first * job.x_step, w + span.skipped * job.w_step, span.count,
-                                  axis.stride * job.x_step, axis.dilation * job.x_step};
-      channels_of<kBlock>(job, windows, (int)outputs, values + (column - first) * stride, stride);
-      column += outputs;
-    }
-    if (!through) finish_rows(job.finish, tile, values, stride, first - job.first, last - first, 0, job.channels);
+    columns(job, x, w, first, last, clamp, job.values, job.channels);
+    finish_rows(job.finish, tile, job.values, job.channels, first - job.first, last - first, 0, job.channels);
   }
 }
 

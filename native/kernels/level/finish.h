@@ -13,7 +13,6 @@ namespace ingot {
 struct Finish {
   const TileCode* code;        // operands: the values, then the extras
   RunTile run_tile;
-  bool plain;                  // the expression is its input 0
   const TileOperand* extras;   // of row 0 and column 0
   int extra_count;
   TileOperand out;             // likewise; column_stride is 1
@@ -33,9 +32,6 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-/// Where values of row 0 go at once: float32 values that no expression changes.
-INGOT_INLINE bool writes_through(const Finish& finish) { return finish.plain && finish.out.dtype == DType::float32; }
-
 /// The operands as an expression takes them, the values still missing.
 struct FinishTile {
   TileOperand in[1 + kMaxInputs];
@@ -47,6 +43,42 @@ void begin_finish(const Finish& finish, FinishTile& tile) {
   tile.in[0] = {nullptr, DType::float32, 0, 1};
   for (int i = 0; i < finish.extra_count; ++i) tile.in[1 + i] = finish.extras[i];
   tile.chained = chain_of(*finish.code, tile.in, finish.out, tile.chain);
+}
+
+/// What most layers end with, done in registers: value + bias, at least `low`, at most `high`.
+struct Clamp {
+  float low, high;
+  alignas(64) float bias[kTile];
+};
+
+INGOT_INLINE Vec limited(const Clamp& clamp, Vec v) {
+  return min(broadcast(clamp.high), max(broadcast(clamp.low), v));  // a NaN, as second operand, passes
+}
+
+/// The clamp that changes nothing, not even a -0.
+void no_clamp(Clamp& clamp, std::int64_t columns) {
+  clamp.low = -__builtin_inff();
+  clamp.high = __builtin_inff();
+  for (std::int64_t c = 0; c < columns; c += kLanes) store(clamp.bias + c, broadcast(-0.0f));
+}
+
+/// Whether the expression is a clamp, and which; its bias for that many columns (at most kTile; 0: it must have none).
+bool clamp_of(const Finish& finish, const FinishTile& tile, std::int64_t columns, Clamp& clamp) {
+  const Link* link = tile.chain.links;
+  const Link* const end = link + tile.chain.count;
+  no_clamp(clamp, columns);
+  if (!tile.chained) return false;
+  if (link < end && link->step == Step::add && link->operand > 0) {
+    const TileOperand& bias = finish.extras[link->operand - 1];
+    if (columns == 0 || bias.row_stride != 0 || bias.column_stride != 1) return false;
+    with_floats(bias.dtype, (const void*)bias.data, [&](const auto* p) { convert_row(p, clamp.bias, columns); });
+    ++link;
+  }
+  if (link < end && link->step == Step::max && link->constant != nullptr) clamp.low = (link++)->constant[0];
+  if (link < end && link->step == Step::min && link->constant != nullptr) clamp.high = (link++)->constant[0];
+  if (link == end && clamp.low == clamp.low && clamp.high == clamp.high) return true;
+  no_clamp(clamp, columns);
+  return false;
 }
 
 INGOT_INLINE TileOperand moved(const TileOperand& o, std::int64_t row, std::int64_t column) {

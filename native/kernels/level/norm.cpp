@@ -197,29 +197,31 @@ void group_statistics(const GroupRows& rows, float* statistics, float* scratch) 
 /// Rows x columns from row `row` and column `column` on, to `to`.
 template <class T>
 void group_normalise_tile(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, const float* center,
-                          const float* scale, const float* shift, float* to, std::int64_t stride) {
+                          const float* scale, const float* shift, const Clamp& clamp, float* to, std::int64_t stride) {
   for (std::int64_t c = 0; c < columns; c += kLanes) {
     const Vec middle = load_tail(center, c, columns), factor = load_tail(scale, c, columns), term = load_tail(shift, c, columns);
     for (std::int64_t r = 0; r < rows; ++r)
-      store_tail(to + r * stride, c, columns, fma(load_tail(x + r * x_stride, c, columns) - middle, factor, term));
+      store_tail(to + r * stride, c, columns, limited(clamp, fma(load_tail(x + r * x_stride, c, columns) - middle, factor, term)));
   }
 }
 
 template <class T>
 void group_normalise_as(const GroupRows& rows, const T* x, const float* center, const float* scale, const float* shift,
                         const Finish& finish, float* scratch) {
-  const bool through = writes_through(finish);
+  FinishTile tile;
+  Clamp clamp;
+  begin_finish(finish, tile);
+  const bool through = clamp_of(finish, tile, 0, clamp) && finish.out.dtype == DType::float32;
+  if (!through) no_clamp(clamp, 0);
   const std::int64_t columns = rows.channels < kTile ? rows.channels : kTile;
   const std::int64_t step = through ? (columns <= 64 ? 64 : 8) : tile_rows(columns);
-  FinishTile tile;
-  begin_finish(finish, tile);
   for (std::int64_t r = 0; r < rows.rows; r += step) {
     const std::int64_t taken = rows.rows - r < step ? rows.rows - r : step;
     for (std::int64_t c = 0; c < rows.channels; c += columns) {
       const std::int64_t width = rows.channels - c < columns ? rows.channels - c : columns;
       float* to = through ? (float*)finish.out.data + r * finish.out.row_stride + c : scratch;
       const std::int64_t stride = through ? finish.out.row_stride : width;
-      group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, to, stride);
+      group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, clamp, to, stride);
       if (!through) finish_rows(finish, tile, to, stride, r, taken, c, width);
     }
   }
