@@ -20,7 +20,17 @@ from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
 from ingot.ops.contraction import Einsum
 from ingot.ops.fused import Bodied
-from ingot.passes import batch_norm, channels_last, convolution, dense_attention, einsum, fuse, layout, simplify
+from ingot.passes import (
+    batch_norm,
+    channels_last,
+    convolution,
+    dense_attention,
+    einsum,
+    fuse,
+    layout,
+    simplify,
+    weights,
+)
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import recipe_of
@@ -97,6 +107,7 @@ def steps(target: Target) -> list[Step]:
         Step("fold again", simplify.fold),
         Step("algebra again", simplify.algebra),
         Step("share", simplify.share),
+        Step("lookups", weights.lookups),
         Step("attention", fuse.attention),
         Step("elementwise", fuse.elementwise),
         Step("products", fuse.products),

@@ -145,12 +145,6 @@ ALGEBRA = (
          lambda c, x, root: _holds(c, True) and _same(x, root), shared=True),
     Rule("or False", lambda c, x: F.logical_or(c, x), lambda x: x,
          lambda c, x, root: _holds(c, False) and _same(x, root), shared=True),
-    Rule("a mask that is True everywhere",
-         lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, Hole("scale"), Hole("causal"),
-                                                              Hole("heads_inside")),
-         lambda q, k, v, scale, causal, heads_inside: F.scaled_dot_product_attention(
-             q, k, v, scale=scale, causal=causal, heads_inside=heads_inside),
-         lambda mask: _holds(mask, True), shared=True),
     Rule("concat of one", lambda x: F.concat([x], Hole("dim")), lambda x: x, shared=True),
 )  # fmt: skip
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ingot.ir import Network, Spec, Value
+import numpy as np
+
+from ingot.ir import Network, Node, Spec, Value
 from ingot.ir.recipe import Recipe, combine, source
+from ingot.ir.spec import axis_of
+from ingot.ops.indexing import Embedding, Take
+from ingot.passes.rewrite import Log, detach, note
 
 MAX_JOINED = 400  # characters of names that are joined to one: names in a file are limited
 
@@ -46,6 +51,41 @@ def stored(network: Network, recipe: Recipe, spec: Spec, name: str) -> Value:
 def sizes(weight: Value) -> tuple[Any, ...]:
     """The sizes of a parameter, which are always known."""
     return weight.spec.evaluate({})  # type: ignore[no-any-return]
+
+
+MAX_LOOKED_UP = 1 << 14  # rows that a recipe lists: its text is part of the file
+
+
+def lookups(network: Network, log: Log) -> None:
+    """Rows of a table by indices that are known (positions, token types) become a parameter of their own."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        if not isinstance(node.op, Embedding | Take):
+            continue
+        index, table = node.inputs if isinstance(node.op, Embedding) else node.inputs[::-1]
+        if table.kind != "parameter" or index.kind != "constant":
+            continue
+        if why := _not_looked_up(node, table, index.array):
+            note(log, "lookups", node, why)
+            continue
+        axis = 0 if isinstance(node.op, Embedding) else axis_of(node.op.axis, len(table.shape))
+        rows = derive(network, "take", [table], f"{table.name}.rows", axis=axis,
+                      indices=tuple(index.array.reshape(-1).tolist()))  # fmt: skip
+        if rows.shape != node.output.shape:
+            rows = derive(network, "reshape", [rows], f"{rows.name}.reshaped", shape=sizes(node.output))
+        network.replace(node.output, rows)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _not_looked_up(node: Node, table: Value, index: np.ndarray[Any, Any]) -> str:
+    """Why a lookup is left to the run, or nothing."""
+    axis = 0 if isinstance(node.op, Embedding) else axis_of(node.op.axis, len(table.shape))  # type: ignore[attr-defined]
+    if index.size > MAX_LOOKED_UP or not index.size:
+        return f"it has {index.size} indices"
+    if index.min() < 0 or index.max() >= sizes(table)[axis]:
+        return "an index is outside of the table, which the run will say or take for zeros"
+    return "" if len(table.uses) == 1 else "the table is read elsewhere too"
 
 
 def joined_name(names: Sequence[str]) -> str:

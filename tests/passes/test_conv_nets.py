@@ -247,6 +247,37 @@ def test_reshapes_of_nothing_are_left_alone() -> None:
     assert channels_last.reordered((0, 8, 3), (0, 24), (0, 2, 1)) is None
 
 
+# ---------------------------------------------------------------------------------------------- other ranks, open sizes
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_images_of_any_rank_and_size(rank: int) -> None:
+    b = Builder("net")
+    x = b.net.input("x", Spec(F32, (Dim("N", 1), 4, *[Dim(f"S{i}", 1) for i in range(rank)])))
+    y = mish(b.group_norm("n", b.conv("a", x, 8), 2))
+    y = F.relu(b.batch_norm("bn", b.conv("b", y, 8, groups=8)) + y)
+    y = b.conv("c", F.concat([y, x], 1), 6, 1)
+    y = b.conv("d", pool_all(F.max_pool, y, 2, dilation=(1,) * rank) + pool_all(F.avg_pool, y, 2), 4, 3, stride=2)
+    b.net.outputs |= {"y": y, "mean": F.reduce_mean(y, tuple(range(2, rank + 2))), "flat": y.flatten(2)}
+    low = pipeline.lower(b.net, CPU)
+    assert computing(low)[:6] == ["packed_conv", "fused_group_norm", "depthwise_conv", "concat", "packed_linear",
+                                  "max_pool"]  # fmt: skip
+    rng = np.random.default_rng(0)
+    engine = build_network(b.net, weights(b.net))
+    for sizes in ((1, 7, 6, 5), (2, 4, 9, 4)):
+        given = {"x": rng.standard_normal((sizes[0], 4, *sizes[1 : rank + 1])).astype(np.float32)}
+        want, got = interpret(b.net, given, weights(b.net)), engine.run(given)
+        for key, array in want.items():
+            np.testing.assert_allclose(got[key], array, atol=1e-5, rtol=1e-4)
+
+
+def pool_all(kind: Any, x: Value, size: int, **more: Any) -> Value:
+    rank = len(x.shape) - 2
+    return kind(  # type: ignore[no-any-return]
+        x, kernel=(size,) * rank, stride=(size,) * rank, pre_padding=(0,) * rank, post_padding=(0,) * rank, **more
+    )
+
+
 # --------------------------------------------------------------------------------------------------------------- concat
 
 

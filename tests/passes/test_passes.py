@@ -221,13 +221,11 @@ def test_a_constant_of_equal_elements_is_a_number() -> None:
         (lambda x, mask: F.where(mask(True), F.slice(x, (0, 0), (1, 6), (1, 1)), x), ["slice", "expand", "exp"]),
         (lambda x, mask: F.where(F.logical_and(F.greater(x, 0.0), mask(True)), x, 0.0), ["greater", "where", "exp"]),
         (lambda x, mask: F.where(F.logical_or(mask(False), F.greater(x, 0.0)), x, 0.0), ["greater", "where", "exp"]),
-        (lambda x, mask: F.scaled_dot_product_attention(x, x, x, mask(True, 1)),
-         ["scaled_dot_product_attention", "exp"]),
     ],
 )  # fmt: skip
 def test_masks_that_hide_nothing_go(build: Any, ops: list[str]) -> None:
-    def mask(x: Value, truth: bool, size: int = 6) -> Value:
-        return x.network.constant(np.full(size, truth))  # type: ignore[no-any-return]
+    def mask(x: Value, truth: bool) -> Value:
+        return x.network.constant(np.full(6, truth))  # type: ignore[no-any-return]
 
     net = vector(lambda x: F.exp(build(x, lambda *args: mask(x, *args))))
     want = interpret(net, X)
@@ -328,6 +326,30 @@ def test_products_of_computed_operands_use_the_general_kernel() -> None:
     net = vector(lambda x: F.matmul(x, x, transpose_b=True))
     lowered = pipeline.lower(net, CPU)
     assert ops_of(lowered) == ["permute", "matmul"]
+
+
+def test_rows_that_are_known_are_stored() -> None:
+    net = Network("net")
+    x = net.input("x", Spec("int32", (2, 5)))
+    words, places, bias = (net.parameter(n, Spec(F32, (9, 6) if n != "bias" else (3, 4))) for n in ("w", "p", "bias"))
+    ids = net.constant(np.arange(5, dtype=np.int64)[None])
+    index = net.constant(np.array([[2, 0], [1, 1]], np.int32))
+    net.outputs["y"] = F.embedding(x, words) + F.embedding(ids, places)
+    net.outputs["z"] = F.exp(F.take(bias, index, 1))
+    rng = np.random.default_rng(0)
+    values = {v.name: rng.standard_normal(v.spec.evaluate({})).astype(np.float32) for v in net.parameters}
+    check = pipeline.Check({"x": rng.integers(0, 9, (2, 5)).astype(np.int32)}, values, tolerance=1e-6)
+    lowered = pipeline.lower(net, CPU, check=check)
+    assert ops_of(lowered) == ["embedding", "fused_elementwise", "fused_elementwise"]
+    assert {v.name for v in lowered.parameters} == {"w", "p.rows.reshaped", "bias.rows.reshaped"}
+
+
+@pytest.mark.parametrize("index", [[0, 9], [-1, 2], []])
+def test_rows_that_are_not_there_are_left_to_the_run(index: list[int]) -> None:
+    net, log = Network("net"), []
+    net.outputs["y"] = F.embedding(net.constant(np.array(index, np.int32)), net.parameter("w", Spec(F32, (9, 6))))
+    pipeline.lower(net, CPU, log=log)
+    assert any(e.rule == "lookups" for e in log)
 
 
 def test_one_weight_in_two_places_is_packed_once() -> None:
