@@ -150,7 +150,7 @@ void measure(Bench& bench, const Layer& l, Level level, double seconds, std::byt
   for (std::size_t i = 0; i < copies; ++i) {
     panels.push_back(dense(pool + static_cast<std::int64_t>(i) * bytes, {l.panels(), 9 * l.channels, kPanel}));
     copy.push_back(std::make_unique<Winograd>(l.outputs, l.channels, level));
-    copy.back()->prepare(panels.back());
+    copy.back()->prepare(panels.back(), dense(nullptr, {l.images, l.size, l.size, l.outputs}));
   }
   std::size_t next = 0;
   const auto turn = [&] { return next = (next + 1) % copies; };

@@ -182,7 +182,7 @@ class ConvPacked final : public Convolution {
     check_operands(in, out, 2);
     check_panels(in[1], p_.window.taps());
     if (by_winograd(out[0])) {
-      winograd_->prepare(in[1]);
+      winograd_->prepare(in[1], out[0]);
       return winograd_->scratch(out[0], threads, expression_.scratch());
     }
     return {0, scratch(rows_of(out[0]), p_.window.taps(), threads)};

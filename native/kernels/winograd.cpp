@@ -10,7 +10,7 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kPanel = 32;
-constexpr std::int64_t kFinished = kOutTile * kTileRun * kOutTile * kPanel;  // floats of WinogradJob::finished
+constexpr std::int64_t kFinished = 4 * kTileRun * 4 * kPanel;  // floats of WinogradJob::finished
 
 WinogradLevel functions_for([[maybe_unused]] Level level) {
 #if INGOT_X86
@@ -20,7 +20,11 @@ WinogradLevel functions_for([[maybe_unused]] Level level) {
   return {portable::winograd_weight, portable::winograd_inputs, portable::winograd_outputs};
 }
 
-std::int64_t tiles_of(std::int64_t size) { return (size + kOutTile - 1) / kOutTile; }
+/// Outputs of a tile each way. Small images have few pixels for each value of the weight, whose reading then costs more than the
+/// products.
+int tile_for(std::int64_t height, std::int64_t width) { return height * width < 100 ? 2 : 4; }
+int positions_of(int tile) { return (tile + 2) * (tile + 2); }
+std::int64_t tiles_of(std::int64_t size, int tile) { return (size + tile - 1) / tile; }
 std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
@@ -29,6 +33,7 @@ std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 /// the products, and taking them from another core's cache costs more.
 struct Winograd::Split {
   int by_tiles, by_panels;
+  int tile;             // outputs of a tile each way
   std::int64_t tiles;   // of all images
   std::int64_t groups;  // of tiles that are transformed at a time, of the busiest worker
   std::int64_t group;   // most tiles of one
@@ -36,30 +41,35 @@ struct Winograd::Split {
 };
 
 bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width) {
-  // Below 4 channels the transforms cost as much as the products. The transformed weight is four times the plain one: fewer
-  // than 7x7 pixels do not pay for reading it, nor do tiles of which less than half is used.
-  const std::int64_t pixels = height * width, computed = tiles_of(height) * tiles_of(width) * kOutTile * kOutTile;
-  return channels >= 4 && outputs >= 1 && pixels >= 49 && 2 * pixels >= computed;
+  // Below 4 channels the transforms cost as much as the products. Fewer than 6x6 pixels do not pay for reading the transformed
+  // weight, nor do tiles of which less than half is used.
+  const int tile = tile_for(height, width);
+  const std::int64_t pixels = height * width, computed = tiles_of(height, tile) * tiles_of(width, tile) * tile * tile;
+  return channels >= 4 && outputs >= 1 && pixels >= 36 && 2 * pixels >= computed;
 }
 
 Winograd::Winograd(std::int64_t outputs, std::int64_t channels, Level level)
     : outputs_(outputs), channels_(channels), level_(functions_for(level)) {}
 
-void Winograd::prepare(const TensorView& panels) const {
-  std::call_once(once_, [&] {
-    const std::int64_t count = (outputs_ + kPanel - 1) / kPanel, floats = channels_ * kPanel;
-    const std::size_t weight = static_cast<std::size_t>(count * kPositions * floats) * 4;
-    Pages pages(weight + rounded(static_cast<std::size_t>(channels_) * 4), "a convolution's transformed weight");
+void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
+  const int tile = tile_for(y.shape[1], y.shape[2]);
+  Weight& own = weight(tile);
+  std::call_once(own.once, [&] {
+    const std::int64_t count = (outputs_ + kPanel - 1) / kPanel, floats = channels_ * kPanel, positions = positions_of(tile);
+    const std::size_t bytes = static_cast<std::size_t>(count * positions * floats) * 4;
+    Pages pages(bytes + rounded(static_cast<std::size_t>(channels_) * 4), "a convolution's transformed weight");
     float* u = reinterpret_cast<float*>(pages.data());
     for (std::int64_t panel = 0; panel < count; ++panel)
-      level_.weight(panels.as<float>() + panel * 9 * floats, channels_, u + panel * kPositions * floats);
-    weight_ = std::move(pages);
+      level_.weight(panels.as<float>() + panel * 9 * floats, channels_, tile, u + panel * positions * floats);
+    own.pages = std::move(pages);
   });
 }
 
 Winograd::Split Winograd::split(const TensorView& y, int workers) const {
   Split best{};
-  const std::int64_t tiles = y.shape[0] * tiles_of(y.shape[1]) * tiles_of(y.shape[2]), panels = (outputs_ + kPanel - 1) / kPanel;
+  const int tile = best.tile = tile_for(y.shape[1], y.shape[2]);
+  const std::int64_t tiles = y.shape[0] * tiles_of(y.shape[1], tile) * tiles_of(y.shape[2], tile);
+  const std::int64_t panels = (outputs_ + kPanel - 1) / kPanel;
   double least = 0;
   for (int by_tiles = workers; by_tiles >= 1; --by_tiles) {
     if (workers % by_tiles != 0) continue;
@@ -76,7 +86,7 @@ Winograd::Split Winograd::split(const TensorView& y, int workers) const {
   best.tiles = tiles;
   const std::int64_t most = (tiles + best.by_tiles - 1) / best.by_tiles;
   constexpr std::int64_t kTransformed = 512 << 10, kProducts = 256 << 10;  // bytes: with a panel's weights they stay in L2
-  const std::int64_t tile_bytes = kPositions * v_blocks(channels_) * kVRow * 4;
+  const std::int64_t tile_bytes = positions_of(tile) * v_blocks(channels_) * kVRow * 4;
   const std::int64_t group = std::clamp<std::int64_t>(kTransformed / tile_bytes / 14 * 14, 28, 56);
   best.groups = std::max<std::int64_t>(1, (most + group - 1) / group);
   best.group = std::max<std::int64_t>(1, (most + best.groups - 1) / best.groups);
@@ -86,7 +96,7 @@ Winograd::Split Winograd::split(const TensorView& y, int workers) const {
 
 Scratch Winograd::scratch(const TensorView& y, int threads, std::size_t tile_scratch) const {
   const Split grid = split(y, threads);
-  const std::int64_t floats = kFinished + kPositions * v_position(channels_, grid.group) + grid.panels * grid.group * kMTile;
+  const std::int64_t floats = kFinished + positions_of(grid.tile) * v_position(channels_, grid.group) + grid.panels * grid.group * kMTile;
   return {0, rounded(tile_scratch) + static_cast<std::size_t>(floats) * sizeof(float)};
 }
 
@@ -97,14 +107,15 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   const Share mine = share_of(grid.tiles, row, grid.by_tiles);
   const Share panels = share_of((outputs_ + kPanel - 1) / kPanel, column, grid.by_panels);
   WinogradJob job;
+  job.tile = grid.tile;
   job.x = x.as<float>();
   job.image_stride = x.stride[0], job.row_stride = x.stride[1], job.column_stride = x.stride[2];
   job.height = x.shape[1], job.width = x.shape[2], job.channels = channels_;
   job.top = operands.top, job.left = operands.left;
-  job.u = reinterpret_cast<const float*>(weight_.data());
-  job.zeros = job.u + (outputs_ + kPanel - 1) / kPanel * kPositions * channels_ * kPanel;
+  job.u = reinterpret_cast<const float*>(weight(grid.tile).pages.data());
+  job.zeros = job.u + (outputs_ + kPanel - 1) / kPanel * positions_of(grid.tile) * channels_ * kPanel;
   job.out_height = y.shape[1], job.out_width = y.shape[2];
-  job.tiles_down = tiles_of(y.shape[1]), job.tiles_across = tiles_of(y.shape[2]);
+  job.tiles_down = tiles_of(y.shape[1], grid.tile), job.tiles_across = tiles_of(y.shape[2], grid.tile);
   job.outputs = outputs_;
   job.weight = operands.panels.as<float>();
   job.code = operands.code, job.run_tile = operands.run_tile;
@@ -113,7 +124,7 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   job.tile_scratch = worker.local;
   job.finished = reinterpret_cast<float*>(worker.local + rounded(operands.tile_scratch));
   job.v = job.finished + kFinished;
-  job.m = job.v + kPositions * v_position(channels_, grid.group);
+  job.m = job.v + positions_of(grid.tile) * v_position(channels_, grid.group);
   const std::int64_t count = mine.last - mine.first;
   for (std::int64_t group = 0; group < grid.groups; ++group) {
     const std::int64_t first = count * group / grid.groups, last = count * (group + 1) / grid.groups;

@@ -1,4 +1,4 @@
-// Winograd's F(4x4, 3x3) for vector units: the transforms on vectors of 16 channels, and products of a register tile of up to
+// Winograd's F(4x4, 3x3) and F(2x2, 3x3) for vector units: the transforms on vectors of 16 channels, and products of a register tile of up to
 // kRows tiles by 32 outputs. Limits: none beyond winograd.h; any channels, any outputs, any number of tiles.
 #include "winograd.h"
 
@@ -26,7 +26,7 @@ constexpr float kNear2 = kNear * kNear, kFar2 = kFar * kFar;
 
 INGOT_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-// Both transforms go by pairs of rows, so that what lies between their two passes stays in registers.
+// The transforms of F(4x4, 3x3) go by pairs of rows, so that what lies between their two passes stays in registers.
 enum Pair { kEnds, kNears, kFars };  // rows 0 and 5, 1 and 2, 3 and 4 of Bᵀ
 
 /// Two rows of Bᵀ times a column of six.
@@ -64,23 +64,38 @@ INGOT_INLINE void transform_output(const Vec (&m)[6], Vec& first, Vec& second) {
   }
 }
 
+// The transforms of F(2x2, 3x3), whose points are 0, ±1 and infinity.
+
+INGOT_INLINE void transform_input(const Vec (&d)[4], Vec (&v)[4]) {
+  v[0] = d[0] - d[2];
+  v[1] = d[1] + d[2];
+  v[2] = d[2] - d[1];
+  v[3] = d[3] - d[1];
+}
+
+INGOT_INLINE void transform_output(const Vec (&m)[4], Vec (&y)[2]) {
+  y[0] = m[0] + m[1] + m[2];
+  y[1] = m[1] - m[2] + m[3];
+}
+
 struct Corner {
   std::int64_t image, row, column;  // of the tile's first output
 };
 INGOT_INLINE Corner corner_of(const WinogradJob& job, std::int64_t tile) {
   const std::int64_t across = tile % job.tiles_across, rest = tile / job.tiles_across;
-  return {rest / job.tiles_down, rest % job.tiles_down * kOutTile, across * kOutTile};
+  return {rest / job.tiles_down, rest % job.tiles_down * job.tile, across * job.tile};
 }
 
-typedef const float* Patch[6][6];
+typedef const float* Patch[6][6];  // 4x4 of it for tiles of 2x2
 
 /// Where the pixels of a tile's patch lie; zeros outside the image.
 INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch& patch) {
+  const int size = job.tile + 2;
   const std::int64_t row = corner.row - job.top, column = corner.column - job.left;
   const float* at = job.x + corner.image * job.image_stride + row * job.row_stride + column * job.column_stride;
-  const bool inside = row >= 0 && column >= 0 && row + 6 <= job.height && column + 6 <= job.width;
-  for (int i = 0; i < 6; ++i, at += job.row_stride)
-    INGOT_UNROLL for (int j = 0; j < 6; ++j) {
+  const bool inside = row >= 0 && column >= 0 && row + size <= job.height && column + size <= job.width;
+  for (int i = 0; i < size; ++i, at += job.row_stride)
+    for (int j = 0; j < size; ++j) {
       const bool there = inside || (row + i >= 0 && row + i < job.height && column + j >= 0 && column + j < job.width);
       patch[i][j] = there ? at + j * job.column_stride : job.zeros;
     }
@@ -104,8 +119,23 @@ INGOT_INLINE void transform_rows(const Patch& patch, std::int64_t channel, int l
   }
 }
 
-template <bool Whole>
+template <int Tile, bool Whole>
 INGOT_INLINE void transform_vector(const Patch& patch, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
+  if constexpr (Tile == 2) {
+    Vec half[4][4];
+    INGOT_UNROLL for (int j = 0; j < 4; ++j) {
+      Vec d[4], t[4];
+      INGOT_UNROLL for (int i = 0; i < 4; ++i) d[i] = Whole ? load(patch[i][j] + channel) : load_partial(patch[i][j] + channel, lanes);
+      transform_input(d, t);
+      INGOT_UNROLL for (int i = 0; i < 4; ++i) half[i][j] = t[i];
+    }
+    INGOT_UNROLL for (int i = 0; i < 4; ++i) {
+      Vec t[4];
+      transform_input(half[i], t);
+      INGOT_UNROLL for (int j = 0; j < 4; ++j) store(v + (i * 4 + j) * v_position, t[j]);
+    }
+    return;
+  }
   const std::int64_t row = 6 * v_position;
   transform_rows<kEnds, Whole>(patch, channel, lanes, v, v + 5 * row, v_position);
   transform_rows<kNears, Whole>(patch, channel, lanes, v + row, v + 2 * row, v_position);
@@ -197,12 +227,30 @@ INGOT_INLINE void finish_rows(const float* m, float* y, std::int64_t row, Vec& f
   }
 }
 
-/// A tile's 4x4 outputs for one panel, `row` floats from row to row; whether its corners are finite.
+/// A tile's outputs for one panel, `row` floats from row to row; whether its corners are finite.
+template <int Tile>
 INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
   Vec faults = zero();
-  for (int c = 0; c < kPanel; c += kLanes) {
-    finish_rows<false>(m + c, y + c, row, faults);
-    finish_rows<true>(m + c, y + c, row, faults);
+  for (int c = 0; c < kPanel; c += kLanes, m += kLanes, y += kLanes) {
+    if constexpr (Tile == 4) {
+      finish_rows<false>(m, y, row, faults);
+      finish_rows<true>(m, y, row, faults);
+      continue;
+    }
+    Vec half[2][4];
+    INGOT_UNROLL for (int j = 0; j < 4; ++j) {
+      Vec column[4], t[2];
+      INGOT_UNROLL for (int i = 0; i < 4; ++i) column[i] = load(m + (i * 4 + j) * kPanel);
+      transform_output(column, t);
+      half[0][j] = t[0], half[1][j] = t[1];
+    }
+    INGOT_UNROLL for (int i = 0; i < 2; ++i) {
+      Vec t[2];
+      transform_output(half[i], t);
+      store(y + i * row, t[0]);
+      store(y + i * row + kPanel, t[1]);
+      faults = fma(t[0] + t[1], zero(), faults);
+    }
   }
   return !any(is_nan(faults));
 }
@@ -212,8 +260,8 @@ __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job
   const Corner corner = corner_of(job, tile);
   Patch patch;
   patch_of(job, corner, patch);
-  for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < 4; ++j) {
+  for (int i = 0; i < job.tile; ++i)
+    for (int j = 0; j < job.tile; ++j) {
       Vec a = zero(), b = zero();
       const float* w = weight;
       for (int tap = 0; tap < 9; ++tap) {
@@ -230,18 +278,19 @@ __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job
 }
 
 /// Finishes `run` neighbouring tiles of one panel and runs the expression over their outputs, a row of pixels at a time.
+template <int Tile>
 INGOT_INLINE void finish_run(const WinogradJob& job, const Chain* chain, std::int64_t tile, int run, std::int64_t panel, const float* m) {
-  constexpr std::int64_t kRow = kTileRun * kOutTile * kPanel;
+  constexpr std::int64_t kRow = kTileRun * Tile * kPanel;
   for (int i = 0; i < run; ++i) {
-    float* y = job.finished + i * kOutTile * kPanel;
-    if (!finish_tile(m + i * kMTile, y, kRow))
+    float* y = job.finished + i * Tile * kPanel;
+    if (!finish_tile<Tile>(m + i * kMTile, y, kRow))
       finish_tile_directly(job, tile + i, job.weight + panel * 9 * job.channels * kPanel, y, kRow);
   }
   const Corner corner = corner_of(job, tile);
-  const int pixels = (int)smaller(run * kOutTile, job.out_width - corner.column);
+  const int pixels = (int)smaller(run * Tile, job.out_width - corner.column);
   const std::int64_t column = panel * kPanel;
   TileOperand in[1 + kMaxInputs];
-  for (std::int64_t i = 0; i < smaller(kOutTile, job.out_height - corner.row); ++i) {
+  for (std::int64_t i = 0; i < smaller(Tile, job.out_height - corner.row); ++i) {
     const std::int64_t pixel = (corner.image * job.out_height + corner.row + i) * job.out_width + corner.column;
     const auto moved = [&](const TileOperand& o) {
       return TileOperand{o.data + (pixel * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride,
@@ -256,35 +305,28 @@ INGOT_INLINE void finish_run(const WinogradJob& job, const Chain* chain, std::in
   }
 }
 
-}  // namespace
-
-void winograd_weight(const float* panel, std::int64_t channels, float* u) {
-  // Row p of G is (1, p, p²) over the product of p's distances to the other points; the last one, for infinity, is (0, 0, 1).
-  const double a = kNear, b = kFar, zero = a * a * b * b, near = 2 * a * a * (a * a - b * b), far = 2 * b * b * (b * b - a * a);
-  const double g[6][3] = {{1 / zero, 0, 0},
-                          {1 / near, a / near, a * a / near},
-                          {1 / near, -a / near, a * a / near},
-                          {1 / far, b / far, b * b / far},
-                          {1 / far, -b / far, b * b / far},
-                          {0, 0, 1}};
+/// G g Gᵀ of all channels of a panel, from G's rows.
+template <int Size>
+INGOT_INLINE void transform_weight(const double (&g)[Size][3], const float* panel, std::int64_t channels, float* u) {
   for (std::int64_t k = 0; k < channels; ++k) {
-    double half[6][3][kPanel];
-    for (int i = 0; i < 6; ++i)
+    double half[Size][3][kPanel];
+    for (int i = 0; i < Size; ++i)
       for (int x = 0; x < 3; ++x) {
         const float* w = panel + (x * channels + k) * kPanel;
         const std::int64_t down = 3 * channels * kPanel;
         for (int l = 0; l < kPanel; ++l) half[i][x][l] = g[i][0] * w[l] + g[i][1] * w[down + l] + g[i][2] * w[2 * down + l];
       }
-    for (int i = 0; i < 6; ++i)
-      for (int j = 0; j < 6; ++j) {
-        float* to = u + ((i * 6 + j) * channels + k) * kPanel;
+    for (int i = 0; i < Size; ++i)
+      for (int j = 0; j < Size; ++j) {
+        float* to = u + ((i * Size + j) * channels + k) * kPanel;
         for (int l = 0; l < kPanel; ++l)
           to[l] = (float)(half[i][0][l] * g[j][0] + half[i][1][l] * g[j][1] + half[i][2][l] * g[j][2]);
       }
   }
 }
 
-void winograd_inputs(const WinogradJob& job) {
+template <int Tile>
+INGOT_INLINE void transform_tiles(const WinogradJob& job) {
   for (int tile = 0; tile < job.tiles; ++tile) {
     const Corner corner = corner_of(job, job.first_tile + tile);
     Patch patch;
@@ -292,17 +334,40 @@ void winograd_inputs(const WinogradJob& job) {
     for (std::int64_t channel = 0; channel < job.channels; channel += kLanes) {
       float* v = job.v + (channel / kVDepth * job.tiles + tile) * kVRow + channel % kVDepth;
       if (job.channels - channel >= kLanes)
-        transform_vector<true>(patch, channel, kLanes, v, job.v_position);
+        transform_vector<Tile, true>(patch, channel, kLanes, v, job.v_position);
       else
-        transform_vector<false>(patch, channel, (int)(job.channels - channel), v, job.v_position);
+        transform_vector<Tile, false>(patch, channel, (int)(job.channels - channel), v, job.v_position);
     }
   }
 }
 
+}  // namespace
+
+void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u) {
+  // Row p of G is (1, p, p²) over the product of p's distances to the other points; the last one, for infinity, is (0, 0, 1).
+  // F(2x2, 3x3): the signs of the first row of G and of Bᵀ are turned.
+  const double a = kNear, b = kFar, zero = a * a * b * b, near = 2 * a * a * (a * a - b * b), far = 2 * b * b * (b * b - a * a);
+  const double four[6][3] = {{1 / zero, 0, 0},
+                             {1 / near, a / near, a * a / near},
+                             {1 / near, -a / near, a * a / near},
+                             {1 / far, b / far, b * b / far},
+                             {1 / far, -b / far, b * b / far},
+                             {0, 0, 1}};
+  const double two[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
+  if (tile == 2) transform_weight(two, panel, channels, u);
+  else transform_weight(four, panel, channels, u);
+}
+
+void winograd_inputs(const WinogradJob& job) {
+  if (job.tile == 2) transform_tiles<2>(job);
+  else transform_tiles<4>(job);
+}
+
 void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels) {
-  const std::int64_t position_floats = job.channels * kPanel, panel_floats = kPositions * position_floats, m_panel = (std::int64_t)job.tiles * kMTile;
+  const int positions = (job.tile + 2) * (job.tile + 2);
+  const std::int64_t position_floats = job.channels * kPanel, panel_floats = positions * position_floats, m_panel = (std::int64_t)job.tiles * kMTile;
   const float* u = job.u + first * panel_floats;
-  for (int position = 0; position < kPositions; ++position)
+  for (int position = 0; position < positions; ++position)
     for (int panel = 0; panel < panels; ++panel) {
       const float* from = u + panel * panel_floats + position * position_floats;
       const float* next = panel + 1 < panels ? from + panel_floats : u + (position + 1) * position_floats;
@@ -311,12 +376,15 @@ void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels) {
   TileOperand in[1 + kMaxInputs];
   for (int e = 0; e < job.extra_count; ++e) in[1 + e] = job.extras[e];
   Chain chain;
-  const bool chained = chain_of(*job.code, in, job.out, chain);
+  const Chain* chained = chain_of(*job.code, in, job.out, chain) ? &chain : nullptr;
   for (int tile = 0, run; tile < job.tiles; tile += run) {
-    const std::int64_t left = job.tiles_across - (job.first_tile + tile) % job.tiles_across;
+    const std::int64_t at = job.first_tile + tile, left = job.tiles_across - at % job.tiles_across;
     run = (int)smaller(smaller(kTileRun, left), job.tiles - tile);
-    for (int panel = 0; panel < panels; ++panel)
-      finish_run(job, chained ? &chain : nullptr, job.first_tile + tile, run, first + panel, job.m + panel * m_panel + (std::int64_t)tile * kMTile);
+    for (int panel = 0; panel < panels; ++panel) {
+      const float* m = job.m + panel * m_panel + (std::int64_t)tile * kMTile;
+      if (job.tile == 2) finish_run<2>(job, chained, at, run, first + panel, m);
+      else finish_run<4>(job, chained, at, run, first + panel, m);
+    }
   }
 }
 

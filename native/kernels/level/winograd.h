@@ -1,12 +1,13 @@
-// 3x3 convolution with stride 1 by Winograd's F(4x4, 3x3): what the host half (kernels/winograd.cpp) hands to the level halves.
-// Plain data only.
+// 3x3 convolution with stride 1 by Winograd's F(4x4, 3x3) and F(2x2, 3x3): what the host half (kernels/winograd.cpp) hands to the
+// level halves. Plain data only.
 //
 // A tile of 4x4 outputs reads a patch d of 6x6 inputs: Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A for the interpolation points 0, ±5/8, ±3/2, ∞.
 // Every constant of A and B is exact in float32, and the points keep the error at about twice the direct sum's (with the usual
-// 0, ±1, ±2 it is five times): root mean square 6e-7 of the outputs' for 64 channels, 2e-6 for 512.
+// 0, ±1, ±2 it is five times): root mean square 6e-7 of the outputs' for 64 channels, 2e-6 for 512. A tile of 2x2 outputs reads
+// 4x4 inputs, for the points 0, ±1, ∞; its transformed weight is less than half as large.
 //
-// The order of summation of an output is the same for every number of tiles, images and threads: at each of the 36 positions
-// the channel runs upwards in one accumulator, then come the fixed sums of the transforms.
+// The order of summation of an output is the same for every number of tiles, images and threads: at each of the positions of the
+// transformed tile the channel runs upwards in one accumulator, then come the fixed sums of the transforms.
 //
 // A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs, so a tile whose
 // corners are not all finite is computed again from the weight itself, in the order of the direct product.
@@ -20,15 +21,15 @@
 
 namespace ingot {
 
-constexpr int kPositions = 36;   // of a transformed tile: 6x6
-constexpr int kOutTile = 4;      // outputs of a tile each way
+constexpr int kMostPositions = 36;  // of a transformed tile: 6x6
 constexpr int kVDepth = 64;      // channels of a block of transformed inputs
 constexpr int kVRow = 64 + 16;   // floats from tile to tile of a block: an odd number of cache lines
-constexpr int kMTile = kPositions * 32;  // floats from tile to tile of the products
-constexpr int kTileRun = 4;      // neighbouring tiles whose outputs are finished together: 16 pixels of 32 outputs are kTile
+constexpr int kMTile = kMostPositions * 32;  // floats from tile to tile of the products
+constexpr int kTileRun = 4;      // neighbouring tiles whose outputs are finished together: at most 16 pixels of 32 outputs, kTile
 
 /// A group of tiles, numbered through all images in row-major order, whose transformed inputs lie together.
 struct WinogradJob {
+  int tile;                       // outputs of a tile each way: 4 or 2; it has (tile + 2)² positions
   // The images.
   const float* x;
   std::int64_t image_stride, row_stride, column_stride;  // elements
@@ -38,19 +39,19 @@ struct WinogradJob {
   // The group.
   std::int64_t first_tile;
   int tiles;
-  float* v;                       // [36][ceil(channels / kVDepth)][tile][kVRow]
+  float* v;                       // [positions][ceil(channels / kVDepth)][tile][kVRow]
   std::int64_t v_position;        // floats from position to position
   // The product.
-  const float* u;                 // [panel][36][channels][32]
+  const float* u;                 // [panel][positions][channels][32]
   const float* weight;            // [panel][9][channels][32], for tiles with values that are not finite
-  float* m;                       // [panel of the group][tile][36][32]
+  float* m;                       // [panel of the group][tile][positions][32], tiles kMTile apart
   // The epilogue.
   const TileCode* code;           // operand 0: the sum
   RunTile run_tile;
   const TileOperand* extras;      // of row 0 and column 0
   int extra_count;
   TileOperand out;
-  float* finished;                // [kOutTile][kTileRun * kOutTile][32]
+  float* finished;                // [tile][kTileRun * tile][32]
   std::byte* tile_scratch;
 };
 
@@ -60,8 +61,8 @@ constexpr std::int64_t v_position(std::int64_t channels, std::int64_t tiles) {
   return ((v_blocks(channels) * tiles * kVRow) / 16 | 1) * 16;
 }
 
-/// Transforms a panel [9][channels][32] of the weight to [36][channels][32].
-using WinogradWeight = void (*)(const float* panel, std::int64_t channels, float* u);
+/// Transforms a panel [9][channels][32] of the weight to [positions][channels][32].
+using WinogradWeight = void (*)(const float* panel, std::int64_t channels, int tile, float* u);
 /// Transforms the tiles of the group.
 using WinogradInputs = void (*)(const WinogradJob& job);
 /// Computes all tiles of the group for `panels` panels from `first` on.
@@ -74,17 +75,17 @@ struct WinogradLevel {
 };
 
 namespace portable {
-void winograd_weight(const float* panel, std::int64_t channels, float* u);
+void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u);
 void winograd_inputs(const WinogradJob& job);
 void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
 }  // namespace portable
 namespace avx2 {
-void winograd_weight(const float* panel, std::int64_t channels, float* u);
+void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u);
 void winograd_inputs(const WinogradJob& job);
 void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
 }  // namespace avx2
 namespace avx512 {
-void winograd_weight(const float* panel, std::int64_t channels, float* u);
+void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u);
 void winograd_inputs(const WinogradJob& job);
 void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
 }  // namespace avx512
