@@ -23,14 +23,15 @@ constexpr int kMaxExtras = kMaxInputs;
 
 /// Most rows of one pass over the weights, how many k a block of packed x holds, and the units of a group, whose
 /// accumulators are finished by one epilogue. What is packed of x and a group's accumulators share L2 (AMX: 2 MiB). Rows of up
-/// to `kept` values in all are packed once for all groups; of more, a block at a time for each group, then of `wide` units.
+/// to `kept` values in all are packed once for all groups; of more, a block at a time for each group, then of `wide` units. With
+/// at most two blocks of k the epilogue weighs more: `shallow` units, whose accumulators it finds in L1.
 struct Blocking {
-  int rows, depth, group, wide;
+  int rows, depth, shallow, group, wide;
   std::int64_t kept;
 };
-constexpr Blocking kVectorBlocking = {128, 128, 8, 24, 1 << 17};  // x packed as float32
-constexpr Blocking kPairBlocking = {512, 256, 4, 6, 1 << 18};     // bfloat16 dot products
-constexpr Blocking kTileBlocking = {512, 256, 8, 8, 1 << 19};     // AMX
+constexpr Blocking kVectorBlocking = {128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
+constexpr Blocking kPairBlocking = {512, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products
+constexpr Blocking kTileBlocking = {512, 256, 8, 8, 8, 1 << 19};     // AMX
 
 /// x as patches: a row of the product is an output pixel, k = (taps row-major, channel), zero outside x. Always three
 /// dimensions; leading ones may have size 1. Output pixel o reads at tap t the input pixel o * step + t * dilation - before.
@@ -77,9 +78,11 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return 
 /// Whether the packed rows of a pass are kept for all groups.
 constexpr bool keeps_rows(Blocking blocking, std::int64_t rows, std::int64_t k) { return rows * k <= blocking.kept; }
 
-/// Units of a group.
-constexpr int group_of(Blocking blocking, std::int64_t rows, bool kept) {
-  return rows == 1 ? kGroupOneRow : kept ? blocking.group : blocking.wide;
+/// Units of a group of a job of that many rows, of a pass with so many.
+constexpr int group_of(Blocking blocking, std::int64_t rows, std::int64_t pass_rows, std::int64_t k) {
+  if (rows == 1) return kGroupOneRow;
+  if (!keeps_rows(blocking, pass_rows, k)) return blocking.wide;
+  return k <= 2 * blocking.depth ? blocking.shallow : blocking.group;
 }
 
 /// Sums from row to row of the accumulators of that many units: an odd number of cache lines, or no gap where the epilogue takes
@@ -95,7 +98,7 @@ constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::
     const std::int64_t kept = blocking.kept / k < most ? blocking.kept / k : most;
     if (blocks * round_up(kept, 16) > packed) packed = blocks * round_up(kept, 16);
   }
-  const std::int64_t group = group_of(blocking, rows, keeps_rows(blocking, most, k));
+  const std::int64_t group = group_of(blocking, rows, most, k);
   return static_cast<std::size_t>(packed * kXStride + parts * block * stride_of(group < units ? group : units) * 4);
 }
 

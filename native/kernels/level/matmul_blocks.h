@@ -147,7 +147,7 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
     const std::int64_t first_row = job.rows * pass / passes;
     const std::int64_t rows = job.rows * (pass + 1) / passes - first_row;
     const bool kept = keeps_rows(Kind::blocking, rows, job.k);
-    const std::int64_t group = smaller(group_of(Kind::blocking, job.rows, kept), job.units);
+    const std::int64_t group = smaller(group_of(Kind::blocking, job.rows, rows, job.k), job.units);
     frame.padded_rows = round_up(rows, 16);
     frame.stride = stride_of(group);
     frame.part_stride = frame.padded_rows * frame.stride;
