@@ -22,6 +22,8 @@ from ingot.cli.output import Output, table
 from ingot.cli.source import open_engine, progress_bar
 from ingot.errors import UserError
 
+USUAL = 8  # a dim of unknown purpose: enough for a sequence to be one, and for a mask to leave something
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot diff`."""
@@ -85,7 +87,7 @@ def _feeds(engine: Any, args: argparse.Namespace) -> Any:
     if engine.kind == "llm" and args.random:
         network = _lazy.load("ingot.engine.layers:network_of")(engine)
         return _lazy.load("ingot.engine.report:seeded")(network, args.seed)
-    return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source)
+    return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source, usual=USUAL)
 
 
 def _table(found: Any, beyond: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,20 +14,22 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.cli.arrays import fitted, read_npy, read_npz
-from ingot.engine.inputs import problems, seeded, sizes_of
+from ingot.engine.inputs import problems, seeded, shape_of, sizes_that_run
 from ingot.engine.session import Engine
-from ingot.errors import InputError, UserError
+from ingot.errors import ArgumentError, InputError, MemoryLimitError, UserError
+from ingot.llm.memory import available_memory
 
 Array = np.ndarray[Any, Any]
 
 
-def feeds_of(engine: Engine, args: argparse.Namespace, source: str) -> dict[str, Array]:
+def feeds_of(engine: Engine, args: argparse.Namespace, source: str, usual: int = 1) -> dict[str, Array]:
     """The inputs that `options.add_inputs` has read. Raises InputError with all that is missing or does not fit."""
     given = _given(args)
     ports = {port.name: port for port in engine.inputs}
     feeds = {name: fitted(array, ports[name]) if name in ports else array for name, array in given.items()}
     if args.random:
-        sizes = sizes_of(engine, args.size)
+        sizes = sizes_that_run(engine, args.size, usual)
+        _check_memory(engine, sizes)
         rng = np.random.default_rng(args.seed)
         drawn = {name: seeded(port, sizes, rng) for name, port in ports.items()}
         feeds = drawn | feeds
@@ -39,6 +43,17 @@ def feeds_of(engine: Engine, args: argparse.Namespace, source: str) -> dict[str,
         )
         raise InputError(f"{source} cannot run on these inputs:\n  " + "\n  ".join(found) + hint)
     return feeds
+
+
+def _check_memory(engine: Engine, sizes: dict[str, int]) -> None:
+    """Raises MemoryLimitError for sizes that this machine has no room for, before the system ends the process."""
+    shapes = [(shape_of(port, sizes), dtypes.get(port.dtype).bits) for port in engine.inputs]
+    wanted, limit = sum(math.prod(shape) * bits // 8 for shape, bits in shapes), available_memory()
+    with suppress(ArgumentError):  # only a run can tell
+        wanted += engine.session(1).planned(sizes).arena
+    if wanted > limit:
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise MemoryLimitError(f"a run at {shown} takes {wanted:,} bytes, and {limit:,} are available")
 
 
 def _given(args: argparse.Namespace) -> dict[str, Array]:

@@ -120,7 +120,8 @@ def _memory(engine: Any, entry: str, args: argparse.Namespace, out: Output) -> d
     """The memory that a run takes at the sizes asked for; None when only a run can tell."""
     inputs = _lazy.load("ingot.engine.inputs")
     program = inputs.program_of(engine, entry)
-    sizes = inputs.sizes_of(engine, args.size, entry)
+    plain = entry == "main" and engine.kind != "llm"
+    sizes = inputs.sizes_that_run(engine, args.size) if plain else inputs.sizes_of(engine, args.size, entry)
     if any(symbol.get("unbacked") for symbol in program["symbols"]):
         return None
     try:

@@ -10,10 +10,11 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.engine.session import Engine, Port
-from ingot.errors import UserError
+from ingot.errors import ArgumentError, InputError, UserError
 
 Array = np.ndarray[Any, Any]
 
+LARGER = (8, 32, 64, 256)  # sizes to try where the smallest cannot be
 MAX_DRAWN = 1 << 32  # elements of one seeded array
 
 
@@ -23,8 +24,8 @@ def program_of(engine: Engine, entry: str = "main") -> dict[str, Any]:
     return program
 
 
-def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main") -> dict[str, int]:
-    """The size of every dim that inputs have: as `given` ("N=8"), else the one to tune for, else the smallest.
+def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main", usual: int = 1) -> dict[str, int]:
+    """The size of every dim that inputs have: as `given` ("N=8"), else the one to tune for, else `usual` or next to it.
 
     Raises UserError for what is no size of this engine.
     """
@@ -32,7 +33,7 @@ def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main") -> 
     declared = network.get("dims", ()) if isinstance(network, dict) else ()
     best = {d["name"]: d["opt"] for d in declared if isinstance(d, dict) and isinstance(d.get("opt"), int)}
     symbols = {s["name"]: s for s in program_of(engine, entry)["symbols"] if not s.get("unbacked")}
-    sizes = {name: best.get(name) or max(1, s["min"]) for name, s in symbols.items()}
+    sizes = {name: best.get(name) or _near(usual, s["min"], s["max"]) for name, s in symbols.items()}
     for text in given:
         name, _, value = text.partition("=")
         if name not in sizes or not (value.isascii() and value.isdecimal()):
@@ -44,6 +45,29 @@ def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main") -> 
             raise UserError(f"--size {text} is out of bounds: {_bounds(symbols[name])}")
         sizes[name] = int(value)
     return sizes
+
+
+def sizes_that_run(engine: Engine, given: Sequence[str] = (), usual: int = 1) -> dict[str, int]:
+    """`sizes_of`, larger than `usual` where the program cannot run at that: a convolution needs an image of its size.
+
+    Raises UserError, InputError when none of the sizes tried can be.
+    """
+    session, fault = engine.session(1), None
+    for size in (usual, *(s for s in LARGER if s > usual)):
+        sizes = sizes_of(engine, given, usual=size)
+        try:
+            session.planned(sizes)
+            return sizes
+        except ArgumentError:  # only a run can tell
+            return sizes
+        except InputError as e:
+            fault = fault or e
+    raise InputError(f"{fault}: give other sizes with --size")
+
+
+def _near(size: int, low: int, high: int | None) -> int:
+    """The size within the bounds that is next to this one."""
+    return max(low, size if high is None else min(size, high))
 
 
 def _bounds(symbol: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot.dims import Dim
 from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine
 from ingot.errors import UserError
@@ -258,7 +259,12 @@ def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], w
     tables = {v.name: a for v, a in arrays.items() if v.name == "block_table"}
     blocks = cache_blocks(tables) if section.network.states else 0
     session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
-    return session.run({label: arrays[value] for label, value in section.reads.items()})
+    feeds = {label: arrays[value] for label, value in section.reads.items()}
+    if section.sizes:
+        inputs = [(v.spec.shape, array.shape) for v, array in arrays.items() if v.kind == "input"]
+        known = {d.name: n for dims, shape in inputs for d, n in zip(dims, shape, strict=True) if isinstance(d, Dim)}
+        feeds |= {label: np.zeros(known[dim.name], np.uint8) for label, dim in section.sizes.items()}
+    return session.run(feeds)
 
 
 def cache_blocks(feeds: Mapping[str, Array]) -> int:

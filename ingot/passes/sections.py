@@ -8,7 +8,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingot.ir import Network, Node, StateSpec, Value
+from ingot.dims import Dim, dims_of
+from ingot.dtypes import uint8
+from ingot.ir import Network, Node, Spec, StateSpec, Value
 
 _LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
 BETWEEN = "between layers"  # what belongs to no layer and stands between two; there may be several
@@ -17,12 +19,16 @@ AFTER = "after the layers"
 
 @dataclass(frozen=True)
 class Section:
-    """One layer: its network, and which values of the whole network its inputs and outputs are."""
+    """One layer: its network, and which values of the whole network its inputs and outputs are.
+
+    sizes: inputs that nobody reads, [dim] each, for the dims that its other inputs have only in expressions.
+    """
 
     name: str
     network: Network
     reads: dict[str, Value]
     writes: dict[str, Value]
+    sizes: dict[str, Dim]
 
 
 def layer_of(where: str) -> str:
@@ -103,4 +109,10 @@ def section(network: Network, name: str, nodes: list[Node]) -> Section:
                 writes[f"to.{value.name}"] = value
     for label, value in writes.items():
         new.outputs[label] = copies[value]
-    return Section(name, new, reads, writes)
+    values = [v for v in new.values.values() if not isinstance(v.spec, StateSpec)]
+    used = {n: d for v in values for n, d in dims_of(v.spec.shape).items()}
+    plain = {d.name for v in new.inputs for d in v.spec.shape if isinstance(d, Dim)}
+    sizes = {f"size.{n}": d for n, d in used.items() if n not in plain and not d.unbacked}
+    for label, d in sizes.items():
+        new.input(label, Spec(uint8, (d,)))
+    return Section(name, new, reads, writes, sizes)

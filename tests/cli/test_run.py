@@ -138,6 +138,14 @@ def test_a_language_model_is_sent_to_its_own_commands(pico_engine: Path) -> None
     assert "ingot generate" in command("run", pico_engine, "--random", code=2).stderr
 
 
+def test_sizes_beyond_the_machine_are_an_error_before_the_run(engine: Path, tmp_path: Path) -> None:
+    net = Network("net")
+    net.outputs["y"] = net.input("x", Spec("float32", (ingot.Dim("N"), 1 << 20))) + 1
+    build_network(net, {}).save(tmp_path / "wide.ingot")
+    done = command("run", tmp_path / "wide.ingot", "--random", "--size", "N=2000000", code=1)
+    assert "are available" in done.stderr
+
+
 def test_misfits_of_one_engine() -> None:
     engine = build()
     good = feeds()

@@ -10,10 +10,11 @@ import pytest
 import ingot
 from ingot.engine.build import build_network
 from ingot.engine.diff import Diff, diff
+from ingot.engine.inputs import sizes_that_run
 from ingot.engine.layers import Recovered, network_of, row
 from ingot.engine.report import seeded
 from ingot.engine.session import Engine
-from ingot.errors import UserError
+from ingot.errors import InputError, UserError
 from ingot.ir import F, Network, Spec
 from ingot.ir.interpret import interpret
 from tests import nets
@@ -132,6 +133,29 @@ def test_a_value_that_is_stored_only_folded_is_left_out_by_name() -> None:
     layers = diff(engines[0], engines[1], feeds)  # the fold crosses modules: the layers are cut where it is whole
     assert [p.name for p in layers.places] == ["conv to norm", "head"]
     assert layers.outputs[0].relative < 0.05
+
+
+def test_layers_whose_inputs_have_dims_only_in_expressions() -> None:
+    class Net(ingot.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = ingot.nn.Conv2d(3, 8, 5), ingot.nn.Conv2d(8, 4, 3, stride=2)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(ingot.functional.relu(self.first(x)))
+
+    spec = Spec("float32", (ingot.Dim("N"), 3, ingot.Dim("H"), ingot.Dim("W")))
+    narrow = ingot.build(Net(), {"x": spec}, weights_from="random", precision="bfloat16")  # its report is cut likewise
+    assert narrow.report.outputs[0].relative < 0.05
+    wide = ingot.build(Net(), {"x": spec}, weights_from="random", report=False)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 3, 11, 13)).astype(np.float32)}
+    for values in (False, True):
+        found = diff(narrow, wide, feeds, values=values)
+        assert found.places[0].shape == (2, 8, 7, 9) and found.beyond(0.05) is None
+    assert sizes_that_run(wide) == {"N": 8, "H": 8, "W": 8}
+    assert sizes_that_run(wide, ["N=1", "W=20"]) == {"N": 1, "H": 8, "W": 20}
+    with pytest.raises(InputError, match="with --size"):
+        sizes_that_run(wide, ["H=2"])
 
 
 def test_other_networks_are_refused() -> None:
