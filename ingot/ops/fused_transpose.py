@@ -28,6 +28,7 @@ from ingot.ops.fused_spatial import (
     torch_body,
     unpack_groups,
 )
+from ingot.ops.spatial import MAX_ENTRY, torch_padded
 
 
 class Phase(NamedTuple):
@@ -79,7 +80,7 @@ class PackedConvTranspose(Sliding):
     """`body` of a transposed convolution, as one convolution per remainder of the output position by the stride.
 
     After x come the panels of each phase that has taps: [n, K], K = (taps in the order of their inputs, channel).
-    A phase without taps is `body` of 0. `post_padding` may be negative: more outputs behind.
+    A phase without taps is `body` of 0. Paddings may be negative: more outputs in front or behind.
     """
 
     groups: int
@@ -93,6 +94,8 @@ class PackedConvTranspose(Sliding):
                        dtype="bfloat16")),
         Case("phases without taps", (f32(1, 4, 2), f32(1, 2, 32)),
              geometry(1, kernel=1, stride=3, pre_padding=0, post_padding=-1, groups=1, n=3, body=TWICE)),
+        Case("more outputs than anything reaches, on both sides", (f32(1, 4, 2), *[f32(1, 2, 32)] * 2),
+             geometry(1, kernel=2, stride=2, pre_padding=-3, post_padding=-5, groups=1, n=3)),
         Case("groups, dilated", (f32(2, 5, 6), f32(2, 9, 32)), geometry(1, dilation=2, groups=2, n=4)),
         Case("a phase is missing", (f32(1, 4, 2), f32(1, 2, 32)), geometry(1, stride=2, groups=1, n=3),
              error="2 packed weights"),
@@ -117,7 +120,7 @@ class PackedConvTranspose(Sliding):
         return found
 
     def infer(self, x: Spec, *panels_and_extras: Spec) -> Spec:
-        self.check_geometry(x, least_padding=-max(self.stride, default=0))
+        self.check_geometry(x, least_padding=-MAX_ENTRY)
         count = self.fixed - 1
         channels: Any = x.shape[-1]
         require(len(panels_and_extras) >= count, f"needs {count} packed weights, one per phase with taps")
@@ -164,13 +167,9 @@ class PackedConvTranspose(Sliding):
                 whole[index] = weight[:, :, t]
         dense = np.moveaxis(whole, -1, 1).reshape(channels, self.n // self.groups, *self.kernel)
         conv = getattr(torch.nn.functional, f"conv_transpose{self.rank}d")
-        extra = [max(0, -n) for n in self.post_padding]
-        y = conv(x.float().movedim(-1, 1), torch.from_numpy(dense.copy()), None, self.stride, 0,
-                 [min(e, max(s, d) - 1) for e, s, d in zip(extra, self.stride, self.dilation, strict=True)],
-                 self.groups, self.dilation)  # fmt: skip
-        sizes: Any = self.sizes(x.shape[1:-1])
-        for axis, (n, pre) in enumerate(zip(sizes, self.pre_padding, strict=True)):
-            y = y.narrow(axis + 2, pre, n)
+        y = conv(x.float().movedim(-1, 1), torch.from_numpy(dense.copy()), None, self.stride, 0, 0, self.groups,
+                 self.dilation)  # fmt: skip
+        y = torch_padded(torch, y, [-p for p in self.pre_padding], [-p for p in self.post_padding])
         return torch_body(torch, self, y.movedim(1, -1), panels_and_extras[count:])
 
     def sample(self, rng: np.random.Generator, x: Spec, *panels_and_extras: Spec) -> tuple[Array, ...]:

@@ -306,7 +306,7 @@ void read_list(const char* kernel, Params& params, const char* name, std::int64_
 }
 
 Parameters read_parameters(const char* kernel, const nlohmann::json& json, std::span<const OperandType> in,
-                           std::span<const OperandType> out, Level level) {
+                           std::span<const OperandType> out, Level level, std::int64_t least_padding) {
   Params params(kernel, json);
   Parameters p{};
   p.outputs = params.integer("outputs", 1, kLargest);
@@ -320,7 +320,7 @@ Parameters read_parameters(const char* kernel, const nlohmann::json& json, std::
   read_list(kernel, params, "kernel", 1, kFarthest, p.rank, &p.window.kernel);
   read_list(kernel, params, "stride", 1, kFarthest, p.rank, &p.window.step);
   read_list(kernel, params, "dilation", 1, kFarthest, p.rank, &p.window.dilation);
-  read_list(kernel, params, "pre_padding", 0, kLargest, p.rank, &p.window.before);
+  read_list(kernel, params, "pre_padding", least_padding, kLargest, p.rank, &p.window.before);
   require(p.window.taps() <= kLargest / p.group_channels(), kernel, "kernel positions times channels of a group must be at most 2^31");
   params.value("expr");
   params.done();
@@ -339,7 +339,7 @@ std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, std::span<c
                                          Level level) {
   const char* name = "conv_packed";
   require_operands(name, in, 2, kMaxExtras, out, 1);
-  const Parameters p = read_parameters(name, json, in, out, level);
+  const Parameters p = read_parameters(name, json, in, out, level, 0);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
   return std::make_unique<ConvPacked>(name, p, read_expression(name, json, in.subspan(2), out[0].dtype), in[1].constant);
 }
@@ -349,7 +349,7 @@ std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, s
   const char* name = "conv_transpose_packed";
   constexpr std::int64_t kMostPhases = 4096;
   require_operands(name, in, 1, kMostPhases + kMaxExtras, out, 1);
-  const Parameters p = read_parameters(name, json, in, out, level);
+  const Parameters p = read_parameters(name, json, in, out, level, -kLargest);  // negative: more outputs in front
   require(p.window.step[0] * p.window.step[1] * p.window.step[2] <= kMostPhases, name, "the strides' product must be at most 4096");
   std::vector<Phase> phases = find_phases(p.window);
   std::size_t weights = 0;

@@ -1,4 +1,4 @@
-"""Shape rules of the spatial ops on named dims, and values that are no numbers."""
+"""Spatial ops: shape rules on named dims, engines with packed weights, and values that are no numbers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot import ops
+from ingot import dtypes, ops
 from ingot.dims import Dim
 from ingot.engine.build import build_network
 from ingot.errors import IngotError, OpError
-from ingot.ir import OPS, Network, Op, Spec
+from ingot.ir import OPS, Case, Network, Op, Spec
 from ingot.ir.interpret import interpret
+from ingot.ops.common import is_known
+from ingot.ops.spatial import at
+from tests.ops.check import assert_close, sample
 from tests.ops.draw import Draw
 
 SPATIAL = [OPS[name] for name in ("conv", "conv_transpose", "avg_pool", "max_pool", "group_norm", "batch_norm")]
@@ -111,6 +114,52 @@ def test_more_elements_than_32_bits_count(cls: type[Op]) -> None:
     weights = [] if "kernel" in cls.attributes else [Spec("float32", (64, 64, 4))]
     out = cls(**attrs).infer(Spec("float32", (4, 64, big)), *weights)
     assert out.shape == (4, 64, 2 * big if cls.name == "conv_transpose" else big // 2)
+
+
+def compare_with_parameters(cls: type[Op], case: Case, seed: int) -> None:
+    """The engine of one call whose weights are parameters, so that they are packed, and whose other sizes are dims."""
+    (x, *rest), names = case.specs, [o.name for o in cls.operands]
+    channels = len(x.shape) - 1 if case.attrs.get("channels_last") else 1
+    arrays = sample(cls(**case.attrs), case.specs, {}, seed)
+    network = Network()
+    shape = [size if i == channels else Dim(f"d{i}") for i, size in enumerate(x.shape)]
+    values = [network.input("x", Spec(x.dtype, shape))]
+    values += [network.parameter(name, spec) for name, spec in zip(names[1:], rest, strict=False)]
+    network.output("y", getattr(ops, cls.name)(*values, **case.attrs))
+    weights = dict(zip(names[1:], arrays[1:], strict=False))
+    want = interpret(network, {"x": arrays[0]}, weights)["y"]
+    assert_close(build_network(network, weights).run({"x": arrays[0]})["y"], want, str(case), 2 * cls.tolerance)
+
+
+WEIGHTED = [cls for cls in SPATIAL if len(cls.operands) > 1]
+
+
+@pytest.mark.parametrize("cls", WEIGHTED, ids=[cls.name for cls in WEIGHTED])
+@given(data=st.data())
+def test_engines_with_packed_weights(cls: type[Op], data: st.DataObject) -> None:
+    compare_with_parameters(cls, cls.draw(Draw(data)), data.draw(st.integers(0, 9)))
+
+
+@pytest.mark.parametrize("cls", WEIGHTED, ids=[cls.name for cls in WEIGHTED])
+def test_engines_with_packed_weights_on_every_case(cls: type[Op]) -> None:
+    for case in cls.cases:
+        if case.error is None and all(is_known(spec.shape) and spec.dtype is not dtypes.float64 for spec in case.specs):
+            compare_with_parameters(cls, case, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [(1, 1), (3, 4), (9, 23)])
+def test_wide_convolutions(dtype: str, size: tuple[int, int]) -> None:
+    """More channels than a panel has, sizes that no tile divides: 3×3 (also by Winograd), 1×1, 5×5, transposed."""
+    for op, kernel, attrs in (
+        ("conv", (3, 3), at(2, pre=1)), ("conv", (3, 3), at(2, pre=(2, 0), post=(0, 2))), ("conv", (1, 1), at(2)),
+        ("conv", (5, 5), at(2, pre=2, stride=2)), ("conv", (3, 3), at(2, pre=2, dilation=2)),
+        ("conv_transpose", (3, 3), at(2, pre=1, post=0, stride=2)), ("conv_transpose", (2, 2), at(2, stride=2)),
+    ):  # fmt: skip
+        inputs, outputs = 70, 45
+        sides = (inputs, outputs) if op == "conv_transpose" else (outputs, inputs)
+        specs = Spec(dtype, (2, inputs, *size)), Spec(dtype, (*sides, *kernel)), Spec(dtype, (outputs,))
+        compare_with_parameters(OPS[op], Case("wide", specs, attrs), 0)
 
 
 def test_not_a_number_wins() -> None:
