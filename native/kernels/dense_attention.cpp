@@ -4,6 +4,9 @@
 // heads_inside. Leading dimensions are aligned at the last one and broadcast; H is a multiple of Hk. A boolean mask says what
 // is attended to, a float one is added. causal: row t sees the keys 0 .. t.
 //
+// Where there is a dot product of bfloat16 pairs, it makes the scores of bfloat16 operands of even D (in float32; it takes
+// denormals for zeros).
+//
 // Limits: D from 1 to 512, V to 512; q, k, v and y of one float dtype, computed in float32; their last dimension has no gaps,
 // the mask may have any strides.
 //
@@ -24,6 +27,7 @@ constexpr const char* kName = "attention";
 
 const DenseAttentionTable& table_for([[maybe_unused]] Level level) {
 #if INGOT_X86
+  if (level >= Level::avx512_bf16) return avx512_bf16::dense_attention_table;
   if (level >= Level::avx512) return avx512::dense_attention_table;
   if (level >= Level::avx2) return avx2::dense_attention_table;
 #endif

@@ -10,9 +10,11 @@ constexpr Level kPortable[] = {Level::portable};
 #if INGOT_X86
 constexpr Level kCommonLevels[] = {Level::portable, Level::avx2, Level::avx512};
 constexpr Level kMatmulLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16, Level::amx};
+constexpr Level kDenseAttentionLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16};
 #else
 constexpr std::span<const Level> kCommonLevels = kPortable;
 constexpr std::span<const Level> kMatmulLevels = kPortable;
+constexpr std::span<const Level> kDenseAttentionLevels = kPortable;
 #endif
 
 std::vector<KernelEntry> join() {
@@ -25,7 +27,7 @@ std::vector<KernelEntry> join() {
       {matmul_kernels, kMatmulLevels}, {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
       {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kCommonLevels},
       {pool_kernels, kCommonLevels},   {depthwise_kernels, kCommonLevels},
-      {dense_attention_kernels, kCommonLevels},
+      {dense_attention_kernels, kDenseAttentionLevels},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

@@ -40,12 +40,26 @@ const char* row_at(const void* base, DType dtype, std::int64_t offset) {
   return (const char*)base + offset * (dtype == DType::float32 ? 4 : 2);
 }
 
+/// Whether q and K are kept as pairs of bfloat16 for the instruction that multiplies those. Depends on the operands' types
+/// and width alone, as bits do.
+bool in_pairs([[maybe_unused]] const AttentionTask& task) {
+#if defined(__AVX512BF16__)
+  return task.q_dtype == DType::bfloat16 && task.state_dtype == DType::bfloat16 && task.head_dim % 2 == 0;
+#else
+  return false;
+#endif
+}
+
 void begin(const AttentionTask& task) {
   const Parts p = parts_of(task);
   for (int r = 0; r < task.rows; ++r) {
     const std::int64_t row = task.first_row + r;
     const std::int64_t offset = row / task.group * task.q_token_stride + row % task.group * task.q_head_stride;
-    convert(row_at(task.q, task.q_dtype, offset), task.q_dtype, p.q + r * p.width, DType::float32, task.head_dim);
+    const char* q = row_at(task.q, task.q_dtype, offset);
+    if (in_pairs(task))
+      __builtin_memcpy(p.q + r * p.width, q, (std::size_t)task.head_dim * 2);
+    else
+      convert(q, task.q_dtype, p.q + r * p.width, DType::float32, task.head_dim);
     p.maximum[r] = -__builtin_inff();
     store(p.weight + r * kTokenGroup, zero());
     for (int d = 0; d < p.value_width; d += kLanes) store(p.sum + r * p.value_width + d, zero());
@@ -67,7 +81,8 @@ void finish(const AttentionTask& task) {
 
 // ---- a chunk ----
 
-/// K and V of the chunk as the products read them: K [head_dim][16] of each token group, V rows v_stride elements apart.
+/// K and V of the chunk as the products read them: K [head_dim][16] of each token group
+/// (with pairs [head_dim / 2][16]), V rows v_stride elements apart.
 struct Operands {
   const void* k[kChunkGroups];
   const void* v[kChunkGroups];
@@ -212,7 +227,11 @@ void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, in
     count = vectors_at_once(rows, last - at);
     Product product{p.q + r * p.width, p.width, 1, {}, kTokenGroup, p.scores + at * kTokenGroup, kChunkTokens, false};
     for (int i = 0; i < count; ++i) product.segment[0].b[i] = o.k[at + i];
-    product.segment[0].count = task.head_dim;
+    product.segment[0].count = in_pairs(task) ? task.head_dim / 2 : task.head_dim;
+    if (in_pairs(task)) {
+      multiply_tile<Pair>(product, rows, count);
+      continue;
+    }
     o.bfloat16_k ? multiply_tile<bfloat16>(product, rows, count) : multiply_tile<float>(product, rows, count);
   }
 }

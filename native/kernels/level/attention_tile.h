@@ -7,6 +7,12 @@
 
 namespace ingot::INGOT_LEVEL {
 
+/// Two bfloat16 side by side, which are moved as a float is.
+struct Pair {
+  float bits;
+};
+INGOT_INLINE Vec load(const Pair* p) { return load((const float*)p); }
+
 namespace {
 
 #if defined(__AVX512F__)
@@ -21,6 +27,15 @@ constexpr int tile_vectors(int) { return 1; }
 #endif
 
 static_assert(kTileRows <= kTileRowsMost, "attention_scratch keeps room for the scores of so many rows");
+
+/// One k of a chain, two where B holds pairs.
+template <class T>
+INGOT_INLINE Vec step(Vec row, Vec column, Vec sum) {
+#if defined(__AVX512BF16__)
+  if constexpr (__is_same(T, Pair)) return {_mm512_dpbf16_ps(sum.v, (__m512bh)row.v, (__m512bh)column.v)};
+#endif
+  return fma(row, column, sum);
+}
 
 /// How many of the vectors that are left a tile of `rows` rows takes at once: 4, 2 or 1.
 int vectors_at_once(int rows, int left) {
@@ -64,7 +79,7 @@ void multiply(const Product& p) {
       for (int r = 0; r < R; ++r) {
         const Vec row = broadcast(a[r * p.a_stride + k]);
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sum[r][v] = fma(row, column[v], sum[r][v]);
+        for (int v = 0; v < V; ++v) sum[r][v] = step<T>(row, column[v], sum[r][v]);
       }
     }
     a += count;

@@ -59,6 +59,15 @@ void pack_keys(const T* k, std::int64_t stride, int count, int head_dim, float* 
   }
 }
 
+/// The same of pairs, which are moved as floats are.
+void pack_pairs(const bfloat16* k, std::int64_t stride, int count, int head_dim, float* y) {
+  for (int d = 0; d < head_dim / 2; d += kLanes) {
+    Vec x[kTokenGroup];
+    for (int t = 0; t < kTokenGroup; ++t) x[t] = t < count ? load_tail((const float*)(k + t * stride), d, head_dim / 2) : zero();
+    transpose(x, y + d * kTokenGroup);
+  }
+}
+
 template <class T>
 void pack_values(const T* v, std::int64_t stride, int count, int value_dim, int width, float* y) {
   for (int t = 0; t < count; ++t, v += stride, y += width)
@@ -80,9 +89,13 @@ Operands pack(const AttentionTask& task, const Parts& p, const KeyChunk& chunk) 
     const int left = chunk.count - g * kTokenGroup, count = left < kTokenGroup ? left : kTokenGroup;
     float* k = p.k + g * kTokenGroup * p.width;
     float* v = p.v + g * kTokenGroup * p.value_width;
-    with_floats(task.state_dtype, chunk.k, [&](auto* keys) {
-      pack_keys(keys + g * kTokenGroup * chunk.k_stride, chunk.k_stride, count, task.head_dim, k);
-    });
+    if (in_pairs(task)) {
+      pack_pairs((const bfloat16*)chunk.k + g * kTokenGroup * chunk.k_stride, chunk.k_stride, count, task.head_dim, k);
+    } else {
+      with_floats(task.state_dtype, chunk.k, [&](auto* keys) {
+        pack_keys(keys + g * kTokenGroup * chunk.k_stride, chunk.k_stride, count, task.head_dim, k);
+      });
+    }
     o.k[g] = k;
     o.v[g] = v;
     with_floats(task.state_dtype, chunk.v, [&](auto* values) {

@@ -38,6 +38,9 @@ extern const DenseAttentionTable dense_attention_table;
 namespace avx512 {
 extern const DenseAttentionTable dense_attention_table;
 }
+namespace avx512_bf16 {
+extern const DenseAttentionTable dense_attention_table;
+}
 #endif
 
 }  // namespace ingot
