@@ -1,4 +1,4 @@
-"""Every entry of the table of ATen ops against torch: each op by itself, exported, imported, and run by its references."""
+"""Every entry of the table of ATen ops against torch: each op by itself, exported, imported, run by its references."""
 
 from __future__ import annotations
 
@@ -229,8 +229,8 @@ case("movedim.int", f(2, 3, 4), 0, -1)
 case("expand.default broadcast_to.default", f(3, 1), [2, 3, 4])
 case("expand.default", f(3, 1), [-1, 4])
 case("expand_as.default", f(3, 1), f(3, 4))
-case("contiguous.default detach.default detach_.default alias.default clone.default lift_fresh.default lift_fresh_copy.default "
-     "detach_copy.default alias_copy.default resolve_conj.default resolve_neg.default", f(3, 4))  # fmt: skip
+case("contiguous.default detach.default detach_.default alias.default clone.default lift_fresh.default "
+     "lift_fresh_copy.default detach_copy.default alias_copy.default resolve_conj.default resolve_neg.default", f(3, 4))  # fmt: skip
 case("pixel_shuffle.default", f(2, 8, 3, 4), 2)
 case("slice.Tensor", f(6, 4), 0, 1, 5, 2)
 case("slice.Tensor", f(6, 4), 1, -3, None)
@@ -260,7 +260,10 @@ case("embedding.default", f(9, 3), i(4, low=0, high=9, dtype=torch.int32), 2)
 case("index_select.default", f(5, 3), 1, i(4, low=0, high=3))
 case("gather.default", f(5, 3), 1, i(4, 2, low=0, high=3))
 case("index.Tensor", f(5, 3), [i(2, 2, low=-5, high=5)])
-case("index.Tensor", f(5, 3), [None, i(4, low=0, high=3)])
+case("index.Tensor _unsafe_index.Tensor", f(5, 3), [None, i(4, low=0, high=3)])
+case("index.Tensor", f(5, 3), [i(4, low=-5, high=5), i(2, 1, low=-3, high=3)])
+case("index.Tensor", f(5, 3, 4), [None, i(4, low=-3, high=3), i(4, low=0, high=4)])
+case("index.Tensor", f(5, 3, 4), [i(4, low=-5, high=5), None, i(4, low=0, high=4)])
 case("tril.default triu.default", f(4, 5))
 case("tril.default triu.default", f(2, 4, 3), 1)
 case("full.default", [2, 3], 1.5)

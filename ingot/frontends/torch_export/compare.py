@@ -88,7 +88,7 @@ class TorchRun:
     def _run(self, node: GraphNode, values: dict[str, Any]) -> dict[str, Any]:
         if node.op in size_ops.CHECKS:
             return {}
-        given = {a.name: self._argument(a.value, values) for a in node.arguments if not isinstance(a.value, Setting)}
+        given = {a.name: self._argument(a.value, values) for a in node.arguments if not _is_layout(a.value)}
         if node.op in size_ops.NAMES:
             found = self._size(node.op, tuple(given.values()))
         else:
@@ -114,6 +114,8 @@ class TorchRun:
     def _argument(self, value: Any, values: dict[str, Any]) -> Any:
         if isinstance(value, Ref | SizeRef):
             return values[value.name]
+        if isinstance(value, Setting):
+            return "cpu"
         if isinstance(value, DType):
             return getattr(self.torch, "float32" if value in NARROW else value.name)
         return [self._argument(item, values) for item in value] if type(value) is tuple else value
@@ -123,6 +125,11 @@ class TorchRun:
         if found is None:
             return None
         return as_array(found) if isinstance(found, self.torch.Tensor) else np.asarray(found)
+
+
+def _is_layout(value: Any) -> bool:
+    """Whether an argument says how torch lays out a result: left to torch. A device becomes the CPU."""
+    return isinstance(value, Setting) and value.kind != "device"
 
 
 def difference(ours: Array, theirs: Array) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.torch_export.aten.promotion import as_operand, cast, category, result_type
+from ingot.frontends.torch_export.aten.promotion import as_operand, cast, category, result_type, size_tensor
 from ingot.frontends.torch_export.aten.table import (
     Ints,
     MaybeDType,
@@ -293,7 +293,9 @@ def embedding(weight: Tensor, indices: Tensor) -> Result:
 
 @aten("aten.index_select.default")
 def index_select(self: Tensor, dim: int, index: Tensor) -> Result:
-    return fn.index_select(self, dim, _index(index))
+    where = _index(index)
+    beyond = np.array(np.iinfo(where.dtype.numpy).max)  # a fault, as in torch; take would give zeros for −1
+    return fn.index_select(self, dim, F.where(F.less(where, 0), beyond, where))
 
 
 @aten("aten.gather.default")
@@ -301,13 +303,35 @@ def gather(self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> 
     return fn.gather(self, dim, _index(index))
 
 
-@aten("aten.index.Tensor")
+@aten("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(self: Tensor, indices: MaybeTensors) -> Result:
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    if len(given) != 1 or category(given[0][1].dtype) != 1:
-        raise Unsupported("indexing by several tensors, or by a mask, is not supported")
-    axis, where = given[0]
-    return F.take(self, _index(where), axis=axis)
+    if not given or any(category(i.dtype) != 1 for _, i in given):
+        raise Unsupported("indexing by a mask is not supported")
+    axes = [axis for axis, _ in given]
+    first = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0  # torch puts apart ones in front
+    rest = [i for i in range(self.ndim()) if i not in axes]
+    order = (*rest[:first], *axes, *rest[first:])
+    x = self if order == tuple(range(self.ndim())) else F.permute(self, order)
+    sizes = [self.shape[axis] for axis in axes]
+    whole = elements(sizes)
+    flat = F.reshape(x, (*x.shape[:first], whole, *x.shape[first + len(axes) :]))
+    return F.take(flat, _joint_index([_index(i) for _, i in given], sizes), axis=first)
+
+
+def _joint_index(indices: list[Tensor], sizes: list[Dimension]) -> Any:
+    """One index into the joint dimension, from the front; what is out of range for any one is out of range there."""
+    place: Any = None
+    inside: Any = None
+    for one, size in zip(indices, sizes, strict=True):
+        wide = cast(one, dtypes.int64)
+        count = size if isinstance(size, int) else size_tensor(size, dtypes.int64)
+        ok = F.logical_and(F.greater_equal(wide, F.neg(count) if isinstance(count, Value) else -count),
+                           F.less(wide, count))  # fmt: skip
+        wrapped = F.where(F.less(wide, 0), F.add(wide, count), wide)
+        place = wrapped if place is None else F.add(F.mul(place, count), wrapped)
+        inside = ok if inside is None else F.logical_and(inside, ok)
+    return F.where(inside, place, np.array(np.iinfo(np.int64).max))
 
 
 def _triangle(x: Tensor, diagonal: int, lower: bool) -> Result:
