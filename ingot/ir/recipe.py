@@ -353,7 +353,8 @@ def _scale_apply(arrays: Sequence[Array], axis: int) -> Array:
 # norm_scale, norm_shift: batch normalisation as y = x · scale + shift, computed in float64 and rounded to float32.
 # Operands: variance, weight?; and mean, scale, bias?, prior? (what was added to x before).
 def _vectors_infer(known: Sequence[Known], least: int, most: int) -> Known:
-    require(least <= len(known) <= most, f"takes {least} to {most} vectors, not {len(known)}")
+    count = str(least) if least == most else f"{least} to {most}"
+    require(least <= len(known) <= most, f"takes {count} vectors, not {len(known)}")
     shape = known[0][1]
     require(len(shape) == 1 and all(other == shape for _, other in known),
             f"needs vectors of one size, not {', '.join(str(list(other)) for _, other in known)}")  # fmt: skip

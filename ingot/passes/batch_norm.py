@@ -4,12 +4,13 @@ the bias of the convolution or product before it, where there is one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingot import dtypes
 from ingot.ir import F, Network, Node, Spec, Value
 from ingot.ir.recipe import Recipe, combine
 from ingot.ops.binary import Add
+from ingot.ops.movement import Reshape
 from ingot.ops.norm import BatchNorm
 from ingot.ops.product import Matmul
 from ingot.ops.spatial import Conv, ConvTranspose
@@ -50,31 +51,47 @@ def _no_recipe(node: Node) -> str:
 def _not_folded(network: Network, node: Node) -> str:
     """Why the op before it does not take it, or nothing."""
     x = node.inputs[0]
-    op: Any = x.node.op if x.node is not None else None
-    if isinstance(op, Conv | ConvTranspose):
-        weights = x.node.inputs[1:]
-        if isinstance(op, ConvTranspose) and op.groups > 1:
-            return "it follows a transposed convolution in groups"
-    elif len(x.shape) == 2 and (linear := _linear(x)) is not None:
-        weights = linear[1:]
-    else:
-        return f"it follows {'no convolution or product' if op is None else op.name}"
-    if any(w.kind != "parameter" for w in weights):
+    made = _before(x)
+    if made is None:
+        return f"it follows {'no convolution or product' if x.node is None else x.node.op.name}"
+    if isinstance(made.maker.op, ConvTranspose) and made.maker.op.groups > 1:
+        return "it follows a transposed convolution in groups"
+    if any(w.kind != "parameter" for w in made.weights):
         return "the weight or the bias before it is no parameter"
-    chain = [x, *([x.node.inputs[0], x.node.inputs[1]] if isinstance(op, Add) else [])]
-    read = [v for v in chain if v.kind == "result" and (len(v.uses) > 1 or network.is_output(v))]
+    read = [v for v in made.chain if len(v.uses) > 1 or network.is_output(v)]
     return f"%{read[0].name} has other readers" if read else ""
 
 
-def _linear(x: Value) -> tuple[Node, Value, Value] | tuple[Node, Value] | None:
-    """The product that x [rows, columns] is, with its weight, and the bias that was added to it."""
+class Before(NamedTuple):
+    """What a batch norm follows: a convolution or product, its weight and bias, and the values from it to there."""
+
+    maker: Node
+    weights: tuple[Value, ...]
+    chain: tuple[Value, ...]
+
+
+def _before(x: Value) -> Before | None:
     node = x.node
-    if node is not None and isinstance(node.op, Add):
-        for product, bias in (node.inputs, node.inputs[::-1]):
-            if _is_product(product.node) and bias.kind == "parameter" and bias.shape == x.shape[1:]:
-                return product.node, product.node.inputs[1], bias
+    if node is None:
         return None
-    return (node, node.inputs[1]) if _is_product(node) else None
+    if isinstance(node.op, Conv | ConvTranspose):
+        return Before(node, node.inputs[1:], (x,))
+    return _linear(x, (x,)) if len(x.shape) == 2 else None
+
+
+def _linear(x: Value, chain: tuple[Value, ...]) -> Before | None:
+    """The product that rows are, perhaps with a bias, perhaps before leading dimensions were joined."""
+    node = x.node
+    if node is None:
+        return None
+    if isinstance(node.op, Reshape) and node.inputs[0].shape[-1:] == x.shape[-1:]:
+        return _linear(node.inputs[0], (*chain, node.inputs[0]))
+    if isinstance(node.op, Add):
+        for product, bias in (node.inputs, node.inputs[::-1]):
+            if _is_product(product.node) and bias.kind == "parameter" and bias.shape == x.shape[-1:]:
+                return Before(product.node, (product.node.inputs[1], bias), (*chain, product))
+        return None
+    return Before(node, (node.inputs[1],), chain) if _is_product(node) else None
 
 
 def _is_product(node: Node | None) -> bool:
@@ -113,8 +130,9 @@ def _scaled(network: Network, node: Node) -> Value:
 
 def _folded(network: Network, node: Node) -> Value:
     x = node.inputs[0]
-    linear = _linear(x) if len(x.shape) == 2 else None
-    maker, weight, *rest = linear if linear is not None else (x.node, *x.node.inputs[1:])
+    made = _before(x)
+    assert made is not None
+    maker, (weight, *rest), _ = made
     op: Any = maker.op
     axis = int(isinstance(op, ConvTranspose) or (isinstance(op, Matmul) and not op.transpose_b))
     prior = rest[0] if rest else None
@@ -125,6 +143,7 @@ def _folded(network: Network, node: Node) -> Value:
     name = prior.name if prior is not None else f"{weight.name.rpartition('.')[0] or weight.name}.bias"
     b = stored(network, shift.then("cast", dtype=dtype.name), Spec(dtype, node.inputs[1].shape), f"{name}.folded")
     with network.insert_before(maker):
-        if isinstance(op, Matmul):
-            return F.add(network.emit(op, (maker.inputs[0], w)), b)  # type: ignore[no-any-return]
-        return network.emit(op, (maker.inputs[0], w, b))  # type: ignore[no-any-return]
+        if not isinstance(op, Matmul):
+            return network.emit(op, (maker.inputs[0], w, b))  # type: ignore[no-any-return]
+        y = F.add(network.emit(op, (maker.inputs[0], w)), b)
+        return y if y.shape == x.shape else F.reshape(y, x.shape)  # type: ignore[no-any-return]

@@ -9,13 +9,13 @@ import math
 from typing import Any
 
 from ingot.ir import F, Network, Node, Spec, Value
-from ingot.ir.recipe import Recipe
+from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS, WEIGHTS
 from ingot.ops.fused_transpose import Phase, phases
 from ingot.ops.movement import Pad
 from ingot.ops.norm import GroupNorm
 from ingot.ops.spatial import Conv, ConvTranspose
-from ingot.passes.layout import packed_groups
+from ingot.passes.layout import FIXED, packed_groups
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, recipe_of, sizes, stored
 
@@ -73,8 +73,8 @@ def _refused(node: Node) -> str:
         return f"its kernel takes no {x.dtype.name}"
     if isinstance(op, GroupNorm):
         return "" if isinstance(x.shape[-1], int) else "its number of channels is not known"
-    if rest[0].kind != "parameter":
-        return "its weight is no parameter"
+    if rest[0].kind not in FIXED:
+        return "its weight is computed"
     return "a weight without elements" if 0 in rest[0].shape else ""
 
 
@@ -114,25 +114,35 @@ def _conv_transpose(network: Network, node: Node) -> Value:
     made = [p for p in phases(kernel, op.stride, op.pre_padding, op.dilation) if p.size]
     panels = []
     for number, phase in enumerate(made):
-        flat = _phase_weight(recipe_of(weight), phase, groups, channels // groups, each, kernel)
-        shape = (groups * each, phase.size * (channels // groups))
-        value = stored(network, flat, Spec(weight.dtype, shape), f"{weight.name}.phase{number}")
-        panels.append(packed_groups(network, value, groups, f"{weight.name}.phase{number}.packed"))
+        name = f"{weight.name}.phase{number}"
+        flat = _phase_weight(network, weight, phase, groups, name)
+        panels.append(packed_groups(network, flat, groups, f"{name}.packed"))
     return F.packed_conv_transpose(  # type: ignore[no-any-return]
         x, *panels, *bias, body=_body(bias), dtype=x.dtype, kernel=kernel, groups=groups, n=groups * each,
         **_geometry(op),
     )  # fmt: skip
 
 
-def _phase_weight(recipe: Recipe, phase: Phase, groups: int, channels: int, each: int, kernel: list[int]) -> Recipe:
+def _phase_weight(network: Network, weight: Value, phase: Phase, groups: int, name: str) -> Value:
     """[C, O/g, *K] → [outputs, taps of the phase × channels of the group]."""
-    rank = len(kernel)
-    recipe = recipe.then("reshape", shape=(groups, channels, each, *kernel))
+    channels, each, *_ = sizes(weight)
+    recipe = phase_recipe(source("w") if weight.kind == "constant" else recipe_of(weight), phase, groups, sizes(weight))
+    if weight.kind == "constant":
+        return network.constant(evaluate(recipe, {"w": weight.array}))
+    shape = (groups * each, phase.size * (channels // groups))
+    return stored(network, recipe, Spec(weight.dtype, shape), name)
+
+
+def phase_recipe(recipe: Recipe, phase: Phase, groups: int, shape: tuple[int, ...]) -> Recipe:
+    """The steps from a weight of this shape to that of a phase."""
+    channels, each, *kernel = shape
+    rank, inner = len(kernel), channels // groups
+    recipe = recipe.then("reshape", shape=(groups, inner, each, *kernel))
     recipe = recipe.then("transpose", axes=(0, 2, *range(3, rank + 3), 1))
     for axis, taps in enumerate(phase.taps):
         if taps != tuple(range(kernel[axis])):
             recipe = recipe.then("take", axis=axis + 2, indices=taps)
-    return recipe.then("reshape", shape=(groups * each, phase.size * channels))
+    return recipe.then("reshape", shape=(groups * each, phase.size * inner))
 
 
 def _group_norm(network: Network, node: Node) -> Value:

@@ -13,6 +13,8 @@ from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, joined_name, recipe_of, sizes
 
+FIXED = ("parameter", "constant")  # kinds of values that can be stored in any order
+
 
 def pack(network: Network, log: Log) -> None:
     """The weights of products and convolutions in panels of 32 outputs; an embedding whose table is such a weight reads
@@ -20,7 +22,7 @@ def pack(network: Network, log: Log) -> None:
     dead: list[Node] = []
     packed: dict[Value, Value] = {}  # a weight that is packed by itself → its panels
     for node in list(network.nodes):
-        if not isinstance(node.op, FusedLinear | FusedConv) or node.inputs[1].kind != "parameter":
+        if not isinstance(node.op, FusedLinear | FusedConv) or node.inputs[1].kind not in FIXED:
             continue
         with network.insert_before(node):
             result = _packed_linear(network, node, packed) if isinstance(node.op, FusedLinear) else _packed_conv(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ingot.ir import Network, Node, Spec, Value
-from ingot.ir.recipe import Recipe, combine, source
+from ingot.ir.recipe import Recipe, combine, evaluate, source
 from ingot.ir.spec import axis_of
 from ingot.ops.indexing import Embedding, Take
 from ingot.passes.rewrite import Log, detach, note
@@ -31,7 +31,11 @@ def unrounded(value: Value) -> Recipe:
 
 
 def derive(network: Network, step: str, values: Sequence[Value], name: str, **args: Any) -> Value:
-    """The parameter that one more recipe step makes of parameters; the same one when it was made before."""
+    """The parameter that one more recipe step makes of parameters; the same one when it was made before. Of constants
+    it makes a constant."""
+    if all(v.kind == "constant" for v in values):
+        made = combine(step, [source(str(i)) for i in range(len(values))], **args)
+        return network.constant(evaluate(made, {str(i): v.array for i, v in enumerate(values)}))
     recipe = combine(step, [recipe_of(v) for v in values], **args)
     dtype, shape = recipe.steps[-1].step.infer([(v.dtype, v.shape) for v in values], **args)
     return stored(network, recipe, Spec(dtype, shape), name)

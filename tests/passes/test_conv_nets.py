@@ -153,6 +153,14 @@ def test_batch_norm_after_a_linear_layer() -> None:
         assert [v.name for v in low.nodes[0].inputs[1:]] == ["w.folded.packed", "b.folded" if bias else "w.bias.folded"]
 
 
+def test_batch_norm_after_a_linear_layer_whose_rows_are_joined() -> None:
+    b = Builder("net")
+    x = b.net.input("x", Spec(F32, (Dim("N"), 5, 6)))
+    y: Value = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
+    b.net.outputs["y"] = F.relu(F.reshape(b.batch_norm("bn", y.flatten(0, 1)), y.shape))
+    assert computing(lowered(b.net)) == ["packed_linear"]
+
+
 def test_batch_norm_says_why_it_does_not_fold() -> None:
     def build(b: Builder, x: Value) -> Value:
         y = b.conv("c", x, 6)
@@ -245,6 +253,27 @@ def test_reshapes_of_what_is_held_in_another_order(old: Any, new: Any, order: An
 
 def test_reshapes_of_nothing_are_left_alone() -> None:
     assert channels_last.reordered((0, 8, 3), (0, 24), (0, 2, 1)) is None
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_fixed_weights_are_packed_as_parameters_are(groups: int) -> None:
+    rng = np.random.default_rng(0)
+    conv, up = (rng.standard_normal(s).astype(np.float32) for s in ((6, 6 // groups, 3, 3), (6, 6 // groups, 2, 2)))
+    attrs = {"pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1), "groups": groups}
+    net = images(lambda b, x: F.conv_transpose(
+        F.conv(x, b.net.constant(conv), stride=(1, 1), **attrs), b.net.constant(up), stride=(2, 2), **attrs))
+    kind = "depthwise_conv" if groups == 6 else "packed_conv"
+    assert computing(lowered(net)) == [kind, "packed_conv_transpose"]
+    same_numbers(net)
+
+
+def test_a_computed_weight_is_left_to_the_reference() -> None:
+    net = images(lambda b, x: F.conv(
+        x, b.param("w", 4, 6, 3, 3) * 2, stride=(1, 1), pre_padding=(1, 1), post_padding=(1, 1), dilation=(1, 1)))
+    log: Log = []
+    assert computing(lowered(net, log)) == ["fused_elementwise", "conv"]
+    assert any(e.rule == "convolutions" and e.verdict == "its weight is computed" for e in log)
+    same_numbers(net)
 
 
 # ---------------------------------------------------------------------------------------------- other ranks, open sizes

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from ingot import dtypes
 from ingot.errors import RecipeError
+from ingot.ir import Network, Spec
 from ingot.ir import recipe as R
+from ingot.ops.fused_spatial import pack_groups, unpack_groups
+from ingot.ops.fused_transpose import phases
+from ingot.passes.convolution import phase_recipe
+from ingot.passes.layout import packed_groups
 
 FLOATS = ("float32", "bfloat16", "float16")
 
@@ -103,6 +108,74 @@ def test_slice_takes_a_box() -> None:
         R.source("w").then("slice", starts=(3, 0), sizes=(2, 3)).infer({"w": (dtypes.float32, (4, 3))})
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("groups", "each"), [(1, 40), (3, 5), (2, 32)])
+def test_panels_of_groups_are_those_of_the_recipe(groups: int, each: int, dtype: str) -> None:
+    """What the reference of a grouped convolution packs, the pass's recipe packs too; and it comes back bit for bit."""
+    net = Network("net")
+    weight = net.parameter("w", Spec(dtype, (groups * each, 9)))
+    w = bits((groups * each, 9), dtype)
+    made = packed_groups(net, weight, groups, "w.packed")
+    stored = R.evaluate(made.recipe, {"w": w})
+    assert same_bits(stored, pack_groups(w, groups)) and Spec.of(stored) == made.spec
+    assert same_bits(unpack_groups(stored, groups, groups * each, 9), w)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_phases_hold_every_weight_of_a_transposed_convolution_once(dtype: str) -> None:
+    """Their taps, put back in their places, are the weight again, bit for bit."""
+    weight, groups = bits((6, 2, 3, 4), dtype), 2  # [C, O/groups, *K]
+    found = np.zeros((groups, 2, 3, 4, 3), weight.dtype)  # [groups, O/groups, *K, C/groups]
+    for phase in phases((3, 4), (2, 3), (1, 0), (1, 2)):
+        if phase.size:
+            recipe = phase_recipe(R.source("w"), phase, groups, weight.shape)
+            flat = R.evaluate(recipe, {"w": weight}).reshape(groups, 2, *map(len, phase.taps), 3)
+            found[:, :, np.array(phase.taps[0])[:, None], np.array(phase.taps[1])] = flat
+            assert all(list(at) == sorted(at) for at in phase.offsets)
+    assert same_bits(np.ascontiguousarray(found.transpose(0, 4, 1, 2, 3)).reshape(weight.shape), weight)
+
+
+def test_batch_norm_as_scale_and_shift() -> None:
+    rng = np.random.default_rng(0)
+    p = {n: rng.standard_normal(5).astype(np.float32) for n in ("mean", "weight", "bias", "prior")}
+    p["var"] = rng.uniform(0.1, 2, 5).astype(np.float32)
+    scale = R.combine("norm_scale", [R.source("var"), R.source("weight")], eps=1e-5)
+    exact = p["weight"].astype(np.float64) / np.sqrt(p["var"].astype(np.float64) + 1e-5)
+    np.testing.assert_array_equal(R.evaluate(scale, p), exact.astype(np.float32))
+    for bias, prior in ((False, False), (True, False), (False, True), (True, True)):
+        more = [R.source(n) for n, there in (("bias", bias), ("prior", prior)) if there]
+        shift = R.combine("norm_shift", [R.source("mean"), scale, *more], bias=bias, prior=prior)
+        want = (p["prior"] * prior - p["mean"]) * exact + p["bias"] * bias
+        np.testing.assert_allclose(R.evaluate(shift, p), want, rtol=1e-5, atol=1e-7)
+        assert R.Recipe.from_json(json.loads(json.dumps(shift.json()))) == shift
+        known = dict.fromkeys(p, (dtypes.float32, (5,)))
+        assert shift.infer(known) == (dtypes.float32, (5,))
+
+
+@pytest.mark.parametrize(
+    ("step", "args", "shapes", "why"),
+    [
+        ("norm_scale", {"eps": 1e-5}, [(5,), (4,)], "vectors of one size"),
+        ("norm_scale", {"eps": 1e-5}, [(5,), (5,), (5,)], "1 to 2 vectors"),
+        ("norm_shift", {"bias": True, "prior": False}, [(5,), (5,)], "takes 3 vectors, not 2"),
+        ("take", {"axis": 1, "indices": (0, 3)}, [(4, 3)], "do not lie along axis 1"),
+        ("take", {"axis": 2, "indices": (0,)}, [(4, 3)], "do not lie along axis 2"),
+    ],
+)
+def test_operands_that_a_step_refuses(step: str, args: Any, shapes: list[tuple[int, ...]], why: str) -> None:
+    made = R.combine(step, [R.source(f"p{i}") for i in range(len(shapes))], **args)
+    with pytest.raises(RecipeError, match=why):
+        made.infer({f"p{i}": (dtypes.float32, shape) for i, shape in enumerate(shapes)})
+
+
+def test_take_chooses_in_order() -> None:
+    w = np.arange(12, dtype=np.float32).reshape(3, 4)
+    made = R.source("w").then("take", axis=1, indices=(3, 0, 3))
+    np.testing.assert_array_equal(R.evaluate(made, {"w": w}), w[:, [3, 0, 3]])
+    with pytest.raises(RecipeError, match="has no inverse"):
+        R.invert_last(made, w, {"w": (dtypes.float32, (3, 4))})
+
+
 def test_a_source_is_read_when_needed_and_intermediates_are_dropped() -> None:
     alive = []
 
@@ -138,6 +211,10 @@ def test_float16_that_overflows_is_refused() -> None:
         ({"sources": ["a"], "steps": [["cast", 1, {"in": [0], "dtype": "f99"}]]}, "not a legal value"),
         ({"sources": ["a"], "steps": [["pad", 1, {"in": [0], "after": [-1]}]]}, "not a legal value"),
         ({"sources": ["a"], "steps": ["cast"]}, "list of name, version"),
+        ({"sources": ["a"], "steps": [["norm_scale", 1, {"in": [0], "eps": True}]]}, "not a legal value"),
+        ({"sources": ["a"], "steps": [["norm_scale", 1, {"in": [0], "eps": -1.0}]]}, "not a legal value"),
+        ({"sources": ["a"], "steps": [["norm_shift", 1, {"in": [0, 0], "bias": 1, "prior": False}]]}, "not a legal"),
+        ({"sources": ["a"], "steps": [["take", 1, {"in": [0], "axis": 0, "indices": [-1]}]]}, "not a legal value"),
     ],
 )
 def test_bad_json_is_refused(obj: Any, why: str) -> None:
