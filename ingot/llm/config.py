@@ -14,7 +14,8 @@ MAX_COUNT = 2**31 - 1
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A language model's facts. `state_bytes`: of keys and values in all layers, for one token."""
+    """A language model's facts. `state_bytes`: of keys and values in all layers, for one token. `window`: how many
+    tokens back, itself included, a token attends to at most; None: all."""
 
     vocab_size: int
     context_length: int
@@ -23,6 +24,7 @@ class ModelConfig:
     add_bos: bool
     max_step_tokens: int
     state_bytes: int
+    window: int | None
 
 
 def model_config(engine: Engine) -> ModelConfig:
@@ -49,7 +51,7 @@ def model_config(engine: Engine) -> ModelConfig:
         faults.append(f"bos_token_id must be null or a token id, not {bos!r}")
     found = ModelConfig(
         vocabulary, number("context_length", config), bos, frozenset(ends), bool(add_bos),
-        number("max_step_tokens", limits), _state_bytes(engine, faults),
+        number("max_step_tokens", limits), _state_bytes(engine, faults), _window(config.get("kv"), faults),
     )  # fmt: skip
     if faults:
         raise EngineFileError(f"{engine.path or 'the engine'} is no whole language model: {'; '.join(faults)}")
@@ -67,3 +69,16 @@ def _state_bytes(engine: Engine, faults: list[str]) -> int:
         faults.append("its program has no key-value cache")
     sizes = (2 * b["state"]["heads"] * b["state"]["head_dim"] * dtypes.get(b["dtype"]).numpy.itemsize for b in states)
     return sum(sizes)
+
+
+def _window(layers: Any, faults: list[str]) -> int | None:
+    """The widest window, if every layer has one."""
+    if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
+        faults.append("kv must be a list of objects")
+        return None
+    windows = [layer.get("window") for layer in layers]
+    if any(w is not None and (type(w) is not int or not 1 <= w <= MAX_COUNT) for w in windows):
+        faults.append("window must be null or a positive integer")
+        return None
+    known = [w for w in windows if w is not None]
+    return max(known) if known and len(known) == len(windows) else None

@@ -59,6 +59,7 @@ class Reader:
         self.job = job
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
+        self._textless = tokenizer is None
         self._stream = TextStream(tokenizer, job.params.stop)
         self._texts: list[str] = []
         self._submitted_at = submitted_at
@@ -90,6 +91,10 @@ class Reader:
     def _push_one(self, token: int) -> str:
         self.token_ids.append(token)
         return self._stream.push((token,))
+
+    def shows(self, text: str, seen: int) -> bool:
+        """Whether there is something to hand over: text, the end, or without a tokenizer more than `seen` tokens."""
+        return bool(text) or self.finish_reason is not None or (self._textless and len(self.token_ids) > seen)
 
     def piece(self, text: str, seen: int) -> Piece:
         """What has been read since there were `seen` tokens."""
@@ -153,7 +158,7 @@ class AsyncStream(AsyncIterator[Piece]):
         reader, text = self._reader, ""
         seen = len(reader.token_ids)
         try:
-            while not text and reader.finish_reason is None:
+            while not reader.shows(text, seen):
                 await self._signal.wait()
                 text = reader.read()
         except BaseException:
@@ -204,7 +209,7 @@ class Stream(Iterator[Piece]):
         seen = len(reader.token_ids)
         text = ""
         try:
-            while not text and reader.finish_reason is None:
+            while not reader.shows(text, seen):
                 wakeups.get()
                 while not wakeups.empty():  # what came meanwhile is read in one go
                     wakeups.get()

@@ -210,8 +210,8 @@ class Mish(Unary):
     compute = staticmethod(lambda x: x * np.tanh(np.where(x > 20, x, np.log1p(np.exp(x)))))
 
     def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
-        # tanh(log(1 + n)) is n(n + 2) / (n(n + 2) + 2) for n = exp(x): one exponential, and nothing that cancels. From 20
-        # on it is 1 in float32, and the power of n stays finite.
+        # tanh(log(1 + n)) is n(n + 2) / (n(n + 2) + 2) for n = exp(x): one exponential, and nothing that cancels. From
+        # 20 on it is 1 in float32, and the power of n stays finite.
         n = e.exp(e.min(x, 20.0))
         product = n * (n + 2.0)
         return x * (product / (product + 2.0))

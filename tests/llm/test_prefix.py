@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot.llm.kv_cache import RELEASED
+from tests.llm.model_zoo import make
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
 SHARED = [int(i) for i in np.random.default_rng(4).integers(5, 4000, 150)]
@@ -60,3 +62,23 @@ def test_scoring_computes_every_token() -> None:
         assert llm.score(text, window=64) == first
         llm.generate(text, max_tokens=2)
         assert llm.score(text, window=64) == first
+
+
+def test_a_sliding_window_frees_what_nobody_sees(tmp_path: Path) -> None:
+    """A model whose layers all look back 12 tokens holds two or three blocks of 16, and says what it said with all."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    make(transformers, torch, "Mistral", {"sliding_window": 12, "max_position_embeddings": 256}, tmp_path)
+    prompt = [int(i) for i in np.random.default_rng(1).integers(0, 61, 100)]
+    with ingot.LLM(tmp_path) as llm:
+        scheduler = llm._loop._scheduler
+        assert scheduler.window == 12
+        with llm.stream(prompt, max_tokens=60, ignore_end=True) as stream:
+            next(stream)
+            held = [b for owner in scheduler.cache.owners() for b in scheduler.cache.table(owner) if b != RELEASED]
+            assert len(held) <= 3
+            found = [token for piece in stream for token in piece.token_ids]
+        scheduler.window = None
+        plain = llm.generate(prompt, max_tokens=60, ignore_end=True)
+        assert plain.token_ids[-len(found) :] == found
+        assert plain.cached_tokens >= 96

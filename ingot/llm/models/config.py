@@ -24,28 +24,34 @@ ACTIVATIONS = {
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-@dataclass(frozen=True)
-class DecoderConfig:
-    """Everything the shared decoder needs to know; each family fills in what it does differently."""
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig:
+    """What every language model has, and the runtime has to know."""
 
     architecture: str
     model_type: str
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
     num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
     context_length: int
-    norm_eps: float
-    activation: str
-    rope: rope.Rope
     dtype: DType | None  # what config.json says the weights are
     tied: bool  # the output head is the embedding table
     windows: tuple[int | None, ...]  # per layer: how many tokens back attention sees; None: all
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(LanguageConfig):
+    """Everything the Llama-like decoder needs to know; each family fills in what it does differently."""
+
+    intermediate_size: int
+    norm_eps: float
+    activation: str
+    rope: rope.Rope
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False

@@ -13,7 +13,7 @@ from ingot import functional
 from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.ir import Spec
-from ingot.llm.models.config import DecoderConfig
+from ingot.llm.models.config import DecoderConfig, LanguageConfig
 from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm, RotaryEmbedding
 
 MAX_STEP_TOKENS = 8192
@@ -88,15 +88,15 @@ class CausalLM(Module):
     Args:
         config: the model.
         dtype: of weights, activations and cache. Logits are float32, straight from the accumulator.
-        tied: whether the head is the embedding table; default what config says.
+        tied: whether the head is the embedding table.
     """
 
-    def __init__(self, config: DecoderConfig, dtype: DType, tied: bool | None = None) -> None:
+    def __init__(self, config: DecoderConfig, dtype: DType, tied: bool) -> None:
         super().__init__()
         self.config = config
         self.model = Decoder(config, dtype)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, False, dtype, output_dtype="float32")
-        if config.tied if tied is None else tied:
+        if tied:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(
@@ -115,7 +115,7 @@ class CausalLM(Module):
         return {"logits": self.lm_head(self.model.norm(rows))}
 
 
-def input_specs(config: DecoderConfig) -> dict[str, Spec]:
+def input_specs(config: LanguageConfig) -> dict[str, Spec]:
     """The step's inputs: T tokens of B requests, N cache blocks at most per request, R rows whose logits are wanted."""
     tokens = Dim("T", 1, 1, MAX_STEP_TOKENS)
     requests = Dim("B", 1, 1, MAX_STEP_TOKENS)

@@ -17,12 +17,15 @@ from ingot.errors import CheckpointError, UserError
 from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
 from ingot.ir import Spec
 from ingot.llm.models import llama, mistral, qwen2, qwen3
-from ingot.llm.models.config import PRECISIONS, DecoderConfig, refuse_quantized, token_ids
-from ingot.llm.models.decoder import MAX_STEP_TOKENS, CausalLM, input_specs
+from ingot.llm.models.config import PRECISIONS, LanguageConfig, refuse_quantized, token_ids
+from ingot.llm.models.decoder import MAX_STEP_TOKENS, input_specs
 from ingot.llm.models.fields import Fields
 from ingot.llm.models.tokens import beginning, parse_file
-from ingot.llm.models.weights import EMBEDDING, RandomWeights, is_tied, match, parameter_specs
+from ingot.llm.models.weights import RandomWeights, is_tied, match, parameter_specs
+from ingot.nn import Module
 
+# A family is a file with ARCHITECTURE (as config.json names it), MODEL_TYPE, NAMING of its tensors, config(fields) and
+# model(config, dtype, tied).
 FAMILIES: dict[str, ModuleType] = {family.ARCHITECTURE: family for family in (llama, mistral, qwen2, qwen3)}
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
@@ -39,7 +42,7 @@ class LoadedModel:
         files: tokenizer and generation settings, byte for byte.
     """
 
-    module: CausalLM
+    module: Module
     input_specs: dict[str, Spec]
     config: dict[str, Any]
     weights: Mapping[str, np.ndarray]
@@ -59,12 +62,14 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     """
     path = resolve_directory(directory)
     config = parse_config(read_config(path), path)
+    family = FAMILIES[config.architecture]
     checkpoint = Checkpoint(path)
-    stored = checkpoint.info(EMBEDDING).dtype if EMBEDDING in checkpoint else None
+    embedding = family.NAMING.embedding
+    stored = checkpoint.info(embedding).dtype if embedding in checkpoint else None
     dtype = _precision(precision, config.dtype or stored)
-    tied = is_tied(checkpoint, config.tied)
-    module = CausalLM(config, dtype, tied)
-    weights = match(checkpoint, module, tied)
+    tied = is_tied(checkpoint, config.tied, family.NAMING)
+    module = family.model(config, dtype, tied)
+    weights = match(checkpoint, module, tied, family.NAMING)
     return _loaded(path, config, module, dtype, weights)
 
 
@@ -80,11 +85,11 @@ def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision
     path = resolve_directory(directory)
     config = parse_config(read_config(path), path)
     dtype = _precision(precision, config.dtype)
-    module = CausalLM(config, dtype)
+    module = FAMILIES[config.architecture].model(config, dtype, config.tied)
     return _loaded(path, config, module, dtype, RandomWeights(parameter_specs(module), seed))
 
 
-def parse_config(values: Mapping[str, Any], directory: Path) -> DecoderConfig:
+def parse_config(values: Mapping[str, Any], directory: Path) -> LanguageConfig:
     """The checked configuration of a supported architecture.
 
     Raises:
@@ -94,7 +99,7 @@ def parse_config(values: Mapping[str, Any], directory: Path) -> DecoderConfig:
     family = _family(values, where)
     refuse_quantized(values, where)
     fields = Fields(values)
-    config: DecoderConfig = family.config(fields)
+    config: LanguageConfig = family.config(fields)
     fields.finish(where)
     return config
 
@@ -123,7 +128,7 @@ def _precision(precision: str | None, stored: DType | None) -> DType:
 
 
 def _loaded(
-    path: Path, config: DecoderConfig, module: CausalLM, dtype: DType, weights: Mapping[str, np.ndarray]
+    path: Path, config: LanguageConfig, module: Module, dtype: DType, weights: Mapping[str, np.ndarray]
 ) -> LoadedModel:
     files = {name: data for name in CARRIED if (data := read_file(path, name)) is not None}
     tokenizer, settings = parse_file(path, files, "tokenizer.json"), parse_file(path, files, "tokenizer_config.json")
@@ -132,7 +137,7 @@ def _loaded(
     return LoadedModel(module, input_specs(config), _engine_config(config, dtype, add_bos), weights, files)
 
 
-def _ends(path: Path, files: Mapping[str, bytes], config: DecoderConfig) -> tuple[int, ...]:
+def _ends(path: Path, files: Mapping[str, bytes], config: LanguageConfig) -> tuple[int, ...]:
     """generation_config.json knows best: chat models end their turn with a token that config.json need not name."""
     fields = Fields(parse_file(path, files, "generation_config.json"))
     ends = token_ids(fields, "eos_token_id")
@@ -140,7 +145,7 @@ def _ends(path: Path, files: Mapping[str, bytes], config: DecoderConfig) -> tupl
     return ends or config.eos_token_ids
 
 
-def _engine_config(config: DecoderConfig, dtype: DType, add_bos: bool) -> dict[str, Any]:
+def _engine_config(config: LanguageConfig, dtype: DType, add_bos: bool) -> dict[str, Any]:
     """What a running engine has to know about its model."""
     cache = {"heads": config.num_kv_heads, "head_dim": config.head_dim}
     return {
@@ -152,7 +157,7 @@ def _engine_config(config: DecoderConfig, dtype: DType, add_bos: bool) -> dict[s
         "num_layers": config.num_layers,
         "precision": dtype.name,
         "weights": "same",
-        "kv": [{"state": f"kv.{i}"} | cache for i in range(config.num_layers)],
+        "kv": [{"state": f"kv.{i}", "window": window} | cache for i, window in enumerate(config.windows)],
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": list(config.eos_token_ids),
         "add_bos": add_bos,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from ingot.llm.models import rope
 from ingot.llm.models.config import DecoderConfig, common
+from ingot.llm.models.decoder import CausalLM
 from ingot.llm.models.fields import Fields
+from ingot.llm.models.weights import DECODER
 
 ARCHITECTURE = "MistralForCausalLM"
 MODEL_TYPE = "mistral"
+NAMING = DECODER
+model = CausalLM
 
 
 def config(fields: Fields) -> DecoderConfig:

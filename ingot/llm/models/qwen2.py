@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from ingot.llm.models.config import DecoderConfig, common, layer_windows
+from ingot.llm.models.decoder import CausalLM
 from ingot.llm.models.fields import Fields
+from ingot.llm.models.weights import DECODER
 
 ARCHITECTURE = "Qwen2ForCausalLM"
 MODEL_TYPE = "qwen2"
+NAMING = DECODER
+model = CausalLM
 
 
 def config(fields: Fields) -> DecoderConfig:

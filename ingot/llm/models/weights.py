@@ -7,6 +7,7 @@ import re
 import statistics
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from ingot.ir import Spec
 from ingot.nn import Module
 
 MAX_LISTED = 60
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class Ignored(NamedTuple):
@@ -28,12 +28,26 @@ class Ignored(NamedTuple):
     reason: str
 
 
-IGNORED = (
-    Ignored(
-        r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
-        "older transformers saved the rotary frequencies, which follow from config.json",
-    ),
+@dataclass(frozen=True)
+class Naming:
+    """How a family's checkpoints name their tensors.
+
+    Attributes:
+        embedding, head: the tensors that are one when a model is tied.
+        base: what the names of a model saved without its head lack at their beginning.
+        ignored: names that no parameter takes.
+    """
+
+    embedding: str = "model.embed_tokens.weight"
+    head: str = "lm_head.weight"
+    base: str = "model."
+    ignored: tuple[Ignored, ...] = ()
+
+
+ROTARY = Ignored(
+    r"(.*\.)?rotary_emb\.inv_freq", "older transformers saved the rotary frequencies, which follow from config.json"
 )
+DECODER = Naming(ignored=(ROTARY,))  # of the Llama-like families
 
 
 class CheckpointWeights(Mapping[str, np.ndarray]):
@@ -100,31 +114,33 @@ def parameter_specs(module: Module) -> dict[str, Spec]:
     return {name: parameter.spec for name, parameter in module.named_parameters()}
 
 
-def is_tied(checkpoint: Checkpoint, tied: bool) -> bool:
+def is_tied(checkpoint: Checkpoint, tied: bool, naming: Naming) -> bool:
     """Whether the head really is the embedding table.
 
     As in transformers 5: where config.json says so but the checkpoint stores both with different numbers, it is not.
     """
-    if not tied or EMBEDDING not in checkpoint or HEAD not in checkpoint:
+    embedding, head = naming.embedding, naming.head
+    if not tied or embedding not in checkpoint or head not in checkpoint:
         return tied
-    same = checkpoint.info(EMBEDDING)[:2] == checkpoint.info(HEAD)[:2]
-    return same and np.array_equal(_bits(checkpoint[EMBEDDING]), _bits(checkpoint[HEAD]))
+    same = checkpoint.info(embedding)[:2] == checkpoint.info(head)[:2]
+    return same and np.array_equal(_bits(checkpoint[embedding]), _bits(checkpoint[head]))
 
 
-def match(checkpoint: Checkpoint, module: Module, tied: bool) -> CheckpointWeights:
+def match(checkpoint: Checkpoint, module: Module, tied: bool, naming: Naming) -> CheckpointWeights:
     """Every parameter's tensor, by name and shape.
 
     Raises:
         CheckpointError: one error that lists all missing, unexpected and mismatched tensors.
     """
     specs = parameter_specs(module)
-    sources = {name: name for name in specs}
-    unused = set(checkpoint) - set(specs)
-    if tied and HEAD in unused:
-        unused.discard(HEAD)  # equal to the embedding table, or the only copy of it
-        if EMBEDDING not in checkpoint:
-            sources[EMBEDDING] = HEAD
-    unexpected = sorted(name for name in unused if not any(re.fullmatch(i.pattern, name) for i in IGNORED))
+    sources = {name: _stored_as(name, checkpoint, naming) for name in specs}
+    unused = set(checkpoint) - set(sources.values())
+    if tied and naming.head in unused:
+        unused.discard(naming.head)  # equal to the embedding table, or the only copy of it
+        if sources[naming.embedding] not in checkpoint:
+            sources[naming.embedding] = naming.head
+    ignored = [re.compile(i.pattern) for i in naming.ignored]
+    unexpected = sorted(name for name in unused if not any(pattern.fullmatch(name) for pattern in ignored))
     missing = [name for name, source in sources.items() if source not in checkpoint]
     mismatched = [
         f"{name}: {fault}"
@@ -138,6 +154,12 @@ def match(checkpoint: Checkpoint, module: Module, tied: bool) -> CheckpointWeigh
             f"unexpected, {len(mismatched)} mismatched)" + "".join(_section(*part) for part in parts)
         )
     return CheckpointWeights(checkpoint, specs, sources)
+
+
+def _stored_as(name: str, checkpoint: Checkpoint, naming: Naming) -> str:
+    """A parameter's name in the checkpoint, which may lack the beginning that only models with a head have."""
+    short = name.removeprefix(naming.base)
+    return short if name not in checkpoint and short in checkpoint else name
 
 
 def _mismatch(checkpoint: Checkpoint, source: str, spec: Spec) -> str | None:
