@@ -152,6 +152,9 @@ def test_group_norm(data: st.DataObject, dtype: Any, threads: int) -> None:
     close(group_norm(x, weight, groups=groups, vectors=1, threads=threads), weighted, 100)
     biased = weighted + bias.astype(np.float64)
     close(group_norm(x, weight, bias, groups=groups, vectors=2, threads=threads), biased, 100)
+    steps = [["input", "float32", 0], ["const", "float32", 0.0], ["max", "float32", 0, 1]]
+    y = group_norm(x, weight, bias, groups=groups, vectors=2, expr={"steps": steps, "outputs": [2]}, threads=threads)
+    close(y, np.maximum(biased, 0), 100)
     operands = [rows(dtype, *x.shape, seed=3), rows(np.float32, x.shape[0], *[1] * len(size), x.shape[-1], seed=4)]
     y = group_norm(x, weight, bias, *operands, groups=groups, vectors=2, expr=MANY, dtype=np.float32, threads=threads)
     close(y, np.tanh(biased) * operands[0].astype(np.float64) + operands[1], 200)

@@ -194,15 +194,25 @@ void group_statistics(const GroupRows& rows, float* statistics, float* scratch) 
   with_floats(rows.dtype, rows.x, [&](const auto* x) { group_statistics_as(rows, x, statistics, scratch); });
 }
 
-/// Rows x columns from row `row` and column `column` on, to `to`.
-template <class T>
+/// Rows x columns to y, `stride` values from row to row.
+template <class T, class Y>
 void group_normalise_tile(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, const float* center,
-                          const float* scale, const float* shift, const Clamp& clamp, float* to, std::int64_t stride) {
+                          const float* scale, const float* shift, const Clamp& clamp, Y* y, std::int64_t stride) {
   for (std::int64_t c = 0; c < columns; c += kLanes) {
     const Vec middle = load_tail(center, c, columns), factor = load_tail(scale, c, columns), term = load_tail(shift, c, columns);
     for (std::int64_t r = 0; r < rows; ++r)
-      store_tail(to + r * stride, c, columns, limited(clamp, fma(load_tail(x + r * x_stride, c, columns) - middle, factor, term)));
+      store_tail(y + r * stride, c, columns, limited(clamp, fma(load_tail(x + r * x_stride, c, columns) - middle, factor, term)));
   }
+}
+
+/// All rows at once to y: the expression is at most a clamp.
+template <class T, class Y>
+void group_normalise_to(const GroupRows& rows, const T* x, const float* center, const float* scale, const float* shift,
+                        const Clamp& clamp, Y* y, std::int64_t stride) {
+  const std::int64_t step = rows.channels <= 64 ? 64 : 8;  // as many as L1 keeps until the next channels' turn
+  for (std::int64_t r = 0; r < rows.rows; r += step)
+    group_normalise_tile(x + r * rows.stride, rows.stride, rows.rows - r < step ? rows.rows - r : step, rows.channels, center, scale,
+                         shift, clamp, y + r * stride, stride);
 }
 
 template <class T>
@@ -210,19 +220,21 @@ void group_normalise_as(const GroupRows& rows, const T* x, const float* center, 
                         const Finish& finish, float* scratch) {
   FinishTile tile;
   Clamp clamp;
+  const TileOperand& out = finish.out;
   begin_finish(finish, tile);
-  const bool through = clamp_of(finish, tile, 0, clamp) && finish.out.dtype == DType::float32;
-  if (!through) no_clamp(clamp, 0);
-  const std::int64_t columns = rows.channels < kTile ? rows.channels : kTile;
-  const std::int64_t step = through ? (columns <= 64 ? 64 : 8) : tile_rows(columns);
+  if (clamp_of(finish, tile, 0, clamp)) {
+    if (out.dtype == DType::float32)
+      return group_normalise_to(rows, x, center, scale, shift, clamp, (float*)out.data, out.row_stride);
+    if (out.dtype == rows.dtype) return group_normalise_to(rows, x, center, scale, shift, clamp, (T*)out.data, out.row_stride);
+    no_clamp(clamp, 0);
+  }
+  const std::int64_t columns = rows.channels < kTile ? rows.channels : kTile, step = tile_rows(columns);
   for (std::int64_t r = 0; r < rows.rows; r += step) {
     const std::int64_t taken = rows.rows - r < step ? rows.rows - r : step;
     for (std::int64_t c = 0; c < rows.channels; c += columns) {
       const std::int64_t width = rows.channels - c < columns ? rows.channels - c : columns;
-      float* to = through ? (float*)finish.out.data + r * finish.out.row_stride + c : scratch;
-      const std::int64_t stride = through ? finish.out.row_stride : width;
-      group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, clamp, to, stride);
-      if (!through) finish_rows(finish, tile, to, stride, r, taken, c, width);
+      group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, clamp, scratch, width);
+      finish_rows(finish, tile, scratch, width, r, taken, c, width);
     }
   }
 }

@@ -33,6 +33,7 @@ template <class T, class F>
 INGOT_INLINE void each_block(std::int64_t channels, const F& f) {
   std::int64_t c = 0;
   for (; c + 4 * kLanes <= channels; c += 4 * kLanes) f(Block<T, 4>{0}, c);
+  if (c + 2 * kLanes <= channels) f(Block<T, 2>{0}, c), c += 2 * kLanes;
   for (; c + kLanes <= channels; c += kLanes) f(Block<T, 1>{0}, c);
   if (c < channels) f(Block<T, 0>{(int)(channels - c)}, c);
 }
@@ -61,19 +62,37 @@ INGOT_INLINE void average_block(const PoolJob& job, const B& block, const T* x, 
   for (int v = 0; v < B::vectors; ++v) block.put(y, v, power_of_two ? total[v] * inverse : total[v] / divisor);
 }
 
+/// Calls f for every run of output columns whose windows find positions alike: (first column, how many, what a window finds).
+template <class F>
+INGOT_INLINE void each_run(const PoolJob& job, const F& f) {
+  const WindowAxis& axis = job.columns;
+  // Windows of columns from `low` on, below `high`, lie inside.
+  const std::int64_t reach = axis.size + axis.before - (axis.kernel - 1) * axis.dilation;
+  const std::int64_t low = (axis.before + axis.stride - 1) / axis.stride, inside = reach <= 0 ? 0 : (reach + axis.stride - 1) / axis.stride;
+  const std::int64_t high = inside < job.last ? inside : job.last;
+  for (std::int64_t column = job.first; column < job.last;) {
+    const std::int64_t run = column >= low && column < high ? high - column : 1;
+    f(column, run, span_of(axis, column));
+    column += run;
+  }
+}
+
 template <class T>
 void average_as(const PoolJob& job, const T* x, T* y) {
-  for (std::int64_t column = job.first; column < job.last; ++column, y += job.y_step) {
-    const Span span = span_of(job.columns, column);
+  const std::int64_t step = job.columns.stride * job.x_step;
+  each_run(job, [&](std::int64_t column, std::int64_t run, const Span& span) {
     const std::int64_t inside = job.planes * job.lines * span.count;
     const std::int64_t counted = job.divisor != 0 ? job.divisor : job.count_padding ? job.outer * span.padded : inside;
     const float divisor = inside == 0 ? 1.0f : (float)counted;  // a window that finds nothing is zero
     const bool power_of_two = (counted & (counted - 1)) == 0;
     const T* from = x + span.first * job.x_step;
+    T* to = y + (column - job.first) * job.y_step;
     each_block<T>(job.channels, [&](const auto& block, std::int64_t c) {
-      average_block(job, block, from + c, span.count, broadcast(divisor), broadcast(1.0f / divisor), power_of_two, y + c);
+      for (std::int64_t i = 0; i < run; ++i)
+        average_block(job, block, from + i * step + c, span.count, broadcast(divisor), broadcast(1.0f / divisor), power_of_two,
+                      to + i * job.y_step + c);
     });
-  }
+  });
 }
 
 /// The first greatest value, or the first NaN.
@@ -94,14 +113,15 @@ INGOT_INLINE void greatest_block(const PoolJob& job, const B& block, const T* x,
 
 template <class T>
 void greatest_as(const PoolJob& job, const T* x, T* y) {
-  const std::int64_t step = job.x_step * job.columns.dilation;
-  for (std::int64_t column = job.first; column < job.last; ++column, y += job.y_step) {
-    const Span span = span_of(job.columns, column);
+  const std::int64_t tap = job.x_step * job.columns.dilation, step = job.columns.stride * job.x_step;
+  each_run(job, [&](std::int64_t column, std::int64_t run, const Span& span) {
     const T* from = x + span.first * job.x_step;
+    T* to = y + (column - job.first) * job.y_step;
     each_block<T>(job.channels, [&](const auto& block, std::int64_t c) {
-      greatest_block(job, block, from + c, span.count, step, y + c);
+      for (std::int64_t i = 0; i < run; ++i)
+        greatest_block(job, block, from + i * step + c, span.count, tap, to + i * job.y_step + c);
     });
-  }
+  });
 }
 
 template <class T>
