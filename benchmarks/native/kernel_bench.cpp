@@ -188,9 +188,29 @@ struct Memory {
   Pages x{256 << 20, "x"}, y{256 << 20, "y"}, pool{static_cast<std::size_t>(kPool) + (64 << 20), "weights"}, scratch{64 << 20, "scratch"};
 };
 
+double time_of(Timing& timing, const Kernel& kernel, int threads, double seconds, bool cold, Memory& memory) {
+  const Scratch scratch = kernel.plan(timing.in, {&timing.y, 1}, threads);
+  const std::size_t local = (scratch.per_thread + 4095) / 4096 * 4096 + 64;
+  if (scratch.shared + 4096 + local * threads > memory.scratch.size()) std::abort();
+  Region region{};
+  region.pool = &ThreadPool::get(threads);
+  timing.kernel = &kernel;
+  timing.pool = memory.pool.data();
+  timing.step = (timing.in[1].elements() * static_cast<std::int64_t>(size_of(timing.in[1].dtype)) + 4095) / 4096 * 4096;
+  timing.copies = cold ? std::max<std::int64_t>(1, kPool / timing.step) : 1;
+  timing.local = memory.scratch.data();
+  timing.shared = memory.scratch.data() + local * threads;
+  timing.local_bytes = local;
+  timing.seconds = seconds;
+  timing.region = &region;
+  region.pool->run(Timing::work, &timing);
+  std::sort(timing.times.begin(), timing.times.end());
+  return cold ? timing.times[timing.times.size() / 2] : timing.times[0];
+}
+
 /// Seconds of a call.
 double measure(const Layer& layer, DType dtype, int threads, double seconds, bool cold, Memory& memory) {
-  const std::int64_t pad_h = layer.kernel_height / 2, pad_w = layer.kernel_width / 2, s = layer.stride, width = size_of(dtype);
+  const std::int64_t pad_h = layer.kernel_height / 2, pad_w = layer.kernel_width / 2, s = layer.stride;
   const std::int64_t out_h = (layer.height + 2 * pad_h - layer.kernel_height) / s + 1, out_w = (layer.width + 2 * pad_w - layer.kernel_width) / s + 1;
   const std::int64_t k = layer.kernel_height * layer.kernel_width * layer.channels / layer.groups;
   const std::int64_t panels = layer.groups * ((layer.outputs / layer.groups + kPanel - 1) / kPanel);
@@ -218,23 +238,18 @@ double measure(const Layer& layer, DType dtype, int threads, double seconds, boo
   }
   std::copy_n(timing.y.shape, 4, out.shape);
   const auto kernel = find_kernel(product ? "matmul_packed" : "conv_packed", 1)->make(params, {in, 3}, {&out, 1}, current_level());
-  const Scratch scratch = kernel->plan(timing.in, {&timing.y, 1}, threads);
-  const std::size_t local = (scratch.per_thread + 4095) / 4096 * 4096 + 64;
-  if (scratch.shared + 4096 + local * threads > memory.scratch.size()) std::abort();
-  Region region{};
-  region.pool = &ThreadPool::get(threads);
-  timing.kernel = kernel.get();
-  timing.pool = memory.pool.data();
-  timing.step = (timing.in[1].elements() * width + 4095) / 4096 * 4096;
-  timing.copies = cold ? std::max<std::int64_t>(1, kPool / timing.step) : 1;
-  timing.local = memory.scratch.data();
-  timing.shared = memory.scratch.data() + local * threads;
-  timing.local_bytes = local;
-  timing.seconds = seconds;
-  timing.region = &region;
-  region.pool->run(Timing::work, &timing);
-  std::sort(timing.times.begin(), timing.times.end());
-  return cold ? timing.times[timing.times.size() / 2] : timing.times[0];
+  return time_of(timing, *kernel, threads, seconds, cold, memory);
+}
+
+/// Seconds of a call of matmul: one a [m, k] times each of the batches of b [k, n], as of a graph's adjacency and its nodes.
+double measure_batched(std::int64_t batches, std::int64_t m, std::int64_t k, std::int64_t n, DType dtype, int threads, double seconds,
+                       Memory& memory) {
+  Timing timing{};
+  timing.in = {view(memory.x.data(), dtype, {m, k}), view(memory.pool.data(), dtype, {batches, k, n})};
+  timing.y = view(memory.y.data(), dtype, {batches, m, n});
+  const OperandType in[2] = {{dtype, 2, {m, k}}, {dtype, 3, {batches, k, n}}}, out{dtype, 3, {batches, m, n}};
+  const auto kernel = find_kernel("matmul", 1)->make(nlohmann::json::object(), {in, 2}, {&out, 1}, current_level());
+  return time_of(timing, *kernel, threads, seconds, false, memory);
 }
 
 }  // namespace
@@ -251,6 +266,13 @@ int main(int argc, char** argv) {
   for (std::int64_t at = 64 << 20; at < kPool + (64 << 20); at += 64 << 20) std::memcpy(memory.pool.data() + at, memory.pool.data(), 64 << 20);
   const double most = roof(threads, dtype);
   std::printf("%s, level %s, %d threads; roof %.0f GFLOP/s\n", name_of(dtype).data(), name_of(current_level()).data(), threads, most * 1e-9);
+  for (const std::int64_t batches : {150, 1200}) {
+    if (std::strstr("stgcn 18x54 54x64", only) == nullptr) break;
+    const double warm = measure_batched(batches, 18, 54, 64, dtype, threads, seconds, memory);
+    const double flop = 2.0 * static_cast<double>(batches) * 18 * 54 * 64;
+    std::printf("%-28s x%-4ld warm %8.1f us %6.0f GFLOP/s %4.0f%%\n", "stgcn 18x54 54x64", batches, warm * 1e6, flop / warm * 1e-9,
+                100 * flop / warm / most);
+  }
   for (const Layer& layer : kLayers) {
     if (std::strstr(layer.name, only) == nullptr) continue;
     for (const std::int64_t images : {layer.images, layer.images * 8}) {

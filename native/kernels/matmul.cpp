@@ -109,9 +109,33 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, std::span
   return std::make_unique<MatmulPacked>(n, k, parts, Expression(name, expression, inputs, {&output, 1}), in[0].dtype, level);
 }
 
+/// 32 columns of b that lie side by side, as a panel [k / Depth][32][Depth].
+template <class T, int Depth>
+void pack_whole_panel(const T* b, std::int64_t k, std::int64_t k_stride, T* panel) {
+  static constexpr T kZeros[kPanel] = {};
+  constexpr std::int64_t kAhead = 32;  // rows fetched ahead, also behind this b: the next one often follows it
+  for (std::int64_t row = 0; row < k; row += Depth, panel += kPanel * Depth) {
+    const T* from = b + row * k_stride;
+    for (std::int64_t at = kAhead; at < kAhead + Depth; ++at) {
+      __builtin_prefetch(from + at * k_stride);
+      __builtin_prefetch(from + at * k_stride + kPanel - 1);
+    }
+    if constexpr (Depth == 1) {
+      std::memcpy(panel, from, kPanel * sizeof(T));
+    } else {
+      const T* next = row + 1 < k ? from + k_stride : kZeros;
+      for (int column = 0; column < kPanel; ++column) {
+        panel[2 * column] = from[column];
+        panel[2 * column + 1] = next[column];
+      }
+    }
+  }
+}
+
 /// Packs up to 32 columns of b, zero padded, as a panel [k / Depth][32][Depth].
 template <class T, int Depth>
 void pack_panel(const T* b, std::int64_t k, std::int64_t columns, std::int64_t k_stride, std::int64_t n_stride, T* panel) {
+  if (columns == kPanel && n_stride == 1) return pack_whole_panel<T, Depth>(b, k, k_stride, panel);
   const auto place = [](std::int64_t row, std::int64_t column) {
     return row / Depth * Depth * kPanel + column * Depth + row % Depth;
   };
