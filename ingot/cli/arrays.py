@@ -4,9 +4,11 @@ claims is believed before the file has been seen to have it.
 
 from __future__ import annotations
 
+import ast
 import io
 import math
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ from ingot.llm.memory import available_memory
 Array = np.ndarray[Any, Any]
 
 MAX_HEADER = 10_000  # bytes of the description in front of an array's data
-_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_DESCR = re.compile(r"[<>|=](b1|[iu][1248]|f[248]|c8|c16|V2)")
 
 
 def read_npy(path: str | os.PathLike[str]) -> Array:
@@ -70,16 +72,12 @@ def _check_members(path: str, members: list[zipfile.ZipInfo]) -> None:
 def _array(file: Any, size: int, who: str) -> Array:
     """The array that fills the rest of a file of `size` bytes."""
     try:
-        version = np.lib.format.read_magic(file)
-        if version not in _READERS:
-            raise ValueError(f"version {version} of the format is not known")
-        shape, fortran, dtype = _READERS[version](file, max_header_size=MAX_HEADER)
-    except ValueError as e:
-        raise FileError(f"{who} is no .npy file: {str(e).splitlines()[0][:200]}") from None
-    if dtype.hasobject:
+        dtype, fortran, shape = _header(file)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as e:
+        why = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
+        raise FileError(f"{who} is no .npy file: {why}") from None
+    if dtype is None:
         raise FileError(f"{who} holds Python objects, which are not read: save an array of numbers")
-    if any(n < 0 for n in shape):
-        raise FileError(f"{who} claims the shape {list(shape)}")
     begin = file.tell()
     wanted = math.prod(shape) * dtype.itemsize
     if wanted != size - begin:
@@ -94,6 +92,34 @@ def _array(file: Any, size: int, who: str) -> Array:
         read += count
     flat = np.frombuffer(data, dtype)
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+def _header(file: Any) -> tuple[np.dtype[Any] | None, bool, tuple[int, ...]]:
+    """dtype (None: Python objects), whether Fortran order, and shape. NumPy's own reader takes more than it should:
+    it warns about, and repairs, what no NumPy of today writes.
+    """
+    magic = file.read(8)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        raise ValueError("it does not begin as one, or is of an unknown version")
+    width = 2 if magic[6] == 1 else 4
+    length = int.from_bytes(file.read(width), "little")
+    if length > MAX_HEADER:
+        raise ValueError(f"its description has {length:,} bytes; at most {MAX_HEADER:,} are read")
+    text = file.read(length)
+    if len(text) != length:
+        raise ValueError("it was cut off inside its description")
+    found = ast.literal_eval(text.decode("utf-8").strip())
+    if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"}:
+        raise ValueError("its description must have descr, fortran_order and shape")
+    descr, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
+    sizes = isinstance(shape, tuple) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+    if type(fortran) is not bool or not sizes:
+        raise ValueError(f"its order {fortran!r:.40} and shape {shape!r:.80} are none")
+    if isinstance(descr, str) and descr.startswith("|O"):
+        return None, fortran, shape
+    if not isinstance(descr, str) or not _DESCR.fullmatch(descr):
+        raise ValueError(f"its elements are {descr!r:.80}, not plain numbers")
+    return np.dtype(descr), fortran, shape
 
 
 def fitted(array: Array, port: Port) -> Array:
