@@ -11,6 +11,7 @@ import pytest
 
 from ingot import functional as F
 from ingot.dims import Dim
+from ingot.engine.build import build_network
 from ingot.errors import OpError
 from ingot.ir import Network, Spec
 from ingot.ir.interpret import interpret
@@ -228,11 +229,14 @@ def test_against_torch(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_recorded_equals_computed(name: str) -> None:
+    """By the references, and by an engine that has all but the first operand as parameters."""
     ours, _, arrays = CASES[name]
-    network = Network()
-    values = [network.input(f"x{i}", Spec.of(array)) for i, array in enumerate(arrays)]
-    network.outputs["y"] = ours(*values)
-    close(interpret(network, {f"x{i}": array for i, array in enumerate(arrays)})["y"], ours(*arrays))
+    network, feeds = Network(), {"x0": arrays[0]}
+    weights = {f"x{i}": array for i, array in enumerate(arrays) if i}
+    values = [network.parameter(n, Spec.of(a)) for n, a in weights.items()]
+    network.outputs["y"] = ours(network.input("x0", Spec.of(arrays[0])), *values)
+    close(interpret(network, feeds, weights)["y"], ours(*arrays))
+    close(build_network(network, weights).run(feeds)["y"], ours(*arrays))
 
 
 W = normal(4, 3, 3, 3)

@@ -93,8 +93,10 @@ def test_against_torch(name: str) -> None:
         want = theirs(torch.tensor(x)).numpy()
     np.testing.assert_allclose(ours(x), want, rtol=2e-5, atol=1e-5)
     network = trace(ours, {"x": Spec("float32", shape)})
-    (got,) = interpret(network, {"x": x}, ours.state_dict()).values()
-    np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+    state = ours.state_dict()
+    for results in (interpret(network, {"x": x}, state), build_network(network, state).run({"x": x})):
+        (got,) = results.values()
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
     names = [key for key in theirs.state_dict() if not key.endswith("num_batches_tracked")]
     assert sorted(ours.state_dict()) == sorted(names)
 
