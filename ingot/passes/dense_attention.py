@@ -5,11 +5,12 @@ a scale of queries or keys, heads repeated for grouped queries, the permutation 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingot import dtypes
+from ingot.dims import Dimension
 from ingot.ir import F, Hole, Network, Value
 from ingot.ir.spec import broadcast
 from ingot.ops.binary import Add, Div, Mul
@@ -45,8 +46,8 @@ def _number(value: Value) -> float | None:
     return float(value.array.reshape(())) if value.kind == "constant" and value.array.size == 1 else None
 
 
-def _only_here(value: Value) -> bool:
-    return len(value.uses) == 1 and not value.network.is_output(value)
+def _only_here(value: Value, readers: int = 1) -> bool:
+    return len(value.uses) <= readers and not value.network.is_output(value)
 
 
 def _widened(value: Value) -> Value:
@@ -58,10 +59,11 @@ def _widened(value: Value) -> Value:
     return x if x.dtype.is_float and value.dtype.is_float and x.dtype.bits <= value.dtype.bits else value
 
 
-def _scaled(value: Value) -> tuple[Value, float]:
+def _scaled(value: Value, readers: int = 1) -> tuple[Value, float]:
     """A value without the numbers that it was multiplied with or divided by, and their product."""
     scale = 1.0
-    while value.node is not None and isinstance(value.node.op, Mul | Div) and _only_here(value):
+    while value.node is not None and isinstance(value.node.op, Mul | Div) and _only_here(value, readers):
+        readers = 1
         a, b = value.node.inputs
         if isinstance(value.node.op, Mul) and _number(a) is not None:
             a, b = b, a
@@ -73,13 +75,16 @@ def _scaled(value: Value) -> tuple[Value, float]:
     return value, scale
 
 
-def _scores(value: Value) -> Scores | None:
-    value, scale = _scaled(_widened(value))
+def _scores(value: Value, readers: int = 1) -> Scores | None:
+    whole = _widened(value)
+    value, scale = _scaled(whole, readers)
+    readers = readers if value is whole else 1
     node = value.node
-    reversed_ = node is not None and isinstance(node.op, Permute) and _swaps(node.op.dims) and _only_here(value)
+    reversed_ = node is not None and isinstance(node.op, Permute) and _swaps(node.op.dims)
+    reversed_ = reversed_ and _only_here(value, readers)
     if node is not None and reversed_:  # (k qᵀ)ᵀ
-        value, node = node.inputs[0], node.inputs[0].node
-    if node is None or not isinstance(node.op, Matmul) or not _only_here(value):
+        value, node, readers = node.inputs[0], node.inputs[0].node, 1
+    if node is None or not isinstance(node.op, Matmul) or not _only_here(value, readers):
         return None
     a, b = node.inputs
     if reversed_:
@@ -92,27 +97,27 @@ def _swaps(dims: tuple[int, ...]) -> bool:
     return tuple(d % rank for d in dims) == (*range(rank - 2), rank - 1, rank - 2)
 
 
-def _masked(value: Value) -> Masked | None:
-    """The scores and the mask that a softmax is taken of."""
+def _masked(value: Value, readers: int = 1) -> Masked | None:
+    """The scores and the mask that a softmax is taken of; `readers`: how many read the sum of both."""
     value = _widened(value)
     node = value.node
-    if node is not None and isinstance(node.op, Add) and _only_here(value):
+    if node is not None and isinstance(node.op, Add) and _only_here(value, readers):
         for x, mask in (node.inputs, node.inputs[::-1]):
             if x.shape == value.shape and (found := _scores(x)) is not None:
                 return Masked(found, mask)
-    if node is not None and isinstance(node.op, Where) and _only_here(value):
+    if node is not None and isinstance(node.op, Where) and _only_here(value, readers):
         condition, a, b = node.inputs
         for x, other, kept in ((a, b, True), (b, a, False)):
             low, scores = _number(other), _scores(x) if x.shape == value.shape else None
             if low is not None and low <= SMALL and scores is not None:
                 return Masked(scores, condition, low, kept)
-    found = _scores(value)
+    found = _scores(value, readers)
     return None if found is None else Masked(found)
 
 
-def _is_attention(scores: Value, v: Value, axis: int, root: Value) -> bool | str:
+def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int) -> bool | str:
     """Whether the op may stand for it all, or why not."""
-    found = _masked(scores)
+    found = _masked(scores, readers)
     if found is None:
         return False
     q, k = found.scores.q, found.scores.k
@@ -140,8 +145,8 @@ def _swapped(x: Value) -> Value:
     return F.permute(x, (*range(rank - 2), rank - 1, rank - 2))  # type: ignore[no-any-return]
 
 
-def _attention(scores: Value, v: Value, turned: bool) -> Value:
-    found = _masked(scores)
+def _attention(scores: Value, v: Value, turned: bool, readers: int) -> Value:
+    found = _masked(scores, readers)
     assert found is not None
     q, of_q = _scaled_view(found.scores.q)
     k, of_k = _scaled_view(found.scores.k)
@@ -178,11 +183,18 @@ def _bias(found: Masked) -> Value:
 
 
 def _joined(a: Value, b: Value, root: Value) -> bool:
-    """Whether the reshapes around a product only join its leading dimensions and part them again."""
+    """Whether a reshape only parts the leading dimension of a product."""
     product = root.node.inputs[0]
-    left, right = product.node.inputs
-    same = left.shape[-2:] == a.shape[-2:] and right.shape[-2:] == b.shape[-2:] and a.shape[:-2] == b.shape[:-2]
-    return bool(same and root.shape == (*a.shape[:-2], *product.shape[-2:]))
+    whole = root.shape[-2:] == product.shape[-2:] and a.shape[:-2] == b.shape[:-2] == product.shape[:-2]
+    return bool(whole and len(product.shape) == 3 and len(root.shape) > 3)
+
+
+def _parted(x: Value, leading: tuple[Dimension, ...]) -> Value:
+    """A value with other leading dimensions of as many elements."""
+    shape = (*leading, *x.shape[-2:])
+    while x.node is not None and isinstance(x.node.op, Reshape):
+        x = x.node.inputs[0]
+    return x if x.shape == shape else F.reshape(x, shape)
 
 
 def _heads(x: Value) -> Value | None:
@@ -232,20 +244,40 @@ PRODUCT = {"transpose_a": False, "transpose_b": Hole("turned"), "out_dtype": Hol
 
 JOINED = Rule(
     "batches joined around a product",
-    lambda a, b: F.reshape(
-        F.matmul(F.reshape(a, Hole("left")), F.reshape(b, Hole("right")), transpose_a=Hole("turned_a"),
-                 transpose_b=Hole("turned_b"), out_dtype=Hole("dtype")), Hole("shape")),
-    lambda a, b, turned_a, turned_b, dtype: F.matmul(a, b, transpose_a=turned_a, transpose_b=turned_b,
-                                                     out_dtype=dtype),
+    lambda a, b: F.reshape(F.matmul(a, b, transpose_a=Hole("turned_a"), transpose_b=Hole("turned_b"),
+                                    out_dtype=Hole("dtype")), Hole("shape")),
+    lambda a, b, turned_a, turned_b, dtype, root: F.matmul(
+        _parted(a, root.shape[:-2]), _parted(b, root.shape[:-2]), transpose_a=turned_a, transpose_b=turned_b,
+        out_dtype=dtype),
     _joined,
 )  # fmt: skip
 
+
+def _safe(scores: Any) -> Any:
+    """torch's decomposition: rows whose scores are all −inf weigh nothing, which is the op's own rule."""
+    some = F.cast(F.logical_not(F.equal(scores, -math.inf)), Hole("counted"))
+    none = F.logical_not(F.cast(F.reduce_max(some, axes=Hole("axes"), keepdims=True), Hole("truth")))
+    return F.where(none, 0.0, F.softmax(scores, axis=Hole("axis")))
+
+
+def _plain_attention(scores: Value, v: Value, turned: bool) -> Value:
+    return _attention(scores, v, turned, 1)
+
+
+def _is_plain_attention(scores: Value, v: Value, axis: int, root: Value) -> bool | str:
+    return _is_attention(scores, v, axis, root, 1)
+
+
 ATTENTION = (
     Rule("attention", lambda scores, v: F.matmul(F.softmax(scores, axis=Hole("axis")), v, **PRODUCT),
-         _attention, _is_attention),
+         _plain_attention, _is_plain_attention),
     Rule("attention with a wide softmax",
          lambda scores, v: F.matmul(F.cast(F.softmax(scores, axis=Hole("axis")), Hole("narrow")), v, **PRODUCT),
-         _attention, _is_attention),
+         _plain_attention, _is_plain_attention),
+    Rule("attention with a safe softmax", lambda scores, v: F.matmul(_safe(scores), v, **PRODUCT),
+         lambda scores, v, turned: _attention(scores, v, turned, 2),
+         lambda scores, v, axis, axes, root: tuple(axes) in ((-1,), (len(scores.shape) - 1,)) and _is_attention(
+             scores, v, axis, root, 2)),
 )  # fmt: skip
 
 AROUND = (

@@ -109,6 +109,19 @@ def test_products_of_three_dimensions() -> None:
     assert check(network(lambda q, k, v, m: through_batches(q, k, v)))[0] == ["attention"]
 
 
+def test_as_torch_decomposes_its_own() -> None:
+    """Queries and keys scaled, rows that see nothing turned to zeros."""
+    def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
+        scores = F.matmul(F.mul(q, 0.6), F.mul(transposed(k), 0.6))
+        scores = F.add(scores, F.where(mask, np.float32(0), np.float32(-math.inf)))
+        seen = F.reduce_max(F.cast(F.logical_not(F.equal(scores, -math.inf)), "int32"), axes=(3,), keepdims=True)
+        weights = F.where(F.logical_not(F.cast(seen, "bool")), np.float32(0), F.softmax(scores))
+        return F.matmul(weights, v)
+
+    kernels, _ = check(network(build))
+    assert kernels == ["elementwise", "attention"]
+
+
 def test_einsum_written_attention() -> None:
     def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
         weights = F.softmax(F.mul(F.einsum(q, k, equation="bhqd,bhkd->bhqk"), 0.3))
