@@ -21,6 +21,7 @@ import numpy as np
 from ingot import _native
 from ingot.engine import file, session
 from ingot.errors import IngotError
+from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import Network, interpret, text
 from ingot.llm import models
 from ingot.llm.llm import LLM
@@ -43,6 +44,13 @@ def _interpret(path: Path) -> None:
         interpret(network, {"x": np.array(True)})
 
 
+def _exported(path: Path) -> None:
+    program, source = open_archive(path)
+    imported = build_network(program, source, path.name)
+    for name in imported.weights:
+        imported.weights[name]
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "python": file.read,
     "verify": lambda path: file.read(path, verify=True),
@@ -55,6 +63,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "interpret": _interpret,
     "llm": LLM,
     "directory": models.load,
+    "exported": _exported,
 }
 
 

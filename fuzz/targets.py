@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 import ingot.ops  # noqa: F401  (registers every op)
-from attacks import directories, networks
+from attacks import directories, exported, networks
 from attacks.image import MAGIC, good, seal
 from fuzz.mutate import mutated
 from ingot import strict_json
 from ingot.engine import file
 from ingot.errors import IngotError
+from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import text
 from ingot.ir.recipe import Recipe
 from ingot.llm.models import parse_config
@@ -71,6 +72,26 @@ def safetensors(data: bytes) -> None:
             opened.close()
 
     in_memory(data, use)
+
+
+def _exported(path: Path) -> None:
+    program, source = open_archive(path)
+    imported = build_network(program, source, "fuzz")
+    for name in imported.weights:
+        assert isinstance(imported.weights[name], np.ndarray)
+
+
+def pt2(data: bytes) -> None:
+    """A .pt2 file as it is, imported."""
+    in_memory(data, _exported)
+
+
+def pt2_values(data: bytes) -> None:
+    """A .pt2 file with some values of its program and of its weights' description changed."""
+    package = exported.Package()
+    package.program = mutated(package.program, data[: len(data) // 2])
+    package.weights = mutated(package.weights, data[len(data) // 2 :])
+    in_memory(package.encode(), _exported)
 
 
 def json_text(data: bytes) -> None:
@@ -130,6 +151,8 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
     "sealed": (sealed, [_HEADER + b"\0" + good().data]),
     "description": (description, [b"", bytes(range(64))]),
     "safetensors": (safetensors, [directories.safetensors({"a": [2, 3], "b": [4]})]),
+    "pt2": (pt2, [exported.Package().encode()]),
+    "pt2_values": (pt2_values, [b"", bytes(range(64))]),
     "json_text": (json_text, [b'{"a": [1, -2.5e3, "x\\u0041", true, null, {}]}']),
     "config": (config, [json.dumps(directories.config()).encode()]),
     "config_values": (config_values, [b"", bytes(range(64))]),

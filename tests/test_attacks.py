@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ingot
-from attacks import worker
+from attacks import exported, worker
 from attacks.image import good
 from attacks.make import TABLE, paths
 from ingot import nn, ops
@@ -80,6 +80,13 @@ class Bomb(nn.Module):
 def test_a_large_constant_is_not_computed_while_building() -> None:
     engine = ingot.build(Bomb(), {"x": ingot.Spec((4,), "float32")}, report=False)
     assert all(engine.tensor(name).nbytes < 1000 for name in engine.header["weights"])
+
+
+def test_the_exported_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:
+    path = tmp_path / "good.pt2"
+    path.write_bytes(exported.Package().encode())
+    assert worker.meet("exported", path) == {"code": None, "message": "accepted"}
+    assert not Path("/tmp/ingot-attack-pickle").exists(), "no attack has run code"
 
 
 def test_the_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:

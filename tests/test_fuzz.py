@@ -36,7 +36,7 @@ def test_target(name: str) -> None:
         targets.run(name, changed(rng.choice(seeds), rng))
 
 
-@pytest.mark.parametrize("name", ["container", "sealed", "safetensors", "json_text", "config", "network_text"])
+@pytest.mark.parametrize("name", ["container", "sealed", "safetensors", "pt2", "json_text", "config", "network_text"])
 def test_seeds_are_accepted(name: str) -> None:
     for seed in targets.TARGETS[name][1]:
         targets.TARGETS[name][0](seed)

@@ -229,8 +229,8 @@ case("movedim.int", f(2, 3, 4), 0, -1)
 case("expand.default broadcast_to.default", f(3, 1), [2, 3, 4])
 case("expand.default", f(3, 1), [-1, 4])
 case("expand_as.default", f(3, 1), f(3, 4))
-case("contiguous.default detach.default detach_.default alias.default clone.default lift_fresh.default "
-     "lift_fresh_copy.default detach_copy.default alias_copy.default resolve_conj.default resolve_neg.default", f(3, 4))  # fmt: skip
+case("contiguous.default detach.default detach_.default alias.default clone.default lift_fresh.default", f(3, 4))
+case("lift_fresh_copy.default detach_copy.default alias_copy.default resolve_conj.default resolve_neg.default", f(3, 4))
 case("pixel_shuffle.default", f(2, 8, 3, 4), 2)
 case("slice.Tensor", f(6, 4), 0, 1, 5, 2)
 case("slice.Tensor", f(6, 4), 1, -3, None)

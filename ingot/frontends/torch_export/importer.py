@@ -15,7 +15,7 @@ from ingot.errors import CheckpointError, DimError, DTypeError, OpError, Unsuppo
 from ingot.frontends.torch_export.aten import TABLE, Entry, Unsupported, call
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
-from ingot.frontends.torch_export.graph import GraphNode, Opaque, Program, Range, Ref, SizeRef, TensorMeta, refs
+from ingot.frontends.torch_export.graph import GraphNode, Opaque, Program, Range, Ref, SizeRef, refs
 from ingot.ir import Network, Spec, Value
 from ingot.ir.op import Op
 
@@ -153,10 +153,9 @@ class _Importer:
             elif spec.kind not in ("parameter", "buffer", "constant"):
                 raise self.error(f"the program takes a {spec.kind}, which ingot does not know")
         for placeholder, name in users:
-            meta = graph.tensors[placeholder]
-            shape = tuple(self._dimension(d) for d in meta.sizes)
+            spec_of = self._checked(name, self._stated(placeholder))
             self.placeholders[name] = placeholder
-            self._define(placeholder, self.network.input(name, self._spec(meta, name, shape)), inside=True)
+            self._define(placeholder, self.network.input(name, spec_of), inside=True)
         self._check_symbols()
         for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
             if spec.kind in ("parameter", "buffer", "constant") and argument.name in self.last_read:
@@ -182,10 +181,10 @@ class _Importer:
         good = len(found) == len(plain) and len(set(found)) == len(found) and all(n.isidentifier() for n in found)
         return found if good else plain
 
-    def _spec(self, meta: TensorMeta, name: str, shape: tuple[Dimension, ...]) -> Spec:
-        if meta.dtype.kind == "complex" or meta.dtype.is_float and meta.dtype not in dtypes.FLOATS:
-            raise UnsupportedError(f"{self.name}: input {name} is {meta.dtype.name}, which ingot does not compute with")
-        return Spec(meta.dtype, shape)
+    def _checked(self, name: str, spec: Spec) -> Spec:
+        if spec.dtype.kind == "complex" or spec.dtype.is_float and spec.dtype not in dtypes.FLOATS:
+            raise UnsupportedError(f"{self.name}: {name} is {spec.dtype.name}, which ingot does not compute with")
+        return spec
 
     def _dimension(self, size: Dimension) -> Dimension:
         """A size of the file with its symbols as dims of the network."""
@@ -224,8 +223,7 @@ class _Importer:
         if meta.dtype is not spec.dtype or meta.sizes != spec.shape:
             stated = f"{meta.dtype.short}{list(meta.sizes)}"
             raise self.error(f"{name} is {spec} where it is stored and {stated} in the program")
-        if spec.dtype.kind == "complex" or spec.dtype.is_float and spec.dtype not in dtypes.FLOATS:
-            raise UnsupportedError(f"{self.name}: {name} is {spec.dtype.name}, which ingot does not compute with")
+        self._checked(name, spec)
         if key in self.tied:
             return self.tied[key]
         small = isinstance(spec.elements, int) and spec.elements * spec.dtype.bits // 8 <= MAX_CONSTANT
@@ -265,7 +263,8 @@ class _Importer:
         op = node.op
         if op in size_ops.NAMES:
             found = size_ops.compute(op, tuple(self._resolved(a.value) for a in node.arguments))
-            self._results(node, found if isinstance(found, tuple) else (found,))
+            if op not in size_ops.CHECKS:
+                self._results(node, found if isinstance(found, tuple) else (found,))
             return
         entry, changes = TABLE.get(op), False
         if entry is None:
@@ -305,7 +304,7 @@ class _Importer:
         outputs = list(node.outputs)
         if len(outputs) == 1 and type(outputs[0]) is tuple:
             outputs = list(outputs[0])
-        if len(outputs) > len(results):
+        if len(outputs) != len(results):
             raise Unsupported(f"it has {len(outputs)} results here, and {len(results)} in ingot's table")
         for output, result in zip(outputs, results, strict=False):
             if not isinstance(output, Ref | SizeRef) or result is None:
@@ -320,19 +319,25 @@ class _Importer:
 
     def _check_meta(self, name: str, value: Value) -> None:
         """The file's own word about a result. A difference is a fault of the file, or of our table."""
+        stated = self._stated(name)
+        sizes = stated.shape
+        if value.dtype is not stated.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
+            raise Unsupported(f"it makes {value.spec} of its operands, and the file says {stated}")
+
+    def _stated(self, name: str) -> Spec:
+        """What the file says about a tensor."""
         meta = self.program.graph.tensors[name]
-        sizes = tuple(self._dimension(d) for d in meta.sizes)
-        if value.dtype is not meta.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
-            raise Unsupported(f"it makes {value.spec} of its operands, and the file says {Spec(meta.dtype, sizes)}")
+        try:
+            return Spec(meta.dtype, tuple(self._dimension(d) for d in meta.sizes))
+        except OpError as e:
+            raise self.error(f"{name[:80]}: {e}") from None
 
     def _fail(self, node: GraphNode, why: str, place: str) -> None:
         """Remembers a fault and goes on with unknown results of the right kind, so that all faults are found."""
         self.faults.add(node.op, why, place)
         for result in node.results():
             if type(result) is Ref and result.name:
-                meta = self.program.graph.tensors[result.name]
-                shape = tuple(self._dimension(d) for d in meta.sizes)
-                stand_in = Value(self.network, f"unknown.{result.name}", Spec(meta.dtype, shape), "input")
+                stand_in = Value(self.network, f"unknown.{result.name}", self._stated(result.name), "input")
                 self._define(result.name, stand_in)
             elif type(result) is SizeRef and result.name:
                 stated = self.program.graph.sizes.get(result.name, 1)
