@@ -37,6 +37,7 @@ class Planner:
         self.views: dict[Window, int] = {}
         self.weights: dict[str, Value] = {}
         self.host_calls: list[str] = []
+        self.position = {node: i for i, node in enumerate(network.nodes)}
         self.staged = any(node.op.binds for node in network.nodes)  # a buffer is written within one stage
 
     def plan(self) -> dict[str, Any]:
@@ -144,30 +145,25 @@ class Planner:
 
     # ---------------------------------------------------------------------------------------------------- concat
     def _place(self, value: Value, how: Reads) -> Window | None:
-        """The slot of a result in a concat that reads it, if its kernel writes and all others read it there."""
-        if how is Reads.DENSE or self.network.is_output(value) or self.staged:
-            return None
-        for user in value.uses:
-            if not isinstance(user.op, Concat) or [v is value for v in user.inputs].count(True) != 1:
-                continue
-            if isinstance(self.target.choose(user), Refusal):
-                continue
-            whole = self.windows.get(user.output) or Window(-1, user.output.shape, dense_strides(user.output.shape))
-            slot = _slot(user, next(i for i, v in enumerate(user.inputs) if v is value), whole)
-            others = [other for other in value.uses if other is not user]
-            if readable(slot, how) and all(self._reads(other, value, slot) for other in others):
-                if whole.buffer < 0:
-                    self.windows[user.output] = whole = self._buffer(user.output.spec, kind="temp")
-                return replace(slot, buffer=whole.buffer)
-        return None
+        """The slot of a result in the first concat that reads it, if its kernel can write there.
 
-    def _reads(self, node: Node, value: Value, window: Window) -> bool:
-        """Whether a kernel reads a value as it is in this window. (A view would look past what is written so far.)"""
-        choice = self.target.choose(node)
-        if node.op.is_view or isinstance(choice, Refusal):
-            return False
-        how = choice.reads
-        return all(readable(window, how[min(i, len(how) - 1)]) for i, v in enumerate(node.inputs) if v is value)
+        Not when others than concats read it: with gaps in between, those would wait for more memory than a copy moves.
+        """
+        users = sorted(value.uses, key=self.position.__getitem__)
+        if how is Reads.DENSE or self.network.is_output(value) or self.staged or not users:
+            return None
+        user = users[0]
+        if any(not isinstance(u.op, Concat) for u in users) or [v is value for v in user.inputs].count(True) != 1:
+            return None
+        if isinstance(self.target.choose(user), Refusal):
+            return None
+        whole = self.windows.get(user.output) or Window(-1, user.output.shape, dense_strides(user.output.shape))
+        slot = _slot(user, next(i for i, v in enumerate(user.inputs) if v is value), whole)
+        if not readable(slot, how):
+            return None
+        if whole.buffer < 0:
+            self.windows[user.output] = whole = self._buffer(user.output.spec, kind="temp")
+        return replace(slot, buffer=whole.buffer)
 
     def _rest(self, node: Node) -> None:
         """Copies the operands of a concat that were not written in their place."""

@@ -5,8 +5,7 @@
 //  - a buffer is used only in stages in which all symbols of its shape are bound;
 //  - inputs, weights and states are never outputs of a call; a state is an operand of kernels only, never of host
 //  calls;
-//  - a temp is written before it is read and never after: whole by one call, or in parts, each a view written once,
-//  and from then on read as that view while others are still missing;
+//  - a temp is written before it is read and never after: whole by one call, or in parts, each a view written once;
 //  - the program's outputs are readable at its end and are no states.
 #include "verify.h"
 
@@ -130,7 +129,6 @@ class Flow {
     const int base = program_.base(index);
     if (program_.buffer(base).kind != BufferKind::temp) return;
     if (!state(base).written && !state(base).parts) refuse(place_, number(index) + " is read before any call wrote it");
-    if (index != base && state(index).written) return;  // a finished part; others may still be written
     state(base).read = true;
   }
 

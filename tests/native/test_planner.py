@@ -138,22 +138,6 @@ def test_parts_make_up_their_buffer() -> None:
         _native.plan_layout(program(([1, "B"], ["*", "B", 2])), {"T": 2, "B": 3})
 
 
-def test_a_part_is_read_while_others_are_missing() -> None:
-    def program(other: bool) -> str:
-        p = two_symbols()
-        whole = p.temp([4, "B"])
-        first, second = (p.view(whole, [2, "B"], ["B", 1], at) for at in (0, ["*", "B", 2]))
-        p.call("copy", [0], [first])
-        p.call("copy", [p.view(whole, [1, "B"], ["B", 1], 0) if other else first], [p.temp([1 if other else 2, "B"])])
-        p.call("copy", [0], [second])
-        p.output("y", whole)
-        return json.dumps(p.json)
-
-    _native.plan_layout(program(False), {"T": 2, "B": 3})
-    with pytest.raises(_native.Error, match="is written after it was read"):
-        _native.plan_layout(program(True), {"T": 2, "B": 3})
-
-
 def test_a_written_view_reaches_each_element_once() -> None:
     p = two_symbols()
     whole = p.temp([6])
