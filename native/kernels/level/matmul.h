@@ -25,13 +25,15 @@ constexpr int kMaxExtras = kMaxInputs;
 /// accumulators are finished by one epilogue. What is packed of x and a group's accumulators share L2 (AMX: 2 MiB). Rows of up
 /// to `kept` values in all are packed once for all groups; of more, a block at a time for each group, then of `wide` units. With
 /// at most two blocks of k the epilogue weighs more: `shallow` units, whose accumulators it finds in L1.
+/// With k over kLong a pass has fewer rows, `long_rows`, and its groups as many more units.
 struct Blocking {
-  int rows, depth, shallow, group, wide;
+  int rows, long_rows, depth, shallow, group, wide;
   std::int64_t kept;
 };
-constexpr Blocking kVectorBlocking = {128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
-constexpr Blocking kPairBlocking = {512, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products
-constexpr Blocking kTileBlocking = {512, 256, 8, 8, 8, 1 << 19};     // AMX
+constexpr Blocking kVectorBlocking = {128, 128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
+constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products
+constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 8, 1 << 19};     // AMX
+constexpr std::int64_t kLong = 640;
 
 /// x as patches: a row of the product is an output pixel, k = (taps row-major, channel), zero outside x. Always three
 /// dimensions; leading ones may have size 1. Output pixel o reads at tap t the input pixel o * step + t * dilation - before.
@@ -75,14 +77,18 @@ struct MatmulJob {
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
+/// Most rows of a pass.
+constexpr int pass_rows(Blocking blocking, std::int64_t k) { return k > kLong ? blocking.long_rows : blocking.rows; }
+
 /// Whether the packed rows of a pass are kept for all groups.
 constexpr bool keeps_rows(Blocking blocking, std::int64_t rows, std::int64_t k) { return rows * k <= blocking.kept; }
 
-/// Units of a group of a job of that many rows, of a pass with so many.
-constexpr int group_of(Blocking blocking, std::int64_t rows, std::int64_t pass_rows, std::int64_t k) {
+/// Units of a group of a job of that many rows, in a pass of `of_pass` of them.
+constexpr int group_of(Blocking blocking, std::int64_t rows, std::int64_t of_pass, std::int64_t k) {
   if (rows == 1) return kGroupOneRow;
-  if (!keeps_rows(blocking, pass_rows, k)) return blocking.wide;
-  return k <= 2 * blocking.depth ? blocking.shallow : blocking.group;
+  const int more = blocking.rows / pass_rows(blocking, k);
+  if (!keeps_rows(blocking, of_pass, k)) return more * blocking.wide;
+  return k <= 2 * blocking.depth ? blocking.shallow : more * blocking.group;
 }
 
 /// Sums from row to row of the accumulators of that many units: an odd number of cache lines, or no gap where the epilogue takes
@@ -91,7 +97,7 @@ constexpr std::int64_t stride_of(std::int64_t units) { return units * kPanel + (
 
 /// Bytes for the packed rows of x and the accumulators; it never falls as rows grow to two and more.
 constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts) {
-  const std::int64_t most = rows < blocking.rows ? rows : blocking.rows, block = round_up(most, 16);
+  const std::int64_t most = rows < pass_rows(blocking, k) ? rows : pass_rows(blocking, k), block = round_up(most, 16);
   const std::int64_t blocks = (k + blocking.depth - 1) / blocking.depth;
   std::int64_t packed = (blocks < 1 ? blocks : 1) * block;
   if (k > 0) {

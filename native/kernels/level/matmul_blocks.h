@@ -138,7 +138,8 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, const
 
 template <class Kind>
 INGOT_INLINE void run_job(const MatmulJob& job) {
-  const std::int64_t passes = (job.rows + Kind::blocking.rows - 1) / Kind::blocking.rows;
+  const int most = pass_rows(Kind::blocking, job.k);
+  const std::int64_t passes = (job.rows + most - 1) / most;
   Frame frame;
   frame.panel_bytes = (job.k + Kind::w_depth - 1) / Kind::w_depth * Kind::w_bytes;
   frame.block_bytes = Kind::blocking.depth / Kind::w_depth * Kind::w_bytes;
