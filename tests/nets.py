@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 def llama(
     *, layers: int = 2, hidden: int = 64, heads: int = 4, kv_heads: int = 2, width: int = 16, mlp: int = 96,
     vocabulary: int = 80, dtype: str = "float32", tied: bool = True, bias: bool = False,
+    slopes: Array | None = None,
 ) -> Network:  # fmt: skip
     """The network of CONTRACT's step inputs: token_ids … logit_rows → logits float32."""
     net = Network("main")
@@ -53,7 +54,8 @@ def llama(
             v = F.reshape(linear(h, f"{p}.self_attn.v_proj", kv_heads * width), (tokens, kv_heads, width))
             q, k = F.rope(q, cos, sin), F.rope(k, cos, sin)
             written = F.kv_write(state, k, v, slot)
-            a = F.paged_attention(q, written, start, length, table, scale=width**-0.5)
+            step = (start, length, table, *([net.constant(slopes)] if slopes is not None else []))
+            a = F.paged_attention(q, written, *step, scale=width**-0.5)
             x = x + linear(F.reshape(a, (tokens, heads * width)), f"{p}.self_attn.o_proj", hidden)
             h = F.rms_norm(x, weight(f"{p}.post_attention_layernorm.weight", hidden), eps=1e-5)
             gated = F.silu(linear(h, f"{p}.mlp.gate_proj", mlp)) * linear(h, f"{p}.mlp.up_proj", mlp)

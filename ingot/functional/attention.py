@@ -38,6 +38,7 @@ def paged_attention(
     query_start: Tensor,
     context_len: Tensor,
     block_table: Tensor,
+    slopes: Tensor | None = None,
     *,
     scale: float,
     window: int | None = None,
@@ -49,13 +50,13 @@ def paged_attention(
         query_start: int32 [B + 1], where each request's tokens begin. Rows behind the last are padding and give zeros.
         context_len: int32 [B], each request's tokens in the cache, this step's included.
         block_table: int32 [B, N], the cache blocks of each request.
+        slopes: float32 [H], or None; slope · (key position − query position) is added to the scaled scores (ALiBi).
         scale: multiplies the scores.
         window: how many tokens back, itself included, a token sees; None: all.
         softcap: scores become softcap · tanh(score / softcap); None: as they are.
     """
-    return F.paged_attention(
-        query, state, query_start, context_len, block_table, scale=scale, window=window, softcap=softcap
-    )
+    operands = [query, state, query_start, context_len, block_table] + ([] if slopes is None else [slopes])
+    return F.paged_attention(*operands, scale=scale, window=window, softcap=softcap)
 
 
 def gather_last_token_logits(hidden_states: Tensor, last_token_ids: Tensor, remove_input_padding: bool) -> Tensor:

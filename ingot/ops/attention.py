@@ -210,8 +210,9 @@ class PagedAttention(Op):
     """softmax(scale · q kᵀ + causal mask) v over the cached tokens of each row's request: q[T, H, D] → [T, H, D].
 
     H is a multiple of the cache's heads (grouped queries). `window`: a row sees only the last `window` positions, its
-    own included. `softcap`: scores become softcap · tanh(score / softcap). Padding rows give zeros. Accumulates in
-    float32.
+    own included. `slopes`, float32 [H]: slope · (key position − query position) is added to the scaled scores (ALiBi,
+    arXiv 2108.12409). `softcap`: scores become softcap · tanh(score / softcap). Padding rows give zeros. Accumulates
+    in float32.
     """
 
     scale: float
@@ -219,7 +220,8 @@ class PagedAttention(Op):
     softcap: float | None = None
     kernels = ("paged_attention",)
 
-    def infer(self, q: Spec, cache: StateSpec, query_start: Spec, context_len: Spec, block_table: Spec) -> Spec:
+    def infer(self, q: Spec, cache: StateSpec, query_start: Spec, context_len: Spec, block_table: Spec,
+              slopes: Spec | None = None) -> Spec:
         require_float(q=q)
         require(len(q.shape) == 3, "q must be [tokens, heads, width]")
         _check_cache(cache, None, q.shape[2], q.dtype, "q")
@@ -233,12 +235,15 @@ class PagedAttention(Op):
         require(query_start.shape[0] == dims.add(requests, 1),
                 f"query_start must have {dims.add(requests, 1)} entries, one more than context_len's {requests}")
         require(block_table.shape[0] == requests, f"block_table must have {requests} rows, as many as context_len")
+        require(slopes is None or slopes == Spec(dtypes.float32, (heads,)),
+                f"slopes must be f32[{heads}], one per head, not {slopes}")
         require(self.scale > 0 and self.scale < float("inf"), f"scale must be positive and finite, not {self.scale}")
         require(self.window is None or self.window > 0, f"window must be positive, not {self.window}")
         require(self.softcap is None or self.softcap > 0, f"softcap must be positive, not {self.softcap}")
         return q
 
-    def reference(self, q: Array, cache: Array, query_start: Array, context_len: Array, block_table: Array) -> Array:
+    def reference(self, q: Array, cache: Array, query_start: Array, context_len: Array, block_table: Array,
+                  slopes: Array | None = None) -> Array:
         out = np.zeros(q.shape, np.float32)
         check_step(len(q), cache.shape, query_start, context_len, block_table)
         block_size, _, kv_heads = cache.shape[1:4]
@@ -254,6 +259,8 @@ class PagedAttention(Op):
                 position = length - (last - t)
                 start = 0 if self.window is None else max(0, position + 1 - self.window)
                 scores = np.einsum("hd,phd->hp", widen(q[t]), keys[start : position + 1]) * np.float32(self.scale)
+                if slopes is not None:
+                    scores = scores + slopes[:, None] * np.arange(start - position, 1, dtype=np.float32)
                 if self.softcap is not None:
                     scores = np.tanh(scores / np.float32(self.softcap)) * np.float32(self.softcap)
                 weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -261,7 +268,8 @@ class PagedAttention(Op):
                 out[t] = np.einsum("hp,phd->hd", weights, values[start : position + 1])
         return rounded(out, q)
 
-    def torch(self, torch: Any, q: Any, cache: Any, query_start: Any, context_len: Any, block_table: Any) -> Any:
+    def torch(self, torch: Any, q: Any, cache: Any, query_start: Any, context_len: Any, block_table: Any,
+              slopes: Any = None) -> Any:
         out = torch.zeros_like(q)
         for b, length in enumerate(context_len.tolist()):
             first, last = int(query_start[b]), int(query_start[b + 1])
@@ -273,6 +281,8 @@ class PagedAttention(Op):
             at = torch.arange(length - (last - first), length)[:, None]
             mask = (where <= at) & (where > at - (self.window or length + 1))
             scores = q[first:last].float().transpose(0, 1) @ k.mT * self.scale
+            if slopes is not None:
+                scores = scores + slopes[:, None, None] * (where - at)
             if self.softcap is not None:
                 scores = torch.tanh(scores / self.softcap) * self.softcap
             weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
@@ -290,8 +300,9 @@ class PagedAttention(Op):
         context = np.where(rows > 0, np.minimum(rows + rng.integers(0, 9, requests), width * block_size), 0)
         table = rng.permutation(requests * width).reshape(requests, width).astype(np.int32)
         state = rng.standard_normal((max(requests * width, 1), block_size, 2, cache.heads, cache.head_dim))
+        slopes = [rng.uniform(0, 0.5, q.evaluate({})[1]).astype(np.float32) for _ in metadata[3:]]
         return (rng.standard_normal(q.evaluate({})).astype(q.dtype.numpy), state.astype(cache.dtype.numpy), query_start,
-                context.astype(np.int32), table)
+                context.astype(np.int32), table, *slopes)
 
 
 def check_step(tokens: int, cache: tuple[int, ...], query_start: Array, context_len: Array, block_table: Array) -> None:
@@ -321,9 +332,14 @@ PagedAttention.cases = (
     Case("bfloat16", _attention(2, make=bf16), {"scale": 0.35}, dims={"T": 12}),
     Case("a sliding window", _attention(4), {"scale": 0.35, "window": 3}, dims={"T": 14}),
     Case("soft-capped scores", _attention(4, kv=1), {"scale": 0.35, "softcap": 2.0}, dims={"T": 12}),
+    Case("ALiBi", (*_attention(4), f32(4)), {"scale": 0.35}, dims={"T": 12}),
+    Case("ALiBi, a window and soft-capped scores in bfloat16", (*_attention(2, kv=1, make=bf16), f32(2)),
+         {"scale": 0.35, "window": 4, "softcap": 2.0}, dims={"T": 14}),
     Case("only padding", _attention(2, tokens=2), {"scale": 0.35}),
     Case("no requests", _attention(2, tokens=2, requests=0), {"scale": 0.35}),
     Case("heads that do not group", _attention(3), {"scale": 0.35}, error="q has 3 heads, which is not a multiple"),
+    Case("slopes of other heads", (*_attention(4), f32(3)), {"scale": 0.35}, error=r"slopes must be f32\[4\]"),
+    Case("narrow slopes", (*_attention(4), bf16(4)), {"scale": 0.35}, error=r"slopes must be f32\[4\], one per head"),
     Case("no scale", _attention(4), {}, error="scale must be given|missing"),
     Case("window 0", _attention(4), {"scale": 0.35, "window": 0}, error="window must be positive"),
 )

@@ -302,38 +302,54 @@ def _joined(network: Network, nodes: Sequence[Node]) -> list[Value]:
 
 
 def _rope_kv_write(
-    q: Value,
-    k: Value,
-    v: Value,
-    cos: Value,
-    sin: Value,
-    slot: Value,
-    state: Value,
-    style: str,
-    # fmt: skip
-    start: Value,
-    length: Value,
-    table: Value,
-    scale: float,
-    window: Any,
-    softcap: Any,
-) -> Value:
+    q: Value, k: Value, v: Value, cos: Value, sin: Value, slot: Value, state: Value, style: str,
+    start: Value, length: Value, table: Value, scale: float, window: Any, softcap: Any,
+) -> Value:  # fmt: skip
     rotated, written = F.rope_kv_write(q, k, v, cos, sin, slot, state, style=style)
     return F.paged_attention(rotated, written, start, length, table, scale=scale, window=window, softcap=softcap)  # type: ignore[no-any-return]
+
+
+def _sloped_rope_kv_write(
+    q: Value, k: Value, v: Value, cos: Value, sin: Value, slot: Value, state: Value, style: str,
+    start: Value, length: Value, table: Value, slopes: Value, scale: float, window: Any, softcap: Any,
+) -> Value:  # fmt: skip
+    rotated, written = F.rope_kv_write(q, k, v, cos, sin, slot, state, style=style)
+    step = (start, length, table, slopes)
+    return F.paged_attention(rotated, written, *step, scale=scale, window=window, softcap=softcap)  # type: ignore[no-any-return]
+
+
+def _rope_kv_write_pattern(
+    q: Value, k: Value, v: Value, cos: Value, sin: Value, slot: Value, state: Value, *step: Value
+) -> Value:
+    rotated, key = (F.rope(x, cos, sin, style=Hole("style")) for x in (q, k))
+    return F.paged_attention(  # type: ignore[no-any-return]
+        rotated, F.kv_write(state, key, v, slot), *step,
+        scale=Hole("scale"), window=Hole("window"), softcap=Hole("softcap"),
+    )  # fmt: skip
+
+
+def _one_dtype(q: Value, k: Value, v: Value) -> bool | str:
+    return q.dtype is k.dtype is v.dtype or "q, k and v have different dtypes"
 
 
 ATTENTION = (
     Rule(
         "rope and cache write",
-        pattern=lambda q, k, v, cos, sin, slot, state, start, length, table: F.paged_attention(
-            F.rope(q, cos, sin, style=Hole("style")),
-            F.kv_write(state, F.rope(k, cos, sin, style=Hole("style")), v, slot),
-            start, length, table, scale=Hole("scale"), window=Hole("window"), softcap=Hole("softcap"),
+        pattern=lambda q, k, v, cos, sin, slot, state, start, length, table: _rope_kv_write_pattern(
+            q, k, v, cos, sin, slot, state, start, length, table
         ),
-        when=lambda q, k, v: q.dtype is k.dtype is v.dtype or "q, k and v have different dtypes",
+        when=_one_dtype,
         replace=_rope_kv_write,
     ),
-)  # fmt: skip
+    Rule(
+        "rope and cache write, with slopes",
+        pattern=lambda q, k, v, cos, sin, slot, state, start, length, table, slopes: _rope_kv_write_pattern(
+            q, k, v, cos, sin, slot, state, start, length, table, slopes
+        ),
+        when=_one_dtype,
+        replace=_sloped_rope_kv_write,
+    ),
+)
 
 
 def attention(network: Network, log: Log) -> None:

@@ -355,6 +355,10 @@ class PagedAttention final : public Kernel {
     require_list("paged_attention", "query_start", query_start);
     require_list("paged_attention", "context_len", context_len);
     require_list("paged_attention", "block_table", block_table);
+    if (in.size() > 5) {
+      require_shape("paged_attention", "slopes", in[5], {q.shape[1]});
+      require_list("paged_attention", "slopes", in[5]);
+    }
     const int width = static_cast<int>(q.shape[2]);
     return {0, static_cast<std::size_t>(attention_scratch(width, width, kRowBlock)) * sizeof(float)};
   }
@@ -460,6 +464,7 @@ class PagedAttention final : public Kernel {
         task.group = static_cast<int>(r.group), task.head_dim = task.value_dim = static_cast<int>(q.shape[2]);
         task.first_row = row, task.rows = static_cast<int>(end - row), task.row_capacity = kRowBlock;
         task.tokens = r.position + r.query_tokens;
+        task.slopes = in.size() > 5 ? in[5].as<const float>() + head * r.group : nullptr;
         task.position = r.position, task.window = window_, task.scale = scale_, task.softcap = softcap_;
         task.scratch = reinterpret_cast<float*>(worker.local);
         run_task(in, task, b, head, worker);
@@ -499,7 +504,7 @@ class PagedAttention final : public Kernel {
 };
 
 std::unique_ptr<Kernel> make_paged_attention(const nlohmann::json& json, Types in, Types out, Level level) {
-  require_operands("paged_attention", in, 5, 5, out, 1);
+  require_operands("paged_attention", in, 5, 6, out, 1);
   Params params("paged_attention", json);
   const double scale = params.number("scale", -1e6, 1e6);
   constexpr std::int64_t kUnlimited = std::int64_t{1} << 40;
@@ -514,6 +519,10 @@ std::unique_ptr<Kernel> make_paged_attention(const nlohmann::json& json, Types i
     require_dtype("paged_attention", names[i], in[2 + i].dtype, {DType::int32});
     require_rank("paged_attention", names[i], in[2 + i].rank, i == 2 ? 2 : 1);
   }
+  if (in.size() > 5) {
+    require_dtype("paged_attention", "slopes", in[5].dtype, {DType::float32});
+    require_rank("paged_attention", "slopes", in[5].rank, 1);
+  }
   return std::make_unique<PagedAttention>(table_for(level), static_cast<float>(scale), window, static_cast<float>(softcap));
 }
 
@@ -522,7 +531,7 @@ constexpr KernelInfo kKernels[] = {
     {"rope", 1, "x, cos, sin -> y; style", make_rope},
     {"kv_write", 1, "state, k, v, slot ->; slot -1 writes nothing", make_kv_write},
     {"rope_kv_write", 1, "q, k, v, cos, sin, slot, state -> rotated q; style", make_rope_kv_write},
-    {"paged_attention", 1, "q, state, query_start, context_len, block_table -> y; scale, window, softcap", make_paged_attention},
+    {"paged_attention", 1, "q, state, query_start, context_len, block_table, slopes? -> y; scale, window, softcap", make_paged_attention},
 };
 
 }  // namespace

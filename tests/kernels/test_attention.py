@@ -73,10 +73,15 @@ class Layer(NamedTuple):
     block: int = 16
     window: int | None = None
     softcap: float | None = None
+    sloped: bool = False
 
     @property
     def scale(self) -> float:
         return float(self.width**-0.5)
+
+    @property
+    def slopes(self) -> Array:
+        return (0.7 ** np.arange(1, self.heads + 1)).astype(np.float32)
 
 
 def open_layer(layer: Layer, blocks: int, threads: int = 2, rope: bool = False) -> Any:
@@ -85,10 +90,11 @@ def open_layer(layer: Layer, blocks: int, threads: int = 2, rope: bool = False) 
     shapes: dict[str, tuple[str, list[Any]]] = {
         "q": (dtype, ["T", h, d]), "k": (dtype, ["T", kv, d]), "v": (dtype, ["T", kv, d]), "slot": ("int32", ["T"]),
         "query_start": ("int32", [["+", "B", 1]]), "context_len": ("int32", ["B"]),
-        "block_table": ("int32", ["B", "N"]),
+        "block_table": ("int32", ["B", "N"]), "slopes": ("float32", [h]),
         "cos": ("float32", ["T", d // 2]), "sin": ("float32", ["T", d // 2]),
     }  # fmt: skip
-    used = list(shapes) if rope else list(shapes)[:7]
+    unused = ([] if layer.sloped else ["slopes"]) + ([] if rope else ["cos", "sin"])
+    used = [name for name in shapes if name not in unused]
     buffers = [{"kind": "input", "name": n, "dtype": shapes[n][0], "shape": shapes[n][1]} for n in used]
     at = {name: i for i, name in enumerate(used)}
     kv_cache = {"type": "kv_cache", "heads": kv, "head_dim": d}
@@ -109,6 +115,7 @@ def open_layer(layer: Layer, blocks: int, threads: int = 2, rope: bool = False) 
         turned, out = at["q"], len(buffers) - 1
     params = {"scale": layer.scale, "window": layer.window, "softcap": layer.softcap}
     operands = [turned, state, at["query_start"], at["context_len"], at["block_table"]]
+    operands += [at["slopes"]] if layer.sloped else []
     attend = {"kernel": "paged_attention", "in": operands, "out": [out], "params": params}
     symbols = {"T": 4096, "B": 64, "N": 64}
     return session(
@@ -135,8 +142,10 @@ class Request:
         q, k, v = (x.astype(np.float64) for x in (self.q, self.k.astype(layer.state), self.v.astype(layer.state)))
         group = layer.heads // layer.kv_heads
         scores = np.einsum("thd,phd->htp", q, np.repeat(k, group, 1)) * layer.scale
-        scores = scores if layer.softcap is None else layer.softcap * np.tanh(scores / layer.softcap)
         row, column = np.ogrid[: len(q), : len(q)]
+        if layer.sloped:
+            scores = scores + layer.slopes[:, None, None].astype(np.float64) * (column - row)
+        scores = scores if layer.softcap is None else layer.softcap * np.tanh(scores / layer.softcap)
         seen = (column <= row) & (column > row - (layer.window or len(q)))
         weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
         return np.asarray(np.einsum("htp,phd->thd", weights / weights.sum(-1, keepdims=True), np.repeat(v, group, 1)))
@@ -165,6 +174,8 @@ def step(
         "slot": slot, "query_start": starts, "context_len": np.array([last for _, _, last in parts] + [0], np.int32),
         "block_table": table,
     }  # fmt: skip
+    if layer.sloped:
+        feeds["slopes"] = layer.slopes
     for name in ("q", "k", "v"):
         rows = np.concatenate([getattr(r, name)[first:last] for r, first, last in parts])
         feeds[name] = np.concatenate([rows, np.full((padding, *rows.shape[1:]), np.nan, layer.dtype)])
@@ -185,6 +196,10 @@ LAYERS = [
     Layer(2, 1, 256, BF16, BF16, window=64, softcap=30.0),
     Layer(2, 2, 512, F32, F32),
     Layer(32, 1, 34, F16, F16, window=100),
+    Layer(4, 4, 64, sloped=True),
+    Layer(14, 2, 64, BF16, BF16, window=90, sloped=True),
+    Layer(5, 1, 80, F16, F16, softcap=8.0, sloped=True),
+    Layer(6, 3, 34, F32, BF16, block=32, window=20, softcap=2.0, sloped=True),
 ]
 
 
@@ -245,6 +260,54 @@ def test_rope_kv_write_is_rope_and_kv_write(dtype: Any) -> None:
             setattr(request, name, run("rope", [x, *tables.values()], [(dtype, x.shape)], style="half")[0])
         (apart,) = step(open_layer(layer, blocks), layer, [(request, 0, 50)])
         assert same_bits(fused, apart)
+
+
+def test_slopes_of_zero_are_no_slopes() -> None:
+    """And slopes alone decide where all keys are equal: weights fall by e^-slope a token."""
+    plain, sloped = Layer(4, 2, 64), Layer(4, 2, 64, sloped=True)
+    (request,), blocks = requests_of(plain, (70,), 5)
+    (want,) = step(open_layer(plain, blocks), plain, [(request, 0, 70)])
+    opened = open_layer(sloped, blocks)
+    (flat,) = step(opened, sloped, [(request, 0, 70)], slopes=np.zeros(4, np.float32))
+    np.testing.assert_allclose(flat, want, atol=1e-6)
+    request.k[:] = 0
+    (got,) = step(opened, sloped, [(request, 0, 70)])
+    for head, slope in enumerate(sloped.slopes.astype(np.float64)):
+        weights = np.exp(-slope * np.arange(69, -1, -1))
+        mean = weights @ request.v[:, head // 2].astype(np.float64) / weights.sum()
+        np.testing.assert_allclose(got[69, head], mean, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("slopes", "message"),
+    [
+        (np.zeros(3, np.float32), "slopes"),
+        (np.zeros((2, 1), np.float32), "slopes"),
+        (np.zeros(2, np.float16), "slopes must be one of float32|slopes"),
+    ],
+)
+def test_slopes_that_do_not_fit(slopes: Array, message: str) -> None:
+    layer = Layer(2, 1, 16)
+    ints = [np.array(v, np.int32) for v in ([0, 1], [1], [[0]])]
+    inputs = [random(F32, 1, 2, 16), *ints, slopes]
+    names = ("q", "query_start", "context_len", "block_table", "slopes")
+    buffers: list[dict[str, Any]] = [
+        {"kind": "input", "name": n, "dtype": x.dtype.name, "shape": list(x.shape)}
+        for n, x in zip(names, inputs, strict=True)
+    ]
+    cache = {"type": "kv_cache", "heads": 1, "head_dim": 16}
+    buffers += [{"kind": "state", "name": "kv.0", "dtype": "float32", "state": cache}]
+    buffers += [{"kind": "temp", "dtype": "float32", "shape": [1, 2, 16]}]
+    params = {"scale": layer.scale, "window": None, "softcap": None}
+    call = {"kernel": "paged_attention", "in": [0, 5, 1, 2, 3, 4], "out": [6], "params": params}
+
+    def attempt() -> None:
+        opened = session(buffers, [call], {"y": 6}, {}, kv_blocks=2, kv_block_size=16)
+        opened.run(dict(zip(names, inputs, strict=True)))
+
+    with pytest.raises(_native.Error, match=message) as caught:
+        attempt()
+    assert caught.value.code == "kernel_refused"
 
 
 def test_empty_steps() -> None:

@@ -85,6 +85,16 @@ def test_a_decoder_layer_is_eight_calls() -> None:
     assert tables == ["model.embed_tokens.weight.packed"], "a tied table is stored once"
 
 
+def test_rope_and_cache_write_are_one_walk_with_slopes_too() -> None:
+    net = nets.llama(layers=2, slopes=np.array([0.5, 0.25, 0.125, 0.0625], np.float32))
+    weights, feeds = nets.weights(net), nets.step()
+    check = pipeline.Check(feeds, weights, nets.caches(net), tolerance=1e-5)
+    lowered = pipeline.lower(net, CPU, check=check)
+    names = [node.op.name for node in lowered.nodes]
+    assert names.count("rope_kv_write") == names.count("paged_attention") == 2 and "rope" not in names
+    assert all(len(node.inputs) == 6 for node in lowered.nodes if node.op.name == "paged_attention")
+
+
 def test_qkv_with_bias_is_one_product_of_joined_weights() -> None:
     lowered = pipeline.lower(nets.llama(layers=1, bias=True), CPU)
     qkv = next(n for n in lowered.nodes if n.op.name == "packed_linear")

@@ -56,7 +56,12 @@ Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, con
 
 void attend(const AttentionTask& task, const AttentionChunk& chunk) {
   const Parts p = parts_of(task);
-  attend_rows<Unmasked>(task, p, operands_of(task, chunk, p), chunk.start, [](int, int) {});
+  const Operands o = operands_of(task, chunk, p);
+  const auto after = [](int, int) {};
+  if (task.slopes != nullptr)
+    attend_rows<Sloped>(task, p, o, chunk.start, after);
+  else
+    attend_rows<Unmasked>(task, p, o, chunk.start, after);
 }
 
 // ---- rotary embedding ----

@@ -36,6 +36,7 @@ struct AttentionTask {
   std::int64_t position;         // of query token 0
   std::int64_t window;           // tokens that a row sees, itself included
   AttentionMask mask;
+  const float* slopes;           // of the group's query heads: slope * (key - query position) is added to scores; null: none
   float scale;
   float softcap;                 // 0: none
   float* scratch;                // attention_scratch(...) floats, 64-byte aligned

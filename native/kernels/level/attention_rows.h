@@ -106,6 +106,7 @@ constexpr float kLog2E = 1.44269504088896341f;
 /// Without a mask scores are kept in units of log 2, so that a weight is a power of two.
 struct Unmasked {
   static constexpr float kSlack = 8.0f;
+  static constexpr bool kSloped = false;
   INGOT_INLINE Vec score(const AttentionTask& task, Vec product, const float*) {
     if (task.softcap == 0) return product * broadcast(task.scale * kLog2E);
     return broadcast(task.softcap * kLog2E) * tanh(product * broadcast(task.scale) / broadcast(task.softcap));
@@ -113,9 +114,22 @@ struct Unmasked {
   INGOT_INLINE Vec exponent(Vec difference) { return difference; }
 };
 
+/// With slopes the bias of a row is a multiple of the distance to each key (ALiBi).
+struct Sloped {
+  static constexpr float kSlack = 8.0f;
+  static constexpr bool kSloped = true;
+  INGOT_INLINE Vec score(const AttentionTask& task, Vec product, const float* bias) {
+    const Vec x = fma(product, broadcast(task.scale), load(bias));
+    if (task.softcap == 0) return x * broadcast(kLog2E);
+    return broadcast(task.softcap * kLog2E) * tanh(x / broadcast(task.softcap));
+  }
+  INGOT_INLINE Vec exponent(Vec difference) { return difference; }
+};
+
 /// With one they are not: it may hold the least float, which times log2(e) would be -inf.
 struct Masked {
   static constexpr float kSlack = 5.5f;
+  static constexpr bool kSloped = false;
   INGOT_INLINE Vec score(const AttentionTask& task, Vec product, const float* bias) {
     return fma(product, broadcast(task.scale), load(bias));
   }
@@ -221,7 +235,7 @@ void add_values(const Parts& p, const Operands& o, int r, int rows, const float*
   }
 }
 
-void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, Seen all) {
+INGOT_INLINE void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, Seen all) {
   const int last = (all.last + kTokenGroup - 1) / kTokenGroup;
   for (int at = all.first / kTokenGroup, count = 0; at < last; at += count) {
     count = vectors_at_once(rows, last - at);
@@ -271,6 +285,13 @@ void bias_of_row(const AttentionTask& task, int r, std::int64_t start, float* bi
     bias_of_type<float16>(task, offset, count, bias);
 }
 
+/// slope * (key position - query position) of one row and chunk. Distances below 2^24 are exact.
+void distances_of_row(const AttentionTask& task, int r, std::int64_t start, float* bias) {
+  const std::int64_t row = task.first_row + r, query = task.position + row / task.group;
+  const Vec slope = broadcast(task.slopes[row % task.group]), token = load(kIota);
+  for (int i = 0; i < kChunkTokens; i += kLanes) store(bias + i, slope * (token + broadcast((float)(start + i - query))));
+}
+
 bool same_for_all_rows(const AttentionTask& task) {
   return task.mask.token_stride == 0 && (task.group == 1 || task.mask.head_stride == 0);
 }
@@ -289,7 +310,10 @@ void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, s
     float* scores = p.scores + i * kChunkTokens;
     after(r + i, task.rows);
     if (seen[i].none()) continue;
-    if (own_bias) bias_of_row(task, r + i, start, p.bias);
+    if constexpr (Scores::kSloped)
+      distances_of_row(task, r + i, start, p.bias);
+    else if (own_bias)
+      bias_of_row(task, r + i, start, p.bias);
     seen[i].whole() ? weigh_whole<Scores>(task, p, r + i, scores, p.bias) : weigh<Scores>(task, p, r + i, scores, p.bias, seen[i]);
   }
   if (every.none()) {
