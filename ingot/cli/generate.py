@@ -27,29 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="what to go on from")
     prompt.add_argument("--prompt-file", metavar="FILE", help="a file with the prompt; - is standard input")
-    sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--max-tokens", type=int, metavar="N", help="generate at most N tokens (default: 64)")
-    sampling.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: 0)")
-    sampling.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens (default: 0, all)")
-    sampling.add_argument(
-        "--top-p", type=float, metavar="P", help="only the likeliest tokens that reach P (default: 1)"
-    )
-    sampling.add_argument(
-        "--min-p", type=float, metavar="P", help="only tokens P times as probable as the likeliest (default: 0)"
-    )
-    sampling.add_argument("--seed", type=int, metavar="N", help="equal seeds give equal text (default: drawn anew)")
-    sampling.add_argument(
-        "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
-    )
-    sampling.add_argument("--ignore-end", action="store_true", default=None, help="go on past the model's end token")
+    options.add_sampling(parser, "64")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot generate`."""
-    words = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_end")
-    given: dict[str, Any] = {word: getattr(args, word) for word in words if getattr(args, word) is not None}
     imported = since_start()
-    params = _lazy.load("ingot.llm.sampling:SamplingParams")(**given)
+    params = _lazy.load("ingot.llm.sampling:SamplingParams")(**options.sampling_words(args))
     prompt = args.prompt if args.prompt is not None else read_text(args.prompt_file)
     with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
         loaded = since_start()

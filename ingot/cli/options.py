@@ -47,6 +47,31 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sampling(parser: argparse.ArgumentParser, length: str) -> None:
+    """How tokens are chosen and when a text ends. `length`: what holds without --max-tokens."""
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument("--max-tokens", type=int, metavar="N", help=f"generate at most N tokens (default: {length})")
+    sampling.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: 0)")
+    sampling.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens (default: 0, all)")
+    sampling.add_argument(
+        "--top-p", type=float, metavar="P", help="only the likeliest tokens that reach P (default: 1)"
+    )
+    sampling.add_argument(
+        "--min-p", type=float, metavar="P", help="only tokens P times as probable as the likeliest (default: 0)"
+    )
+    sampling.add_argument("--seed", type=int, metavar="N", help="equal seeds give equal text (default: drawn anew)")
+    sampling.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
+    )
+    sampling.add_argument("--ignore-end", action="store_true", default=None, help="go on past the model's end token")
+
+
+def sampling_words(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of SamplingParams that `add_sampling` has read."""
+    words = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_end")
+    return {word: getattr(args, word) for word in words if getattr(args, word) is not None}
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """The arrays that a plain network runs on."""
     group = parser.add_argument_group("inputs")

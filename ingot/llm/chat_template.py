@@ -269,14 +269,18 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
     return found
 
 
-def from_files(files: Mapping[str, bytes]) -> ChatTemplate | None:
+def from_files(files: Mapping[str, bytes], given: str | None = None) -> ChatTemplate | None:
     """The template that came with a model: chat_template.jinja, or the (default) one in tokenizer_config.json.
+
+    `given` stands in for it, and names the same special tokens.
 
     Raises CheckpointError for one that cannot be read.
     """
     try:
         settings = json.loads(files.get("tokenizer_config.json", b"{}"))
-        source: Any = files["chat_template.jinja"].decode() if "chat_template.jinja" in files else None
+        source: Any = given
+        if source is None and "chat_template.jinja" in files:
+            source = files["chat_template.jinja"].decode()
     except ValueError as e:
         raise CheckpointError(f"the model's chat template or tokenizer settings cannot be read: {e}") from None
     if not isinstance(settings, dict):

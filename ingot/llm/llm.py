@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, cast, overload
 
 from ingot import _lazy
-from ingot.engine.session import Engine, load
+from ingot.engine.session import Engine, Memory, load
 from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.config import model_config
 from ingot.llm.kv_cache import KVCache
@@ -50,6 +50,7 @@ class LLM:
             the memory that is available. Pages are taken as they are used.
         max_running: requests in flight at once; the others wait their turn.
         prefix_cache: whether requests that begin alike share what has been computed; the results are the same bits.
+        chat_template: Jinja, in place of the template that came with the model.
 
     Raises:
         UserError and its subclasses: a source that is no language model, words that conflict with the engine.
@@ -68,6 +69,7 @@ class LLM:
         kv_memory: int | None = None,
         max_running: int = MAX_RUNNING,
         prefix_cache: bool = True,
+        chat_template: str | None = None,
     ) -> None:
         self.engine = open_engine(source, precision, weights, device)
         config = model_config(self.engine)
@@ -76,9 +78,11 @@ class LLM:
         self._end_ids = config.eos_token_ids
         data = self.engine.files().get("tokenizer.json")
         self._template: Any = None
+        self._template_source = chat_template
         self._tokenizer = None if data is None else Tokenizer(data, config.bos_token_id, config.add_bos)
-        parts = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
-        self._loop = EngineLoop(*parts)
+        scheduler, runner = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
+        self._runner = runner
+        self._loop = EngineLoop(scheduler, runner)
         self._named: dict[str, list[Job]] = {}
         self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, self._loop.close)  # at exit too
@@ -159,7 +163,7 @@ class LLM:
         templates = _lazy.load("ingot.llm.chat_template")  # Jinja takes its time, and most starts need none
         with self._lock:
             if self._template is None:
-                self._template = templates.from_files(self.engine.files())
+                self._template = templates.from_files(self.engine.files(), self._template_source)
         if self._template is None:
             raise UserError("this model came without a chat template: it completes texts (generate), and does not chat")
         return self.tokenizer.encode_plain(self._template.render(templates.check_messages(messages), **variables))
@@ -233,6 +237,10 @@ class LLM:
         for job in jobs:
             self._loop.abort(job)
         return bool(jobs)
+
+    def memory(self) -> Memory:
+        """Bytes of weights, of activations as far as steps have needed them yet, and of keys and values."""
+        return self._runner.memory()
 
     def close(self) -> None:
         """Aborts what is running and ends the engine loop. Using the LLM afterwards is a RequestError."""

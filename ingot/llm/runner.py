@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ingot import _native
-from ingot.engine.session import Session, typed
+from ingot.engine.session import Memory, Session, typed
 from ingot.errors import IngotError, RequestError
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.sampling import SamplingParams
@@ -127,6 +127,10 @@ class Runner:
         except _native.Error as e:
             raise typed(e) from None
         return StepResult(tokens, logprobs, tops, scores)
+
+    def memory(self) -> Memory:
+        """What the session holds."""
+        return self._session.memory()
 
     def profile(self, step: StepPlan[Job]) -> list[dict[str, Any]]:
         """One run of a step with the time of every call, as Session.profile gives it."""
