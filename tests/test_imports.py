@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "nn": IR | {"ops", "functional"},
     "passes": IR | {"ops", "functional", "backends.base"},
     "frontends": COMPILER | {"_lazy"},
-    "backends": IR | {"ops.fused", "ops.movement"},  # they lower a network to a program; whatever runs sees programs only
+    "backends": IR | {"ops.fused", "ops.movement"},  # a target lowers a network; whatever runs sees programs only
     "engine": RUN,
     "engine.compile": COMPILER | {"version", "backends"},
     "engine.layers": COMPILER | RUN | {"engine.compile"},
