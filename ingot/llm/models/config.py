@@ -70,7 +70,10 @@ def refuse_quantized(values: Mapping[str, Any], where: str) -> None:
     )
 
 
-def common(fields: Fields, architecture: str, *, default_head_dim: int | None = None) -> dict[str, Any]:
+def common(
+    fields: Fields, architecture: str, *, default_head_dim: int | None = None, activation: str = "silu",
+    norm_eps: str = "rms_norm_eps", tied: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """The arguments of DecoderConfig that all families read alike, from names that transformers gives them."""
     hidden = fields.integer("hidden_size", 1, 1 << 20)
     heads = fields.integer("num_attention_heads", 1, 1 << 16)
@@ -98,11 +101,11 @@ def common(fields: Fields, architecture: str, *, default_head_dim: int | None = 
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
         "context_length": embedding.positions,
-        "norm_eps": fields.number("rms_norm_eps", 0.0, 1.0, 1e-6),
-        "activation": ACTIVATIONS[fields.choice("hidden_act", ACTIVATIONS, "silu")],
+        "norm_eps": fields.number(norm_eps, 0.0, 1.0, 1e-6 if norm_eps == "rms_norm_eps" else 1e-5),
+        "activation": ACTIVATIONS[fields.choice("hidden_act", ACTIVATIONS, activation)],
         "rope": embedding,
-        "dtype": _dtype(fields),
-        "tied": fields.flag("tie_word_embeddings", False),
+        "dtype": weights_dtype(fields),
+        "tied": fields.flag("tie_word_embeddings", tied),
         "windows": (None,) * layers,
         "bos_token_id": token_id(fields, "bos_token_id"),
         "eos_token_ids": token_ids(fields, "eos_token_id"),
@@ -141,7 +144,7 @@ def token_id(fields: Fields, key: str) -> int | None:
     return found[0] if found else None
 
 
-def _dtype(fields: Fields) -> DType | None:
+def weights_dtype(fields: Fields) -> DType | None:
     """`dtype`, which transformers before version 5 called `torch_dtype`."""
     key = "dtype" if fields.has("dtype") else "torch_dtype"
     if not fields.has(key) or fields.values[key] == "auto":

@@ -16,7 +16,19 @@ from ingot.dtypes import DType
 from ingot.errors import CheckpointError, UserError
 from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
 from ingot.ir import Spec
-from ingot.llm.models import llama, mistral, qwen2, qwen3
+from ingot.llm.models import (
+    gpt2,
+    gpt_bigcode,
+    gpt_neox,
+    gptj,
+    llama,
+    mistral,
+    opt,
+    phi,
+    qwen2,
+    qwen3,
+    starcoder2,
+)
 from ingot.llm.models.config import PRECISIONS, LanguageConfig, refuse_quantized, token_ids
 from ingot.llm.models.decoder import MAX_STEP_TOKENS, input_specs
 from ingot.llm.models.fields import Fields
@@ -26,7 +38,8 @@ from ingot.nn import Module
 
 # A family is a file with ARCHITECTURE (as config.json names it), MODEL_TYPE, NAMING of its tensors, config(fields) and
 # model(config, dtype, tied).
-FAMILIES: dict[str, ModuleType] = {family.ARCHITECTURE: family for family in (llama, mistral, qwen2, qwen3)}
+_ALL = (llama, mistral, qwen2, qwen3, gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2)
+FAMILIES: dict[str, ModuleType] = {family.ARCHITECTURE: family for family in _ALL}
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 

@@ -33,25 +33,47 @@ class Rope:
     positions: int
 
 
-def parse(fields: Fields, head_dim: int, max_positions: int) -> Rope:
+def plain(dims: int, max_positions: int, theta: float = DEFAULT_THETA) -> Rope:
+    """Without any scaling, of the first `dims` elements of a head."""
+    return Rope("default", _inverse(theta, dims), 1.0, max_positions)
+
+
+def parse(fields: Fields, head_dim: int, max_positions: int, share: float | None = None) -> Rope:
     """The rotary embedding of a config.json, in the older spelling (`rope_theta` beside `rope_scaling`) or the one of
     transformers 5 (`rope_parameters`); as there, a `rope_scaling` that is present wins.
 
     longrope switches its frequencies with the length of each request and none of the supported families ships it, so
-    it is refused like an unknown type.
+    it is refused like an unknown type. `share`: how much of a head turns unless config.json says otherwise; None: all,
+    and nothing else can be said.
     """
     spellings = (fields.nested("rope_scaling"), fields.nested("rope_parameters"))
     inner = next((found for found in spellings if found is not None and found.values), None)
     theta = fields.number("rope_theta", 1.0, 1e15, DEFAULT_THETA)
+    if share is not None:
+        theta = fields.number("rotary_emb_base", 1.0, 1e15, theta)
+        head_dim = _turned(fields, inner, head_dim, share)
     if inner is None:
-        return Rope("default", _inverse(theta, head_dim), 1.0, max_positions)
+        return plain(head_dim, max_positions, theta)
     theta = inner.number("rope_theta", 1.0, 1e15, theta)
     spelling = "rope_type" if inner.has("rope_type") or not inner.has("type") else "type"
     kind = inner.choice(spelling, TYPES, "default")
-    for place in (fields, inner):
+    for place in (fields, inner) if share is None else ():
         if place.number("partial_rotary_factor", 0.0, 1e9, 1.0) != 1.0:
             place.fault("partial_rotary_factor", "these families rotate whole heads, so it can only be 1")
     return _PARSERS[kind](inner, fields, theta, head_dim, max_positions)
+
+
+def _turned(fields: Fields, inner: Fields | None, head_dim: int, share: float) -> int:
+    """How many elements of a head turn, by the name of today or an older one."""
+    for place, name in ((inner, "partial_rotary_factor"), (fields, "partial_rotary_factor"), (fields, "rotary_pct")):
+        if place is not None and place.has(name):
+            share = place.number(name, 0.0, 1.0)
+            break
+    turned = int(head_dim * share)
+    if turned < 2 or turned % 2:
+        fields.fault("partial_rotary_factor", f"{turned} of {head_dim} elements of a head would turn; it must be even")
+        return 2
+    return turned
 
 
 def _inverse(theta: float, head_dim: int) -> np.ndarray:

@@ -1,0 +1,149 @@
+"""What the GPT-like families share: the frame of a language model, attention through the cache, a plain MLP.
+
+Parameter names are those of the Hugging Face checkpoints, so every family writes its own layers, with these inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ingot import functional
+from ingot.dtypes import DType
+from ingot.ir import StateSpec
+from ingot.llm.models import rope
+from ingot.llm.models.config import ACTIVATIONS, LanguageConfig, token_id, token_ids, weights_dtype
+from ingot.llm.models.fields import Fields
+from ingot.nn import Linear, Module, PagedStep, Parameter, RotaryEmbedding, State
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "silu": functional.silu,
+    "gelu": partial(functional.gelu, approximate="none"),
+    "gelu_tanh": functional.gelu,
+    "relu": functional.relu,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptConfig(LanguageConfig):
+    """What GPT-like families have in common."""
+
+    intermediate_size: int
+    norm_eps: float
+    activation: str
+    rope: rope.Rope | None = None
+
+
+def sizes(
+    fields: Fields, architecture: str, *, hidden: str, heads: str, layers: str, positions: str, inner: str,
+    eps: str, activation: str, tied: bool, default_inner: int = 4,
+) -> dict[str, Any]:  # fmt: skip
+    """The arguments of GptConfig but `rope`, from fields of these names."""
+    width = fields.integer(hidden, 1, 1 << 20)
+    head_count = fields.integer(heads, 1, 1 << 16)
+    layer_count = fields.integer(layers, 1, 1_000)
+    if width % head_count:
+        fields.fault(hidden, f"must be a multiple of {heads} {head_count}")
+    return {
+        "architecture": architecture,
+        "model_type": str(fields.values.get("model_type") or ""),
+        "vocab_size": fields.integer("vocab_size", 1, 1 << 24),
+        "hidden_size": width,
+        "intermediate_size": fields.integer(inner, 1, 1 << 24, default_inner * width),
+        "num_layers": layer_count,
+        "num_heads": head_count,
+        "num_kv_heads": head_count,
+        "head_dim": max(width // head_count, 1),
+        "context_length": fields.integer(positions, 1, rope.MAX_POSITIONS),
+        "norm_eps": fields.number(eps, 0.0, 1.0, 1e-5),
+        "activation": ACTIVATIONS[fields.choice(activation, ACTIVATIONS)],
+        "dtype": weights_dtype(fields),
+        "tied": fields.flag("tie_word_embeddings", tied),
+        "windows": (None,) * layer_count,
+        "bos_token_id": token_id(fields, "bos_token_id"),
+        "eos_token_ids": token_ids(fields, "eos_token_id"),
+    }
+
+
+class LanguageModel(Module):
+    """The frame: a step's tokens through `hidden`, the rows that are asked for through `head`. Logits are float32."""
+
+    def __init__(self, embedding: rope.Rope | None = None) -> None:
+        super().__init__()
+        self.rotary = None if embedding is None else RotaryEmbedding(embedding.inv_freq, scale=embedding.scale)
+
+    def forward(
+        self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
+        logit_rows: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One step; see decoder.input_specs. Returns logits float32 [R, vocabulary]; a row of −1 gives zeros."""
+        cos, sin = (None, None) if self.rotary is None else self.rotary(positions)
+        step = PagedStep(cos, sin, query_start, context_len, block_table, slot)
+        hidden = self.hidden(token_ids, positions, step)
+        return {"logits": self.head(functional.index_select(hidden, 0, logit_rows))}
+
+    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
+        """int32 [T], int32 [T] → [T, hidden], before the last norm"""
+        raise NotImplementedError
+
+    def head(self, rows: Any) -> Any:
+        """[R, hidden] → float32 [R, vocabulary]"""
+        raise NotImplementedError
+
+
+class Conv1D(Module):
+    """GPT-2's linear layer: its weight is [in, out]."""
+
+    def __init__(self, in_features: int, out_features: int, dtype: DType) -> None:
+        super().__init__()
+        self.weight = Parameter(shape=(in_features, out_features), dtype=dtype)
+        self.bias = Parameter(shape=(out_features,), dtype=dtype)
+
+    def forward(self, x: Any) -> Any:
+        """[T, in] → [T, out]"""
+        return functional.add(functional.matmul(x, self.weight), self.bias)
+
+
+class Heads(Module):
+    """Attention between the projections: queries, keys and values of a step's tokens, through the cache.
+
+    Args:
+        index: of the layer; names the cache.
+        style: which elements are a rotary pair (functional.rope).
+    """
+
+    def __init__(self, config: LanguageConfig, index: int, dtype: DType, style: str = "half") -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.scale, self.window, self.style = config.head_dim**-0.5, config.windows[index], style
+        self.cache = State(StateSpec(dtype, heads=config.num_kv_heads, head_dim=config.head_dim), f"kv.{index}")
+
+    def forward(self, query: Any, key: Any, value: Any, step: PagedStep) -> Any:
+        """[T, heads · D], [T, kv_heads · D] twice, or the same split into heads → [T, heads · D]"""
+        tokens = query.shape[0]
+        query = functional.view(query, (tokens, self.heads, self.head_dim))
+        key, value = (functional.view(x, (tokens, self.kv_heads, self.head_dim)) for x in (key, value))
+        if step.cos is not None:
+            query = functional.rope(query, step.cos, step.sin, style=self.style)
+            key = functional.rope(key, step.cos, step.sin, style=self.style)
+        cache = functional.kv_write(self.cache, key, value, step.slot)
+        context = functional.paged_attention(
+            query, cache, step.query_start, step.context_len, step.block_table, scale=self.scale, window=self.window
+        )
+        return functional.view(context, (tokens, self.heads * self.head_dim))
+
+
+class OutputHead(Linear):
+    """The last layer: logits in float32, straight from the accumulator; a bias is added to those."""
+
+    def __init__(
+        self, config: LanguageConfig, dtype: DType, bias: bool = False, width: int | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(width or config.hidden_size, config.vocab_size, bias, dtype, output_dtype="float32")
+
+    def forward(self, x: Any) -> Any:
+        """[R, hidden] → float32 [R, vocabulary]"""
+        logits = functional.linear(x, self.weight, output_dtype="float32")
+        return logits if self.bias is None else functional.add(logits, functional.cast(self.bias, "float32"))
