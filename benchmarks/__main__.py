@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import machine, nets, pico, scheduler, tinyllama
+from benchmarks import batching, machine, nets, pico, scheduler, tinyllama
 from benchmarks.harness import THREADS, Options
 from benchmarks.torch_nets import NETS
 
@@ -20,6 +20,8 @@ TABLE = {
     "decode-pico": pico.decode,
     "tinyllama": tinyllama.tinyllama,
     "load": tinyllama.load,
+    "batching": batching.batching,
+    "prefix": batching.prefix,
     "scheduler": scheduler.scheduler,
     **{name: nets.benchmark(name) for name in NETS},
 }
