@@ -22,6 +22,7 @@ from ingot.frontends.torch_export.aten.table import (
     Tensors,
     Unsupported,
     aten,
+    few,
 )
 from ingot.ir import F
 
@@ -232,6 +233,7 @@ def _adapted(x: Tensor, output_size: Sizes, reduce: str) -> Result:
             continue
         if not isinstance(size, int) or not isinstance(count, int):
             raise Unsupported("a size that is known only at run time can be pooled to 1, or left as it is")
+        few(count)
         windows = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
         parts = [x[(*[slice(None)] * axis, slice(low, high))] for low, high in windows]
         x = fn.concat([compute(part, axes=(axis,), keepdims=True) for part in parts], axis)

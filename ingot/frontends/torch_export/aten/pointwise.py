@@ -262,7 +262,8 @@ def isinf(self: Tensor) -> Result:
 
 def _chosen(x: Any, dtype: DType) -> Any:
     found = as_operand(x, dtype)
-    return found if isinstance(found, Tensor) else np.array(found, dtype.numpy)
+    with np.errstate(all="ignore"):
+        return found if isinstance(found, Tensor) else np.array(found, dtype.numpy)
 
 
 @aten("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")

@@ -25,6 +25,8 @@ from ingot.frontends.torch_export.aten.table import (
 from ingot.ir import F
 from ingot.ir.spec import axes_of, axis_of, elements
 
+MAX_TRIANGLE = 1024  # a side of the constant that adds up
+
 
 def _axes(x: Tensor, dim: MaybeInts) -> tuple[int, ...]:
     """The dimensions to reduce, counted from the front; none named means all."""
@@ -194,8 +196,8 @@ def cumsum(self: Tensor, dim: int, dtype: MaybeDType = None) -> Result:
     x = _accumulator(self, dtype)
     axis = axis_of(dim, x.ndim(), "dim")
     count = x.shape[axis]
-    if category(x.dtype) < 2 or not isinstance(count, int) or count > 4096:
-        raise Unsupported("cumsum is supported for floats along at most 4096 known elements")
+    if category(x.dtype) < 2 or not isinstance(count, int) or count > MAX_TRIANGLE:
+        raise Unsupported(f"cumsum is supported for floats along at most {MAX_TRIANGLE:,} known elements")
     triangle = x.network.constant(np.triu(np.ones((count, count), x.dtype.numpy)))
     order = [i for i in range(x.ndim()) if i != axis] + [axis]
     back = tuple(order.index(i) for i in range(x.ndim()))

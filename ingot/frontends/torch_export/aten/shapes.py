@@ -30,6 +30,7 @@ from ingot.frontends.torch_export.aten.table import (
     Tensors,
     Unsupported,
     aten,
+    few,
 )
 from ingot.ir import F, Network, Value
 from ingot.ir.spec import axes_of, axis_of, elements
@@ -152,6 +153,12 @@ def pixel_shuffle(self: Tensor, upscale_factor: int) -> Result:
 # ------------------------------------------------------------------------------------------- cutting and joining
 
 
+def _known(x: Tensor, dim: int) -> int:
+    """The size of a dimension; 0 when only a run knows it."""
+    size = x.shape[axis_of(dim, x.ndim(), "dim")]
+    return size if isinstance(size, int) else 0
+
+
 def _part(x: Tensor, axis: int, start: Dimension, size: Dimension, step: int = 1) -> Result:
     return fn.slice(
         x,
@@ -185,6 +192,7 @@ def narrow(self: Tensor, dim: int, start: Size, length: Size) -> Result:
 
 @aten("aten.split.Tensor", "aten.unsafe_split.Tensor", views=True)
 def split(self: Tensor, split_size: int, dim: int = 0) -> Results:
+    few(_known(self, dim) // max(split_size, 1))
     return fn.split(self, split_size, dim)
 
 
@@ -204,6 +212,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> Results:
     size = self.shape[axis_of(dim, self.ndim(), "dim")]
     if chunks < 1:
         raise Unsupported("chunks must be at least 1")
+    few(chunks)
     if isinstance(size, int):
         return fn.split(self, max(-(-size // chunks), 1), dim) if size else (self,) * chunks
     part = dims.floordiv(size, chunks)
@@ -214,6 +223,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> Results:
 
 @aten("aten.unbind.int", views=True)
 def unbind(self: Tensor, dim: int = 0) -> Results:
+    few(_known(self, dim))
     return fn.unbind(self, dim)
 
 

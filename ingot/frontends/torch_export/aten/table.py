@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ingot.dims import Dimension, Expr
 from ingot.dtypes import DType
+from ingot.errors import IngotError
 from ingot.frontends.torch_export.graph import Setting
 from ingot.ir import Network, Value
 
@@ -61,6 +62,14 @@ class Entry(NamedTuple):
 
 
 TABLE: dict[str, Entry] = {}
+MAX_PIECES = 1 << 16  # that one call cuts a tensor into
+
+
+def few(pieces: int) -> int:
+    """The number of pieces, unless a file asks for more than any network has."""
+    if pieces > MAX_PIECES:
+        raise Unsupported(f"{pieces:,} pieces are more than any network has ({MAX_PIECES:,})")
+    return pieces
 
 
 def aten(*names: str, views: bool = False) -> Callable[[F], F]:
@@ -93,7 +102,12 @@ def call(entry: Entry, network: Network, arguments: dict[str, Any]) -> Any:
             raise Unsupported(f"the argument {name} = {_shown(value)} is not supported")
     if missing := [name for name in entry.required if name not in found]:
         raise Unsupported(f"the arguments {', '.join(missing)} are missing")
-    return entry.function(network, **found) if entry.takes_network else entry.function(**found)
+    try:
+        return entry.function(network, **found) if entry.takes_network else entry.function(**found)
+    except IngotError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
+        raise Unsupported(f"its arguments do not fit together ({str(e)[:200]})") from e
 
 
 def _shown(value: Any) -> str:
