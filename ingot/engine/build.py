@@ -239,17 +239,20 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
     if request.weights_from is not None:
         raise UserError(f"{origin.name} has its weights; weights_from is for model folders and Modules")
     network, precision = _in_precision(imported.network, request.precision)
+    given = request.report if isinstance(request.report, Mapping) else None
+    report = request.report is not False
+    inputs = torch_export.first_inputs(imported, origin, given, request.seed) if report else None
     engine = build_network(
-        network, imported.weights, config={"precision": precision}, report=request.report, seed=request.seed,
-        phases=request.phases, debug=request.debug,
+        network, imported.weights, config={"precision": precision}, report=inputs.arrays if inputs else False,
+        seed=request.seed, phases=request.phases, debug=request.debug,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
-    if request.report is not False:
+    if inputs is not None:
         with request.phases.phase("compare"):
             wide = engine if precision == "float32" else _wide_engine(imported)
-            given = request.report if isinstance(request.report, Mapping) else None
-            found = torch_export.compare(imported, origin, lambda feeds: wide.session().run(feeds), given, request.seed)
-        engine.report = replace(engine.report, source=str(found))
+            found = torch_export.compare(imported, origin, wide.session().run, inputs, request.seed)
+        word = engine.report.inputs if engine.report.note else inputs.word
+        engine.report = replace(engine.report, inputs=word, source=str(found))
         engine.seconds = request.phases.seconds
     return engine
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ingot.frontends.torch_export.compare import Comparison, Origin, compare
+from ingot.frontends.torch_export.compare import Comparison, Origin, compare, first_inputs
 from ingot.frontends.torch_export.export import Exported, export
 from ingot.frontends.torch_export.importer import Imported, Source, build_network
 from ingot.frontends.torch_export.load import open_archive
 
 __all__ = [
-    "Comparison", "Exported", "Imported", "Origin", "Source", "build_network", "compare", "export", "open_archive",
+    "Comparison", "Exported", "Imported", "Origin", "Source", "build_network", "compare", "export",
+    "first_inputs", "open_archive",
 ]  # fmt: skip

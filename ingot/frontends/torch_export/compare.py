@@ -27,6 +27,7 @@ Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 TOLERANCE = 1e-4  # of the largest output, in float32
+SEEDED = 4  # the size of a dim that nothing else fixes
 NARROW_TOLERANCE = 0.05  # of a module in half precision against ours in float32
 
 
@@ -49,10 +50,10 @@ class TorchRun:
     """The program on torch's own ops, in float32 where the program has narrower floats.
 
     Args:
-        weights: the source's tensors by the names of the program.
+        weights: the source's tensors by the names of the program, as arrays or torch's own.
     """
 
-    def __init__(self, torch: Any, program: Program, weights: Mapping[str, Array]) -> None:
+    def __init__(self, torch: Any, program: Program, weights: Mapping[str, Any]) -> None:
         self.torch, self.program = torch, program
         self.stored = {
             argument.name: self._tensor(weights[spec.name])
@@ -68,7 +69,7 @@ class TorchRun:
         keep: called after every node with the tensors that it made.
         """
         graph = self.program.graph
-        values: dict[str, Any] = dict(self.stored) | {name: self._tensor(array) for name, array in feeds.items()}
+        values: dict[str, Any] = dict(self.stored) | {name: self._tensor(np.array(a)) for name, a in feeds.items()}
         last = {name: i for i, node in enumerate(graph.nodes) for name in refs(a.value for a in node.arguments)}
         kept = set(refs(graph.outputs))
         with self.torch.no_grad():
@@ -82,13 +83,17 @@ class TorchRun:
                         del values[name]
             return [self._output(value, values) for value in graph.outputs]
 
-    def _tensor(self, array: Array) -> Any:
-        return self.torch.from_numpy(np.array(_wide(array)))
+    def _tensor(self, value: Any) -> Any:
+        """Shares memory with the value where it can: nothing that the program may do changes it."""
+        if isinstance(value, self.torch.Tensor):
+            narrow = value.dtype in (self.torch.bfloat16, self.torch.float16)
+            return value.detach().float() if narrow else value.detach()
+        return self.torch.from_numpy(_wide(value))
 
     def _run(self, node: GraphNode, values: dict[str, Any]) -> dict[str, Any]:
         if node.op in size_ops.CHECKS:
             return {}
-        given = {a.name: self._argument(a.value, values) for a in node.arguments if not _is_layout(a.value)}
+        given = {a.name: self._argument(a.value, values) for a in node.arguments}
         if node.op in size_ops.NAMES:
             found = self._size(node.op, tuple(given.values()))
         else:
@@ -115,7 +120,7 @@ class TorchRun:
         if isinstance(value, Ref | SizeRef):
             return values[value.name]
         if isinstance(value, Setting):
-            return "cpu"
+            return "cpu" if value.kind == "device" else getattr(self.torch, _MEMORY_FORMATS.get(value.kind, "strided"))
         if isinstance(value, DType):
             return getattr(self.torch, "float32" if value in NARROW else value.name)
         return [self._argument(item, values) for item in value] if type(value) is tuple else value
@@ -127,9 +132,10 @@ class TorchRun:
         return as_array(found) if isinstance(found, self.torch.Tensor) else np.asarray(found)
 
 
-def _is_layout(value: Any) -> bool:
-    """Whether an argument says how torch lays out a result: left to torch. A device becomes the CPU."""
-    return isinstance(value, Setting) and value.kind != "device"
+_MEMORY_FORMATS = {
+    "memory format 1": "contiguous_format", "memory format 2": "channels_last", "memory format 3": "channels_last_3d",
+    "memory format 4": "preserve_format",
+}  # fmt: skip
 
 
 def difference(ours: Array, theirs: Array) -> float:
@@ -149,23 +155,40 @@ def difference(ours: Array, theirs: Array) -> float:
 # ------------------------------------------------------------------------------------------------------- inputs
 
 
-def cases(network: Network, examples: Mapping[str, Array] | None, seed: int) -> list[dict[str, Array]]:
-    """Inputs to compare on: the examples, or seeded ones; with dynamic dims a second set of other sizes."""
+def first_inputs(imported: Imported, origin: Origin, given: Mapping[str, Array] | None, seed: int) -> Inputs:
+    """What a network is tried on: inputs given by name, else the examples of the export, else seeded ones."""
+    if given is not None:
+        return Inputs("given", given)
+    if origin.exported is not None:
+        return Inputs("example", _examples(imported, origin.exported))
+    known = imported.network.dims.items()
+    sizes = {name: d.opt or max(d.min, min(SEEDED, SEEDED if d.max is None else d.max)) for name, d in known}
+    return Inputs("seeded", seeded(imported.network, sizes, seed))
+
+
+class Inputs(NamedTuple):
+    """Arrays by name, and the word for where they come from."""
+
+    word: str
+    arrays: Mapping[str, Array]
+
+
+def cases(network: Network, examples: Mapping[str, Array], seed: int) -> list[dict[str, Array]]:
+    """Inputs to compare on: the ones there are, and with dynamic dims a second set of other sizes."""
     known = network.dims
-    first = {name: d.opt or max(d.min, 2, min(16, 16 if d.max is None else d.max)) for name, d in known.items()}
-    if examples is not None:
-        for value in network.inputs:
-            pairs = zip(value.shape, examples[value.name].shape, strict=True)
-            first |= {d.name: size for d, size in pairs if isinstance(d, dims.Dim)}
-    found = [dict(examples) if examples is not None else seeded(network, first, seed)]
+    sizes: dict[str, int] = {}
+    for value in network.inputs:
+        pairs = zip(value.shape, examples[value.name].shape, strict=True)
+        sizes |= {d.name: size for d, size in pairs if isinstance(d, dims.Dim)}
+    found = [dict(examples)]
     if known:
-        found.append(seeded(network, {name: _other(d, first[name]) for name, d in known.items()}, seed + 1))
+        found.append(seeded(network, {name: _other(d, sizes[name]) for name, d in known.items()}, seed + 1))
     return found
 
 
 def _other(d: dims.Dim, size: int) -> int:
     """Another size of a dim, a smaller one if possible."""
-    smaller = max(size // 2 + 1, d.min, 1)
+    smaller = max(size // 2, d.min, 1)
     larger = size + 1
     return smaller if smaller < size else larger if d.max is None or larger <= d.max else max(size - 1, d.min)
 
@@ -211,14 +234,12 @@ class Origin:
     exported: Exported | None = None
 
 
-def compare(
-    imported: Imported, origin: Origin, run: Run, given: Mapping[str, Array] | None = None, seed: int = 0
-) -> Comparison:
-    """Compares a network with what it was imported from, at two sizes where dims are dynamic.
+def compare(imported: Imported, origin: Origin, run: Run, inputs: Inputs, seed: int = 0) -> Comparison:
+    """Compares a network with what it was imported from: with the module itself on the inputs of its export, with the
+    program run by torch on all others. Where dims are dynamic, at two sizes.
 
     Args:
         run: the network in float32.
-        given: inputs by name; else the example inputs of the export, else seeded ones.
 
     Raises:
         MismatchError: an output is further from torch's than 1e-4 of its largest element; names the first such node.
@@ -227,29 +248,28 @@ def compare(
         torch = torch_package("comparing with the source")
     except UserError as e:
         return Comparison(missing=str(e))
-    examples, word = given, "given"
-    if examples is None and origin.exported is not None:
-        examples, word = _examples(imported, origin.exported), "example"
-    torch_run = TorchRun(torch, origin.program, origin.source.arrays)
-    largest, sizes = 0.0, 0
-    for i, feeds in enumerate(cases(imported.network, examples, seed)):
-        own = examples is not None and i == 0
+    tensors = origin.source.arrays if origin.exported is None else origin.exported.tensors
+    torch_run = TorchRun(torch, origin.program, tensors)
+    largest, words, refused = 0.0, [], ""
+    for i, feeds in enumerate(cases(imported.network, inputs.arrays, seed)):
+        word = inputs.word if i == 0 else "seeded"
         try:
-            theirs = torch_run({imported.placeholders[key]: array for key, array in feeds.items()})
+            if word == "example" and origin.exported is not None:
+                theirs = module_outputs(torch, origin.module, origin.exported)
+            else:
+                found = torch_run({imported.placeholders[key]: array for key, array in feeds.items()})
+                kinds = zip(found, origin.program.outputs, strict=True)
+                theirs = Outputs([f for f, output in kinds if output.kind == "user_output"], TOLERANCE)
         except (RuntimeError, IndexError, ValueError) as e:
-            if own:
-                why = f"{origin.name}: torch cannot run the program on these inputs: {e!s:.500}"
-                raise MismatchError(why) from None
+            if word == "given":
+                raise MismatchError(f"{origin.name}: torch cannot run on these inputs: {e!s:.500}") from None
+            refused = str(e)[:200]
             continue  # seeded numbers need not be inputs that the program takes
-        others = None
-        if own and given is None and origin.exported is not None:
-            others = module_outputs(torch, origin.module, origin.exported)
-        largest = max(largest, _largest(imported, torch_run, run, feeds, origin.name, theirs, others))
-        sizes += 1
-    if not sizes:
-        return Comparison(missing="torch refuses the seeded inputs; give arrays by name with report={…}")
-    inputs = f"{word if examples is not None else 'seeded'}{' and seeded' * (examples is not None and sizes > 1)}"
-    return Comparison(largest, inputs, f"torch {torch.__version__}")
+        largest = max(largest, _largest(imported, torch_run, run, feeds, origin.name, theirs))
+        words.append(word)
+    if not words:
+        return Comparison(missing=f"torch refuses the seeded inputs ({refused}); give others by report={{…}}")
+    return Comparison(largest, " and ".join(dict.fromkeys(words)), f"torch {torch.__version__}")
 
 
 def _examples(imported: Imported, exported: Exported) -> dict[str, Array]:
@@ -258,26 +278,19 @@ def _examples(imported: Imported, exported: Exported) -> dict[str, Array]:
 
 
 def _largest(
-    imported: Imported, torch_run: TorchRun, run: Run, feeds: Mapping[str, Array], name: str,
-    theirs: list[Array | None], others: Outputs | None,
-) -> float:  # fmt: skip
-    """The largest relative difference of the outputs on one set of inputs, from the program's and the module's."""
-    outputs = torch_run.program.outputs
+    imported: Imported, torch_run: TorchRun, run: Run, feeds: Mapping[str, Array], name: str, theirs: Outputs
+) -> float:
+    """The largest relative difference of the outputs on one set of inputs."""
     ours = run({key: _wide(array) for key, array in feeds.items()})
-    checks = [([t for t, o in zip(theirs, outputs, strict=True) if o.kind == "user_output"], TOLERANCE, "the program")]
-    if others is not None:
-        checks.append((others.arrays, others.tolerance, "the module"))
     largest = 0.0
-    for expected, tolerance, what in checks:
-        for output, value in zip(imported.network.outputs, (e for e in expected if e is not None), strict=True):
-            apart = difference(ours[output], value)
-            if not apart <= tolerance:
-                raise MismatchError(
-                    f"{name}: output {output} differs from that of {what} by {apart:.2g} of its largest element, more "
-                    f"than {tolerance:.0e}. {_first_difference(imported, torch_run, feeds)}"
-                )
-            if tolerance == TOLERANCE:
-                largest = max(largest, apart)
+    for output, value in zip(imported.network.outputs, (t for t in theirs.arrays if t is not None), strict=True):
+        apart = difference(ours[output], value)
+        if not apart <= theirs.tolerance:
+            raise MismatchError(
+                f"{name}: output {output} differs from the source's by {apart:.2g} of its largest element, more than "
+                f"{theirs.tolerance:.0e}. {_first_difference(imported, torch_run, feeds)}"
+            )
+        largest = max(largest, apart)
     return largest
 
 

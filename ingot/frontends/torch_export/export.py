@@ -34,12 +34,15 @@ INSTALL = "ingot[torch]"
 
 
 class Exported(NamedTuple):
-    """A module's program, its tensors, the dims of its symbols, and the arguments it was exported with."""
+    """A module's program, its tensors (as arrays and as they are), the dims of its symbols, and the arguments it was
+    exported with.
+    """
 
     program: Program
     source: Source
     dims: dict[str, Dim]
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    tensors: Mapping[str, Any]
 
 
 def torch_package(needed_for: str) -> Any:
@@ -72,7 +75,7 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
             raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
         tensors = {**program.state_dict, **program.constants}
         read = _saved(torch, program, type(module).__name__)
-    return Exported(read, _source(torch, tensors), _symbols(read, leaves), values)
+    return Exported(read, _source(torch, tensors), _symbols(read, leaves), values, tensors)
 
 
 @contextmanager

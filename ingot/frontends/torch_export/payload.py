@@ -92,7 +92,7 @@ class Payload(Mapping[str, Array]):
         if 0 in shape:
             return np.empty(shape, dtype)
         strides = [step * dtype.itemsize for step in stored.strides]
-        window = np.lib.stride_tricks.as_strided(flat[stored.offset :], shape, strides, writeable=False)
+        window = np.lib.stride_tricks.as_strided(flat[stored.offset :], shape, strides)
         return np.ascontiguousarray(window).reshape(shape)
 
     def _read_config(self, folder: str, member: str) -> None:
