@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "llm.kv_cache": {"errors"},
     "llm.scheduler": {"errors", "llm.kv_cache"},
     "llm.models": IR | {"functional", "nn", "frontends.checkpoint"},
+    "serve": RUN | {"llm"},  # over HTTP
     "cli": RUN | {"llm"},
 }
 

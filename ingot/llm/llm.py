@@ -19,7 +19,7 @@ from ingot.engine.session import Engine, Memory, load
 from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.config import model_config
 from ingot.llm.kv_cache import KVCache
-from ingot.llm.loop import EngineLoop
+from ingot.llm.loop import EngineLoop, Stats
 from ingot.llm.memory import available_memory
 from ingot.llm.runner import Job, Runner, Wakeups, sampler_of
 from ingot.llm.sampling import SamplingParams
@@ -227,6 +227,24 @@ class LLM:
                 self._loop.abort(job)
         total = math.fsum(number for job in jobs for number in job.logprobs)
         return Score(-total / (windows * size), windows * size, windows)
+
+    def submit(
+        self, prompt: Prompt, wakeups: Wakeups, *, eager: bool = True, priority: int = 0, **sampling: Any
+    ) -> list[Reader]:  # fmt: skip
+        """Starts the n answers to a prompt and returns at once: a Reader for each, which `end` wants back.
+
+        For servers, which wait for many requests in one place: `wakeups` gets the reader's job whenever there is
+        something to read, or with `eager` off only at the end.
+        """
+        return self._submit([prompt], _params(sampling), None, eager, priority, wakeups)
+
+    def end(self, readers: Sequence[Reader]) -> None:
+        """Ends what has not ended of answers that `submit` started; their blocks are free soon."""
+        self._release(list(readers), None)
+
+    def stats(self) -> Stats:
+        """How busy the engine is, and how full its cache."""
+        return self._loop.stats()
 
     def abort(self, request_id: str) -> bool:
         """Ends the request of that name: it finishes with what it has, for the reason "abort". False when there is

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
 
 from ingot.errors import IngotError, MemoryLimitError, RequestError
 from ingot.llm.runner import Job, Runner, StepResult
 from ingot.llm.scheduler import Scheduler, Status, StepPlan
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How busy an engine loop is. Blocks are of the key-value cache: used ones belong to requests, idle ones can be
+    found by their tokens; of the tokens asked for, those found had been computed before."""
+
+    running: int
+    waiting: int
+    steps: int
+    preemptions: int
+    blocks: int
+    blocks_used: int
+    blocks_idle: int
+    tokens_asked: int
+    tokens_found: int
 
 
 class EngineLoop:
@@ -24,6 +41,7 @@ class EngineLoop:
         self._inbox: SimpleQueue[tuple[str, Job | None]] = SimpleQueue()
         self._lock = threading.Lock()  # numbers go up in the order of the inbox; nothing enters it after "close"
         self._submitted = 0
+        self._steps = 0
         self._closed = False
         # A daemon, so that a program that forgets to close can end; the finaliser of LLM closes at exit.
         self._thread = threading.Thread(target=self._run, name="ingot-engine-loop", daemon=True)
@@ -46,6 +64,21 @@ class EngineLoop:
         """Ends a job soon, if it has not ended yet; its blocks are free before its last wake-up."""
         if job.finish_reason is None and job.error is None:
             self._inbox.put(("abort", job))
+
+    def stats(self) -> Stats:
+        """How busy it is, from any thread: every number is right, though not all of the same moment."""
+        scheduler, cache = self._scheduler, self._scheduler.cache
+        return Stats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + self._inbox.qsize(),
+            steps=self._steps,
+            preemptions=scheduler.preemptions,
+            blocks=cache.num_blocks,
+            blocks_used=cache.num_blocks - cache.num_free,
+            blocks_idle=cache.num_idle,
+            tokens_asked=cache.tokens_asked,
+            tokens_found=cache.tokens_found,
+        )
 
     def close(self) -> None:
         """Aborts what is left and ends the thread. Harmless when done twice."""
@@ -83,6 +116,9 @@ class EngineLoop:
         return True
 
     def _step(self, step: StepPlan[Job]) -> None:
+        begin = perf_counter()
+        for chunk in step.chunks:
+            chunk.request.started_at = chunk.request.started_at or begin
         try:
             result = self._runner.run(step)
         except IngotError as e:
@@ -98,6 +134,7 @@ class EngineLoop:
 
     def _record(self, step: StepPlan[Job], result: StepResult) -> None:
         sampled = scored = 0
+        self._steps += 1
         for chunk in step.chunks:
             job, token = chunk.request, None
             if job.scored:
@@ -109,6 +146,7 @@ class EngineLoop:
                 if job.params.logprobs:
                     job.top_logprobs.append(result.tops[sampled])
                 sampled += 1
+                job.sampling += result.sampling
                 job.first_token_at = job.first_token_at or perf_counter()
                 if token in job.stop_ids:
                     self._end(job, "stop")
@@ -127,6 +165,7 @@ class EngineLoop:
 
     def _end(self, job: Job, reason: str | None) -> None:
         self._scheduler.remove(job)
+        job.ended_at = perf_counter()
         job.finish_reason = reason
         job.wakeups.put(job)
 

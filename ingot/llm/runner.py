@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,8 +36,8 @@ class Job(Request):
     """
 
     __slots__ = (
-        "eager", "error", "finish_reason", "first_token_at", "logprobs", "params", "sampler", "stop_ids", "targets",
-        "top_logprobs", "wakeups",
+        "eager", "ended_at", "error", "finish_reason", "first_token_at", "logprobs", "params", "sampler", "sampling",
+        "started_at", "stop_ids", "targets", "top_logprobs", "wakeups",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +58,10 @@ class Job(Request):
         self.targets: list[int] = []
         self.logprobs: list[float] = []  # of the generated tokens, or of a scored request's targets
         self.top_logprobs: list[dict[int, float]] = []  # by place: the likeliest tokens, as many as were asked for
+        self.started_at = 0.0  # when the first step with it began
         self.first_token_at = 0.0
+        self.ended_at = 0.0
+        self.sampling = 0.0  # seconds that its steps spent on choosing tokens
         self.finish_reason: str | None = None
         self.error: IngotError | None = None
         self.wakeups = wakeups
@@ -78,12 +82,13 @@ _GREEDY = SamplingParams(seed=0)
 class StepResult:
     """What a step computed: for each chunk that ends a generating request, in order, its next token and log
     probability, and the likeliest tokens where a request asked for them; for the tokens of scored requests, in order,
-    the log probabilities of their targets."""
+    the log probabilities of their targets. `sampling`: seconds of choosing tokens."""
 
     tokens: list[int]
     logprobs: list[float]
     tops: list[dict[int, float]]
     scores: list[float]
+    sampling: float = 0.0
 
 
 class Runner:
@@ -121,12 +126,14 @@ class Runner:
         feeds, samplers, targets = self.prepare(step)
         sampled = len(samplers)
         logits = self._session.run(feeds)["logits"]
+        begin = perf_counter()
         try:
             tokens, logprobs, tops = self._sample(logits[:sampled], samplers) if sampled else ([], [], [])
+            took = perf_counter() - begin
             scores = _native.log_probs(logits[sampled:], np.array(targets, np.int64)).tolist() if targets else []
         except _native.Error as e:
             raise typed(e) from None
-        return StepResult(tokens, logprobs, tops, scores)
+        return StepResult(tokens, logprobs, tops, scores, took)
 
     def memory(self) -> Memory:
         """What the session holds."""

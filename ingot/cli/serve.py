@@ -1,0 +1,131 @@
+"""Serve a language model over HTTP, as OpenAI's clients expect it, with a chat page at /.
+
+examples:
+  ingot serve pico.ingot --port 8000
+  ingot serve models/pico-python --chat-template plain --threads 2
+  ingot serve model.ingot --host 0.0.0.0 --api-key-file key.txt --max-queue 100
+
+Needs pip install 'ingot[serve]'. SIGTERM or Ctrl-C lets running answers end, for --drain seconds; a second one does
+not. docs/serving.md has the routes, the limits and the metrics."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import stat
+import sys
+from pathlib import Path
+
+from ingot import _lazy
+from ingot.cli import options
+from ingot.cli.output import Output
+from ingot.errors import FileError, UserError
+
+PLAIN = "plain"
+PLAIN_TEMPLATE = """\
+{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}
+
+{% endfor %}Assistant:"""
+PLAIN_STOP = ("\nUser:",)
+MIN_KEY, MAX_KEY = 16, 1024  # characters
+MAX_TEMPLATE = 1 << 20  # bytes of its file
+PACKAGES = ("starlette", "uvicorn", "httptools", "msgspec")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `ingot serve`."""
+    options.add_model(parser)
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    group.add_argument("--port", type=options.natural, default=8000, help="0 takes a free one (default: 8000)")
+    group.add_argument("--api-key-file", metavar="FILE", help="a file with the key that every route but /health needs")
+    group.add_argument("--model-name", metavar="NAME", help="what requests call the model (default: SOURCE's name)")
+    group.add_argument(
+        "--chat-template", metavar="FILE", help=f"Jinja in place of the model's own; {PLAIN!r} is a built-in one"
+    )
+    group.add_argument(
+        "--max-running", type=options.positive, default=64, metavar="N", help="answers computed at once (default: 64)"
+    )
+    group.add_argument(
+        "--max-queue", type=options.natural, default=256, metavar="N", help="answers that may wait (default: 256)"
+    )
+    group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt anew")
+    group.add_argument(
+        "--drain", type=options.tolerance, default=30.0, metavar="SECONDS", help="for running answers (default: 30)"
+    )
+    group.add_argument("--trace", action="store_true", help="tell clients where the time of an answer went")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Carries out `ingot serve`."""
+    for package in PACKAGES:
+        _lazy.optional(package, "ingot serve", "ingot[serve]")
+    if args.port > 65535:
+        raise UserError(f"--port {args.port}: ports end at 65535")
+    server, frames = _lazy.load("ingot.serve.server"), _lazy.load("ingot.serve.frames")
+    words = options.model_words(args)
+    template, stop = _template(args.chat_template)
+    start = frames.Start(
+        source=os.fspath(args.source), **words, max_running=args.max_running,
+        prefix_cache=not args.no_prefix_cache, chat_template=template,
+    )  # fmt: skip
+    key = None if args.api_key_file is None else read_key(Path(args.api_key_file), out)
+    if key is None and args.host not in ("127.0.0.1", "::1", "localhost"):
+        out.note(f"warning: listening on {args.host} without --api-key-file: whoever reaches it may use it")
+    _log_to_stderr(out)
+    told = server.Options(
+        start, args.host, args.port, args.model_name or Path(args.source).resolve().stem, key, args.max_queue,
+        args.drain, stop, args.trace,
+    )  # fmt: skip
+    done = server.Server(told, lambda address: out.note(f"serving {told.model} at {address}")).run()
+    interrupted = done.pop("interrupted")
+    out.result(done)
+    return 130 if interrupted else 0
+
+
+def read_key(path: Path, out: Output) -> bytes:
+    """The key in a file: one line of printable ASCII, in a regular file that others cannot write to."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise FileError(f"{path} is no regular file")
+            data = file.read(MAX_KEY + 3)
+    except OSError as e:
+        raise FileError(f"{path} cannot be read: {e.strerror}") from None
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(f"{path} can be written by others: chmod 600 {path}")
+    if mode & stat.S_IROTH:
+        out.note(f"warning: {path} can be read by everybody on this machine: chmod 600 {path}")
+    key = data.removesuffix(b"\n").removesuffix(b"\r")
+    if not MIN_KEY <= len(key) <= MAX_KEY or not all(33 <= byte <= 126 for byte in key):
+        raise UserError(f"{path} must hold one key of {MIN_KEY} to {MAX_KEY} printable characters, and nothing else")
+    return key
+
+
+def _template(given: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The text of --chat-template, and the strings that end an answer with it."""
+    if given is None:
+        return None, ()
+    if given == PLAIN:
+        return PLAIN_TEMPLATE, PLAIN_STOP
+    try:
+        with open(given, "rb") as file:
+            data = file.read(MAX_TEMPLATE + 1)
+        if len(data) > MAX_TEMPLATE:
+            raise UserError(f"{given} is no chat template: it has more than {MAX_TEMPLATE:,} bytes")
+        return data.decode("utf-8"), ()
+    except OSError as e:
+        raise FileError(f"{given} cannot be read: {e.strerror}") from None
+    except UnicodeDecodeError as e:
+        raise UserError(f"{given} is not UTF-8 text (byte {e.start})") from None
+
+
+def _log_to_stderr(out: Output) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("ingot.serve")
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR if out.quiet else logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,406 @@
+"""The routes: what is answered to whom. Nothing here computes; that is the engine process's part."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import resources
+from time import monotonic
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ingot.serve import frames, schema
+from ingot.serve.answers import Reply
+from ingot.serve.engine import ClientGone, Engine, Ticket
+from ingot.serve.metrics import TYPE, Metrics
+from ingot.serve.openapi import description
+from ingot.serve.problem import Problem
+
+OPEN_ROUTES = ("/health", "/ready")  # need no key
+BODY_SECONDS = 30.0  # for a body to come
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_PAGE_FILES = {"": ("index.html", "text/html"), "page.css": ("page.css", "text/css"),
+               "page.js": ("page.js", "text/javascript")}  # fmt: skip
+_SAFE = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+
+log = logging.getLogger("ingot.serve")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the HTTP side behaves.
+
+    Attributes:
+        model: the name that requests give.
+        key: what guards every route but `OPEN_ROUTES`; None: nothing does.
+        hosts: names under which it may be asked; None: any.
+        max_body: bytes of a request's body.
+        chat_stop: strings that end an answer in a chat, for a template without an end token.
+        trace: whether answers tell where their time went.
+    """
+
+    model: str
+    key: bytes | None
+    hosts: tuple[str, ...] | None
+    max_body: int
+    chat_stop: tuple[str, ...] = ()
+    trace: bool = False
+
+
+class App:
+    """The server's state, and its routes as methods."""
+
+    def __init__(self, engine: Engine, settings: Settings, now: int) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.metrics = Metrics()
+        self.draining = False
+        self.active = 0  # requests that are being answered by the engine
+        self._since = now
+        routes = [
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/ready", self.is_ready, methods=["GET"]),
+            Route("/metrics", self.prometheus, methods=["GET"]),
+            Route("/openapi.json", self.openapi, methods=["GET"]),
+            *(Route(f"/{name}", self.page, methods=["GET"], name=name or "page") for name in _PAGE_FILES),
+        ]
+        handlers: dict[Any, Any] = {Problem: _problem, HTTPException: _http_problem, Exception: _fault}
+        self._routes = {route.path for route in routes}
+        self._app = Starlette(routes=routes, exception_handlers=handlers)
+        self._app.router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Checks who asks, counts, and adds the headers of every answer."""
+        path, status = scope["path"], 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *_SAFE]
+            await send(message)
+
+        app: ASGIApp = self._app
+        try:
+            self._guard(scope)
+        except Problem as problem:
+            app = _response(problem)
+        begin = monotonic()
+        try:
+            await app(scope, receive, noting)
+        finally:
+            route = path if path in self._routes else "other"
+            self.metrics.requests[route, status] += 1
+            client = scope["client"][0] if scope.get("client") else "-"
+            took = monotonic() - begin
+            log.info("%s %s %s %d %.4f s%s", client, scope["method"], route, status, took, scope.get("trace", ""))
+
+    def _guard(self, scope: Scope) -> None:
+        """Raises Problem for a client without the key, or one that was led here under another name."""
+        headers = dict(scope["headers"])
+        if self.settings.hosts is not None:
+            host = headers.get(b"host", b"").decode("latin-1").lower()
+            name = host if host.endswith("]") else host.rpartition(":")[0] or host
+            if name not in self.settings.hosts:
+                raise Problem(421, "this server is asked by another name than its own", "wrong_host")
+        if self.settings.key is None or scope["path"] in OPEN_ROUTES:
+            return
+        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if kind.lower() == b"basic":  # a browser's; the name before the colon does not matter
+            try:
+                given = base64.b64decode(given, validate=True).partition(b":")[2]
+            except ValueError:
+                given = b""
+        if kind.lower() not in (b"bearer", b"basic") or not same(given.strip(), self.settings.key):
+            raise Problem(401, "the API key is missing or wrong: send Authorization: Bearer KEY", "invalid_api_key")
+
+    # What costs nothing.
+
+    async def health(self, _: Request) -> Response:
+        """Whether the engine is there."""
+        up = self.engine.ready is not None
+        body = {"status": "ok" if up else "engine_down", "engine_restarts": self.engine.restarts}
+        return _json(body, 200 if up else 503)
+
+    async def is_ready(self, _: Request) -> Response:
+        """Whether new requests are taken."""
+        ready = self.engine.ready is not None and not self.draining
+        state = "ready" if ready else "draining" if self.draining else "engine_down"
+        return _json({"status": state}, 200 if ready else 503)
+
+    async def prometheus(self, _: Request) -> Response:
+        """The metrics."""
+        return Response(self.metrics.text(self.engine), headers={"content-type": TYPE.decode()})
+
+    async def openapi(self, _: Request) -> Response:
+        """The description of this interface."""
+        return _json(description(self.settings.model))
+
+    async def models(self, _: Request) -> Response:
+        """The one model."""
+        return _json({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """The one model, asked for by its name."""
+        self._check_model(request.path_params["model"])
+        return _json(self._model())
+
+    async def page(self, request: Request) -> Response:
+        """The chat page and its files."""
+        name, kind = _PAGE_FILES[request.url.path[1:]]
+        data = resources.files("ingot.serve").joinpath("page", name).read_bytes()
+        headers = {"content-security-policy": _CSP, "cache-control": "no-cache"}
+        return Response(data, headers=headers, media_type=kind)
+
+    def _model(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"id": self.settings.model, "object": "model", "created": self._since}
+        found["owned_by"] = "ingot"
+        if self.engine.ready is not None:
+            found["context_length"] = self.engine.ready.context_length
+            found["chats"] = self.engine.ready.chats
+        return found
+
+    def _check_model(self, name: str) -> None:
+        if name != self.settings.model:
+            message = f"there is no model {name[:100]!r} here: this server has {self.settings.model!r}"
+            raise Problem(404, message, "model_not_found", "model")
+
+    # What the engine does.
+
+    async def completions(self, request: Request) -> Response:
+        """POST /v1/completions."""
+        body = schema.read(await self._body(request), schema.CompletionRequest)
+        self._check_model(body.model)
+        return await self._answer(request, schema.completion(body, self.engine.next_id))
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        body = schema.read(await self._body(request), schema.ChatRequest)
+        self._check_model(body.model)
+        if self.engine.ready is not None and not self.engine.ready.chats:
+            message = "this model came without a chat template: use /v1/completions, or serve it with --chat-template"
+            raise Problem(501, message, "unsupported")
+        return await self._answer(request, schema.chat(body, self.engine.next_id, self.settings.chat_stop))
+
+    async def embeddings(self, request: Request) -> Response:
+        """POST /v1/embeddings."""
+        body = schema.read(await self._body(request), schema.EmbeddingRequest)
+        self._check_model(body.model)
+        inputs = schema.prompts(body.input, "input")
+        if body.dimensions is not None:
+            raise Problem(400, "dimensions is not supported by this server", "unsupported_parameter", "dimensions")
+        if self.engine.ready is not None and not self.engine.ready.embeds:
+            raise Problem(501, "this model gives no embeddings", "unsupported")
+        async with self._under_way(request, [frames.Embed(self.engine.next_id(), list(inputs))], 1) as ticket:
+            try:
+                found = await ticket.vectors()
+            except ClientGone:
+                return _gone()
+        self.metrics.prompt_tokens += found.prompt_tokens
+        packed = body.encoding_format == "base64"
+        data = [
+            {"object": "embedding", "index": i, "embedding": _packed(vector) if packed else vector}
+            for i, vector in enumerate(found.vectors)
+        ]
+        usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
+        return _json({"object": "list", "model": body.model, "data": data, "usage": usage})
+
+    async def _body(self, request: Request) -> bytes:
+        """The whole body. Raises Problem for one that is too large, too slow, or not declared as JSON."""
+        if self.draining:
+            raise Problem(503, "the server is shutting down", "draining", None, 5)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Problem(415, "the body must be JSON: send Content-Type: application/json", "invalid_content_type")
+        limit = self.settings.max_body
+        too_large = Problem(413, f"the body is over the limit of {limit:,} bytes", "body_too_large")
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > limit:
+            raise too_large
+        data = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    data += part
+                    if len(data) > limit:
+                        raise too_large
+        except TimeoutError:
+            raise Problem(408, f"the body did not come within {BODY_SECONDS:g} s", "timeout") from None
+        return bytes(data)
+
+    @asynccontextmanager
+    async def _under_way(self, request: Request, work: Any, answers: int) -> Any:
+        """The ticket of requests that are handed over; they end when the client goes, or with the block."""
+        begin = monotonic()
+        self.engine.admit(answers)
+        self.active += 1
+        watcher = None
+        ticket = None
+        try:
+            ticket = self.engine.submit(work, answers)
+            watcher = asyncio.create_task(self._watch(request.receive, ticket))
+            yield ticket
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+            if ticket is not None:
+                self.engine.close_ticket(ticket)
+            self.engine.leave(answers, monotonic() - begin)
+            self.active -= 1
+
+    async def _watch(self, receive: Receive, ticket: Ticket) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.metrics.disconnects += 1
+        ticket.cancel()
+
+    async def _answer(self, request: Request, job: schema.Job) -> Response:
+        reply = Reply(job)
+        if job.stream:
+            return await self._stream(request, job, reply)
+        async with self._under_way(request, job.requests, reply.left) as ticket:
+            try:
+                while reply.left:
+                    for piece in await ticket.pieces():
+                        reply.take(piece)
+            except ClientGone:
+                return _gone()
+        self._count(request, reply)
+        headers = {"content-type": "application/json", "x-request-id": reply.id}
+        if self.settings.trace:
+            headers["x-ingot-trace"] = reply.trace()
+        return Response(reply.whole(), headers=headers)
+
+    async def _stream(self, request: Request, job: schema.Job, reply: Reply) -> Response:
+        """The answer as events. It begins with the first piece, so that a refusal has its own status."""
+        block = self._under_way(request, job.requests, reply.left)
+        ticket = await block.__aenter__()
+        try:
+            first = await ticket.pieces()
+        except BaseException as e:
+            await block.__aexit__(None, None, None)
+            if isinstance(e, ClientGone):
+                return _gone()
+            raise
+
+        async def events(send: Callable[[bytes], Awaitable[None]]) -> None:
+            pieces = first
+            try:
+                await send(reply.opening())
+                while True:
+                    await send(b"".join(map(reply.chunk, pieces)))
+                    if not reply.left:
+                        break
+                    pieces = await ticket.pieces()
+                self._count(request, reply)
+                trace = f": trace {reply.trace()}\n\n".encode() if self.settings.trace else b""
+                await send(trace + reply.closing())
+            except ClientGone:
+                return
+            except Problem as problem:
+                await send(b"data: " + problem.body() + b"\n\n")
+            finally:
+                await block.__aexit__(None, None, None)
+
+        return _EventStream(events, reply.id)
+
+    def _count(self, request: Request, reply: Reply) -> None:
+        usage = reply.usage()
+        self.metrics.prompt_tokens += usage["prompt_tokens"]
+        for end in reply.ends:
+            self.metrics.ended(end)
+        ends = ",".join(sorted({end.reason for end in reply.ends}))
+        request.scope["trace"] = (
+            f" {reply.id} prompt={usage['prompt_tokens']} cached={usage['prompt_tokens_details']['cached_tokens']} "
+            f"answered={usage['completion_tokens']} end={ends} {reply.trace()}"
+        )
+
+
+class _EventStream(Response):
+    """Server-sent events, written by a function that is given where to send them."""
+
+    def __init__(self, events: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]], id: str) -> None:
+        self._events = events
+        self.status_code = 200
+        self.background = None
+        self.raw_headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"), (b"x-request-id", id.encode()),
+        ]  # fmt: skip
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def write(data: bytes) -> None:
+            if data:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await self._events(write)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def same(given: bytes, key: bytes) -> bool:
+    """Whether they are equal, in a time that depends on neither."""
+    return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(key).digest())
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, {"content-type": "application/json"})
+
+
+def _packed(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _gone() -> Response:
+    return Response(status_code=499)  # nobody reads it; the log does
+
+
+def _response(problem: Problem) -> Response:
+    response = Response(problem.body(), problem.status)
+    response.raw_headers += problem.headers()
+    return response
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return _response(error)
+
+
+async def _http_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    response = _response(Problem(error.status_code, str(error.detail), code))
+    response.raw_headers += [(k.lower().encode(), v.encode()) for k, v in (error.headers or {}).items()]
+    return response
+
+
+async def _fault(_: Request, error: Exception) -> Response:
+    log.error("a request failed for a fault of ours", exc_info=error)
+    return _response(Problem(500, "a fault of the server", "internal"))

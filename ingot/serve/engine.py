@@ -1,0 +1,302 @@
+"""The HTTP process's side of the engine: starts it, watches over it, and hands each request its pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from ingot.errors import IngotError, from_code
+from ingot.serve import frames
+from ingot.serve.problem import Problem, engine_down, from_error
+
+FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to start the engine again
+STEADY = 60.0  # seconds after which an engine that ends is taken for one that ran well
+END_SECONDS = 5.0  # for the engine process to end by itself once its socket is closed
+
+log = logging.getLogger("ingot.serve")
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Ticket:
+    """Requests that have been handed over for one client: their pieces as they come. For the event loop's thread."""
+
+    def __init__(self, ids: list[int], answers: int) -> None:
+        self.ids = ids
+        self.left = answers  # answers that have not ended
+        self._pieces: deque[frames.Piece] = deque()
+        self._vectors: frames.Vectors | None = None
+        self._problem: Problem | None = None
+        self._cancelled = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def pieces(self) -> list[frames.Piece]:
+        """What came since the last call, at least one piece. Raises Problem, or ClientGone."""
+        while self._cancelled or not self._pieces:
+            await self._wait()
+        found = list(self._pieces)
+        self._pieces.clear()
+        return found
+
+    async def vectors(self) -> frames.Vectors:
+        """The answer to Embed. Raises as `pieces`."""
+        while self._vectors is None:
+            await self._wait()
+        return self._vectors
+
+    async def _wait(self) -> None:
+        if self._cancelled:
+            raise ClientGone
+        if self._problem is not None:
+            raise self._problem
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def push(self, piece: frames.Piece) -> None:
+        """A piece has come."""
+        self._pieces.append(piece)
+        if piece.end is not None:
+            self.left -= 1
+        self._wake()
+
+    def answer(self, vectors: frames.Vectors) -> None:
+        """The vectors have come."""
+        self._vectors = vectors
+        self.left = 0
+        self._wake()
+
+    def fail(self, problem: Problem) -> None:
+        """Nothing more comes of one of them."""
+        self._problem = problem
+        self._wake()
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        self._cancelled = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One engine process's socket."""
+
+    def __init__(self, take: Callable[[frames.FromEngine], None], lost: Callable[[], None]) -> None:
+        self._take = take
+        self._lost = lost
+        self._decoder = frames.Decoder(frames.FromEngine)
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._decoder.push(data):
+                self._take(message)
+        except frames.FrameError as e:
+            log.error("the engine process is stopped: %s", e)
+            self.close()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._lost()
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class Engine:
+    """The engine process, started again when it ends.
+
+    Args:
+        start: what it loads.
+        max_waiting: answers that may wait beside the `start.max_running` that run.
+    """
+
+    def __init__(self, start: frames.Start, max_waiting: int) -> None:
+        self.start_message = start
+        self.ready: frames.Ready | None = None  # None while there is no engine
+        self.load: frames.Load | None = None
+        self.restarts = 0
+        self.accepted = 0  # answers under way, waiting ones included
+        self.capacity = start.max_running + max_waiting
+        self.seconds = 1.0  # of a request, a running mean
+        self._tickets: dict[int, Ticket] = {}
+        self._last_id = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: _Connection | None = None
+        self._ended = asyncio.Event()
+        self._started: asyncio.Future[frames.Ready] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process."""
+        return None if self._process is None else self._process.pid
+
+    async def open(self) -> None:
+        """Starts the engine and waits until its model is loaded. Raises what loading raised."""
+        await self._start()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Ends the engine; whoever still waits gets a 503."""
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._end()
+
+    def submit(self, requests: Sequence[frames.Generate | frames.Embed], answers: int) -> Ticket:
+        """Hands requests over, all or none; `admit` has been asked before, and `close_ticket` follows.
+
+        Raises Problem for text that is none.
+        """
+        try:
+            data = b"".join(map(frames.encode, requests))
+        except UnicodeEncodeError:
+            message = "the text is not Unicode: it holds half of a surrogate pair"
+            raise Problem(400, message, "invalid_value") from None
+        ticket = Ticket([request.id for request in requests], answers)
+        if self.ready is None or self._connection is None:
+            raise engine_down()
+        self._tickets |= dict.fromkeys(ticket.ids, ticket)
+        self._connection.send(data)
+        return ticket
+
+    def close_ticket(self, ticket: Ticket) -> None:
+        """Ends what has not ended of a ticket's requests."""
+        for id in ticket.ids:
+            if self._tickets.pop(id, None) is not None and ticket.left and self._connection is not None:
+                self._connection.send(frames.encode(frames.Abort(id)))
+
+    def next_id(self) -> int:
+        """A number for a new request."""
+        self._last_id += 1
+        return self._last_id
+
+    def admit(self, answers: int) -> None:
+        """Makes room for so many answers. Raises Problem: 503 without an engine, 429 when the queue is full."""
+        if self.ready is None:
+            raise Problem(503, "the engine is not ready: it is being started again", "engine_down", None, 1)
+        if answers > self.capacity:
+            raise Problem(400, f"{answers} answers at once: this server takes {self.capacity}", "too_many_answers", "n")
+        if self.accepted + answers > self.capacity:
+            rounds = self.accepted / max(1, self.start_message.max_running)
+            retry = round(min(60.0, max(1.0, rounds * self.seconds)))
+            message = f"{self.accepted} answers are under way and this server takes {self.capacity}: try again later"
+            raise Problem(429, message, "queue_full", None, retry)
+        self.accepted += answers
+
+    def leave(self, answers: int, seconds: float) -> None:
+        """Gives the room of `admit` back."""
+        self.accepted -= answers
+        self.seconds += 0.1 * (seconds - self.seconds)
+
+    def _take(self, message: frames.FromEngine) -> None:
+        if isinstance(message, frames.Pieces):
+            for piece in message.pieces:
+                if (ticket := self._tickets.get(piece.id)) is not None:
+                    ticket.push(piece)
+        elif isinstance(message, frames.Load):
+            self.load = message
+        elif isinstance(message, frames.Refused):
+            if (ticket := self._tickets.get(message.id)) is not None:
+                ticket.fail(from_error(from_code(message.code, message.message)))
+        elif isinstance(message, frames.Vectors):
+            if (ticket := self._tickets.get(message.id)) is not None:
+                ticket.answer(message)
+        elif self._started is not None and not self._started.done():
+            if isinstance(message, frames.Ready):
+                self._started.set_result(message)
+            elif isinstance(message, frames.Failed):
+                self._started.set_exception(from_code(message.code, message.message))
+
+    def _lost(self) -> None:
+        """The socket is closed: the process has ended, or will."""
+        self.ready = self.load = None
+        self._ended.set()
+        tickets, self._tickets = self._tickets, {}
+        for ticket in set(tickets.values()):
+            ticket.fail(engine_down(not self._closed))
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(IngotError("the engine process ended while it loaded the model"))
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ended.clear()
+        self._started = loop.create_future()
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = _spawn(theirs)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        _, self._connection = await loop.create_unix_connection(lambda: _Connection(self._take, self._lost), sock=ours)
+        self._connection.send(frames.encode(self.start_message))
+        try:
+            self.ready = await self._started
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _end(self) -> None:
+        """Closes the socket and waits for the process, which is killed when it takes too long."""
+        if self._connection is not None:
+            self._connection.close()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            code = await asyncio.to_thread(process.wait, END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = await asyncio.to_thread(process.wait)
+        log.info("the engine process %d has ended with code %d", process.pid, code)
+
+    async def _keep(self) -> None:
+        """Starts the engine again whenever it ends."""
+        delay, begun = 0.0, monotonic()
+        while True:
+            await self._ended.wait()
+            log.error("the engine process has ended; it is started again")
+            await self._end()
+            delay = 0.0 if monotonic() - begun > STEADY else min(LAST_DELAY, max(FIRST_DELAY, 2 * delay))
+            await asyncio.sleep(delay)
+            self.restarts += 1
+            begun = monotonic()
+            try:
+                await self._start()
+                log.info("the engine process is ready again")
+            except (IngotError, OSError) as e:
+                log.error("the engine process does not start: %s", e)
+                self._ended.set()
+
+
+def _spawn(connection: socket.socket) -> subprocess.Popen[bytes]:
+    """A fresh interpreter that sees the modules that this one sees, and of our files only its socket."""
+    command = [sys.executable, "-P", "-m", "ingot.serve.worker", str(connection.fileno())]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        command, pass_fds=(connection.fileno(),), stdin=subprocess.DEVNULL, stdout=2, env=environment
+    )

@@ -1,0 +1,251 @@
+"""The bodies of requests: what may be in them, and within which limits. A fault is a Problem that names its field."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ingot.serve import frames
+from ingot.serve.problem import Problem
+from ingot.strict_json import JsonError, parse
+
+MAX_N = 16
+MAX_PROMPTS = 128
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 256
+MAX_MESSAGES = 4096
+MAX_LOGPROBS = 20
+MAX_TOKENS = 1_000_000
+COMPLETION_TOKENS = 16  # by default, as OpenAI has it for completions
+
+Text = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)] | None
+Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """How to stream."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Common(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What completions and chats share. `user` and what follows it is accepted and has no effect."""
+
+    model: str
+    max_tokens: Tokens = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    logit_bias: Annotated[dict[TokenId, Bias], Meta(max_length=1024)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Text | Annotated[list[Text], Meta(max_length=MAX_STOPS)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
+    metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
+    store: bool | None = None
+
+
+_PROMPT = {
+    "oneOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_PROMPTS},
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+        {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            "minItems": 1,
+            "maxItems": MAX_PROMPTS,
+        },
+    ]
+}
+_Prompt = Annotated[Any, Meta(extra_json_schema=_PROMPT)]
+
+
+class CompletionRequest(Common, kw_only=True):
+    """The body of POST /v1/completions."""
+
+    prompt: _Prompt
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    suffix: str | None = None
+
+
+class Part(Struct, forbid_unknown_fields=True):
+    """A part of a message's content: text is all there is."""
+
+    type: str
+    text: str
+
+
+class Message(Struct, forbid_unknown_fields=True):
+    """One turn of a conversation."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: str | list[Part]
+    name: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class ChatRequest(Common, kw_only=True):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Tokens = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+
+
+class EmbeddingRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of POST /v1/embeddings."""
+
+    model: str
+    input: _Prompt
+    encoding_format: Annotated[str, Meta(pattern="^(float|base64)$")] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked request: one frame to the engine for each prompt, and how the answer is to look."""
+
+    chat: bool
+    model: str
+    requests: list[frames.Generate]
+    n: int
+    stream: bool
+    usage: bool  # in the stream
+    logprobs: bool
+
+
+T = TypeVar("T", bound=Struct)
+
+
+def read(data: bytes, kind: type[T]) -> T:
+    """The body as the request it should be. Raises Problem."""
+    try:
+        return msgspec.convert(parse(data), kind, str_keys=True)
+    except JsonError as e:
+        raise Problem(400, f"the body is not the JSON of a request: {e}", "invalid_json") from None
+    except (msgspec.ValidationError, RecursionError) as e:
+        found = re.search(r"`\$\.?([^`.\[]*)[^`]*`$", str(e)) or re.search(r"unknown field `([^`]*)`", str(e))
+        raise Problem(400, f"the request is malformed: {e}", "invalid_value", found[1] if found else None) from None
+
+
+def completion(request: CompletionRequest, next_id: Any) -> Job:
+    """The work that a completion is. Raises Problem."""
+    for name, neutral in (("echo", (None, False)), ("suffix", (None, "")), ("best_of", (None, request.n or 1))):
+        if getattr(request, name) not in neutral:
+            raise _unsupported(name)
+    given = prompts(request.prompt, "prompt")
+    sampling = _sampling(request, request.max_tokens or COMPLETION_TOKENS, request.logprobs or 0)
+    stream, tokens = bool(request.stream), request.logprobs is not None
+    work = [
+        frames.Generate(
+            next_id(), one if isinstance(one, str) else None, one if isinstance(one, list) else None, None, sampling,
+            request.priority or 0, stream, tokens,
+        )
+        for one in given
+    ]  # fmt: skip
+    return Job(False, request.model, work, sampling.n, stream, _usage(request), tokens)
+
+
+def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
+    """The work that a chat is; `stop` belongs to the template. Raises Problem."""
+    if request.tools or request.tool_choice not in (None, "none", "auto"):
+        raise _unsupported("tools" if request.tools else "tool_choice")
+    if request.response_format not in (None, {"type": "text"}):
+        raise _unsupported("response_format")
+    if request.top_logprobs is not None and not request.logprobs:
+        raise Problem(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
+    both = (request.max_tokens, request.max_completion_tokens)
+    if None not in both and both[0] != both[1]:
+        raise Problem(400, "max_tokens and max_completion_tokens disagree", "invalid_value", "max_completion_tokens")
+    sampling = _sampling(request, both[1] or both[0], request.top_logprobs or 0, stop)
+    turns = [(message.role, _content(message)) for message in request.messages]
+    stream, tokens = bool(request.stream), bool(request.logprobs)
+    work = frames.Generate(next_id(), None, None, turns, sampling, request.priority or 0, stream, tokens)
+    return Job(True, request.model, [work], sampling.n, stream, _usage(request), tokens)
+
+
+def _sampling(
+    request: Common, max_tokens: int | None, logprobs: int, more_stop: tuple[str, ...] = ()
+) -> frames.Sampling:
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else float(value)
+
+    stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    return frames.Sampling(
+        max_tokens=max_tokens,
+        temperature=given(request.temperature, 1.0),
+        top_k=request.top_k or 0,
+        top_p=given(request.top_p, 1.0),
+        min_p=given(request.min_p, 0.0),
+        seed=None if request.seed is None else request.seed % 2**63,
+        stop=(*stop, *more_stop),
+        repetition_penalty=given(request.repetition_penalty, 1.0),
+        presence_penalty=given(request.presence_penalty, 0.0),
+        frequency_penalty=given(request.frequency_penalty, 0.0),
+        logit_bias=request.logit_bias or {},
+        logprobs=logprobs,
+        n=request.n or 1,
+    )
+
+
+def prompts(value: Any, field: str) -> list[str] | list[list[int]]:
+    """A text, token ids, or several of one kind, as a list. Raises Problem."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(isinstance(one, str) for one in value) and len(value) <= MAX_PROMPTS:
+            return value
+        if all(type(one) is int for one in value):
+            return [_ids(value, field)]
+        if all(isinstance(one, list) and one for one in value) and len(value) <= MAX_PROMPTS:
+            return [_ids(one, field) for one in value]
+    message = f"{field} must be a text, token ids, or up to {MAX_PROMPTS} of either, and not empty"
+    raise Problem(400, message, "invalid_value", field)
+
+
+def _ids(value: list[Any], field: str) -> list[int]:
+    if not all(type(one) is int and 0 <= one < 2**31 for one in value):
+        raise Problem(400, f"{field}: token ids are integers from 0 on", "invalid_value", field)
+    return value
+
+
+def _content(message: Message) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    if any(part.type != "text" for part in message.content):
+        raise Problem(400, "this server takes text: no images, audio or files", "unsupported_value", "messages")
+    return "".join(part.text for part in message.content)
+
+
+def _usage(request: Common) -> bool:
+    if request.stream_options is not None and not request.stream:
+        raise Problem(400, "stream_options needs stream: true", "invalid_value", "stream_options")
+    return request.stream_options is not None and bool(request.stream_options.include_usage)
+
+
+def _unsupported(field: str) -> Problem:
+    return Problem(400, f"{field} is not supported by this server", "unsupported_parameter", field)

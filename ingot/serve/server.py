@@ -1,0 +1,222 @@
+"""One server from start to end: its socket, its limits on clients, its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ingot.errors import UserError
+from ingot.serve import frames
+from ingot.serve.app import LOOPBACK, App, Settings
+from ingot.serve.engine import Engine
+from ingot.serve.problem import Problem
+
+SEND_SECONDS = 60.0  # for a client to take something of what it is sent
+HEADER_SECONDS = 10.0  # for a request's headers to come
+KEEP_ALIVE_SECONDS = 30
+MAX_HEADER = 64 << 10  # bytes
+MAX_CONNECTIONS = 800  # under the usual limit of 1,024 open files
+MIN_BODY = 1 << 20  # bytes
+BODY_PER_TOKEN = 16  # bytes of a body for each token of context, where that is more
+POLL = 0.05
+
+log = logging.getLogger("ingot.serve")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `ingot serve` is told.
+
+    Attributes:
+        start: the model and its resources.
+        max_queue: answers that may wait beside those that run.
+        drain_seconds: how long running answers may go on after SIGTERM.
+    """
+
+    start: frames.Start
+    host: str
+    port: int
+    model: str
+    key: bytes | None = None
+    max_queue: int = 256
+    drain_seconds: float = 30.0
+    chat_stop: tuple[str, ...] = ()
+    trace: bool = False
+
+
+class Protocol(HttpToolsProtocol):
+    """HTTP with an end to patience: headers have to come soon and be short, and answers to be read."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+    _in_headers = True
+    _seen = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        self._flows()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._flows()
+        super().resume_writing()
+
+    def _flows(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_headers:
+            self._seen += len(data)
+            if self._seen > MAX_HEADER:
+                self._refuse(Problem(431, f"the headers are over {MAX_HEADER:,} bytes", "headers_too_large"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers = True
+        self._seen = 0
+        if self._timer is None:
+            self._arm()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._disarm()
+        super().on_headers_complete()
+
+    def _arm(self) -> None:
+        problem = Problem(408, f"the headers did not come within {HEADER_SECONDS:g} s", "timeout")
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._refuse, problem)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, problem: Problem) -> None:
+        if self.transport.is_closing():
+            return
+        body = problem.body()
+        head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are `Server`'s: they let running answers finish first."""
+        yield
+
+
+class Server:
+    """A server that runs until a signal ends it.
+
+    Args:
+        options: see there.
+        announce: called with the address once it listens.
+    """
+
+    def __init__(self, options: Options, announce: Any) -> None:
+        self._options = options
+        self._announce = announce
+        self._signals: list[int] = []
+
+    def run(self) -> dict[str, Any]:
+        """Serves. Returns what happened. Raises what loading the model raises, UserError for the address."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> dict[str, Any]:
+        options, begin = self._options, time.monotonic()
+        listener = _bind(options.host, options.port)
+        engine = Engine(options.start, options.max_queue)
+        loop = asyncio.get_running_loop()
+        opening = asyncio.ensure_future(engine.open())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number, opening)
+        try:
+            await opening
+            app = self._app(engine)
+            server = _Uvicorn(
+                uvicorn.Config(
+                    app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
+                    server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=2,
+                    limit_concurrency=MAX_CONNECTIONS, backlog=512,
+                )
+            )  # fmt: skip
+            # What goes wrong is logged by the app; uvicorn would log it again.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+            serving = asyncio.create_task(server.serve([listener]))
+            address = listener.getsockname()
+            host = f"[{address[0]}]" if listener.family == socket.AF_INET6 else address[0]
+            self._announce(f"http://{host}:{address[1]}")
+            await self._until_drained(app)
+            server.should_exit = True
+            if app.active:
+                log.warning("%d requests are cut off: they did not end in time", app.active)
+                await engine.close()
+            await serving
+        except asyncio.CancelledError:
+            if not self._signals:
+                raise
+        finally:
+            listener.close()
+            await engine.close()
+        answered = sum(app.metrics.requests.values()) if opening.done() and not opening.cancelled() else 0
+        return {"requests": answered, "engine_restarts": engine.restarts, "seconds": time.monotonic() - begin,
+                "interrupted": signal.SIGINT in self._signals}  # fmt: skip
+
+    def _app(self, engine: Engine) -> App:
+        options = self._options
+        assert engine.ready is not None
+        local = options.host in ("localhost", "::1") or options.host.startswith("127.")
+        hosts = (*LOOPBACK, options.host) if local and options.key is None else None
+        max_body = max(MIN_BODY, BODY_PER_TOKEN * engine.ready.context_length)
+        settings = Settings(options.model, options.key, hosts, max_body, options.chat_stop, options.trace)
+        return App(engine, settings, int(time.time()))
+
+    def _signalled(self, number: int, opening: asyncio.Future[None]) -> None:
+        self._signals.append(number)
+        if not opening.done():
+            opening.cancel()
+
+    async def _until_drained(self, app: App) -> None:
+        """Until a signal has come, and after it nothing runs, the time is over, or another signal has come."""
+        while not self._signals:
+            await asyncio.sleep(POLL)
+        app.draining = True
+        log.info("shutting down: %d requests may still end", app.active)
+        deadline = time.monotonic() + self._options.drain_seconds
+        while app.active and time.monotonic() < deadline and len(self._signals) < 2:
+            await asyncio.sleep(POLL)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket, which does not listen yet: until the model is there connections are refused."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as e:
+        raise UserError(f"cannot listen on {host} port {port}: {e.strerror or e}") from None
+    return found

@@ -1,0 +1,314 @@
+"""The engine process: loads the model, carries out what comes over the socket, and sends back what came of it.
+
+`python -m ingot.serve.worker FD`, started by the HTTP process. It ends when the socket does; signals of the terminal or
+of a service manager are for the HTTP process, which lets running answers finish.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
+from queue import Empty, SimpleQueue
+from time import perf_counter, sleep
+from typing import Any
+
+from ingot.errors import IngotError, MemoryLimitError, RequestError, UserError
+from ingot.llm import chat_template
+from ingot.llm.llm import LLM
+from ingot.llm.runner import Job
+from ingot.llm.sampling import SamplingParams
+from ingot.llm.stream import Reader
+from ingot.serve import frames
+
+PACE = 3.0  # pauses between rounds of reading answers, in times of what a round takes: a quarter of a thread at most
+MAX_PAUSE = 0.05  # seconds
+STATS_EVERY = 0.25  # seconds
+ENCODERS = 2  # threads that make tokens of prompts
+SWITCH_INTERVAL = 5e-4  # seconds; the engine loop comes back from native code 200 times a second and must not wait
+RECEIVE = 1 << 18
+
+
+class Answer:
+    """One of the n answers of a request, under way."""
+
+    __slots__ = ("detokenising", "id", "index", "reader", "readers", "tokens")
+
+    def __init__(self, id: int, index: int, reader: Reader, readers: list[Reader], tokens: bool) -> None:
+        self.id = id
+        self.index = index
+        self.reader = reader
+        self.readers = readers
+        self.tokens = tokens
+        self.detokenising = 0.0
+
+
+class Worker:
+    """One model and one socket.
+
+    Args:
+        llm: the model.
+        connection: to the HTTP process.
+        template: in place of the model's own, for conversations.
+        backlog: bytes that came behind the first message.
+    """
+
+    def __init__(
+        self, llm: LLM, connection: socket.socket, template: chat_template.ChatTemplate | None, decoder: frames.Decoder
+    ) -> None:
+        self._llm = llm
+        self._connection = connection
+        self._template = template
+        self._decoder = decoder
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()  # guards the two tables
+        self._answers: dict[Job, Answer] = {}
+        self._requests: dict[int, list[Reader] | None] = {}  # None until it has been submitted
+        self._wakeups: SimpleQueue[Job] = SimpleQueue()
+        self._texts: dict[int, str] = {}
+        self._encoders = ThreadPoolExecutor(ENCODERS, "ingot-encoder")
+
+    def run(self) -> None:
+        """Serves until the other side closes the socket."""
+        for work in (self._pump, self._report):
+            threading.Thread(target=self._guarded, args=(work,), name=f"ingot{work.__name__}", daemon=True).start()
+        while data := self._connection.recv(RECEIVE):
+            for message in self._decoder.push(data):
+                self._take(message)
+
+    def _guarded(self, work: Any) -> None:
+        """A thread without which nobody would be answered: when it fails the process ends, and is started again."""
+        try:
+            work()
+        except OSError:  # the HTTP process is gone
+            os._exit(0)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, frames.Abort):
+            with self._lock:
+                readers = self._requests.pop(message.id, None)
+            if readers:
+                self._forget(readers)
+        elif isinstance(message, frames.Generate | frames.Embed):
+            with self._lock:
+                self._requests[message.id] = None
+            work = self._generate if isinstance(message, frames.Generate) else self._embed
+            self._encoders.submit(self._carry_out, work, message)
+        else:
+            raise frames.FrameError(f"{type(message).__name__} comes first and once")
+
+    def _carry_out(self, work: Any, message: Any) -> None:
+        try:
+            work(message)
+        except IngotError as e:
+            self._refuse(message.id, e)
+        except MemoryError:
+            self._refuse(message.id, MemoryLimitError("the engine process ran out of memory"))
+        except OSError:  # the socket; the receiving thread sees it too
+            return
+        except Exception as e:  # a fault of ours: this request gets it, the others go on
+            sys.excepthook(*sys.exc_info())
+            self._refuse(message.id, IngotError(f"{type(e).__name__}: {e}"))
+
+    def _generate(self, message: frames.Generate) -> None:
+        prompt = self._prompt(message)
+        words = {name: getattr(message.sampling, name) for name in message.sampling.__struct_fields__}
+        if words["max_tokens"] is None:
+            words["max_tokens"] = self._llm.context_length
+        with self._lock:
+            if message.id not in self._requests:  # aborted meanwhile
+                return
+        readers = self._llm.submit(
+            prompt, self._wakeups, eager=message.eager, priority=message.priority, params=SamplingParams(**words)
+        )
+        with self._lock:
+            wanted = message.id in self._requests
+            if wanted:
+                self._requests[message.id] = readers
+                for index, reader in enumerate(readers):
+                    self._answers[reader.job] = Answer(message.id, index, reader, readers, message.tokens)
+        if not wanted:
+            self._llm.end(readers)
+            return
+        for reader in readers:
+            self._wakeups.put(reader.job)  # it may have ended before it was in the table
+
+    def _prompt(self, message: frames.Generate) -> str | list[int]:
+        if message.ids is not None:
+            return message.ids
+        if message.messages is None:
+            return message.text or ""
+        turns = [{"role": role, "content": content} for role, content in message.messages]
+        if self._template is None:
+            return self._llm.chat_prompt(turns)
+        return self._llm.tokenizer.encode_plain(self._template.render(chat_template.check_messages(turns)))
+
+    def _embed(self, message: frames.Embed) -> None:
+        embed = getattr(self._llm, "embed", None)
+        if embed is None:
+            raise UserError("this model gives no embeddings")
+        raise UserError("this model gives no embeddings")
+
+    def _refuse(self, id: int, error: IngotError) -> None:
+        with self._lock:
+            readers = self._requests.pop(id, None)
+        if readers:
+            self._forget(readers)
+        self._send(frames.Refused(id, error.code, str(error)))
+
+    def _forget(self, readers: Sequence[Reader]) -> None:
+        self._llm.end(readers)
+        with self._lock:
+            for reader in readers:
+                self._answers.pop(reader.job, None)
+
+    def _pump(self) -> None:
+        """Reads the answers that have something new, in rounds, and sends each round as one message."""
+        while True:
+            woken = {self._wakeups.get(): None}
+            try:
+                while True:
+                    woken[self._wakeups.get_nowait()] = None
+            except Empty:
+                begin = perf_counter()
+            with self._lock:
+                answers = [self._answers[job] for job in woken if job in self._answers]
+            pieces = [piece for answer in answers if (piece := self._read(answer)) is not None]
+            if pieces:
+                self._send(frames.Pieces(pieces))
+            sleep(min(MAX_PAUSE, PACE * (perf_counter() - begin)))
+
+    def _read(self, answer: Answer) -> frames.Piece | None:
+        reader, begin = answer.reader, perf_counter()
+        seen = len(reader.token_ids)
+        if reader.finish_reason is not None:
+            return None
+        try:
+            text = reader.read()
+        except IngotError as e:
+            self._refuse(answer.id, e)
+            return None
+        answer.detokenising += perf_counter() - begin
+        tokens = self._tokens(reader, seen) if answer.tokens else []
+        end = None
+        if reader.finish_reason is not None:
+            end = self._end(answer)
+        elif not text and not tokens:
+            return None
+        return frames.Piece(answer.id, answer.index, text, tokens, end)
+
+    def _end(self, answer: Answer) -> frames.End:
+        job, reader = answer.reader.job, answer.reader
+        self._llm.end([reader])  # a stop string ends the text and not yet the job
+        with self._lock:
+            self._answers.pop(job, None)
+            if all(other.finish_reason is not None for other in answer.readers):
+                self._requests.pop(answer.id, None)
+        ended = job.ended_at or perf_counter()
+        started = job.started_at or ended
+        first = job.first_token_at or ended
+        return frames.End(
+            reason=reader.finish_reason or "abort",
+            prompt_tokens=job.prompt_length,
+            cached_tokens=job.found or 0,
+            completion_tokens=len(reader.token_ids),
+            queue=max(0.0, started - job.arrival),
+            prefill=max(0.0, first - started),
+            decode=max(0.0, ended - first),
+            sampling=job.sampling,
+            detokenising=answer.detokenising,
+        )
+
+    def _tokens(self, reader: Reader, seen: int) -> list[frames.Token]:
+        job, until = reader.job, len(reader.token_ids)
+        tops = job.top_logprobs[seen:until] if job.params.logprobs else [{}] * (until - seen)
+        return [
+            frames.Token(
+                self._text(token),
+                frames.finite(logprob),
+                [(self._text(id), frames.finite(value)) for id, value in top.items()],
+            )
+            for token, logprob, top in zip(reader.token_ids[seen:], job.logprobs[seen:until], tops, strict=True)
+        ]
+
+    def _text(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = self._llm.tokenizer.decode([token])
+        return self._texts[token]
+
+    def _report(self) -> None:
+        last = None
+        while True:
+            load = frames.Load(*astuple(self._llm.stats()))
+            if load != last:
+                self._send(load)
+            last = load
+            sleep(STATS_EVERY)
+
+    def _send(self, message: frames.FromEngine) -> None:
+        frame = frames.encode(message)
+        with self._sending:
+            self._connection.sendall(frame)
+
+
+def main(connection: socket.socket) -> int:
+    """Serves one HTTP process; the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    decoder = frames.Decoder(frames.ToEngine)
+    found: list[Any] = []
+    while not found:
+        data = connection.recv(RECEIVE)
+        if not data:
+            return 0
+        found = list(decoder.push(data))
+    if len(found) != 1 or not isinstance(found[0], frames.Start):
+        raise frames.FrameError("Start comes first, and alone")
+    try:
+        llm, template = _load(found[0])
+    except (IngotError, MemoryError) as e:
+        code = e.code if isinstance(e, IngotError) else MemoryLimitError.code
+        connection.sendall(frames.encode(frames.Failed(code, str(e))))
+        return 1
+    with llm:
+        # A file is text and nothing more, so whether the model can chat is found out by trying.
+        ready = frames.Ready(llm.context_length, llm.vocab_size, template is not None or _chats(llm), False)
+        connection.sendall(frames.encode(ready))
+        try:
+            Worker(llm, connection, template, decoder).run()
+        except ConnectionError:
+            return 0
+    return 0
+
+
+def _load(start: frames.Start) -> tuple[LLM, chat_template.ChatTemplate | None]:
+    template = None if start.chat_template is None else chat_template.ChatTemplate(start.chat_template)
+    llm = LLM(
+        start.source, precision=start.precision, weights=start.weights, device=start.device, threads=start.threads,
+        context_length=start.context_length, kv_memory=start.kv_memory, max_running=start.max_running,
+        prefix_cache=start.prefix_cache,
+    )  # fmt: skip
+    return llm, template
+
+
+def _chats(llm: LLM) -> bool:
+    try:
+        llm.chat_prompt([{"role": "user", "content": "?"}])
+    except RequestError:  # it has a template, which refuses this
+        return True
+    except UserError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))
