@@ -107,7 +107,8 @@ def _matmul(node: Node) -> KernelCall | Refusal:
 
 def _rms_norm(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
-    return KernelCall("rms_norm", {"eps": op.eps}, (INNER, DENSE))
+    shift = {"shift": op.shift} if op.shift else {}
+    return KernelCall("rms_norm", {"eps": op.eps, **shift}, (INNER, DENSE))
 
 
 def _layer_norm(node: Node) -> KernelCall | Refusal:

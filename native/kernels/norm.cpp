@@ -48,8 +48,8 @@ TensorView without(TensorView view, int axis) {
 /// rms_norm and layer_norm: operands x, then a weight and a bias if the call has them.
 class Norm final : public Kernel {
  public:
-  Norm(const NormTable& table, const char* name, bool centered, int weight, int bias, float eps)
-      : table_(table), name_(name), centered_(centered), weight_(weight), bias_(bias), eps_(eps) {}
+  Norm(const NormTable& table, const char* name, bool centered, int weight, int bias, float eps, float shift = 0)
+      : table_(table), name_(name), centered_(centered), weight_(weight), bias_(bias), eps_(eps), shift_(shift) {}
 
   Scratch plan(Views in, Views out, int) const override {
     require_same_shape(name_, "the output", out[0], in[0]);
@@ -70,9 +70,12 @@ class Norm final : public Kernel {
     const Share share = share_of(x_rows.elements(), worker.index, worker.count);
     if (share.first == share.last) return;
     const auto widened = [&](int operand) -> const float* {  // once, not for every row
-      if (operand == 0 || in[operand].dtype == DType::float32) return operand == 0 ? nullptr : in[operand].as<const float>();
+      if (operand == 0) return nullptr;
+      const bool shifted = operand == weight_ && shift_ != 0;
+      if (in[operand].dtype == DType::float32 && !shifted) return in[operand].as<const float>();
       float* row = reinterpret_cast<float*>(worker.local + (static_cast<std::size_t>(operand) - 1) * row_bytes(width));
       table_.widen(row_at(in[operand], 0), row, width);
+      for (std::int64_t i = 0; shifted && i < width; ++i) row[i] += shift_;
       return row;
     };
     const float *weight = widened(weight_), *bias = widened(bias_);
@@ -90,7 +93,7 @@ class Norm final : public Kernel {
   const char* name_;
   bool centered_;
   int weight_, bias_;  // operand numbers, 0 where absent
-  float eps_;
+  float eps_, shift_;  // the shift is added to the weight
 };
 
 void require_norm_types(const char* name, Types in, Types out) {
@@ -103,9 +106,11 @@ std::unique_ptr<Kernel> make_rms_norm(const nlohmann::json& json, Types in, Type
   require_operands("rms_norm", in, 1, 2, out, 1);
   Params params("rms_norm", json);
   const float eps = static_cast<float>(params.number("eps", 0.0, 1e6));
+  const float shift = params.has("shift") ? static_cast<float>(params.number("shift", -1e6, 1e6)) : 0.0f;
   params.done();
+  require(shift == 0 || in.size() > 1, "rms_norm", "a shift needs a weight");
   require_norm_types("rms_norm", in, out);
-  return std::make_unique<Norm>(table_for(level), "rms_norm", false, in.size() > 1 ? 1 : 0, 0, eps);
+  return std::make_unique<Norm>(table_for(level), "rms_norm", false, in.size() > 1 ? 1 : 0, 0, eps, shift);
 }
 
 std::unique_ptr<Kernel> make_layer_norm(const nlohmann::json& json, Types in, Types out, Level level) {
@@ -340,7 +345,7 @@ std::unique_ptr<Kernel> make_group_norm(const nlohmann::json& json, Types in, Ty
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"rms_norm", 1, "x, weight? -> y; eps", make_rms_norm},
+    {"rms_norm", 1, "x, weight? -> y; {eps, shift?: added to the weight}", make_rms_norm},
     {"layer_norm", 1, "x, weight?, bias? -> y; eps, weight, bias", make_layer_norm},
     {"softmax", 1, "x -> y; axis, log", make_softmax},
     {"group_norm", 1, "x [N, ..., C], weight?, bias?, extras... -> y; groups, eps, weight, bias, expr", make_group_norm},

@@ -30,6 +30,8 @@ def test_rms_norm(dtype: Any, width: int) -> None:
     close(y, expected, 8)
     (y,) = run("rms_norm", [x, weight], [(dtype, x.shape)], threads=2, eps=1e-5)
     close(y, expected * weight.astype(np.float64), 8)
+    (y,) = run("rms_norm", [x, weight], [(dtype, x.shape)], threads=2, eps=1e-5, shift=1.0)
+    close(y, expected * (1.0 + weight.astype(np.float64)), 8)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

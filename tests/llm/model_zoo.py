@@ -24,6 +24,8 @@ SMALL: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+PAD = {"pad_token_id": 0}
+GEMMA = {"head_dim": 16, "num_hidden_layers": 3}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
 LLAMA3 = {
     "rope_type": "llama3",
@@ -76,14 +78,55 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
+    "gemma": ("Gemma", {"head_dim": 16}),
+    "gemma, multi-query, untied, with biases": (
+        "Gemma",
+        {"head_dim": 8, "num_key_value_heads": 1, "tie_word_embeddings": False, "attention_bias": True},
+    ),
+    "gemma2": ("Gemma2", GEMMA | {"sliding_window": 6}),
+    "gemma2, low caps and its own scale": (
+        "Gemma2",
+        GEMMA
+        | {"sliding_window": 4, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+        | {"query_pre_attn_scalar": 24, "num_key_value_heads": 4},
+    ),
+    "gemma2, no caps, layer types": (
+        "Gemma2",
+        GEMMA
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "sliding_window": 5}
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+    ),
+    "gemma3": ("Gemma3Text", GEMMA | {"num_hidden_layers": 7, "sliding_window": 6}),
+    "gemma3, layer types and rotary settings": (
+        "Gemma3Text",
+        GEMMA
+        | {"sliding_window": 5, "final_logit_softcapping": 4.0, "tie_word_embeddings": False}
+        | {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+            }
+        },
+    ),
+    "phi3": ("Phi3", PAD),
+    "phi3, window and half of a head": (
+        "Phi3",
+        PAD
+        | {"sliding_window": 6, "num_key_value_heads": 4, "tie_word_embeddings": True}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
+    ),
 }
 
 
 def make(transformers: Any, torch: Any, family: str, settings: Mapping[str, Any], folder: Path, **save: Any) -> Any:
-    """A seeded transformers model in float32, saved to `folder`. Norm weights and biases are random too."""
-    config = getattr(transformers, f"{family}Config")(**{**SMALL, **settings})
+    """A seeded transformers model in float32, saved to `folder`. Norm weights and biases are random too.
+
+    Its attention is the plain one: torch's own leaves the cap of scores out.
+    """
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **settings}, attn_implementation="eager")
     torch.manual_seed(7)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:

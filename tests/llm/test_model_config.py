@@ -128,6 +128,82 @@ def test_all_faults_at_once() -> None:
         assert f"\n  {name}: " in str(caught.value)
 
 
+CHATGLM = {"num_layers": 2, "multi_query_group_num": 2, "kv_channels": 8, "ffn_hidden_size": 24,
+           "padded_vocab_size": 40, "seq_length": 32, "layernorm_epsilon": 1e-5}  # fmt: skip
+QWEN = {"kv_channels": 8, "seq_length": 32, "layer_norm_epsilon": 1e-6, "num_key_value_heads": ...}
+FAMILY_BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("Gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, but only causal"),
+    ("Gemma", {"hidden_activation": "x"}, "hidden_activation: 'x' is not supported"),
+    ("Gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping: must be greater than 0"),
+    ("Gemma2", {"final_logit_softcapping": -1.0}, "final_logit_softcapping: must be greater than 0"),
+    ("Gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar: must be greater than 0"),
+    ("Gemma2", {"sliding_window": 10**12}, "sliding_window: must lie in"),
+    ("Gemma2", {"layer_types": ["full_attention", "odd"]}, "layer_types: must name one of full_attention, sliding"),
+    ("Gemma3", {"layer_types": ["full_attention"] * 10**4}, "layer_types: must name"),
+    ("Gemma3", {"sliding_window_pattern": 0}, "sliding_window_pattern: must lie in"),
+    ("Gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping: scores of Gemma 3 are not capped"),
+    ("Gemma3", {"rope_local_base_freq": float("nan")}, "rope_local_base_freq: must be greater than 1"),
+    ("Gemma3", {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
+     "rope_parameters.full_attention.rope_type: 'longrope' is not supported"),
+    ("Gemma3", {"rope_parameters": {"full_attention": "default"}}, "rope_parameters.full_attention: must be an object"),
+    ("Phi3", {"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}, "rope_scaling.type: 'longrope' is not"),
+    ("Phi3", {"partial_rotary_factor": 0.01}, "partial_rotary_factor: 0 of 4 elements"),
+    ("Phi3", {"sliding_window": -3}, "sliding_window: must lie in"),
+    ("InternLM", {"rotary": {"type": "magic", "base": 1e4}}, "rotary.type: 'magic' is not supported"),
+    ("InternLM", {"rotary": {"type": "dynamic", "base": 0}}, "rotary.base: must be greater than 1"),
+    ("InternLM", {"bias": "yes"}, "bias: must be true or false"),
+    ("InternLM2", {"num_key_value_heads": 3}, "num_key_value_heads: must divide"),
+    ("QWen", QWEN | {"seq_length": ...}, "seq_length: is missing"),
+    ("QWen", QWEN | {"kv_channels": 7}, "kv_channels: must be even"),
+    ("QWen", QWEN | {"intermediate_size": 25}, "intermediate_size: counts both halves of the MLP"),
+    ("QWen", QWEN | {"rotary_pct": 0.5}, "rotary_pct: these families rotate whole heads"),
+    ("Baichuan", {"max_position_embeddings": ...}, "model_max_length: is missing"),
+    ("Baichuan", {"z_loss_weight": 0, "tie_word_embeddings": True}, "tie_word_embeddings: is true, but Baichuan 2"),
+    ("ChatGLM", CHATGLM | {"rope_ratio": 50}, "rope_ratio: must be 1"),
+    ("ChatGLM", CHATGLM | {"multi_query_attention": False}, "multi_query_attention: is false, which no ChatGLM"),
+    ("ChatGLM", CHATGLM | {"rmsnorm": 1}, "rmsnorm: must be true or false"),
+    ("ChatGLM", CHATGLM | {"kv_channels": 6}, "kv_channels: must be a multiple of 4"),
+    ("ChatGLM", CHATGLM | {"multi_query_group_num": 0}, "multi_query_group_num: must lie in"),
+    ("ChatGLM", {"num_layers": ...}, "num_layers: is missing"),
+]  # fmt: skip
+SUFFIX = {"QWen": "LMHeadModel", "ChatGLM": "Model"}
+
+
+@pytest.mark.parametrize(("family", "changes", "message"), FAMILY_BAD, ids=map(str, range(len(FAMILY_BAD))))
+def test_family_refused(family: str, changes: dict[str, Any], message: str) -> None:
+    """Faults of one family's own fields, under the names that its config.json has."""
+    with pytest.raises(CheckpointError, match=message):
+        parse(architectures=[family + SUFFIX.get(family, "ForCausalLM")], **changes)
+
+
+def test_checkpoints_without_the_base_prefix(tmp_path: Path) -> None:
+    """Saved from the model without its head, as transformers' AutoModel does; the head is then the table."""
+    config = GOOD | {"architectures": ["GemmaForCausalLM"], "tie_word_embeddings": True, "head_dim": 4}
+
+    def bare(tensors: dict[str, np.ndarray]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    whole, short = models.load(write(tmp_path / "whole", config)), models.load(write(tmp_path / "short", config, bare))
+    assert list(whole.weights) == list(short.weights)
+    for name in whole.weights:
+        np.testing.assert_array_equal(whole.weights[name], short.weights[name])
+
+
+def test_normalised_heads(tmp_path: Path) -> None:
+    """Baichuan 2's head: rows of length 1, whatever the file holds; a row of zeros stays one."""
+
+    def zero(tensors: dict[str, np.ndarray]) -> None:
+        tensors["lm_head.weight"][5] = 0
+
+    config = GOOD | {"architectures": ["BaichuanForCausalLM"], "num_key_value_heads": 4}
+    plain = models.load(write(tmp_path / "one", config, zero)).weights["lm_head.weight"]
+    unit = models.load(write(tmp_path / "two", config | {"z_loss_weight": 0}, zero)).weights["lm_head.weight"]
+    lengths = np.linalg.norm(plain, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit * lengths, plain, rtol=1e-6)
+    np.testing.assert_allclose(np.delete(np.linalg.norm(unit, axis=1), 5), 1, rtol=1e-6)
+
+
 def test_other_families_refuse_too() -> None:
     with pytest.raises(CheckpointError, match="sliding_window: must lie in"):
         parse(architectures=["MistralForCausalLM"], sliding_window=0)

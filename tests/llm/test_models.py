@@ -11,6 +11,7 @@ import pytest
 
 from ingot.ir.interpret import interpret
 from ingot.llm import models
+from tests.llm import reference_models
 from tests.llm.model_zoo import CASES, EngineRunner, Runner, log_softmax, make
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
@@ -34,15 +35,28 @@ def expected(model: Any, ids: list[int]) -> np.ndarray:
 def test_same_log_probabilities(name: str, tmp_path: Path) -> None:
     family, settings = CASES[name]
     model = make(transformers, torch, family, settings, tmp_path)
+    compare(tmp_path, expected(model, prompt()))
+
+
+@pytest.mark.parametrize("name", reference_models.CASES)
+def test_same_log_probabilities_as_the_plain_form(name: str, tmp_path: Path) -> None:
+    """Families that transformers does not run without code from the checkpoint."""
+    case = reference_models.CASES[name]
+    tensors = reference_models.make(torch, case, tmp_path)
+    compare(tmp_path, log_softmax(case.forward(torch, case.config, tensors, torch.tensor(prompt())).numpy()))
+
+
+def compare(folder: Path, want: np.ndarray) -> None:
+    """The model's log-probabilities of the prompt: interpreted and on an engine, at once and in chunks."""
     ids = prompt()
-    want = expected(model, ids)
-    loaded = models.load(tmp_path)
+    loaded = models.load(folder)
     assert loaded.config["precision"] == "float32"
     for chunks in CHUNKS:
         got = log_softmax(Runner(loaded).run(ids, chunks))
         np.testing.assert_allclose(got, want, atol=TOLERANCE, rtol=0)
-    whole, *parts = [EngineRunner(tmp_path).run(ids, chunks) for chunks in CHUNKS]
+    whole, *parts = [EngineRunner(folder).run(ids, chunks) for chunks in CHUNKS]
     np.testing.assert_allclose(log_softmax(whole), want, atol=TOLERANCE, rtol=0)
+    np.testing.assert_array_equal(whole.argmax(-1), want.argmax(-1))
     for part in parts:  # a row's result does not depend on its company
         np.testing.assert_array_equal(part, whole)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from ingot.dtypes import DType
 from ingot.errors import CheckpointError
 from ingot.llm.models import rope
 from ingot.llm.models.fields import Fields
+from ingot.llm.models.rope import Rope
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -42,16 +43,29 @@ class LanguageConfig:
     windows: tuple[int | None, ...]  # per layer: how many tokens back attention sees; None: all
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    unit_rows: tuple[str, ...] = ()  # parameters whose rows are brought to length 1 when they are read
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(LanguageConfig):
-    """Everything the Llama-like decoder needs to know; each family fills in what it does differently."""
+    """Everything the Llama-like decoder needs to know; each family fills in what it does differently.
+
+    `rope` is None where no layer rotates; `local_rope`, where given, is that of the layers with a window.
+    `norm_shift` is added to the weights of all norms. `embedding_scale` multiplies what the table gives.
+    `score_scale` multiplies the scores instead of head_dim ** -0.5; `score_cap` and `logit_cap` bend scores and logits
+    to cap · tanh(x / cap).
+    """
 
     intermediate_size: int
     norm_eps: float
     activation: str
-    rope: rope.Rope
+    rope: Rope | None
+    local_rope: Rope | None = None
+    norm_shift: float = 0.0
+    embedding_scale: float = 1.0
+    score_scale: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -73,8 +87,15 @@ def refuse_quantized(values: Mapping[str, Any], where: str) -> None:
 def common(
     fields: Fields, architecture: str, *, default_head_dim: int | None = None, activation: str = "silu",
     norm_eps: str = "rms_norm_eps", tied: bool = False,
+    rotary: Callable[[Fields, int, int], Rope] | None = rope.parse,
 ) -> dict[str, Any]:  # fmt: skip
-    """The arguments of DecoderConfig that all families read alike, from names that transformers gives them."""
+    """The arguments of DecoderConfig that all families read alike, from names that transformers gives them.
+
+    Args:
+        fields: config.json; a family with names of its own passes fields.called({usual: own}).
+        default_head_dim, activation, norm_eps, tied: what an absent field means; norm_eps is the field's name.
+        rotary: reads the rotary embedding from (fields, head_dim, positions); None: the family has none.
+    """
     hidden = fields.integer("hidden_size", 1, 1 << 20)
     heads = fields.integer("num_attention_heads", 1, 1 << 16)
     kv_heads = fields.integer("num_key_value_heads", 1, 1 << 16, heads)
@@ -89,7 +110,7 @@ def common(
     if head_dim % 2:
         fields.fault("head_dim", f"must be even for rotary embeddings, but is {head_dim}")
         head_dim += 1
-    embedding = rope.parse(fields, head_dim, positions)
+    embedding = None if rotary is None else rotary(fields, head_dim, positions)
     return {
         "architecture": architecture,
         "model_type": str(fields.values.get("model_type") or ""),
@@ -100,7 +121,7 @@ def common(
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
-        "context_length": embedding.positions,
+        "context_length": positions if embedding is None else embedding.positions,
         "norm_eps": fields.number(norm_eps, 0.0, 1.0, 1e-6 if norm_eps == "rms_norm_eps" else 1e-5),
         "activation": ACTIVATIONS[fields.choice("hidden_act", ACTIVATIONS, activation)],
         "rope": embedding,
@@ -112,19 +133,26 @@ def common(
     }
 
 
-def layer_windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
-    """Qwen's choice per layer: `layer_types` where given, else the layers from max_window_layers on slide."""
-    slides = fields.flag("use_sliding_window", False)
-    window = fields.integer("sliding_window", 1, rope.MAX_POSITIONS, 4096) if slides else None
+def typed_windows(
+    fields: Fields, layers: int, window: int | None, default: Callable[[int], bool]
+) -> tuple[int | None, ...]:
+    """Windows by `layer_types`; without it, layer i has one where default(i) says so."""
     types = fields.values.get("layer_types")
     if types is None:
-        first = fields.integer("max_window_layers", 0, 1_000_000, 28)
-        return tuple(window if i >= first else None for i in range(layers))
-    known = {"full_attention": None} | ({"sliding_attention": window} if slides else {})
+        return tuple(window if default(i) else None for i in range(layers))
+    known = {"full_attention": None} | ({} if window is None else {"sliding_attention": window})
     if not isinstance(types, list) or len(types) != layers or not all(isinstance(t, str) and t in known for t in types):
         fields.fault("layer_types", f"must name one of {', '.join(known)} for each of {layers} layers")
         return (None,) * layers
     return tuple(known[t] for t in types)
+
+
+def layer_windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
+    """Qwen's choice per layer: `layer_types` where given, else the layers from max_window_layers on slide."""
+    slides = fields.flag("use_sliding_window", False)
+    window = fields.integer("sliding_window", 1, rope.MAX_POSITIONS, 4096) if slides else None
+    first = fields.integer("max_window_layers", 0, 1_000_000, 28)
+    return typed_windows(fields, layers, window, lambda i: i >= first)
 
 
 def token_ids(fields: Fields, key: str) -> tuple[int, ...]:

@@ -1,24 +1,28 @@
 """The decoder that all Llama-like families share: norm, attention, norm, gated MLP, with residuals.
 
-Parameter names are those of the Hugging Face checkpoints. What differs between families is in their DecoderConfig.
+Parameter names are those of the Hugging Face checkpoints. What differs between families in numbers is in their
+DecoderConfig; a family whose layers differ in more brings a layer of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ingot import functional
 from ingot.dims import Dim
 from ingot.dtypes import DType
-from ingot.ir import Spec
+from ingot.ir import Spec, StateSpec
 from ingot.llm.models.config import DecoderConfig, LanguageConfig
-from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm, RotaryEmbedding
+from ingot.llm.models.rope import Rope
+from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm, State
 
 MAX_STEP_TOKENS = 8192
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+CALLS: dict[str, Callable[[Any], Any]] = {
     "silu": functional.silu,
     "gelu": partial(functional.gelu, approximate="none"),
     "gelu_tanh": functional.gelu,
@@ -26,13 +30,86 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class DecoderMLP(Module):
-    """down_proj(act(gate_proj(x)) · up_proj(x))"""
+def norm(config: DecoderConfig, dtype: DType, width: int | None = None) -> RmsNorm:
+    """A norm of this model, of the hidden size unless another is given."""
+    return RmsNorm(width or config.hidden_size, config.norm_eps, dtype=dtype, shift=config.norm_shift)
 
-    def __init__(self, config: DecoderConfig, dtype: DType) -> None:
+
+def capped(x: Any, cap: float | None) -> Any:
+    """cap · tanh(x / cap), which stays below the cap; None: x as it is."""
+    return x if cap is None else functional.mul(functional.tanh(functional.mul(x, 1.0 / cap)), cap)
+
+
+def attention(config: DecoderConfig, index: int, dtype: DType) -> Attention:
+    """Attention with a product each for queries, keys and values."""
+    scale = 1.0 if config.score_scale is None else 1.0 / (config.score_scale * config.head_dim**0.5)
+    made = Attention(
+        config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim,
+        config.qkv_bias, config.output_bias, dtype, q_scaling=scale, window=config.windows[index],
+        softcap=config.score_cap, state_name=f"kv.{index}",
+    )  # fmt: skip
+    if config.qk_norm:
+        made.q_norm, made.k_norm = (norm(config, dtype, config.head_dim) for _ in range(2))
+    return made
+
+
+class FusedAttention(Module):
+    """Attention with one product for queries, keys and values.
+
+    Args:
+        names: what the checkpoint calls that product and the one behind attention.
+        split: the product's result [T, (heads + 2 · kv_heads) · head_dim] as queries, keys and values; default: one
+            after the other.
+        style: which elements are a rotary pair (functional.rope).
+        slopes: float32 [heads], by which scores fall with distance (ALiBi).
+    """
+
+    def __init__(
+        self, config: DecoderConfig, index: int, dtype: DType, names: tuple[str, str], *,
+        split: Callable[[DecoderConfig, Any], tuple[Any, Any, Any]] | None = None, style: str = "half",
+        slopes: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.activation = _ACTIVATIONS[config.activation]
+        self.config, self.names, self.style, self.window = config, names, style, config.windows[index]
+        self.slopes = slopes
+        self.split = split or consecutive
+        heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
+        setattr(self, names[0], Linear(config.hidden_size, (heads + 2 * kv_heads) * size, config.qkv_bias, dtype))
+        setattr(self, names[1], Linear(heads * size, config.hidden_size, config.output_bias, dtype))
+        self.cache = State(StateSpec(dtype, heads=kv_heads, head_dim=size), f"kv.{index}")
+
+    def forward(self, x: Any, step: PagedStep) -> Any:
+        """[T, hidden] → the same; the cache gains this step's keys and values."""
+        config, tokens = self.config, x.shape[0]
+        product, output = (getattr(self, name) for name in self.names)
+        query, key, value = self.split(config, product(x))
+        query = functional.view(query, (tokens, config.num_heads, config.head_dim))
+        key, value = (functional.view(v, (tokens, config.num_kv_heads, config.head_dim)) for v in (key, value))
+        if step.cos is not None:
+            query = functional.rope(query, step.cos, step.sin, style=self.style)
+            key = functional.rope(key, step.cos, step.sin, style=self.style)
+        cache = functional.kv_write(self.cache, key, value, step.slot)
+        context = functional.paged_attention(
+            query, cache, step.query_start, step.context_len, step.block_table,
+            scale=config.head_dim**-0.5, window=self.window, slopes=self.slopes,
+        )  # fmt: skip
+        return output(functional.view(context, (tokens, config.num_heads * config.head_dim)))
+
+
+def consecutive(config: DecoderConfig, fused: Any) -> tuple[Any, Any, Any]:
+    """All queries, then all keys, then all values."""
+    width = config.num_kv_heads * config.head_dim
+    query, key, value = functional.split(fused, [config.num_heads * config.head_dim, width, width], 1)
+    return query, key, value
+
+
+class DecoderMLP(Module):
+    """down_proj(act(gate_proj(x)) · up_proj(x)); `inner` is the width between, by default the model's."""
+
+    def __init__(self, config: DecoderConfig, dtype: DType, inner: int | None = None) -> None:
+        super().__init__()
+        hidden, inner, bias = config.hidden_size, inner or config.intermediate_size, config.mlp_bias
+        self.activation = CALLS[config.activation]
         self.gate_proj = Linear(hidden, inner, bias, dtype)
         self.up_proj = Linear(hidden, inner, bias, dtype)
         self.down_proj = Linear(inner, hidden, bias, dtype)
@@ -43,18 +120,22 @@ class DecoderMLP(Module):
 
 
 class DecoderLayer(Module):
-    """Attention and MLP, each behind its norm and added to what came in."""
+    """Attention and MLP, each behind its norm and added to what came in.
 
-    def __init__(self, config: DecoderConfig, index: int, dtype: DType) -> None:
+    Args:
+        attend: makes the attention from (config, index, dtype).
+        mlp: makes the MLP from (config, dtype).
+    """
+
+    def __init__(
+        self, config: DecoderConfig, index: int, dtype: DType,
+        attend: Callable[[Any, int, DType], Module] = attention, mlp: Callable[[Any, DType], Module] = DecoderMLP,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.self_attn = Attention(
-            config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim,
-            config.qkv_bias, config.output_bias, dtype, window=config.windows[index],
-            qk_norm_eps=config.norm_eps if config.qk_norm else None, state_name=f"kv.{index}",
-        )  # fmt: skip
-        self.mlp = DecoderMLP(config, dtype)
-        self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps, dtype=dtype)
-        self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps, dtype=dtype)
+        self.self_attn = attend(config, index, dtype)
+        self.mlp = mlp(config, dtype)
+        self.input_layernorm = norm(config, dtype)
+        self.post_attention_layernorm = norm(config, dtype)
 
     def forward(self, x: Any, step: PagedStep) -> Any:
         """[T, hidden] → the same"""
@@ -62,57 +143,99 @@ class DecoderLayer(Module):
         return functional.add(x, self.mlp(self.post_attention_layernorm(x)))
 
 
-class Decoder(Module):
-    """Token ids to hidden states, before the last norm."""
+class LanguageModel(Module):
+    """What all these models do with a step, whatever their tensors are called; a subclass makes the modules.
 
-    def __init__(self, config: DecoderConfig, dtype: DType) -> None:
+    Logits are float32, straight from the accumulator.
+    """
+
+    config: DecoderConfig
+
+    def parts(self) -> tuple[Module, ModuleList, Module, Module]:
+        """The embedding table, the layers, the norm behind them, and the head."""
+        raise NotImplementedError
+
+    def forward(
+        self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
+        logit_rows: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One step; see input_specs. Returns logits float32 [R, vocabulary]; a row of −1 gives zeros."""
+        config = self.config
+        table, layers, last_norm, head = self.parts()
+        paging = (query_start, context_len, block_table, slot)
+        step = windowed = PagedStep(*_angles(config.rope, positions), *paging)
+        if config.local_rope is not None:
+            windowed = PagedStep(*_angles(config.local_rope, positions), *paging)
+        x = table(token_ids)
+        if config.embedding_scale != 1.0:  # in the model's dtype, as in training: 55.5 for sqrt(3072) in bfloat16
+            x = functional.mul(x, float(np.asarray(config.embedding_scale).astype(x.dtype.numpy)))
+        for layer, window in zip(layers, config.windows, strict=True):
+            x = layer(x, step if window is None else windowed)
+        rows = functional.index_select(x, 0, logit_rows)
+        return {"logits": capped(head(last_norm(rows)), config.logit_cap)}
+
+
+def _angles(rope: Rope | None, positions: Any) -> tuple[Any, Any]:
+    return (None, None) if rope is None else functional.rope_table(positions, rope.inv_freq, scale=rope.scale)
+
+
+class Names(NamedTuple):
+    """What a family's checkpoints call the parts of a model."""
+
+    body: str = "model"
+    table: str = "embed_tokens"
+    layers: str = "layers"
+    norm: str = "norm"
+    head: str = "lm_head"
+
+
+LLAMA = Names()
+
+
+class Body(Module):
+    """Whatever stands in a checkpoint under one name."""
+
+    def __init__(self, **parts: Module) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype)
-        self.layers = ModuleList(DecoderLayer(config, i, dtype) for i in range(config.num_layers))
-        self.norm = RmsNorm(config.hidden_size, config.norm_eps, dtype=dtype)
-        self.rotary_emb = RotaryEmbedding(config.rope.inv_freq, scale=config.rope.scale)
-
-    def forward(self, token_ids: Any, positions: Any, paging: tuple[Any, Any, Any, Any]) -> Any:
-        """int32 [T], int32 [T] and (query_start, context_len, block_table, slot) → [T, hidden]"""
-        cos, sin = self.rotary_emb(positions)
-        step = PagedStep(cos, sin, *paging)
-        x = self.embed_tokens(token_ids)
-        for layer in self.layers:
-            x = layer(x, step)
-        return x
+        for name, part in parts.items():
+            setattr(self, name, part)
 
 
-class CausalLM(Module):
-    """A decoder with a head: logits of the rows that are asked for.
+class CausalLM(LanguageModel):
+    """A decoder with a head.
 
     Args:
         config: the model.
-        dtype: of weights, activations and cache. Logits are float32, straight from the accumulator.
+        dtype: of weights, activations and cache.
         tied: whether the head is the embedding table.
+        layer: makes a layer from (config, index, dtype).
+        names: of the parts.
     """
 
-    def __init__(self, config: DecoderConfig, dtype: DType, tied: bool) -> None:
+    def __init__(
+        self, config: DecoderConfig, dtype: DType, tied: bool,
+        layer: Callable[[Any, int, DType], Module] = DecoderLayer, names: Names = LLAMA,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.config = config
-        self.model = Decoder(config, dtype)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, False, dtype, output_dtype="float32")
-        if tied:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.config, self.names = config, names
+        table = Embedding(config.vocab_size, config.hidden_size, dtype)
+        layers = ModuleList(layer(config, i, dtype) for i in range(config.num_layers))
+        setattr(self, names.body, Body(**{names.table: table, names.layers: layers, names.norm: norm(config, dtype)}))
+        setattr(self, names.head, output_head(config, dtype, table if tied else None))
 
-    def forward(
-        self,
-        token_ids: Any,
-        positions: Any,
-        query_start: Any,
-        context_len: Any,
-        block_table: Any,
-        slot: Any,
-        logit_rows: Any,
-    ) -> dict[str, Any]:
-        """One step; see input_specs. Returns logits float32 [R, vocabulary]; a row of −1 gives zeros."""
-        hidden = self.model(token_ids, positions, (query_start, context_len, block_table, slot))
-        rows = functional.index_select(hidden, 0, logit_rows)
-        return {"logits": self.lm_head(self.model.norm(rows))}
+    def parts(self) -> tuple[Module, ModuleList, Module, Module]:
+        """By their names."""
+        names, body = self.names, getattr(self, self.names.body)
+        inner = (getattr(body, name) for name in (names.table, names.layers, names.norm))
+        return *inner, getattr(self, names.head)
+
+
+def output_head(config: DecoderConfig, dtype: DType, tied_to: Embedding | None) -> Linear:
+    """The product that gives logits, its weight the embedding table where they are tied."""
+    head = Linear(config.hidden_size, config.vocab_size, False, dtype, output_dtype="float32")
+    if tied_to is not None:
+        head.weight = tied_to.weight
+    return head
 
 
 def input_specs(config: LanguageConfig) -> dict[str, Spec]:

@@ -18,17 +18,28 @@ class Fields:
         values: the object. A key whose value is null counts as absent.
         prefix: put before key names in messages, for nested objects.
         faults: where faults are collected; share it between the objects of one file.
+        names: what this file calls a key that the others call otherwise; messages name the file's.
     """
 
-    def __init__(self, values: Mapping[str, Any], prefix: str = "", faults: list[str] | None = None) -> None:
-        self.values, self.prefix = values, prefix
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        prefix: str = "",
+        faults: list[str] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.values, self.prefix, self.names = values, prefix, names or {}
         self.faults: list[str] = [] if faults is None else faults
 
+    def called(self, names: Mapping[str, str]) -> Fields:
+        """The same object, read under other names: usual key → this file's key."""
+        return Fields(self.values, self.prefix, self.faults, names)
+
     def has(self, key: str) -> bool:
-        return self.values.get(key) is not None
+        return self.values.get(self.names.get(key, key)) is not None
 
     def fault(self, key: str, why: str) -> None:
-        self.faults.append(f"{self.prefix}{key}: {why}")
+        self.faults.append(f"{self.prefix}{self.names.get(key, key)}: {why}")
 
     def integer(self, key: str, low: int, high: int, default: Any = _REQUIRED) -> int:
         """An int in low..high; without a default the key is required."""
@@ -91,7 +102,7 @@ class Fields:
             raise CheckpointError(f"{where}:\n  " + "\n  ".join(self.faults))
 
     def _get(self, key: str, default: Any) -> Any:
-        value = self.values.get(key)
+        value = self.values.get(self.names.get(key, key))
         if value is None:
             if default is _REQUIRED:
                 self.fault(key, "is missing")

@@ -17,14 +17,23 @@ from ingot.errors import CheckpointError, UserError
 from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
 from ingot.ir import Spec
 from ingot.llm.models import (
+    baichuan,
+    chatglm,
+    gemma,
+    gemma2,
+    gemma3,
     gpt2,
     gpt_bigcode,
     gpt_neox,
     gptj,
+    internlm,
+    internlm2,
     llama,
     mistral,
     opt,
     phi,
+    phi3,
+    qwen,
     qwen2,
     qwen3,
     starcoder2,
@@ -36,10 +45,15 @@ from ingot.llm.models.tokens import beginning, parse_file
 from ingot.llm.models.weights import RandomWeights, is_tied, match, parameter_specs
 from ingot.nn import Module
 
-# A family is a file with ARCHITECTURE (as config.json names it), MODEL_TYPE, NAMING of its tensors, config(fields) and
-# model(config, dtype, tied).
-_ALL = (llama, mistral, qwen2, qwen3, gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2)
-FAMILIES: dict[str, ModuleType] = {family.ARCHITECTURE: family for family in _ALL}
+# A family is a file with ARCHITECTURE (as config.json names it; ALSO: other names of it), MODEL_TYPE, NAMING of its
+# tensors, config(fields) and model(config, dtype, tied).
+_ALL = (
+    llama, mistral, qwen, qwen2, qwen3, gemma, gemma2, gemma3, phi3, internlm, internlm2, baichuan, chatglm,
+    gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2,
+)  # fmt: skip
+FAMILIES: dict[str, ModuleType] = {
+    name: family for family in _ALL for name in (family.ARCHITECTURE, *getattr(family, "ALSO", ()))
+}
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
@@ -82,7 +96,7 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     dtype = _precision(precision, config.dtype or stored)
     tied = is_tied(checkpoint, config.tied, family.NAMING)
     module = family.model(config, dtype, tied)
-    weights = match(checkpoint, module, tied, family.NAMING)
+    weights = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
     return _loaded(path, config, module, dtype, weights)
 
 
@@ -120,7 +134,7 @@ def parse_config(values: Mapping[str, Any], directory: Path) -> LanguageConfig:
 def _family(values: Mapping[str, Any], where: str) -> ModuleType:
     named = values.get("architectures")
     if named is None:
-        found = [family for family in FAMILIES.values() if values.get("model_type") == family.MODEL_TYPE]
+        found = [family for family in _ALL if values.get("model_type") == family.MODEL_TYPE]
         named = [family.ARCHITECTURE for family in found]
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str) or named[0] not in FAMILIES:
         shown = ", ".join(map(str, named)) if isinstance(named, list) else str(named)

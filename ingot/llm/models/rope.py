@@ -42,9 +42,9 @@ def parse(fields: Fields, head_dim: int, max_positions: int, share: float | None
     """The rotary embedding of a config.json, in the older spelling (`rope_theta` beside `rope_scaling`) or the one of
     transformers 5 (`rope_parameters`); as there, a `rope_scaling` that is present wins.
 
-    longrope switches its frequencies with the length of each request and none of the supported families ships it, so
-    it is refused like an unknown type. `share`: how much of a head turns unless config.json says otherwise; None: all,
-    and nothing else can be said.
+    longrope switches its frequencies with the length of each request, which one table a step cannot, so it is refused
+    like an unknown type. `share`: how much of a head turns unless config.json says otherwise; None: all, and nothing
+    else can be said.
     """
     spellings = (fields.nested("rope_scaling"), fields.nested("rope_parameters"))
     inner = next((found for found in spellings if found is not None and found.values), None)
@@ -52,14 +52,36 @@ def parse(fields: Fields, head_dim: int, max_positions: int, share: float | None
     if share is not None:
         theta = fields.number("rotary_emb_base", 1.0, 1e15, theta)
         head_dim = _turned(fields, inner, head_dim, share)
+    for place in (fields, inner) if share is None else ():
+        if place is not None and place.number("partial_rotary_factor", 0.0, 1e9, 1.0) != 1.0:
+            place.fault("partial_rotary_factor", "these families rotate whole heads, so it can only be 1")
+    return _scaled(inner, fields, theta, head_dim, max_positions)
+
+
+def parse_local_global(fields: Fields, head_dim: int, max_positions: int) -> tuple[Rope, Rope]:
+    """The rotary embeddings of layers that see all tokens and of those with a window: `rope_parameters` by layer type,
+    or, older, `rope_theta` with `rope_scaling` and `rope_local_base_freq`."""
+    full, local = 1e6, DEFAULT_THETA
+    nested = fields.nested("rope_parameters")
+    if nested is not None and (nested.has("full_attention") or nested.has("sliding_attention")):
+        one, other = nested.nested("full_attention"), nested.nested("sliding_attention")
+    else:
+        one, other = fields.nested("rope_scaling"), None
+        full = fields.number("rope_theta", 1.0, 1e15, full)
+        local = fields.number("rope_local_base_freq", 1.0, 1e15, local)
+    return (
+        _scaled(one, fields, full, head_dim, max_positions),
+        _scaled(other, fields, local, head_dim, max_positions),
+    )
+
+
+def _scaled(inner: Fields | None, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
+    """What one object of rotary settings says."""
     if inner is None:
         return plain(head_dim, max_positions, theta)
     theta = inner.number("rope_theta", 1.0, 1e15, theta)
     spelling = "rope_type" if inner.has("rope_type") or not inner.has("type") else "type"
     kind = inner.choice(spelling, TYPES, "default")
-    for place in (fields, inner) if share is None else ():
-        if place.number("partial_rotary_factor", 0.0, 1e9, 1.0) != 1.0:
-            place.fault("partial_rotary_factor", "these families rotate whole heads, so it can only be 1")
     return _PARSERS[kind](inner, fields, theta, head_dim, max_positions)
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,13 +57,24 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
         checkpoint: the files.
         specs: what the parameters are.
         sources: the tensor of each parameter.
+        unit_rows: parameters whose rows are brought to length 1.
     """
 
-    def __init__(self, checkpoint: Checkpoint, specs: Mapping[str, Spec], sources: Mapping[str, str]) -> None:
-        self._checkpoint, self._specs, self._sources = checkpoint, specs, sources
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        specs: Mapping[str, Spec],
+        sources: Mapping[str, str],
+        unit_rows: Collection[str] = (),
+    ) -> None:
+        self._checkpoint, self._specs, self._sources, self._unit_rows = checkpoint, specs, sources, unit_rows
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return _converted(self._checkpoint[self._sources[name]], self._specs[name].dtype, name)
+        stored = self._checkpoint[self._sources[name]]
+        if name in self._unit_rows:
+            wide = stored.astype(np.float32)
+            stored = wide / np.maximum(np.sqrt((wide * wide).sum(1, keepdims=True)), np.float32(1e-12))
+        return _converted(stored, self._specs[name].dtype, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)
@@ -126,7 +137,9 @@ def is_tied(checkpoint: Checkpoint, tied: bool, naming: Naming) -> bool:
     return same and np.array_equal(_bits(checkpoint[embedding]), _bits(checkpoint[head]))
 
 
-def match(checkpoint: Checkpoint, module: Module, tied: bool, naming: Naming) -> CheckpointWeights:
+def match(
+    checkpoint: Checkpoint, module: Module, tied: bool, naming: Naming, unit_rows: Collection[str] = ()
+) -> CheckpointWeights:
     """Every parameter's tensor, by name and shape.
 
     Raises:
@@ -153,7 +166,7 @@ def match(checkpoint: Checkpoint, module: Module, tied: bool, naming: Naming) ->
             f"{checkpoint.directory}: the weights do not fit config.json ({len(missing)} missing, {len(unexpected)} "
             f"unexpected, {len(mismatched)} mismatched)" + "".join(_section(*part) for part in parts)
         )
-    return CheckpointWeights(checkpoint, specs, sources)
+    return CheckpointWeights(checkpoint, specs, sources, unit_rows)
 
 
 def _stored_as(name: str, checkpoint: Checkpoint, naming: Naming) -> str:

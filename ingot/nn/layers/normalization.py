@@ -20,13 +20,14 @@ def _sizes(layer: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]
 
 
 class RmsNorm(Module):
-    """x / sqrt(mean(x²) + eps) · weight over the last dimensions.
+    """x / sqrt(mean(x²) + eps) · (weight + shift) over the last dimensions.
 
     Args:
         normalized_shape: those dimensions' sizes.
         eps: added to the mean square.
         elementwise_affine: whether there is a weight; without one it counts as ones.
         dtype: of the weight, and so of x; default float32.
+        shift: added to the weight in float32; 1 where weights are stored around 0 (Gemma).
     """
 
     def __init__(
@@ -35,16 +36,18 @@ class RmsNorm(Module):
         eps: float = 1e-6,
         elementwise_affine: bool = True,
         dtype: DType | str | None = None,
+        *,
+        shift: float = 0.0,
     ) -> None:
         super().__init__()
-        self.normalized_shape, self.eps = _sizes("RmsNorm", normalized_shape), eps
+        self.normalized_shape, self.eps, self.shift = _sizes("RmsNorm", normalized_shape), eps, shift
         self.register_parameter(
             "weight", Parameter(shape=self.normalized_shape, dtype=dtype) if elementwise_affine else None
         )
 
     def forward(self, x: Any) -> Any:
         """[…, *normalized_shape] → the same"""
-        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return functional.rms_norm(x, self.normalized_shape, self.weight, self.eps, self.shift)
 
 
 class LayerNorm(Module):
