@@ -101,10 +101,13 @@ def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[Any], weight: Tensor | None = None, eps: float = 1e-6,
     shift: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """x / sqrt(mean(x²) + eps) · (weight + shift) over the last dimensions; a missing weight means ones."""
+    """x / sqrt(mean(x²) + eps) · (weight + shift) over the last dimensions; without weight, no factor."""
     rows, sizes = _rows(input, normalized_shape, "rms_norm")
     weight = _vector(weight, sizes)
-    out = F.rms_norm(rows, eps=eps) if weight is None else F.rms_norm(rows, weight, eps=eps, shift=shift)
+    if shift and weight is not None:
+        out = F.shifted_rms_norm(rows, weight, eps=eps, shift=shift)
+    else:
+        out = F.rms_norm(rows, eps=eps) if weight is None else F.rms_norm(rows, weight, eps=eps)
     return out if len(sizes) == 1 else F.reshape(out, tuple(input.shape))
 
 
