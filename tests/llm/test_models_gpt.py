@@ -35,6 +35,10 @@ LONG: dict[str, Any] = {
 ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 NEOX, PHI, STAR = (LONG | {"num_attention_heads": 2},) * 3
 OPT = {k: v for k, v in LONG.items() if k != "intermediate_size"} | {"ffn_dim": 48}
+BLOOM = {"vocab_size": 61, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+MPT = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}
+FALCON = {k: v for k, v in LONG.items() if k != "intermediate_size"}
+RW = FALCON | {"alibi": True, "bias": True, "multi_query": False, "parallel_attn": False}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", GPT),
     "gpt2, own inner size, head of its own": (
@@ -78,6 +82,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "starcoder2, window, no biases": (
         "Starcoder2ForCausalLM",
         LONG | {"num_key_value_heads": 2, "sliding_window": 6, "use_bias": False, "tie_word_embeddings": False},
+    ),
+    "bloom": ("BloomForCausalLM", BLOOM),
+    "bloom, heads that are no power of two, normed residuals": (
+        "BloomForCausalLM",
+        BLOOM | {"hidden_size": 48, "n_head": 6, "apply_residual_connection_post_layernorm": True}
+        | {"tie_word_embeddings": False},
+    ),
+    "mpt": ("MptForCausalLM", MPT),
+    "mpt, clipped, heads that are no power of two": (
+        "MptForCausalLM",
+        MPT | {"d_model": 48, "n_heads": 6, "tie_word_embeddings": False}
+        | {"attn_config": {"clip_qkv": 0.8, "softmax_scale": 0.3}},
+    ),
+    "falcon, as 7b": ("FalconForCausalLM", FALCON),
+    "falcon, as 40b": ("FalconForCausalLM", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon, as 11b": (
+        "FalconForCausalLM",
+        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}
+        | {"ffn_hidden_size": 80, "tie_word_embeddings": False, "activation": "gelu_new"}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 500042.0}},
+    ),
+    "falcon, as rw-1b": ("FalconForCausalLM", RW),
+    "falcon, ALiBi for one key head, side by side": ("FalconForCausalLM", FALCON | {"alibi": True}),
+    "falcon, multi-head, rotary, one after the other": (
+        "FalconForCausalLM", FALCON | {"multi_query": False, "parallel_attn": False},
     ),
 }  # fmt: skip
 
@@ -162,6 +191,21 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "it must be even",
     ),
     "opt without its last norm": ("OPTForCausalLM", OPT, {"_remove_final_layer_norm": True}, "final_layer_norm: only"),
+    "mpt without ALiBi": ("MptForCausalLM", MPT, {"attn_config": {"alibi": False}}, "attn_config.alibi: only true"),
+    "mpt with norms of queries": ("MptForCausalLM", MPT, {"attn_config": {"qk_ln": True}}, "qk_ln: only false"),
+    "mpt, one key head": (
+        "MptForCausalLM", MPT, {"attn_config": {"attn_type": "multiquery_attention"}}, 'only "multihead_attention"',
+    ),
+    "mpt, flatter": ("MptForCausalLM", MPT, {"attn_config": {"alibi_bias_max": 4}}, "alibi_bias_max: only 8"),
+    "mpt with biases": ("MptForCausalLM", MPT, {"no_bias": False}, "no_bias: only true"),
+    "mpt with scaled logits": ("MptForCausalLM", MPT, {"logit_scale": 0.5}, "logit_scale: only null"),
+    "falcon, new but not parallel": (
+        "FalconForCausalLM", FALCON | {"new_decoder_architecture": True}, {"parallel_attn": False}, "parallel_attn",
+    ),
+    "falcon, grouped but old": (
+        "FalconForCausalLM", RW, {"num_kv_heads": 2}, "num_kv_heads: must be 4 where multi_query",
+    ),
+    "falcon, two norms but old": ("FalconForCausalLM", FALCON, {"num_ln_in_parallel_attn": 2}, "has two"),
     "an unknown activation": ("OPTForCausalLM", OPT, {"activation_function": "quick_gelu"}, "activation_function"),
 }  # fmt: skip
 
@@ -175,3 +219,19 @@ def test_what_is_not_supported_is_refused(name: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     with pytest.raises(CheckpointError, match=message):
         models.load(tmp_path)
+
+
+def test_the_publishers_name_of_mpt(tmp_path: Path) -> None:
+    make("MptForCausalLM", MPT, tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["MPTForCausalLM"]}))
+    assert models.load(tmp_path).config["architecture"] == "MptForCausalLM"
+
+
+def test_older_spellings_of_bloom(tmp_path: Path) -> None:
+    make("BloomForCausalLM", BLOOM, tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    values |= {"n_embed": values.pop("hidden_size"), "num_attention_heads": values.pop("n_head"), "seq_length": 33}
+    path.write_text(json.dumps(values))
+    assert models.load(tmp_path).config["context_length"] == 33

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.ir import StateSpec
@@ -38,9 +40,11 @@ class GptConfig(LanguageConfig):
 
 def sizes(
     fields: Fields, architecture: str, *, hidden: str, heads: str, layers: str, positions: str, inner: str,
-    eps: str, activation: str, tied: bool, default_inner: int = 4,
+    eps: str, activation: str, tied: bool, default_activation: str | None = None, default_positions: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The arguments of GptConfig but `rope`, from fields of these names."""
+    """The arguments of GptConfig but `rope`, from fields of these names. Without a default a field is required."""
+    call = [] if default_activation is None else [default_activation]
+    reach = [] if default_positions is None else [default_positions]
     width = fields.integer(hidden, 1, 1 << 20)
     head_count = fields.integer(heads, 1, 1 << 16)
     layer_count = fields.integer(layers, 1, 1_000)
@@ -51,14 +55,14 @@ def sizes(
         "model_type": str(fields.values.get("model_type") or ""),
         "vocab_size": fields.integer("vocab_size", 1, 1 << 24),
         "hidden_size": width,
-        "intermediate_size": fields.integer(inner, 1, 1 << 24, default_inner * width),
+        "intermediate_size": fields.integer(inner, 1, 1 << 24, 4 * width),
         "num_layers": layer_count,
         "num_heads": head_count,
         "num_kv_heads": head_count,
         "head_dim": max(width // head_count, 1),
-        "context_length": fields.integer(positions, 1, rope.MAX_POSITIONS),
+        "context_length": fields.integer(positions, 1, rope.MAX_POSITIONS, *reach),
         "norm_eps": fields.number(eps, 0.0, 1.0, 1e-5),
-        "activation": ACTIVATIONS[fields.choice(activation, ACTIVATIONS)],
+        "activation": ACTIVATIONS[fields.choice(activation, ACTIVATIONS, *call)],
         "dtype": weights_dtype(fields),
         "tied": fields.flag("tie_word_embeddings", tied),
         "windows": (None,) * layer_count,
@@ -112,12 +116,18 @@ class Heads(Module):
     Args:
         index: of the layer; names the cache.
         style: which elements are a rotary pair (functional.rope).
+        slopes: of ALiBi, one for each query head.
+        scale: of the scores; default 1 / √head_dim.
     """
 
-    def __init__(self, config: LanguageConfig, index: int, dtype: DType, style: str = "half") -> None:
+    def __init__(
+        self, config: LanguageConfig, index: int, dtype: DType, style: str = "half", *,
+        slopes: np.ndarray | None = None, scale: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.scale, self.window, self.style = config.head_dim**-0.5, config.windows[index], style
+        self.scale = config.head_dim**-0.5 if scale is None else scale
+        self.window, self.style, self.slopes = config.windows[index], style, slopes
         self.cache = State(StateSpec(dtype, heads=config.num_kv_heads, head_dim=config.head_dim), f"kv.{index}")
 
     def forward(self, query: Any, key: Any, value: Any, step: PagedStep) -> Any:
@@ -130,17 +140,16 @@ class Heads(Module):
             key = functional.rope(key, step.cos, step.sin, style=self.style)
         cache = functional.kv_write(self.cache, key, value, step.slot)
         context = functional.paged_attention(
-            query, cache, step.query_start, step.context_len, step.block_table, scale=self.scale, window=self.window
-        )
+            query, cache, step.query_start, step.context_len, step.block_table, self.slopes,
+            scale=self.scale, window=self.window,
+        )  # fmt: skip
         return functional.view(context, (tokens, self.heads * self.head_dim))
 
 
 class OutputHead(Linear):
     """The last layer: logits in float32, straight from the accumulator; a bias is added to those."""
 
-    def __init__(
-        self, config: LanguageConfig, dtype: DType, bias: bool = False, width: int | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, config: LanguageConfig, dtype: DType, bias: bool = False, width: int | None = None) -> None:
         super().__init__(width or config.hidden_size, config.vocab_size, bias, dtype, output_dtype="float32")
 
     def forward(self, x: Any) -> Any:

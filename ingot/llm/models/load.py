@@ -18,7 +18,9 @@ from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resol
 from ingot.ir import Spec
 from ingot.llm.models import (
     baichuan,
+    bloom,
     chatglm,
+    falcon,
     gemma,
     gemma2,
     gemma3,
@@ -30,6 +32,7 @@ from ingot.llm.models import (
     internlm2,
     llama,
     mistral,
+    mpt,
     opt,
     phi,
     phi3,
@@ -49,7 +52,7 @@ from ingot.nn import Module
 # tensors, config(fields) and model(config, dtype, tied).
 _ALL = (
     llama, mistral, qwen, qwen2, qwen3, gemma, gemma2, gemma3, phi3, internlm, internlm2, baichuan, chatglm,
-    gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2,
+    gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2, bloom, mpt, falcon,
 )  # fmt: skip
 FAMILIES: dict[str, ModuleType] = {
     name: family for family in _ALL for name in (family.ARCHITECTURE, *getattr(family, "ALSO", ()))

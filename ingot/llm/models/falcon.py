@@ -1,0 +1,164 @@
+"""Falcon in its three forms: 7B (one key and value head, attention and MLP side by side behind one norm), 40B and later
+(grouped key and value heads, a norm for each side or one for both), RW-1B (ALiBi, one half after the other, biases).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ingot import functional
+from ingot.dtypes import DType
+from ingot.llm.models import rope
+from ingot.llm.models.blocks import GptConfig, Heads, LanguageModel, OutputHead, sizes
+from ingot.llm.models.fields import Fields
+from ingot.llm.models.gpt_neox import Mlp
+from ingot.llm.models.weights import ROTARY, Naming
+from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
+
+ARCHITECTURE = "FalconForCausalLM"
+MODEL_TYPE = "falcon"
+NAMING = Naming("transformer.word_embeddings.weight", "lm_head.weight", "transformer.", (ROTARY,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(GptConfig):
+    """`norms`: of a layer's input where the halves stand side by side (`parallel`). `slopes`: of ALiBi."""
+
+    parallel: bool
+    norms: int
+    bias: bool
+    slopes: np.ndarray | None
+
+
+def config(fields: Fields) -> Config:
+    """Reads config.json."""
+    shared = sizes(
+        fields, ARCHITECTURE, hidden="hidden_size", heads="num_attention_heads", layers="num_hidden_layers",
+        positions="max_position_embeddings", inner="ffn_hidden_size", eps="layer_norm_epsilon", activation="activation",
+        tied=True, default_activation="gelu", default_positions=2048,
+    )  # fmt: skip
+    heads, grouped = shared["num_heads"], fields.flag("new_decoder_architecture", False)
+    parallel = fields.flag("parallel_attn", True)
+    norms = fields.integer("num_ln_in_parallel_attn", 1, 2, 2 if grouped else 1)
+    if grouped and not parallel:
+        fields.fault("parallel_attn", "the new decoder architecture only has true")
+    if not grouped and norms != 1:
+        fields.fault("num_ln_in_parallel_attn", "only the new decoder architecture has two")
+    kv_heads = fields.integer("num_kv_heads", 1, heads, heads)
+    if heads % kv_heads:
+        fields.fault("num_kv_heads", f"must divide num_attention_heads {heads}, but is {kv_heads}")
+    one = not grouped and fields.flag("multi_query", True)
+    if not grouped and not one and kv_heads != heads:
+        fields.fault("num_kv_heads", f"must be {heads} where multi_query and new_decoder_architecture are false")
+    alibi = fields.flag("alibi", False)
+    embedding = None if alibi else _rotary(fields, shared)
+    found = Config(
+        **shared, rope=embedding, parallel=parallel, norms=norms, bias=fields.flag("bias", False),
+        slopes=_slopes(heads, shared["head_dim"]) if alibi else None,
+    )  # fmt: skip
+    reach = shared["context_length"] if embedding is None else embedding.positions
+    return replace(found, num_kv_heads=1 if one else kv_heads, context_length=reach)
+
+
+def _rotary(fields: Fields, shared: dict[str, Any]) -> rope.Rope:
+    if shared["head_dim"] % 2:
+        fields.fault("hidden_size", f"heads of {shared['head_dim']} elements cannot be rotated; the size must be even")
+    return rope.parse(fields, shared["head_dim"] // 2 * 2 or 2, shared["context_length"])
+
+
+def _slopes(heads: int, head_dim: int) -> np.ndarray:
+    """Rounded to bfloat16 and scaled like the scores, as the published code does.
+
+    (That code also rounds slope · position; here it is exact, which shows where slopes are no powers of two or
+    positions pass 256.)
+    """
+    slopes = functional.generate_alibi_slopes(heads).astype(ml_dtypes.bfloat16).astype(np.float32)
+    return (slopes * np.float32(head_dim**-0.5)).astype(np.float32)
+
+
+class Attention(Module):
+    """dense(attention(query_key_value(x)))"""
+
+    def __init__(self, config: Config, index: int, dtype: DType) -> None:
+        super().__init__()
+        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        self.query_key_value = Linear(config.hidden_size, width, config.bias, dtype)
+        self.dense = Linear(config.hidden_size, config.hidden_size, config.bias, dtype)
+        self.heads = Heads(config, index, dtype, slopes=config.slopes)
+
+    def forward(self, x: Any, step: PagedStep) -> Any:
+        """[T, hidden] → the same; each key and value head's outputs stand behind those of its queries"""
+        heads = self.heads
+        group = heads.heads // heads.kv_heads
+        joint = functional.view(self.query_key_value(x), (x.shape[0], heads.kv_heads, group + 2, heads.head_dim))
+        return self.dense(heads(*functional.split(joint, [group, 1, 1], 2), step))
+
+
+class Layer(Module):
+    """Attention and MLP, side by side or one after the other."""
+
+    def __init__(self, config: Config, index: int, dtype: DType) -> None:
+        super().__init__()
+        self.parallel, self.norms = config.parallel, config.norms
+
+        def norm() -> LayerNorm:
+            return LayerNorm(config.hidden_size, config.norm_eps, dtype=dtype)
+
+        self.input_layernorm = norm() if config.norms == 1 else None
+        self.ln_attn = norm() if config.norms == 2 else None
+        self.ln_mlp = norm() if config.norms == 2 else None
+        self.post_attention_layernorm = None if config.parallel else norm()
+        self.self_attention = Attention(config, index, dtype)
+        self.mlp = Mlp(config, dtype, config.bias)
+
+    def forward(self, x: Any, step: PagedStep) -> Any:
+        """[T, hidden] → the same"""
+        if self.ln_attn is not None and self.ln_mlp is not None:
+            attended, after = self.self_attention(self.ln_attn(x), step), self.ln_mlp(x)
+            return functional.add(functional.add(self.mlp(after), attended), x)
+        assert self.input_layernorm is not None
+        normed = self.input_layernorm(x)
+        attended = self.self_attention(normed, step)
+        if self.post_attention_layernorm is None:
+            return functional.add(functional.add(self.mlp(normed), attended), x)
+        x = functional.add(attended, x)
+        return functional.add(self.mlp(self.post_attention_layernorm(x)), x)
+
+
+class Transformer(Module):
+    """Table, layers and the last norm, under the names of the checkpoint."""
+
+    def __init__(self, config: Config, dtype: DType) -> None:
+        super().__init__()
+        self.word_embeddings = Embedding(config.vocab_size, config.hidden_size, dtype)
+        self.h = ModuleList(Layer(config, i, dtype) for i in range(config.num_layers))
+        self.ln_f = LayerNorm(config.hidden_size, config.norm_eps, dtype=dtype)
+
+
+class Falcon(LanguageModel):
+    """The whole model."""
+
+    def __init__(self, config: Config, dtype: DType, tied: bool) -> None:
+        super().__init__(config.rope)
+        self.transformer = Transformer(config, dtype)
+        self.lm_head = OutputHead(config, dtype)
+        if tied:
+            self.lm_head.weight = self.transformer.word_embeddings.weight
+
+    def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
+        """Embeddings through the layers."""
+        x = self.transformer.word_embeddings(token_ids)
+        for layer in self.transformer.h:
+            x = layer(x, step)
+        return x
+
+    def head(self, rows: Any) -> Any:
+        """The last norm and the head."""
+        return self.lm_head(self.transformer.ln_f(rows))
+
+
+model = Falcon
