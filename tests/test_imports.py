@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "backends": IR | {"ops.fused", "ops.movement"},  # a target lowers a network; whatever runs sees programs only
     "engine": RUN,
     "engine.compile": COMPILER | {"version", "backends"},
+    "engine.outline": COMPILER | RUN | {"engine.build", "engine.compile", "llm.models"},
     "engine.layers": COMPILER | RUN | {"engine.compile"},
     "engine.report": COMPILER | RUN | {"engine.compile", "engine.layers"},
     "engine.diff": COMPILER | RUN | {"engine.compile", "engine.layers", "engine.report"},

@@ -8,12 +8,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ingot.cli import bench, build, chat, diff, doctor, generate, inspect, ops, options, run, score, serve
+from ingot.cli import bench, build, chat, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
 from ingot.cli.output import Output
 from ingot.errors import IngotError, from_code
 from ingot.version import __version__
 
-COMMANDS = (build, generate, chat, serve, score, run, diff, inspect, bench, doctor, ops)
+COMMANDS = (build, generate, chat, serve, score, plan, run, diff, inspect, bench, doctor, ops)
 
 _EPILOG = """examples:
   ingot generate models/pico-python --prompt "def quicksort(items):"     a Hugging Face directory, no build step
@@ -21,6 +21,7 @@ _EPILOG = """examples:
   ingot generate pico.ingot --prompt "import os" --temperature 0.8 --top-p 0.95 --seed 7
   ingot chat pico.ingot --chat-template chatml.jinja                     in turns, at the terminal
   ingot serve pico.ingot --port 8000                                     over HTTP, for OpenAI's clients and browsers
+  ingot plan models/pico-python --concurrency 16 --context 512           what memory that takes, before it loads
   ingot score pico.ingot --text heldout.txt --window 512 --json
   ingot run net.ingot --input x=image.npy -o out.npz                     a plain network, once
   ingot doctor pico.ingot                                                what runs it on this machine

@@ -117,7 +117,7 @@ def build(
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
     """
-    _check_words(precision, weights, device, weights_from)
+    check_words(precision, weights, device, weights_from)
     request = Request(precision, report, weights_from, seed, debug or Debug(), Phases(progress))
     if isinstance(source, Module):
         if dynamic is not None:
@@ -140,7 +140,8 @@ def build(
     return _build_directory(path, request)
 
 
-def _check_words(precision: str | None, weights: str, device: str, weights_from: str | None) -> None:
+def check_words(precision: str | None, weights: str, device: str, weights_from: str | None = None) -> None:
+    """Raises UserError for a word that this version cannot build by."""
     if precision is not None and precision not in PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     if weights != "same":

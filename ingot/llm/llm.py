@@ -20,7 +20,7 @@ from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.config import model_config
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop, Stats
-from ingot.llm.memory import available_memory
+from ingot.llm.memory import available_memory, cache_blocks
 from ingot.llm.runner import Job, Runner, Wakeups, sampler_of
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Scheduler
@@ -412,7 +412,7 @@ def assemble(
 
 def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:
     """How many blocks the cache gets."""
-    useful = -(-context_length // BLOCK_SIZE) * max_running
+    useful = cache_blocks(max_running, context_length, BLOCK_SIZE)
     if kv_memory is None:
         return max(1, min(useful, available_memory() // 4 // block_bytes))
     if type(kv_memory) is not int or kv_memory < block_bytes:

@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""How much memory this process may still take, and how many blocks a cache needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ _CGROUPS = (  # limit and use, of cgroup versions 2 and 1
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 _UNKNOWN = 4 << 30  # a cautious guess where the system does not say
+
+
+def cache_blocks(requests: int, context_length: int, block_size: int) -> int:
+    """Blocks of keys and values with which so many requests of full length run at once."""
+    return -(-context_length // block_size) * requests
 
 
 def available_memory() -> int:

@@ -1,0 +1,114 @@
+"""Say what memory a language model takes, before anything loads, and how many requests fit.
+
+examples:
+  ingot plan models/pico-python --concurrency 16 --context 512
+  ingot plan llama-70b --concurrency 8 --context 8192 --memory 192GB --precision bfloat16
+  ingot plan pico.ingot --concurrency 64 --json
+
+Of a directory only config.json (and the headers of its weights) are read: a folder with nothing but a config.json can
+be planned. A model runs so with `--context L --kv-memory BYTES`. Not counted are the interpreter, its libraries and
+the tokenizer (about 0.1 GB), nor what building in memory takes for a while."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ingot import _lazy
+from ingot.cli import options
+from ingot.cli.output import Output, size, table
+from ingot.cli.source import check_words
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `ingot plan`."""
+    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a Hugging Face directory")
+    parser.add_argument(
+        "--concurrency", type=options.positive, default=1, metavar="N", help="requests at once (default: 1)"
+    )
+    parser.add_argument(
+        "--context", type=options.positive, metavar="L", help="tokens of each, prompt included (default: the model's)"
+    )
+    parser.add_argument(
+        "--memory", type=options.byte_count, metavar="BYTES",
+        help="that there is, such as 24GB, meant as 24 GiB (default: what this machine has left)",
+    )  # fmt: skip
+    options.add_formats(parser)
+    parser.add_argument("--threads", type=options.positive, metavar="N", help="default: those that may be used here")
+
+
+def run(args: argparse.Namespace, out: Output) -> None:
+    """Carries out `ingot plan`."""
+    engine, granted = _engine(args)
+    planner = _lazy.load("ingot.llm.plan:Planner")(engine, args.threads)
+    context = args.context or planner.context_limit
+    plan = planner.plan(args.concurrency, context)
+    memory = args.memory or _lazy.load("ingot.llm.memory:available_memory")()
+    if planner.windowed:
+        granted.append("attention slides, and blocks are given back: long requests run in less than is counted")
+    rows = [_row(planner, length, memory) for length in planner.contexts(context)]
+    largest = {
+        "requests": planner.most_requests(context, memory),
+        "context_length": planner.longest_context(args.concurrency, memory),
+    }
+    _show(out, args, engine, planner, plan, memory, rows, largest)
+    for remark in granted:
+        out.text(f"taken for granted: {remark}")
+    out.result(
+        {
+            "source": args.source, "precision": engine.config["precision"], **asdict(plan), "total": plan.total,
+            "kv_bytes_per_token": planner.kv_bytes_per_token, "threads": planner.threads, "memory": memory,
+            "fits": plan.total <= memory, "largest": largest, "by_context": rows, "granted": granted,
+        }
+    )  # fmt: skip
+
+
+def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
+    """The engine of a file, or the outline of what a directory would be built into."""
+    words = {name: value for name in ("precision", "weights") if (value := getattr(args, name)) is not None}
+    if Path(args.source).is_file():
+        engine = _lazy.load("ingot.engine.session:load")(args.source)
+        check_words(engine, args.source, words, args.device)
+        return engine, []
+    return _lazy.load("ingot.engine.outline:outline")(args.source, **words, device=args.device)  # type: ignore[no-any-return]
+
+
+def _row(planner: Any, length: int, memory: int) -> dict[str, int]:
+    most = planner.most_requests(length, memory)
+    kv = planner.plan(most, length).kv_bytes if most else 0
+    return {"context_length": length, "requests": most, "kv_bytes": kv}
+
+
+def _show(
+    out: Output, args: argparse.Namespace, engine: Any, planner: Any, plan: Any, memory: int,
+    rows: list[dict[str, int]], largest: dict[str, int],
+) -> None:  # fmt: skip
+    config = engine.config
+    tokens = plan.kv_bytes // planner.kv_bytes_per_token
+    out.text(
+        f"{args.source}: {config['architecture']}, {config['num_layers']} layers, {config['precision']}; "
+        f"{plan.concurrency} request(s) of {plan.context_length:,} tokens at once"
+    )
+    for name, bytes_, remark in (
+        ("weights", plan.weights, ""),
+        ("activations", plan.activations, f"in steps of {planner.step_tokens} tokens on {planner.threads} threads"),
+        ("logits", plan.results, f"of {plan.concurrency} token(s)"),
+        ("KV cache", plan.kv_bytes, f"{tokens:,} tokens of {planner.kv_bytes_per_token:,} bytes"),
+        ("total", plan.total, ""),
+    ):
+        out.text(f"  {name:12} {size(bytes_):>10}  {remark}".rstrip())
+    where = "given" if args.memory else "free on this machine"
+    rest = memory - plan.total
+    verdict = f"fits, {size(rest)} are left" if rest >= 0 else f"does not fit: {size(-rest)} are missing"
+    out.text(f"  {'memory':12} {size(memory):>10}  {where}: {verdict}")
+    out.text(f"\nthe most requests at once in that memory (a step takes {planner.step_tokens} at most)")
+    shown = [(row["context_length"], row["requests"], size(row["kv_bytes"])) for row in rows]
+    out.text(table(shown, ("context", "requests", "KV cache")))
+    longest = largest["context_length"]
+    out.text(
+        f"{plan.concurrency} request(s) at once can have {longest:,} tokens each"
+        if longest
+        else f"{plan.concurrency} request(s) at once do not fit, however short"
+    )
