@@ -191,15 +191,15 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
-    def interrupt(self) -> None:
-        """Ctrl-C at the prompt, once the process waits there: a signal between the prompt and the waiting would be seen
-        at the next key only."""
+    def press(self, key: str) -> None:
+        """A control key at the prompt, once the process waits there: between the prompt and the waiting a signal would
+        be seen at the next key only, and the end of the input would be the line discipline's."""
         waits = 0
         while waits < 4:
             status = Path(f"/proc/{self.process.pid}/stat").read_text()
             waits = waits + 1 if status.rpartition(")")[2].split()[0] == "S" else 0
             time.sleep(0.05)
-        self.type("\x03")
+        self.type(key)
 
     def end(self) -> int:
         """The exit code."""
@@ -249,14 +249,14 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(started: Any) -> None:
     terminal.type("class A:\n")
     terminal.read(r"5 in it \(length\)")
     terminal.read("> ")
-    terminal.interrupt()
+    terminal.press("\x03")
     terminal.read("Ctrl-C once more")
     terminal.type("/system\n")  # whoever types on does not want to leave
     terminal.read("system: nothing")
     terminal.read("> ")
-    terminal.interrupt()
+    terminal.press("\x03")
     terminal.read(r"Ctrl-C once more.*\n> ")
-    terminal.interrupt()
+    terminal.press("\x03")
     assert terminal.end() == 130
 
 
@@ -267,7 +267,7 @@ def test_a_second_ctrl_c_after_an_answer_leaves(started: Any) -> None:
     terminal.read(r"\w+")
     terminal.type("\x03")
     terminal.read(r"stopped: .*\n> ")
-    terminal.interrupt()
+    terminal.press("\x03")
     assert terminal.end() == 130
 
 
@@ -282,14 +282,14 @@ def test_ctrl_d_and_exit_and_mistakes_that_end_nothing(started: Any, tmp_path: P
         terminal.type(line + "\n")
         terminal.read(answer)
         terminal.read("\n> ")
-    terminal.type("\x04")
+    terminal.press("\x04")
     assert terminal.end() == 0
     file = tmp_path / "ingot" / "chat_history"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     kept = file.read_text().splitlines()
     assert kept[0] == "/nope" and kept[-1] == "def f"
     terminal = started("--max-tokens", 3)
-    terminal.type("\x10\n")  # the line before, as the arrow key brings it
+    terminal.press("\x10\n")  # the line before, as the arrow key brings it
     terminal.read("def f\r?\n")
     terminal.read("\n> ")
     terminal.type("/exit\n")
@@ -297,7 +297,7 @@ def test_ctrl_d_and_exit_and_mistakes_that_end_nothing(started: Any, tmp_path: P
     terminal = started("--max-tokens", 3, "--no-history", "--json")
     terminal.type("secret\n")
     terminal.read("> ")
-    terminal.type("\x04")
+    terminal.press("\x04")
     terminal.read(r'\{"schema": 1, "messages": \[\{"role": "user", "content": "secret"')
     assert terminal.end() == 0
     assert "secret" not in file.read_text()
