@@ -5,6 +5,7 @@ examples:
   ingot build model.pt2 -o model.ingot --precision bfloat16  a file of torch.export.save: docs/importing.md
   ingot build models/pico-python -o pico.ingot --precision bfloat16 --json
   ingot build CONFIG_DIR --weights-from random --seed 0      true shapes from config.json alone, for measuring
+  ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
 torch is installed. --no-report leaves both out. Dynamic sizes are those that the file was exported with."""
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, or a .pt2 file of torch.export")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: the source's name with .ingot, here")
     options.add_formats(parser)
+    options.add_lora(parser)
     parser.add_argument("--weights-from", choices=("random",), help="seeded random weights: config.json alone will do")
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from random")
     parser.add_argument("--no-report", action="store_true", help="do not compare with float32, nor with torch")
@@ -45,6 +47,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
             report=not args.no_report,
             weights_from=args.weights_from,
             seed=args.seed,
+            **options.lora_words(args),
             progress=progress,
             debug=_lazy.load("ingot.engine.build:Debug")(args.dump_stages, args.check_stages),
         )

@@ -72,6 +72,18 @@ def sampling_words(args: argparse.Namespace) -> dict[str, Any]:
     return {word: getattr(args, word) for word in words if getattr(args, word) is not None}
 
 
+def add_lora(parser: argparse.ArgumentParser) -> None:
+    """An adapter of the weights."""
+    group = parser.add_argument_group("adapter")
+    group.add_argument("--lora", metavar="FOLDER", help="a LoRA adapter of PEFT to merge into the weights")
+    group.add_argument("--lora-scale", type=number, metavar="S", help="multiplies the adapter's own scale (default: 1)")
+
+
+def lora_words(args: argparse.Namespace) -> dict[str, Any]:
+    """The words of `build` and LLM that `add_lora` has read."""
+    return {"lora": args.lora, "lora_scale": args.lora_scale}
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """The arrays that a plain network runs on."""
     group = parser.add_argument_group("inputs")
@@ -117,6 +129,17 @@ def natural(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
     return int(text)
+
+
+def number(text: str) -> float:
+    """Any finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+    return value
 
 
 def rate(text: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.engine import adapter as lora_adapter
 from ingot.engine import report as accuracy
 from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine, load
@@ -24,6 +25,7 @@ from ingot.frontends.checkpoint import resolve_directory
 from ingot.ir import Network, Spec
 from ingot.ir.verify import verify
 from ingot.llm import models
+from ingot.llm.lora import Adapter, check_scale, read_adapter
 from ingot.llm.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.passes.pipeline import Check
@@ -80,6 +82,8 @@ class Request:
     seed: int
     debug: Debug
     phases: Phases
+    lora: str | os.PathLike[str] | None = None
+    lora_scale: float | None = None
 
 
 def build(
@@ -95,6 +99,8 @@ def build(
     seed: int = 0,
     progress: Progress | None = None,
     debug: Debug | None = None,
+    lora: str | os.PathLike[str] | None = None,
+    lora_scale: float | None = None,
 ) -> Engine:
     """An engine of `source`.
 
@@ -113,12 +119,18 @@ def build(
         weights_from: "random" takes seeded weights of the true shapes instead of the stored ones.
         progress: called with (phase, done, total).
         debug: see Debug.
+        lora: the folder of a LoRA adapter, which is merged into the weights (docs/lora.md).
+        lora_scale: multiplies the adapter's own scale; default 1.
 
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
     """
     check_words(precision, weights, device, weights_from)
-    request = Request(precision, report, weights_from, seed, debug or Debug(), Phases(progress))
+    request = Request(
+        precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale)
+    )
+    if lora is not None and (isinstance(source, Module) or _is_torch(source) or str(source).endswith(".pt2")):
+        raise UserError("lora is for the folder of a Hugging Face model, or for an engine of one")
     if isinstance(source, Module):
         if dynamic is not None:
             raise UserError(
@@ -135,7 +147,8 @@ def build(
     if path.suffix == ".pt2":
         return _build_exported(path, request)
     if path.is_file():
-        return _open(path, precision, weights_from)
+        engine = _open(path, precision, weights_from)
+        return engine if lora is None else lora_adapter.merge(engine, lora, lora_scale)
     resolve_directory(source)  # the error for a Hub id, or for nothing at all
     return _build_directory(path, request)
 
@@ -152,6 +165,12 @@ def check_words(precision: str | None, weights: str, device: str, weights_from: 
         raise UserError(f"device={device!r} is not available: this version builds for and runs on the CPU")
     if weights_from not in (None, "random"):
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
+
+
+def _lora_scale(lora: Any, scale: float | None) -> float:
+    if scale is not None and lora is None:
+        raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
+    return check_scale(scale)
 
 
 def _open(path: Path, precision: str | None, weights_from: str | None) -> Engine:
@@ -177,13 +196,18 @@ def _build_directory(path: Path, request: Request) -> Engine:
             model = models.load(path, precision)
     with phases.phase("trace"):
         network = trace(model.module, model.input_specs)
+    adapter = None
+    if request.lora is not None:
+        with phases.phase("read"):
+            adapter = read_adapter(request.lora, network, check_scale(request.lora_scale))
+            adapter.check_base(model.weights)
     wide: Mapping[str, Array] = model.weights
     if request.report is not False and model.config["precision"] != "float32" and not request.weights_from:
         with phases.phase("read"):
             wide = models.load(path, "float32").weights
     return build_network(
         network, model.weights, config=model.config, kind="llm", files=model.files, report=request.report, wide=wide,
-        seed=request.seed, phases=phases, debug=request.debug,
+        seed=request.seed, phases=phases, debug=request.debug, adapter=adapter,
     )  # fmt: skip
 
 
@@ -292,6 +316,7 @@ def build_network(
     seed: int = 0,
     phases: Phases | None = None,
     debug: Debug | None = None,
+    adapter: Adapter | None = None,
 ) -> Engine:
     """An engine of any Network.
 
@@ -300,22 +325,29 @@ def build_network(
         config: free facts for the runtime, in JSON values.
         files: carried along byte for byte.
         wide: the weights for the float32 reference of the report, when they have more bits than `weights`.
+        adapter: merged into the weights by their recipes; the portable network stays that of the base.
 
     Raises NetworkError, RecipeError, KernelRefused.
     """
     phases = phases or Phases(None)
     with phases.phase("lower"):
         verify(network)
-        compiled = compile_network(network, **_switches(debug or Debug(), network, weights, seed))
+        sources = weights if adapter is None else lora_adapter.WithAdapter(weights, adapter)
+        made_of = network if adapter is None else lora_adapter.adapted(network, adapter)
+        compiled = compile_network(made_of, **_switches(debug or Debug(), network, sources, seed))
     with phases.phase("pack") as done:
-        tensors = make_tensors(compiled.stored, weights, done)
-    engine = _engine(network, compiled, tensors, {**(config or {}), "report": report is not False}, kind, files or {})
+        tensors = make_tensors(compiled.stored, sources, done)
+    config = {**(config or {}), "report": report is not False}
+    config = config if adapter is None else lora_adapter.described(config, adapter)
+    engine = _engine(network, compiled, tensors, config, kind, files or {})
     if report is not False:
         with phases.phase("report") as done:
             feeds = report if isinstance(report, Mapping) else None
-            engine.report = accuracy.report(
-                network, engine, weights, wide or weights, feeds=feeds, seed=seed, done=done
-            )
+            wide = wide or weights
+            if adapter is not None:
+                weights = lora_adapter.Merged(weights, adapter)
+                wide = lora_adapter.Merged(wide, adapter, dtypes.float32)
+            engine.report = accuracy.report(network, engine, weights, wide, feeds=feeds, seed=seed, done=done)
     engine.seconds = phases.seconds
     engine.log = [str(event) for event in compiled.log]
     return engine

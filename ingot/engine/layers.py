@@ -22,7 +22,7 @@ from ingot.engine.compile import Compiled, compile_network, header_of, make_tens
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network, Node, StateSpec, Value
-from ingot.ir.recipe import Known, Recipe
+from ingot.ir.recipe import Known, Recipe, parameter_at
 from ingot.ir.text import from_json
 from ingot.passes.sections import BETWEEN, Section, runs_of, section
 from ingot.passes.weights import recipe_of
@@ -109,30 +109,32 @@ class Recovered(Mapping[str, Array]):
     """The parameters whose values an engine's tensors still show: those stored through casts and layouts only.
 
     Each is made when it is asked for. A cast is left as it is: it is made again with the recipe, and changes nothing.
+    What an adapter was merged into is given as it is with it.
     """
 
     def __init__(self, engine: Engine, network: Network) -> None:
         self.engine = engine
         self.known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
-        self.found: dict[str, tuple[str, Recipe]] = {}
+        self.found: dict[str, tuple[str, Recipe, int]] = {}  # stored tensor, its recipe, and which of its values
         for name, entry in engine.header["weights"].items():
             if entry["recipe"] is not None:
                 recipe = Recipe.from_json(entry["recipe"])
-                self.found |= {source: (name, recipe) for source in _shown(recipe) if source in self.known}
+                shown = _shown(recipe).items()
+                self.found |= {source: (name, recipe, number) for source, number in shown if source in self.known}
 
     def __getitem__(self, name: str) -> Array:
-        tensor, recipe = self.found[name]
+        tensor, recipe, number = self.found[name]
         specs = recipe._infer_all(self.known)
         count = len(recipe.sources)
         arrays = {len(specs) - 1: self.engine.tensor(tensor)}
-        for i in reversed(range(count, len(specs))):
+        for i in reversed(range(max(count, number + 1), len(specs))):
             call = recipe.steps[i - count]
             if i in arrays and call.name == "cast":
                 arrays[call.inputs[0]] = arrays[i]
             elif i in arrays and call.step.inverse is not None:
                 operands = call.step.inverse(arrays[i], [specs[j] for j in call.inputs], **dict(call.args))
                 arrays |= dict(zip(call.inputs, operands, strict=True))
-        return arrays[recipe.sources.index(name)]
+        return arrays[number]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.found)
@@ -141,15 +143,19 @@ class Recovered(Mapping[str, Array]):
         return len(self.found)
 
 
-def _shown(recipe: Recipe) -> list[str]:
-    """The sources of a recipe that can be had back from its result."""
+def _shown(recipe: Recipe) -> dict[str, int]:
+    """The parameters that can be had back from a recipe's result, and the number of the value that is each."""
     count = len(recipe.sources)
     shown = {count + len(recipe.steps) - 1}
-    for i in reversed(range(len(recipe.steps))):
-        call = recipe.steps[i]
-        if count + i in shown and (call.name == "cast" or call.step.inverse is not None):
+    found: dict[str, int] = {}
+    for i in reversed(range(count + len(recipe.steps))):
+        if i not in shown:
+            continue
+        if (name := parameter_at(recipe, i)) is not None:
+            found.setdefault(name, i)
+        elif i >= count and ((call := recipe.steps[i - count]).name == "cast" or call.step.inverse is not None):
             shown |= set(call.inputs)
-    return [name for i, name in enumerate(recipe.sources) if i in shown]
+    return found
 
 
 def sections(network: Network, layer: Callable[[str], str], weights: Stored) -> list[Section]:

@@ -30,6 +30,7 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Known = tuple[DType, Shape]  # what is known of a value before it exists
 
+ADAPTER = "lora."  # begins the names of sources that are an adapter's: `lora.<adapter>.<module>.A`
 PANEL = 32  # outputs in one panel of a packed weight, the same at every instruction-set level
 
 
@@ -91,7 +92,10 @@ class Recipe:
         return values[-1]
 
     def _infer_all(self, sources: Mapping[str, Known]) -> list[Known]:
-        values = [self._source(sources, name) for name in self.sources]
+        # No network lists an adapter's tensors: None, where nobody says what they are.
+        values: list[Any] = [
+            sources.get(n) if n.startswith(ADAPTER) else self._source(sources, n) for n in self.sources
+        ]
         for i, call in enumerate(self.steps):
             try:
                 values.append(call.step.infer([values[j] for j in call.inputs], **dict(call.args)))
@@ -221,6 +225,18 @@ def invert_last(recipe: Recipe, array: Array, sources: Mapping[str, Known]) -> l
     return call.step.inverse(array, [known[i] for i in call.inputs], **dict(call.args))
 
 
+def parameter_at(recipe: Recipe, number: int) -> str | None:
+    """The parameter whose value a recipe's value is, as the network sees it: cast, and with adapters merged in."""
+    count = len(recipe.sources)
+    while number >= count:
+        call = recipe.steps[number - count]
+        if call.name not in ("cast", "lora_merge"):
+            return None
+        number = call.inputs[0]
+    name = recipe.sources[number]
+    return None if name.startswith(ADAPTER) else name
+
+
 # --------------------------------------------------------------------------------------------------------------- steps
 
 STEPS: dict[tuple[str, int], Step] = {}
@@ -246,6 +262,10 @@ def _is_int(value: Any) -> bool:
 
 def _is_positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _is_bool(value: Any) -> bool:
@@ -378,6 +398,43 @@ def _norm_shift_apply(arrays: Sequence[Array], bias: bool, prior: bool) -> Array
         return np.asarray(shift + rest[0] if bias else shift, np.float32)
 
 
+# lora_merge: base + scale · (b · a) in float64, rounded to float32. Operands: base [O, I], a [r, I], b [O, r]; where
+# `transposed` the product is: base [I, O].
+MERGED_AT_ONCE = 1 << 20  # elements of base; bounds the float64 intermediates
+
+
+def _lora_infer(known: Sequence[Known | None], scale: float, transposed: bool) -> Known:
+    require(len(known) == 3, f"takes base, a and b, not {len(known)} operands")
+    base, *pair = known
+    if base is None:
+        raise RecipeError("an adapter's own tensor is no base")
+    require(len(base[1]) == 2 and 0 not in base[1], f"a base [O, I] is needed, not {list(base[1])}")
+    if pair[0] is not None and pair[1] is not None:
+        a, b = pair[0][1], pair[1][1]
+        outputs, inputs = base[1][::-1] if transposed else base[1]
+        require(len(a) == len(b) == 2 and a[0] == b[1] and (b[0], a[1]) == (outputs, inputs),
+                f"a {list(a)} and b {list(b)} do not fit a base of {outputs} outputs and {inputs} inputs")  # fmt: skip
+    return dtypes.float32, base[1]
+
+
+def _lora_apply(arrays: Sequence[Array], scale: float, transposed: bool) -> Array:
+    base = arrays[0]
+    _lora_infer([(dtypes.get(x.dtype), x.shape) for x in arrays], scale, transposed)
+    a, b = (x.astype(np.float64) for x in arrays[1:])
+    left, right = (a.T, b.T) if transposed else (b, a)
+    out = np.empty(base.shape, np.float32)
+    step = max(1, MERGED_AT_ONCE // base.shape[1])
+    lost = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for begin in range(0, len(base), step):
+            rows = slice(begin, begin + step)
+            before = base[rows].astype(np.float64)
+            out[rows] = before + (left[rows] @ right) * scale
+            lost += int(np.count_nonzero(np.isfinite(before) & ~np.isfinite(out[rows])))
+    require(not lost, f"{lost} merged numbers are no longer finite: a damaged adapter, or a scale {scale:g} too large")
+    return out
+
+
 # take: elements along an axis, chosen by index, in that order.
 def _take_infer(known: Sequence[Known], axis: int, indices: Shape) -> Known:
     dtype, shape = _one(known)
@@ -503,6 +560,7 @@ _register(
     Step("take", 1, _take_infer, lambda xs, axis, indices: np.take(xs[0], indices, axis),
          {"axis": _is_int, "indices": _is_ints})
 )  # fmt: skip
+_register(Step("lora_merge", 1, _lora_infer, _lora_apply, {"scale": _is_finite, "transposed": _is_bool}))
 _register(Step("pack_panels", 1, _pack_infer, lambda xs: pack_panels(xs), {}, _pack_inverse))
 
 

@@ -51,6 +51,8 @@ class LLM:
         max_running: requests in flight at once; the others wait their turn.
         prefix_cache: whether requests that begin alike share what has been computed; the results are the same bits.
         chat_template: Jinja, in place of the template that came with the model.
+        lora, lora_scale: the folder of a LoRA adapter that is merged into the weights, and a number that multiplies its
+            scale (docs/lora.md).
 
     Raises:
         UserError and its subclasses: a source that is no language model, words that conflict with the engine.
@@ -70,8 +72,10 @@ class LLM:
         max_running: int = MAX_RUNNING,
         prefix_cache: bool = True,
         chat_template: str | None = None,
+        lora: str | os.PathLike[str] | None = None,
+        lora_scale: float | None = None,
     ) -> None:
-        self.engine = open_engine(source, precision, weights, device)
+        self.engine = open_engine(source, precision, weights, device, lora, lora_scale)
         config = model_config(self.engine)
         self.vocab_size = config.vocab_size
         self.context_length = _within("context_length", context_length, config.context_length)
@@ -368,9 +372,12 @@ def _within(name: str, value: int | None, limit: int, default: int | None = None
 
 
 def open_engine(
-    source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str
-) -> Engine:
-    """The engine of a source, of kind "llm" and with the number formats asked for."""
+    source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str,
+    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None,
+) -> Engine:  # fmt: skip
+    """The engine of a source, of kind "llm" and with the number formats asked for, an adapter merged in."""
+    if lora is None and lora_scale is not None:
+        raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
     if device != "cpu":
         raise UserError(f"device {device!r} is not available: this ingot runs language models on 'cpu'")
     if isinstance(source, Engine):
@@ -379,7 +386,9 @@ def open_engine(
         engine = load(source)
     else:
         words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
-        return _lazy.load("ingot.engine.build:build")(source, report=False, **words)  # type: ignore[no-any-return]
+        return _lazy.load("ingot.engine.build:build")(  # type: ignore[no-any-return]
+            source, report=False, lora=lora, lora_scale=lora_scale, **words
+        )
     if engine.kind != "llm":
         raise UserError(
             f"{source} is an engine of a plain network, not a language model: run it with ingot.load(…).run"
@@ -391,6 +400,8 @@ def open_engine(
                 f"{name} {word!r} conflicts with the engine {source}, which was built with {built!r}: "
                 "leave it out, or build another engine"
             )
+    if lora is not None:
+        engine = _lazy.load("ingot.engine.adapter:merge")(engine, lora, lora_scale)
     return engine
 
 
