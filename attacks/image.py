@@ -93,6 +93,7 @@ def good() -> Image:
 #   run       ingot.load, session and a run    run_far, run_negative  with an index out of range
 #   network   the portable networks in the header, verified           interpret  the same and a run
 #   directory ingot.llm.models.load                llm        ingot.LLM
+#   adapter   a LoRA adapter for the model that attacks by a directory start from
 #   exported  a .pt2 file, imported, all its weights read
 Expected = dict[str, tuple[str, str]]
 

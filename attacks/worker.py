@@ -7,10 +7,12 @@ death by a signal as a missing line.
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from attacks.directories import Directory
 from ingot import _native
 from ingot.engine import file, session
 from ingot.errors import IngotError
@@ -25,6 +28,8 @@ from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import Network, interpret, text
 from ingot.llm import models
 from ingot.llm.llm import LLM
+from ingot.llm.lora import read_adapter
+from ingot.nn import trace
 
 MEMORY = 4 << 30  # of address space; the interpreter with NumPy takes about 0.5 GiB of it
 SECONDS = 60  # for one file; the slowest takes about one
@@ -51,6 +56,21 @@ def _exported(path: Path) -> None:
         imported.weights[name]
 
 
+@functools.cache
+def _base() -> Network:
+    """The network of a good directory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "base"
+        Directory().write(path)
+        model = models.load(path)
+        return trace(model.module, model.input_specs)
+
+
+def _adapter(path: Path) -> None:
+    for tensor in read_adapter(path, _base()).values():
+        tensor.sum()
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "python": file.read,
     "verify": lambda path: file.read(path, verify=True),
@@ -64,6 +84,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "llm": LLM,
     "directory": models.load,
     "exported": _exported,
+    "adapter": _adapter,
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ingot
-from attacks import exported, worker
+from attacks import adapters, exported, worker
 from attacks.image import good
 from attacks.make import TABLE, paths
 from ingot import nn, ops
@@ -87,6 +87,11 @@ def test_the_exported_file_that_attacks_start_from_is_good(tmp_path: Path) -> No
     path.write_bytes(exported.Package().encode())
     assert worker.meet("exported", path) == {"code": None, "message": "accepted"}
     assert not Path("/tmp/ingot-attack-pickle").exists(), "no attack has run code"
+
+
+def test_the_adapter_that_attacks_start_from_is_good(tmp_path: Path) -> None:
+    adapters.Adapter().write(tmp_path / "good")
+    assert worker.meet("adapter", tmp_path / "good") == {"code": None, "message": "accepted"}
 
 
 def test_the_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:

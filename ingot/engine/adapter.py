@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ingot.dtypes import DType
-from ingot.engine.layers import network_of
+from ingot.engine.layers import Recovered, network_of
 from ingot.engine.session import Engine
 from ingot.errors import RecipeError, UserError
 from ingot.ir import Network
@@ -102,6 +102,7 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
             "\n  ".join(["the adapter cannot be merged into this engine:", *faults[:MAX_LISTED], *rest])
             + "\nBuild from the model's directory with this adapter instead"
         )
+    adapter.check_base(Recovered(engine, network))
     tensors = {name: engine.tensor(name) for name in engine.header["weights"]}
     header = copy.deepcopy({k: v for k, v in engine.header.items() if k != "weights"})
     header["weights"] = {name: {**entry, "hash": []} for name, entry in engine.header["weights"].items()}

@@ -96,7 +96,8 @@ class Adapter(Mapping[str, Array]):
         for parameter, tensor in self._copies.items():
             with np.errstate(over="ignore"):
                 stored = self._file[tensor].astype(self.updates[parameter].layer.dtype.numpy)
-            if not np.array_equal(stored.view(np.uint8), base[parameter].view(np.uint8)):
+            there = base.get(parameter)  # None: the model has it and does not use it
+            if there is not None and not np.array_equal(stored.view(np.uint8), there.view(np.uint8)):
                 differing.append(parameter)
         if differing:
             raise CheckpointError(
