@@ -7,6 +7,7 @@ ones are used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ from ingot.passes.widen import NARROW, widen
 
 Array = np.ndarray[Any, Any]
 
-SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a dim that nothing else fixes
+SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a dim that nothing else fixes …
+SEEDED_ELEMENTS = 1 << 19  # … unless the inputs would have more elements than this: images come in smaller batches
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,10 @@ def seeded(network: Network, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     if {"token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows"} <= names:
         return _step(network, rng)
-    sizes = {d.name: d.opt or min(max(SEEDED_TOKENS, d.min), d.max or SEEDED_TOKENS) for d in network.dims.values()}
+    for usual in (SEEDED_TOKENS, 8, 4, 2):
+        sizes = {d.name: d.opt or min(max(usual, d.min), d.max or usual) for d in network.dims.values()}
+        if sum(math.prod(v.spec.evaluate(sizes)) for v in network.inputs) <= SEEDED_ELEMENTS:
+            break
     return {v.name: _random(rng, v.spec, sizes) for v in network.inputs}
 
 
