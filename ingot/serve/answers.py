@@ -18,12 +18,13 @@ _encode = msgspec.json.Encoder().encode
 class Answer:
     """One of the answers of a request, as far as it has come."""
 
-    __slots__ = ("end", "offset", "texts", "tokens")
+    __slots__ = ("count", "end", "offset", "texts", "tokens")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.tokens: list[frames.Token] = []
         self.end: frames.End | None = None
+        self.count = 0  # tokens
         self.offset = 0  # characters streamed
 
 
@@ -50,6 +51,7 @@ class Reply:
         """Keeps a piece of a whole answer; the number of its choice."""
         index = self._first[piece.id] + piece.index
         answer = self._answers[index]
+        answer.count = piece.count
         if piece.end is not None:
             answer.end = piece.end
             self.ends.append(piece.end)
@@ -79,7 +81,8 @@ class Reply:
             choice["delta"] = {"content": piece.text} if piece.text or piece.tokens else {}
         else:
             choice["text"] = piece.text
-        return self._event([choice | {"logprobs": logprobs, "finish_reason": reason}])
+        usage = self.usage() if self._job.usage_so_far else None
+        return self._event([choice | {"logprobs": logprobs, "finish_reason": reason}], usage)
 
     def closing(self) -> bytes:
         """What a stream ends with."""
@@ -102,11 +105,11 @@ class Reply:
         return _encode({**self._head, "choices": choices, "usage": self.usage()})
 
     def usage(self) -> dict[str, Any]:
-        """Tokens: a prompt counts once, however many answers it has."""
+        """Tokens so far: a prompt counts once, however many answers it has, and when its first answer has ended."""
         first = [self._answers[i].end for i in self._first.values()]
         prompt = sum(end.prompt_tokens for end in first if end is not None)
         cached = sum(end.cached_tokens for end in first if end is not None)
-        answered = sum(end.completion_tokens for end in self.ends)
+        answered = sum(answer.count for answer in self._answers)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": answered,
@@ -124,7 +127,7 @@ class Reply:
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
         body: dict[str, Any] = {**self._head, "choices": choices}
-        if self._job.usage:
+        if self._job.usage or self._job.usage_so_far:
             body["usage"] = usage
         return b"data: " + _encode(body) + b"\n\n"
 

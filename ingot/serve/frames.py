@@ -131,11 +131,12 @@ class End(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 
 
 class Piece(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """More of an answer: `index` counts the n answers to a prompt."""
+    """More of an answer: `index` counts the n answers to a prompt, `count` its tokens so far."""
 
     id: Count
     index: Count
     text: str
+    count: Count
     tokens: list[Token]
     end: End | None
 

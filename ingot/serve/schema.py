@@ -30,9 +30,10 @@ Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """How to stream."""
+    """How to stream: with the usage at the end, or with that so far in every chunk."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -134,7 +135,8 @@ class Job:
     requests: list[frames.Generate]
     n: int
     stream: bool
-    usage: bool  # in the stream
+    usage: bool  # in the stream, at its end
+    usage_so_far: bool  # in every chunk
     logprobs: bool
 
 
@@ -167,7 +169,7 @@ def completion(request: CompletionRequest, next_id: Any) -> Job:
         )
         for one in given
     ]  # fmt: skip
-    return Job(False, request.model, work, sampling.n, stream, _usage(request), tokens)
+    return Job(False, request.model, work, sampling.n, stream, *_usage(request), tokens)
 
 
 def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
@@ -185,7 +187,7 @@ def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
     turns = [(message.role, _content(message)) for message in request.messages]
     stream, tokens = bool(request.stream), bool(request.logprobs)
     work = frames.Generate(next_id(), None, None, turns, sampling, request.priority or 0, stream, tokens)
-    return Job(True, request.model, [work], sampling.n, stream, _usage(request), tokens)
+    return Job(True, request.model, [work], sampling.n, stream, *_usage(request), tokens)
 
 
 def _sampling(
@@ -241,10 +243,13 @@ def _content(message: Message) -> str:
     return "".join(part.text for part in message.content)
 
 
-def _usage(request: Common) -> bool:
-    if request.stream_options is not None and not request.stream:
+def _usage(request: Common) -> tuple[bool, bool]:
+    wanted = request.stream_options
+    if wanted is None:
+        return False, False
+    if not request.stream:
         raise Problem(400, "stream_options needs stream: true", "invalid_value", "stream_options")
-    return request.stream_options is not None and bool(request.stream_options.include_usage)
+    return bool(wanted.include_usage), bool(wanted.continuous_usage_stats)
 
 
 def _unsupported(field: str) -> Problem:

@@ -18,11 +18,10 @@ from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
 from typing import Any
 
-from ingot.errors import IngotError, MemoryLimitError, RequestError, UserError
-from ingot.llm import chat_template
+from ingot.errors import CheckpointError, IngotError, MemoryLimitError, RequestError, UserError
 from ingot.llm.llm import LLM
 from ingot.llm.runner import Job
-from ingot.llm.sampling import SamplingParams
+from ingot.llm.sampling import MAX_TOKENS, SamplingParams
 from ingot.llm.stream import Reader
 from ingot.serve import frames
 
@@ -54,16 +53,12 @@ class Worker:
     Args:
         llm: the model.
         connection: to the HTTP process.
-        template: in place of the model's own, for conversations.
-        backlog: bytes that came behind the first message.
+        decoder: of what comes over it; it has seen the first message.
     """
 
-    def __init__(
-        self, llm: LLM, connection: socket.socket, template: chat_template.ChatTemplate | None, decoder: frames.Decoder
-    ) -> None:
+    def __init__(self, llm: LLM, connection: socket.socket, decoder: frames.Decoder) -> None:
         self._llm = llm
         self._connection = connection
-        self._template = template
         self._decoder = decoder
         self._sending = threading.Lock()
         self._lock = threading.Lock()  # guards the two tables
@@ -122,7 +117,7 @@ class Worker:
         prompt = self._prompt(message)
         words = {name: getattr(message.sampling, name) for name in message.sampling.__struct_fields__}
         if words["max_tokens"] is None:
-            words["max_tokens"] = self._llm.context_length
+            words["max_tokens"] = min(self._llm.context_length, MAX_TOKENS)
         with self._lock:
             if message.id not in self._requests:  # aborted meanwhile
                 return
@@ -146,10 +141,7 @@ class Worker:
             return message.ids
         if message.messages is None:
             return message.text or ""
-        turns = [{"role": role, "content": content} for role, content in message.messages]
-        if self._template is None:
-            return self._llm.chat_prompt(turns)
-        return self._llm.tokenizer.encode_plain(self._template.render(chat_template.check_messages(turns)))
+        return self._llm.chat_prompt([{"role": role, "content": content} for role, content in message.messages])
 
     def _embed(self, message: frames.Embed) -> None:
         embed = getattr(self._llm, "embed", None)
@@ -203,7 +195,7 @@ class Worker:
             end = self._end(answer)
         elif not text and not tokens:
             return None
-        return frames.Piece(answer.id, answer.index, text, tokens, end)
+        return frames.Piece(answer.id, answer.index, text, len(reader.token_ids), tokens, end)
 
     def _end(self, answer: Answer) -> frames.End:
         job, reader = answer.reader.job, answer.reader
@@ -274,37 +266,37 @@ def main(connection: socket.socket) -> int:
     if len(found) != 1 or not isinstance(found[0], frames.Start):
         raise frames.FrameError("Start comes first, and alone")
     try:
-        llm, template = _load(found[0])
+        llm = _load(found[0])
+        chats = _chats(llm)
     except (IngotError, MemoryError) as e:
         code = e.code if isinstance(e, IngotError) else MemoryLimitError.code
         connection.sendall(frames.encode(frames.Failed(code, str(e))))
         return 1
     with llm:
-        # A file is text and nothing more, so whether the model can chat is found out by trying.
-        ready = frames.Ready(llm.context_length, llm.vocab_size, template is not None or _chats(llm), False)
-        connection.sendall(frames.encode(ready))
         try:
-            Worker(llm, connection, template, decoder).run()
+            connection.sendall(frames.encode(frames.Ready(llm.context_length, llm.vocab_size, chats, False)))
+            Worker(llm, connection, decoder).run()
         except ConnectionError:
             return 0
     return 0
 
 
-def _load(start: frames.Start) -> tuple[LLM, chat_template.ChatTemplate | None]:
-    template = None if start.chat_template is None else chat_template.ChatTemplate(start.chat_template)
-    llm = LLM(
+def _load(start: frames.Start) -> LLM:
+    return LLM(
         start.source, precision=start.precision, weights=start.weights, device=start.device, threads=start.threads,
         context_length=start.context_length, kv_memory=start.kv_memory, max_running=start.max_running,
-        prefix_cache=start.prefix_cache,
+        prefix_cache=start.prefix_cache, chat_template=start.chat_template,
     )  # fmt: skip
-    return llm, template
 
 
 def _chats(llm: LLM) -> bool:
+    """Whether it has a chat template. Raises CheckpointError for one that cannot be read."""
     try:
         llm.chat_prompt([{"role": "user", "content": "?"}])
     except RequestError:  # it has a template, which refuses this
         return True
+    except CheckpointError:
+        raise
     except UserError:
         return False
     return True

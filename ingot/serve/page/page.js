@@ -48,7 +48,7 @@ function follow(always) {
 }
 
 function parameters() {
-  const found = { model, stream: true, stream_options: { include_usage: true } };
+  const found = { model, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
   for (const name of ["max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"])
     if (at(name).value !== "") found[name] = Number(at(name).value);
   if (at("stop_text").value) found.stop = at("stop_text").value;
@@ -71,14 +71,15 @@ async function* events(body) {
 
 async function answer(path, body, into) {
   const begin = performance.now();
-  let first = 0, pieces = 0, text = "", usage = null, note = "";
+  let first = 0, count = 0, text = "", note = "";
   running = new AbortController();
   at("send").disabled = true;
   at("stop").disabled = false;
   const rate = () => {
-    const seconds = (performance.now() - first) / 1000, count = usage ? usage.completion_tokens : pieces;
-    const speed = count > 1 && seconds > 0 ? `${((count - 1) / seconds).toFixed(0)} ${usage ? "tokens" : "pieces"}/s, ` : "";
-    at("rate").textContent = first ? `${speed}${count} ${usage ? "tokens" : "pieces"}, first after ${((first - begin) / 1000).toFixed(2)} s${note}` : "";
+    const seconds = (performance.now() - first) / 1000;
+    const speed = count > 1 && seconds > 0 ? `${((count - 1) / seconds).toFixed(0)} tokens/s, ` : "";
+    const wait = `first after ${((first - begin) / 1000).toFixed(2)} s`;
+    at("rate").textContent = first ? `${speed}${count} tokens, ${wait}${note}` : note;
   };
   try {
     const got = await fetch(path, {
@@ -87,12 +88,11 @@ async function answer(path, body, into) {
     if (!got.ok) throw new Error(await reason(got));
     for await (const event of events(got.body)) {
       if (event.error) throw new Error(event.error.message);
-      if (event.usage) usage = event.usage;
+      if (event.usage) count = event.usage.completion_tokens;
       for (const choice of event.choices) {
         const piece = choice.delta ? choice.delta.content || "" : choice.text;
         if (!piece) continue;
         first ||= performance.now();
-        pieces += 1;
         text += piece;
         into.append(piece);
         follow(false);
