@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import batching, machine, nets, pico, scheduler, tinyllama
+from benchmarks import batching, machine, nets, pico, scheduler, serve, tinyllama
 from benchmarks.harness import THREADS, Options
 from benchmarks.torch_nets import NETS
 
@@ -23,6 +23,8 @@ TABLE = {
     "batching": batching.batching,
     "prefix": batching.prefix,
     "scheduler": scheduler.scheduler,
+    "serve": serve.serve,
+    "serve-load": serve.serve_load,
     **{name: nets.benchmark(name) for name in NETS},
 }
 

@@ -1,0 +1,237 @@
+"""`ingot serve` on pico-python: streamed tokens a second with many clients, and a mixed load in random arrivals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import ingot
+from benchmarks.harness import PICO, ROOT, Options, Result, Sample
+from benchmarks.pico import HELDOUT, pico_engine
+from ingot.llm.runner import Job
+
+CLIENTS = 64
+TOKENS = 128
+GOAL_TOKENS = 5000
+GOAL_SHARE = 0.9
+LOAD_SECONDS = float(os.environ.get("INGOT_BENCH_LOAD_SECONDS", "60"))  # the goal is meant for 600
+SHARE_OF_CAPACITY = 0.7
+
+
+class Served:
+    """A server in a process of its own, and plain requests to it: clients must cost little beside it."""
+
+    def __init__(self, source: Path, threads: int) -> None:
+        command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", "--model-name", "m"]
+        self.process = subprocess.Popen(
+            [*command, "--threads", str(threads)], stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        if not line.startswith("serving "):
+            raise SystemExit(f"ingot serve does not start: {line}{self.process.stderr.read()}")
+        self.port = int(line.rpartition(":")[2])
+        self._log = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
+
+    async def stream(self, body: dict[str, Any]) -> tuple[float, list[float], int, bool]:
+        """A streamed completion: seconds to its first piece, when pieces came, tokens, and whether it ended well."""
+        begin = time.perf_counter()
+        status, times, last = await self._ask(body, begin)
+        usage = json.loads(last)["usage"] if status and last else None
+        tokens = usage["completion_tokens"] if usage else 0
+        return (times[0] - begin if times else 0.0), times, tokens, bool(status and usage)
+
+    async def _ask(self, body: dict[str, Any], begin: float) -> tuple[bool, list[float], bytes]:
+        data = json.dumps({"model": "m", "stream": True, "stream_options": {"include_usage": True}} | body).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
+        times, tail = [], b""
+        status = (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        while part := await reader.read(1 << 16):
+            if b"data: " in part:
+                times.append(time.perf_counter())
+            tail = (tail + part)[-4096:]
+        writer.close()
+        events = [line[6:] for line in tail.split(b"\n") if line.startswith(b"data: {")]
+        return status and b"data: [DONE]" in tail, times, events[-1] if events else b""
+
+    async def metrics(self) -> dict[str, float]:
+        """The server's own numbers."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        text = (await reader.read()).decode().partition("\r\n\r\n")[2]
+        writer.close()
+        rows = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in rows if name}
+
+    def memory(self) -> int:
+        """Resident bytes of the HTTP process and of the engine process."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        total = 0
+        for pid in (str(self.process.pid), *children):
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return total
+
+    def close(self) -> None:
+        """Ends it."""
+        self.process.terminate()
+        if self.process.wait():
+            raise SystemExit("ingot serve ended badly")
+        self._log.wait()
+
+
+@contextmanager
+def served(threads: int) -> Any:
+    """A server of pico-python in bfloat16."""
+    found = Served(pico_engine("bfloat16"), threads)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def prompts(count: int, length: int = 16) -> list[list[int]]:
+    """Different beginnings, so that nothing is shared."""
+    return [[0, *(100 + (17 * i + 31 * j) % 3900 for j in range(length - 1))] for i in range(count)]
+
+
+def serve(options: Options) -> Result:
+    """Streamed tokens a second with 64 clients, beside the same work in the process."""
+    result = Result("serve")
+    with served(options.threads) as server, ingot.LLM(pico_engine("bfloat16"), threads=options.threads) as llm:
+        pairs = [_pair(server, llm) for _ in range(options.pairs + 1)][1:]
+        spread = Sample.of([a for a, _ in pairs])
+        result.add(
+            f"{CLIENTS} clients, streamed", spread.median, "tok/s", at_least=GOAL_TOKENS, quartiles=spread.quartiles
+        )
+        inside = Sample.of([b for _, b in pairs])
+        result.add("the same in the process, text and all", inside.median, "tok/s", quartiles=inside.quartiles)
+        share = Sample.of([a / b for a, b in pairs])
+        result.add("share", share.median, "×", at_least=GOAL_SHARE, quartiles=share.quartiles)
+    return result
+
+
+def _pair(server: Served, llm: ingot.LLM) -> tuple[float, float]:
+    """Tokens a second over HTTP, and in this process."""
+    words: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "logit_bias": {"0": -100}}
+
+    async def many() -> float:
+        begin = time.perf_counter()
+        found = await asyncio.gather(*(server.stream(words | {"prompt": ids}) for ids in prompts(CLIENTS)))
+        if not all(good for *_, good in found):
+            raise SystemExit("a stream failed")
+        return sum(tokens for _, _, tokens, _ in found) / (time.perf_counter() - begin)
+
+    return asyncio.run(many()), _inside(llm, words | {"logit_bias": {0: -100}})
+
+
+def _inside(llm: ingot.LLM, words: dict[str, Any]) -> float:
+    """All answers read as they come, as text."""
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    begin = time.perf_counter()
+    readers = [llm.submit(ids, wakeups, **words)[0] for ids in prompts(CLIENTS)]
+    by_job = {id(reader.job): reader for reader in readers}
+    left = len(readers)
+    while left:
+        reader = by_job[id(wakeups.get())]
+        if reader.finish_reason is None:
+            reader.read()
+            left -= reader.finish_reason is not None
+    return sum(len(reader.token_ids) for reader in readers) / (time.perf_counter() - begin)
+
+
+def serve_load(options: Options) -> Result:
+    """Requests in Poisson arrivals at 70 % of capacity, prompts of 32 to 512 tokens."""
+    ids = _heldout_ids()
+    with served(options.threads) as server:
+        return asyncio.run(_load(server, ids))
+
+
+def _heldout_ids() -> list[int]:
+    with ingot.LLM(PICO) as llm:
+        ids: list[int] = llm.tokenizer.encode_plain(HELDOUT.read_text())
+    return ids
+
+
+def _request(ids: list[int], draw: random.Random) -> dict[str, Any]:
+    length = draw.randint(32, 512)
+    start = draw.randrange(len(ids) - length)
+    answer = {"max_tokens": draw.randint(32, 128), "temperature": 0.8, "seed": draw.randrange(2**31)}
+    return {"prompt": ids[start : start + length], "logit_bias": {"0": -100}} | answer
+
+
+async def _capacity(server: Served, ids: list[int]) -> float:
+    """Requests a second with 32 clients that are never idle."""
+    draw = random.Random(1)
+    ended = 0
+    until = time.perf_counter() + 8
+
+    async def client() -> None:
+        nonlocal ended
+        while time.perf_counter() < until:
+            await server.stream(_request(ids, draw))
+            ended += 1
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(32)))
+    return ended / (time.perf_counter() - begin)
+
+
+async def _load(server: Served, ids: list[int]) -> Result:
+    rate = SHARE_OF_CAPACITY * await _capacity(server, ids)
+    draw = random.Random(2)
+    tasks: list[asyncio.Task[tuple[float, list[float], int, bool]]] = []
+    begin = time.perf_counter()
+    memory: list[tuple[float, int]] = []
+    next_at = 0.0
+    while (now := time.perf_counter() - begin) < LOAD_SECONDS:
+        if not memory or now - memory[-1][0] >= LOAD_SECONDS / 60:
+            memory.append((now, server.memory()))
+        if now < next_at:
+            await asyncio.sleep(min(next_at - now, 0.25))
+            continue
+        tasks.append(asyncio.create_task(server.stream(_request(ids, draw))))
+        next_at += draw.expovariate(rate)
+    found = await asyncio.gather(*tasks)
+    metrics = await _idle(server.metrics)
+    return _report(rate, found, memory, metrics)
+
+
+async def _idle(metrics: Callable[[], Coroutine[Any, Any, dict[str, float]]]) -> dict[str, float]:
+    await asyncio.sleep(1)  # two reports of the engine
+    return await metrics()
+
+
+def _report(
+    rate: float, found: list[tuple[float, list[float], int, bool]], memory: list[tuple[float, int]],
+    metrics: dict[str, float],
+) -> Result:  # fmt: skip
+    result = Result("serve-load")
+    result.add("arrivals", rate, "requests/s", note=f"{SHARE_OF_CAPACITY:.0%} of capacity, {LOAD_SECONDS:.0f} s")
+    result.add("requests", len(found), "")
+    result.add("requests that failed", sum(not good for *_, good in found), "", at_most=0)
+    result.add("blocks not given back", metrics["ingot_kv_blocks_used"], "", at_most=0)
+    result.add("restarts of the engine", metrics["ingot_engine_restarts_total"], "", at_most=0)
+    firsts = sorted(first for first, *_ in found)
+    result.add("first piece, median", statistics.median(firsts) * 1e3, "ms")
+    result.add("first piece, 99th percentile", firsts[len(firsts) * 99 // 100] * 1e3, "ms")
+    per_token = sorted((t[-1] - t[0]) / (count - 1) for _, t, count, _ in found if count > 1 and len(t) > 1)
+    half, most = statistics.median(per_token), per_token[len(per_token) * 99 // 100]
+    result.add("time per token of a request, median", half * 1e3, "ms")
+    result.add("99th percentile of it, beside the median", most / half, "×", at_most=3)
+    settled = [size for at, size in memory if at >= min(120.0, LOAD_SECONDS / 5)]
+    result.add("memory", settled[-1] / 1e6, "MB")
+    result.add("memory: largest beside smallest since it settled", max(settled) / min(settled), "×", at_most=1.02)
+    return result

@@ -1,0 +1,240 @@
+"""Requests that must fail well, each with its status and code; the server goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serve.harness import MODEL, Running, rest, serving
+
+TEXT = "/v1/completions"
+CHAT = "/v1/chat/completions"
+VECTOR = "/v1/embeddings"
+HELLO = [{"role": "user", "content": "hello"}]
+LIMIT = 1 << 20  # bytes of a body, for pico-python's context
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serving("--chat-template", "plain") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _still_serves(server: Running) -> Iterator[None]:
+    yield
+    assert server.complete(max_tokens=6)["choices"][0]["text"].startswith("\nimport sys\n")
+    metrics = server.until(lambda m: not m["ingot_requests_running"] and not m["ingot_queue_depth"])
+    assert metrics["ingot_kv_blocks_used"] == 0
+    assert metrics["ingot_engine_restarts_total"] == 0
+
+
+def text(**words: Any) -> bytes:
+    return json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 4} | words).encode()
+
+
+def chat(**words: Any) -> bytes:
+    return json.dumps({"model": MODEL, "messages": HELLO, "max_tokens": 4} | words).encode()
+
+
+# name → (path, body, status, code, param)
+BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
+    "nothing": (TEXT, b"", 400, "invalid_json", None),
+    "no JSON": (TEXT, b"{", 400, "invalid_json", None),
+    "no UTF-8": (TEXT, b'{"model": "\xff"}', 400, "invalid_json", None),
+    "an array": (TEXT, b"[]", 400, "invalid_value", None),
+    "depth": (TEXT, b'{"metadata":' + b"[" * 100_000, 400, "invalid_json", None),
+    "a key twice": (TEXT, b'{"model":"pico-python","prompt":"x","n":1,"n":2}', 400, "invalid_json", None),
+    "NaN": (TEXT, b'{"model":"pico-python","prompt":"x","temperature":NaN}', 400, "invalid_json", None),
+    "infinity": (TEXT, b'{"model":"pico-python","prompt":"x","temperature":1e400}', 400, "invalid_json", None),
+    "unknown field": (TEXT, text(tempreature=1), 400, "invalid_value", "tempreature"),
+    "no model": (TEXT, b'{"prompt":"x"}', 400, "invalid_value", None),
+    "no prompt": (TEXT, b'{"model":"pico-python"}', 400, "invalid_value", None),
+    "a large body": (TEXT, text(prompt="x" * LIMIT), 413, "body_too_large", None),
+    # numbers out of range
+    "max_tokens -1": (TEXT, text(max_tokens=-1), 400, "invalid_value", "max_tokens"),
+    "max_tokens 0": (TEXT, text(max_tokens=0), 400, "invalid_value", "max_tokens"),
+    "max_tokens 1e9": (TEXT, text(max_tokens=10**9), 400, "invalid_value", "max_tokens"),
+    "max_tokens 1.5": (TEXT, text(max_tokens=1.5), 400, "invalid_value", "max_tokens"),
+    "max_tokens text": (TEXT, text(max_tokens="4"), 400, "invalid_value", "max_tokens"),
+    "max_tokens true": (TEXT, text(max_tokens=True), 400, "invalid_value", "max_tokens"),
+    "n 0": (TEXT, text(n=0), 400, "invalid_value", "n"),
+    "n 10⁶": (TEXT, text(n=10**6), 400, "invalid_value", "n"),
+    "temperature -1": (TEXT, text(temperature=-1), 400, "invalid_value", "temperature"),
+    "top_p 2": (TEXT, text(top_p=2), 400, "invalid_value", "top_p"),
+    "top_p 0": (TEXT, text(top_p=0), 400, "invalid_value", "top_p"),
+    "top_k -1": (TEXT, text(top_k=-1), 400, "invalid_value", "top_k"),
+    "min_p 1.5": (TEXT, text(min_p=1.5), 400, "invalid_value", "min_p"),
+    "repetition_penalty 0": (TEXT, text(repetition_penalty=0), 400, "invalid_value", "repetition_penalty"),
+    "presence_penalty 3": (TEXT, text(presence_penalty=3), 400, "invalid_value", "presence_penalty"),
+    "frequency_penalty -3": (TEXT, text(frequency_penalty=-3), 400, "invalid_value", "frequency_penalty"),
+    "priority 101": (TEXT, text(priority=101), 400, "invalid_value", "priority"),
+    "seed 2⁷⁰": (TEXT, text(seed=2**70), 400, "invalid_json", None),
+    "seed 2⁶³": (TEXT, text(seed=2**63), 400, "invalid_value", "seed"),
+    "logprobs 21": (TEXT, text(logprobs=21), 400, "invalid_value", "logprobs"),
+    "stop is empty": (TEXT, text(stop=""), 400, "invalid_value", "stop"),
+    "stop with an empty one": (TEXT, text(stop=["a", ""]), 400, "invalid_value", "stop"),
+    "stop 10⁵ strings": (TEXT, text(stop=["a"] * 10**5), 400, "invalid_value", "stop"),
+    "stop is long": (TEXT, text(stop="x" * 300), 400, "invalid_value", "stop"),
+    "logit_bias id -1": (TEXT, text(logit_bias={"-1": 1}), 400, "invalid_value", "logit_bias"),
+    "logit_bias id text": (TEXT, text(logit_bias={"cat": 1}), 400, "invalid_value", "logit_bias"),
+    "logit_bias beyond": (TEXT, text(logit_bias={"5": 101}), 400, "invalid_value", "logit_bias"),
+    "logit_bias unknown": (TEXT, text(logit_bias={"4096": 1}), 400, "request", None),
+    "logit_bias 2,000": (TEXT, text(logit_bias={str(i): 1 for i in range(2000)}), 400, "invalid_value", "logit_bias"),
+    # prompts
+    "too long": (TEXT, text(prompt="import os\n" * 2000), 400, "context_length_exceeded", "prompt"),
+    "too many ids": (TEXT, text(prompt=[1] * 1024), 400, "context_length_exceeded", "prompt"),
+    "no ids": (TEXT, text(prompt=[]), 400, "invalid_value", "prompt"),
+    "a prompt without ids": (TEXT, text(prompt=[[1], []]), 400, "invalid_value", "prompt"),
+    "prompts of two kinds": (TEXT, text(prompt=["a", 1]), 400, "invalid_value", "prompt"),
+    "a number": (TEXT, text(prompt=5), 400, "invalid_value", "prompt"),
+    "half a surrogate pair": (TEXT, text(prompt="a\ud800b"), 400, "invalid_value", None),
+    "half a pair in stop": (TEXT, text(stop="\udfff"), 400, "invalid_value", None),
+    "id too large": (TEXT, text(prompt=[4096]), 400, "request", None),
+    "id -1": (TEXT, text(prompt=[-1]), 400, "invalid_value", "prompt"),
+    "id 2⁴⁰": (TEXT, text(prompt=[2**40]), 400, "invalid_value", "prompt"),
+    "129 prompts": (TEXT, text(prompt=["x"] * 129), 400, "invalid_value", "prompt"),
+    "more answers than the server takes": (TEXT, text(prompt=["x"] * 128, n=16), 400, "too_many_answers", "n"),
+    # what is not there
+    "unknown model": (TEXT, text(model="gpt-4"), 404, "model_not_found", "model"),
+    "a path for a model": (CHAT, chat(model="../../etc/passwd"), 404, "model_not_found", "model"),
+    "echo": (TEXT, text(echo=True), 400, "unsupported_parameter", "echo"),
+    "suffix": (TEXT, text(suffix="x"), 400, "unsupported_parameter", "suffix"),
+    "best_of": (TEXT, text(best_of=3), 400, "unsupported_parameter", "best_of"),
+    "stream_options alone": (TEXT, text(stream_options={}), 400, "invalid_value", "stream_options"),
+    # conversations
+    "no messages": (CHAT, chat(messages=[]), 400, "invalid_value", "messages"),
+    "a message without role": (CHAT, chat(messages=[{"content": "x"}]), 400, "invalid_value", "messages"),
+    "content is a number": (CHAT, chat(messages=[{"role": "user", "content": 5}]), 400, "invalid_value", "messages"),
+    "an image": (
+        CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url", "text": "http://x/"}]}]),
+        400, "unsupported_value", "messages",
+    ),
+    "tools": (CHAT, chat(tools=[{"type": "function"}]), 400, "unsupported_parameter", "tools"),
+    "tools are no list": (CHAT, chat(tools={"a": 1}), 400, "invalid_value", "tools"),
+    "tool_choice": (CHAT, chat(tool_choice={"type": "function"}), 400, "unsupported_parameter", "tool_choice"),
+    "a schema": (
+        CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}),
+        400, "unsupported_parameter", "response_format",
+    ),
+    "a regex": (
+        CHAT, chat(response_format={"type": "regex", "regex": "(a+)+$"}),
+        400, "unsupported_parameter", "response_format",
+    ),
+    "top_logprobs alone": (CHAT, chat(top_logprobs=3), 400, "invalid_value", "top_logprobs"),
+    "two limits": (CHAT, chat(max_completion_tokens=5), 400, "invalid_value", "max_completion_tokens"),
+    "a chat too long": (
+        CHAT, chat(messages=[{"role": "user", "content": "import os\n" * 2000}]),
+        400, "context_length_exceeded", "prompt",
+    ),
+    "embeddings": (VECTOR, b'{"model":"pico-python","input":"x"}', 501, "unsupported", None),
+    "embeddings of nothing": (VECTOR, b'{"model":"pico-python","input":[]}', 400, "invalid_value", "input"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", BAD)
+def test_bad_body(server: Running, name: str, stream: bool) -> None:
+    path, body, status, code, param = BAD[name]
+    if stream and path != VECTOR and body.startswith(b"{") and body.endswith(b"}") and b"stream" not in body:
+        body = body[:-1] + b', "stream": true}'
+    got = server.post(path, body)
+    assert (got.status_code, got.json()["error"]["code"]) == (status, code), got.text[:500]
+    error = got.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    assert error["message"] and len(error["message"]) < 2000
+    assert got.headers["content-type"] == "application/json"
+
+
+def test_words_at_their_limits_are_taken(server: Running) -> None:
+    """The other side of the table: what is legal, if only just."""
+    words = {
+        "n": 16, "temperature": 2, "top_p": 1, "top_k": 2**31 - 1, "min_p": 1, "repetition_penalty": 10,
+        "stop": ["a"] * 16, "presence_penalty": -2, "frequency_penalty": 2,
+        "logit_bias": {"0": -100, "4095": 100}, "seed": -(2**63),
+        "max_tokens": 2, "logprobs": 20, "priority": -100, "user": "x", "metadata": {"a": "b"}, "echo": False,
+    }  # fmt: skip
+    assert len(server.complete([1, 4095], **words)["choices"]) == 16
+    assert server.complete("", max_tokens=1)["usage"]["prompt_tokens"] == 1  # the beginning token
+    assert server.complete([1] * 1023, max_tokens=1_000_000)["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_other_content_types(server: Running, kind: str) -> None:
+    got = server.post(TEXT, text(), headers={"Content-Type": kind})
+    assert (got.status_code, got.json()["error"]["code"]) == (415, "invalid_content_type")
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [
+    ("GET", "/v1/completions", 405), ("POST", "/v1/models", 405), ("DELETE", "/health", 405), ("GET", "/nowhere", 404),
+    ("GET", "/v1/models/", 404), ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", 404),
+    ("GET", "/page.js/../../app.py", 404),
+    ("GET", "/%2e%2e/app.py", 404), ("POST", "/v1/completions/", 404),
+])  # fmt: skip
+def test_other_routes(server: Running, method: str, path: str, status: int) -> None:
+    connection = server.connect()
+    with connection:
+        connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        got = rest(connection)
+    assert got.startswith(f"HTTP/1.1 {status} ".encode()), got[:200]
+    assert set(json.loads(got.partition(b"\r\n\r\n")[2])["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_body_of_100_megabytes_is_refused_before_it_comes(server: Running) -> None:
+    with server.connect() as connection:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Content-Length: 100000000\r\n\r\n{")
+        got = rest(connection)
+    assert got.startswith(b"HTTP/1.1 413 ")
+    assert b"body_too_large" in got
+
+
+def test_a_body_that_grows_without_end_is_cut_off(server: Running) -> None:
+    with server.connect() as connection:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        sent = 0
+        try:
+            while sent < 64 * LIMIT:
+                connection.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+                sent += 0x10000
+        except OSError:
+            pass
+        assert sent < 64 * LIMIT
+
+
+@pytest.mark.parametrize("head", [
+    b"GARBAGE\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+])  # fmt: skip
+def test_what_is_no_http(server: Running, head: bytes) -> None:
+    with server.connect() as connection:
+        connection.sendall(head)
+        got = rest(connection)
+    assert got == b"" or got.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 421 ")), got[:200]
+
+
+def test_headers_without_end(server: Running) -> None:
+    with server.connect() as connection:
+        try:
+            connection.sendall(b"GET / HTTP/1.1\r\n")
+            for i in range(20_000):
+                connection.sendall(b"X-%d: %s\r\n" % (i, b"y" * 100))
+        except OSError:
+            pass
+        got = rest(connection)
+    assert got == b"" or got.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+
+
+def test_other_names_of_the_host(server: Running) -> None:
+    """What a web page could reach by rebinding its own name to this machine."""
+    for host in ("evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example"):
+        got = server.http.get("/v1/models", headers={"Host": host})
+        assert (got.status_code, got.json()["error"]["code"]) == (421, "wrong_host")
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:99", "[::1]:8000", "[::1]"):
+        assert server.http.get("/v1/models", headers={"Host": host}).status_code == 200

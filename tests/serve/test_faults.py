@@ -1,0 +1,374 @@
+"""What goes wrong around a server: clients that leave or dawdle, an engine that dies, a full queue, little memory."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ingot
+from ingot.serve import server as serve
+from tests.serve.harness import MODEL, PICO, ROOT, Running, rest, serving, start, until
+
+LONG: dict[str, Any] = {
+    "model": MODEL, "prompt": "import os", "max_tokens": 1000, "temperature": 0, "logit_bias": {"0": -100},
+}  # fmt: skip
+STREAM = LONG | {"stream": True}
+TEXT = "/v1/completions"
+
+
+def first_bytes(connection: socket.socket) -> bytes:
+    """What comes until the first event of a stream is there."""
+    got = b""
+    while b"\ndata: " not in got:
+        part = connection.recv(1 << 16)
+        assert part, got
+        got += part
+    return got
+
+
+def idle(metrics: dict[str, float]) -> bool:
+    return not (metrics["ingot_requests_running"] or metrics["ingot_queue_depth"] or metrics["ingot_kv_blocks_used"])
+
+
+def test_clients_that_leave_end_their_requests() -> None:
+    with serving() as server:
+        for stream in (True, False):
+            leaving = [server.send(TEXT, LONG | {"stream": stream, "prompt": f"# {i}"}) for i in range(8)]
+            if stream:
+                for connection in leaving:
+                    first_bytes(connection)
+            else:
+                server.until(lambda m: m["ingot_requests_running"] > 0)
+            for connection in leaving:
+                connection.close()
+            steps = server.until(idle)["ingot_steps_total"]
+            assert steps < 2 * 1000
+        assert server.metrics()["ingot_client_disconnects_total"] == 16
+        assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
+
+
+def test_clients_that_leave_while_they_wait() -> None:
+    with serving("--max-running", 1) as server, server.send(TEXT, STREAM) as running:
+        first_bytes(running)
+        waiting = [server.send(TEXT, LONG | {"prompt": f"# {i}"}) for i in range(4)]
+        server.until(lambda m: m["ingot_queue_depth"] == 4)
+        for connection in waiting:
+            connection.close()
+        server.until(lambda m: m["ingot_queue_depth"] == 0)
+        running.close()
+        server.until(idle)
+
+
+def test_a_client_that_does_not_read_delays_nobody() -> None:
+    with serving() as server, socket.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.connect(("127.0.0.1", server.port))
+        data = json.dumps(STREAM | {"n": 16, "temperature": 1, "max_tokens": 400}).encode()
+        head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        lazy.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        server.until(lambda m: m["ingot_requests_running"] > 0)
+        assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
+        server.until(lambda m: m["ingot_requests_running"] == 0)  # all is computed, though nobody reads
+        lazy.close()
+        server.until(idle)
+
+
+def test_a_killed_engine_is_started_again() -> None:
+    with serving("--max-running", 2) as server, ThreadPoolExecutor(4) as pool:
+        before = server.complete(max_tokens=20)
+        streamed = server.send(TEXT, STREAM)
+        first_bytes(streamed)
+        waiting = [pool.submit(server.post, TEXT, LONG | {"prompt": f"# {i}"}) for i in range(4)]
+        server.until(lambda m: m["ingot_queue_depth"] == 3)
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        for future in waiting:
+            got = future.result()
+            assert (got.status_code, got.json()["error"]["code"]) == (503, "engine_down")
+            assert int(got.headers["retry-after"]) >= 1
+        tail = rest_of_stream(streamed)
+        assert json.loads(tail[-1])["error"]["code"] == "engine_down"  # and no [DONE]
+        health = until(lambda: got if (got := server.http.get("/health").json())["engine_restarts"] else None)
+        assert health["engine_restarts"] == 1
+        until(lambda: server.http.get("/ready").status_code == 200 or None)
+        metrics = server.metrics()
+        assert (metrics["ingot_engine_restarts_total"], metrics["ingot_engine_up"]) == (1, 1)
+        assert server.complete(max_tokens=20)["choices"] == before["choices"]
+        server.until(idle)
+        assert any("started again" in line for line in server.lines)
+
+
+def rest_of_stream(connection: socket.socket) -> list[bytes]:
+    """The data of the events up to the end of a chunked answer, which must have one."""
+    got = b""
+    with connection:
+        while not got.endswith(b"0\r\n\r\n"):
+            part = connection.recv(1 << 16)
+            assert part, got[-200:]
+            got += part
+    return [line[6:] for line in got.split(b"\n") if line.startswith(b"data: ")]
+
+
+def test_health_tells_of_an_engine_that_is_down() -> None:
+    with serving() as server:
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        seen = until(lambda: got if (got := server.http.get("/health")).status_code == 503 else None)
+        assert seen.json()["status"] == "engine_down"
+        until(lambda: server.http.get("/health").status_code == 200 or None)
+
+
+def test_an_engine_killed_again_and_again() -> None:
+    with serving() as server:
+        for i in range(3):
+            os.kill(server.engine_pid(), signal.SIGKILL)
+            server.until(lambda m, i=i: m["ingot_engine_restarts_total"] == i + 1 and m["ingot_engine_up"] == 1)
+        assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
+
+
+def test_a_full_queue() -> None:
+    with serving("--max-running", 2, "--max-queue", 3) as server, ThreadPoolExecutor(5) as pool:
+        under_way = [server.send(TEXT, STREAM | {"prompt": f"# {i}"}) for i in range(5)]
+        server.until(lambda m: m["ingot_queue_depth"] == 3 and m["ingot_requests_running"] == 2)
+        for body in (LONG, STREAM, LONG | {"n": 2}):
+            got = server.post(TEXT, body)
+            assert (got.status_code, got.json()["error"]["type"]) == (429, "rate_limit_error"), got.text
+            assert 1 <= int(got.headers["retry-after"]) <= 60
+        for path in ("/health", "/ready", "/v1/models"):
+            assert server.http.get(path).status_code == 200
+        tails = list(pool.map(rest_of_stream, under_way))
+        assert all(tail[-1].strip() == b"[DONE]" for tail in tails)
+        assert server.post(TEXT, LONG | {"max_tokens": 2}).status_code == 200
+        server.until(idle)
+
+
+def test_too_few_blocks_for_all() -> None:
+    """Every request is preempted at some time; the answers are those they give alone, and no block is lost."""
+    words: dict[str, Any] = {"max_tokens": 120, "logit_bias": {"0": -100}}
+    with ingot.LLM(PICO) as llm:
+        wanted = [llm.generate(f"# {i}\nimport", max_tokens=120, logit_bias={0: -100}).text for i in range(12)]
+    with serving("--kv-memory", "1M") as server, ThreadPoolExecutor(12) as pool:
+        assert server.metrics()["ingot_kv_blocks"] < 12 * 8
+        found = pool.map(lambda i: server.complete(f"# {i}\nimport", **words)["choices"][0]["text"], range(12))
+        assert list(found) == wanted
+        metrics = server.until(idle)
+        assert metrics["ingot_preemptions_total"] > 0
+
+
+def test_sigterm_lets_running_answers_end() -> None:
+    with serving("--drain", 100) as server:
+        running = server.send(TEXT, STREAM)
+        first_bytes(running)
+        waiting = server.connect()  # under the limit of idle connections: it is there before the end begins
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: any("shutting down" in line for line in server.lines) or None)
+        waiting.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b" 503 " in (got := rest(waiting)) and b"draining" in got
+        waiting.close()
+        assert server.post(TEXT, LONG).json()["error"]["code"] == "draining"
+        assert rest_of_stream(running)[-1].strip() == b"[DONE]"
+
+
+def test_the_end_does_not_wait_for_ever() -> None:
+    with serving("--drain", 0.2, "--threads", 1) as server:
+        connections = [server.send(TEXT, STREAM | {"prompt": f"# {i}"}) for i in range(40)]
+        first_bytes(connections[0])
+        assert server.end() == 0
+        assert any("cut off" in line for line in server.lines)
+        for connection in connections:
+            connection.close()
+
+
+def test_ctrl_c_ends_with_130(tmp_path: Path) -> None:
+    running = start("--json")
+    try:
+        engine = running.engine_pid()
+        assert running.end(signal.SIGINT) == 130
+        assert running.process.stdout is not None
+        done = json.loads(running.process.stdout.read())
+        assert done["schema"] == 1 and set(done) == {"schema", "requests", "engine_restarts", "seconds"}
+        until(lambda: True if not Path(f"/proc/{engine}").exists() else None)
+    finally:
+        running.close()
+
+
+def test_the_engine_ends_with_its_server() -> None:
+    running = start()
+    try:
+        engine = running.engine_pid()
+        os.kill(running.process.pid, signal.SIGKILL)
+        until(lambda: True if not Path(f"/proc/{engine}").exists() else None)
+    finally:
+        running.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# keys
+
+KEY = "sk-0123456789abcdef"
+GETS = ("/", "/page.js", "/page.css", "/v1/models", f"/v1/models/{MODEL}", "/metrics", "/openapi.json", "/nowhere")
+POSTS = (TEXT, "/v1/chat/completions", "/v1/embeddings")
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(KEY + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_the_key_guards_every_route(key_file: Path) -> None:
+    basic = base64.b64encode(f"user:{KEY}".encode()).decode()
+    wrong = (
+        "", "Bearer", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", f"bearer{KEY}", KEY, f"Token {KEY}", "Basic !",
+        "Basic " + base64.b64encode(KEY.encode()).decode(), "Basic " + base64.b64encode(b"user:").decode(),
+    )  # fmt: skip
+    with serving("--api-key-file", key_file) as server:
+        for path in ("/health", "/ready"):
+            assert server.http.get(path).status_code == 200
+        for header in wrong:
+            headers = {"Authorization": header} if header else {}
+            for path in GETS:
+                got = server.http.get(path, headers=headers)
+                assert (got.status_code, got.json()["error"]["code"]) == (401, "invalid_api_key"), (path, header)
+                assert got.headers["www-authenticate"]
+            for path in POSTS:
+                assert server.post(path, LONG, headers=headers).status_code == 401, (path, header)
+        for header in (f"Bearer {KEY}", f"bearer {KEY}", f"Basic {basic}"):
+            assert server.http.get("/v1/models", headers={"Authorization": header}).status_code == 200
+            assert server.http.get("/", headers={"Authorization": header, "Host": "any"}).status_code == 200
+            got = server.post(TEXT, LONG | {"max_tokens": 2}, headers={"Authorization": header})
+            assert got.status_code == 200
+        assert not any(KEY in line for line in server.lines)
+
+
+@pytest.mark.parametrize(("text", "mode", "says"), [
+    ("", 0o600, "must hold one key"), ("short\n", 0o600, "must hold one key"),
+    ("a key with spaces", 0o600, "must hold one key"),
+    (f"{KEY}\n{KEY}\n", 0o600, "must hold one key"), ("x" * 2000, 0o600, "must hold one key"),
+    ("schlüssel-schlüssel", 0o600, "must hold one key"), (KEY, 0o666, "can be written by others"),
+])  # fmt: skip
+def test_bad_key_files(tmp_path: Path, text: str, mode: int, says: str) -> None:
+    path = tmp_path / "key"
+    path.write_text(text)
+    path.chmod(mode)
+    assert says in refused("--api-key-file", path)
+
+
+def test_key_files_that_are_none(tmp_path: Path) -> None:
+    assert "No such file" in refused("--api-key-file", tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe")
+    assert "no regular file" in refused("--api-key-file", tmp_path / "pipe")
+    assert "Is a directory" in refused("--api-key-file", tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# what is refused at the start
+
+
+def refused(*words: object, source: object = PICO) -> str:
+    """What `ingot serve` says before it ends with exit code 2."""
+    command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_bad_starts(tmp_path: Path) -> None:
+    assert "nothing-here" in refused(source=tmp_path / "nothing-here")
+    assert "65535" in refused("--port", 70000)
+    template = tmp_path / "template"
+    template.write_text("{% for %}")
+    assert "template" in refused("--chat-template", template)
+    template.write_bytes(b"\xff")
+    assert "UTF-8" in refused("--chat-template", template)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "cannot listen" in refused("--port", taken.getsockname()[1])
+
+
+def test_a_model_without_a_template_does_not_chat() -> None:
+    with serving() as server:
+        got = server.post("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
+        assert (got.status_code, got.json()["error"]["code"]) == (501, "unsupported")
+
+
+@pytest.mark.parametrize("template", ["{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}",
+                                      "{{ ''.__class__.__mro__ }}", "{{ 'x' * 1000000000 }}",
+                                      "{{ raise_exception('no') }}"])  # fmt: skip
+def test_hostile_templates_fail_their_requests_only(tmp_path: Path, template: str) -> None:
+    path = tmp_path / "template"
+    path.write_text(template)
+    with serving("--chat-template", path) as server:
+        got = server.post("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "x"}]})
+        assert got.status_code == 400, got.text
+        assert server.complete(max_tokens=3)["usage"]["completion_tokens"] == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# clients that take their time: the limits are made short, in a server whose limits are those of a module of the tests
+
+SLOW = """
+import sys
+from ingot.serve import app, server
+server.HEADER_SECONDS, app.BODY_SECONDS, server.SEND_SECONDS = 0.5, 0.5, 0.5
+from ingot.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_slow_clients_are_cut_off() -> None:
+    command = [sys.executable, "-c", SLOW, "serve", str(PICO), "--port", "0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    server = Running(process)
+    try:
+        assert serve.HEADER_SECONDS > 1  # ours are not those of the server under test
+        with server.connect() as silent, server.connect() as drip, server.connect() as body:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            body.sendall(head + b"Content-Length: 100\r\n\r\n{")
+            stop = threading.Event()
+            dripping = threading.Thread(target=drip_headers, args=(drip, stop))
+            dripping.start()
+            try:
+                for connection in (silent, drip, body):
+                    assert rest(connection).startswith(b"HTTP/1.1 408 ")
+            finally:
+                stop.set()
+                dripping.join()
+        with socket.socket() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.connect(("127.0.0.1", server.port))
+            data = json.dumps(STREAM | {"n": 16, "temperature": 1, "logprobs": 20}).encode()
+            lazy.sendall(head + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+            server.until(lambda m: m["ingot_client_disconnects_total"] == 1)  # more than the kernel's buffers hold
+            server.until(idle)
+        assert server.complete(max_tokens=3)["usage"]["completion_tokens"] == 3
+        assert server.end() == 0
+    finally:
+        server.close()
+
+
+def drip_headers(connection: socket.socket, stop: threading.Event) -> None:
+    """A byte at a time, for ever."""
+    try:
+        connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+        while not stop.is_set():
+            connection.sendall(b"y")
+            time.sleep(0.05)
+    except OSError:  # cut off
+        return
