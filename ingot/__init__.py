@@ -19,6 +19,7 @@ _NAMES = {
     "LLM": "ingot.llm.llm:LLM",
     "Completion": "ingot.llm.stream:Completion",
     "Dim": "ingot.dims:Dim",
+    "Embedder": "ingot.llm.embedding:Embedder",
     "Engine": "ingot.engine.session:Engine",
     "Module": "ingot.nn:Module",
     "Network": "ingot.ir:Network",

@@ -205,8 +205,9 @@ def _build_directory(path: Path, request: Request) -> Engine:
     if request.report is not False and model.config["precision"] != "float32" and not request.weights_from:
         with phases.phase("read"):
             wide = models.load(path, "float32").weights
+    report = model.example if request.report is True and model.example else request.report
     return build_network(
-        network, model.weights, config=model.config, kind="llm", files=model.files, report=request.report, wide=wide,
+        network, model.weights, config=model.config, kind=model.kind, files=model.files, report=report, wide=wide,
         seed=request.seed, phases=phases, debug=request.debug, adapter=adapter,
     )  # fmt: skip
 

@@ -285,8 +285,8 @@ def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[st
     for key in ("config", "networks", "weights", "programs", "files"):
         if not isinstance(ours[key], dict):
             raise EngineFileError(f"{where}: {key} must be an object")
-    if ours["kind"] not in ("network", "llm") or not isinstance(ours["producer"], str):
-        raise EngineFileError(f"{where}: kind must be network or llm, and producer a string")
+    if ours["kind"] not in ("network", "llm", "encoder") or not isinstance(ours["producer"], str):
+        raise EngineFileError(f"{where}: kind must be network, llm or encoder, and producer a string")
     for name, entry in ours["weights"].items():
         legal = isinstance(entry, dict) and set(entry) == {"recipe", "hash"} and isinstance(entry["hash"], list)
         if not legal or not all(isinstance(h, str) and len(h) == 32 for h in entry["hash"]):

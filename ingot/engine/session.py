@@ -195,7 +195,7 @@ class Engine:
 
     @property
     def kind(self) -> str:
-        """ "network" or "llm"."""
+        """ "network", "llm" or "encoder" (of texts, for embeddings)."""
         return str(self.header["kind"])
 
     @property

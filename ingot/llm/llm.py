@@ -371,11 +371,19 @@ def _within(name: str, value: int | None, limit: int, default: int | None = None
     return value
 
 
+_WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
+_HOW = {
+    "network": "run it with ingot.load(…).run",
+    "llm": "run it with ingot.LLM",
+    "encoder": "run it with ingot.Embedder",
+}
+
+
 def open_engine(
     source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str,
-    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None,
+    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None, kind: str = "llm",
 ) -> Engine:  # fmt: skip
-    """The engine of a source, of kind "llm" and with the number formats asked for, an adapter merged in."""
+    """The engine of a source, of that kind and with the number formats asked for, an adapter merged in."""
     if lora is None and lora_scale is not None:
         raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
     if device != "cpu":
@@ -386,13 +394,12 @@ def open_engine(
         engine = load(source)
     else:
         words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
-        return _lazy.load("ingot.engine.build:build")(  # type: ignore[no-any-return]
+        engine = _lazy.load("ingot.engine.build:build")(
             source, report=False, lora=lora, lora_scale=lora_scale, **words
         )
-    if engine.kind != "llm":
-        raise UserError(
-            f"{source} is an engine of a plain network, not a language model: run it with ingot.load(…).run"
-        )
+        lora = None  # it is in
+    if engine.kind != kind:
+        raise UserError(f"{source} is {_WHAT[engine.kind]}, not {_WHAT[kind]}: {_HOW[engine.kind]}")
     for name, word in (("precision", precision), ("weights", weights)):
         built = engine.config.get(name)
         if word is not None and word != built:

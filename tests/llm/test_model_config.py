@@ -108,7 +108,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"architectures": []}, "is not supported"),
     ({"architectures": "LlamaForCausalLM"}, "is not supported"),
-    ({"architectures": None, "model_type": "bert"}, "'bert' is not supported"),
+    ({"architectures": None, "model_type": "t5"}, "'t5' is not supported"),
     ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, r"weights are quantised \(gptq\)"),
     ({"quantization_config": {"quant_method": "nonsense"}}, r"weights are quantised \(nonsense\)"),
     ({"quantization_config": 3}, "weights are quantised"),

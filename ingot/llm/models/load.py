@@ -18,8 +18,10 @@ from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resol
 from ingot.ir import Spec
 from ingot.llm.models import (
     baichuan,
+    bert,
     bloom,
     chatglm,
+    encoder,
     falcon,
     gemma,
     gemma2,
@@ -39,6 +41,7 @@ from ingot.llm.models import (
     qwen,
     qwen2,
     qwen3,
+    roberta,
     starcoder2,
 )
 from ingot.llm.models.config import PRECISIONS, LanguageConfig, refuse_quantized, token_ids
@@ -53,6 +56,7 @@ from ingot.nn import Module
 _ALL = (
     llama, mistral, qwen, qwen2, qwen3, gemma, gemma2, gemma3, phi3, internlm, internlm2, baichuan, chatglm,
     gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2, bloom, mpt, falcon,
+    bert, roberta,
 )  # fmt: skip
 FAMILIES: dict[str, ModuleType] = {
     name: family for family in _ALL for name in (family.ARCHITECTURE, *getattr(family, "ALSO", ()))
@@ -70,6 +74,8 @@ class LoadedModel:
         config: what the engine header carries and the runtime reads; plain JSON values.
         weights: parameter name → array, read or made at each access.
         files: tokenizer and generation settings, byte for byte.
+        kind: of the engine: "llm", or "encoder" for embeddings.
+        example: seeded inputs, where the numbers of a report need sound ones.
     """
 
     module: Module
@@ -77,6 +83,8 @@ class LoadedModel:
     config: dict[str, Any]
     weights: Mapping[str, np.ndarray]
     files: dict[str, bytes]
+    kind: str = "llm"
+    example: Mapping[str, np.ndarray] | None = None
 
 
 def load(directory: str | os.PathLike[str], precision: str | None = None) -> LoadedModel:
@@ -161,6 +169,10 @@ def _loaded(
     path: Path, config: LanguageConfig, module: Module, dtype: DType, weights: Mapping[str, np.ndarray]
 ) -> LoadedModel:
     files = {name: data for name in CARRIED if (data := read_file(path, name)) is not None}
+    if isinstance(config, encoder.EncoderConfig):
+        facts = encoder.engine_config(config, dtype, encoder.pooling_of(path))
+        specs, example = encoder.input_specs(config), encoder.example(config)
+        return LoadedModel(module, specs, facts, weights, files, "encoder", example)
     tokenizer, settings = parse_file(path, files, "tokenizer.json"), parse_file(path, files, "tokenizer_config.json")
     add_bos, bos = beginning(tokenizer, settings, config.bos_token_id)
     config = replace(config, bos_token_id=bos, eos_token_ids=_ends(path, files, config))

@@ -1,0 +1,179 @@
+"""`Embedder`: texts in, one vector for each out, from any thread."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from ingot.engine.session import Engine
+from ingot.errors import EngineFileError, RequestError, TooLongError, UserError
+from ingot.llm.llm import Prompt, open_engine
+from ingot.llm.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, Any]
+
+MAX_RUN_TOKENS = 4096  # of one run, padding included: texts of like length share a run
+POOLINGS = ("mean", "cls", "last", "max")
+
+
+class Embedder:
+    """An encoder ready to turn texts into vectors.
+
+    Args:
+        source: an engine file of kind "encoder", a Hugging Face directory (built in memory), or an Engine. How vectors
+            are pooled is what the directory says; of one that says nothing, the mean of all tokens.
+        precision, weights, device, threads: as LLM takes them.
+
+    Raises:
+        UserError and its subclasses: a source that is no encoder, words that conflict with the engine.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Engine,
+        *,
+        precision: str | None = None,
+        weights: str | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> None:
+        self.engine = open_engine(source, precision, weights, device, kind="encoder")
+        config = self.engine.config
+        faults = [n for n in ("vocab_size", "context_length", "hidden_size") if not _is_count(config.get(n))]
+        if config.get("pooling") not in POOLINGS or not isinstance(config.get("normalize"), bool):
+            faults.append("pooling")
+        limits = config.get("limits")
+        batch = limits.get("max_batch") if isinstance(limits, dict) else None
+        if not _is_count(batch) or not isinstance(config.get("prompt"), str):
+            faults.append("limits")
+        if faults:
+            where = self.engine.path or "the engine"
+            raise EngineFileError(f"{where} is no whole encoder: see its {', '.join(faults)}")
+        self.vocab_size: int = config["vocab_size"]
+        self.context_length: int = config["context_length"]
+        self.hidden_size: int = config["hidden_size"]
+        self.pooling: str = config["pooling"]
+        self.normalize: bool = config["normalize"]
+        self._prompt: str = config["prompt"]
+        self._max_batch = cast(int, batch)
+        data = self.engine.files().get("tokenizer.json")
+        self._tokenizer = None if data is None else Tokenizer(data)
+        self._session = self.engine.session(threads)
+        self._lock = threading.Lock()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises UserError when the source came without tokenizer.json."""
+        if self._tokenizer is None:
+            raise UserError("this model came without tokenizer.json: pass token ids, not text")
+        return self._tokenizer
+
+    def embed(
+        self, text: Prompt | Sequence[Prompt], pooling: str | None = None, *, normalize: bool | None = None,
+        truncate: bool = False,
+    ) -> Array:  # fmt: skip
+        """One vector for each text (or list of token ids, taken as they are): float32 [N, hidden_size].
+
+        A text's vector is the same bits alone and among others.
+
+        Args:
+            pooling: mean, cls (the first token), last or max; default: the model's own.
+            normalize: whether vectors are scaled to length 1; default: as the model's files say.
+            truncate: whether a text with too many tokens loses those behind, its closing ones kept, or is refused.
+
+        Raises RequestError for what is out of range, TooLongError for a text beyond the context.
+        """
+        how = self.pooling if pooling is None else pooling
+        if how not in POOLINGS:
+            raise RequestError(f"pooling must be one of {', '.join(POOLINGS)}, not {how!r}")
+        one = isinstance(text, str) or (len(text) > 0 and not hasattr(text[0], "__len__"))
+        texts = [cast(Prompt, text)] if one else cast(Sequence[Prompt], text)
+        rows = [self._tokens(one, truncate) for one in texts]
+        vectors = np.empty((len(rows), self.hidden_size), np.float32)
+        for batch in self._batches([len(row) for row in rows]):
+            hidden = self._run([rows[i] for i in batch])
+            for i, states in zip(batch, hidden, strict=True):
+                vectors[i] = _pooled(states[: len(rows[i])], how)
+        if self.normalize if normalize is None else normalize:
+            length = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors /= np.maximum(length, 1e-12, dtype=np.float32)
+        return vectors
+
+    def _tokens(self, text: Prompt, truncate: bool) -> list[int]:
+        ids = self._encoded(text) if isinstance(text, str) else self._checked(text)
+        if len(ids) > self.context_length:
+            if not truncate:
+                raise TooLongError(
+                    f"the text has {len(ids)} tokens and the model reads {self.context_length}: shorten it, or let it "
+                    "be cut with truncate=True"
+                )
+            ids = ids[: self.context_length]
+            if isinstance(text, str):
+                closing = self._closing()
+                ids[len(ids) - len(closing) :] = closing
+        return ids
+
+    def _encoded(self, text: str) -> list[int]:
+        ids = self.tokenizer.encode(self._prompt + text)
+        if not ids:
+            raise RequestError("the text has no tokens: there is nothing to embed")
+        return self._checked(ids)
+
+    def _closing(self) -> list[int]:
+        """The tokens that the tokenizer puts behind every text."""
+        around, word = self.tokenizer.encode("a"), self.tokenizer.encode_plain("a")
+        starts = (i for i in range(len(around)) if around[i : i + len(word)] == word)
+        return around[next(starts, len(around)) + len(word) :]
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        try:
+            if isinstance(ids, bytes | bytearray):
+                raise TypeError
+            found = [operator.index(i) for i in ids]
+        except TypeError:
+            raise RequestError("what is embedded is text or a sequence of integers, the token ids") from None
+        if not found:
+            raise RequestError("a text without tokens has no vector")
+        for i in found:
+            if not 0 <= i < self.vocab_size:
+                raise RequestError(f"{i} is no token id: the model has 0 to {self.vocab_size - 1}")
+        return found
+
+    def _batches(self, lengths: list[int]) -> list[list[int]]:
+        """Which texts run together: those of like length, up to MAX_RUN_TOKENS of the longest's size."""
+        batches: list[list[int]] = []
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            room = min(self._max_batch, MAX_RUN_TOKENS // lengths[batches[-1][0]]) if batches else 0
+            if batches and len(batches[-1]) < room:
+                batches[-1].append(i)
+            else:
+                batches.append([i])
+        return batches
+
+    def _run(self, rows: list[list[int]]) -> Array:
+        """Hidden states [B, T, hidden] of texts, padded behind."""
+        width = max(len(row) for row in rows)
+        ids = np.zeros((len(rows), width), np.int32)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = row
+        positions = np.broadcast_to(np.arange(width, dtype=np.int32), ids.shape)
+        mask = positions < np.array([[len(row)] for row in rows])
+        feeds = {"token_ids": ids, "positions": np.ascontiguousarray(positions), "mask": mask}
+        with self._lock:
+            return self._session.run(feeds)["hidden"]
+
+
+def _pooled(states: Array, how: str) -> Array:
+    """[T, hidden] → [hidden]"""
+    if how == "mean":
+        return np.asarray(states.mean(0, dtype=np.float32))
+    return np.asarray(states.max(0) if how == "max" else states[0 if how == "cls" else -1])
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 1 <= value < 2**31
