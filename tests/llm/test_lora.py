@@ -23,6 +23,7 @@ from ingot.ir import recipe as R
 from ingot.llm import models
 from ingot.llm.llm import LLM
 from ingot.safetensors_file import SafetensorsFile
+from tests.llm import model_zoo, test_models_gpt
 from tests.llm.model_zoo import Runner, make
 
 torch = pytest.importorskip("torch")
@@ -116,8 +117,11 @@ def test_merged_weights_are_base_plus_adapter(family: str, bases: dict[str, Path
 
 
 def numbers(directory: Path, lora: Path | None, precision: str) -> np.ndarray:
-    """Logits of IDS by an engine."""
-    engine = build(directory, lora=lora, precision=precision, report=False)
+    """Logits of IDS by an engine built with an adapter."""
+    return logits(build(directory, lora=lora, precision=precision, report=False))
+
+
+def logits(engine: Engine) -> np.ndarray:
     session = engine.session(1, kv_blocks=1)
     count = len(IDS)
     rows = np.arange(count, dtype=np.int32)
@@ -153,6 +157,39 @@ def test_logits_are_those_of_peft(family: str, rslora: bool, bases: dict[str, Pa
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     near = numbers(bases[family], tmp_path / "peft", "bfloat16")
     assert np.linalg.norm(near - wanted) < 0.05 * np.linalg.norm(wanted)
+
+
+OTHERS = (
+    "gemma2", "phi3", "gpt2", "starcoder, multi-query", "gptj", "gpt-neox", "opt, as 350m", "phi", "bloom", "mpt",
+    "falcon, as 40b",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning", "ignore:fan_in_fan_out:UserWarning")
+@pytest.mark.parametrize("case", OTHERS)
+def test_families_with_weights_of_their_own_layout(case: str, tmp_path: Path) -> None:
+    """Fused ones, those stored [inputs, outputs]: against PEFT, and engine against build."""
+    peft = pytest.importorskip("peft")
+    if case in model_zoo.CASES:
+        family, settings = model_zoo.CASES[case]
+        model = model_zoo.make(transformers, torch, family, settings, tmp_path / "base")
+    else:
+        model = test_models_gpt.make(*test_models_gpt.CASES[case], tmp_path / "base")
+    torch.manual_seed(1)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=6, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0.0, 0.1)
+        wanted = adapted(torch.tensor([IDS])).logits[0].numpy()
+    adapted.save_pretrained(tmp_path / "peft")
+    base = build(tmp_path / "base", precision="float32", report=False)
+    built = build(tmp_path / "base", precision="float32", report=False, lora=tmp_path / "peft")
+    assert np.abs(logits(base) - wanted).max() > 0.5, "the adapter does something"
+    np.testing.assert_allclose(logits(built), wanted, rtol=1e-5, atol=1e-5)
+    merged = merge(base, tmp_path / "peft")
+    assert merged.header == built.header
+    assert all(np.array_equal(merged.tensor(name), built.tensor(name)) for name in built.header["weights"])
 
 
 def test_adapted_embedding_and_head(bases: dict[str, Path], tmp_path: Path) -> None:
