@@ -48,6 +48,12 @@ def _packed_linear(node: Node) -> KernelCall | Refusal:
     return KernelCall("matmul_packed", params, (ROWS, DENSE, ROWS), writes=ROWS)
 
 
+def _packed_moe(node: Node) -> KernelCall | Refusal:
+    op: Any = node.op
+    params = {name: getattr(op, name) for name in ("experts", "hidden", "inner", "top_k", "normalize")}
+    return KernelCall("moe", {**params, "expr": expr_json(op.body)}, (INNER, INNER, DENSE))
+
+
 def _convolution(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
     params = {"outputs": op.n, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
@@ -233,6 +239,7 @@ CPU = Target(
     {
         "fused_elementwise": taking(EXPRESSIONS, _elementwise),
         "packed_linear": taking(FLOATS, _packed_linear, first=2),
+        "packed_moe": taking(FLOATS, _packed_moe),
         "packed_conv": taking(FLOATS, _convolution, first=2),
         "packed_conv_transpose": taking(FLOATS, _conv_transpose, first=2),
         "depthwise_conv": taking(FLOATS, _depthwise_conv, first=2),

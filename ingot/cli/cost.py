@@ -49,7 +49,8 @@ class Call:
     @property
     def compute(self) -> str:
         """The number format whose peak bounds it: bfloat16 where products of bfloat16 are summed, else float32."""
-        products = ("matmul_packed", "matmul", "conv_packed", "conv_transpose_packed", "attention", "paged_attention")
+        attention = ("attention", "paged_attention")
+        products = ("matmul_packed", "matmul", "conv_packed", "conv_transpose_packed", "moe", *attention)
         return "bfloat16" if self.kernel in products and self.inputs[0][0] == "bfloat16" else "float32"
 
 
@@ -101,6 +102,7 @@ FLOPS: dict[str, Callable[[Call], int]] = {
     # products
     "matmul_packed": lambda c: 2 * size(c.x) * c.params["n"] * c.params["parts"],
     "matmul": lambda c: 2 * size(c.y) * c.x[-1],
+    "moe": lambda c: 6 * size(c.x) * c.params["inner"] * c.params["top_k"],
     "conv_packed": lambda c: 2 * size(c.y) * taps(c) * (c.x[-1] // c.params["groups"]),
     "conv_transpose_packed": lambda c: 2 * size(c.x) * taps(c) * (c.params["outputs"] // c.params["groups"]),
     "conv_depthwise": lambda c: 2 * size(c.y) * taps(c),

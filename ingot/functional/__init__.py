@@ -84,6 +84,7 @@ from ingot.functional.linear import (
     layer_norm,
     linear,
     matmul,
+    moe,
     outer,
     rms_norm,
 )  # fmt: skip
@@ -146,7 +147,7 @@ __all__ = [
     "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu", "generate_alibi_slopes", "group_norm", "gt",
     "identity", "index_select", "int_clip", "interpolate", "is_gated_activation", "kv_write", "layer_norm", "le",
     "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "max_pool1d", "max_pool2d", "max_pool3d",
-    "maximum", "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "mul", "ne", "neg", "non_gated_version",
+    "maximum", "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "moe", "mul", "ne", "neg", "non_gated_version",
     "nonzero", "not_op", "op_and", "op_or", "op_xor", "outer", "pad", "paged_attention", "permute", "pow", "prod",
     "quick_gelu", "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm", "rope", "rope_table",
     "round", "rsqrt", "scaled_dot_product_attention", "select", "shape", "sigmoid", "silu", "sin", "slice", "softmax",

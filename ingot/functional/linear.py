@@ -97,6 +97,23 @@ def layer_norm(
     return out if len(sizes) == 1 else F.reshape(out, tuple(input.shape))
 
 
+def moe(
+    input: Tensor, router: Tensor, gates: Sequence[Tensor], ups: Sequence[Tensor], downs: Sequence[Tensor], *,
+    top_k: int, normalize: bool = True, activation: str = "silu",
+) -> Tensor:  # fmt: skip
+    """The weighted sum of each row's `top_k` best experts, gated MLPs down(act(gate(x)) · up(x)): [T, H] → the same.
+
+    Args:
+        router: float32 [T, E], a score of every expert; their softmax gives the weights.
+        gates, ups, downs: the experts' weights, [I, H] twice and [H, I].
+        normalize: whether the weights of a row's experts are divided by their sum.
+        activation: silu, gelu, gelu_tanh or relu.
+    """
+    return F.moe(
+        input, router, *gates, *ups, *downs, top_k=top_k, normalize=normalize, activation=activation
+    )
+
+
 def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[Any], weight: Tensor | None = None, eps: float = 1e-6,
     shift: float = 0.0,

@@ -19,6 +19,7 @@ from ingot.ops import (
     fused_spatial,
     fused_transpose,
     indexing,
+    mixture,
     movement,
     norm,
     pool,
@@ -44,6 +45,7 @@ FAMILIES = (
     fused,
     fused_spatial,
     fused_transpose,
+    mixture,
 )
 
 

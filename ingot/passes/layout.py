@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingot.ir import F, Network, Node, Value
-from ingot.ir.recipe import PANEL
+from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ir.recipe import PANEL, combine, packed_shape
 from ingot.ops.fused import FusedLinear, PackedEmbedding
 from ingot.ops.fused_spatial import FusedConv
 from ingot.ops.indexing import Embedding
+from ingot.ops.mixture import Moe, gated_body
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import derive, joined_name, recipe_of, sizes
+from ingot.passes.weights import derive, joined_name, recipe_of, sizes, stored
 
 FIXED = ("parameter", "constant")  # kinds of values that can be stored in any order
 
@@ -37,7 +38,32 @@ def pack(network: Network, log: Log) -> None:
             note(log, "pack", node, "reads the panels of the tied product, so that the table is stored once")
             network.replace(node.output, result)
             dead.extend(detach(network, node))
+    for node in list(network.nodes):
+        if isinstance(node.op, Moe) and all(v.kind == "parameter" for v in node.inputs[2:]):
+            with network.insert_before(node):
+                result = _packed_moe(network, node)
+            network.replace(node.output, result)
+            dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
+
+
+def _packed_moe(network: Network, node: Node) -> Value:
+    """The panels of all experts one after the other: gates and ups alternating, and downs."""
+    op: Any = node.op
+    x, router, *weights = node.inputs
+    count = len(weights) // 3
+    gates, ups, downs = (weights[i * count : (i + 1) * count] for i in range(3))
+    (inner, hidden), stem = sizes(gates[0]), joined_name([gates[0].name, gates[-1].name])
+    joined = []
+    for name, groups, parts in (("gate_up", zip(gates, ups, strict=True), 2), ("down", zip(downs, strict=True), 1)):
+        panels = [combine("pack_panels", [recipe_of(v) for v in group]) for group in groups]
+        shape = packed_shape(x.dtype, *((inner, hidden) if parts == 2 else (hidden, inner)), parts)
+        spec = Spec(x.dtype, (count * shape[0], *shape[1:]))
+        joined.append(stored(network, combine("concat", panels, axis=0), spec, f"{stem}.{name}.packed"))
+    return F.packed_moe(  # type: ignore[no-any-return]
+        x, router, *joined, experts=count, hidden=hidden, inner=inner, top_k=op.top_k, normalize=op.normalize,
+        body=gated_body(op.activation),
+    )  # fmt: skip
 
 
 def _packed_linear(network: Network, node: Node, packed: dict[Value, Value]) -> Value:

@@ -27,7 +27,7 @@ std::vector<KernelEntry> join() {
       {matmul_kernels, kMatmulLevels}, {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
       {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kCommonLevels},
       {pool_kernels, kCommonLevels},   {depthwise_kernels, kCommonLevels},
-      {dense_attention_kernels, kDenseAttentionLevels},
+      {dense_attention_kernels, kDenseAttentionLevels}, {moe_kernels, kMatmulLevels},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

@@ -25,6 +25,7 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
 }
 PAD = {"pad_token_id": 0}
+QWEN_MOE: dict[str, Any] = {"num_experts": 6, "moe_intermediate_size": 20}
 GEMMA = {"head_dim": 16, "num_hidden_layers": 3}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
 LLAMA3 = {
@@ -108,6 +109,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
             }
         },
+    ),
+    "mixtral": ("Mixtral", {"num_local_experts": 5}),
+    "mixtral, window, one expert a token, gelu": (
+        "Mixtral",
+        {"num_local_experts": 4, "num_experts_per_tok": 1, "sliding_window": 6, "hidden_act": "gelu", "head_dim": 16},
+    ),
+    "qwen2_moe": ("Qwen2Moe", QWEN_MOE | {"num_experts_per_tok": 4, "shared_expert_intermediate_size": 24}),
+    "qwen2_moe, windows, dense layers, normalised": (
+        "Qwen2Moe",
+        QWEN_MOE
+        | {"shared_expert_intermediate_size": 40, "num_hidden_layers": 4, "decoder_sparse_step": 2}
+        | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3, "mlp_only_layers": [3]}
+        | {"norm_topk_prob": True, "num_experts_per_tok": 3, "qkv_bias": False},
+    ),
+    "qwen3_moe": ("Qwen3Moe", QWEN_MOE | {"num_experts_per_tok": 3, "norm_topk_prob": True}),
+    "qwen3_moe, many experts, own head size": (
+        "Qwen3Moe",
+        QWEN_MOE
+        | {"num_experts": 40, "num_experts_per_tok": 8, "head_dim": 16, "attention_bias": True}
+        | {"use_sliding_window": True, "sliding_window": 7, "tie_word_embeddings": True, "mlp_only_layers": [0]},
     ),
     "phi3": ("Phi3", PAD),
     "phi3, window and half of a head": (

@@ -130,6 +130,7 @@ def test_all_faults_at_once() -> None:
 
 CHATGLM = {"num_layers": 2, "multi_query_group_num": 2, "kv_channels": 8, "ffn_hidden_size": 24,
            "padded_vocab_size": 40, "seq_length": 32, "layernorm_epsilon": 1e-5}  # fmt: skip
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
 QWEN = {"kv_channels": 8, "seq_length": 32, "layer_norm_epsilon": 1e-6, "num_key_value_heads": ...}
 FAMILY_BAD: list[tuple[str, dict[str, Any], str]] = [
     ("Gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, but only causal"),
@@ -164,6 +165,14 @@ FAMILY_BAD: list[tuple[str, dict[str, Any], str]] = [
     ("ChatGLM", CHATGLM | {"rmsnorm": 1}, "rmsnorm: must be true or false"),
     ("ChatGLM", CHATGLM | {"kv_channels": 6}, "kv_channels: must be a multiple of 4"),
     ("ChatGLM", CHATGLM | {"multi_query_group_num": 0}, "multi_query_group_num: must lie in"),
+    ("Mixtral", {"num_local_experts": 0}, "num_local_experts: must lie in"),
+    ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 5}, "num_experts_per_tok: must be at most num_local"),
+    ("Qwen2Moe", MOE | {"num_experts": 10**9}, "num_experts: must lie in"),
+    ("Qwen2Moe", MOE | {"shared_expert_intermediate_size": ...}, "shared_expert_intermediate_size: is missing"),
+    ("Qwen2Moe", MOE | {"mlp_only_layers": [7]}, "mlp_only_layers: must list layers below 2"),
+    ("Qwen3Moe", MOE | {"mlp_only_layers": "none"}, "mlp_only_layers: must list"),
+    ("Qwen3Moe", MOE | {"decoder_sparse_step": 0}, "decoder_sparse_step: must lie in"),
+    ("Qwen3Moe", MOE | {"moe_intermediate_size": -1}, "moe_intermediate_size: must lie in"),
     ("ChatGLM", {"num_layers": ...}, "num_layers: is missing"),
 ]  # fmt: skip
 SUFFIX = {"QWen": "LMHeadModel", "ChatGLM": "Model"}

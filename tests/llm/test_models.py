@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingot.engine.build import build
 from ingot.ir.interpret import interpret
 from ingot.llm import models
 from tests.llm import reference_models
@@ -162,6 +163,17 @@ def test_requests_and_padding_in_one_step(tmp_path: Path) -> None:
     np.testing.assert_allclose(got[1], want_first[8], atol=1e-5)
     np.testing.assert_allclose(got[2], want_second, atol=1e-5)
     np.testing.assert_allclose(got[3:], want_first[:8], atol=1e-5)
+
+
+def test_experts_run_natively_from_one_tensor_each(tmp_path: Path) -> None:
+    """A layer's experts become two stored tensors, which the kernel reads; nothing is left to the host."""
+    make(transformers, torch, "Mixtral", {"num_local_experts": 5}, tmp_path)
+    engine = build(tmp_path, report=False)
+    (entry,) = engine.header["programs"]["cpu"]["entries"].values()
+    kernels = [call.get("kernel") for call in entry["calls"]]
+    assert kernels.count("moe") == 2 and None not in kernels and "host" not in kernels
+    stored = [name for name in engine.header["weights"] if "experts" in name]
+    assert len(stored) == 4, stored
 
 
 def test_precision_converts_weights(tmp_path: Path) -> None:

@@ -34,13 +34,16 @@ from ingot.llm.models import (
     internlm2,
     llama,
     mistral,
+    mixtral,
     mpt,
     opt,
     phi,
     phi3,
     qwen,
     qwen2,
+    qwen2_moe,
     qwen3,
+    qwen3_moe,
     roberta,
     starcoder2,
 )
@@ -54,8 +57,8 @@ from ingot.nn import Module
 # A family is a file with ARCHITECTURE (as config.json names it; ALSO: other names of it), MODEL_TYPE, NAMING of its
 # tensors, config(fields) and model(config, dtype, tied).
 _ALL = (
-    llama, mistral, qwen, qwen2, qwen3, gemma, gemma2, gemma3, phi3, internlm, internlm2, baichuan, chatglm,
-    gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2, bloom, mpt, falcon,
+    llama, mistral, mixtral, qwen, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3, phi3, internlm,
+    internlm2, baichuan, chatglm, gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2, bloom, mpt, falcon,
     bert, roberta,
 )  # fmt: skip
 FAMILIES: dict[str, ModuleType] = {

@@ -1,0 +1,196 @@
+"""Mixtures of experts: every token goes through the few gated MLPs that its router scores highest."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.ir import Case, ExprBuilder, Op, Spec, op, require
+from ingot.ir.expr import evaluate
+from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
+from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, show, widen
+from ingot.ops.elementwise import Gelu, Relu, Silu
+from ingot.ops.fused import WEIGHTS, check_expr, expr_json, expr_tuple
+
+ACTIVATIONS: dict[str, Op] = {
+    "silu": Silu(), "gelu": Gelu(), "gelu_tanh": Gelu(approximate=True), "relu": Relu()}
+MAX_TOP_K = 32
+
+
+def gated_body(activation: str) -> tuple[Any, ...]:
+    """The expression activation(input 0) · input 1."""
+    builder = ExprBuilder()
+    gate, up = (builder.input(i, dtypes.float32) for i in (0, 1))
+    made: Any = ACTIVATIONS[activation]
+    result = made.expr(builder, gate) * up
+    return expr_tuple({"steps": builder.steps, "outputs": [result.index]})
+
+
+def route(router: Array, top_k: int, normalize: bool) -> tuple[Array, Array]:
+    """Each row's experts [T, k], best first, of equals the lower number, and their weights [T, k]."""
+    wide = router.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        p = np.exp(wide - wide.max(-1, keepdims=True, initial=-np.inf))
+        p /= p.sum(-1, keepdims=True)
+    chosen = np.argsort(-p, axis=-1, kind="stable")[:, :top_k]
+    weights = np.take_along_axis(p, chosen, -1)
+    return chosen, weights / weights.sum(-1, keepdims=True) if normalize else weights
+
+
+def mix(x: Array, router: Array, top_k: int, normalize: bool, experts: Sequence[Any]) -> Array:
+    """The weighted sum of each row's experts; an expert is a function from rows to float32 rows."""
+    chosen, weights = route(router, top_k, normalize)
+    out = np.zeros(x.shape, np.float32)
+    for j in range(top_k):
+        for e in np.unique(chosen[:, j]):
+            rows = chosen[:, j] == e
+            out[rows] += experts[e](x[rows]) * weights[rows, j, None]
+    return rounded(out, x)
+
+
+def _check(x: Spec, router: Spec, experts: int, top_k: int) -> None:
+    require(x.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {x.dtype.name}")
+    require(len(x.shape) == 2, "x must be [tokens, width]")
+    require(router == Spec(dtypes.float32, (x.shape[0], experts)),
+            f"router must be f32[{x.shape[0]}, {experts}], a score for each expert")
+    require(1 <= top_k <= min(experts, MAX_TOP_K),
+            f"top_k must lie in 1..{min(experts, MAX_TOP_K)}, not {top_k}")
+
+
+# x, scores of three experts, and their weights: hidden 6, inner 5
+_EXPERTS = (*[f32(5, 6)] * 6, *[f32(6, 5)] * 3)
+
+
+@op("moe")
+class Moe(Op):
+    """Σ over the top_k experts e of each row: p(e) · down_e(act(gate_e(x)) · up_e(x)), p the softmax of router [T, E].
+
+    Weights: the gates [I, H] of all experts, then their ups [I, H], then their downs [H, I]. `normalize`: the top_k
+    weights of a row sum to 1. Of equal scores the expert with the lower number wins.
+    """
+
+    top_k: int
+    normalize: bool = True
+    activation: str = "silu"
+    cases = (
+        Case("two of three", (f32("T", 6), f32("T", 3), *_EXPERTS), {"top_k": 2}),
+        Case("all, weights as they are", (f32(4, 6), f32(4, 3), *_EXPERTS), {"top_k": 3, "normalize": False}),
+        Case("bfloat16, tanh gelu", (bf16(4, 6), f32(4, 2), *[bf16(5, 6)] * 4, *[bf16(6, 5)] * 2),
+             {"top_k": 1, "activation": "gelu_tanh"}),
+        Case("too many", (f32(4, 6), f32(4, 3), *_EXPERTS), {"top_k": 4}, error=r"top_k must lie in 1\.\.3, not 4"),
+        Case("no such activation", (f32(4, 6), f32(4, 3), *_EXPERTS), {"top_k": 1, "activation": "mish"},
+             error="activation must be one of silu"),
+        Case("a missing expert", (f32(4, 6), f32(4, 3), *_EXPERTS[:-1]), {"top_k": 1}, error="three weights an expert"),
+        Case("a weight of another size", (f32(4, 6), f32(4, 1), f32(5, 6), f32(4, 6), f32(6, 5)), {"top_k": 1},
+             error="gates and ups must be"),
+        Case("scores of other experts", (f32(4, 6), f32(4, 2), *_EXPERTS), {"top_k": 1}, error="router must be f32"),
+        Case("integers", (i32(4, 6), f32(4, 3), *_EXPERTS), {"top_k": 1}, error="x must be float32"),
+    )
+
+    def infer(self, x: Spec, router: Spec, *weights: Spec) -> Spec:
+        require(bool(weights) and len(weights) % 3 == 0, f"needs three weights an expert, not {len(weights)} in all")
+        experts = len(weights) // 3
+        _check(x, router, experts, self.top_k)
+        require(self.activation in ACTIVATIONS,
+                f"activation must be one of {', '.join(ACTIVATIONS)}, not {self.activation!r}")
+        hidden, inner = x.shape[1], weights[0].shape[0] if len(weights[0].shape) == 2 else 0
+        for i, weight in enumerate(weights):
+            name, wanted = ("gates and ups", (inner, hidden)) if i < 2 * experts else ("downs", (hidden, inner))
+            require(weight.shape == wanted, f"{name} must be {show(wanted)}, not {show(weight.shape)}")
+            same_dtype(x=x, weight=weight)
+        return x
+
+    def reference(self, x: Array, router: Array, *weights: Array) -> Array:
+        count = len(weights) // 3
+        body = expr_json(gated_body(self.activation))
+
+        def expert(e: int) -> Any:
+            gate, up, down = (widen(weights[e + i * count]) for i in range(3))
+
+            def run(rows: Array) -> Array:
+                wide = widen(rows)
+                hidden = evaluate(body, [wide @ gate.T, wide @ up.T], [dtypes.get(x.dtype)])[0]
+                return widen(hidden) @ down.T
+
+            return run
+
+        return mix(x, router, self.top_k, self.normalize, [expert(e) for e in range(count)])
+
+    def torch(self, torch: Any, x: Any, router: Any, *weights: Any) -> Any:
+        count = len(weights) // 3
+        values, chosen = router.softmax(-1).topk(self.top_k, -1)
+        if self.normalize:
+            values = values / values.sum(-1, keepdim=True)
+        f = torch.nn.functional
+        act = {"silu": f.silu, "relu": f.relu, "gelu": f.gelu, "gelu_tanh": lambda v: f.gelu(v, approximate="tanh")}
+        out = torch.zeros(x.shape)
+        for e in range(count):
+            gate, up, down = (weights[e + i * count].float() for i in range(3))
+            share = (values * (chosen == e)).sum(-1, keepdim=True)
+            hidden = act[self.activation](x.float() @ gate.T) * (x.float() @ up.T)
+            out += share * (hidden.to(x.dtype).float() @ down.T)
+        return out.to(x.dtype)
+
+
+@op("packed_moe")
+class PackedMoe(Op):
+    """`moe` whose weights are stored in panels, expert after expert: gates and ups alternating, and downs.
+
+    `body` of an expert's gate and up gives its hidden row.
+    """
+
+    experts: int
+    hidden: int
+    inner: int
+    top_k: int
+    normalize: bool
+    body: tuple  # type: ignore[type-arg]
+    kernels = ("moe",)
+    cases = (
+        Case("two of three", (f32("T", 6), f32("T", 3), f32(6, 6, 32), f32(3, 5, 32)),
+             {"experts": 3, "hidden": 6, "inner": 5, "top_k": 2, "normalize": True, "body": gated_body("silu")}),
+        Case("bfloat16", (bf16(4, 5), f32(4, 4), bf16(16, 3, 32, 2), bf16(4, 20, 32, 2)),
+             {"experts": 4, "hidden": 5, "inner": 40, "top_k": 1, "normalize": False, "body": gated_body("gelu")}),
+        Case("not packed", (f32(4, 6), f32(4, 3), f32(3, 10, 6), f32(3, 6, 5)),
+             {"experts": 3, "hidden": 6, "inner": 5, "top_k": 2, "normalize": True, "body": gated_body("silu")},
+             error="packed gates and ups must be"),
+    )
+
+    def infer(self, x: Spec, router: Spec, gate_up: Spec, down: Spec) -> Spec:
+        require(self.experts > 0 and self.hidden > 0 and self.inner > 0, "experts, hidden and inner must be positive")
+        _check(x, router, self.experts, self.top_k)
+        require(x.shape[1] == self.hidden, f"x must be [tokens, {self.hidden}]")
+        for name, spec, n, k, parts in (("gates and ups", gate_up, self.inner, self.hidden, 2),
+                                        ("downs", down, self.hidden, self.inner, 1)):
+            panels, *rest = packed_shape(x.dtype, n, k, parts)
+            wanted = Spec(x.dtype, (self.experts * panels, *rest))
+            require(spec == wanted, f"packed {name} must be {wanted}, not {spec}")
+        check_expr(self.body, 2, 1)
+        return x
+
+    def reference(self, x: Array, router: Array, gate_up: Array, down: Array) -> Array:
+        body = expr_json(self.body)
+
+        def expert(e: int) -> Any:
+            gate, up = unpack_panels(np.split(gate_up, self.experts)[e], self.inner, self.hidden, 2)
+            last = unpack_panels(np.split(down, self.experts)[e], self.hidden, self.inner, 1)[0]
+
+            def run(rows: Array) -> Array:
+                products = [widen(rows) @ widen(w).T for w in (gate, up)]
+                return widen(evaluate(body, products, [dtypes.get(x.dtype)])[0]) @ widen(last).T
+
+            return run
+
+        return mix(x, router, self.top_k, self.normalize, [expert(e) for e in range(self.experts)])
+
+    def sample(self, rng: np.random.Generator, x: Spec, router: Spec, *_: Spec) -> tuple[Array, ...]:
+        def weight(n: int, k: int) -> Array:
+            return rounded(rng.standard_normal((n, k)), x.dtype)
+
+        every = range(self.experts)
+        pairs = [pack_panels([weight(self.inner, self.hidden) for _ in range(2)]) for _ in every]
+        downs = [pack_panels([weight(self.hidden, self.inner)]) for _ in every]
+        rows = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, router)]
+        return (*rows, np.concatenate(pairs), np.concatenate(downs))
