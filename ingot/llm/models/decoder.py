@@ -7,7 +7,6 @@ DecoderConfig; a family whose layers differ in more brings a layer of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,19 +14,13 @@ import numpy as np
 from ingot import functional
 from ingot.dims import Dim
 from ingot.dtypes import DType
-from ingot.ir import Spec, StateSpec
+from ingot.ir import Spec
+from ingot.llm.models.blocks import CALLS, Heads
 from ingot.llm.models.config import DecoderConfig, LanguageConfig
 from ingot.llm.models.rope import Rope
-from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm, State
+from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm
 
 MAX_STEP_TOKENS = 8192
-
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "silu": functional.silu,
-    "gelu": partial(functional.gelu, approximate="none"),
-    "gelu_tanh": functional.gelu,
-    "relu": functional.relu,
-}
 
 
 def norm(config: DecoderConfig, dtype: DType, width: int | None = None) -> RmsNorm:
@@ -70,30 +63,16 @@ class FusedAttention(Module):
         slopes: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.config, self.names, self.style, self.window = config, names, style, config.windows[index]
-        self.slopes = slopes
-        self.split = split or consecutive
-        heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_dim
-        setattr(self, names[0], Linear(config.hidden_size, (heads + 2 * kv_heads) * size, config.qkv_bias, dtype))
-        setattr(self, names[1], Linear(heads * size, config.hidden_size, config.output_bias, dtype))
-        self.cache = State(StateSpec(dtype, heads=kv_heads, head_dim=size), f"kv.{index}")
+        self.config, self.names, self.split = config, names, split or consecutive
+        inner, keys = (count * config.head_dim for count in (config.num_heads, config.num_kv_heads))
+        setattr(self, names[0], Linear(config.hidden_size, inner + 2 * keys, config.qkv_bias, dtype))
+        setattr(self, names[1], Linear(inner, config.hidden_size, config.output_bias, dtype))
+        self.heads = Heads(config, index, dtype, style, slopes=slopes)
 
     def forward(self, x: Any, step: PagedStep) -> Any:
         """[T, hidden] → the same; the cache gains this step's keys and values."""
-        config, tokens = self.config, x.shape[0]
         product, output = (getattr(self, name) for name in self.names)
-        query, key, value = self.split(config, product(x))
-        query = functional.view(query, (tokens, config.num_heads, config.head_dim))
-        key, value = (functional.view(v, (tokens, config.num_kv_heads, config.head_dim)) for v in (key, value))
-        if step.cos is not None:
-            query = functional.rope(query, step.cos, step.sin, style=self.style)
-            key = functional.rope(key, step.cos, step.sin, style=self.style)
-        cache = functional.kv_write(self.cache, key, value, step.slot)
-        context = functional.paged_attention(
-            query, cache, step.query_start, step.context_len, step.block_table,
-            scale=config.head_dim**-0.5, window=self.window, slopes=self.slopes,
-        )  # fmt: skip
-        return output(functional.view(context, (tokens, config.num_heads * config.head_dim)))
+        return output(self.heads(*self.split(self.config, product(x)), step))
 
 
 def consecutive(config: DecoderConfig, fused: Any) -> tuple[Any, Any, Any]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from ingot import functional
 from ingot.dtypes import DType
+from ingot.llm.models.blocks import CALLS
 from ingot.llm.models.config import DecoderConfig, common
-from ingot.llm.models.decoder import CALLS, CausalLM, FusedAttention, Names, norm
+from ingot.llm.models.decoder import CausalLM, FusedAttention, Names, norm
 from ingot.llm.models.fields import Fields
 from ingot.llm.models.weights import ROTARY, Naming
 from ingot.nn import Linear, Module, PagedStep

@@ -8,8 +8,9 @@ from typing import Any
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.llm.models import rope
+from ingot.llm.models.blocks import CALLS
 from ingot.llm.models.config import DecoderConfig, common
-from ingot.llm.models.decoder import CALLS, CausalLM, DecoderLayer, FusedAttention
+from ingot.llm.models.decoder import CausalLM, DecoderLayer, FusedAttention
 from ingot.llm.models.fields import Fields
 from ingot.llm.models.weights import DECODER
 from ingot.nn import Linear, Module
