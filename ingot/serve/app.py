@@ -33,8 +33,12 @@ from ingot.serve.problem import Problem
 OPEN_ROUTES = ("/health", "/ready")  # need no key
 BODY_SECONDS = 30.0  # for a body to come
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_PAGE_FILES = {"": ("index.html", "text/html"), "page.css": ("page.css", "text/css"),
-               "page.js": ("page.js", "text/javascript")}  # fmt: skip
+_PAGE_FILES = {
+    "": ("index.html", "text/html"),
+    "page.css": ("page.css", "text/css"),
+    "page.js": ("page.js", "text/javascript"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
 _SAFE = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),

@@ -50,7 +50,7 @@ def description(model: str) -> dict[str, Any]:
     for (path, (_, summary)), body in zip(_BODIES.items(), schemas, strict=True):
         good: dict[str, Any] = {"application/json": {"schema": _ANSWER}}
         if path != "/v1/embeddings":
-            good["text/event-stream"] = {"schema": {"type": "string"}}
+            good["text/event-stream"] = {}
         paths[path] = {
             "post": {
                 "summary": summary,

@@ -76,6 +76,13 @@ _PROMPT = {
         },
     ]
 }
+
+
+def _only(*values: Any) -> Meta:
+    """What the description says of a field of which only these values are taken; others have an error of their own."""
+    return Meta(extra_json_schema={"enum": list(values)})
+
+
 _Prompt = Annotated[Any, Meta(extra_json_schema=_PROMPT)]
 
 
@@ -84,9 +91,9 @@ class CompletionRequest(Common, kw_only=True):
 
     prompt: _Prompt
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    echo: bool | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
-    suffix: str | None = None
+    echo: Annotated[bool | None, _only(None, False)] = None
+    best_of: Annotated[int | None, _only(None, 1)] = None
+    suffix: Annotated[str | None, _only(None, "")] = None
 
 
 class Part(Struct, forbid_unknown_fields=True):
@@ -111,9 +118,9 @@ class ChatRequest(Common, kw_only=True):
     max_completion_tokens: Tokens = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: dict[str, Any] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    response_format: Annotated[dict[str, Any] | None, _only(None, {"type": "text"})] = None
+    tools: Annotated[list[Any] | None, _only(None, [])] = None
+    tool_choice: Annotated[Any, _only(None, "none", "auto")] = None
 
 
 class EmbeddingRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -156,7 +163,7 @@ def read(data: bytes, kind: type[T]) -> T:
 
 def completion(request: CompletionRequest, next_id: Any) -> Job:
     """The work that a completion is. Raises Problem."""
-    for name, neutral in (("echo", (None, False)), ("suffix", (None, "")), ("best_of", (None, request.n or 1))):
+    for name, neutral in (("echo", (None, False)), ("suffix", (None, "")), ("best_of", (None, 1))):
         if getattr(request, name) not in neutral:
             raise _unsupported(name)
     given = prompts(request.prompt, "prompt")

@@ -74,6 +74,7 @@ async function answer(path, body, into) {
   let first = 0, count = 0, text = "", note = "";
   running = new AbortController();
   at("send").disabled = true;
+  at("turns").ariaBusy = "true";  // it is read out once it is there
   at("stop").disabled = false;
   const rate = () => {
     const seconds = (performance.now() - first) / 1000;
@@ -104,6 +105,7 @@ async function answer(path, body, into) {
     else show("fault", fault.message);
   } finally {
     running = null;
+    at("turns").ariaBusy = "false";
     rate();
     at("send").disabled = false;
     at("stop").disabled = true;
