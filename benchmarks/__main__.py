@@ -24,6 +24,7 @@ TABLE = {
     "prefix": batching.prefix,
     "scheduler": scheduler.scheduler,
     "serve": serve.serve,
+    "serve-tinyllama": serve.serve_tinyllama,
     "serve-load": serve.serve_load,
     **{name: nets.benchmark(name) for name in NETS},
 }

@@ -10,19 +10,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import ingot
+from benchmarks import tinyllama
 from benchmarks.harness import PICO, ROOT, Options, Result, Sample
 from benchmarks.pico import HELDOUT, pico_engine
 from ingot.llm.runner import Job
 
-CLIENTS = 64
-TOKENS = 128
 GOAL_TOKENS = 5000
 GOAL_SHARE = 0.9
 LOAD_SECONDS = float(os.environ.get("INGOT_BENCH_LOAD_SECONDS", "60"))  # the goal is meant for 600
@@ -93,55 +92,66 @@ class Served:
 
 
 @contextmanager
-def served(threads: int) -> Any:
-    """A server of pico-python in bfloat16."""
-    found = Served(pico_engine("bfloat16"), threads)
+def served(engine: Path, threads: int) -> Iterator[Served]:
+    """A server of that engine."""
+    found = Served(engine, threads)
     try:
         yield found
     finally:
         found.close()
 
 
-def prompts(count: int, length: int = 16) -> list[list[int]]:
+def prompts(count: int, length: int) -> list[list[int]]:
     """Different beginnings, so that nothing is shared."""
     return [[0, *(100 + (17 * i + 31 * j) % 3900 for j in range(length - 1))] for i in range(count)]
 
 
 def serve(options: Options) -> Result:
-    """Streamed tokens a second with 64 clients, beside the same work in the process."""
-    result = Result("serve")
-    with served(options.threads) as server, ingot.LLM(pico_engine("bfloat16"), threads=options.threads) as llm:
-        pairs = [_pair(server, llm) for _ in range(options.pairs + 1)][1:]
+    """pico-python, 64 clients: streamed tokens a second, beside the same work in the process."""
+    return _compared("serve", pico_engine("bfloat16"), options, 64, 16, 128, GOAL_TOKENS, None)
+
+
+def serve_tinyllama(options: Options) -> Result:
+    """The shape of TinyLlama, 16 clients: the share of the in-process throughput that is left over HTTP."""
+    return _compared("serve-tinyllama", tinyllama.engine(), options, 16, 32, 64, None, GOAL_SHARE)
+
+
+def _compared(
+    name: str, engine: Path, options: Options, clients: int, prompt: int, tokens: int, least: float | None,
+    share_of: float | None,
+) -> Result:  # fmt: skip
+    result = Result(name)
+    with served(engine, options.threads) as server, ingot.LLM(engine, threads=options.threads) as llm:
+        work = prompts(clients, prompt)
+        pairs = [_pair(server, llm, work, tokens) for _ in range(options.pairs + 1)][1:]
         spread = Sample.of([a for a, _ in pairs])
-        result.add(
-            f"{CLIENTS} clients, streamed", spread.median, "tok/s", at_least=GOAL_TOKENS, quartiles=spread.quartiles
-        )
+        result.add(f"{clients} clients, streamed", spread.median, "tok/s", at_least=least, quartiles=spread.quartiles)
         inside = Sample.of([b for _, b in pairs])
         result.add("the same in the process, text and all", inside.median, "tok/s", quartiles=inside.quartiles)
         share = Sample.of([a / b for a, b in pairs])
-        result.add("share", share.median, "×", at_least=GOAL_SHARE, quartiles=share.quartiles)
+        result.add("share", share.median, "×", at_least=share_of, quartiles=share.quartiles)
     return result
 
 
-def _pair(server: Served, llm: ingot.LLM) -> tuple[float, float]:
+def _pair(server: Served, llm: ingot.LLM, work: list[list[int]], tokens: int) -> tuple[float, float]:
     """Tokens a second over HTTP, and in this process."""
-    words: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "logit_bias": {"0": -100}}
+    words: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "logit_bias": {"0": -100}}
 
     async def many() -> float:
         begin = time.perf_counter()
-        found = await asyncio.gather(*(server.stream(words | {"prompt": ids}) for ids in prompts(CLIENTS)))
+        found = await asyncio.gather(*(server.stream(words | {"prompt": ids}) for ids in work))
         if not all(good for *_, good in found):
             raise SystemExit("a stream failed")
-        return sum(tokens for _, _, tokens, _ in found) / (time.perf_counter() - begin)
+        return sum(count for _, _, count, _ in found) / (time.perf_counter() - begin)
 
-    return asyncio.run(many()), _inside(llm, words | {"logit_bias": {0: -100}})
+    return asyncio.run(many()), _inside(llm, work, words | {"logit_bias": {0: -100}})
 
 
-def _inside(llm: ingot.LLM, words: dict[str, Any]) -> float:
+def _inside(llm: ingot.LLM, work: list[list[int]], words: dict[str, Any]) -> float:
     """All answers read as they come, as text."""
     wakeups: SimpleQueue[Job] = SimpleQueue()
     begin = time.perf_counter()
-    readers = [llm.submit(ids, wakeups, **words)[0] for ids in prompts(CLIENTS)]
+    readers = [llm.submit(ids, wakeups, **words)[0] for ids in work]
     by_job = {id(reader.job): reader for reader in readers}
     left = len(readers)
     while left:
@@ -155,7 +165,7 @@ def _inside(llm: ingot.LLM, words: dict[str, Any]) -> float:
 def serve_load(options: Options) -> Result:
     """Requests in Poisson arrivals at 70 % of capacity, prompts of 32 to 512 tokens."""
     ids = _heldout_ids()
-    with served(options.threads) as server:
+    with served(pico_engine("bfloat16"), options.threads) as server:
         return asyncio.run(_load(server, ids))
 
 

@@ -381,9 +381,9 @@ _HOW = {
 
 def open_engine(
     source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str,
-    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None, kind: str = "llm",
+    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None, kind: str | None = "llm",
 ) -> Engine:  # fmt: skip
-    """The engine of a source, of that kind and with the number formats asked for, an adapter merged in."""
+    """The engine of a source, of that kind (None: any) and with the number formats asked for, an adapter merged in."""
     if lora is None and lora_scale is not None:
         raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
     if device != "cpu":
@@ -398,7 +398,7 @@ def open_engine(
             source, report=False, lora=lora, lora_scale=lora_scale, **words
         )
         lora = None  # it is in
-    if engine.kind != kind:
+    if kind is not None and engine.kind != kind:
         raise UserError(f"{source} is {_WHAT[engine.kind]}, not {_WHAT[kind]}: {_HOW[engine.kind]}")
     for name, word in (("precision", precision), ("weights", weights)):
         built = engine.config.get(name)

@@ -196,21 +196,24 @@ class App:
             message = f"there is no model {name[:100]!r} here: this server has {self.settings.model!r}"
             raise Problem(404, message, "model_not_found", "model")
 
+    def _check_can(self, what: str, otherwise: str) -> None:
+        if self.engine.ready is not None and not getattr(self.engine.ready, what):
+            raise Problem(501, otherwise, "unsupported")
+
     # What the engine does.
 
     async def completions(self, request: Request) -> Response:
         """POST /v1/completions."""
         body = schema.read(await self._body(request), schema.CompletionRequest)
         self._check_model(body.model)
+        self._check_can("generates", "this model makes vectors of texts, and writes none: use /v1/embeddings")
         return await self._answer(request, schema.completion(body, self.engine.next_id))
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         body = schema.read(await self._body(request), schema.ChatRequest)
         self._check_model(body.model)
-        if self.engine.ready is not None and not self.engine.ready.chats:
-            message = "this model came without a chat template: use /v1/completions, or serve it with --chat-template"
-            raise Problem(501, message, "unsupported")
+        self._check_can("chats", "this model has no chat template: use /v1/completions, or --chat-template")
         return await self._answer(request, schema.chat(body, self.engine.next_id, self.settings.chat_stop))
 
     async def embeddings(self, request: Request) -> Response:
@@ -220,8 +223,7 @@ class App:
         inputs = schema.prompts(body.input, "input")
         if body.dimensions is not None:
             raise Problem(400, "dimensions is not supported by this server", "unsupported_parameter", "dimensions")
-        if self.engine.ready is not None and not self.engine.ready.embeds:
-            raise Problem(501, "this model gives no embeddings", "unsupported")
+        self._check_can("embeds", "this model gives no embeddings")
         async with self._under_way(request, [frames.Embed(self.engine.next_id(), list(inputs))], 1) as ticket:
             try:
                 found = await ticket.vectors()

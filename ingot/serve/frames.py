@@ -96,6 +96,7 @@ class Ready(_Message):
 
     context_length: Count
     vocab_size: Count
+    generates: bool
     chats: bool
     embeds: bool
 

@@ -19,7 +19,8 @@ from time import perf_counter, sleep
 from typing import Any
 
 from ingot.errors import CheckpointError, IngotError, MemoryLimitError, RequestError, UserError
-from ingot.llm.llm import LLM
+from ingot.llm.embedding import Embedder
+from ingot.llm.llm import LLM, open_engine
 from ingot.llm.runner import Job
 from ingot.llm.sampling import MAX_TOKENS, SamplingParams
 from ingot.llm.stream import Reader
@@ -51,13 +52,13 @@ class Worker:
     """One model and one socket.
 
     Args:
-        llm: the model.
+        model: the language model, or the encoder.
         connection: to the HTTP process.
         decoder: of what comes over it; it has seen the first message.
     """
 
-    def __init__(self, llm: LLM, connection: socket.socket, decoder: frames.Decoder) -> None:
-        self._llm = llm
+    def __init__(self, model: LLM | Embedder, connection: socket.socket, decoder: frames.Decoder) -> None:
+        self._model = model
         self._connection = connection
         self._decoder = decoder
         self._sending = threading.Lock()
@@ -68,9 +69,15 @@ class Worker:
         self._texts: dict[int, str] = {}
         self._encoders = ThreadPoolExecutor(ENCODERS, "ingot-encoder")
 
+    @property
+    def _llm(self) -> LLM:
+        if not isinstance(self._model, LLM):
+            raise UserError("this model makes vectors of texts, and writes none")
+        return self._model
+
     def run(self) -> None:
         """Serves until the other side closes the socket."""
-        for work in (self._pump, self._report):
+        for work in (self._pump, self._report) if isinstance(self._model, LLM) else ():
             threading.Thread(target=self._guarded, args=(work,), name=f"ingot{work.__name__}", daemon=True).start()
         while data := self._connection.recv(RECEIVE):
             for message in self._decoder.push(data):
@@ -144,10 +151,14 @@ class Worker:
         return self._llm.chat_prompt([{"role": role, "content": content} for role, content in message.messages])
 
     def _embed(self, message: frames.Embed) -> None:
-        embed = getattr(self._llm, "embed", None)
-        if embed is None:
+        model = self._model
+        if not isinstance(model, Embedder):
             raise UserError("this model gives no embeddings")
-        raise UserError("this model gives no embeddings")
+        vectors = model.embed(message.inputs).tolist()
+        tokens = sum(len(model.tokenizer.encode(one) if isinstance(one, str) else one) for one in message.inputs)
+        with self._lock:
+            self._requests.pop(message.id, None)
+        self._send(frames.Vectors(message.id, tokens, vectors))
 
     def _refuse(self, id: int, error: IngotError) -> None:
         with self._lock:
@@ -266,24 +277,34 @@ def main(connection: socket.socket) -> int:
     if len(found) != 1 or not isinstance(found[0], frames.Start):
         raise frames.FrameError("Start comes first, and alone")
     try:
-        llm = _load(found[0])
-        chats = _chats(llm)
+        model = _load(found[0])
+        chats = isinstance(model, LLM) and _chats(model)
     except (IngotError, MemoryError) as e:
         code = e.code if isinstance(e, IngotError) else MemoryLimitError.code
         connection.sendall(frames.encode(frames.Failed(code, str(e))))
         return 1
-    with llm:
-        try:
-            connection.sendall(frames.encode(frames.Ready(llm.context_length, llm.vocab_size, chats, False)))
-            Worker(llm, connection, decoder).run()
-        except ConnectionError:
-            return 0
+    generates = isinstance(model, LLM)
+    ready = frames.Ready(model.context_length, model.vocab_size, generates, chats, not generates)
+    try:
+        connection.sendall(frames.encode(ready))
+        Worker(model, connection, decoder).run()
+    except ConnectionError:
+        return 0
+    finally:
+        if isinstance(model, LLM):
+            model.close()
     return 0
 
 
-def _load(start: frames.Start) -> LLM:
+def _load(start: frames.Start) -> LLM | Embedder:
+    engine = open_engine(start.source, start.precision, start.weights, start.device, kind=None)
+    if engine.kind == "encoder":
+        for name in ("context_length", "kv_memory", "chat_template"):
+            if getattr(start, name) is not None:
+                raise UserError(f"{start.source} is an encoder: it takes no {name}")
+        return Embedder(engine, threads=start.threads)
     return LLM(
-        start.source, precision=start.precision, weights=start.weights, device=start.device, threads=start.threads,
+        engine, precision=start.precision, weights=start.weights, device=start.device, threads=start.threads,
         context_length=start.context_length, kv_memory=start.kv_memory, max_running=start.max_running,
         prefix_cache=start.prefix_cache, chat_template=start.chat_template,
     )  # fmt: skip
