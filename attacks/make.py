@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from attacks import adapters, containers, directories, exported, models, networks, programs
+from attacks import adapters, containers, directories, exported, models, networks, programs, tokenizers
 from attacks.image import TABLE, Attack
 
-MODULES = (containers, programs, networks, models, directories, exported, adapters)  # importing them fills the table
+# Importing them fills the table.
+MODULES = (containers, programs, networks, models, directories, exported, adapters, tokenizers)
 
 
 def paths(folder: Path) -> dict[str, Path]:

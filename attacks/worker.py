@@ -71,6 +71,11 @@ def _adapter(path: Path) -> None:
         tensor.sum()
 
 
+def _chat(path: Path) -> None:
+    with LLM(path) as llm:
+        llm.chat_prompt([{"role": "user", "content": "abc"}])
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "python": file.read,
     "verify": lambda path: file.read(path, verify=True),
@@ -82,6 +87,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "network": _networks,
     "interpret": _interpret,
     "llm": LLM,
+    "chat": _chat,
     "directory": models.load,
     "exported": _exported,
     "adapter": _adapter,

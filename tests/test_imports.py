@@ -45,7 +45,9 @@ MAY_IMPORT = {
     "llm.scheduler": {"errors", "llm.kv_cache"},
     "llm.lora": IR | {"frontends.checkpoint", "llm.lora_config"},
     "llm.lora_config": IR | {"ops", "llm.models.fields", "llm.patterns"},
-    "llm.models": IR | {"functional", "nn", "frontends.checkpoint"},
+    "llm.split_pattern": set(),
+    "llm.tokenizer_file": {"errors", "strict_json", "llm.split_pattern"},
+    "llm.models": IR | {"functional", "nn", "frontends.checkpoint", "llm.tokenizer_file"},
     "serve": RUN | {"llm"},  # over HTTP
     "cli": RUN | {"llm"},
 }

@@ -80,10 +80,10 @@ class LLM:
         self.vocab_size = config.vocab_size
         self.context_length = _within("context_length", context_length, config.context_length)
         self._end_ids = config.eos_token_ids
-        data = self.engine.files().get("tokenizer.json")
+        data, marks = self.engine.files().get("tokenizer.json"), (config.bos_token_id, config.add_bos)
         self._template: Any = None
         self._template_source = chat_template
-        self._tokenizer = None if data is None else Tokenizer(data, config.bos_token_id, config.add_bos)
+        self._tokenizer = None if data is None else Tokenizer(data, *marks, config.vocab_size)
         scheduler, runner = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
         self._runner = runner
         self._loop = EngineLoop(scheduler, runner)

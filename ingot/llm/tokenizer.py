@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
 
 import tokenizers
 
 from ingot.errors import CheckpointError, RequestError
+from ingot.llm import tokenizer_file
 
 REPLACEMENT = "\ufffd"  # what undecodable bytes become, those of an unfinished character included
+
+
+# Runs of these, and of the characters in the pattern, are encoded once when a pattern has repetitions in a row: one
+# that backtracks far shows it there.
+PROBES = ("a", "A", "0", " ", "\n", "!", "\u4e2d", "\u0301", "a ", "aA0!")
+PROBE_CHARACTERS = 64  # of the pattern, at most
+PROBE_PATTERN = 2_000  # characters of the patterns at the end of a probe
+PROBE_LENGTHS = (64, 128, 256, 512, 1024)
+PROBE_SECONDS = 0.25  # for one of them; usual patterns take a thousandth of that
 
 
 class Tokenizer:
@@ -21,26 +33,66 @@ class Tokenizer:
     Args:
         data: the bytes of tokenizer.json.
         bos_token_id, add_bos: the beginning token, and whether the model's configuration wants it before every
-        prompt. It is
-            prepended when that is so or the tokenizer's own post-processor says so, and never twice.
+            prompt. It is prepended when that is so or the tokenizer's own post-processor says so, and never twice.
+        vocab_size: how many tokens the model has; default, as many as the tokenizer.
+
+    Raises CheckpointError for a file that cannot be read, or had better not be used (see `tokenizer_file`).
     """
 
-    def __init__(self, data: bytes, bos_token_id: int | None = None, add_bos: bool = False) -> None:
+    def __init__(
+        self, data: bytes, bos_token_id: int | None = None, add_bos: bool = False, vocab_size: int | None = None
+    ) -> None:
+        content = tokenizer_file.read(data)
+        patterns = tokenizer_file.check(content, vocab_size)
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
-        except Exception as e:  # the library has no error type of its own
-            raise CheckpointError(f"tokenizer.json cannot be read: {e}") from None
+        except BaseException as e:  # the library has no error type of its own, and panics are no Exception
+            if not isinstance(e, Exception) and not _panic(e):
+                raise
+            raise CheckpointError(f"tokenizer.json cannot be read: {str(e)[:300]}") from None
+        self._check_added(content)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._limit = vocab_size
+        if patterns:
+            self._probe("".join(patterns)[:PROBE_PATTERN])
         self._bos: list[int] = []
-        if add_bos and bos_token_id is not None and self._tokenizer.encode("").ids[:1] != [bos_token_id]:
+        if add_bos and bos_token_id is not None and self._encoded("", True)[:1] != [bos_token_id]:
             self._bos = [bos_token_id]
-        self._byte_tokens = self._find_byte_tokens(data)
+        self._byte_tokens = self._find_byte_tokens(content)
         self._special = {id for id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
 
-    def _find_byte_tokens(self, data: bytes) -> frozenset[int]:
+    def _check_added(self, content: dict[str, Any]) -> None:
+        """The library numbers added tokens on from the vocabulary, whatever the file says."""
+        for token in content.get("added_tokens") or ():
+            found = self._tokenizer.token_to_id(token["content"])
+            if found != token["id"]:
+                raise CheckpointError(
+                    f"tokenizer.json cannot be used: it gives {token['content'][:40]!r} the id {token['id']}, and in "
+                    f"the order of the file that would be {found}"
+                )
+
+    def _probe(self, pattern: str) -> None:
+        """Raises CheckpointError when short texts take long: longer ones would take for ever."""
+        characters = "".join(sorted(set(pattern)))[:PROBE_CHARACTERS]
+        for text in dict.fromkeys((*PROBES, *characters)):
+            for length in PROBE_LENGTHS:
+                # What a pattern asks for at its end is there, out of reach: else a matcher need not even begin.
+                run = text * (length // len(text)) + "\x01" + characters + pattern
+                begin = perf_counter()
+                try:
+                    self._encoded(run, False)
+                    slow = perf_counter() - begin > PROBE_SECONDS
+                except RequestError:
+                    slow = True
+                if slow:
+                    raise CheckpointError(
+                        f"tokenizer.json cannot be used: its pattern takes too long for {length} times {text[:1]!r}"
+                    )
+
+    def _find_byte_tokens(self, content: dict[str, Any]) -> frozenset[int]:
         """Ids of the tokens `<0x00>` … `<0xFF>` when the decoder joins runs of them to characters."""
-        if b"ByteFallback" not in data or "ByteFallback" not in json.dumps(json.loads(data).get("decoder")):
+        if "ByteFallback" not in json.dumps(content.get("decoder")):
             return frozenset()
         found = (self._tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
         return frozenset(id for id in found if id is not None)
@@ -59,10 +111,24 @@ class Tokenizer:
         return self._encode(text, False)
 
     def _encode(self, text: str, special: bool) -> list[int]:
+        ids = self._encoded(text, special)
+        if self._limit is not None and ids and max(ids) >= self._limit:
+            # A token added after the model was made: files of many fine-tuned models have one that is never used.
+            token = self._tokenizer.id_to_token(max(ids))
+            raise RequestError(
+                f"the text holds {token!r}, whose id {max(ids)} the model does not have (0 to {self._limit - 1})"
+            )
+        return ids
+
+    def _encoded(self, text: str, special: bool) -> list[int]:
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
         except (UnicodeEncodeError, TypeError):  # what the library says of a lone surrogate is only that it is no text
             raise RequestError("the prompt is not Unicode text: it holds half of a surrogate pair") from None
+        except BaseException as e:
+            if not isinstance(e, Exception) and not _panic(e):
+                raise
+            raise RequestError(f"the model's tokenizer gives up on this text: {str(e)[:200]}") from None
         return ids
 
     def ends_in_bytes(self, ids: Sequence[int]) -> bool:
@@ -75,6 +141,11 @@ class Tokenizer:
         """The text of tokens, special ones left out."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
+
+
+def _panic(error: BaseException) -> bool:
+    """Whether the library's native code panicked, which it tells by a class of its own that nobody can import."""
+    return type(error).__name__ == "PanicException"
 
 
 class Detokenizer:

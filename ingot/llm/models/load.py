@@ -16,6 +16,7 @@ from ingot.dtypes import DType
 from ingot.errors import CheckpointError, UserError
 from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
 from ingot.ir import Spec
+from ingot.llm import tokenizer_file
 from ingot.llm.models import (
     baichuan,
     bert,
@@ -177,6 +178,8 @@ def _loaded(
         specs, example = encoder.input_specs(config), encoder.example(config)
         return LoadedModel(module, specs, facts, weights, files, "encoder", example)
     tokenizer, settings = parse_file(path, files, "tokenizer.json"), parse_file(path, files, "tokenizer_config.json")
+    if "tokenizer.json" in files:
+        tokenizer_file.check(tokenizer, config.vocab_size)
     add_bos, bos = beginning(tokenizer, settings, config.bos_token_id)
     config = replace(config, bos_token_id=bos, eos_token_ids=_ends(path, files, config))
     return LoadedModel(module, input_specs(config), _engine_config(config, dtype, add_bos), weights, files)
