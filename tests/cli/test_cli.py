@@ -180,7 +180,7 @@ def test_doctor_and_ops(engine: Path) -> None:
 
 def test_help_teaches() -> None:
     text = ingot("--help").stdout
-    for command in ("build", "generate", "score", "run", "inspect", "bench", "doctor", "ops"):
+    for command in ("build", "generate", "chat", "score", "plan", "run", "inspect", "bench", "doctor", "ops"):
         assert command in text
         assert "examples:" in ingot(command, "--help").stdout
     assert ingot("--version").stdout == f"ingot {__version__}\n"
