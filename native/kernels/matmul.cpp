@@ -4,6 +4,7 @@
 // Limits: x, weight and b are all float32, bfloat16 or float16; sums are float32. matmul_packed: rows of x and y are dense and
 // equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b; rows of y are dense.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -159,7 +160,8 @@ class Matmul final : public Kernel {
   Matmul(DType dtype, Level level)
       : expression_("matmul", nlohmann::json::parse(R"({"steps": [["input", "float32", 0]], "outputs": [0]})"),
                     std::span(&kAccumulator, 1), std::span(&kAccumulator, 1)),
-        blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)), run_tile_(run_tile_for(level)) {}
+        blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)), small_(small_product_for(level, dtype)),
+        run_tile_(run_tile_for(level)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];
@@ -172,12 +174,14 @@ class Matmul final : public Kernel {
               "matmul", "the batch dimensions of a and b must broadcast to those of y");
     require_dense_rows("matmul", "y", y);
     const Sizes sizes = sizes_of(in, out);
-    return {0, sizes.panels + sizes.rows + matmul_scratch(blocking_, sizes.block_rows, sizes.units, a.shape[a.rank - 1], 1) + expression_.scratch()};
+    const std::size_t frame = sizes.panels + sizes.rows + matmul_scratch(blocking_, sizes.block_rows, sizes.units, a.shape[a.rank - 1], 1);
+    return {0, std::max(frame + expression_.scratch(), small_ == nullptr ? 0 : kSmallScratch)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];
     if (y.elements() == 0) return;
+    if (by_small(in, y)) return run_small(a, b, y, worker);
     const Sizes sizes = sizes_of(in, out);
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
     const std::int64_t blocks = (m + blocking_.rows - 1) / blocking_.rows, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
@@ -197,14 +201,7 @@ class Matmul final : public Kernel {
     std::int64_t packed = -1;
     for (std::int64_t task = share.first; task < share.last; ++task) {
       const std::int64_t block = task % blocks, column = task / blocks % chunks * chunk, batch = task / blocks / chunks;
-      std::int64_t at_a = 0, at_b = 0, at_y = 0, rest = batch;
-      for (int dim = y.rank - 3; dim >= 0; --dim) {
-        const std::int64_t index = rest % y.shape[dim];
-        rest /= y.shape[dim];
-        at_a += index * batch_stride(a, y, dim);
-        at_b += index * batch_stride(b, y, dim);
-        at_y += index * y.stride[dim];
-      }
+      const auto [at_a, at_b, at_y] = places_of(a, b, y, batch);
       const std::int64_t columns = std::min(chunk, n - column);
       if (packed != task / blocks) {
         pack(b, at_b + column * b.stride[b.rank - 1], columns, panels);
@@ -243,6 +240,56 @@ class Matmul final : public Kernel {
     sizes.rows = dense ? 0 : static_cast<std::size_t>(round_up(sizes.block_rows * k * width, 64));
     return sizes;
   }
+  /// Whether the level multiplies them matrix by matrix.
+  bool by_small(Views in, const TensorView& y) const {
+    const TensorView &a = in[0], &b = in[1];
+    const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
+    return small_ != nullptr && m <= kSmallRows && k >= 1 && k <= kSmallDepth && n % kPanel == 0 && a.stride[a.rank - 1] == 1 &&
+           b.stride[b.rank - 1] == 1;
+  }
+
+  void run_small(const TensorView& a, const TensorView& b, const TensorView& y, const Worker& worker) const {
+    SmallProducts job{};
+    job.m = y.shape[y.rank - 2];
+    job.n = y.shape[y.rank - 1];
+    job.k = a.shape[a.rank - 1];
+    job.out = y.dtype;
+    job.scratch = worker.local;
+    const std::int64_t width = bytes_of(a.dtype), out_width = bytes_of(y.dtype);
+    job.a_row = a.stride[a.rank - 2] * width;
+    job.b_row = b.stride[b.rank - 2] * width;
+    job.y_row = y.stride[y.rank - 2] * out_width;
+    const int last = y.rank - 3;  // the batch dimension whose matrices one call takes
+    const std::int64_t size = last < 0 ? 1 : y.shape[last];
+    if (last >= 0) {
+      job.a_step = batch_stride(a, y, last) * width;
+      job.b_step = batch_stride(b, y, last) * width;
+      job.y_step = y.stride[last] * out_width;
+    }
+    const Share share = share_of(y.elements() / (job.m * job.n), worker.index, worker.count);
+    for (std::int64_t batch = share.first; batch < share.last; batch += job.count) {
+      const auto [at_a, at_b, at_y] = places_of(a, b, y, batch);
+      job.a = a.as<std::byte>() + at_a * width;
+      job.b = b.as<std::byte>() + at_b * width;
+      job.y = y.as<std::byte>() + at_y * out_width;
+      job.count = std::min(size - batch % size, share.last - batch);
+      small_(job);
+    }
+  }
+
+  /// Where a batch's matrices lie, in elements.
+  static std::array<std::int64_t, 3> places_of(const TensorView& a, const TensorView& b, const TensorView& y, std::int64_t batch) {
+    std::array<std::int64_t, 3> at{};
+    for (int dim = y.rank - 3; dim >= 0; --dim) {
+      const std::int64_t index = batch % y.shape[dim];
+      batch /= y.shape[dim];
+      at[0] += index * batch_stride(a, y, dim);
+      at[1] += index * batch_stride(b, y, dim);
+      at[2] += index * y.stride[dim];
+    }
+    return at;
+  }
+
   static std::int64_t batch_size(const TensorView& v, const TensorView& y, int dim) {
     const int own = dim - (y.rank - v.rank);
     return own < 0 ? 1 : v.shape[own];
@@ -288,6 +335,7 @@ class Matmul final : public Kernel {
   Expression expression_;
   Blocking blocking_;
   MatmulFunction function_;
+  SmallFunction small_;
   RunTile run_tile_;
 };
 

@@ -26,6 +26,13 @@ MatmulFunction product_for([[maybe_unused]] Level level, DType dtype) {
 #undef INGOT_LEVEL_FUNCTIONS
 }
 
+SmallFunction small_product_for([[maybe_unused]] Level level, [[maybe_unused]] DType dtype) {
+#if INGOT_X86
+  if (dtype == DType::bfloat16 && level == Level::amx) return amx::matmul_small_bfloat16;
+#endif
+  return nullptr;
+}
+
 Blocking blocking_for(Level level, DType dtype) {
   if (dtype != DType::bfloat16 || level < Level::avx512_bf16) return kVectorBlocking;
   return level == Level::amx ? kTileBlocking : kPairBlocking;

@@ -11,6 +11,8 @@ namespace ingot {
 using Views = std::span<const TensorView>;
 
 MatmulFunction product_for(Level level, DType dtype);
+/// For small matrices, or null: then product_for does them too.
+SmallFunction small_product_for(Level level, DType dtype);
 /// What product_for(level, dtype) works with.
 Blocking blocking_for(Level level, DType dtype);
 

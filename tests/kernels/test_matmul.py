@@ -185,6 +185,27 @@ def test_batched(dtype: str, out: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out", ["float32", "same"])
+@pytest.mark.parametrize(
+    ("rows", "k", "n"), [(1, 54, 64), (16, 1, 32), (18, 54, 96), (31, 65, 64), (32, 256, 32), (9, 32, 256)]
+)
+def test_small_matrices(dtype: str, out: str, rows: int, k: int, n: int) -> None:
+    """A graph's adjacency times its nodes: one a for all b. Rows have the bits that they have among more rows."""
+    rng = np.random.default_rng(5)
+    name = dtype if out == "same" else out
+    b = draw(rng, (2, 3, k, n), dtype)
+    for a in (draw(rng, (40, k), dtype), draw(rng, (3, 40, k), dtype)):
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        scale = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+        whole = run("matmul", {}, [a, b], [(name, exact.shape)])[0]
+        close(whole, exact, scale, name)
+        few = np.ascontiguousarray(a[..., :rows, :])
+        for threads in (1, 2):
+            found = run("matmul", {}, [few, b], [(name, (2, 3, rows, n))], threads)[0]
+            assert np.array_equal(found, whole[..., :rows, :])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_batched_strides(dtype: str) -> None:
     """Transposed operands, as of q and k in attention: the same bits as dense ones."""
     rng = np.random.default_rng(4)

@@ -110,6 +110,21 @@ constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::
 
 using MatmulFunction = void (*)(const MatmulJob& job);
 
+/// Matrices y = a b one after the other that are too small for the frame: m at most kSmallRows, k at most kSmallDepth, n a multiple
+/// of 32, bfloat16 with dense rows. The same bits as by the frame.
+struct SmallProducts {
+  const std::byte *a, *b;
+  std::byte* y;
+  std::int64_t a_row, b_row, y_row;     // bytes from row to row
+  std::int64_t a_step, b_step, y_step;  // bytes from matrix to matrix; 0: the same one
+  std::int64_t count, m, n, k;
+  DType out;                            // bfloat16 or float32
+  std::byte* scratch;                   // kSmallScratch bytes, aligned to 64
+};
+constexpr std::int64_t kSmallRows = 32, kSmallDepth = 256;
+constexpr std::size_t kSmallScratch = kSmallRows * kXStride + kSmallDepth * kPanel * 2 + kSmallRows * kPanel * 4;
+using SmallFunction = void (*)(const SmallProducts& job);
+
 namespace portable {
 void matmul_float32(const MatmulJob& job);
 void matmul_float16(const MatmulJob& job);
@@ -130,6 +145,7 @@ void matmul_bfloat16(const MatmulJob& job);
 }
 namespace amx {
 void matmul_bfloat16(const MatmulJob& job);
+void matmul_small_bfloat16(const SmallProducts& job);
 }
 
 }  // namespace ingot
