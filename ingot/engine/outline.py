@@ -50,7 +50,7 @@ def outline(
     model = models.load_config_only(path, precision=precision)
     network = trace(model.module, model.input_specs)
     compiled = compile_network(network)
-    header = header_of("llm", model.config, network, compiled)
+    header = header_of(model.kind, model.config, network, compiled)
     return Engine.from_memory(header, _shapes(compiled.stored)), granted
 
 

@@ -48,7 +48,10 @@ class Planner:
 
     def __init__(self, engine: Engine, threads: int | None = None) -> None:
         if engine.kind != "llm":
-            raise UserError("this is an engine of a plain network: `ingot inspect --size` tells the memory of its runs")
+            raise UserError(
+                f"this is no model that generates but of kind {engine.kind!r}, without requests and contexts to plan for: "
+                "`ingot inspect --size` tells the memory of an engine's runs"
+            )
         self._config = model_config(engine)
         self._session = engine.session(threads, kv_blocks=1, kv_block_size=BLOCK_SIZE)
         self.threads = self._session.threads

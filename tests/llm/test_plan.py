@@ -33,6 +33,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "MistralForCausalLM, windows": {"sliding_window": 64},
     "Qwen2ForCausalLM": {"num_key_value_heads": 1},
     "Qwen3ForCausalLM": {"head_dim": 64},
+    "MixtralForCausalLM": {"num_local_experts": 4, "sliding_window": None},
+    "Gemma2ForCausalLM": {"sliding_window": 64},
+    "GPT2LMHeadModel": {
+        "n_embd": 128,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_positions": 1024,
+        "activation_function": "gelu_new",
+    },
+    "BloomForCausalLM": {"n_layer": 3, "n_head": 4, "seq_length": 1024},
 }
 LARGE = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
@@ -200,3 +210,6 @@ def test_the_command(tmp_path: Path) -> None:
         assert why in command(*bad, code=2)[1]
     with pytest.raises(CheckpointError):
         outline(directory(tmp_path, LARGE | {"hidden_size": -1}))
+    encoder = {"architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+               "intermediate_size": 64, "vocab_size": 61, "max_position_embeddings": 64}  # fmt: skip
+    assert "kind 'encoder'" in command(directory(tmp_path, encoder), code=2)[1]
