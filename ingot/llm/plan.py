@@ -49,7 +49,7 @@ class Planner:
     def __init__(self, engine: Engine, threads: int | None = None) -> None:
         if engine.kind != "llm":
             raise UserError(
-                f"this is no model that generates but of kind {engine.kind!r}, without requests and contexts to plan for: "
+                f"this model is of kind {engine.kind!r} and generates nothing, so it has no requests to plan for: "
                 "`ingot inspect --size` tells the memory of an engine's runs"
             )
         self._config = model_config(engine)
