@@ -273,7 +273,7 @@ def test_bench_profiles_a_network(engine: Path, tmp_path: Path) -> None:
     assert [e["name"] for e in events if e["ph"] == "X"] == [c["kernel"] for c in found["calls"]]
     assert "profiled_runs" not in as_json(*words)
     text = command(*words, "--profile", "--profile-calls", 1).stdout
-    assert "of the roof" in text and text.count("matmul_packed") == 2
+    assert "of the roof" in text and text.count("matmul_packed") in (1, 2)  # the slowest call may be another's
     assert "SOURCE comes first" in command("bench", engine, "--profile", engine, code=2).stderr
     command("bench", "--profile", engine, code=2)
 

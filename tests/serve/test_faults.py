@@ -159,10 +159,12 @@ def test_too_few_blocks_for_all() -> None:
         wanted = [llm.generate(f"# {i}\nimport", max_tokens=120, logit_bias={0: -100}).text for i in range(12)]
     with serving("--kv-memory", "1M") as server, ThreadPoolExecutor(12) as pool:
         assert server.metrics()["ingot_kv_blocks"] < 12 * 8
-        found = pool.map(lambda i: server.complete(f"# {i}\nimport", **words)["choices"][0]["text"], range(12))
-        assert list(found) == wanted
-        metrics = server.until(idle)
-        assert metrics["ingot_preemptions_total"] > 0
+        for _ in range(50):  # a slow client may let the requests come one after the other, and then nobody has to go
+            found = pool.map(lambda i: server.complete(f"# {i}\nimport", **words)["choices"][0]["text"], range(12))
+            assert list(found) == wanted
+            if server.until(idle)["ingot_preemptions_total"]:
+                break
+        assert server.metrics()["ingot_preemptions_total"] > 0
 
 
 def test_sigterm_lets_running_answers_end() -> None:
