@@ -143,14 +143,47 @@ class Signal:
         self._told = False
 
 
-class AsyncStream(AsyncIterator[Piece]):
+class _Request:
+    """What streams share: a reader, and the end of its request when the stream is closed or dropped.
+
+    Args:
+        reader: of the one job.
+        release: called once, when the stream is over; it ends the job.
+    """
+
+    def __init__(self, reader: Reader, release: Callable[[], None]) -> None:
+        self._reader = reader
+        self._release = release
+        self._open = True
+
+    def close(self) -> None:
+        """Ends the request if it has not ended; iteration stops."""
+        if self._open:
+            self._open = False
+            self._release()
+
+    @property
+    def completion(self) -> Completion:
+        """Everything that has been streamed so far, as one; its finish_reason is "abort" as long as it has not ended.
+        """
+        return self._reader.completion()
+
+    def _handed_over(self, text: str, seen: int) -> Piece:
+        """The piece since there were `seen` tokens; the last one closes the stream."""
+        if self._reader.finish_reason is not None:
+            self.close()
+        return self._reader.piece(text, seen)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class AsyncStream(_Request, AsyncIterator[Piece]):
     """A Stream for `async for`. Closing it, cancelling its task or dropping it ends the request."""
 
     def __init__(self, reader: Reader, signal: Signal, release: Callable[[], None]) -> None:
-        self._reader = reader
+        super().__init__(reader, release)
         self._signal = signal
-        self._release = release
-        self._open = True
 
     async def __anext__(self) -> Piece:
         if not self._open:
@@ -164,43 +197,19 @@ class AsyncStream(AsyncIterator[Piece]):
         except BaseException:
             self.close()
             raise
-        if reader.finish_reason is not None:
-            self.close()
-        return reader.piece(text, seen)
-
-    def close(self) -> None:
-        """Ends the request if it has not ended; iteration stops."""
-        if self._open:
-            self._open = False
-            self._release()
+        return self._handed_over(text, seen)
 
     async def aclose(self) -> None:
         """As `close`, for contextlib.aclosing."""
         self.close()
 
-    @property
-    def completion(self) -> Completion:
-        """Everything that has been streamed so far, as one."""
-        return self._reader.completion()
 
-    def __del__(self) -> None:
-        self.close()
-
-
-class Stream(Iterator[Piece]):
-    """The pieces of one completion as they come. Closing it, or dropping it, ends the request and frees its blocks.
-
-    Args:
-        reader: of the one job.
-        wakeups: of that job.
-        release: called when the stream is over; it ends the job.
-    """
+class Stream(_Request, Iterator[Piece]):
+    """The pieces of one completion as they come. Closing it, or dropping it, ends the request and frees its blocks."""
 
     def __init__(self, reader: Reader, wakeups: SimpleQueue[Job], release: Callable[[], None]) -> None:
-        self._reader = reader
+        super().__init__(reader, release)
         self._wakeups = wakeups
-        self._release = release
-        self._open = True
 
     def __next__(self) -> Piece:
         if not self._open:
@@ -217,27 +226,10 @@ class Stream(Iterator[Piece]):
         except BaseException:
             self.close()
             raise
-        if reader.finish_reason is not None:
-            self.close()
-        return reader.piece(text, seen)
-
-    def close(self) -> None:
-        """Ends the request if it has not ended; iteration stops."""
-        if self._open:
-            self._open = False
-            self._release()
-
-    @property
-    def completion(self) -> Completion:
-        """Everything that has been streamed so far, as one; its finish_reason is "abort" as long as it has not ended.
-        """
-        return self._reader.completion()
+        return self._handed_over(text, seen)
 
     def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()
