@@ -324,4 +324,6 @@ def _chats(llm: LLM) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))
+    with socket.socket(fileno=int(sys.argv[1])) as parent:
+        code = main(parent)
+    sys.exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+import ingot
 
 ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"
@@ -118,6 +121,26 @@ def until(what: Callable[[], Any]) -> Any:
     raise AssertionError("it did not come about in time")
 
 
+def endless(folder: Path) -> Path:
+    """A model, called as pico-python is and with its tokenizer, whose longest answer takes far more than PATIENCE.
+
+    What has to happen while an answer is being written can then take as long as it likes. Nobody understands what it
+    writes: its weights are random.
+    """
+    config = json.loads((PICO / "config.json").read_text()) | {
+        "hidden_size": 128, "intermediate_size": 64 << 10, "num_hidden_layers": 2, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "max_position_embeddings": 1 << 18,
+    }  # fmt: skip
+    source = folder / "source"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(PICO / name, source)
+    path = folder / f"{MODEL}.ingot"
+    ingot.build(source, weights_from="random", seed=0, report=False).save(path)
+    return path
+
+
 def start(*words: object, source: Path = PICO) -> Running:
     """`ingot serve` on a free port."""
     command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", *map(str, words)]
@@ -129,9 +152,9 @@ def start(*words: object, source: Path = PICO) -> Running:
 
 
 @contextmanager
-def serving(*words: object) -> Iterator[Running]:
+def serving(*words: object, source: Path = PICO) -> Iterator[Running]:
     """A server that ends well."""
-    running = start(*words)
+    running = start(*words, source=source)
     try:
         yield running
         code = running.end()
