@@ -135,7 +135,9 @@ def _step(network: Network, rng: np.random.Generator) -> dict[str, Array]:
         "block_table": np.arange(-(-SEEDED_TOKENS // BLOCK))[None],
         "slot": rows,
         "logit_rows": rows,
+        "long_rope": np.zeros(SEEDED_TOKENS),
     }
-    arrays = {name: a.astype(np.int32) for name, a in step.items()}
+    names = {v.name for v in network.inputs}
+    arrays = {name: a.astype(np.int32) for name, a in step.items() if name in names}
     bind(network, {name: a.shape for name, a in arrays.items()})  # a model of fewer tokens says so here
     return arrays

@@ -15,7 +15,8 @@ MAX_COUNT = 2**31 - 1
 @dataclass(frozen=True)
 class ModelConfig:
     """A language model's facts. `state_bytes`: of keys and values in all layers, for one token. `window`: how many
-    tokens back, itself included, a token attends to at most; None: all."""
+    tokens back, itself included, a token attends to at most; None: all. `short_length`: the most tokens of a request
+    that turns by the first of two rotary tables; None: there is one."""
 
     vocab_size: int
     context_length: int
@@ -25,6 +26,7 @@ class ModelConfig:
     max_step_tokens: int
     state_bytes: int
     window: int | None
+    short_length: int | None
 
 
 def model_config(engine: Engine) -> ModelConfig:
@@ -49,9 +51,11 @@ def model_config(engine: Engine) -> ModelConfig:
         faults.append(f"add_bos must be true or false, not {add_bos!r}")
     if bos is not None and not (type(bos) is int and 0 <= bos < vocabulary):
         faults.append(f"bos_token_id must be null or a token id, not {bos!r}")
+    short = number("short_length", config) if config.get("short_length") is not None else None
     found = ModelConfig(
         vocabulary, number("context_length", config), bos, frozenset(ends), bool(add_bos),
         number("max_step_tokens", limits), _state_bytes(engine, faults), _window(config.get("kv"), faults),
+        short,
     )  # fmt: skip
     if faults:
         raise EngineFileError(f"{engine.path or 'the engine'} is no whole language model: {'; '.join(faults)}")

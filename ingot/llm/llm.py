@@ -424,8 +424,12 @@ def assemble(
     blocks = _cache_blocks(config.state_bytes * BLOCK_SIZE, context_length, kv_memory, max_running)
     cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
-    scheduler: Scheduler[Job] = Scheduler(cache, max_step_tokens, max_running, max_scored, config.window)
-    return scheduler, Runner(session, cache, config.vocab_size, max_step_tokens, max_running, context_length)
+    scheduler: Scheduler[Job] = Scheduler(
+        cache, max_step_tokens, max_running, max_scored, config.window, config.short_length
+    )
+    return scheduler, Runner(
+        session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length
+    )
 
 
 def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:

@@ -100,11 +100,12 @@ class Runner:
         vocabulary: columns of the logits.
         max_step_tokens, max_running: as the scheduler's.
         max_length: the most tokens a request can have; fixes the width of the block table.
+        short_length: as the scheduler's.
     """
 
     def __init__(
         self, session: Session, cache: KVCache, vocabulary: int, max_step_tokens: int, max_running: int,
-        max_length: int,
+        max_length: int, short_length: int | None = None,
     ) -> None:  # fmt: skip
         self._session = session
         self._vocabulary = vocabulary
@@ -113,6 +114,8 @@ class Runner:
         self._positions = np.zeros(max_step_tokens, np.int32)
         self._slot = np.zeros(max_step_tokens, np.int32)
         self._logit_rows = np.zeros(max_step_tokens, np.int32)
+        self._long_rope = np.zeros(max_step_tokens, np.int32)
+        self._short_length = short_length
         self._query_start = np.zeros(max_running + 1, np.int32)
         self._context_len = np.zeros(max_running, np.int32)
         self._block_table = np.zeros((max_running, cache.blocks_for(max_length)), np.int32)
@@ -154,6 +157,8 @@ class Runner:
             stop = start + count
             self._show_table(row, self._cache.table(job.id))
             self._fill_tokens(at, row, job.tokens, start, stop)
+            if self._short_length is not None:
+                self._long_rope[at : at + count] = len(job.tokens) > self._short_length
             at += count
             self._query_start[row + 1] = at
             self._context_len[row] = stop
@@ -181,6 +186,8 @@ class Runner:
             "slot": self._slot[:at],
             "logit_rows": self._logit_rows[:rows],
         }
+        if self._short_length is not None:
+            feeds["long_rope"] = self._long_rope[:at]
         return feeds, samplers, targets
 
     def _show_table(self, row: int, table: list[int]) -> None:

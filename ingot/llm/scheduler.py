@@ -108,11 +108,14 @@ class Scheduler(Generic[R]):
         max_running: requests in flight at once, at most `max_step_tokens`, so that every decode fits a step.
         max_scored_tokens: of the budget, how many may belong to scored requests (each needs a row of logits).
         window: how many tokens back, itself included, a token attends to in every layer; None: all.
+        short_length: a request of more tokens is computed in another way (with other rotary frequencies) from its first
+            token on, so what was computed of one that outgrows it is computed again. None: there is one way.
     """
 
     def __init__(
-        self, cache: KVCache, max_step_tokens: int, max_running: int, max_scored_tokens: int, window: int | None = None
-    ) -> None:
+        self, cache: KVCache, max_step_tokens: int, max_running: int, max_scored_tokens: int,
+        window: int | None = None, short_length: int | None = None,
+    ) -> None:  # fmt: skip
         if not 1 <= max_running <= max_step_tokens or not 1 <= max_scored_tokens <= max_step_tokens:
             raise ValueError("need 1 <= max_running, max_scored_tokens <= max_step_tokens")
         self.cache = cache
@@ -120,6 +123,7 @@ class Scheduler(Generic[R]):
         self.max_running = max_running
         self.max_scored_tokens = max_scored_tokens
         self.window = window
+        self.short_length = short_length
         self.waiting: list[R] = []  # both most urgent first
         self.running: list[R] = []
         self.preemptions = 0
@@ -187,6 +191,12 @@ class Scheduler(Generic[R]):
             if len(request.tokens) >= request.max_length:
                 raise IngotError(f"request {request.id} has its {request.max_length} tokens already")
             request.tokens.append(token)
+            if len(request.tokens) - 1 == self.short_length and len(request.tokens) < request.max_length:
+                self._requeue(request)
+
+    def is_long(self, request: R) -> bool:
+        """Whether a request has outgrown `short_length`."""
+        return self.short_length is not None and len(request.tokens) > self.short_length
 
     def check_integrity(self) -> None:
         """Raises IngotError unless queue, running requests and cache agree."""
@@ -237,12 +247,16 @@ class Scheduler(Generic[R]):
                 return True
 
     def _preempt(self, request: R) -> None:
+        self._requeue(request)
+        self.preemptions += 1
+
+    def _requeue(self, request: R) -> None:
+        """Takes a running request's blocks back; all its tokens will be computed again."""
         self.running.remove(request)
         self.cache.free(request.id)
         request.computed = 0
         request.status = Status.WAITING
         insort(self.waiting, request, key=_urgency)
-        self.preemptions += 1
 
     def _plan_prompts(self, step: StepPlan[R]) -> None:
         """What the budget leaves: half to the most urgent prompt, half to the others alike, the rest in order."""
@@ -299,7 +313,8 @@ class Scheduler(Generic[R]):
         while True:
             if len(running) < self.max_running:
                 reusable = None if request.scored else request.tokens
-                found = cache.allocate(request.id, len(request.tokens), reusable, request.salt)
+                salt = (request.salt, "long") if self.is_long(request) else request.salt
+                found = cache.allocate(request.id, len(request.tokens), reusable, salt)
                 if found is not None:
                     return found
             rivals = [r for r in running if r.urgency > request.urgency]

@@ -36,6 +36,12 @@ LLAMA3 = {
     "original_max_position_embeddings": 32,
     "rope_theta": 500000.0,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.2, 1.5, 1.9],
+    "long_factor": [1.1, 2.5, 6.0, 14.0],
+    "rope_theta": 10000.0,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama, tied and multi-head": ("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
@@ -137,6 +143,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"sliding_window": 6, "num_key_value_heads": 4, "tie_word_embeddings": True}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
     ),
+    "phi3, longrope, short": ("Phi3", PAD | {"original_max_position_embeddings": 48, "rope_parameters": LONGROPE}),
+    "phi3, longrope, long": ("Phi3", PAD | {"original_max_position_embeddings": 16, "rope_parameters": LONGROPE}),
+    "phi3, longrope, given factors, half of a head": (
+        "Phi3",
+        PAD
+        | {"original_max_position_embeddings": 39, "sliding_window": 30}
+        | {
+            "rope_parameters": LONGROPE
+            | {"attention_factor": 1.4, "partial_rotary_factor": 0.5}
+            | {"short_factor": [1.0, 1.3], "long_factor": [2.0, 9.0]}
+        },
+    ),
 }
 
 
@@ -164,6 +182,7 @@ class Runner:
     def __init__(self, loaded: models.LoadedModel, block_size: int = 16, blocks: int = 8) -> None:
         self.network = trace(loaded.module, loaded.input_specs)
         self.weights = loaded.weights
+        self.short_length = loaded.config.get("short_length")
         self.block_size = block_size
         self.table = np.random.default_rng(3).permutation(blocks).astype(np.int32)
         self.states = {
@@ -172,8 +191,8 @@ class Runner:
         }
         self.done = 0
 
-    def step(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits of all `ids`, which continue what has been fed before."""
+    def step(self, ids: Sequence[int], total: int = 0) -> np.ndarray:
+        """Logits of all `ids`, which continue what has been fed before; `total`: of the request's tokens."""
         count = len(ids)
         positions = np.arange(self.done, self.done + count, dtype=np.int32)
         slot = self.table[positions // self.block_size] * self.block_size + positions % self.block_size
@@ -187,6 +206,8 @@ class Runner:
             "slot": slot.astype(np.int32),
             "logit_rows": np.arange(count, dtype=np.int32),
         }
+        if self.short_length is not None:
+            feeds["long_rope"] = np.full(count, max(total, self.done) > self.short_length, np.int32)
         return self.execute(feeds)
 
     def execute(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
@@ -196,7 +217,7 @@ class Runner:
         """Logits of all `ids`, fed in chunks of the given sizes."""
         parts, start = [], 0
         for size in chunks:
-            parts.append(self.step(ids[start : start + size]))
+            parts.append(self.step(ids[start : start + size], len(ids)))
             start += size
         assert start == len(ids)
         return np.concatenate(parts)
@@ -206,7 +227,9 @@ class EngineRunner(Runner):
     """The same steps on a built engine."""
 
     def __init__(self, folder: Path, block_size: int = 16, blocks: int = 8) -> None:
-        self.session = build(folder, report=False).session(threads=1, kv_blocks=blocks, kv_block_size=block_size)
+        engine = build(folder, report=False)
+        self.session = engine.session(threads=1, kv_blocks=blocks, kv_block_size=block_size)
+        self.short_length = engine.config.get("short_length")
         self.block_size = block_size
         self.table = np.random.default_rng(3).permutation(blocks).astype(np.int32)
         self.done = 0

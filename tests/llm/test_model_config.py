@@ -57,6 +57,7 @@ def parse(**changes: Any) -> Any:
     return models.parse_config(values, Path("here"))
 
 
+LONG = {"type": "su", "short_factor": [1.0, 1.5], "long_factor": [1.0, 2.5], "original_max_position_embeddings": 16}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"num_attention_heads": 0}, r"num_attention_heads: must lie in 1\.\.65,536, not 0"),
     ({"num_attention_heads": -4}, "num_attention_heads: must lie in"),
@@ -84,7 +85,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rope_theta": -1.0}, "rope_theta: must be greater than 1"),
     ({"rope_theta": float("nan")}, "rope_theta: must be greater than 1"),
     ({"rope_scaling": {"type": "magic", "factor": 2.0}}, "rope_scaling.type: 'magic' is not supported; supported are"),
-    ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type: 'longrope' is not supported"),
+    ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.original_max_position_embeddings: is missing"),
+    ({"rope_scaling": LONG | {"long_factor": [1.0]}}, "rope_scaling.long_factor: must be a list of 2 positive numbers"),
+    ({"rope_scaling": LONG | {"short_factor": [1.0, 0.0]}}, "rope_scaling.short_factor: must be a list of 2 positive"),
+    ({"rope_scaling": LONG | {"short_factor": [1.0, float("nan")]}}, "short_factor: must be a list of 2 positive"),
+    ({"rope_scaling": LONG | {"long_factor": 3}}, "rope_scaling.long_factor: must be a list of 2 positive"),
+    ({"rope_scaling": LONG, "original_max_position_embeddings": 1}, "original_max_position_embeddings: must lie in 2"),
     ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: is missing"),
     ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor: must be greater than 0"),
     ({"rope_scaling": "linear"}, "rope_scaling: must be an object"),
@@ -145,9 +151,9 @@ FAMILY_BAD: list[tuple[str, dict[str, Any], str]] = [
     ("Gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping: scores of Gemma 3 are not capped"),
     ("Gemma3", {"rope_local_base_freq": float("nan")}, "rope_local_base_freq: must be greater than 1"),
     ("Gemma3", {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
-     "rope_parameters.full_attention.rope_type: 'longrope' is not supported"),
+     "rope_parameters.full_attention.rope_type: 'longrope' is not supported beside"),
     ("Gemma3", {"rope_parameters": {"full_attention": "default"}}, "rope_parameters.full_attention: must be an object"),
-    ("Phi3", {"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}, "rope_scaling.type: 'longrope' is not"),
+    ("Phi3", {"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}, "rope_scaling.short_factor: must be a list"),
     ("Phi3", {"partial_rotary_factor": 0.01}, "partial_rotary_factor: 0 of 4 elements"),
     ("Phi3", {"sliding_window": -3}, "sliding_window: must lie in"),
     ("InternLM", {"rotary": {"type": "magic", "base": 1e4}}, "rotary.type: 'magic' is not supported"),

@@ -11,7 +11,7 @@ import pytest
 
 from ingot.errors import CheckpointError
 from ingot.llm import models
-from tests.llm.model_zoo import EngineRunner, Runner, log_softmax
+from tests.llm.model_zoo import LONGROPE, EngineRunner, Runner, log_softmax
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
@@ -77,6 +77,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "PhiForCausalLM",
         LONG | {"num_key_value_heads": 2, "hidden_act": "gelu"}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+    ),
+    "phi, longrope": (
+        "PhiForCausalLM",
+        PHI | {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 16, "partial_rotary_factor": 0.5}},
     ),
     "starcoder2": ("Starcoder2ForCausalLM", STAR | {"num_key_value_heads": 1, "sliding_window": None}),
     "starcoder2, window, no biases": (

@@ -110,7 +110,7 @@ class FakeModel:
 
     def __init__(self, scheduler: Scheduler[Request]) -> None:
         self.scheduler = scheduler
-        self.memory: dict[int, int] = {}
+        self.memory: dict[int, tuple[int, bool]] = {}  # by slot: the token, and whether its request was long
 
     def run(self, step: StepPlan[Request]) -> None:
         """Writes every chunk, then reads each context back through its block table, then advances."""
@@ -125,14 +125,15 @@ class FakeModel:
             assert chunk.start == request.computed
             for at in range(chunk.start, chunk.start + chunk.count):
                 assert cache._owners_of[table[at // size]] == 1, "a shared block is written"
-                self.memory[table[at // size] * size + at % size] = request.tokens[at]
+                self.memory[table[at // size] * size + at % size] = request.tokens[at], self.scheduler.is_long(request)
         for chunk in step.chunks:
             request, table = chunk.request, cache.table(chunk.request.id)
             stop = chunk.start + chunk.count
             window = self.scheduler.window
             seen = range(0 if window is None else max(0, chunk.start + 1 - window), stop)
             context = [self.memory[table[at // size] * size + at % size] for at in seen]
-            assert context == request.tokens[seen.start : stop]
+            long = self.scheduler.is_long(request)
+            assert context == [(token, long) for token in request.tokens[seen.start : stop]]
             context = request.tokens[:stop]
             assert chunk.ends == (stop == len(request.tokens))
             self.scheduler.advance(chunk, next_token(context) if chunk.ends and not request.scored else None)
@@ -157,10 +158,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         running=st.integers(1, 3),
         reuse=st.booleans(),
         window=st.sampled_from([None, None, 3, 9]),
+        short=st.sampled_from([None, None, 5, 16, 20]),
     )
-    def start(self, blocks: int, size: int, budget: int, running: int, reuse: bool, window: int | None) -> None:
+    def start(
+        self, blocks: int, size: int, budget: int, running: int, reuse: bool, window: int | None, short: int | None
+    ) -> None:
         cache = KVCache(blocks, size, reuse)
-        self.scheduler: Scheduler[Request] = Scheduler(cache, budget, running, max(1, budget // 2), window)
+        self.scheduler: Scheduler[Request] = Scheduler(cache, budget, running, max(1, budget // 2), window, short)
         self.model = FakeModel(self.scheduler)
         self.requests: list[Request] = []
         self.aborted: set[int] = set()
@@ -195,13 +199,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         oldest = min((r for r in self.requests if r.status is not Status.FINISHED), key=urgency, default=None)
-        before = (oldest.computed, len(oldest.tokens)) if oldest else None
+        before = (len(oldest.tokens), oldest.computed) if oldest else None
         step = self.scheduler.plan()
         assert bool(step) == bool(self.scheduler)
         self.scheduler.check_integrity()
         self.model.run(step)
         if oldest and oldest.status is not Status.FINISHED:
-            assert (oldest.computed, len(oldest.tokens)) > before, "the most urgent request did not advance"
+            assert (len(oldest.tokens), oldest.computed) > before, "the most urgent request did not advance"
 
     @rule()
     def weights_change(self) -> None:
@@ -326,6 +330,27 @@ def test_a_sliding_window_gives_blocks_back() -> None:
             held = [block for block in cache.table(0) if block != RELEASED]
             assert len(held) <= 3
     assert request.tokens == expected([1, 2, 3], 14)
+
+
+def test_a_request_that_outgrows_its_short_form_is_computed_again() -> None:
+    scheduler: Scheduler[Request] = Scheduler(KVCache(8, 4), 8, 2, 8, short_length=9)
+    model = FakeModel(scheduler)
+    request, again = Request(0, [1, 2, 3, 4, 5], 13), Request(1, [1, 2, 3, 4, 5], 10)
+    scheduler.add(request)
+    seen: list[tuple[int, int]] = []
+    while scheduler:
+        step = scheduler.plan()
+        seen += [(c.start, c.count) for c in step.chunks]
+        model.run(step)
+        scheduler.check_integrity()
+    assert seen == [(0, 5), (5, 1), (6, 1), (7, 1), (8, 1), (0, 8), (8, 2), (10, 1), (11, 1)]
+    assert request.tokens == expected([1, 2, 3, 4, 5], 13) and scheduler.preemptions == 0
+    scheduler.add(again)  # finds the short form; its tenth token is its last, which nothing has to be computed for
+    assert [(c.start, c.count) for c in scheduler.plan().chunks] == [(4, 1)]
+    scheduler.remove(again)
+    longer = Request(2, request.tokens[:12], 13)
+    scheduler.add(longer)  # finds the long form
+    assert [(c.start, c.count) for c in scheduler.plan().chunks] == [(8, 4)]
 
 
 def test_priority_goes_first_and_nobody_starves() -> None:

@@ -18,7 +18,7 @@ from ingot.ir import StateSpec
 from ingot.llm.models import rope
 from ingot.llm.models.config import ACTIVATIONS, LanguageConfig, token_id, token_ids, weights_dtype
 from ingot.llm.models.fields import Fields
-from ingot.nn import Linear, Module, PagedStep, Parameter, RotaryEmbedding, State
+from ingot.nn import Linear, Module, PagedStep, Parameter, State
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "silu": functional.silu,
@@ -35,7 +35,6 @@ class GptConfig(LanguageConfig):
     intermediate_size: int
     norm_eps: float
     activation: str
-    rope: rope.Rope | None = None
 
 
 def sizes(
@@ -71,20 +70,31 @@ def sizes(
     }
 
 
+def angles(embedding: rope.Rope | None, positions: Any, long_rope: Any = None) -> tuple[Any, Any]:
+    """cos and sin of a step's tokens. long_rope: int32 [T], not 0 for tokens that turn by the long frequencies."""
+    if embedding is None:
+        return None, None
+    cos, sin = functional.rope_table(positions, embedding.inv_freq, scale=embedding.scale)
+    if embedding.long_inv_freq is None:
+        return cos, sin
+    long = functional.ne(functional.unsqueeze(long_rope, 1), 0)
+    others = functional.rope_table(positions, embedding.long_inv_freq, scale=embedding.scale)
+    return functional.where(long, others[0], cos), functional.where(long, others[1], sin)
+
+
 class LanguageModel(Module):
     """The frame: a step's tokens through `hidden`, the rows that are asked for through `head`. Logits are float32."""
 
     def __init__(self, embedding: rope.Rope | None = None) -> None:
         super().__init__()
-        self.rotary = None if embedding is None else RotaryEmbedding(embedding.inv_freq, scale=embedding.scale)
+        self.embedding = embedding
 
     def forward(
         self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
-        logit_rows: Any,
+        logit_rows: Any, long_rope: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
         """One step; see decoder.input_specs. Returns logits float32 [R, vocabulary]; a row of −1 gives zeros."""
-        cos, sin = (None, None) if self.rotary is None else self.rotary(positions)
-        step = PagedStep(cos, sin, query_start, context_len, block_table, slot)
+        step = PagedStep(*angles(self.embedding, positions, long_rope), query_start, context_len, block_table, slot)
         hidden = self.hidden(token_ids, positions, step)
         return {"logits": self.head(functional.index_select(hidden, 0, logit_rows))}
 

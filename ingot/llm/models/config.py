@@ -43,14 +43,20 @@ class LanguageConfig:
     windows: tuple[int | None, ...]  # per layer: how many tokens back attention sees; None: all
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    rope: Rope | None = None  # None where no layer rotates
     unit_rows: tuple[str, ...] = ()  # parameters whose rows are brought to length 1 when they are read
+
+    @property
+    def short_length(self) -> int | None:
+        """The most tokens of a request that turns by its first table; longer ones by the second. None: there is one."""
+        return None if self.rope is None else self.rope.short_length
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(LanguageConfig):
     """Everything the Llama-like decoder needs to know; each family fills in what it does differently.
 
-    `rope` is None where no layer rotates; `local_rope`, where given, is that of the layers with a window.
+    `local_rope`, where given, is the rotary embedding of the layers with a window.
     `norm_shift` is added to the weights of all norms. `embedding_scale` multiplies what the table gives.
     `score_scale` multiplies the scores instead of head_dim ** -0.5; `score_cap` and `logit_cap` bend scores and logits
     to cap · tanh(x / cap).
@@ -59,7 +65,6 @@ class DecoderConfig(LanguageConfig):
     intermediate_size: int
     norm_eps: float
     activation: str
-    rope: Rope | None
     local_rope: Rope | None = None
     norm_shift: float = 0.0
     embedding_scale: float = 1.0

@@ -15,9 +15,8 @@ from ingot import functional
 from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.ir import Spec
-from ingot.llm.models.blocks import CALLS, Heads
+from ingot.llm.models.blocks import CALLS, Heads, angles
 from ingot.llm.models.config import DecoderConfig, LanguageConfig
-from ingot.llm.models.rope import Rope
 from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm
 
 MAX_STEP_TOKENS = 8192
@@ -136,15 +135,15 @@ class LanguageModel(Module):
 
     def forward(
         self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
-        logit_rows: Any,
+        logit_rows: Any, long_rope: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
         """One step; see input_specs. Returns logits float32 [R, vocabulary]; a row of −1 gives zeros."""
         config = self.config
         table, layers, last_norm, head = self.parts()
         paging = (query_start, context_len, block_table, slot)
-        step = windowed = PagedStep(*_angles(config.rope, positions), *paging)
+        step = windowed = PagedStep(*angles(config.rope, positions, long_rope), *paging)
         if config.local_rope is not None:
-            windowed = PagedStep(*_angles(config.local_rope, positions), *paging)
+            windowed = PagedStep(*angles(config.local_rope, positions), *paging)
         x = table(token_ids)
         if config.embedding_scale != 1.0:  # in the model's dtype, as in training: 55.5 for sqrt(3072) in bfloat16
             x = functional.mul(x, float(np.asarray(config.embedding_scale).astype(x.dtype.numpy)))
@@ -152,10 +151,6 @@ class LanguageModel(Module):
             x = layer(x, step if window is None else windowed)
         rows = functional.index_select(x, 0, logit_rows)
         return {"logits": capped(head(last_norm(rows)), config.logit_cap)}
-
-
-def _angles(rope: Rope | None, positions: Any) -> tuple[Any, Any]:
-    return (None, None) if rope is None else functional.rope_table(positions, rope.inv_freq, scale=rope.scale)
 
 
 class Names(NamedTuple):
@@ -218,11 +213,15 @@ def output_head(config: DecoderConfig, dtype: DType, tied_to: Embedding | None) 
 
 
 def input_specs(config: LanguageConfig) -> dict[str, Spec]:
-    """The step's inputs: T tokens of B requests, N cache blocks at most per request, R rows whose logits are wanted."""
+    """The step's inputs: T tokens of B requests, N cache blocks at most per request, R rows whose logits are wanted.
+
+    `long_rope` is there for models with two rotary tables: not 0 for the tokens of requests that outgrew the first.
+    """
     tokens = Dim("T", 1, 1, MAX_STEP_TOKENS)
     requests = Dim("B", 1, 1, MAX_STEP_TOKENS)
     blocks = Dim("N", 1, None, config.context_length)
     rows = Dim("R", 0, 1, MAX_STEP_TOKENS)
+    choice = {"long_rope": Spec("int32", (tokens,))} if config.short_length is not None else {}
     return {
         "token_ids": Spec("int32", (tokens,)),
         "positions": Spec("int32", (tokens,)),
@@ -231,4 +230,5 @@ def input_specs(config: LanguageConfig) -> dict[str, Spec]:
         "block_table": Spec("int32", (requests, blocks)),
         "slot": Spec("int32", (tokens,)),
         "logit_rows": Spec("int32", (rows,)),
+        **choice,
     }

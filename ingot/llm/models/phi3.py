@@ -21,7 +21,7 @@ NAMING = DECODER
 
 
 def config(fields: Fields) -> DecoderConfig:
-    """Reads config.json; longrope (the 128k models) is refused by rope.parse."""
+    """Reads config.json."""
     shared = common(fields, ARCHITECTURE, rotary=partial(rope.parse, share=1.0))
     window = fields.integer("sliding_window", 1, rope.MAX_POSITIONS, None)
     shared["windows"] = (window,) * shared["num_layers"]

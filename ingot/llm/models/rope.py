@@ -1,7 +1,7 @@
 """Rotary position embeddings: the inverse frequencies of every scaling type, computed as transformers does.
 
 All run in float64 and round to float32 once. Sources: RoFormer (arXiv 2104.09864); linear, Chen et al. (2306.15595);
-dynamic and yarn, Peng et al. (2309.00071); llama3, the Llama 3.1 release.
+dynamic and yarn, Peng et al. (2309.00071); llama3, the Llama 3.1 release; longrope, Ding et al. (2402.13753).
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ingot.llm.models.fields import Fields
 
-TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+OLD_NAMES = ("su",)  # of longrope, in the first releases of Phi-3
 DEFAULT_THETA = 10_000.0
 MAX_POSITIONS = 2**31 - 1
 
@@ -24,13 +26,16 @@ class Rope:
     """One model's rotary embedding.
 
     `inv_freq[head_dim / 2]` float32; `scale` multiplies cos and sin (yarn's attention factor); `positions` is how far
-    the scaling reaches, where that differs from max_position_embeddings.
+    the scaling reaches, where that differs from max_position_embeddings. `long_inv_freq`, where there are such, take
+    the place of `inv_freq` in requests of more than `short_length` tokens.
     """
 
     type: str
     inv_freq: np.ndarray
     scale: float
     positions: int
+    long_inv_freq: np.ndarray | None = None
+    short_length: int | None = None
 
 
 def plain(dims: int, max_positions: int, theta: float = DEFAULT_THETA) -> Rope:
@@ -42,9 +47,7 @@ def parse(fields: Fields, head_dim: int, max_positions: int, share: float | None
     """The rotary embedding of a config.json, in the older spelling (`rope_theta` beside `rope_scaling`) or the one of
     transformers 5 (`rope_parameters`); as there, a `rope_scaling` that is present wins.
 
-    longrope switches its frequencies with the length of each request, which one table a step cannot, so it is refused
-    like an unknown type. `share`: how much of a head turns unless config.json says otherwise; None: all, and nothing
-    else can be said.
+    `share`: how much of a head turns unless config.json says otherwise; None: all, and nothing else can be said.
     """
     spellings = (fields.nested("rope_scaling"), fields.nested("rope_parameters"))
     inner = next((found for found in spellings if found is not None and found.values), None)
@@ -69,6 +72,9 @@ def parse_local_global(fields: Fields, head_dim: int, max_positions: int) -> tup
         one, other = fields.nested("rope_scaling"), None
         full = fields.number("rope_theta", 1.0, 1e15, full)
         local = fields.number("rope_local_base_freq", 1.0, 1e15, local)
+    for place in (one, other):
+        if place is not None and place.values.get("rope_type") == "longrope":
+            place.fault("rope_type", "'longrope' is not supported beside layers with a window of their own")
     return (
         _scaled(one, fields, full, head_dim, max_positions),
         _scaled(other, fields, local, head_dim, max_positions),
@@ -81,7 +87,9 @@ def _scaled(inner: Fields | None, fields: Fields, theta: float, head_dim: int, m
         return plain(head_dim, max_positions, theta)
     theta = inner.number("rope_theta", 1.0, 1e15, theta)
     spelling = "rope_type" if inner.has("rope_type") or not inner.has("type") else "type"
-    kind = inner.choice(spelling, TYPES, "default")
+    kind = inner.choice(spelling, (*TYPES, *OLD_NAMES), "default")
+    if kind in OLD_NAMES or (kind == "yarn" and inner.has("short_factor")):
+        kind = "longrope"
     return _PARSERS[kind](inner, fields, theta, head_dim, max_positions)
 
 
@@ -98,10 +106,11 @@ def _turned(fields: Fields, inner: Fields | None, head_dim: int, share: float) -
     return turned
 
 
-def _inverse(theta: float, head_dim: int) -> np.ndarray:
-    """theta ** -(2i / head_dim), each step rounded to float32 where torch rounds."""
+def _inverse(theta: float, head_dim: int, factors: np.ndarray | None = None) -> np.ndarray:
+    """theta ** -(2i / head_dim), each divided by its factor; every step is rounded to float32 where torch rounds."""
     exponent = (np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)).astype(np.float64)
-    return np.float32(1) / np.power(theta, exponent).astype(np.float32)
+    powers = np.power(theta, exponent).astype(np.float32)
+    return np.float32(1) / (powers if factors is None else factors * powers)
 
 
 def _default(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
@@ -176,10 +185,40 @@ def _yarn_scale(inner: Fields, factor: float) -> float:
     return grown(one) / grown(all_dims) if one and all_dims else grown(1.0)
 
 
+def _longrope(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
+    """A request as long as those of the first training turns by the short factors, a longer one by the long ones, from
+    its first token on: keys of both kinds do not go together."""
+    place = fields if fields.has("original_max_position_embeddings") else inner
+    original = place.integer("original_max_position_embeddings", 2, MAX_POSITIONS)
+    factor = inner.number("factor", 0.0, 1e6, max_positions / original)
+    grown = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    scale = inner.number("attention_factor", 0.0, 1e6, grown)
+    short, long = (
+        _inverse(theta, head_dim, _factors(inner, key, head_dim // 2)) for key in ("short_factor", "long_factor")
+    )
+    if original >= max_positions:
+        return Rope("longrope", short, scale, max_positions)
+    return Rope("longrope", short, scale, max_positions, long, original)
+
+
+def _factors(inner: Fields, key: str, count: int) -> np.ndarray:
+    """A list of positive numbers, one for each pair that turns."""
+    given = inner.values.get(key)
+    if not isinstance(given, list) or len(given) != count or not all(_is_positive(f) for f in given):
+        inner.fault(key, f"must be a list of {count} positive numbers, one for each pair of elements that turns")
+        return np.ones(count, np.float32)
+    return np.array(given, np.float32)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-6 <= value <= 1e6
+
+
 _PARSERS: dict[str, Callable[[Fields, Fields, float, int, int], Rope]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _longrope,
 }
