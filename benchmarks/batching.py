@@ -5,42 +5,131 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import NamedTuple
 
 import ingot
+from benchmarks import genai
+from benchmarks.genai import Event
 from benchmarks.harness import Options, Result, Sample
 from benchmarks.machine import roofs
-from benchmarks.tinyllama import engine, weight_bytes
+from benchmarks.tinyllama import directory, engine, weight_bytes
+from ingot.llm.runner import Job
 
 REQUESTS, PROMPT, TOKENS = 16, 128, 64
 SHARED, WHOLE = 922, 1024
 
+Generate = Callable[[list[list[int]], int], list[Event]]
+
+
+class Rates(NamedTuple):
+    """Tokens a second: decoded ones from the last request's first one on, all of them from the start, and those of the
+    prompts until the last first one."""
+
+    decoded: float
+    whole: float
+    prompt: float
+
+
+class Work(NamedTuple):
+    """Requests at once, of so many tokens in and out each, and the rate that they are for."""
+
+    what: str
+    requests: int
+    prompt: int
+    tokens: int
+    rates: tuple[str, ...]
+
+
+WORKS = (
+    Work(f"{REQUESTS} requests, {PROMPT} in, {TOKENS} out", REQUESTS, PROMPT, TOKENS, ("decoded", "whole")),
+    Work("1 request, 32 in, 33 out", 1, 32, 33, ("decoded",)),
+    Work("1 request, 512 in, 1 out", 1, 512, 1, ("prompt",)),
+)
+
 
 def batching(options: Options) -> Result:
-    """16 requests of 128 tokens that answer with 64: their decoded tokens over the time from the last first one."""
+    """16 requests of 128 tokens that answer with 64, and single ones, beside OpenVINO GenAI's continuous batching."""
     path = engine()
     bandwidth, read = roofs(options.threads)["read_bandwidth"], weight_bytes(path) / 1e9
-    rng = random.Random(0)
-    rates = []
-    with ingot.LLM(path, threads=options.threads, prefix_cache=False) as llm:
-        for _ in range(options.pairs + 1):
-            prompts = [[rng.randrange(5, 32000) for _ in range(PROMPT)] for _ in range(REQUESTS)]
-            begin = time.perf_counter()
-            done = llm.generate(prompts, max_tokens=TOKENS, ignore_end=True)
-            end = time.perf_counter()
-            first = max(c.seconds["first_token"] for c in done)
-            rates.append(REQUESTS * (TOKENS - 1) / (end - begin - first))
-    sample = Sample.of(rates[1:])
-    one = 0.8 * bandwidth / read
     result = Result("batching")
     result.add("read bandwidth", bandwidth, "GB/s")
     result.add("weights that a step reads", read, "GB")
-    what = f"{REQUESTS} requests, {PROMPT} tokens in, {TOKENS} out: decoded"
-    result.add(what, sample.median, "tok/s", quartiles=sample.quartiles)
-    result.add(
-        "… over one request at 0.8 of the bandwidth", sample.median / one, "×", at_least=8,
-        quartiles=(sample.quartiles[0] / one, sample.quartiles[1] / one),
-    )  # fmt: skip
+    one = 0.8 * bandwidth / read
+    with (
+        genai.peer(directory(), options.threads) as peer,
+        ingot.LLM(path, threads=options.threads, prefix_cache=False) as llm,
+    ):
+        result.notes.append(genai.ABSENT if peer is None else f"OpenVINO GenAI {peer.version}")
+        contestants: dict[str, Generate] = {"ingot": lambda prompts, tokens: _generate(llm, prompts, tokens)}
+        if peer is not None:
+            contestants["OpenVINO GenAI"] = peer.generate
+        for work in WORKS:
+            found = _alternate(contestants, work, options.pairs)
+            for rate in work.rates:
+                _report(result, f"{work.what}: {rate}", {who: [getattr(r, rate) for r in found[who]] for who in found})
+            if work is WORKS[0]:
+                times = Sample.of([rates.decoded / one for rates in found["ingot"]])
+                what = "… decoded, over one request at 0.8 of the bandwidth"
+                result.add(what, times.median, "×", at_least=8, quartiles=times.quartiles)
     return result
+
+
+def _alternate(contestants: dict[str, Generate], work: Work, pairs: int) -> dict[str, list[Rates]]:
+    """Rates of each in turn, after a round to warm up. Both get the same prompts, new ones in every round."""
+    draw = random.Random(0)
+    found: dict[str, list[Rates]] = {who: [] for who in contestants}
+    for turn in range(pairs + 1):
+        prompts = [[draw.randrange(5, 32000) for _ in range(work.prompt)] for _ in range(work.requests)]
+        for who, generate in contestants.items():
+            events = generate(prompts, work.tokens)
+            if turn:
+                found[who].append(_rates(events, work))
+    return found
+
+
+def _rates(events: list[Event], work: Work) -> Rates:
+    total = sum(count for *_, count in events)
+    if total != work.requests * work.tokens:
+        raise SystemExit(f"{total} tokens came, not {work.requests * work.tokens}")
+    first: dict[int, float] = {}
+    for seconds, request, _ in events:
+        first.setdefault(request, seconds)
+    start, end = max(first.values()), events[-1][0]
+    decoded = sum(count for seconds, _, count in events if seconds > start)  # some came beside the prompts' last steps
+    return Rates(decoded / (end - start) if decoded else 0.0, total / end, work.requests * work.prompt / start)
+
+
+def _report(result: Result, what: str, rates: dict[str, list[float]]) -> None:
+    for who, values in rates.items():
+        sample = Sample.of(values)
+        result.add(f"{what}, {who}", sample.median, "tok/s", quartiles=sample.quartiles)
+        if who != "ingot":
+            ratios = Sample.of([a / b for a, b in zip(rates["ingot"], values, strict=True)])
+            goal = 1.0 if what.startswith(WORKS[0].what) else None
+            result.add(f"{what}, ingot / {who}", ratios.median, "×", at_least=goal, quartiles=ratios.quartiles)
+
+
+def _generate(llm: ingot.LLM, prompts: list[list[int]], tokens: int) -> list[Event]:
+    """All prompts at once: which tokens came when."""
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    begin = time.perf_counter()
+    readers = [llm.submit(ids, wakeups, max_tokens=tokens, ignore_end=True)[0] for ids in prompts]
+    numbers = {id(reader.job): number for number, reader in enumerate(readers)}
+    events: list[Event] = []
+    left = len(readers)
+    while left:
+        number = numbers[id(wakeups.get())]
+        reader = readers[number]
+        if reader.finish_reason is None:
+            seen = len(reader.token_ids)
+            reader.read()
+            left -= reader.finish_reason is not None
+            if len(reader.token_ids) > seen:
+                events.append((time.perf_counter() - begin, number, len(reader.token_ids) - seen))
+    llm.end(readers)
+    return events
 
 
 def prefix(options: Options) -> Result:

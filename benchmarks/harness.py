@@ -76,16 +76,19 @@ class Result:
 
     name: str
     rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # peers that are missing, or their versions
 
     def add(self, what: str, value: float, unit: str, **rest: Any) -> None:
         self.rows.append(Row(what, value, unit, **rest))
 
     def json(self) -> dict[str, Any]:
         rows = [{**{k: v for k, v in asdict(r).items() if v not in (None, "")}, "met": r.met} for r in self.rows]
-        return {"schema": 1, "name": self.name, "machine": machine_name(), "threads": THREADS, "rows": rows}
+        about = {"machine": machine_name(), "threads": THREADS, "notes": self.notes}
+        return {"schema": 1, "name": self.name, **about, "rows": rows}
 
     def show(self, console: Console) -> None:
-        table = Table("what", "measured", "quartiles", "goal", "", title=f"{self.name} ({machine_name()})")
+        columns = ("what", "measured", "quartiles", "goal", "")
+        table = Table(*columns, title=f"{self.name} ({machine_name()})", caption="\n".join(self.notes) or None)
         for row in self.rows:
             low, high = row.quartiles or (None, None)
             spread = "" if low is None or high is None else f"{short(low)} … {short(high)}"

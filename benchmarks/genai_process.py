@@ -1,0 +1,61 @@
+"""OpenVINO GenAI's continuous batching, under a Python that has it: `PYTHON genai_process.py MODEL SETTINGS`.
+
+MODEL is a directory in OpenVINO's form. SETTINGS is JSON: `threads`, `scheduler` (fields of SchedulerConfig) and
+`properties` (of the device). The first line of standard output is {"version": text}; then each line of standard input,
+{"prompts": [[id, ...], ...], "tokens": n}, is answered by one, {"events": [[seconds since they were handed over,
+request, tokens], ...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+
+Event = tuple[float, int, int]
+
+
+def pipeline(model: str, settings: dict[str, Any]) -> Any:
+    """The engine, as the settings say."""
+    scheduler = openvino_genai.SchedulerConfig()
+    for name, value in settings["scheduler"].items():
+        setattr(scheduler, name, value)
+    properties = {"INFERENCE_NUM_THREADS": settings["threads"], **settings["properties"]}
+    return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
+
+
+def generate(pipe: Any, prompts: list[list[int]], tokens: int) -> list[Event]:
+    """All prompts at once, each answered greedily with that many tokens: which came when."""
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = tokens
+    config.ignore_eos = True
+    config.do_sample = False
+    tensors = [openvino.Tensor(np.array([ids], np.int64)) for ids in prompts]
+    begin = time.perf_counter()
+    handles = [pipe.add_request(number, ids, config) for number, ids in enumerate(tensors)]
+    events = []
+    while pipe.has_non_finished_requests():
+        pipe.step()
+        now = time.perf_counter() - begin
+        for number, handle in enumerate(handles):
+            if handle.can_read():
+                events.append((now, number, sum(len(output.generated_ids) for output in handle.read().values())))
+    return events
+
+
+def main() -> None:
+    """Serves standard input until it ends."""
+    pipe = pipeline(sys.argv[1], json.loads(sys.argv[2]))
+    print(json.dumps({"version": openvino_genai.__version__}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print(json.dumps({"events": generate(pipe, asked["prompts"], asked["tokens"])}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
