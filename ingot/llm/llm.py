@@ -30,6 +30,7 @@ from ingot.llm.tokenizer import Tokenizer
 BLOCK_SIZE = 16
 MAX_RUNNING = 64  # requests in flight at once
 MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
+MAX_MIXED_TOKENS = 32  # of prompts in a step of streamed answers: about what a CPU computes while it reads the weights
 MAX_SCORE_BYTES = 64 << 20  # of logits that one step may compute for scoring
 MAX_PRIORITY = 100
 
@@ -297,6 +298,7 @@ class LLM:
                 sampler = sampler_of(params, ids, self.vocab_size, index, bad_words)
                 job = Job(ids, length, params, stop_ids, wakeups, streaming or bool(params.stop), sampler)
                 job.priority = priority
+                job.streamed = streaming
                 job.after = jobs[-index] if index else None  # the first answer to this prompt
                 jobs.append(job)
         if request_id is not None:
@@ -425,7 +427,8 @@ def assemble(
     cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
     scheduler: Scheduler[Job] = Scheduler(
-        cache, max_step_tokens, max_running, max_scored, config.window, config.short_length
+        cache, max_step_tokens, max_running, max_scored, config.window, config.short_length,
+        min(MAX_MIXED_TOKENS, max_step_tokens),
     )
     return scheduler, Runner(
         session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length

@@ -2,7 +2,9 @@
 
 A step mixes decodes (one token each) and prefill chunks. Decodes go first, so that a long prompt delays nobody by
 more than a step; what is left of the budget goes to prompts, half of it to the most urgent one and the other half
-to the others alike, so that short prompts need not wait for long ones.
+to the others alike, so that short prompts need not wait for long ones. Beside an answer that somebody reads as it is
+written prompts get less (`max_mixed_tokens`): a step then takes little longer than one of decodes alone, and the
+answer keeps its pace while others come.
 
 *Urgency* is the time of arrival, earlier by `HEAD_START` for every step of priority: a request of high priority goes
 first, and one of low priority is overtaken only by what came within its handicap, so that nobody starves. A request
@@ -43,12 +45,12 @@ class Request:
     nothing is generated, so `max_length` is the prompt's. `priority`: greater goes first. `arrival`: seconds on any
     clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt tokens that were in the cache
     when it was first admitted. `after`: an earlier request with the same prompt; this one waits until that has been
-    computed, and finds it in the cache.
+    computed, and finds it in the cache. `streamed`: somebody reads its tokens as they come.
     """
 
     __slots__ = (
         "after", "arrival", "computed", "found", "id", "max_length", "priority", "prompt_length", "salt", "scored",
-        "status", "tokens", "urgency",
+        "status", "streamed", "tokens", "urgency",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +69,7 @@ class Request:
         self.salt = salt
         self.found: int | None = None
         self.after: Request | None = None
+        self.streamed = False
         self.urgency = (arrival, id)  # set when it is added; the least goes first
 
     @property
@@ -110,20 +113,24 @@ class Scheduler(Generic[R]):
         window: how many tokens back, itself included, a token attends to in every layer; None: all.
         short_length: a request of more tokens is computed in another way (with other rotary frequencies) from its first
             token on, so what was computed of one that outgrows it is computed again. None: there is one way.
+        max_mixed_tokens: of the budget, how many may belong to prompts beside the decodes of streamed requests. None:
+            all that decodes leave.
     """
 
     def __init__(
         self, cache: KVCache, max_step_tokens: int, max_running: int, max_scored_tokens: int,
-        window: int | None = None, short_length: int | None = None,
+        window: int | None = None, short_length: int | None = None, max_mixed_tokens: int | None = None,
     ) -> None:  # fmt: skip
-        if not 1 <= max_running <= max_step_tokens or not 1 <= max_scored_tokens <= max_step_tokens:
-            raise ValueError("need 1 <= max_running, max_scored_tokens <= max_step_tokens")
+        mixed = max_step_tokens if max_mixed_tokens is None else max_mixed_tokens
+        if not all(1 <= n <= max_step_tokens for n in (max_running, max_scored_tokens, mixed)):
+            raise ValueError("need 1 <= max_running, max_scored_tokens, max_mixed_tokens <= max_step_tokens")
         self.cache = cache
         self.max_step_tokens = max_step_tokens
         self.max_running = max_running
         self.max_scored_tokens = max_scored_tokens
         self.window = window
         self.short_length = short_length
+        self.max_mixed_tokens = mixed
         self.waiting: list[R] = []  # both most urgent first
         self.running: list[R] = []
         self.preemptions = 0
@@ -264,6 +271,8 @@ class Scheduler(Generic[R]):
         todo = [r for r in self.running if r.id not in planned]
         most = [len(r.tokens) - r.computed for r in todo]
         left, scored_left = self.max_step_tokens - step.tokens, self.max_scored_tokens
+        if any(chunk.request.streamed for chunk in step.chunks):
+            left = min(left, self.max_mixed_tokens)
         counts = [0] * len(todo)
 
         def give(i: int, tokens: int) -> None:

@@ -159,12 +159,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         reuse=st.booleans(),
         window=st.sampled_from([None, None, 3, 9]),
         short=st.sampled_from([None, None, 5, 16, 20]),
+        mixed=st.sampled_from([None, 1, 2, 3]),
     )
     def start(
-        self, blocks: int, size: int, budget: int, running: int, reuse: bool, window: int | None, short: int | None
-    ) -> None:
+        self, blocks: int, size: int, budget: int, running: int, reuse: bool, window: int | None, short: int | None,
+        mixed: int | None,
+    ) -> None:  # fmt: skip
         cache = KVCache(blocks, size, reuse)
-        self.scheduler: Scheduler[Request] = Scheduler(cache, budget, running, max(1, budget // 2), window, short)
+        self.scheduler: Scheduler[Request] = Scheduler(
+            cache, budget, running, max(1, budget // 2), window, short, mixed
+        )
         self.model = FakeModel(self.scheduler)
         self.requests: list[Request] = []
         self.aborted: set[int] = set()
@@ -174,12 +178,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         more=st.integers(0, 12),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         salt=st.sampled_from([None, None, "adapter"]),
+        streamed=st.booleans(),
     )
-    def arrive(self, prompt: list[int], more: int, priority: int, salt: str | None) -> None:
+    def arrive(self, prompt: list[int], more: int, priority: int, salt: str | None, streamed: bool) -> None:
         number = len(self.requests)
         request = Request(
             number, prompt, len(prompt) + more, more == 0, priority=priority, arrival=float(number), salt=salt
         )
+        request.streamed = streamed
         cache = self.scheduler.cache
         if cache.blocks_for(request.cached_length) > cache.num_blocks:
             with pytest.raises(TooLongError, match="whole key-value cache"):
@@ -264,6 +270,22 @@ def test_a_step_mixes_decodes_and_prompts_and_decodes_go_first() -> None:
     assert [(c.request.id, c.start, c.count, c.ends) for c in step.chunks] == [(0, 2, 1, True), (1, 0, 7, False)]
     model.run(step)
     assert [(c.request.id, c.start, c.count) for c in scheduler.plan().chunks] == [(0, 3, 1), (1, 7, 7)]
+
+
+@pytest.mark.parametrize(("streamed", "count"), [(True, 2), (False, 7)])
+def test_prompts_take_little_beside_an_answer_that_is_read(streamed: bool, count: int) -> None:
+    scheduler: Scheduler[Request] = Scheduler(KVCache(20, 4), 8, 4, 8, max_mixed_tokens=2)
+    model = FakeModel(scheduler)
+    first, second = Request(0, [1, 2], 4), Request(1, list(range(20)), 22)
+    first.streamed = streamed
+    scheduler.add(first)
+    model.run(scheduler.plan())
+    scheduler.add(second)
+    step = scheduler.plan()
+    assert [(c.request.id, c.start, c.count) for c in step.chunks] == [(0, 2, 1), (1, 0, count)]
+    model.run(step)
+    assert first.status is Status.FINISHED
+    assert [(c.start, c.count) for c in scheduler.plan().chunks] == [(count, 8)]  # nobody's pace is at stake
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
