@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from reprlib import repr as brief
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, NamedTuple, Union
 
 from ingot.errors import DimError
 
@@ -376,6 +376,47 @@ def dims_of(shape: Iterable[Dimension]) -> dict[str, Dim]:
         if isinstance(d, Expr):
             found |= d.dims()
     return found
+
+
+class Affine(NamedTuple):
+    """The size factor · dim + offset, with a factor of at least 1: an input that has it gives the dim its value."""
+
+    dim: Dim
+    factor: int
+    offset: int
+
+    def value(self, size: int) -> int | None:
+        """The dim's value where the size is this; None where there is none."""
+        value, rest = divmod(size - self.offset, self.factor)
+        return None if rest or value < 0 else value
+
+    def rule(self) -> str:
+        """What sizes have to be: `a multiple of 8`."""
+        if not self.offset:
+            return f"a multiple of {self.factor}" if self.factor > 1 else "0 or more"
+        return f"{add(mul(self.factor, self.dim), self.offset)} for a whole number {self.dim} of 0 or more"
+
+
+def affine(x: Dimension) -> Affine | None:
+    """A dim itself (factor 1, offset 0) or factor · dim + offset; None for every other size."""
+    if isinstance(x, Dim):
+        return Affine(x, 1, 0)
+    if isinstance(x, int) or len(x.terms) > 2:
+        return None
+    (atoms, factor), *rest = x.terms  # the constant stands last
+    if len(atoms) != 1 or not isinstance(atoms[0], Dim) or factor < 1 or any(m for m, _ in rest):
+        return None
+    return Affine(atoms[0], factor, rest[0][1] if rest else 0)
+
+
+def values_of(sizes: Iterable[tuple[Dimension, int]]) -> dict[str, int]:
+    """What sizes say about dims, the first word counting: {"T": 8} of [(2*T, 16), (5, 5)]."""
+    values: dict[str, int] = {}
+    for x, size in sizes:
+        found = affine(x)
+        if found is not None and (value := found.value(size)) is not None:
+            values.setdefault(found.dim.name, value)
+    return values
 
 
 def substitute(x: Dimension, values: Mapping[str, Dimension]) -> Dimension:

@@ -210,12 +210,12 @@ class Planner:
         for value in [*self.network.inputs, *(v for n in self.network.nodes for v in n.outputs)]:
             if isinstance(value.spec, Spec):
                 used |= dims.dims_of(value.spec.shape)
-        bare = {d.name for v in self.network.inputs for d in v.shape if isinstance(d, Dim)}
-        bound = bare | {d.name for n in self.network.nodes for d in n.op.bound_dims()}
+        given = {found.dim.name for v in self.network.inputs for d in v.shape if (found := dims.affine(d))}
+        bound = given | {d.name for n in self.network.nodes for d in n.op.bound_dims()}
         if loose := sorted(used.keys() - bound):
             raise NetworkError(
-                f"network {self.network.name}: no input has the dim(s) {', '.join(loose)} by itself, so "
-                "nothing gives them a value"
+                f"network {self.network.name}: no input has the dim(s) {', '.join(loose)}, or a multiple, as a size, "
+                "so nothing gives them a value"
             )
         return [self.network.dims[name] for name in used]
 

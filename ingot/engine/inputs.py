@@ -107,6 +107,7 @@ def problems(engine: Engine, arrays: Mapping[str, Array]) -> list[str]:
     found: list[str] = []
     symbols = {s["name"]: s for s in program_of(engine)["symbols"]}
     ports = {port.name: port for port in engine.inputs}
+    bare = {dim for port in engine.inputs for dim in port.dims if isinstance(dim, str)}
     bound: dict[str, tuple[int, str]] = {}
     for name, port in ports.items():
         if name not in arrays:
@@ -114,7 +115,7 @@ def problems(engine: Engine, arrays: Mapping[str, Array]) -> list[str]:
         elif fault := _misfit(port, arrays[name]):
             found.append(fault)
         else:
-            found += _bind(port, arrays[name], symbols, bound)
+            found += _bind(port, arrays[name], symbols, bound, bare)
     sizes = {name: size for name, (size, _) in bound.items()}
     for name, port in ports.items():
         if name in arrays and not found and (shape := shape_of(port, sizes)) != arrays[name].shape:
@@ -138,16 +139,26 @@ def _misfit(port: Port, array: Array) -> str:
     return "" if fits else f"{_shown(port.name, array)}; wanted {port}"
 
 
-def _bind(port: Port, array: Array, symbols: Mapping[str, Any], bound: dict[str, tuple[int, str]]) -> list[str]:
-    """Takes the sizes of dims from an array; says which are out of bounds or not the size in another array."""
+def _bind(
+    port: Port, array: Array, symbols: Mapping[str, Any], bound: dict[str, tuple[int, str]], bare: set[str]
+) -> list[str]:
+    """Takes the sizes of dims from an array; says which are out of bounds or not the size in another array.
+
+    bare: dims that are some input's size themselves; multiples of them give them no value.
+    """
     found = []
-    for dim, size in zip(port.dims, array.shape, strict=True):
-        if not isinstance(dim, str):
+    for axis, (dim, size) in enumerate(zip(port.dims, array.shape, strict=True)):
+        affine = dims.affine(dims.from_json(dim))
+        if affine is None or (affine.dim.name in bare and not isinstance(dim, str)):
             continue
-        before, where = bound.setdefault(dim, (size, port.name))
-        symbol = symbols[dim]
-        if before != size:
-            found.append(f"{_shown(port.name, array)}: {dim}={size} here, and {dim}={before} in {where}")
-        elif where == port.name and not symbol["min"] <= size <= (size if symbol["max"] is None else symbol["max"]):
-            found.append(f"{_shown(port.name, array)}: {dim}={size}, and the bounds are {_bounds(symbol)}")
+        name, value = affine.dim.name, affine.value(size)
+        if value is None:
+            found.append(f"{_shown(port.name, array)}: dimension {axis} must be {affine.rule()}")
+            continue
+        before, where = bound.setdefault(name, (value, port.name))
+        symbol = symbols[name]
+        if before != value:
+            found.append(f"{_shown(port.name, array)}: {name}={value} here, and {name}={before} in {where}")
+        elif where == port.name and not symbol["min"] <= value <= (value if symbol["max"] is None else symbol["max"]):
+            found.append(f"{_shown(port.name, array)}: {name}={value}, and the bounds are {_bounds(symbol)}")
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.dims import Dim
+from ingot.dims import values_of
 from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine
 from ingot.errors import UserError
@@ -268,8 +268,8 @@ def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], w
     feeds = {label: arrays[value] for label, value in section.reads.items()}
     if section.sizes:
         inputs = [(v.spec.shape, array.shape) for v, array in arrays.items() if v.kind == "input"]
-        known = {d.name: n for dims, shape in inputs for d, n in zip(dims, shape, strict=True) if isinstance(d, Dim)}
-        feeds |= {label: np.zeros(known[dim.name], np.uint8) for label, dim in section.sizes.items()}
+        values = values_of(pair for shapes in inputs for pair in zip(*shapes, strict=True))
+        feeds |= {label: np.zeros(values[dim.name], np.uint8) for label, dim in section.sizes.items()}
     return session.run(feeds)
 
 

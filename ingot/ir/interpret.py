@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.dims import Dim
+from ingot.dims import Dim, affine
 from ingot.dtypes import get
 from ingot.errors import DimError, IngotError, InputError, ValueFault
 from ingot.ir.network import Network, Node
@@ -91,9 +91,16 @@ def bind(network: Network, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, i
         if len(shape) != len(value.spec.shape):
             raise InputError(f"input {value.name} has shape {list(shape)}, the network takes {value.spec}")
         for axis, (d, size) in enumerate(zip(value.spec.shape, shape, strict=True)):
-            if isinstance(d, Dim) and sizes.setdefault(d.name, size) != size:
-                raise InputError(f"input {value.name} has size {size} at dimension {axis}, but {d.name} is "
-                                 f"{sizes[d.name]} in an input before it")
+            found = affine(d)
+            if found is None:
+                continue
+            number = found.value(size)
+            if number is None:
+                raise InputError(f"input {value.name} has size {size} at dimension {axis}, which must be "
+                                 f"{found.rule()}")
+            if sizes.setdefault(found.dim.name, number) != number:
+                raise InputError(f"input {value.name} has size {size} at dimension {axis}, but {found.dim.name} is "
+                                 f"{sizes[found.dim.name]} in an input before it")
     for name, size in sizes.items():
         dim = network.dims[name]
         if size < dim.min or dim.max is not None and size > dim.max:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingot.dims import Dim, dims_of
+from ingot.dims import Dim, affine, dims_of
 from ingot.dtypes import uint8
 from ingot.ir import Network, Node, Spec, StateSpec, Value
 
@@ -111,7 +111,7 @@ def section(network: Network, name: str, nodes: list[Node]) -> Section:
         new.outputs[label] = copies[value]
     values = [v for v in new.values.values() if not isinstance(v.spec, StateSpec)]
     used = {n: d for v in values for n, d in dims_of(v.spec.shape).items()}
-    plain = {d.name for v in new.inputs for d in v.spec.shape if isinstance(d, Dim)}
+    plain = {found.dim.name for v in new.inputs for d in v.spec.shape if (found := affine(d))}
     sizes = {f"size.{n}": d for n, d in used.items() if n not in plain and not d.unbacked}
     for label, d in sizes.items():
         new.input(label, Spec(uint8, (d,)))

@@ -93,6 +93,37 @@ DimId DimTable::parse(const Json& json, Place place) {
   return result;
 }
 
+DimTable::Linear DimTable::linear(DimId id) const {
+  Linear found;
+  return linear_parts(id, &found) && found.factor > 0 ? found : Linear{};
+}
+
+/// The form with any factor (0, of no symbol: a constant); false when there is none.
+bool DimTable::linear_parts(DimId id, Linear* out) const {
+  const DimNode& n = node(id);
+  *out = {};
+  if (n.op == DimOp::constant) {
+    out->offset = n.value;
+    return true;
+  }
+  if (n.op == DimOp::symbol) {
+    out->symbol = static_cast<int>(n.value);
+    out->factor = 1;
+    return true;
+  }
+  Linear a, b;
+  if ((n.op != DimOp::add && n.op != DimOp::sub && n.op != DimOp::mul) || !linear_parts(n.a, &a) ||
+      !linear_parts(n.b, &b))
+    return false;
+  if (a.symbol >= 0 && b.symbol >= 0 && (a.symbol != b.symbol || n.op == DimOp::mul)) return false;
+  out->symbol = std::max(a.symbol, b.symbol);
+  if (n.op != DimOp::mul)
+    return apply(n.op, a.factor, b.factor, &out->factor) && apply(n.op, a.offset, b.offset, &out->offset);
+  const std::int64_t by = a.symbol < 0 ? a.offset : b.offset;
+  const Linear& of = a.symbol < 0 ? b : a;
+  return apply(DimOp::mul, of.factor, by, &out->factor) && apply(DimOp::mul, of.offset, by, &out->offset);
+}
+
 void DimTable::assign_stages() {
   for (DimNode& node : nodes_) {
     if (node.op == DimOp::symbol) {

@@ -44,6 +44,14 @@ class DimTable {
   std::span<const Symbol> symbols() const noexcept { return symbols_; }
   int find_symbol(std::string_view name) const;  // -1: there is none
 
+  /// factor * symbol + offset with a factor of at least 1, when the expression is of that form; else symbol is -1.
+  struct Linear {
+    int symbol = -1;
+    std::int64_t factor = 0;
+    std::int64_t offset = 0;
+  };
+  Linear linear(DimId id) const;
+
   /// Sets every node's stage from its symbols' stages, once those are known.
   void assign_stages();
 
@@ -60,6 +68,7 @@ class DimTable {
   std::vector<DimNode> nodes_;
   std::map<std::tuple<DimOp, std::int64_t, DimId, DimId>, DimId> known_;
 
+  bool linear_parts(DimId id, Linear* out) const;
   DimId intern(DimOp op, std::int64_t value, DimId a, DimId b);
   [[noreturn]] void overflow(const DimNode& node, std::span<const std::int64_t> symbols) const;
 };

@@ -51,6 +51,13 @@ struct Output {
   int buffer;
 };
 
+/// A dimension of an input that gives a symbol its value: it is factor * symbol + offset.
+struct Binding {
+  std::size_t input;  // in the order of Program::inputs
+  std::size_t dim;
+  DimTable::Linear size;
+};
+
 struct Program {
   DimTable dims;
   std::vector<Buffer> buffers;
@@ -58,6 +65,7 @@ struct Program {
   std::vector<Output> outputs;
   std::vector<int> inputs;  // the buffers of kind input, in order
   std::vector<int> parts;   // the views that calls write
+  std::vector<Binding> bindings;
   int stages = 1;
 
   const Buffer& buffer(int index) const { return buffers[static_cast<std::size_t>(index)]; }

@@ -135,16 +135,32 @@ void Session::bind_inputs(std::span<const TensorView> arrays) {
       throw Error(code::input,
                   "input " + quote(buffer.name) + " is " + describe(array) + "; " + p.spec(p.inputs[i]) + " is needed");
     }
-    for (int d = 0; d < array.rank; ++d) {
-      const DimNode& node = p.dims.node(buffer.shape[static_cast<std::size_t>(d)]);
-      if (node.op != DimOp::symbol) continue;
-      const auto symbol = static_cast<std::size_t>(node.value);
-      if (symbols_[symbol] == array.shape[d]) continue;
-      bind_symbol(symbol, array.shape[d], buffer.name, code::input);
-    }
+  }
+  for (const Binding& binding : p.bindings) {
+    const auto symbol = static_cast<std::size_t>(binding.size.symbol);
+    const std::int64_t value = solve(binding, arrays[binding.input]);
+    if (symbols_[symbol] != value)
+      bind_symbol(symbol, value, p.buffer(p.inputs[binding.input]).name, code::input);
   }
   for (std::size_t symbol = 0; symbol < symbols_.size(); ++symbol)
     symbols_[symbol] = std::max<std::int64_t>(symbols_[symbol], 0);
+}
+
+/// The value that a dimension of an array gives a symbol.
+std::int64_t Session::solve(const Binding& binding, const TensorView& array) const {
+  const auto& [symbol, factor, offset] = binding.size;
+  const std::int64_t size = array.shape[binding.dim];
+  std::int64_t rest = 0;
+  if (!__builtin_sub_overflow(size, offset, &rest) && rest >= 0 && rest % factor == 0) return rest / factor;
+  const Program& p = program();
+  const Buffer& buffer = p.buffer(p.inputs[binding.input]);
+  const std::string rule = offset == 0
+                               ? "a multiple of " + std::to_string(factor)
+                               : p.dims.text(buffer.shape[binding.dim]) + " for a whole number " +
+                                     p.dims.symbols()[static_cast<std::size_t>(symbol)].name + " of 0 or more";
+  throw Error(code::input, "input " + quote(buffer.name) + " is " + describe(array) + "; its dimension " +
+                               std::to_string(binding.dim) + " must be " + rule + ", and " + std::to_string(size) +
+                               " is not");
 }
 
 void Session::bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who, const char* error_code) {

@@ -108,6 +108,7 @@ class Session {
   std::vector<std::uint64_t> nanoseconds_;
 
   void bind_inputs(std::span<const TensorView> arrays);
+  std::int64_t solve(const Binding& binding, const TensorView& array) const;
   void bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who, const char* error_code);
   void enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays);
   /// Copies an input, or with `call` one of its results, into its buffer; throws when it does not fit.

@@ -1,6 +1,6 @@
 // The verifier. Its rules:
-//  - every symbol is bound once: bare in the shape of an input, or, when unbacked, by one host call whose result
-//  carries it;
+//  - every symbol is bound: by an input that has it as a dimension, bare or (where no input has it bare) as
+//  factor * symbol + offset; or, when unbacked, by one host call whose result carries it;
 //  - shapes of inputs and weights use what is known there: inputs' own symbols, constants;
 //  - a buffer is used only in stages in which all symbols of its shape are bound;
 //  - inputs, weights and states are never outputs of a call; a state is an operand of kernels only, never of host
@@ -26,16 +26,33 @@ bool carries(const Program& program, int buffer, int symbol) {
   });
 }
 
+/// The dimensions of inputs that bind symbols: all the bare ones, then for symbols without any those of a linear form.
+void find_bindings(Program& program) {
+  std::vector<bool> bare(program.dims.symbols().size(), false);
+  for (const bool bare_only : {true, false}) {
+    for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+      const std::vector<DimId>& shape = program.buffer(program.inputs[i]).shape;
+      for (std::size_t d = 0; d < shape.size(); ++d) {
+        const DimTable::Linear size = program.dims.linear(shape[d]);
+        if (size.symbol < 0 || program.dims.symbols()[static_cast<std::size_t>(size.symbol)].unbacked) continue;
+        const bool is_bare = size.factor == 1 && size.offset == 0;
+        const auto symbol = static_cast<std::size_t>(size.symbol);
+        if (bare_only ? !is_bare : bare[symbol]) continue;
+        program.bindings.push_back({i, d, size});
+        if (bare_only) bare[symbol] = true;
+      }
+    }
+  }
+}
+
 void assign_stages(Program& program) {
   const std::span<Symbol> symbols = program.dims.symbols();
   std::vector<bool> bound(symbols.size(), false);
+  find_bindings(program);
+  for (const Binding& binding : program.bindings) bound[static_cast<std::size_t>(binding.size.symbol)] = true;
   for (std::size_t s = 0; s < symbols.size(); ++s) {
-    if (symbols[s].unbacked) continue;
-    const bool found = std::any_of(program.inputs.begin(), program.inputs.end(),
-                                   [&](int input) { return carries(program, input, static_cast<int>(s)); });
-    if (!found)
+    if (!symbols[s].unbacked && !bound[s])
       refuse({"symbols", s}, "no input has " + quote(symbols[s].name) + " as a dimension, so nothing binds it");
-    bound[s] = true;
   }
   int stage = 0;
   for (std::size_t c = 0; c < program.calls.size(); ++c) {

@@ -348,13 +348,6 @@ def test_inputs_that_do_not_fit(inputs: Any, dynamic: Any, error: type[Exception
         build(Linear(3, 4), inputs, dynamic=dynamic)
 
 
-def test_sizes_that_a_run_cannot_know(tmp_path: Path) -> None:
-    h = torch.export.Dim("h", min=2)
-    path = saved(nn.AvgPool1d(2), (torch.randn(1, 3, 8),), tmp_path / "net.pt2", dynamic_shapes=({2: 2 * h},))
-    with pytest.raises(UnsupportedError, match=r"input input has the size 2\*dim_0"):
-        build(path)
-
-
 def test_words_that_do_not_fit_a_file(tmp_path: Path) -> None:
     path = saved(Small().eval(), (torch.randn(2, 3, 6, 6),), tmp_path / "net.pt2")
     with pytest.raises(UserError, match="inputs and dynamic are for Modules"):

@@ -150,3 +150,21 @@ def test_hostile_expressions_end_quickly() -> None:
         dims.from_json(wide)
     with pytest.raises(DimError, match="64-bit"):
         dims.from_json(["*", 2**62, ["*", 4, "T"]])
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [(T, ("T", 1, 0)), (8 * T, ("T", 8, 0)), (2 * T + 3, ("T", 2, 3)), (T - 1, ("T", 1, -1)), (5, None),
+     (-T, None), (T * T, None), (T + H, None), (T // 2, None), (2 * (T // 2), None), (T * H + 1, None)])  # fmt: skip
+def test_sizes_that_give_a_dim_its_value(size: dims.Dimension, wanted: tuple[str, int, int] | None) -> None:
+    found = dims.affine(size)
+    assert (None if found is None else (found.dim.name, found.factor, found.offset)) == wanted
+    if found is not None:
+        sizes = [found.factor * n + found.offset for n in range(5)]
+        assert [found.value(n) for n in sizes] == list(range(5))
+        assert found.value(found.offset - found.factor) is None
+        assert found.factor == 1 or found.value(sizes[1] + 1) is None
+
+
+def test_values_of_sizes() -> None:
+    assert dims.values_of([(2 * T, 16), (5, 5), (T, 9), (H * T, 3), (3 * H, 4), (H, 2)]) == {"T": 8, "H": 2}

@@ -52,6 +52,45 @@ def test_a_long_chain_shares_its_arena() -> None:
     assert memory["arena"] < 100 * x.nbytes and memory["state"] == 0
 
 
+def multiples() -> Program:
+    """y = x + x for x [8·H, 2·W + 1], where W is bare elsewhere."""
+    p = Program(symbol("H", 1, 4), symbol("W"))
+    x, _ = p.input("x", [["*", 8, "H"], ["+", ["*", 2, "W"], 1]]), p.input("w", ["W"])
+    p.output("y", p.binary("add", x, x, [["*", "H", 8], ["+", ["*", 2, "W"], 1]]))
+    return p
+
+
+def test_a_multiple_binds_a_symbol() -> None:
+    session = _native.Session(engine(multiples()))
+    for h, w in ((1, 0), (3, 2), (4, 7)):
+        x = numbers(8 * h, 2 * w + 1)
+        np.testing.assert_array_equal(session.run({"x": x, "w": numbers(w)})["y"], x + x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "w", "why"),
+    [
+        ((12, 3), 1, r"input 'x' is float32\[12, 3\]; its dimension 0 must be a multiple of 8, and 12 is not"),
+        ((0, 3), 1, "'x' has H=0, which is not in 1 … 4"),
+        ((40, 3), 1, "'x' has H=5, which is not in 1 … 4"),
+        ((8, 5), 1, r"input 'x' is float32\[8, 5\]; .* here float32\[8, 3\], is needed"),
+    ],
+)
+def test_sizes_that_are_no_multiple(shape: tuple[int, ...], w: int, why: str) -> None:
+    with pytest.raises(_native.Error, match=why):
+        _native.Session(engine(multiples())).run({"x": numbers(*shape), "w": numbers(w)})
+
+
+@pytest.mark.parametrize(
+    "size", [["*", "H", "H"], ["*", -1, "H"], ["//", "H", 2], ["min", "H", 4], ["*", 2**40, ["*", 2**40, "H"]], 8]
+)
+def test_sizes_that_bind_nothing(size: Any) -> None:
+    p = Program(symbol("H"))
+    p.output("y", p.binary("add", *[p.input("x", [size])] * 2, [8]))
+    with pytest.raises(_native.Error, match="no input has 'H' as a dimension"):
+        _native.Session(engine(p))
+
+
 def test_empty_arrays_run() -> None:
     session = _native.Session(engine(chain()))
     assert session.run({"x": np.zeros((0, 8), np.float32)})["y"].shape == (0, 8)

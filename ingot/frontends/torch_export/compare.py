@@ -176,10 +176,8 @@ class Inputs(NamedTuple):
 def cases(network: Network, examples: Mapping[str, Array], seed: int) -> list[dict[str, Array]]:
     """Inputs to compare on: the ones there are, and with dynamic dims a second set of other sizes."""
     known = network.dims
-    sizes: dict[str, int] = {}
-    for value in network.inputs:
-        pairs = zip(value.shape, examples[value.name].shape, strict=True)
-        sizes |= {d.name: size for d, size in pairs if isinstance(d, dims.Dim)}
+    pairs = [zip(value.shape, examples[value.name].shape, strict=True) for value in network.inputs]
+    sizes = dims.values_of(pair for shapes in pairs for pair in shapes)
     found = [dict(examples)]
     if known:
         found.append(seeded(network, {name: _other(d, sizes[name]) for name, d in known.items()}, seed + 1))

@@ -11,17 +11,17 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _lazy, dims, dtypes
-from ingot.dims import Dim, Expr
+from ingot import _lazy, dtypes
+from ingot.dims import Affine, Dimension
 from ingot.errors import ModuleError, UserError
 from ingot.frontends.torch_export.archive import Archive
-from ingot.frontends.torch_export.graph import Program, Ref
+from ingot.frontends.torch_export.dynamic import Leaf, grow, size_named, symbols
+from ingot.frontends.torch_export.graph import Program
 from ingot.frontends.torch_export.importer import Source
 from ingot.frontends.torch_export.load import read_program
 from ingot.ir import Spec
@@ -40,7 +40,7 @@ class Exported(NamedTuple):
 
     program: Program
     source: Source
-    dims: dict[str, Dim]
+    dims: dict[str, Dimension]
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     tensors: Mapping[str, Any]
 
@@ -55,7 +55,8 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
 
     Args:
         inputs: example inputs of forward: one tensor, a tuple, or a dict by name; torch tensors or NumPy arrays.
-        dynamic: which dimensions may change and how they are called: {"x": {0: "N", 2: ingot.Dim("T", 4, 64)}}.
+        dynamic: which dimensions may change and how they are called: {"x": {0: "N", 2: ingot.Dim("T", 4, 64)}}, or
+            {"x": {2: 8*ingot.Dim("h")}} for multiples.
 
     Raises:
         ModuleError: torch cannot export the module; its own words follow.
@@ -63,7 +64,7 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
     torch = torch_package("building a torch module")
     args, kwargs = _arguments(torch, module, inputs, dynamic or {})
     leaves = [*_leaves(args), *_leaves(kwargs)]
-    _grow(torch, leaves)
+    grow(torch, leaves)
     names = list(inspect.signature(module.forward).parameters)
     shapes = {**dict(zip(names, args, strict=False)), **kwargs}
     values = _each(args, lambda leaf: leaf.value), _each(kwargs, lambda leaf: leaf.value)
@@ -75,7 +76,7 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
             raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
         tensors = {**program.state_dict, **program.constants}
         read = _saved(torch, program, type(module).__name__)
-    return Exported(read, _source(torch, tensors), _symbols(read, leaves), values, tensors)
+    return Exported(read, _source(torch, tensors), symbols(read, leaves), values, tensors)
 
 
 @contextmanager
@@ -114,20 +115,6 @@ def _saved(torch: Any, program: Any, name: str) -> Program:
 
 
 # ---------------------------------------------------------------------------------------------------- arguments
-
-
-@dataclass
-class Leaf:
-    """One example input and the dims that its dimensions are called."""
-
-    name: str
-    value: Any
-    dims: dict[int, Dim]
-
-    def marks(self, torch: Any) -> Any:
-        """What torch.export wants to know about its dimensions."""
-        dynamic = torch.export.Dim.DYNAMIC
-        return {axis: dynamic(min=d.min or None, max=d.max) for axis, d in self.dims.items()} or None
 
 
 def _arguments(torch: Any, module: Any, inputs: Any, dynamic: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -169,12 +156,15 @@ def _leaf(torch: Any, name: str, value: Any, dynamic: Any) -> Any:
     axes = dynamic or {}
     if not isinstance(axes, Mapping) or axes and not isinstance(value, torch.Tensor):
         raise UserError(f"dynamic[{name!r}] must name dimensions of a tensor: {{0: 'N'}}, not {axes!r:.80}")
-    found: dict[int, Dim] = {}
+    found: dict[int, Affine] = {}
     for axis, what in axes.items():
-        if type(axis) is not int or not isinstance(what, str | Dim):
-            raise UserError(f"dynamic[{name!r}] must map dimensions to names or ingot.Dim, not {axis!r}: {what!r:.80}")
-        place = axis_of(axis, value.dim(), f"dynamic[{name!r}]: dimension")
-        found[place] = what if isinstance(what, Dim) else Dim(what)
+        size = size_named(what)
+        if type(axis) is not int or size is None:
+            raise UserError(
+                f"dynamic[{name!r}] must map dimensions to names or ingot.Dim, or a multiple of one as in 8*ingot.Dim"
+                f"('h'), not {axis!r}: {what!r:.80}"
+            )
+        found[axis_of(axis, value.dim(), f"dynamic[{name!r}]: dimension")] = size
     return Leaf(name, value, found)
 
 
@@ -207,58 +197,6 @@ def tensor_leaves(arguments: Any) -> list[Any]:
         items = arguments.values() if isinstance(arguments, dict) else arguments
         return [x for item in items for x in tensor_leaves(item)]
     return [arguments] if hasattr(arguments, "data_ptr") else []
-
-
-def _grow(torch: Any, leaves: list[Leaf]) -> None:
-    """Repeats examples along dynamic dimensions of one element, which torch would take for fixed."""
-    named: dict[str, Dim] = {}
-    sizes: dict[str, int] = {}
-    for leaf in leaves:
-        for axis, d in leaf.dims.items():
-            named[d.name] = dims.merge(named.get(d.name, d), d)
-            size = int(leaf.value.shape[axis])
-            if sizes.setdefault(d.name, size) != size:
-                raise UserError(f"{d.name} is {sizes[d.name]} in one example input and {size} in {leaf.name}")
-    wanted: dict[str, int] = {}
-    for name, d in named.items():
-        size = min(max(sizes[name], d.min, 2 + len(wanted)), d.max if d.max is not None else 2**31)
-        wanted[name] = sizes[name] if sizes[name] > 1 and d.min <= sizes[name] <= (d.max or 2**31) else size
-        if wanted[name] < 2:
-            raise UserError(f"dynamic dim {d.claims()} must be able to be 2 or more")
-    for leaf in leaves:
-        leaf.dims = {axis: named[d.name] for axis, d in leaf.dims.items()}
-        for axis, d in leaf.dims.items():
-            have = int(leaf.value.shape[axis])
-            if have != wanted[d.name]:
-                if not have:
-                    raise UserError(f"the example input {leaf.name} is empty")
-                leaf.value = leaf.value.index_select(axis, torch.arange(wanted[d.name]) % have)
-
-
-def _symbols(program: Program, leaves: list[Leaf]) -> dict[str, Dim]:
-    """The user's dims by the program's symbols, with what torch found out about their bounds."""
-    found: dict[str, Dim] = {}
-    specs = [
-        (argument, spec)
-        for argument, spec in zip(program.graph.inputs, program.inputs, strict=True)
-        if spec.kind in ("user", "value")
-    ]
-    for leaf, (argument, _) in zip(leaves, specs, strict=True):
-        for axis, d in leaf.dims.items():
-            size: Any = program.graph.tensors[argument.name].sizes[axis] if type(argument) is Ref else 1
-            if not isinstance(size, Dim):
-                told = f"is computed as {size}" if isinstance(size, Expr) else f"has to be {size}"
-                raise ModuleError(f"dimension {axis} of {leaf.name} is not free: in this module it {told}")
-            bounds = program.ranges.get(size.name)
-            low = max(d.min, 0 if bounds is None or bounds.low is None or bounds.low <= 2 else bounds.low)
-            highs = [h for h in (d.max, None if bounds is None else bounds.high) if h is not None and h < 2**62]
-            high = min(highs, default=None)
-            opt = d.opt if d.opt is not None and low <= d.opt <= (d.opt if high is None else high) else None
-            before = found.get(size.name)
-            if before is not None and before.name != d.name:
-                raise ModuleError(f"{before.name} and {d.name} have to be equal in this module: give them one name")
-            found[size.name] = Dim(d.name, low, opt, high)
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------ tensors

@@ -414,6 +414,19 @@ class Program:
     argument_names: tuple[str, ...] | None
     ranges: dict[str, Range]
     torch: str
+    guards: tuple[str, ...] = ()  # what torch found to be true of the inputs' sizes, as Python expressions
+
+    def input_paths(self) -> list[tuple[str, ...]]:
+        """Where every user's input stands among forward's arguments: its parameter, then the keys and indices below."""
+        if self.in_tree is None or self.argument_names is None:
+            return []
+        found: list[tuple[str, ...]] = []
+        for path in self.in_tree.paths():
+            kind, head, *rest = (*path, "", "")[: max(len(path), 2)]
+            place = int(head) if kind == "0" and head.isdecimal() else None
+            named = place is not None and place < len(self.argument_names)
+            found.append((self.argument_names[place] if named and place is not None else head, *rest))
+        return found
 
 
 _range = record(
@@ -447,7 +460,7 @@ _program: Convert[dict[str, Any]] = record(
     opset_version=(anything, None),
     verifiers=(anything, None),
     torch_version=(text, ""),
-    guards_code=(anything, None),
+    guards_code=(optional(tuple_of(text)), None),
 )
 
 
@@ -475,6 +488,7 @@ def program(value: Any) -> Program:
         None if root is None else root["forward_arg_names"],
         found["range_constraints"],
         found["torch_version"][:40],
+        found["guards_code"] or (),
     )
     check(made)
     return made
@@ -501,8 +515,9 @@ def check(made: Program) -> None:
     for i, (argument, spec) in enumerate(zip(graph.inputs, made.inputs, strict=True)):
         if type(argument) in (Ref, SizeRef):
             if type(spec.argument) in (Ref, SizeRef) and spec.argument != argument:
-                raise Malformed(f"input {i} is {argument.name[:80]!r} in the graph, {spec.argument.name[:80]!r} in the "
-                                "signature")
+                raise Malformed(
+                    f"input {i} is {argument.name[:80]!r} in the graph, {spec.argument.name[:80]!r} in the signature"
+                )
             _define(argument, known, graph, f"input {i}")
     for i, node in enumerate(graph.nodes):
         place = f"node {i} ({node.op[:80]})"

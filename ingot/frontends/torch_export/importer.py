@@ -46,12 +46,15 @@ class Source(NamedTuple):
     arrays: Mapping[str, Array]
 
 
-def build_network(program: Program, source: Source, name: str, dim_names: Mapping[str, Dim] | None = None) -> Imported:
+def build_network(
+    program: Program, source: Source, name: str, dim_names: Mapping[str, Dimension] | None = None
+) -> Imported:
     """The network of a program.
 
     Args:
         name: of the file or module, for messages.
-        dim_names: the dims that symbols of the program become; others are called dim_0, dim_1, … as inputs name them.
+        dim_names: what symbols of the program become, dims or expressions of them; others are called dim_0, dim_1, …
+            as inputs name them.
 
     Raises:
         UnsupportedError: ops that ingot has no counterpart for, all at once, with the user's lines.
@@ -96,7 +99,7 @@ class _Faults:
 
 
 class _Importer:
-    def __init__(self, program: Program, source: Source, name: str, dim_names: dict[str, Dim]) -> None:
+    def __init__(self, program: Program, source: Source, name: str, dim_names: dict[str, Dimension]) -> None:
         self.program, self.source, self.name = program, source, name
         self.network = _Recorder("main")
         self.values: dict[str, Any] = {}  # Values of tensors, Dimensions (or truths) of sizes
@@ -169,15 +172,7 @@ class _Importer:
             for i, (argument, spec) in enumerate(zip(program.graph.inputs, program.inputs, strict=True))
             if spec.kind in ("user", "value")
         ]
-        if program.in_tree is None or program.argument_names is None:
-            return plain
-        paths = list(program.in_tree.paths())
-        positional, found = program.argument_names, []
-        for path in paths:
-            kind, head, *rest = (*path, "", "")[: max(len(path), 2)]
-            place = int(head) if kind == "0" and head.isdecimal() else None
-            first = positional[place] if place is not None and place < len(positional) else head
-            found.append("_".join([first, *rest]))
+        found = ["_".join(path) for path in program.input_paths()]
         good = len(found) == len(plain) and len(set(found)) == len(found) and all(n.isidentifier() for n in found)
         return found if good else plain
 
@@ -206,14 +201,15 @@ class _Importer:
             raise self.error(f"the range of the symbol {symbol[:40]}: {e}") from None
 
     def _check_symbols(self) -> None:
-        """Every dim has to be the size of some input by itself: a run knows only those."""
-        plain = {d.name for v in self.network.inputs for d in v.shape if isinstance(d, Dim)}
+        """Some input has to have every dim, or a multiple of it, as a size: a run knows only those."""
+        given = {found.dim.name for v in self.network.inputs for d in v.shape if (found := dims.affine(d))}
         for value in self.network.inputs:
             for d in value.shape:
-                if isinstance(d, Expr) and (missing := sorted(d.dims().keys() - plain)):
+                if isinstance(d, Expr) and (missing := sorted(d.dims().keys() - given)):
                     raise UnsupportedError(
                         f"{self.name}: input {value.name} has the size {d}, and no input has the size "
-                        f"{', '.join(missing)} itself, so that a run cannot know it; export with plain dynamic sizes"
+                        f"{', '.join(missing)} or a multiple of it, so that a run cannot know it; export with plain "
+                        "dynamic sizes"
                     )
 
     def _stored(self, placeholder: str, name: str, kind: str) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ingot.frontends.torch_export import graph
+from ingot.frontends.torch_export import graph, guards
 from ingot.frontends.torch_export.archive import Archive
 from ingot.frontends.torch_export.decode import Malformed
 from ingot.frontends.torch_export.importer import Source
@@ -34,6 +34,6 @@ def read_program(archive: Archive) -> graph.Program:
     """The checked program of an open archive."""
     member = f"models/{model_name(archive)}.json"
     try:
-        return graph.program(archive.json(member))
+        return guards.applied(graph.program(archive.json(member)))
     except Malformed as e:
         raise archive.error(f"{member}: {e}") from None
