@@ -24,7 +24,6 @@ from ingot.errors import FileError, RequestError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot generate`."""
     options.add_model(parser)
-    options.add_lora(parser)
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="what to go on from")
     prompt.add_argument("--prompt-file", metavar="FILE", help="a file with the prompt; - is standard input")
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     imported = since_start()
     params = _lazy.load("ingot.llm.sampling:SamplingParams")(**options.sampling_words(args))
     prompt = args.prompt if args.prompt is not None else read_text(args.prompt_file)
-    with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args), **options.lora_words(args)) as llm:
+    with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
         loaded = since_start()
         with llm.stream(prompt, params=params) as stream:
             for piece in stream:

@@ -45,6 +45,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="for the key-value cache, such as 512M or 2G (default: sized to the machine)",
     )
+    add_lora(parser)
 
 
 def add_sampling(parser: argparse.ArgumentParser, length: str) -> None:
@@ -114,6 +115,7 @@ def model_words(args: argparse.Namespace) -> dict[str, Any]:
         "threads": args.threads,
         "context_length": args.context,
         "kv_memory": args.kv_memory,
+        **lora_words(args),
     }
 
 

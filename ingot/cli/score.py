@@ -18,7 +18,6 @@ from ingot.cli.output import Output
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot score`."""
     options.add_model(parser)
-    options.add_lora(parser)
     parser.add_argument("--text", metavar="FILE", required=True, help="the text; - is standard input")
     parser.add_argument("--window", type=options.positive, metavar="W", help="tokens a window (default: the context)")
 
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot score`."""
     text = read_text(args.text)
-    with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args), **options.lora_words(args)) as llm:
+    with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
         score = llm.score(text, args.window)
     out.text(f"{score.nats_per_token:.4f} nats per token over {score.tokens:,} tokens in {score.windows} windows")
     out.result({"nats_per_token": score.nats_per_token, "tokens": score.tokens, "windows": score.windows})

@@ -54,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--drain", type=options.tolerance, default=30.0, metavar="SECONDS", help="for running answers (default: 30)"
     )
+    group.add_argument(
+        "--step-timeout", type=options.tolerance, default=300.0, metavar="SECONDS",
+        help="kill and restart an engine that is silent, or one step of which takes, so long (default: 300; 0: never)",
+    )  # fmt: skip
     group.add_argument("--trace", action="store_true", help="tell clients where the time of an answer went")
 
 
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     _log_to_stderr(out)
     told = server.Options(
         start, args.host, args.port, args.model_name or Path(args.source).resolve().stem, key, args.max_queue,
-        args.drain, stop, args.trace,
+        args.drain, args.step_timeout, stop, args.trace,
     )  # fmt: skip
     done = server.Server(told, lambda address: out.note(f"serving {told.model} at {address}")).run()
     interrupted = done.pop("interrupted")

@@ -22,21 +22,26 @@ BUILT = (".pt2",)  # files that are built, as folders are
 def open_engine(
     args: argparse.Namespace, source: str, out: Output, *, check: bool = True
 ) -> tuple[Any, dict[str, float]]:
-    """The engine of a source with the number formats of the command line, and the seconds that it took by phase.
+    """The engine of a source with the number formats and the adapter of the command line, and the seconds by phase.
 
     Raises UserError when an engine was built with other formats than those asked for; not without `check`.
     """
     words = {name: value for name in ("precision", "weights") if (value := getattr(args, name, None)) is not None}
+    lora = {"lora": getattr(args, "lora", None), "lora_scale": getattr(args, "lora_scale", None)}
+    if lora["lora"] is None and lora["lora_scale"] is not None:
+        raise UserError("--lora-scale is the scale of an adapter: give its folder as --lora")
     device = getattr(args, "device", "cpu")
     begin = perf_counter()
     if Path(source).is_file() and not source.endswith(BUILT):
         engine = _lazy.load("ingot.engine.session:load")(source)
         if check:
             check_words(engine, source, words, device)
+        if lora["lora"] is not None:
+            engine = _lazy.load("ingot.engine.adapter:merge")(engine, lora["lora"], lora["lora_scale"])
         return engine, {"load": perf_counter() - begin}
     with progress_bar(out) as progress:
         build = _lazy.load("ingot.engine.build:build")
-        engine = build(source, device=device, report=False, progress=progress, **words)
+        engine = build(source, device=device, report=False, progress=progress, **words, **lora)
     return engine, {"build": perf_counter() - begin}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -64,7 +65,10 @@ class Embedder:
         data = self.engine.files().get("tokenizer.json")
         self._tokenizer = None if data is None else Tokenizer(data)
         self._session = self.engine.session(threads)
+        self.runs = 0  # of the network, so far
+        self._running = threading.Lock()  # one run at a time
         self._lock = threading.Lock()
+        self._named: dict[str, threading.Event] = {}  # set: nobody waits for that request any more
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -75,7 +79,7 @@ class Embedder:
 
     def embed(
         self, text: Prompt | Sequence[Prompt], pooling: str | None = None, *, normalize: bool | None = None,
-        truncate: bool = False,
+        truncate: bool = False, request_id: str | None = None,
     ) -> Array:  # fmt: skip
         """One vector for each text (or list of token ids, taken as they are): float32 [N, hidden_size].
 
@@ -85,8 +89,9 @@ class Embedder:
             pooling: mean, cls (the first token), last or max; default: the model's own.
             normalize: whether vectors are scaled to length 1; default: as the model's files say.
             truncate: whether a text with too many tokens loses those behind, its closing ones kept, or is refused.
+            request_id: a name under which `abort` finds it.
 
-        Raises RequestError for what is out of range, TooLongError for a text beyond the context.
+        Raises RequestError for what is out of range or was aborted, TooLongError for a text beyond the context.
         """
         how = self.pooling if pooling is None else pooling
         if how not in POOLINGS:
@@ -95,14 +100,42 @@ class Embedder:
         texts = [cast(Prompt, text)] if one else cast(Sequence[Prompt], text)
         rows = [self._tokens(one, truncate) for one in texts]
         vectors = np.empty((len(rows), self.hidden_size), np.float32)
-        for batch in self._batches([len(row) for row in rows]):
-            hidden = self._run([rows[i] for i in batch])
-            for i, states in zip(batch, hidden, strict=True):
-                vectors[i] = _pooled(states[: len(rows[i])], how)
+        with self._under_way(request_id) as aborted:
+            for batch in self._batches([len(row) for row in rows]):
+                if aborted.is_set():
+                    raise RequestError("the request was aborted")
+                hidden = self._run([rows[i] for i in batch])
+                for i, states in zip(batch, hidden, strict=True):
+                    vectors[i] = _pooled(states[: len(rows[i])], how)
         if self.normalize if normalize is None else normalize:
             length = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors /= np.maximum(length, 1e-12, dtype=np.float32)
         return vectors
+
+    def abort(self, request_id: str) -> bool:
+        """Ends the request of that name after the run under way, with an error. False when there is none."""
+        with self._lock:
+            found = self._named.get(request_id)
+        if found is not None:
+            found.set()
+        return found is not None
+
+    @contextmanager
+    def _under_way(self, request_id: str | None) -> Iterator[threading.Event]:
+        """What `abort` sets while the block lasts."""
+        aborted = threading.Event()
+        if request_id is None:
+            yield aborted
+            return
+        with self._lock:
+            if request_id in self._named:
+                raise RequestError(f"a request called {request_id!r} is under way: names must differ")
+            self._named[request_id] = aborted
+        try:
+            yield aborted
+        finally:
+            with self._lock:
+                del self._named[request_id]
 
     def _tokens(self, text: Prompt, truncate: bool) -> list[int]:
         ids = self._encoded(text) if isinstance(text, str) else self._checked(text)
@@ -164,8 +197,10 @@ class Embedder:
         positions = np.broadcast_to(np.arange(width, dtype=np.int32), ids.shape)
         mask = positions < np.array([[len(row)] for row in rows])
         feeds = {"token_ids": ids, "positions": np.ascontiguousarray(positions), "mask": mask}
-        with self._lock:
-            return self._session.run(feeds)["hidden"]
+        with self._running:
+            hidden = self._session.run(feeds)["hidden"]
+            self.runs += 1
+        return hidden
 
 
 def _pooled(states: Array, how: str) -> Array:

@@ -117,6 +117,7 @@ class EngineLoop:
 
     def _step(self, step: StepPlan[Job]) -> None:
         begin = perf_counter()
+        self._steps += 1
         for chunk in step.chunks:
             chunk.request.started_at = chunk.request.started_at or begin
         try:
@@ -134,7 +135,6 @@ class EngineLoop:
 
     def _record(self, step: StepPlan[Job], result: StepResult) -> None:
         sampled = scored = 0
-        self._steps += 1
         for chunk in step.chunks:
             job, token = chunk.request, None
             if job.scored:

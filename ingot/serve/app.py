@@ -150,7 +150,8 @@ class App:
     async def health(self, _: Request) -> Response:
         """Whether the engine is there."""
         up = self.engine.ready is not None
-        body = {"status": "ok" if up else "engine_down", "engine_restarts": self.engine.restarts}
+        state = "ok" if up else "engine_down"
+        body = {"status": state, "engine_restarts": self.engine.restarts, "engine_hangs": self.engine.hangs}
         return _json(body, 200 if up else 503)
 
     async def is_ready(self, _: Request) -> Response:

@@ -18,6 +18,7 @@ from ingot.serve.problem import Problem, engine_down, from_error
 
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to start the engine again
 STEADY = 60.0  # seconds after which an engine that ends is taken for one that ran well
+SILENCE = 5 * frames.HEARTBEAT  # seconds that tell of nothing but a busy machine
 END_SECONDS = 5.0  # for the engine process to end by itself once its socket is closed
 
 log = logging.getLogger("ingot.serve")
@@ -121,17 +122,25 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Closes at once: what is still to be sent is not."""
+        if self._transport is not None:
+            self._transport.abort()
+
 
 class Engine:
-    """The engine process, started again when it ends.
+    """The engine process, started again when it ends, and ended when it hangs.
 
     Args:
         start: what it loads.
         max_waiting: answers that may wait beside the `start.max_running` that run.
+        patience: seconds that it may be silent (a few heartbeats at least), and one step or prompt of its may take; 0:
+            any time.
     """
 
-    def __init__(self, start: frames.Start, max_waiting: int) -> None:
+    def __init__(self, start: frames.Start, max_waiting: int, patience: float = 0.0) -> None:
         self.start_message = start
+        self.hangs = 0  # times that it was killed
         self.ready: frames.Ready | None = None  # None while there is no engine
         self.load: frames.Load | None = None
         self.restarts = 0
@@ -144,7 +153,9 @@ class Engine:
         self._connection: _Connection | None = None
         self._ended = asyncio.Event()
         self._started: asyncio.Future[frames.Ready] | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._patience = patience
+        self._silent = 0.0  # seconds since it said something
         self._closed = False
 
     @property
@@ -155,14 +166,16 @@ class Engine:
     async def open(self) -> None:
         """Starts the engine and waits until its model is loaded. Raises what loading raised."""
         await self._start()
-        self._keeper = asyncio.create_task(self._keep())
+        self._tasks.append(asyncio.create_task(self._keep()))
+        if self._patience:
+            self._tasks.append(asyncio.create_task(self._watch()))
 
     async def close(self) -> None:
         """Ends the engine; whoever still waits gets a 503."""
         self._closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._end()
 
     def submit(self, requests: Sequence[frames.Generate | frames.Embed], answers: int) -> Ticket:
@@ -212,6 +225,7 @@ class Engine:
         self.seconds += 0.1 * (seconds - self.seconds)
 
     def _take(self, message: frames.FromEngine) -> None:
+        self._silent = 0.0
         if isinstance(message, frames.Pieces):
             for piece in message.pieces:
                 if (ticket := self._tickets.get(piece.id)) is not None:
@@ -233,6 +247,7 @@ class Engine:
     def _lost(self) -> None:
         """The socket is closed: the process has ended, or will."""
         self.ready = self.load = None
+        self._silent = 0.0
         self._ended.set()
         tickets, self._tickets = self._tickets, {}
         for ticket in set(tickets.values()):
@@ -273,6 +288,23 @@ class Engine:
             process.kill()
             code = await asyncio.to_thread(process.wait)
         log.info("the engine process %d has ended with code %d", process.pid, code)
+
+    async def _watch(self) -> None:
+        """Kills an engine that hangs; `_keep` does the rest."""
+        while True:
+            await asyncio.sleep(frames.HEARTBEAT)
+            self._silent += frames.HEARTBEAT  # and not by the clock: while this process is stopped it hears nothing
+            process, still = self._process, 0.0 if self.load is None else self.load.still
+            silent = self._silent >= max(SILENCE, self._patience)
+            if process is None or self.ready is None or not (silent or still >= self._patience):
+                continue
+            what = f"has said nothing for {self._silent:g} s" if silent else f"one step or prompt has taken {still:g} s"
+            log.error("the engine process %d hangs and is killed: %s", process.pid, what)
+            self.hangs += 1
+            process.kill()
+            assert self._connection is not None
+            self._connection.abort()  # whoever waits is told at once
+            self.ready = None
 
     async def _keep(self) -> None:
         """Starts the engine again whenever it ends."""

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from ingot.errors import IngotError
 
 MAX_FRAME = 256 << 20
+HEARTBEAT = 1.0  # seconds
 _HEAD = 4
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -42,6 +43,8 @@ class Start(_Message):
     max_running: Count
     prefix_cache: bool
     chat_template: str | None
+    lora: str | None
+    lora_scale: float | None
 
 
 class Sampling(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -165,7 +168,8 @@ class Vectors(_Message):
 
 
 class Load(_Message):
-    """How busy the engine is: the numbers of `LLM.stats`."""
+    """How busy the engine is: the numbers of `LLM.stats`, and for how long the step or the prompt under way has shown no
+    end. Comes every `HEARTBEAT` seconds at least, so that silence tells of an engine that hangs."""
 
     running: Count
     waiting: Count
@@ -176,6 +180,7 @@ class Load(_Message):
     blocks_idle: Count
     tokens_asked: Count
     tokens_found: Count
+    still: Seconds
 
 
 ToEngine = Start | Generate | Embed | Abort

@@ -66,13 +66,14 @@ class Metrics:
 
     def text(self, engine: Engine) -> bytes:
         """Everything, in the text format."""
-        load = engine.load or frames.Load(0, 0, 0, 0, 0, 0, 0, 0, 0)
+        load = engine.load or frames.Load(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
         lines = ["# HELP ingot_requests_total Requests by route and status.", "# TYPE ingot_requests_total counter"]
         for (route, status), count in sorted(self.requests.items()):
             lines.append(f'ingot_requests_total{{route="{route}",status="{status}"}} {count}')
         rows = (
             ("engine_up", "gauge", "Whether the engine process serves.", int(engine.ready is not None)),
             ("engine_restarts_total", "counter", "Times the engine process was started again.", engine.restarts),
+            ("engine_hangs_total", "counter", "Times the engine process was killed for it hung.", engine.hangs),
             ("queue_depth", "gauge", "Accepted answers that do not run.", max(0, engine.accepted - load.running)),
             ("queue_capacity", "gauge", "Answers that may run or wait.", engine.capacity),
             ("requests_running", "gauge", "Answers in the engine's steps.", load.running),

@@ -41,6 +41,7 @@ class Options:
         start: the model and its resources.
         max_queue: answers that may wait beside those that run.
         drain_seconds: how long running answers may go on after SIGTERM.
+        step_timeout: seconds after which a silent engine, or one whose step goes on, is taken for one that hangs.
     """
 
     start: frames.Start
@@ -50,6 +51,7 @@ class Options:
     key: bytes | None = None
     max_queue: int = 256
     drain_seconds: float = 30.0
+    step_timeout: float = 300.0
     chat_stop: tuple[str, ...] = ()
     trace: bool = False
 
@@ -148,7 +150,7 @@ class Server:
     async def _run(self) -> dict[str, Any]:
         options, begin = self._options, time.monotonic()
         listener = _bind(options.host, options.port)
-        engine = Engine(options.start, options.max_queue)
+        engine = Engine(options.start, options.max_queue, options.step_timeout)
         loop = asyncio.get_running_loop()
         opening = asyncio.ensure_future(engine.open())
         for number in (signal.SIGINT, signal.SIGTERM):

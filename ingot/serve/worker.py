@@ -11,8 +11,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple
 from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
@@ -21,6 +22,7 @@ from typing import Any
 from ingot.errors import CheckpointError, IngotError, MemoryLimitError, RequestError, UserError
 from ingot.llm.embedding import Embedder
 from ingot.llm.llm import LLM, open_engine
+from ingot.llm.loop import Stats
 from ingot.llm.runner import Job
 from ingot.llm.sampling import MAX_TOKENS, SamplingParams
 from ingot.llm.stream import Reader
@@ -28,7 +30,7 @@ from ingot.serve import frames
 
 PACE = 3.0  # pauses between rounds of reading answers, in times of what a round takes: a quarter of a thread at most
 MAX_PAUSE = 0.05  # seconds
-STATS_EVERY = 0.25  # seconds
+STATS_EVERY = 0.25  # seconds; a whole part of frames.HEARTBEAT
 ENCODERS = 2  # threads that make tokens of prompts
 SWITCH_INTERVAL = 5e-4  # seconds; the engine loop comes back from native code 200 times a second and must not wait
 RECEIVE = 1 << 18
@@ -46,6 +48,21 @@ class Answer:
         self.readers = readers
         self.tokens = tokens
         self.detokenising = 0.0
+
+
+class Stillness:
+    """For how long work has been under way without a sign of going on, counted in looks: while this process is stopped
+    nobody looks, and nothing counts."""
+
+    def __init__(self) -> None:
+        self._sign: object = None
+        self._looks = 0
+
+    def seen(self, sign: object, busy: bool) -> float:
+        """Seconds; to be called every STATS_EVERY."""
+        self._looks = self._looks + 1 if busy and sign == self._sign else 0
+        self._sign = sign
+        return self._looks * STATS_EVERY
 
 
 class Worker:
@@ -67,6 +84,7 @@ class Worker:
         self._requests: dict[int, list[Reader] | None] = {}  # None until it has been submitted
         self._wakeups: SimpleQueue[Job] = SimpleQueue()
         self._texts: dict[int, str] = {}
+        self._looks: dict[int, int] = {}  # at requests whose prompts become tokens; guarded as the tables are
         self._encoders = ThreadPoolExecutor(ENCODERS, "ingot-encoder")
 
     @property
@@ -77,7 +95,7 @@ class Worker:
 
     def run(self) -> None:
         """Serves until the other side closes the socket."""
-        for work in (self._pump, self._report) if isinstance(self._model, LLM) else ():
+        for work in (self._pump, self._report):
             threading.Thread(target=self._guarded, args=(work,), name=f"ingot{work.__name__}", daemon=True).start()
         while data := self._connection.recv(RECEIVE):
             for message in self._decoder.push(data):
@@ -99,6 +117,8 @@ class Worker:
                 readers = self._requests.pop(message.id, None)
             if readers:
                 self._forget(readers)
+            elif not isinstance(self._model, LLM):
+                self._model.abort(str(message.id))
         elif isinstance(message, frames.Generate | frames.Embed):
             with self._lock:
                 self._requests[message.id] = None
@@ -121,16 +141,17 @@ class Worker:
             self._refuse(message.id, IngotError(f"{type(e).__name__}: {e}"))
 
     def _generate(self, message: frames.Generate) -> None:
-        prompt = self._prompt(message)
         words = {name: getattr(message.sampling, name) for name in message.sampling.__struct_fields__}
         if words["max_tokens"] is None:
             words["max_tokens"] = min(self._llm.context_length, MAX_TOKENS)
-        with self._lock:
-            if message.id not in self._requests:  # aborted meanwhile
-                return
-        readers = self._llm.submit(
-            prompt, self._wakeups, eager=message.eager, priority=message.priority, params=SamplingParams(**words)
-        )
+        with self._encoding(message.id):
+            prompt = self._prompt(message)
+            with self._lock:
+                if message.id not in self._requests:  # aborted meanwhile
+                    return
+            readers = self._llm.submit(
+                prompt, self._wakeups, eager=message.eager, priority=message.priority, params=SamplingParams(**words)
+            )
         with self._lock:
             wanted = message.id in self._requests
             if wanted:
@@ -143,6 +164,17 @@ class Worker:
         for reader in readers:
             self._wakeups.put(reader.job)  # it may have ended before it was in the table
 
+    @contextmanager
+    def _encoding(self, id: int) -> Iterator[None]:
+        """A prompt becomes tokens in this block, and should soon be done."""
+        with self._lock:
+            self._looks[id] = 0
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._looks[id]
+
     def _prompt(self, message: frames.Generate) -> str | list[int]:
         if message.ids is not None:
             return message.ids
@@ -154,7 +186,10 @@ class Worker:
         model = self._model
         if not isinstance(model, Embedder):
             raise UserError("this model gives no embeddings")
-        vectors = model.embed(message.inputs).tolist()
+        with self._lock:
+            if message.id not in self._requests:  # aborted meanwhile
+                return
+        vectors = model.embed(message.inputs, request_id=str(message.id)).tolist()
         tokens = sum(len(model.tokenizer.encode(one) if isinstance(one, str) else one) for one in message.inputs)
         with self._lock:
             self._requests.pop(message.id, None)
@@ -248,13 +283,28 @@ class Worker:
         return self._texts[token]
 
     def _report(self) -> None:
-        last = None
+        """Says how busy the engine is whenever that has changed, and now and then even when it has not."""
+        last, silent, steps = None, 0.0, Stillness()
         while True:
-            load = frames.Load(*astuple(self._llm.stats()))
-            if load != last:
+            stats = self._stats()
+            with self._lock:
+                for id in self._looks:
+                    self._looks[id] += 1
+                encoding = max(self._looks.values(), default=0) * STATS_EVERY
+            still = max(encoding, steps.seen(stats.steps, bool(stats.running or stats.waiting)))
+            load = frames.Load(*astuple(stats), still)
+            silent += STATS_EVERY
+            if load != last or silent >= frames.HEARTBEAT:
                 self._send(load)
-            last = load
+                last, silent = load, 0.0
             sleep(STATS_EVERY)
+
+    def _stats(self) -> Stats:
+        if isinstance(self._model, LLM):
+            return self._model.stats()
+        with self._lock:
+            running = len(self._requests)
+        return Stats(running, 0, self._model.runs, 0, 0, 0, 0, 0, 0)
 
     def _send(self, message: frames.FromEngine) -> None:
         frame = frames.encode(message)
@@ -297,7 +347,7 @@ def main(connection: socket.socket) -> int:
 
 
 def _load(start: frames.Start) -> LLM | Embedder:
-    engine = open_engine(start.source, start.precision, start.weights, start.device, kind=None)
+    engine = open_engine(start.source, start.precision, start.weights, start.device, start.lora, start.lora_scale, None)
     if engine.kind == "encoder":
         for name in ("context_length", "kv_memory", "chat_template"):
             if getattr(start, name) is not None:

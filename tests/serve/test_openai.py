@@ -236,5 +236,5 @@ def test_pages(server: Running) -> None:
 
 
 def test_health_and_ready(server: Running) -> None:
-    assert server.http.get("/health").json() == {"status": "ok", "engine_restarts": 0}
+    assert server.http.get("/health").json() == {"status": "ok", "engine_restarts": 0, "engine_hangs": 0}
     assert server.http.get("/ready").json() == {"status": "ready"}

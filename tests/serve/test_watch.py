@@ -1,0 +1,121 @@
+"""An engine process that hangs without dying: it is killed, those who wait are told, and another one serves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingot.serve import engine as engines
+from ingot.serve import frames
+from ingot.serve.engine import Engine
+from ingot.serve.problem import Problem
+from ingot.serve.worker import STATS_EVERY, Stillness
+from tests.serve.harness import MODEL, ROOT, serving, until
+
+LONG = {"model": MODEL, "prompt": "import os", "max_tokens": 1000, "temperature": 0, "logit_bias": {"0": -100}}
+
+
+def test_a_stopped_engine_is_killed_and_started_again() -> None:
+    with serving("--step-timeout", 6) as server, ThreadPoolExecutor(3) as pool:
+        before = server.complete(max_tokens=20)
+        stopped = server.engine_pid()
+        os.kill(stopped, signal.SIGSTOP)  # it says nothing any more, and does not end
+        waiting = [pool.submit(server.post, "/v1/completions", LONG) for _ in range(3)]
+        for future in waiting:
+            got = future.result()
+            assert (got.status_code, got.json()["error"]["code"]) == (503, "engine_down")
+            assert int(got.headers["retry-after"]) >= 1
+        until(lambda: server.http.get("/ready").status_code == 200 or None)
+        assert not Path(f"/proc/{stopped}").exists() and server.engine_pid() != stopped
+        metrics = server.metrics()
+        assert metrics["ingot_engine_hangs_total"] == metrics["ingot_engine_restarts_total"] >= 1
+        health = server.http.get("/health").json()
+        assert health["engine_hangs"] == health["engine_restarts"] == metrics["ingot_engine_hangs_total"]
+        assert any(f"{stopped} hangs and is killed: has said nothing for" in line for line in server.lines)
+        assert server.complete(max_tokens=20)["choices"] == before["choices"]
+
+
+def test_without_a_limit_nobody_is_killed() -> None:
+    with serving("--step-timeout", 0) as server, ThreadPoolExecutor(1) as pool:
+        engine = server.engine_pid()
+        os.kill(engine, signal.SIGSTOP)
+        waiting = pool.submit(server.post, "/v1/completions", LONG | {"max_tokens": 3})
+        with pytest.raises(TimeoutError):
+            waiting.result(engines.SILENCE + 2 * frames.HEARTBEAT)
+        os.kill(engine, signal.SIGCONT)
+        assert waiting.result().status_code == 200
+        assert server.metrics()["ingot_engine_hangs_total"] == 0
+
+
+# What stands in for an engine process: it is ready at once, and then reports of a step that never ends, or of none.
+STUCK = """
+import socket, sys, time
+from ingot.serve import frames
+connection = socket.socket(fileno=int(sys.argv[1]))
+connection.recv(1 << 16)
+connection.sendall(frames.encode(frames.Ready(64, 64, True, False, False)))
+beats = 0.0
+while True:
+    beats += float(sys.argv[2])
+    connection.sendall(frames.encode(frames.Load(1, 0, 1, 0, 1, 1, 0, 0, 0, beats)))
+    time.sleep(0.2)
+"""
+
+
+def _spawned(grows: float, started: list[subprocess.Popen[bytes]]) -> Any:
+    def spawn(connection: socket.socket) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", STUCK, str(connection.fileno()), str(grows)]
+        found = subprocess.Popen(command, pass_fds=(connection.fileno(),), env=os.environ | {"PYTHONPATH": str(ROOT)})
+        started.append(found)
+        return found
+
+    return spawn
+
+
+def _start() -> frames.Start:
+    return frames.Start("none", None, None, "cpu", None, None, None, 1, True, None, None, None)
+
+
+def test_a_step_without_end_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(engines, "_spawn", _spawned(50.0, started))
+
+    async def meet() -> None:
+        engine = Engine(_start(), 1, patience=100.0)
+        await engine.open()
+        engine.admit(1)
+        ticket = engine.submit([frames.Embed(engine.next_id(), ["x"])], 1)
+        with pytest.raises(Problem) as caught:
+            await ticket.vectors()
+        assert (caught.value.status, caught.value.code) == (503, "engine_down")
+        monkeypatch.setattr(engines, "_spawn", _spawned(0.0, started))
+        while engine.restarts < engine.hangs or engine.ready is None or engine.load is None:
+            await asyncio.sleep(0.05)
+        hangs, pid = engine.hangs, engine.pid
+        assert hangs >= 1
+        for _ in range(3):  # a step that has only begun is left alone
+            await asyncio.sleep(frames.HEARTBEAT)
+        assert (engine.hangs, engine.pid) == (hangs, pid)
+        await engine.close()
+
+    asyncio.run(meet())
+    assert all(process.returncode is not None for process in started)
+    assert any("one step or prompt has taken" in record.message for record in caplog.records)
+
+
+def test_stillness_counts_looks_at_work_that_does_not_go_on() -> None:
+    steps = Stillness()
+    assert [steps.seen(7, False) for _ in range(3)] == [0, 0, 0], "nothing to do"
+    assert [steps.seen(7, True) / STATS_EVERY for _ in range(3)] == [1, 2, 3]
+    assert steps.seen(8, True) == 0, "a step has ended"
+    assert steps.seen(8, True) == STATS_EVERY
+    assert steps.seen(8, False) == 0
