@@ -287,7 +287,8 @@ class Engine:
         except subprocess.TimeoutExpired:
             process.kill()
             code = await asyncio.to_thread(process.wait)
-        log.info("the engine process %d has ended with code %d", process.pid, code)
+        if self._tasks:  # before, the error says it all
+            log.info("the engine process %d has ended with code %d", process.pid, code)
 
     async def _watch(self) -> None:
         """Kills an engine that hangs; `_keep` does the rest."""

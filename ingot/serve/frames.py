@@ -168,8 +168,8 @@ class Vectors(_Message):
 
 
 class Load(_Message):
-    """How busy the engine is: the numbers of `LLM.stats`, and for how long the step or the prompt under way has shown no
-    end. Comes every `HEARTBEAT` seconds at least, so that silence tells of an engine that hangs."""
+    """How busy the engine is: the numbers of `LLM.stats`, and for how long the step or the prompt under way has shown
+    no end. Comes every `HEARTBEAT` seconds at least, so that silence tells of an engine that hangs."""
 
     running: Count
     waiting: Count

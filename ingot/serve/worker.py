@@ -292,7 +292,7 @@ class Worker:
                     self._looks[id] += 1
                 encoding = max(self._looks.values(), default=0) * STATS_EVERY
             still = max(encoding, steps.seen(stats.steps, bool(stats.running or stats.waiting)))
-            load = frames.Load(*astuple(stats), still)
+            load = frames.Load(*(*astuple(stats), still))
             silent += STATS_EVERY
             if load != last or silent >= frames.HEARTBEAT:
                 self._send(load)

@@ -164,6 +164,16 @@ def serving(*words: object, source: Path = PICO) -> Iterator[Running]:
         running.close()
 
 
+def refused(*words: object, source: object = PICO) -> str:
+    """What `ingot serve` says, in a line, before it ends with exit code 2."""
+    command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
 def rest(connection: socket.socket) -> bytes:
     """Everything until the other side closes."""
     parts = []

@@ -19,7 +19,7 @@ import pytest
 
 import ingot
 from ingot.serve import server as serve
-from tests.serve.harness import MODEL, PICO, ROOT, Running, endless, rest, serving, start, until
+from tests.serve.harness import MODEL, PICO, ROOT, Running, endless, refused, rest, serving, start, until
 
 TEXT = "/v1/completions"
 LONG: dict[str, Any] = {  # as many tokens as the server gives, and no end before
@@ -300,16 +300,6 @@ def test_key_files_that_are_none(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------
 # what is refused at the start
-
-
-def refused(*words: object, source: object = PICO) -> str:
-    """What `ingot serve` says before it ends with exit code 2."""
-    command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def test_bad_starts(tmp_path: Path) -> None:

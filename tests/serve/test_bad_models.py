@@ -1,0 +1,124 @@
+"""Models, templates and adapters made to do harm, given to `ingot serve`: the start ends with one readable error, or the
+requests that meet the fault do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import ingot
+from attacks.adapters import Adapter
+from attacks.directories import Directory
+from attacks.image import TABLE
+from attacks.make import MODULES
+from tests.serve.harness import MODEL, PICO, Running, refused, serving
+
+assert MODULES, "they have filled the table"
+TOKENIZERS = (
+    "an empty object", "of 70 MB", "100,000 deep", "3,000,000 merges", "an id twice", "an id beyond the model's",
+    "an added token with another's id", "the pattern '(a+)+$' of 6", "the slow pattern 'a*a*a*b'",
+    "a normalizer that doubles 20 times",
+)  # fmt: skip
+ADAPTERS = (
+    "r = 0", "r = 1000000", "alpha NaN", "A of another base", "A and B of different ranks", "no B",
+    "target_modules = ['evil']", "a layer that the base has not", "target_modules that is the pattern '(a+)+$'",
+)  # fmt: skip
+BROKEN_TEMPLATES = ("of 1 MB", "that is cut off")
+TEMPLATES = (
+    "a method's globals", "a macro that calls itself", "a text that doubles", "a number that explodes",
+    "padding by a format",
+)  # fmt: skip
+
+
+def line(text: str) -> str:
+    """Nothing but one error, which may go on in indented lines."""
+    lines = text.splitlines()
+    assert lines[0].startswith("ingot: error: ") and len(text) < 4000, text
+    assert all(line.startswith(" ") for line in lines[1:]), text
+    return text
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_bad_tokenizer_ends_the_start(name: str, tmp_path: Path) -> None:
+    attack = TABLE[f"tokenizer: {name}"]
+    attack.make(tmp_path / "model")
+    _, why = attack.expect["llm"]
+    assert re.search(why, line(refused(source=tmp_path / "model")))
+
+
+@pytest.mark.parametrize("name", BROKEN_TEMPLATES)
+def test_a_template_that_cannot_be_read_ends_the_start(name: str, tmp_path: Path) -> None:
+    attack = TABLE[f"chat template: {name}"]
+    attack.make(tmp_path / "model")
+    assert re.search(attack.expect["chat"][1], line(refused(source=tmp_path / "model")))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_hostile_template_fails_its_requests_only(name: str, tmp_path: Path) -> None:
+    attack = TABLE[f"chat template: {name}"]
+    attack.make(tmp_path / "model")
+    with serving(source=tmp_path / "model") as server:
+        body: dict[str, Any] = {"model": "model", "messages": [{"role": "user", "content": "abc"}]}
+        got = server.post("/v1/chat/completions", body)
+        assert (got.status_code, got.json()["error"]["code"]) == (400, "request"), got.text
+        assert re.search(attack.expect["chat"][1], got.json()["error"]["message"])
+        body = {"model": "model", "prompt": "abc", "max_tokens": 3}
+        assert server.post("/v1/completions", body).status_code == 200
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_bad_adapter_ends_the_start(name: str, tmp_path: Path) -> None:
+    Directory().write(tmp_path / "model")
+    attack = TABLE[f"adapter: {name}"]
+    attack.make(tmp_path / "adapter")
+    _, why = attack.expect["adapter"]
+    assert re.search(why, line(refused("--lora", tmp_path / "adapter", source=tmp_path / "model")))
+
+
+def test_words_of_adapters_that_make_no_sense(tmp_path: Path) -> None:
+    assert "no such" in refused("--lora", tmp_path / "nothing").lower()
+    assert "give its folder as lora" in line(refused("--lora-scale", "0.5"))
+    Adapter().write(tmp_path / "adapter")
+    assert "adapter" in line(refused("--lora", tmp_path / "adapter"))  # one of another base
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# a good one
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that changes what pico-python says."""
+    folder = tmp_path_factory.mktemp("adapters") / "tuned"
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none",
+                "layers_to_transform": [3]}  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    random, prefix = np.random.default_rng(2), "base_model.model.model.layers.3.self_attn.q_proj.lora_"
+    stored = {f"{prefix}A.weight": random.standard_normal((4, 256), np.float32),
+              f"{prefix}B.weight": random.standard_normal((256, 4), np.float32)}  # fmt: skip
+    save_file(stored, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["directory", "engine"])
+def tuned(request: pytest.FixtureRequest, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    source = PICO
+    if request.param == "engine":
+        source = tmp_path_factory.mktemp("engine") / f"{MODEL}.ingot"
+        ingot.build(PICO, report=False).save(source)
+    with serving("--lora", adapter, "--lora-scale", 0.5, source=source) as running:
+        yield running
+
+
+def test_an_adapter_is_merged_into_what_is_served(tuned: Running, adapter: Path) -> None:
+    with ingot.LLM(PICO, lora=adapter, lora_scale=0.5) as llm, ingot.LLM(PICO) as base:
+        wanted, plain = (model.generate("def main(", max_tokens=16).text for model in (llm, base))
+    assert tuned.complete("def main(", max_tokens=16)["choices"][0]["text"] == wanted != plain
