@@ -100,6 +100,8 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
     "more answers than the server takes": (TEXT, text(prompt=["x"] * 128, n=16), 400, "too_many_answers", "n"),
     # what is not there
     "unknown model": (TEXT, text(model="gpt-4"), 404, "model_not_found", "model"),
+    "an adapter by its path": (TEXT, text(model="pico-python:../../lora"), 404, "model_not_found", "model"),
+    "an adapter as a word": (TEXT, text(lora="../../lora"), 400, "invalid_value", "lora"),
     "a path for a model": (CHAT, chat(model="../../etc/passwd"), 404, "model_not_found", "model"),
     "echo": (TEXT, text(echo=True), 400, "unsupported_parameter", "echo"),
     "suffix": (TEXT, text(suffix="x"), 400, "unsupported_parameter", "suffix"),
@@ -114,12 +116,35 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
         400, "unsupported_value", "messages",
     ),
     "tools": (CHAT, chat(tools=[{"type": "function"}]), 400, "unsupported_parameter", "tools"),
+    "a tool that is a number": (CHAT, chat(tools=[1]), 400, "unsupported_parameter", "tools"),
+    "a tool with a bad pattern": (
+        CHAT, chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {"pattern": "(a+)+$"}}}]),
+        400, "unsupported_parameter", "tools",
+    ),
+    "functions": (CHAT, chat(functions=[{"name": "f"}]), 400, "invalid_value", "functions"),
     "tools are no list": (CHAT, chat(tools={"a": 1}), 400, "invalid_value", "tools"),
     "tool_choice": (CHAT, chat(tool_choice={"type": "function"}), 400, "unsupported_parameter", "tool_choice"),
     "a schema": (
         CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}),
         400, "unsupported_parameter", "response_format",
     ),
+    "a schema of 100,000 values": (
+        CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {"enum": list(range(100_000))}}}),
+        400, "unsupported_parameter", "response_format",
+    ),
+    "a schema that nothing fits": (
+        CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {"minimum": 2, "maximum": 1}}}),
+        400, "unsupported_parameter", "response_format",
+    ),
+    "a schema with an unknown word": (
+        CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {"evil": 1}}}),
+        400, "unsupported_parameter", "response_format",
+    ),
+    "some JSON": (
+        CHAT, chat(response_format={"type": "json_object"}), 400, "unsupported_parameter", "response_format",
+    ),
+    "a format that is a text": (CHAT, chat(response_format="json"), 400, "invalid_value", "response_format"),
+    "half a pair in a chat": (CHAT, chat(messages=[{"role": "user", "content": "\ud800"}]), 400, "invalid_value", None),
     "a regex": (
         CHAT, chat(response_format={"type": "regex", "regex": "(a+)+$"}),
         400, "unsupported_parameter", "response_format",
@@ -148,6 +173,19 @@ def test_bad_body(server: Running, name: str, stream: bool) -> None:
     assert error["param"] == param
     assert error["message"] and len(error["message"]) < 2000
     assert got.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("name", ["gpt-4", "..%2F..%2Fetc%2Fpasswd", "../../etc/passwd", "%00", "x" * 5000, ""])
+def test_models_that_are_not_there(server: Running, name: str) -> None:
+    got = server.http.get(f"/v1/models/{name}")
+    assert (got.status_code, got.json()["error"]["type"]) == (404, "not_found_error")
+    assert len(got.text) < 1000
+
+
+def test_an_empty_prompt_is_the_beginning_token(server: Running) -> None:
+    assert server.complete("", max_tokens=3)["usage"] | {"prompt_tokens_details": None} == {
+        "prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4, "prompt_tokens_details": None,
+    }  # fmt: skip
 
 
 def test_words_at_their_limits_are_taken(server: Running) -> None:

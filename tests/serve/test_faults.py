@@ -187,6 +187,41 @@ def test_too_few_blocks_for_all() -> None:
         assert server.metrics()["ingot_preemptions_total"] > 0
 
 
+def test_a_prompt_beyond_the_whole_cache() -> None:
+    with serving("--kv-memory", "256K") as server:
+        room = 16 * int(server.until(lambda m: m["ingot_kv_blocks"] > 0)["ingot_kv_blocks"])
+        assert room < 1000
+        for words in ({}, {"stream": True}):
+            got = server.post(TEXT, LONG | {"prompt": [1] * room, "max_tokens": 2} | words)
+            assert (got.status_code, got.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert server.complete([1] * (room - 2), max_tokens=2)["usage"]["completion_tokens"] == 2
+        server.until(idle)
+
+
+def test_a_client_that_leaves_while_its_prompt_is_read(slow: Path) -> None:
+    prompt = [i % 1000 for i in range(100_000)]
+    with serving(*ROOM, source=slow) as server:
+        for stream in (True, False):
+            steps = server.metrics()["ingot_steps_total"]
+            reading = server.send(TEXT, LONG | {"prompt": prompt, "stream": stream})
+            server.until(lambda m, steps=steps: m["ingot_steps_total"] > steps + 1)
+            reading.close()
+            seen = server.until(idle)
+            assert seen["ingot_steps_total"] - steps < len(prompt) / 512, "the prompt was read to its end"
+        assert server.metrics()["ingot_generated_tokens_total"] == 0
+        assert server.complete(max_tokens=3)["usage"]["completion_tokens"] == 3
+
+
+def test_a_client_that_leaves_after_its_answer() -> None:
+    with serving() as server:
+        for stream in (True, False):
+            whole = server.send(TEXT, STREAM | {"max_tokens": 3, "stream": stream})
+            name = f'ingot_requests_total{{route="{TEXT}",status="200"}}'
+            server.until(lambda m, wanted=2 - stream: m.get(name, 0) == wanted)
+            whole.close()
+        assert server.until(idle)["ingot_client_disconnects_total"] == 0
+
+
 def test_sigterm_lets_running_answers_end() -> None:
     with serving("--drain", 100) as server:
         engine = server.engine_pid()
