@@ -27,8 +27,8 @@ def open_engine(
     Raises UserError when an engine was built with other formats than those asked for; not without `check`.
     """
     words = {name: value for name in ("precision", "weights") if (value := getattr(args, name, None)) is not None}
-    lora = {"lora": getattr(args, "lora", None), "lora_scale": getattr(args, "lora_scale", None)}
-    if lora["lora"] is None and lora["lora_scale"] is not None:
+    adapter = {name: getattr(args, name, None) for name in ("lora", "lora_scale")}
+    if adapter["lora"] is None and adapter["lora_scale"] is not None:
         raise UserError("--lora-scale is the scale of an adapter: give its folder as --lora")
     device = getattr(args, "device", "cpu")
     begin = perf_counter()
@@ -36,12 +36,12 @@ def open_engine(
         engine = _lazy.load("ingot.engine.session:load")(source)
         if check:
             check_words(engine, source, words, device)
-        if lora["lora"] is not None:
-            engine = _lazy.load("ingot.engine.adapter:merge")(engine, lora["lora"], lora["lora_scale"])
+        if adapter["lora"] is not None:
+            engine = _lazy.load("ingot.engine.adapter:merge")(engine, adapter["lora"], adapter["lora_scale"])
         return engine, {"load": perf_counter() - begin}
     with progress_bar(out) as progress:
         build = _lazy.load("ingot.engine.build:build")
-        engine = build(source, device=device, report=False, progress=progress, **words, **lora)
+        engine = build(source, device=device, report=False, progress=progress, **words, **adapter)
     return engine, {"build": perf_counter() - begin}
 
 

@@ -22,6 +22,8 @@ import ingot
 from ingot.cli.chat import harmless
 from ingot.errors import RequestError, TooLongError
 from ingot.llm.conversation import Conversation
+from tests.endless import endless
+from tests.tuned import tuned
 
 ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"
@@ -36,6 +38,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("engine") / "pico.ingot"
     ingot.build(PICO, precision="bfloat16", report=False).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is still answering whenever Ctrl-C comes."""
+    return endless(tmp_path_factory.mktemp("endless"))
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +139,16 @@ def test_a_full_context_drops_the_oldest_turns_and_says_so(engine: Path, templat
     assert "the context of 32 tokens is full: the answer ends here" in errors
 
 
+def test_an_adapter_is_merged(template: Path, tmp_path: Path) -> None:
+    words = ("--max-tokens", 12, "--lora", tuned(tmp_path), "--lora-scale", 0.5)
+    found = as_json(["def main("], PICO, template, *words)
+    with ingot.LLM(PICO, chat_template=TEMPLATE, lora=tmp_path / "tuned", lora_scale=0.5) as llm:
+        wanted = llm.chat([{"role": "user", "content": "def main("}], max_tokens=12)
+    assert isinstance(wanted, ingot.Completion) and found["answers"][0]["token_ids"] == wanted.token_ids
+    plain = as_json(["def main("], PICO, template, "--max-tokens", 12)
+    assert plain["answers"][0]["token_ids"] != wanted.token_ids
+
+
 def test_mistakes_are_2(engine: Path, template: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jinja"
     bad.write_text("{% if %}")
@@ -223,8 +241,8 @@ def _take_terminal() -> None:
 def started(engine: Path, template: Path, tmp_path: Path) -> Iterator[Any]:
     running: list[Terminal] = []
 
-    def start(*words: object) -> Terminal:
-        told = (engine, "--chat-template", template, "--threads", 1)
+    def start(*words: object, source: Path = engine) -> Terminal:
+        told = (source, "--chat-template", template, "--threads", 1)
         running.append(Terminal(tmp_path, *told, *words))
         running[-1].read(r"Ctrl-D ends\r?\n> ")
         return running[-1]
@@ -236,8 +254,11 @@ def started(engine: Path, template: Path, tmp_path: Path) -> Iterator[Any]:
             terminal.process.wait()
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(started: Any) -> None:
-    terminal = started("--ignore-end", "--verbose")
+LONG = ("--ignore-end", "--context", 1 << 16)
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(started: Any, talkative: Path) -> None:
+    terminal = started(*LONG, "--verbose", source=talkative)
     terminal.type("def f(x):\n")
     terminal.read(r"def f\(x\):\r?\n")
     terminal.read(r"\w+")  # of the answer
@@ -260,8 +281,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(started: Any) -> None:
     assert terminal.end() == 130
 
 
-def test_a_second_ctrl_c_after_an_answer_leaves(started: Any) -> None:
-    terminal = started("--ignore-end")
+def test_a_second_ctrl_c_after_an_answer_leaves(started: Any, talkative: Path) -> None:
+    terminal = started(*LONG, source=talkative)
     terminal.type("def f(x):\n")
     terminal.read(r"def f\(x\):\r?\n")
     terminal.read(r"\w+")

@@ -16,6 +16,7 @@ import pytest
 from ingot.cli.options import byte_count
 from ingot.cli.output import size, table
 from ingot.version import __version__
+from tests.tuned import tuned
 
 ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"
@@ -155,6 +156,21 @@ def test_bench_and_its_profile(engine: Path, tmp_path: Path) -> None:
     prefill = as_json(*words, "--what", "prefill", "--length", 600)
     assert set(prefill) == plain
     assert prefill["name"] == "prefill" and prefill["tokens_per_s"] > 0
+
+
+def test_bench_of_an_adapter(engine: Path, tmp_path: Path) -> None:
+    words = ("--repeat", 1, "--threads", 1, "--bandwidth", 10, "--lora", tuned(tmp_path))
+    for source in (PICO, engine):
+        assert as_json("bench", source, *words)["name"] == "decode"
+    assert "give its folder" in ingot("bench", engine, "--lora-scale", 2, code=2).stderr
+    assert "rank" in ingot("bench", engine, "--lora", _broken(tmp_path), code=2).stderr
+
+
+def _broken(folder: Path) -> Path:
+    """An adapter without rank."""
+    path = folder / "tuned" / "adapter_config.json"
+    path.write_text(path.read_text().replace('"r": 4', '"r": 0'))
+    return path.parent
 
 
 def test_bench_counts_the_rows_of_a_table_that_is_only_looked_up(tmp_path: Path) -> None:

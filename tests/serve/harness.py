@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-
-import ingot
 
 ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"
@@ -108,7 +105,13 @@ class Running:
         self.http.close()
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)  # until the last line is there
+        return code
+
+    def says(self, text: str) -> str:
+        """The first line of the log that holds this, once there is one."""
+        return str(until(lambda: next((line for line in self.lines if text in line), None)))
 
 
 def until(what: Callable[[], Any]) -> Any:
@@ -119,26 +122,6 @@ def until(what: Callable[[], Any]) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError("it did not come about in time")
-
-
-def endless(folder: Path) -> Path:
-    """A model, called as pico-python is and with its tokenizer, whose longest answer takes far more than PATIENCE.
-
-    What has to happen while an answer is being written can then take as long as it likes. Nobody understands what it
-    writes: its weights are random.
-    """
-    config = json.loads((PICO / "config.json").read_text()) | {
-        "hidden_size": 128, "intermediate_size": 64 << 10, "num_hidden_layers": 2, "num_attention_heads": 1,
-        "num_key_value_heads": 1, "max_position_embeddings": 1 << 18,
-    }  # fmt: skip
-    source = folder / "source"
-    source.mkdir()
-    (source / "config.json").write_text(json.dumps(config))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(PICO / name, source)
-    path = folder / f"{MODEL}.ingot"
-    ingot.build(source, weights_from="random", seed=0, report=False).save(path)
-    return path
 
 
 def start(*words: object, source: Path = PICO) -> Running:

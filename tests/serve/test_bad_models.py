@@ -1,17 +1,14 @@
-"""Models, templates and adapters made to do harm, given to `ingot serve`: the start ends with one readable error, or the
-requests that meet the fault do."""
+"""Models, templates and adapters made to do harm, given to `ingot serve`: the start ends with one readable error, or
+the requests that meet the fault do."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 import ingot
 from attacks.adapters import Adapter
@@ -19,6 +16,7 @@ from attacks.directories import Directory
 from attacks.image import TABLE
 from attacks.make import MODULES
 from tests.serve.harness import MODEL, PICO, Running, refused, serving
+from tests.tuned import tuned
 
 assert MODULES, "they have filled the table"
 TOKENIZERS = (
@@ -95,21 +93,11 @@ def test_words_of_adapters_that_make_no_sense(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that changes what pico-python says."""
-    folder = tmp_path_factory.mktemp("adapters") / "tuned"
-    folder.mkdir()
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none",
-                "layers_to_transform": [3]}  # fmt: skip
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
-    random, prefix = np.random.default_rng(2), "base_model.model.model.layers.3.self_attn.q_proj.lora_"
-    stored = {f"{prefix}A.weight": random.standard_normal((4, 256), np.float32),
-              f"{prefix}B.weight": random.standard_normal((256, 4), np.float32)}  # fmt: skip
-    save_file(stored, folder / "adapter_model.safetensors")
-    return folder
+    return tuned(tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module", params=["directory", "engine"])
-def tuned(request: pytest.FixtureRequest, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(request: Any, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     source = PICO
     if request.param == "engine":
         source = tmp_path_factory.mktemp("engine") / f"{MODEL}.ingot"
@@ -118,7 +106,7 @@ def tuned(request: pytest.FixtureRequest, adapter: Path, tmp_path_factory: pytes
         yield running
 
 
-def test_an_adapter_is_merged_into_what_is_served(tuned: Running, adapter: Path) -> None:
+def test_an_adapter_is_merged_into_what_is_served(server: Running, adapter: Path) -> None:
     with ingot.LLM(PICO, lora=adapter, lora_scale=0.5) as llm, ingot.LLM(PICO) as base:
         wanted, plain = (model.generate("def main(", max_tokens=16).text for model in (llm, base))
-    assert tuned.complete("def main(", max_tokens=16)["choices"][0]["text"] == wanted != plain
+    assert server.complete("def main(", max_tokens=16)["choices"][0]["text"] == wanted != plain

@@ -19,7 +19,8 @@ import pytest
 
 import ingot
 from ingot.serve import server as serve
-from tests.serve.harness import MODEL, PICO, ROOT, Running, endless, refused, rest, serving, start, until
+from tests.endless import endless
+from tests.serve.harness import MODEL, PICO, ROOT, Running, refused, rest, serving, start, until
 
 TEXT = "/v1/completions"
 LONG: dict[str, Any] = {  # as many tokens as the server gives, and no end before
@@ -113,7 +114,7 @@ def test_a_killed_engine_is_started_again(slow: Path) -> None:
         assert (metrics["ingot_engine_restarts_total"], metrics["ingot_engine_up"]) == (1, 1)
         assert server.complete(max_tokens=20)["choices"] == before["choices"]
         server.until(idle)
-        assert any("started again" in line for line in server.lines)
+        assert server.says("started again")
 
 
 def rest_of_stream(connection: socket.socket) -> list[bytes]:
@@ -137,7 +138,7 @@ def test_health_tells_of_an_engine_that_is_down(tmp_path: Path) -> None:
         assert seen.json()["status"] == "engine_down"
         got = server.post(TEXT, LONG)
         assert (got.status_code, got.json()["error"]["code"]) == (503, "engine_down")
-        until(lambda: any("does not start" in line for line in server.lines) or None)
+        assert server.says("does not start")
         away.rename(path)
         until(lambda: server.http.get("/health").status_code == 200 or None)
         assert server.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
@@ -214,9 +215,9 @@ def test_a_client_that_leaves_while_its_prompt_is_read(slow: Path) -> None:
 
 def test_a_client_that_leaves_after_its_answer() -> None:
     with serving() as server:
+        name = f'ingot_requests_total{{route="{TEXT}",status="200"}}'
         for stream in (True, False):
             whole = server.send(TEXT, STREAM | {"max_tokens": 3, "stream": stream})
-            name = f'ingot_requests_total{{route="{TEXT}",status="200"}}'
             server.until(lambda m, wanted=2 - stream: m.get(name, 0) == wanted)
             whole.close()
         assert server.until(idle)["ingot_client_disconnects_total"] == 0
@@ -230,7 +231,7 @@ def test_sigterm_lets_running_answers_end() -> None:
         waiting = server.connect()  # under the limit of idle connections: it is there before the end begins
         server.until(lambda m: m["ingot_queue_depth"] + m["ingot_requests_running"] == 1)
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: any("shutting down" in line for line in server.lines) or None)
+        assert server.says("shutting down")
         waiting.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert b" 503 " in (got := rest(waiting)) and b"draining" in got
         waiting.close()
@@ -370,41 +371,56 @@ def test_hostile_templates_fail_their_requests_only(tmp_path: Path, template: st
 # ---------------------------------------------------------------------------------------------------------------
 # clients that take their time: the limits are made short, in a server whose limits are those of a module of the tests
 
-SLOW = """
+HURRIED = """
 import sys
 from ingot.serve import app, server
-server.HEADER_SECONDS, app.BODY_SECONDS, server.SEND_SECONDS = 0.5, 0.5, 0.5
+{limits} = 0.5
 from ingot.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_slow_clients_are_cut_off() -> None:
-    command = [sys.executable, "-c", SLOW, "serve", str(PICO), "--port", "0"]
+def hurried(*limits: str) -> Running:
+    """A server with those limits at half a second. Nothing that has to come in time may be asked of it."""
+    command = [sys.executable, "-c", HURRIED.format(limits=" = ".join(limits)), "serve", str(PICO), "--port", "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    server = Running(process)
+    return Running(process)
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def test_clients_that_send_slowly_are_cut_off() -> None:
+    server = hurried("server.HEADER_SECONDS", "app.BODY_SECONDS")
     try:
         assert serve.HEADER_SECONDS > 1  # ours are not those of the server under test
         with server.connect() as silent, server.connect() as drip, server.connect() as body:
-            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            body.sendall(head + b"Content-Length: 100\r\n\r\n{")
             stop = threading.Event()
             dripping = threading.Thread(target=drip_headers, args=(drip, stop))
             dripping.start()
             try:
+                body.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
                 for connection in (silent, drip, body):
                     assert rest(connection).startswith(b"HTTP/1.1 408 ")
             finally:
                 stop.set()
                 dripping.join()
+        assert server.end() == 0
+    finally:
+        server.close()
+
+
+def test_a_client_that_reads_nothing_is_cut_off() -> None:
+    server = hurried("server.SEND_SECONDS")
+    try:
         with socket.socket() as lazy:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(("127.0.0.1", server.port))
             data = json.dumps(STREAM | {"n": 16, "temperature": 1, "logprobs": 20}).encode()
-            lazy.sendall(head + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+            lazy.sendall(HEAD + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
             server.until(lambda m: m["ingot_client_disconnects_total"] == 1)  # more than the kernel's buffers hold
             server.until(idle)
         assert server.complete(max_tokens=3)["usage"]["completion_tokens"] == 3

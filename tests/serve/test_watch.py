@@ -40,7 +40,7 @@ def test_a_stopped_engine_is_killed_and_started_again() -> None:
         assert metrics["ingot_engine_hangs_total"] == metrics["ingot_engine_restarts_total"] >= 1
         health = server.http.get("/health").json()
         assert health["engine_hangs"] == health["engine_restarts"] == metrics["ingot_engine_hangs_total"]
-        assert any(f"{stopped} hangs and is killed: has said nothing for" in line for line in server.lines)
+        assert server.says(f"{stopped} hangs and is killed: has said nothing for")
         assert server.complete(max_tokens=20)["choices"] == before["choices"]
 
 

@@ -1,0 +1,30 @@
+"""A model that is still writing when a test ends, so that what happens meanwhile can take as long as it likes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import ingot
+
+PICO = Path(__file__).parents[1] / "models" / "pico-python"
+
+
+def endless(folder: Path) -> Path:
+    """A model, called as pico-python is and with its tokenizer, whose longest answer takes many minutes.
+
+    Nobody understands what it writes: its weights are random.
+    """
+    config = json.loads((PICO / "config.json").read_text()) | {
+        "hidden_size": 128, "intermediate_size": 64 << 10, "num_hidden_layers": 2, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "max_position_embeddings": 1 << 18,
+    }  # fmt: skip
+    source = folder / "source"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(PICO / name, source)
+    path = folder / "pico-python.ingot"
+    ingot.build(source, weights_from="random", seed=0, report=False).save(path)
+    return path
