@@ -90,7 +90,8 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
     """
     factor = check_scale(scale)
     network = network_of(engine)
-    adapter = read_adapter(directory, network, factor)
+    unit_rows = engine.config.get("unit_rows")
+    adapter = read_adapter(directory, network, factor, unit_rows if isinstance(unit_rows, list) else ())
     known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
     recipes = {n: Recipe.from_json(e["recipe"]) for n, e in engine.header["weights"].items() if e["recipe"] is not None}
     if any(s.startswith(f"{ADAPTER}{adapter.name}.") for recipe in recipes.values() for s in recipe.sources):

@@ -199,7 +199,9 @@ def _build_directory(path: Path, request: Request) -> Engine:
     adapter = None
     if request.lora is not None:
         with phases.phase("read"):
-            adapter = read_adapter(request.lora, network, check_scale(request.lora_scale))
+            adapter = read_adapter(
+                request.lora, network, check_scale(request.lora_scale), model.config.get("unit_rows", ())
+            )
             adapter.check_base(model.weights)
     wide: Mapping[str, Array] = model.weights
     if request.report is not False and model.config["precision"] != "float32" and not request.weights_from:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,13 @@ def check_scale(scale: Any) -> float:
     return float(scale)
 
 
-def read_adapter(directory: str | os.PathLike[str], network: Network, scale: float = 1.0) -> Adapter:
+def read_adapter(
+    directory: str | os.PathLike[str], network: Network, scale: float = 1.0, unit_rows: Collection[str] = ()
+) -> Adapter:
     """The adapter of a folder, for the base model that a portable network is.
+
+    Args:
+        unit_rows: parameters whose rows were brought to length 1 when they were read (an engine's config has them).
 
     Raises:
         CheckpointError: whatever is wrong with the adapter, or does not fit the base, in one error.
@@ -131,7 +136,7 @@ def read_adapter(directory: str | os.PathLike[str], network: Network, scale: flo
         raise CheckpointError(_no_adapter(path))
     if not os.path.lexists(path / TENSORS):
         raise CheckpointError(_no_tensors(path))
-    layers = layers_of(network)
+    layers = {m: replace(x, kind="normed") if x.parameter in unit_rows else x for m, x in layers_of(network).items()}
     config = AdapterConfig(values, layers)
     file = SafetensorsFile(contained(path, TENSORS))
     name = re.sub(r"[^\w-]", "_", path.name)[:64]
@@ -209,6 +214,10 @@ class _Tensors:
         if layer.kind == "tied":
             self.faults.append(f"{module}: embedding and head are one weight in this model, and an adapter of one "
                                "would change both")  # fmt: skip
+            return
+        if layer.kind == "normed":
+            self.faults.append(f"{module}: this model's rows are brought to length 1 when they are read, and the adapter "
+                               "would be added behind that: add it to the checkpoint's weight")  # fmt: skip
             return
         looked_up = layer.kind == "embedding"
         keys = ("lora_embedding_A", "lora_embedding_B") if looked_up else ("lora_A.weight", "lora_B.weight")

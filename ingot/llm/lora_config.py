@@ -43,7 +43,8 @@ INITIAL = ("gaussian", "eva", "orthogonal")  # ways to begin that leave the base
 
 @dataclass(frozen=True)
 class Layer:
-    """A matrix of the base that an adapter may change. kind: "linear", "head", "embedding" or "tied"."""
+    """A matrix of the base that an adapter may change. kind: "linear", "head", "embedding", "tied", or "normed" where
+    the base reads it with its rows brought to length 1."""
 
     parameter: str
     shape: tuple[int, ...]

@@ -46,10 +46,10 @@ def rms(torch: Any, x: Any, weight: Any, eps: float) -> Any:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def angles(torch: Any, count: int, width: int, theta: float) -> tuple[Any, Any]:
-    """cos, sin [count, 1, width / 2] of the positions 0…count−1."""
+def angles(torch: Any, count: int, width: int, theta: float, ratio: float = 1) -> tuple[Any, Any]:
+    """cos, sin [count, 1, width / 2] of the positions 0…count−1, each divided by the ratio."""
     frequency = theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angle = (torch.arange(count, dtype=torch.float64)[:, None] * frequency)[:, None].float()
+    angle = ((torch.arange(count, dtype=torch.float64) / ratio)[:, None] * frequency)[:, None].float()
     return angle.cos(), angle.sin()
 
 
@@ -269,7 +269,9 @@ def chatglm_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 def chatglm(torch: Any, config: dict[str, Any], t: Tensors, ids: Any) -> Any:
     heads, groups, size = config["num_attention_heads"], config["multi_query_group_num"], config["kv_channels"]
     eps = config["layernorm_epsilon"]
-    cos, sin = angles(torch, len(ids), size // 2, 10000.0)
+    ratio, divides = config.get("rope_ratio", 1), config["seq_length"] == 32_768 and config.get("rope_ratio") == 16
+    base = config.get("rope_theta", 10000.0) * (1 if divides else ratio)
+    cos, sin = angles(torch, len(ids), size // 2, base, ratio if divides else 1)
     x = t["transformer.embedding.word_embeddings.weight"][ids]
     for n in range(config["num_layers"]):
         at = f"transformer.encoder.layers.{n}."
@@ -341,4 +343,8 @@ CASES: dict[str, Case] = {
     ),
     "chatglm": _chatglm(),
     "chatglm, one group, biases everywhere": _chatglm(multi_query_group_num=1, add_bias_linear=True, kv_channels=16),
+    "chatglm 2, 32k": _chatglm(rope_ratio=16, seq_length=32768),
+    "chatglm 3, 32k": _chatglm(rope_ratio=50, seq_length=32768),
+    "glm-4": _chatglm(rope_ratio=500, seq_length=131072, layernorm_epsilon=1.5625e-07, eos_token_id=[2, 7]),
+    "chatglm, a base of its own": _chatglm(rope_theta=3e5),
 }

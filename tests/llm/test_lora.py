@@ -23,7 +23,7 @@ from ingot.ir import recipe as R
 from ingot.llm import models
 from ingot.llm.llm import LLM
 from ingot.safetensors_file import SafetensorsFile
-from tests.llm import model_zoo, test_models_gpt
+from tests.llm import model_zoo, reference_models, test_models_gpt
 from tests.llm.model_zoo import Runner, make
 
 torch = pytest.importorskip("torch")
@@ -570,6 +570,25 @@ def test_a_tied_table_is_not_adapted(bases: dict[str, Path], tmp_path: Path) -> 
         with pytest.raises(CheckpointError, match=f"{name}: embedding and head are one weight in this model"):
             build(bases["tied"], lora=adapter, report=False)
     build(bases["tied"], lora=write(tmp_path / "fine", config(), tensors()), report=False)
+
+
+def test_a_head_with_rows_of_length_one_is_not_adapted(tmp_path: Path) -> None:
+    """Baichuan 2: an adapter would be added behind the division, where PEFT adds it before."""
+    for number, name in enumerate(("baichuan 2, 7B", "baichuan, first 7B")):
+        reference_models.make(torch, reference_models.CASES[name], tmp_path / f"base{number}")
+    stored = {f"base_model.model.lm_head.lora_{k}.weight": torch.ones(s) for k, s in (("A", (4, 32)), ("B", (61, 4)))}
+    adapter = write(tmp_path / "head", config(target_modules=["lm_head"]), stored)
+    plain = build(tmp_path / "base0", report=False)
+    for source in (tmp_path / "base0", plain):
+        with pytest.raises(CheckpointError, match="lm_head: this model's rows are brought to length 1"):
+            LLM(source, lora=adapter)
+    assert LLM(tmp_path / "base1", lora=adapter).engine.config["lora"]
+    name = "model.layers.0.self_attn.W_pack"
+    stored = {f"base_model.model.{name}.lora_{k}.weight": torch.ones(s) for k, s in (("A", (4, 32)), ("B", (96, 4)))}
+    pack = write(tmp_path / "pack", config(target_modules="all-linear", exclude_modules=r".*(1|mlp|o_proj).*"), stored)
+    merged = parameters(build(tmp_path / "base0", report=False, lora=pack))
+    np.testing.assert_array_equal(merged["lm_head.weight"], parameters(plain)["lm_head.weight"])
+    np.testing.assert_allclose(merged[f"{name}.weight"], parameters(plain)[f"{name}.weight"] + 8.0, atol=1e-5)
 
 
 def test_folders_that_are_no_adapter(bases: dict[str, Path], tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
-"""ChatGLM 2 and 3: one product for queries, keys and values; half of every head is rotated, by neighbouring pairs."""
+"""ChatGLM 2 and 3, GLM-4: one product for queries, keys and values; half of every head is rotated, by neighbouring pairs.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ingot import functional
 from ingot.dtypes import DType
@@ -39,17 +43,18 @@ FIXED = {
 }
 
 
-def config(fields: Fields) -> DecoderConfig:
-    """Reads config.json.
+# rope_ratio and seq_length of ChatGLM2-6B-32K, the only published model whose ratio divides positions …
+INTERPOLATED = (16.0, 32_768)
+# … and of those whose ratio multiplies the base, which GLM-4 (known by its vocabulary) does with any.
+STRETCHED = ((50.0, 32_768), (500.0, 131_072))  # ChatGLM3-6B-32K and -128K
+GLM4_VOCABULARY = 151_552
 
-    A rope_ratio is refused: ChatGLM 2 divides positions by it and ChatGLM 3 multiplies the base, and config.json does
-    not say which of them it describes.
-    """
+
+def config(fields: Fields) -> DecoderConfig:
+    """Reads config.json."""
     for key, value in FIXED.items():
         if fields.flag(key, value) is not value:
             fields.fault(key, f"is {str(not value).lower()}, which no ChatGLM 2 or 3 is")
-    if fields.number("rope_ratio", 0.0, 1e9, 1.0) != 1.0:
-        fields.fault("rope_ratio", "must be 1: its meaning differs between ChatGLM 2 and 3, and nothing tells which")
     shared = common(fields.called(NAMES), ARCHITECTURE, norm_eps="layernorm_epsilon", rotary=_rotary)
     bias = fields.flag("add_bias_linear", False)
     qkv_bias = fields.flag("add_qkv_bias", False) or bias
@@ -57,11 +62,32 @@ def config(fields: Fields) -> DecoderConfig:
 
 
 def _rotary(fields: Fields, head_dim: int, positions: int) -> rope.Rope:
-    """Of the first half of a head."""
+    """Of the first half of a head; settings in the usual names count as well.
+
+    What a rope_ratio does is not in config.json but in the code published beside it: that of ChatGLM 2 divides positions
+    by it, that of ChatGLM 3 and GLM-4 multiplies the base. So the published models are known by their numbers, and any
+    other ratio is refused. (ChatGLM 2's code also rounds positions to float16, from 2,048 on; here they are exact.)
+    """
     if head_dim % 4:
         fields.fault("head_dim", f"must be a multiple of 4, as pairs of half of it are rotated, but is {head_dim}")
         head_dim = 4
-    return rope.plain(head_dim // 2, positions)
+    ratio = fields.number("rope_ratio", 0.0, 1e9, 1.0)
+    if ratio == 1.0:
+        return rope.parse(fields, head_dim // 2, positions)
+    usual = next((name for name in ("rope_theta", "rope_scaling", "rope_parameters") if fields.has(name)), None)
+    if usual is not None:
+        fields.fault("rope_ratio", f"is {ratio:g} beside {usual}; one of them says it all")
+    elif (ratio, positions) == INTERPOLATED:
+        plain = rope.plain(head_dim // 2, positions)
+        return replace(plain, type="linear", inv_freq=plain.inv_freq / np.float32(ratio))
+    elif (ratio, positions) not in STRETCHED and fields.integer("vocab_size", 1, 1 << 24, 1) != GLM4_VOCABULARY:
+        fields.fault(
+            "rope_ratio",
+            f"{ratio:g} with {positions:,} positions is no published model's: ChatGLM 2 divides positions by it, ChatGLM "
+            "3 and GLM-4 multiply the base, and nothing here tells which; write instead of it rope_scaling "
+            f'{{"type": "linear", "factor": {ratio:g}}} or rope_theta {rope.DEFAULT_THETA * ratio:g}',
+        )
+    return rope.plain(head_dim // 2, positions, rope.DEFAULT_THETA * ratio)
 
 
 class Mlp(Module):

@@ -196,7 +196,9 @@ def _ends(path: Path, files: Mapping[str, bytes], config: LanguageConfig) -> tup
 def _engine_config(config: LanguageConfig, dtype: DType, add_bos: bool) -> dict[str, Any]:
     """What a running engine has to know about its model."""
     cache = {"heads": config.num_kv_heads, "head_dim": config.head_dim}
-    short = {} if config.short_length is None else {"short_length": config.short_length}
+    rare: dict[str, Any] = {} if config.short_length is None else {"short_length": config.short_length}
+    if config.unit_rows:
+        rare["unit_rows"] = list(config.unit_rows)
     return {
         "model_type": config.model_type,
         "architecture": config.architecture,
@@ -211,5 +213,5 @@ def _engine_config(config: LanguageConfig, dtype: DType, add_bos: bool) -> dict[
         "eos_token_ids": list(config.eos_token_ids),
         "add_bos": add_bos,
         "limits": {"max_step_tokens": MAX_STEP_TOKENS},
-        **short,
+        **rare,
     }
