@@ -56,6 +56,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     seconds = {**engine.seconds, "write": perf_counter() - begin}
     for phase, value in seconds.items():
         out.note(f"{phase:8} {value:7.2f} s")
+    out.left_out(engine.config.get("left_out", ()))
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")

@@ -61,6 +61,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with _lazy.load("ingot.llm.llm:LLM")(
         args.source, **options.model_words(args), max_running=1, chat_template=template
     ) as llm:
+        out.left_out(llm.left_out)
         words.setdefault("max_tokens", llm.context_length)
         chat = Chat(args, out, llm, words)
         code = chat.talk()

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     params = _lazy.load("ingot.llm.sampling:SamplingParams")(**options.sampling_words(args))
     prompt = args.prompt if args.prompt is not None else read_text(args.prompt_file)
     with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
+        out.left_out(llm.left_out)
         loaded = since_start()
         with llm.stream(prompt, params=params) as stream:
             for piece in stream:

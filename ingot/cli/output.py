@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 SCHEMA = 1
@@ -24,6 +24,11 @@ class Output:
         """A remark about what is going on, on standard error; not with --quiet."""
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
+
+    def left_out(self, parts: Iterable[str]) -> None:
+        """Says which parts of a model's source are not used."""
+        for part in parts:
+            self.note(f"left out: {part}")
 
     def detail(self, text: str) -> None:
         """A remark that only --debug shows."""

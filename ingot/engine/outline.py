@@ -60,11 +60,11 @@ def _stored_as(path: Path, config: Any) -> str | None:
         return None
     checkpoint = Checkpoint(path)
     naming = models.FAMILIES[config.architecture].NAMING
-    for name in (naming.embedding, naming.embedding.removeprefix(naming.base)):
-        if name in checkpoint:
-            dtype = checkpoint.info(name).dtype.name
-            return dtype if dtype in PRECISIONS else None
-    return None
+    name = naming.find(naming.embedding, checkpoint)
+    if name not in checkpoint:
+        return None
+    dtype = checkpoint.info(name).dtype.name
+    return dtype if dtype in PRECISIONS else None
 
 
 def _shapes(stored: Mapping[str, Value]) -> dict[str, Array]:

@@ -16,7 +16,8 @@ MAX_COUNT = 2**31 - 1
 class ModelConfig:
     """A language model's facts. `state_bytes`: of keys and values in all layers, for one token. `window`: how many
     tokens back, itself included, a token attends to at most; None: all. `short_length`: the most tokens of a request
-    that turns by the first of two rotary tables; None: there is one."""
+    that turns by the first of two rotary tables; None: there is one. `left_out`: parts of the source that are not used,
+    in words."""
 
     vocab_size: int
     context_length: int
@@ -27,6 +28,7 @@ class ModelConfig:
     state_bytes: int
     window: int | None
     short_length: int | None
+    left_out: tuple[str, ...]
 
 
 def model_config(engine: Engine) -> ModelConfig:
@@ -55,11 +57,20 @@ def model_config(engine: Engine) -> ModelConfig:
     found = ModelConfig(
         vocabulary, number("context_length", config), bos, frozenset(ends), bool(add_bos),
         number("max_step_tokens", limits), _state_bytes(engine, faults), _window(config.get("kv"), faults),
-        short,
+        short, _left_out(config.get("left_out"), faults),
     )  # fmt: skip
     if faults:
         raise EngineFileError(f"{engine.path or 'the engine'} is no whole language model: {'; '.join(faults)}")
     return found
+
+
+def _left_out(words: Any, faults: list[str]) -> tuple[str, ...]:
+    """They are shown to people, so they have to be short and plain."""
+    found = [] if words is None else words
+    if not isinstance(found, list) or not all(isinstance(w, str) and w.isprintable() and len(w) < 200 for w in found):
+        faults.append("left_out must be a list of short printable texts")
+        return ()
+    return tuple(found[:8])
 
 
 def _state_bytes(engine: Engine, faults: list[str]) -> int:

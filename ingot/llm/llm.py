@@ -80,6 +80,7 @@ class LLM:
         config = model_config(self.engine)
         self.vocab_size = config.vocab_size
         self.context_length = _within("context_length", context_length, config.context_length)
+        self.left_out = config.left_out  # parts of the source that are not used, in words
         self._end_ids = config.eos_token_ids
         data, marks = self.engine.files().get("tokenizer.json"), (config.bos_token_id, config.add_bos)
         self._template: Any = None

@@ -216,8 +216,10 @@ class _Tensors:
                                "would change both")  # fmt: skip
             return
         if layer.kind == "normed":
-            self.faults.append(f"{module}: this model's rows are brought to length 1 when they are read, and the adapter "
-                               "would be added behind that: add it to the checkpoint's weight")  # fmt: skip
+            self.faults.append(
+                f"{module}: this model's rows are brought to length 1 when they are read, and the adapter would be "
+                "added behind that: add it to the checkpoint's weight"
+            )
             return
         looked_up = layer.kind == "embedding"
         keys = ("lora_embedding_A", "lora_embedding_B") if looked_up else ("lora_A.weight", "lora_B.weight")

@@ -136,6 +136,7 @@ def test_all_faults_at_once() -> None:
 
 CHATGLM = {"num_layers": 2, "multi_query_group_num": 2, "kv_channels": 8, "ffn_hidden_size": 24,
            "padded_vocab_size": 40, "seq_length": 32, "layernorm_epsilon": 1e-5}  # fmt: skip
+GLM = CHATGLM | {"rope_theta": ...}
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
 QWEN = {"kv_channels": 8, "seq_length": 32, "layer_norm_epsilon": 1e-6, "num_key_value_heads": ...}
 FAMILY_BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -166,8 +167,8 @@ FAMILY_BAD: list[tuple[str, dict[str, Any], str]] = [
     ("QWen", QWEN | {"rotary_pct": 0.5}, "rotary_pct: these families rotate whole heads"),
     ("Baichuan", {"max_position_embeddings": ...}, "model_max_length: is missing"),
     ("Baichuan", {"z_loss_weight": 0, "tie_word_embeddings": True}, "tie_word_embeddings: is true, but Baichuan 2"),
-    ("ChatGLM", CHATGLM | {"rope_ratio": 50, "rope_theta": ...}, 'rope_ratio: 50 with 32 pos.*"factor": 50} or rope_theta 500000'),
-    ("ChatGLM", CHATGLM | {"rope_ratio": 0, "rope_theta": ...}, "rope_ratio: must be greater than 0"),
+    ("ChatGLM", GLM | {"rope_ratio": 50}, 'rope_ratio: 50 with 32 positions.*"factor": 50} or rope_theta 500000'),
+    ("ChatGLM", GLM | {"rope_ratio": 0}, "rope_ratio: must be greater than 0"),
     ("ChatGLM", CHATGLM | {"rope_ratio": 4, "rope_theta": 1e5}, "rope_ratio: is 4 beside rope_theta"),
     ("ChatGLM", CHATGLM | {"multi_query_attention": False}, "multi_query_attention: is false, which no ChatGLM"),
     ("ChatGLM", CHATGLM | {"rmsnorm": 1}, "rmsnorm: must be true or false"),

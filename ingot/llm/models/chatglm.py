@@ -1,5 +1,4 @@
-"""ChatGLM 2 and 3, GLM-4: one product for queries, keys and values; half of every head is rotated, by neighbouring pairs.
-"""
+"""ChatGLM 2, 3, GLM-4: one product for queries, keys and values; half of a head is rotated, by neighbouring pairs."""
 
 from __future__ import annotations
 
@@ -64,9 +63,10 @@ def config(fields: Fields) -> DecoderConfig:
 def _rotary(fields: Fields, head_dim: int, positions: int) -> rope.Rope:
     """Of the first half of a head; settings in the usual names count as well.
 
-    What a rope_ratio does is not in config.json but in the code published beside it: that of ChatGLM 2 divides positions
-    by it, that of ChatGLM 3 and GLM-4 multiplies the base. So the published models are known by their numbers, and any
-    other ratio is refused. (ChatGLM 2's code also rounds positions to float16, from 2,048 on; here they are exact.)
+    What a rope_ratio does is not in config.json but in the code published beside it: that of ChatGLM 2 divides
+    positions by it, that of ChatGLM 3 and GLM-4 multiplies the base. So the published models are known
+    by their numbers, and any other ratio is refused. (ChatGLM 2's code also rounds positions to float16, from 2,048 on;
+    here they are exact.)
     """
     if head_dim % 4:
         fields.fault("head_dim", f"must be a multiple of 4, as pairs of half of it are rotated, but is {head_dim}")
@@ -83,8 +83,8 @@ def _rotary(fields: Fields, head_dim: int, positions: int) -> rope.Rope:
     elif (ratio, positions) not in STRETCHED and fields.integer("vocab_size", 1, 1 << 24, 1) != GLM4_VOCABULARY:
         fields.fault(
             "rope_ratio",
-            f"{ratio:g} with {positions:,} positions is no published model's: ChatGLM 2 divides positions by it, ChatGLM "
-            "3 and GLM-4 multiply the base, and nothing here tells which; write instead of it rope_scaling "
+            f"{ratio:g} with {positions:,} positions is no published model's: ChatGLM 2 divides positions by it, "
+            "ChatGLM 3 and GLM-4 multiply the base, and nothing here tells which; write instead of it rope_scaling "
             f'{{"type": "linear", "factor": {ratio:g}}} or rope_theta {rope.DEFAULT_THETA * ratio:g}',
         )
     return rope.plain(head_dim // 2, positions, rope.DEFAULT_THETA * ratio)

@@ -27,6 +27,7 @@ from ingot.llm.models import (
     gemma,
     gemma2,
     gemma3,
+    gemma3_multimodal,
     gpt2,
     gpt_bigcode,
     gpt_neox,
@@ -58,9 +59,9 @@ from ingot.nn import Module
 # A family is a file with ARCHITECTURE (as config.json names it; ALSO: other names of it), MODEL_TYPE, NAMING of its
 # tensors, config(fields) and model(config, dtype, tied).
 _ALL = (
-    llama, mistral, mixtral, qwen, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3, phi3, internlm,
-    internlm2, baichuan, chatglm, gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi, starcoder2, bloom, mpt, falcon,
-    bert, roberta,
+    llama, mistral, mixtral, qwen, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3,
+    gemma3_multimodal, phi3, internlm, internlm2, baichuan, chatglm, gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi,
+    starcoder2, bloom, mpt, falcon, bert, roberta,
 )  # fmt: skip
 FAMILIES: dict[str, ModuleType] = {
     name: family for family in _ALL for name in (family.ARCHITECTURE, *getattr(family, "ALSO", ()))
@@ -106,7 +107,7 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     config = parse_config(read_config(path), path)
     family = FAMILIES[config.architecture]
     checkpoint = Checkpoint(path)
-    embedding = family.NAMING.embedding
+    embedding = family.NAMING.find(family.NAMING.embedding, checkpoint)
     stored = checkpoint.info(embedding).dtype if embedding in checkpoint else None
     dtype = _precision(precision, config.dtype or stored)
     tied = is_tied(checkpoint, config.tied, family.NAMING)
@@ -197,6 +198,8 @@ def _engine_config(config: LanguageConfig, dtype: DType, add_bos: bool) -> dict[
     """What a running engine has to know about its model."""
     cache = {"heads": config.num_kv_heads, "head_dim": config.head_dim}
     rare: dict[str, Any] = {} if config.short_length is None else {"short_length": config.short_length}
+    if config.left_out:
+        rare["left_out"] = list(config.left_out)
     if config.unit_rows:
         rare["unit_rows"] = list(config.unit_rows)
     return {

@@ -36,12 +36,23 @@ class Naming:
         embedding, head: the tensors that are one when a model is tied.
         base: what the names of a model saved without its head lack at their beginning.
         ignored: names that no parameter takes.
+        prefixes: beginnings of parameters' names, and what may stand there instead in a checkpoint.
     """
 
     embedding: str = "model.embed_tokens.weight"
     head: str = "lm_head.weight"
     base: str = "model."
     ignored: tuple[Ignored, ...] = ()
+    prefixes: tuple[tuple[str, str], ...] = ()
+
+    def stored(self, name: str) -> tuple[str, ...]:
+        """The names that a parameter may have in a checkpoint."""
+        others = [other + name.removeprefix(own) for own, other in self.prefixes if name.startswith(own)]
+        return (name, name.removeprefix(self.base), *others)
+
+    def find(self, name: str, checkpoint: Collection[str]) -> str:
+        """The name under which a checkpoint has a parameter; its own where it has it under none."""
+        return next((other for other in self.stored(name) if other in checkpoint), name)
 
 
 ROTARY = Ignored(
@@ -130,7 +141,7 @@ def is_tied(checkpoint: Checkpoint, tied: bool, naming: Naming) -> bool:
 
     As in transformers 5: where config.json says so but the checkpoint stores both with different numbers, it is not.
     """
-    embedding, head = naming.embedding, naming.head
+    embedding, head = (naming.find(name, checkpoint) for name in (naming.embedding, naming.head))
     if not tied or embedding not in checkpoint or head not in checkpoint:
         return tied
     same = checkpoint.info(embedding)[:2] == checkpoint.info(head)[:2]
@@ -146,12 +157,13 @@ def match(
         CheckpointError: one error that lists all missing, unexpected and mismatched tensors.
     """
     specs = parameter_specs(module)
-    sources = {name: _stored_as(name, checkpoint, naming) for name in specs}
+    sources = {name: naming.find(name, checkpoint) for name in specs}
     unused = set(checkpoint) - set(sources.values())
-    if tied and naming.head in unused:
-        unused.discard(naming.head)  # equal to the embedding table, or the only copy of it
+    head = naming.find(naming.head, checkpoint)
+    if tied and head in unused:
+        unused.discard(head)  # equal to the embedding table, or the only copy of it
         if sources[naming.embedding] not in checkpoint:
-            sources[naming.embedding] = naming.head
+            sources[naming.embedding] = head
     ignored = [re.compile(i.pattern) for i in naming.ignored]
     unexpected = sorted(name for name in unused if not any(pattern.fullmatch(name) for pattern in ignored))
     missing = [name for name, source in sources.items() if source not in checkpoint]
@@ -167,12 +179,6 @@ def match(
             f"unexpected, {len(mismatched)} mismatched)" + "".join(_section(*part) for part in parts)
         )
     return CheckpointWeights(checkpoint, specs, sources, unit_rows)
-
-
-def _stored_as(name: str, checkpoint: Checkpoint, naming: Naming) -> str:
-    """A parameter's name in the checkpoint, which may lack the beginning that only models with a head have."""
-    short = name.removeprefix(naming.base)
-    return short if name not in checkpoint and short in checkpoint else name
 
 
 def _mismatch(checkpoint: Checkpoint, source: str, spec: Spec) -> str | None:
