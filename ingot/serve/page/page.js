@@ -2,7 +2,7 @@
 // The chat page: one conversation, streamed. Text from the model only ever becomes text nodes.
 
 const at = (id) => document.getElementById(id);
-const turns = [];           // {role, content} of the conversation so far
+let turns = [];             // {role, content} of the conversation so far
 let model = "", running = null;
 
 async function connect() {
@@ -12,14 +12,18 @@ async function connect() {
     const found = (await answer.json()).data[0];
     model = found.id;
     at("model").textContent = model;
-    at("status").textContent = `ready, context ${found.context_length} tokens`;
+    document.title = `${model} – ingot`;
+    at("status").className = "";
+    at("status").textContent = `ready, context ${found.context_length.toLocaleString("en")} tokens`;
     if (!found.chats) {
       at("mode").value = "completion";
       at("mode").querySelector("[value=chat]").disabled = true;
       at("status").textContent += "; no chat template, so it completes texts";
     }
   } catch (fault) {
+    at("status").className = "bad";
     at("status").textContent = `not connected: ${fault.message}`;
+    setTimeout(connect, 3000);
   }
 }
 
@@ -32,19 +36,38 @@ async function reason(answer) {
 }
 
 function show(role, text) {
-  const turn = document.createElement("article"), head = document.createElement("h2"), body = document.createElement("pre");
-  turn.className = `turn ${role}` + (at("mode").value === "completion" ? " code" : "");
-  head.textContent = { user: "You", assistant: model, fault: "Error" }[role];
-  body.textContent = text;
+  const turn = document.createElement("article"), head = document.createElement("h2"), body = document.createElement("div");
+  turn.className = `turn ${role}`;
+  head.textContent = { user: "You", assistant: model, whole: model, fault: "Error" }[role];
+  body.className = "said";
+  body.append(text);
   turn.append(head, body);
+  at("welcome").hidden = true;
   at("turns").append(turn);
-  follow(true);
+  follow();
   return body;
 }
 
-function follow(always) {
+// Text with the code between fences in boxes of its own; the last fence may still be open.
+function render(into, text) {
+  into.replaceChildren();
+  text.split(/^[ \t]*```.*(?:\n|$)/m).forEach((part, i) => {
+    if (!part) return;
+    if (i % 2 === 0) return into.append(part);
+    const box = document.createElement("pre");
+    box.tabIndex = 0;  // so that keys can scroll it
+    box.append(part);
+    into.append(box);
+  });
+}
+
+function following() {
   const box = at("turns");
-  if (always || box.scrollHeight - box.scrollTop - box.clientHeight < 80) box.scrollTop = box.scrollHeight;
+  return box.scrollHeight - box.scrollTop - box.clientHeight < 80;
+}
+
+function follow() {
+  at("turns").scrollTop = at("turns").scrollHeight;
 }
 
 function parameters() {
@@ -69,18 +92,19 @@ async function* events(body) {
   }
 }
 
-async function answer(path, body, into) {
+// The answer's text as far as it came, which `write` shows in `into` behind `before`; how it went stands below.
+async function answer(path, body, into, before, write) {
   const begin = performance.now();
-  let first = 0, count = 0, text = "", note = "";
+  let first = 0, firstCount = 0, count = 0, text = "", note = "", failed = null;
   running = new AbortController();
   at("send").disabled = true;
   at("turns").ariaBusy = "true";  // it is read out once it is there
   at("stop").disabled = false;
   const rate = () => {
-    const seconds = (performance.now() - first) / 1000;
-    const speed = count > 1 && seconds > 0 ? `${((count - 1) / seconds).toFixed(0)} tokens/s, ` : "";
+    const speed = (count - firstCount) / (performance.now() - first) * 1000;  // the first piece may be of many
+    const shown = count > firstCount && isFinite(speed) ? `${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s, ` : "";
     const wait = `first after ${((first - begin) / 1000).toFixed(2)} s`;
-    at("rate").textContent = first ? `${speed}${count} tokens, ${wait}${note}` : note;
+    at("rate").textContent = first ? `${shown}${count} tokens, ${wait}${note}` : note;
   };
   try {
     const got = await fetch(path, {
@@ -93,24 +117,34 @@ async function answer(path, body, into) {
       for (const choice of event.choices) {
         const piece = choice.delta ? choice.delta.content || "" : choice.text;
         if (!piece) continue;
-        first ||= performance.now();
+        if (!first) [first, firstCount] = [performance.now(), count];
         text += piece;
-        into.append(piece);
-        follow(false);
+        const still = following();
+        write(into, before + text);
+        if (still) follow();
         rate();
       }
     }
   } catch (fault) {
-    if (fault.name === "AbortError") note = " (stopped)";
-    else show("fault", fault.message);
-  } finally {
-    running = null;
-    at("turns").ariaBusy = "false";
-    rate();
-    at("send").disabled = false;
-    at("stop").disabled = true;
-    at("input").focus();
+    if (fault.name === "AbortError") note = ", stopped";
+    else failed = fault;
   }
+  running = null;
+  at("turns").ariaBusy = "false";
+  rate();
+  at("send").disabled = false;
+  at("stop").disabled = true;
+  if (at("rate").textContent) {
+    const line = document.createElement("p");
+    line.className = "note";
+    line.textContent = at("rate").textContent;
+    into.after(line);
+    at("rate").textContent = "";
+  }
+  if (!text && !before) into.parentNode.remove();
+  if (failed) show("fault", failed.message);
+  else follow();
+  at("input").focus();
   return text;
 }
 
@@ -118,19 +152,23 @@ async function send() {
   const text = at("input").value;
   if (!text.trim() || running || !model) return;
   at("input").value = "";
-  show("user", text);
-  const into = show("assistant", "");
   if (at("mode").value === "completion") {
-    into.textContent = text;
-    await answer("v1/completions", { ...parameters(), prompt: text }, into);
+    const into = show("whole", text);
+    await answer("v1/completions", { ...parameters(), prompt: text }, into, text, (into, text) => into.replaceChildren(text));
     return;
   }
-  turns.push({ role: "user", content: text });
-  const system = at("system").value.trim();
-  const messages = system ? [{ role: "system", content: system }, ...turns] : [...turns];
-  const said = await answer("v1/chat/completions", { ...parameters(), messages }, into);
-  if (said) turns.push({ role: "assistant", content: said });
-  else turns.pop();
+  const asked = show("user", text).parentNode;
+  const talk = turns, system = at("system").value.trim();
+  talk.push({ role: "user", content: text });
+  const messages = system ? [{ role: "system", content: system }, ...talk] : [...talk];
+  const said = await answer("v1/chat/completions", { ...parameters(), messages }, show("assistant", ""), "", render);
+  if (said) talk.push({ role: "assistant", content: said });
+  else {
+    talk.pop();
+    asked.remove();
+    if (talk === turns) at("input").value ||= text;  // to be mended
+    follow();
+  }
 }
 
 at("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
@@ -141,8 +179,9 @@ document.addEventListener("keydown", (event) => { if (event.key === "Escape" && 
 at("stop").addEventListener("click", () => running && running.abort());
 at("clear").addEventListener("click", () => {
   if (running) running.abort();
-  turns.length = 0;
-  at("turns").replaceChildren();
+  turns = [];
+  at("turns").replaceChildren(at("welcome"));
+  at("welcome").hidden = false;
   at("rate").textContent = "";
   at("input").focus();
 });
