@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingot import dims, dtypes
+from ingot.dims import Dimension
 from ingot.errors import OpError
 from ingot.functional.shape import repeat_interleave
-from ingot.functional.tensor import Tensor, known_size
+from ingot.functional.tensor import Tensor
 from ingot.ir import F
 
 _RANKS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,),
           "bicubic": (2,)}  # fmt: skip
+MAX_UNDER = 1 << 10  # the denominator of a factor of sizes that only a run knows
 _CUBIC = -0.75  # the parameter of the cubic kernel that torch uses
 
 
-def _targets(
-    name: str, input: Tensor, size: Any, scale_factor: Any, recompute: bool
-) -> list[tuple[Any, float | None]]:
-    """For each spatial dimension its new size and, where the factor was given, how far two neighbours lie apart."""
+class Target(NamedTuple):
+    """A dimension's new size and, where the factor counts and not the sizes, how far apart two neighbours are read."""
+
+    size: Dimension
+    apart: float | None = None
+
+
+def _targets(name: str, input: Tensor, size: Any, scale_factor: Any, recompute: bool) -> list[Target]:
+    """For each spatial dimension where it goes."""
     rank = len(input.shape) - 2
     if (size is None) == (scale_factor is None):
         raise OpError(f"{name}: give either size or scale_factor")
@@ -30,54 +37,90 @@ def _targets(
     if len(each) != rank:
         raise OpError(f"{name}: {len(each)} sizes or factors for {rank} spatial dimensions")
     if size is not None:
-        return [(n, None) for n in each]
-    found: list[tuple[Any, float | None]] = []
-    for i, factor in enumerate(each):
+        return [Target(n) for n in each]
+    found: list[Target] = []
+    for whole, factor in zip(input.shape[2:], each, strict=True):
         if not factor > 0:
             raise OpError(f"{name}: scale_factor must be above 0, not {factor}")
-        whole = input.shape[2 + i]
         if float(factor).is_integer():
-            found.append((dims.mul(whole, int(factor)), None))
-        else:
-            found.append((int(known_size(input, 2 + i, name) * factor), None if recompute else 1 / factor))
+            found.append(Target(dims.mul(whole, int(factor))))
+            continue
+        after = int(whole * factor) if isinstance(whole, int) else _share(name, whole, factor)
+        found.append(Target(after, None if recompute else 1 / factor))
     return found
 
 
-def _positions(mode: str, before: int, after: int, apart: float | None, align_corners: bool) -> Any:
-    """Where in the input each element of the result lies, float32 as in torch."""
-    at = np.arange(after, dtype=np.float32)
+def _share(name: str, whole: Dimension, factor: float) -> Dimension:
+    """⌊whole · factor⌋ of a size that only a run knows."""
+    over, under = float(factor).as_integer_ratio()
+    if under > MAX_UNDER:
+        raise OpError(f"{name}: a factor of {factor} needs sizes that are known when the network is recorded")
+    return dims.floordiv(dims.mul(whole, over), under)
+
+
+def _number(size: Dimension) -> Any:
+    """A size as a float32 operand."""
+    if isinstance(size, int):
+        return np.array(size, np.float32)
+    return F.cast(F.reshape(F.iota(1, start=size, dtype=dtypes.int64), ()), dtypes.float32)
+
+
+def _rounded(x: float) -> float:
+    return float(np.float32(x))
+
+
+def _step(before: Dimension, to: Target, align_corners: bool) -> Any:
+    """How far apart in the input two neighbours of the result lie, float32 as in torch."""
     if align_corners:
-        return at * np.float32((before - 1) / (after - 1) if after > 1 else 0)
-    step = np.float32(before / after if apart is None else apart)
-    if mode == "nearest":
-        return at * step
-    centre = (at + np.float32(0.5)) * step
-    return centre if mode == "nearest-exact" else centre - np.float32(0.5)
+        if isinstance(before, int) and isinstance(to.size, int):
+            return _rounded((before - 1) / (to.size - 1) if to.size > 1 else 0.0)
+        return F.div(_number(dims.add(before, -1)), F.maximum(_number(dims.add(to.size, -1)), 1.0))
+    if to.apart is not None:
+        return _rounded(to.apart)
+    if isinstance(before, int) and isinstance(to.size, int):
+        return _rounded(before / to.size)
+    factor = dims.floordiv(to.size, before)
+    if isinstance(factor, int) and dims.mul(before, factor) == to.size:
+        return _rounded(1 / factor)
+    return F.div(_number(before), _number(to.size))
 
 
-def _taps(mode: str, at: Any, size: int) -> list[tuple[Any, Any]]:
+def _positions(mode: str, before: Dimension, to: Target, align_corners: bool) -> Any:
+    """Where in the input each element of the result lies."""
+    at, step = F.iota(to.size, dtype=dtypes.float32), _step(before, to, align_corners)
+    if align_corners or mode == "nearest":
+        return F.mul(at, step)
+    centre = F.mul(F.add(at, 0.5), step)
+    return centre if mode == "nearest-exact" else F.sub(centre, 0.5)
+
+
+def _taps(mode: str, at: Any, last: Any) -> list[tuple[Any, Any]]:
     """Pairs of indices and weights whose sum is the result along one dimension; indices outside mean the edge."""
     if mode.startswith("nearest"):
-        return [(np.floor(at), None)]
+        return [(F.floor(at), None)]
     if mode != "bicubic":
-        at = np.maximum(at, 0)
-        low = np.minimum(np.floor(at), size - 1)
-        return [(low, 1 - (at - low)), (low + 1, at - low)]
-    low, a = np.floor(at), _CUBIC
-    t = at - low
+        at = F.maximum(at, 0.0)
+        low = F.minimum(F.floor(at), last)
+        t = F.sub(at, low)
+        return [(low, F.sub(1.0, t)), (F.add(low, 1.0), t)]
+    low, a = F.floor(at), _CUBIC
+    t = F.sub(at, low)
 
-    def near(d: Any) -> Any:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
+    def polynomial(d: Any, *coefficients: float) -> Any:
+        """Its value at d, the highest coefficient first."""
+        total: Any = coefficients[0]
+        for coefficient in coefficients[1:]:
+            total = F.add(F.mul(d, total), coefficient)
+        return total
 
-    def far(d: Any) -> Any:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-    return [(low - 1, far(t + 1)), (low, near(t)), (low + 1, near(1 - t)), (low + 2, far(2 - t))]
+    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
+    weights = [(-1.0, F.add(t, 1.0), far), (0.0, t, near), (1.0, F.sub(1.0, t), near), (2.0, F.sub(2.0, t), far)]
+    return [(F.add(low, shift), polynomial(d, *kernel)) for shift, d, kernel in weights]
 
 
 def interpolate(
     input: Tensor,
-    size: int | Sequence[int] | None = None,
+    size: Dimension | Sequence[Dimension] | None = None,
     scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool | None = False,
@@ -94,8 +137,8 @@ def interpolate(
         antialias: only False.
 
     Raises:
-        OpError: another mode or one for another rank; both or neither of size and scale_factor; a size that is only
-            known at run time, but for the nearest modes with whole factors.
+        OpError: another mode or one for another rank; both or neither of size and scale_factor; a factor whose sizes
+            cannot be told from ones that only a run knows.
     """
     name, rank = "interpolate", len(input.shape) - 2
     if mode not in _RANKS or rank not in _RANKS[mode]:
@@ -106,30 +149,36 @@ def interpolate(
         raise OpError(f"{name}: {'antialias' if antialias else f'align_corners with mode {mode!r}'} is not supported")
     if not nearest and dtypes.get(input.dtype) not in dtypes.FLOATS:
         raise OpError(f"{name}: mode {mode!r} needs floats; cast the input first")
-    narrow = not nearest and dtypes.get(input.dtype).bits < 32
+    return resized(input, _targets(name, input, size, scale_factor, bool(recompute_scale_factor)), mode,
+                   bool(align_corners))  # fmt: skip
+
+
+def resized(input: Tensor, targets: Sequence[Target], mode: str, align_corners: bool) -> Tensor:
+    """`interpolate` with a target for every spatial dimension."""
+    narrow = not mode.startswith("nearest") and dtypes.get(input.dtype).bits < 32
     out = F.cast(input, dtypes.float32) if narrow else input
-    for i, (after, apart) in enumerate(_targets(name, input, size, scale_factor, bool(recompute_scale_factor))):
-        out = _along(name, out, 2 + i, after, apart, mode, bool(align_corners))
+    for axis, to in enumerate(targets, 2):
+        out = _along(out, axis, to, mode, align_corners)
     return F.cast(out, input.dtype) if narrow else out
 
 
-def _along(
-    name: str, input: Tensor, axis: int, after: Any, apart: float | None, mode: str, align_corners: bool
-) -> Tensor:
+def _along(input: Tensor, axis: int, to: Target, mode: str, align_corners: bool) -> Tensor:
     """One dimension at its new size."""
-    if after == input.shape[axis] and apart is None:
+    before, after = input.shape[axis], to.size
+    if after == before and to.apart is None:
         return input
-    if isinstance(after, int) and after < 1:
-        raise OpError(f"{name}: dimension {axis} cannot go from size {input.shape[axis]} to {after}")
-    if mode.startswith("nearest") and apart is None and dims.mod(after, input.shape[axis]) == 0:
-        return repeat_interleave(input, dims.floordiv(after, input.shape[axis]), axis)  # type: ignore[arg-type]
-    before = known_size(input, axis, name)
-    if type(after) is not int or before < 1:
-        raise OpError(f"{name}: dimension {axis} cannot go from size {before} to {after}")
+    if any(isinstance(n, int) and n < 1 for n in (before, after)):
+        raise OpError(f"interpolate: dimension {axis} cannot go from size {before} to {after}")
+    if mode.startswith("nearest") and to.apart is None:
+        factor = dims.floordiv(after, before)
+        if isinstance(factor, int) and dims.mul(before, factor) == after:
+            return repeat_interleave(input, factor, axis)
     shape = (after, *[1] * (len(input.shape) - axis - 1))
-    kind, total = dtypes.get(input.dtype).numpy, None
-    for index, weight in _taps(mode, _positions(mode, before, after, apart, align_corners), before):
-        part = F.take(input, np.clip(index, 0, before - 1).astype(np.int32), axis=axis)
-        part = part if weight is None else F.mul(part, weight.reshape(shape).astype(kind))
+    last: Any = float(before - 1) if isinstance(before, int) else _number(dims.add(before, -1))
+    total: Any = None
+    for index, weight in _taps(mode, _positions(mode, before, to, align_corners), last):
+        inside = F.cast(F.minimum(F.maximum(index, 0.0), last), dtypes.int32)
+        part = F.take(input, inside, axis=axis)
+        part = part if weight is None else F.mul(part, F.cast(F.reshape(weight, shape), input.dtype))
         total = part if total is None else F.add(total, part)
     return total

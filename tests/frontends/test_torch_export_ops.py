@@ -248,6 +248,12 @@ case("cat.default", [f(0), f(2, 3)], 1)
 case("stack.default", [f(2, 3), f(2, 3)], -1)
 case("constant_pad_nd.default", f(2, 3), [1, 2], 0.5)
 case("pad.default", f(2, 3), [1, -1, 0, 2])
+for mode in ("reflect", "replicate", "circular"):
+    case("pad.default", f(2, 3, 4, 5), [2, 1, 3, 0], mode)
+    case("pad.default", f(2, 3, 5), [0, 4], mode)
+for word in ("reflection", "replication"):
+    for rank in (1, 2, 3):
+        case(f"{word}_pad{rank}d.default", f(2, 3, *(4, 5, 3)[:rank]), [1, 2] * rank)
 case("repeat.default", f(2, 3), [2, 1, 3])
 case("tile.default", f(2, 3), [2])
 case("repeat_interleave.self_int", f(2, 3), 2, 1)
@@ -289,6 +295,27 @@ case("upsample_nearest3d.vec", f(1, 2, 2, 2, 2), None, [2.0, 1.0, 2.0])
 case("upsample_nearest1d.default", f(1, 2, 3), [6])
 case("upsample_nearest2d.default", f(1, 2, 3, 4), [6, 8])
 case("upsample_nearest3d.default", f(1, 2, 2, 2, 2), [4, 2, 4])
+case("upsample_nearest2d.default", f(1, 2, 5, 4), [7, 3], 1.4, None)
+case("upsample_nearest2d.vec", i(1, 2, 3, 4, low=0, high=9, dtype=torch.uint8), [7, 3], None)
+for op in ("upsample_nearest", "_upsample_nearest_exact"):
+    case(f"{op}1d.vec", f(1, 2, 5), None, [1.7])
+    case(f"{op}2d.vec", f(1, 2, 5, 3), [7, 2], None)
+    case(f"{op}3d.vec", f(1, 2, 2, 3, 2), [3, 5, 2], None)
+case("_upsample_nearest_exact1d.default", f(1, 2, 5), [7])
+case("_upsample_nearest_exact2d.default", f(1, 2, 5, 4), [9, 3])
+case("_upsample_nearest_exact3d.default", f(1, 2, 5, 4, 2), [9, 3, 2])
+for corners in (False, True):
+    case("upsample_linear1d.vec", f(2, 3, 5), [11], corners, None)
+    case("upsample_linear1d.default", f(2, 3, 5), [11], corners)
+    for op in ("upsample_bilinear2d", "upsample_bicubic2d"):
+        case(f"{op}.vec", f(2, 3, 5, 7), [11, 3], corners, None)
+        case(f"{op}.vec", f(2, 3, 5, 7), None, corners, [2.0, 1.5])
+        case(f"{op}.vec", f(2, 3, 1, 4), [1, 9], corners, None)
+        case(f"{op}.default", f(2, 3, 5, 7), [10, 9], corners)
+        case(f"{op}.default", f(2, 3, 5, 7), [10, 9], corners, 2.0, 1.3)
+    case("upsample_bilinear2d.vec", f(1, 3, 5, 7, dtype=torch.bfloat16), [9, 7], corners, None)
+    case("upsample_trilinear3d.vec", f(1, 2, 3, 4, 5), [5, 4, 9], corners, None)
+    case("upsample_trilinear3d.default", f(1, 2, 3, 4, 5), [5, 4, 9], corners)
 
 # ------------------------------------------------------------------------------------------------------- layers
 case("linear.default", f(2, 3, 4), f(5, 4), f(5))

@@ -263,6 +263,14 @@ DYNAMIC: dict[str, tuple[Callable[[Any], Any], str]] = {
     "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 1), "f32[N, 3, 1, 1]"),
     "batch_norm": (lambda x: F.batch_norm(x, *[np.ones(3, np.float32)] * 2), "f32[N, 3, H, W]"),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=(3, 2)), "f32[N, 3, 3*H, 2*W]"),
+    "interpolate by a fraction": (
+        lambda x: F.interpolate(x, scale_factor=(1.5, 2), mode="bilinear"), "f32[N, 3, H + (H // 2), 2*W]",
+    ),
+    "interpolate to a size": (lambda x: F.interpolate(x, (9, 4), mode="bilinear"), "f32[N, 3, 9, 4]"),
+    "interpolate, corners": (
+        lambda x: F.interpolate(x, (9, 4), mode="bicubic", align_corners=True), "f32[N, 3, 9, 4]",
+    ),
+    "interpolate, nearest": (lambda x: F.interpolate(x, (9, 4)), "f32[N, 3, 9, 4]"),
 }  # fmt: skip
 
 
@@ -327,9 +335,10 @@ def test_unknown_sizes_are_refused_where_a_number_is_needed() -> None:
     x = Network().input("x", Spec("float32", ("N", 3, "H", 8)))
     with pytest.raises(OpError, match="only known at run time, H, with stride 2"):
         F.conv2d(x, W, stride=2, padding_mode="same_upper")
-    for call in (lambda: F.adaptive_avg_pool2d(x, 2), lambda: F.interpolate(x, scale_factor=1.5)):
-        with pytest.raises(OpError, match="must be known"):
-            call()
+    with pytest.raises(OpError, match="must be known"):
+        F.adaptive_avg_pool2d(x, 2)
+    with pytest.raises(OpError, match=r"a factor of 1\.7 needs sizes that are known"):
+        F.interpolate(x, scale_factor=1.7)
 
 
 def test_sizes_beyond_every_memory() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.frontends.torch_export.aten import activation, layers, pointwise, reduction, shapes  # noqa: F401
+from ingot.frontends.torch_export.aten import activation, layers, pointwise, reduction, resample, shapes  # noqa: F401
 from ingot.frontends.torch_export.aten.table import TABLE, Entry, Unsupported, call
 
 __all__ = ["TABLE", "Entry", "Unsupported", "call"]

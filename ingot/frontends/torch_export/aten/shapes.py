@@ -13,8 +13,6 @@ from ingot.frontends.torch_export.aten.promotion import as_operand, cast, catego
 from ingot.frontends.torch_export.aten.table import (
     Ints,
     MaybeDType,
-    MaybeFloat,
-    MaybeFloats,
     MaybeInt,
     MaybeScalar,
     MaybeSize,
@@ -246,11 +244,48 @@ def stack(tensors: Tensors, dim: int = 0) -> Result:
 
 @aten("aten.constant_pad_nd.default", "aten.pad.default")
 def pad(self: Tensor, pad: Ints, value: MaybeScalar = None, mode: str = "constant") -> Result:
+    if mode in _EDGES:
+        return _edges(self, pad, mode)
     if mode != "constant":
-        raise Unsupported(f"padding by {mode!r:.40} is not supported, only by a constant")
+        raise Unsupported(f"padding by {mode!r:.40} is not one of constant, {', '.join(_EDGES)}")
     if not isinstance(value, int | float | None):
         raise Unsupported("the value must be known at export")
     return fn.pad(self, pad, value=value)
+
+
+_EDGES = ("reflect", "replicate", "circular")
+
+
+def _edges(x: Tensor, pad: Ints, mode: str) -> Result:
+    """Pads by what x has at its edges; `pad` has the last dimension's two first."""
+    if len(pad) % 2 or len(pad) // 2 > x.ndim():
+        raise Unsupported(f"pad has {len(pad)} entries for {x.ndim()} dimensions")
+    for i in range(len(pad) // 2):
+        axis, (low, high) = x.ndim() - 1 - i, pad[2 * i : 2 * i + 2]
+        size = x.shape[axis]
+        if min(low, high) < 0:
+            raise Unsupported(f"padding by {mode!r} cannot cut off: {pad}")
+        if mode == "reflect":
+            before, after = _part(x, axis, low, low, -1), _part(x, axis, dims.add(size, -2), high, -1)
+        elif mode == "circular":
+            before, after = _part(x, axis, dims.add(size, -low), low), _part(x, axis, 0, high)
+        else:
+            ends = _part(x, axis, 0, 1), _part(x, axis, dims.add(size, -1), 1)
+            counts = ((*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in (low, high))
+            before, after = (F.expand(end, shape) for end, shape in zip(ends, counts, strict=True))
+        parts = [before] * (low > 0) + [x] + [after] * (high > 0)
+        x = fn.concat(parts, axis) if len(parts) > 1 else x
+    return x
+
+
+def _edge_pads(word: str, mode: str) -> None:
+    @aten(*(f"aten.{word}_pad{rank}d.default" for rank in (1, 2, 3)))
+    def pad_edges(self: Tensor, padding: Ints) -> Result:
+        return _edges(self, padding, mode)
+
+
+_edge_pads("reflection", "reflect")
+_edge_pads("replication", "replicate")
 
 
 @aten("aten.repeat.default")
@@ -427,35 +462,3 @@ def eye(network: Network, n: int, m: MaybeInt = None, dtype: MaybeDType = None) 
     if not 0 <= n * (n if m is None else m) <= 1 << 20:
         raise Unsupported("an identity matrix of more than 2^20 elements")
     return network.constant(np.eye(n, m, dtype=(dtype or dtypes.float32).numpy))
-
-
-# ---------------------------------------------------------------------------------------------------- resampling
-
-
-def _enlarged(x: Tensor, output_size: MaybeSizes, scale_factors: MaybeFloats) -> Result:
-    """Every element repeated, along each spatial dimension, a whole number of times."""
-    rank = x.ndim() - 2
-    if output_size is not None:
-        counts: list[Any] = [dims.floordiv(to, n) for to, n in zip(output_size, x.shape[2:], strict=True)]
-        exact = all(dims.mul(c, n) == to for c, n, to in zip(counts, x.shape[2:], output_size, strict=True))
-    else:
-        counts = [int(f) for f in scale_factors or ()]
-        exact = len(counts) == rank and all(c == f for c, f in zip(counts, scale_factors or (), strict=True))
-    if not exact or not all(isinstance(c, int) and c >= 1 for c in counts):
-        raise Unsupported("only enlarging by whole factors is supported")
-    for axis, count in enumerate(counts, 2):
-        x = fn.repeat_interleave(x, count, axis) if count > 1 else x
-    return x
-
-
-@aten("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec")
-def upsample_nearest(input: Tensor, output_size: MaybeSizes = None, scale_factors: MaybeFloats = None) -> Result:
-    return _enlarged(input, output_size, scale_factors)
-
-
-@aten("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
-def upsample_nearest_to(
-    self: Tensor, output_size: Sizes, scales: MaybeFloat = None, scales_h: MaybeFloat = None,
-    scales_w: MaybeFloat = None, scales_d: MaybeFloat = None,
-) -> Result:  # fmt: skip
-    return _enlarged(self, output_size, None)

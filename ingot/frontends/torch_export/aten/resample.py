@@ -1,0 +1,108 @@
+"""ATen's upsampling: images, signals and volumes at another size, by the nearest elements or between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ingot import dims
+from ingot.dims import Dimension
+from ingot.frontends.torch_export.aten.table import (
+    MaybeFloat,
+    MaybeFloats,
+    MaybeSizes,
+    Result,
+    Sizes,
+    Tensor,
+    Unsupported,
+    aten,
+)
+from ingot.functional import interpolate
+from ingot.functional.resample import Target, resized
+
+
+def _by_vector(
+    x: Tensor, output_size: MaybeSizes, factors: MaybeFloats, mode: str, align_corners: bool = False
+) -> Result:
+    """torch gives one of the two."""
+    if (output_size is None) == (factors is None):
+        raise Unsupported("either output_size or scale_factors must be given")
+    return interpolate(x, output_size, factors, mode=mode, align_corners=align_corners)
+
+
+def _to(x: Tensor, sizes: Sequence[Dimension], scales: Sequence[MaybeFloat], mode: str,
+        align_corners: bool = False) -> Result:  # fmt: skip
+    """The sizes are given in any case; a scale beside one says how far apart elements are read."""
+    if len(sizes) != x.ndim() - 2:
+        raise Unsupported(f"{len(sizes)} sizes for {x.ndim() - 2} spatial dimensions")
+    triples = zip(x.shape[2:], sizes, scales, strict=True)
+    targets = [Target(after, _apart(before, after, scale)) for before, after, scale in triples]
+    return resized(x, targets, mode, align_corners)
+
+
+def _apart(before: Dimension, after: Dimension, scale: MaybeFloat) -> float | None:
+    """How far apart elements are read, where the sizes do not say the same."""
+    if scale is None:
+        return None
+    if not scale > 0:
+        raise Unsupported("a scale must be above 0")
+    return None if scale.is_integer() and dims.mul(before, int(scale)) == after else 1 / scale
+
+
+def _nearest(word: str, mode: str) -> None:
+    @aten(*(f"aten.{word}{rank}d.vec" for rank in (1, 2, 3)))
+    def by_vector(input: Tensor, output_size: MaybeSizes = None, scale_factors: MaybeFloats = None) -> Result:
+        return _by_vector(input, output_size, scale_factors, mode)
+
+    @aten(f"aten.{word}1d.default")
+    def to_length(self: Tensor, output_size: Sizes, scales: MaybeFloat = None) -> Result:
+        return _to(self, output_size, (scales,), mode)
+
+    @aten(f"aten.{word}2d.default")
+    def to_area(
+        self: Tensor, output_size: Sizes, scales_h: MaybeFloat = None, scales_w: MaybeFloat = None
+    ) -> Result:
+        return _to(self, output_size, (scales_h, scales_w), mode)
+
+    @aten(f"aten.{word}3d.default")
+    def to_volume(self: Tensor, output_size: Sizes, scales_d: MaybeFloat = None, scales_h: MaybeFloat = None,
+                  scales_w: MaybeFloat = None) -> Result:  # fmt: skip
+        return _to(self, output_size, (scales_d, scales_h, scales_w), mode)
+
+
+def _between(word: str, mode: str) -> None:
+    @aten(f"aten.{word}.vec")
+    def by_vector(
+        input: Tensor, output_size: MaybeSizes = None, align_corners: bool = False, scale_factors: MaybeFloats = None
+    ) -> Result:
+        return _by_vector(input, output_size, scale_factors, mode, align_corners)
+
+
+_nearest("upsample_nearest", "nearest")
+_nearest("_upsample_nearest_exact", "nearest-exact")
+_between("upsample_linear1d", "linear")
+_between("upsample_bilinear2d", "bilinear")
+_between("upsample_trilinear3d", "trilinear")
+_between("upsample_bicubic2d", "bicubic")
+
+
+@aten("aten.upsample_linear1d.default")
+def linear(self: Tensor, output_size: Sizes, align_corners: bool, scales: MaybeFloat = None) -> Result:
+    return _to(self, output_size, (scales,), "linear", align_corners)
+
+
+@aten("aten.upsample_bilinear2d.default")
+def bilinear(self: Tensor, output_size: Sizes, align_corners: bool, scales_h: MaybeFloat = None,
+             scales_w: MaybeFloat = None) -> Result:  # fmt: skip
+    return _to(self, output_size, (scales_h, scales_w), "bilinear", align_corners)
+
+
+@aten("aten.upsample_bicubic2d.default")
+def bicubic(self: Tensor, output_size: Sizes, align_corners: bool, scales_h: MaybeFloat = None,
+            scales_w: MaybeFloat = None) -> Result:  # fmt: skip
+    return _to(self, output_size, (scales_h, scales_w), "bicubic", align_corners)
+
+
+@aten("aten.upsample_trilinear3d.default")
+def trilinear(self: Tensor, output_size: Sizes, align_corners: bool, scales_d: MaybeFloat = None,
+              scales_h: MaybeFloat = None, scales_w: MaybeFloat = None) -> Result:  # fmt: skip
+    return _to(self, output_size, (scales_d, scales_h, scales_w), "trilinear", align_corners)
