@@ -15,7 +15,7 @@ from benchmarks.genai import Event
 from benchmarks.harness import Options, Result, Sample
 from benchmarks.machine import roofs
 from benchmarks.tinyllama import directory, engine, weight_bytes
-from ingot.llm.runner import Job
+from ingot.llm.jobs import Job
 
 REQUESTS, PROMPT, TOKENS = 16, 128, 64
 SHARED, WHOLE = 922, 1024

@@ -20,7 +20,7 @@ import ingot
 from benchmarks import tinyllama
 from benchmarks.harness import PICO, ROOT, Options, Result, Sample
 from benchmarks.pico import HELDOUT, pico_engine
-from ingot.llm.runner import Job
+from ingot.llm.jobs import Job
 
 GOAL_TOKENS = 5000
 GOAL_SHARE = 0.9

@@ -97,7 +97,7 @@ ready = time.perf_counter() - start
 import numpy as np
 one = lambda *values: np.array(values, np.int32)
 session.run({"token_ids": one(5), "positions": one(0), "query_start": one(0, 1), "context_len": one(1),
-             "block_table": one(0).reshape(1, 1), "slot": one(0), "logit_rows": one(0)})
+             "block_table": one(0).reshape(1, 1), "slot": one(0), "logit_rows": one(0), "hidden_rows": one()})
 resident = int(re.search(r"Rss: +([0-9]+) kB", open("/proc/self/smaps_rollup").read())[1]) * 1024
 print(json.dumps({"ready": ready, "resident": resident, "weights": session.memory().weights}))
 """

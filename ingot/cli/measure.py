@@ -22,8 +22,8 @@ from ingot.engine.inputs import program_of
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.llm.config import model_config
+from ingot.llm.jobs import Generation, Job
 from ingot.llm.llm import assemble
-from ingot.llm.runner import Job
 from ingot.llm.sampling import SamplingParams
 
 BANDWIDTH_BYTES = 256 << 20  # read by each thread; well beyond any cache
@@ -102,7 +102,7 @@ def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
 
 def _job(engine: Engine, length: int) -> Job:
     prompt = np.random.default_rng(0).integers(0, engine.config["vocab_size"], length).tolist()
-    return Job(prompt, length + 2, SamplingParams(seed=0), frozenset(), SimpleQueue(), False)
+    return Generation(prompt, length + 2, SamplingParams(seed=0), frozenset(), SimpleQueue(), False)
 
 
 # ------------------------------------------------------------------------------------------------------------- networks

@@ -135,6 +135,7 @@ def _step(network: Network, rng: np.random.Generator) -> dict[str, Array]:
         "block_table": np.arange(-(-SEEDED_TOKENS // BLOCK))[None],
         "slot": rows,
         "logit_rows": rows,
+        "hidden_rows": rows,
         "long_rope": np.zeros(SEEDED_TOKENS),
     }
     names = {v.name for v in network.inputs}

@@ -8,8 +8,22 @@ from typing import Any
 from ingot import dtypes
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError
+from ingot.llm.vectors import POOLINGS
 
 MAX_COUNT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """How a language model's hidden states, `width` wide, become a vector, and what stands before every text.
+    `max_tokens`: of a text, where the model's files give less than the context length. `width`: 0 for an engine of an
+    earlier version, which gives none."""
+
+    pooling: str = "last"
+    normalize: bool = False
+    prompt: str = ""
+    max_tokens: int | None = None
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,7 @@ class ModelConfig:
     window: int | None
     short_length: int | None
     left_out: tuple[str, ...]
+    embedding: EmbeddingConfig
 
 
 def model_config(engine: Engine) -> ModelConfig:
@@ -58,6 +73,7 @@ def model_config(engine: Engine) -> ModelConfig:
         vocabulary, number("context_length", config), bos, frozenset(ends), bool(add_bos),
         number("max_step_tokens", limits), _state_bytes(engine, faults), _window(config.get("kv"), faults),
         short, _left_out(config.get("left_out"), faults),
+        _embedding(engine, faults),
     )  # fmt: skip
     if faults:
         raise EngineFileError(f"{engine.path or 'the engine'} is no whole language model: {'; '.join(faults)}")
@@ -97,3 +113,18 @@ def _window(layers: Any, faults: list[str]) -> int | None:
         return None
     known = [w for w in windows if w is not None]
     return max(known) if known and len(known) == len(windows) else None
+
+
+def _embedding(engine: Engine, faults: list[str]) -> EmbeddingConfig:
+    """What the header says, which says nothing in engines of earlier versions."""
+    dims = next((port.dims for port in engine.outputs if port.name == "hidden"), (0,))
+    given = engine.config.get("embedding", {})
+    values: dict[str, Any] = given if isinstance(given, dict) else {"pooling": None}
+    how, normalize = values.get("pooling", "last"), values.get("normalize", False)
+    prompt, most = values.get("prompt", ""), values.get("max_tokens")
+    sound = how in POOLINGS and isinstance(normalize, bool) and isinstance(prompt, str)
+    if not sound or not (most is None or (type(most) is int and 1 <= most <= MAX_COUNT)):
+        faults.append(f"embedding must say how texts become vectors, not {str(given)[:80]}")
+    if not dims or type(dims[-1]) is not int or not 0 <= dims[-1] <= MAX_COUNT:
+        faults.append(f"its output hidden must be of a known width, not {str(dims)[:60]}")
+    return EmbeddingConfig() if faults else EmbeddingConfig(how, normalize, prompt, most, dims[-1])

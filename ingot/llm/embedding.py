@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,14 +11,14 @@ from typing import Any, cast
 import numpy as np
 
 from ingot.engine.session import Engine
-from ingot.errors import EngineFileError, RequestError, TooLongError, UserError
-from ingot.llm.llm import Prompt, open_engine
+from ingot.errors import EngineFileError, RequestError
+from ingot.llm.llm import open_engine
 from ingot.llm.tokenizer import Tokenizer
+from ingot.llm.vectors import POOLINGS, Pool, Prompt, Texts, pooling_of, scaled
 
 Array = np.ndarray[Any, Any]
 
 MAX_RUN_TOKENS = 4096  # of one run, padding included: texts of like length share a run
-POOLINGS = ("mean", "cls", "last", "max")
 
 
 class Embedder:
@@ -60,10 +59,10 @@ class Embedder:
         self.hidden_size: int = config["hidden_size"]
         self.pooling: str = config["pooling"]
         self.normalize: bool = config["normalize"]
-        self._prompt: str = config["prompt"]
         self._max_batch = cast(int, batch)
         data = self.engine.files().get("tokenizer.json")
-        self._tokenizer = None if data is None else Tokenizer(data)
+        tokenizer = None if data is None else Tokenizer(data)
+        self._texts = Texts(tokenizer, self.vocab_size, self.context_length, config["prompt"])
         self._session = self.engine.session(threads)
         self.runs = 0  # of the network, so far
         self._running = threading.Lock()  # one run at a time
@@ -73,9 +72,7 @@ class Embedder:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer. Raises UserError when the source came without tokenizer.json."""
-        if self._tokenizer is None:
-            raise UserError("this model came without tokenizer.json: pass token ids, not text")
-        return self._tokenizer
+        return self._texts.tokenizer
 
     def embed(
         self, text: Prompt | Sequence[Prompt], pooling: str | None = None, *, normalize: bool | None = None,
@@ -93,12 +90,8 @@ class Embedder:
 
         Raises RequestError for what is out of range or was aborted, TooLongError for a text beyond the context.
         """
-        how = self.pooling if pooling is None else pooling
-        if how not in POOLINGS:
-            raise RequestError(f"pooling must be one of {', '.join(POOLINGS)}, not {how!r}")
-        one = isinstance(text, str) or (len(text) > 0 and not hasattr(text[0], "__len__"))
-        texts = [cast(Prompt, text)] if one else cast(Sequence[Prompt], text)
-        rows = [self._tokens(one, truncate) for one in texts]
+        how = pooling_of(pooling, self.pooling)
+        rows = self._texts.rows(text, truncate)
         vectors = np.empty((len(rows), self.hidden_size), np.float32)
         with self._under_way(request_id) as aborted:
             for batch in self._batches([len(row) for row in rows]):
@@ -106,11 +99,10 @@ class Embedder:
                     raise RequestError("the request was aborted")
                 hidden = self._run([rows[i] for i in batch])
                 for i, states in zip(batch, hidden, strict=True):
-                    vectors[i] = _pooled(states[: len(rows[i])], how)
-        if self.normalize if normalize is None else normalize:
-            length = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors /= np.maximum(length, 1e-12, dtype=np.float32)
-        return vectors
+                    pool = Pool(how)
+                    pool.add(states[: len(rows[i])])
+                    vectors[i] = pool.vector()
+        return scaled(vectors) if (self.normalize if normalize is None else normalize) else vectors
 
     def abort(self, request_id: str) -> bool:
         """Ends the request of that name after the run under way, with an error. False when there is none."""
@@ -137,46 +129,6 @@ class Embedder:
             with self._lock:
                 del self._named[request_id]
 
-    def _tokens(self, text: Prompt, truncate: bool) -> list[int]:
-        ids = self._encoded(text) if isinstance(text, str) else self._checked(text)
-        if len(ids) > self.context_length:
-            if not truncate:
-                raise TooLongError(
-                    f"the text has {len(ids)} tokens and the model reads {self.context_length}: shorten it, or let it "
-                    "be cut with truncate=True"
-                )
-            ids = ids[: self.context_length]
-            if isinstance(text, str):
-                closing = self._closing()
-                ids[len(ids) - len(closing) :] = closing
-        return ids
-
-    def _encoded(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(self._prompt + text)
-        if not ids:
-            raise RequestError("the text has no tokens: there is nothing to embed")
-        return self._checked(ids)
-
-    def _closing(self) -> list[int]:
-        """The tokens that the tokenizer puts behind every text."""
-        around, word = self.tokenizer.encode("a"), self.tokenizer.encode_plain("a")
-        starts = (i for i in range(len(around)) if around[i : i + len(word)] == word)
-        return around[next(starts, len(around)) + len(word) :]
-
-    def _checked(self, ids: Sequence[int]) -> list[int]:
-        try:
-            if isinstance(ids, bytes | bytearray):
-                raise TypeError
-            found = [operator.index(i) for i in ids]
-        except TypeError:
-            raise RequestError("what is embedded is text or a sequence of integers, the token ids") from None
-        if not found:
-            raise RequestError("a text without tokens has no vector")
-        for i in found:
-            if not 0 <= i < self.vocab_size:
-                raise RequestError(f"{i} is no token id: the model has 0 to {self.vocab_size - 1}")
-        return found
-
     def _batches(self, lengths: list[int]) -> list[list[int]]:
         """Which texts run together: those of like length, up to MAX_RUN_TOKENS of the longest's size."""
         batches: list[list[int]] = []
@@ -201,13 +153,6 @@ class Embedder:
             hidden = self._session.run(feeds)["hidden"]
             self.runs += 1
         return hidden
-
-
-def _pooled(states: Array, how: str) -> Array:
-    """[T, hidden] → [hidden]"""
-    if how == "mean":
-        return np.asarray(states.mean(0, dtype=np.float32))
-    return np.asarray(states.max(0) if how == "max" else states[0 if how == "cls" else -1])
 
 
 def _is_count(value: Any) -> bool:

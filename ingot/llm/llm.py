@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import threading
 import weakref
@@ -14,32 +13,36 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, cast, overload
 
+import numpy as np
+
 from ingot import _lazy
 from ingot.engine.session import Engine, Memory, load
 from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.config import model_config
+from ingot.llm.jobs import Embedding, Generation, Job, Scoring, Wakeups
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop, Stats
 from ingot.llm.memory import available_memory, cache_blocks
-from ingot.llm.runner import Job, Runner, Wakeups, sampler_of
+from ingot.llm.runner import Runner, sampler_of
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Scheduler
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
-from ingot.llm.tokenizer import Tokenizer
+from ingot.llm.tokenizer import Tokenizer, token_ids
+from ingot.llm.vectors import Prompt, Texts, pooling_of, scaled
 
 BLOCK_SIZE = 16
 MAX_RUNNING = 64  # requests in flight at once
 MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
 MAX_MIXED_TOKENS = 32  # of prompts in a step of streamed answers: about what a CPU computes while it reads the weights
-MAX_SCORE_BYTES = 64 << 20  # of logits that one step may compute for scoring
+MAX_ROW_BYTES = 64 << 20  # of logits and hidden states that one step may leave for scores and vectors
 MAX_PRIORITY = 100
 
-Prompt = str | Sequence[int]
+Array = np.ndarray[Any, Any]
 Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """A language model ready to generate and score. Every method may be called from any thread.
+    """A language model ready to generate, score and embed. Every method may be called from any thread.
 
     Args:
         source: an engine file, a Hugging Face directory (built in memory), or an Engine.
@@ -82,14 +85,17 @@ class LLM:
         self.context_length = _within("context_length", context_length, config.context_length)
         self.left_out = config.left_out  # parts of the source that are not used, in words
         self._end_ids = config.eos_token_ids
+        self._vectors = config.embedding
         data, marks = self.engine.files().get("tokenizer.json"), (config.bos_token_id, config.add_bos)
         self._template: Any = None
         self._template_source = chat_template
         self._tokenizer = None if data is None else Tokenizer(data, *marks, config.vocab_size)
+        reach = min(self.context_length, self._vectors.max_tokens or self.context_length)
+        self._texts = Texts(self._tokenizer, config.vocab_size, reach, self._vectors.prompt)
         scheduler, runner = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
         self._runner = runner
         self._loop = EngineLoop(scheduler, runner)
-        self._named: dict[str, list[Job]] = {}
+        self._named: dict[str, Sequence[Job]] = {}
         self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, self._loop.close)  # at exit too
 
@@ -136,7 +142,7 @@ class LLM:
                     if reader.finish_reason is not None:
                         left -= 1
         finally:
-            self._release(readers, request_id)
+            self._release([reader.job for reader in readers], request_id)
         completions = [reader.completion() for reader in readers]
         return completions if many or params.n > 1 else completions[0]
 
@@ -149,7 +155,7 @@ class LLM:
             raise RequestError(f"a stream is of one answer, not of n = {params.n}: open {params.n} streams")
         wakeups: SimpleQueue[Job] = SimpleQueue()
         (reader,) = self._submit([prompt], params, request_id, True, priority, wakeups)
-        return Stream(reader, wakeups, lambda: self._release([reader], request_id))
+        return Stream(reader, wakeups, lambda: self._release([reader.job], request_id))
 
     def chat(
         self, messages: Messages, *, request_id: str | None = None, priority: int = 0, **sampling: Any
@@ -191,7 +197,7 @@ class LLM:
         if params.n != 1:
             raise RequestError(f"a stream is of one answer, not of n = {params.n}: open {params.n} streams")
         (reader,) = self._submit([prompt], params, request_id, True, priority, signal)
-        return AsyncStream(reader, signal, lambda: self._release([reader], request_id))
+        return AsyncStream(reader, signal, lambda: self._release([reader.job], request_id))
 
     async def achat(
         self, messages: Messages, *, request_id: str | None = None, priority: int = 0, **sampling: Any
@@ -219,20 +225,57 @@ class LLM:
             )
         wakeups: SimpleQueue[Job] = SimpleQueue()
         starts = range(0, windows * size, size)
-        jobs = [Job.scoring(ids[a : a + size], ids[a + 1 : a + size + 1], wakeups) for a in starts]
-        self._loop.submit(*jobs)
+        jobs = [Scoring(ids[a : a + size], ids[a + 1 : a + size + 1], wakeups, self.vocab_size) for a in starts]
+        self._start(jobs, None, 0)
         try:
             for _ in jobs:
-                job = wakeups.get()
-                if job.error is not None:
-                    raise job.error
-                if job.finish_reason == "abort":
-                    raise RequestError("the LLM was closed before the score was known")
+                _check_done(wakeups.get())
         finally:
-            for job in jobs:
-                self._loop.abort(job)
+            self._release(jobs, None)
         total = math.fsum(number for job in jobs for number in job.logprobs)
         return Score(-total / (windows * size), windows * size, windows)
+
+    def embed(
+        self, text: Prompt | Sequence[Prompt], pooling: str | None = None, *, normalize: bool | None = None,
+        truncate: bool = False, request_id: str | None = None, priority: int = 0,
+    ) -> Array:  # fmt: skip
+        """One vector for each text (or list of token ids, taken as they are): float32 [N, hidden_size].
+
+        Made of the last hidden states, those that the head gets. A text's vector is the same bits alone and among
+        others, whatever else runs meanwhile.
+
+        Args:
+            pooling: last, mean, max or cls (the first token); default: as the model's files say, else last.
+            normalize: whether vectors are scaled to length 1; default: as the model's files say, else not.
+            truncate: whether a text with too many tokens loses those behind, its closing ones kept, or is refused.
+            request_id, priority: as for `generate`; after `abort` there are no vectors, but a RequestError.
+
+        Raises RequestError for what is out of range, TooLongError for a text beyond the context.
+        """
+        wakeups: SimpleQueue[Job] = SimpleQueue()
+        jobs = self._embeddings(text, pooling, truncate, request_id, priority, wakeups)
+        try:
+            for _ in jobs:
+                _check_done(wakeups.get())
+        finally:
+            self._release(jobs, request_id)
+        return self._vectors_of(jobs, normalize)
+
+    async def aembed(
+        self, text: Prompt | Sequence[Prompt], pooling: str | None = None, *, normalize: bool | None = None,
+        truncate: bool = False, request_id: str | None = None, priority: int = 0,
+    ) -> Array:  # fmt: skip
+        """`embed`, without blocking the event loop."""
+        signal = Signal()
+        jobs = self._embeddings(text, pooling, truncate, request_id, priority, signal)
+        try:
+            for job in jobs:
+                while job.finish_reason is None and job.error is None:
+                    await signal.wait()
+                _check_done(job)
+        finally:
+            self._release(jobs, request_id)
+        return self._vectors_of(jobs, normalize)
 
     def submit(
         self, prompt: Prompt, wakeups: Wakeups, *, eager: bool = True, priority: int = 0, **sampling: Any
@@ -246,7 +289,7 @@ class LLM:
 
     def end(self, readers: Sequence[Reader]) -> None:
         """Ends what has not ended of answers that `submit` started; their blocks are free soon."""
-        self._release(list(readers), None)
+        self._release([reader.job for reader in readers], None)
 
     def stats(self) -> Stats:
         """How busy the engine is, and how full its cache."""
@@ -257,7 +300,7 @@ class LLM:
         none.
         """
         with self._lock:
-            jobs = self._named.get(request_id, [])
+            jobs = self._named.get(request_id, ())
         for job in jobs:
             self._loop.abort(job)
         return bool(jobs)
@@ -281,11 +324,9 @@ class LLM:
         wakeups: Wakeups,
     ) -> list[Reader]:  # fmt: skip
         submitted_at = perf_counter()
-        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-            raise RequestError(f"priority must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority!r}")
         tokenizer = self.tokenizer if params.stop else self._tokenizer
         stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_end else self._end_ids)
-        jobs: list[Job] = []
+        jobs: list[Generation] = []
         bad_words = self._bad_words(params)
         for prompt in prompts:
             ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked(prompt)
@@ -297,11 +338,37 @@ class LLM:
             length = min(len(ids) + params.max_tokens, self.context_length)
             for index in range(params.n):
                 sampler = sampler_of(params, ids, self.vocab_size, index, bad_words)
-                job = Job(ids, length, params, stop_ids, wakeups, streaming or bool(params.stop), sampler)
-                job.priority = priority
+                job = Generation(ids, length, params, stop_ids, wakeups, streaming or bool(params.stop), sampler)
                 job.streamed = streaming
                 job.after = jobs[-index] if index else None  # the first answer to this prompt
                 jobs.append(job)
+        self._start(jobs, request_id, priority)
+        return [Reader(job, tokenizer, submitted_at) for job in jobs]
+
+    def _embeddings(
+        self, text: Prompt | Sequence[Prompt], pooling: str | None, truncate: bool, request_id: str | None,
+        priority: int, wakeups: Wakeups,
+    ) -> list[Embedding]:  # fmt: skip
+        width = self._vectors.width
+        if not width:
+            raise UserError("this engine was built by an earlier version and gives no hidden states: build it again")
+        how = pooling_of(pooling, self._vectors.pooling)
+        jobs = [Embedding(ids, how, wakeups, width) for ids in self._texts.rows(text, truncate)]
+        self._start(jobs, request_id, priority)
+        return jobs
+
+    def _vectors_of(self, jobs: Sequence[Embedding], normalize: bool | None) -> Array:
+        vectors = np.empty((len(jobs), self._vectors.width), np.float32)
+        for row, job in zip(vectors, jobs, strict=True):
+            row[:] = job.vector()
+        return scaled(vectors) if (self._vectors.normalize if normalize is None else normalize) else vectors
+
+    def _start(self, jobs: Sequence[Job], request_id: str | None, priority: int) -> None:
+        """Hands jobs to the loop, under a name if they get one."""
+        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            raise RequestError(f"priority must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority!r}")
+        for job in jobs:
+            job.priority = priority
         if request_id is not None:
             with self._lock:
                 if request_id in self._named:
@@ -313,12 +380,11 @@ class LLM:
             with self._lock:
                 self._named.pop(request_id or "", None)
             raise
-        return [Reader(job, tokenizer, submitted_at) for job in jobs]
 
-    def _release(self, readers: list[Reader], request_id: str | None) -> None:
+    def _release(self, jobs: Sequence[Job], request_id: str | None) -> None:
         """Ends what has not ended (a stop string ends the text and not yet the job) and forgets the name."""
-        for reader in readers:
-            self._loop.abort(reader.job)
+        for job in jobs:
+            self._loop.abort(job)
         if request_id is not None:
             with self._lock:
                 self._named.pop(request_id, None)
@@ -334,17 +400,7 @@ class LLM:
         return [word for word in found if word]
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
-        """The token ids as a list. Raises RequestError when one is none of the model's."""
-        try:
-            if isinstance(ids, bytes | bytearray):
-                raise TypeError
-            found = [operator.index(i) for i in ids]
-        except TypeError:
-            raise RequestError("a prompt is text or a sequence of integers, the token ids") from None
-        for i in found:
-            if not 0 <= i < self.vocab_size:
-                raise RequestError(f"{i} is no token id: the model has 0 to {self.vocab_size - 1}")
-        return found
+        return token_ids(ids, self.vocab_size, "a prompt")
 
 
 def _as_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
@@ -352,6 +408,14 @@ def _as_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
     if isinstance(prompt, str) or len(prompt) == 0 or not hasattr(prompt[0], "__len__"):
         return [cast(Prompt, prompt)], False
     return [cast(Prompt, p) for p in prompt], True
+
+
+def _check_done(job: Job) -> None:
+    """Raises unless a job that gives a number or a vector has ended with it."""
+    if job.error is not None:
+        raise job.error
+    if job.finish_reason == "abort":
+        raise RequestError("the request was ended before its result was known: by abort, or as the LLM was closed")
 
 
 def _params(words: dict[str, Any]) -> SamplingParams:
@@ -423,17 +487,18 @@ def assemble(
     config = model_config(engine)
     max_step_tokens = min(MAX_STEP_TOKENS, config.max_step_tokens)
     max_running = _within("max_running", max_running, max_step_tokens)
-    max_scored = max(1, min(max_step_tokens, MAX_SCORE_BYTES // (4 * config.vocab_size)))
+    row_bytes = max(MAX_ROW_BYTES, 4 * config.vocab_size, 4 * config.embedding.width)
     blocks = _cache_blocks(config.state_bytes * BLOCK_SIZE, context_length, kv_memory, max_running)
     cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
     scheduler: Scheduler[Job] = Scheduler(
-        cache, max_step_tokens, max_running, max_scored, config.window, config.short_length,
+        cache, max_step_tokens, max_running, row_bytes, config.window, config.short_length,
         min(MAX_MIXED_TOKENS, max_step_tokens),
-    )
+    )  # fmt: skip
     return scheduler, Runner(
-        session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length
-    )
+        session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length,
+        embeds=config.embedding.width > 0,
+    )  # fmt: skip
 
 
 def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:

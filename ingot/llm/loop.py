@@ -8,7 +8,8 @@ from queue import SimpleQueue
 from time import perf_counter
 
 from ingot.errors import IngotError, MemoryLimitError, RequestError
-from ingot.llm.runner import Job, Runner, StepResult
+from ingot.llm.jobs import Embedding, Generation, Job, Scoring
+from ingot.llm.runner import Runner, StepResult
 from ingot.llm.scheduler import Scheduler, Status, StepPlan
 
 
@@ -31,8 +32,8 @@ class Stats:
 class EngineLoop:
     """Runs jobs until `close`. An error ends the jobs of the step it struck, never the loop.
 
-    Every job submitted gets its last wake-up with `finish_reason` ("stop", "length", "abort", or "scored") or `error`
-    set, and by then its blocks are free.
+    Every job submitted gets its last wake-up with `finish_reason` ("stop", "length", "abort", or "done" of one that
+    generates nothing) or `error` set, and by then its blocks are free.
     """
 
     def __init__(self, scheduler: Scheduler[Job], runner: Runner) -> None:
@@ -134,29 +135,40 @@ class EngineLoop:
             self._record(step, result)
 
     def _record(self, step: StepPlan[Job], result: StepResult) -> None:
-        sampled = scored = 0
+        sampled = scored = embedded = 0
         for chunk in step.chunks:
             job, token = chunk.request, None
-            if job.scored:
-                # Computed again after a preemption, the same positions get the same numbers.
-                job.logprobs[chunk.start :] = result.scores[scored : scored + chunk.count]
+            if isinstance(job, Generation):
+                if chunk.ends:
+                    token = self._sampled(job, result, sampled)
+                    sampled += 1
+                    if token is None:
+                        continue
+            elif isinstance(job, Scoring):
+                job.take(chunk.start, result.scores[scored : scored + chunk.count])
                 scored += chunk.count
-            elif chunk.ends:
-                token, logprob = result.tokens[sampled], result.logprobs[sampled]
-                if job.params.logprobs:
-                    job.top_logprobs.append(result.tops[sampled])
-                sampled += 1
-                job.sampling += result.sampling
-                job.first_token_at = job.first_token_at or perf_counter()
-                if token in job.stop_ids:
-                    self._end(job, "stop")
-                    continue
-                job.logprobs.append(logprob)
+            elif isinstance(job, Embedding):
+                rows = job.rows(chunk.count, chunk.ends)
+                job.take(chunk.start, result.hidden[embedded : embedded + rows])
+                embedded += rows
             self._scheduler.advance(chunk, token)
             if chunk.ends and len(job.tokens) == job.max_length:
-                self._end(job, "scored" if job.scored else "length")
-            elif token is not None and job.eager:
+                self._end(job, "length" if job.generates else "done")
+            elif token is not None and isinstance(job, Generation) and job.eager:
                 job.wakeups.put(job)
+
+    def _sampled(self, job: Generation, result: StepResult, at: int) -> int | None:
+        """The token chosen for a job, noted; None if it ends the text, and with it the job."""
+        token, logprob = result.tokens[at], result.logprobs[at]
+        if job.params.logprobs:
+            job.top_logprobs.append(result.tops[at])
+        job.sampling += result.sampling
+        job.first_token_at = job.first_token_at or perf_counter()
+        if token in job.stop_ids:
+            self._end(job, "stop")
+            return None
+        job.logprobs.append(logprob)
+        return token
 
     def _fail(self, step: StepPlan[Job], error: IngotError) -> None:
         for chunk in step.chunks:

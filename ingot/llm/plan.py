@@ -76,7 +76,7 @@ class Planner:
         if not 1 <= context_length <= self.context_limit:
             raise UserError(f"the context must be from 1 to {self.context_limit}, the model's, not {context_length}")
         blocks = cache_blocks(1, context_length, BLOCK_SIZE)
-        sizes = {"T": self.step_tokens, "B": concurrency, "N": blocks, "R": concurrency}
+        sizes = {"T": self.step_tokens, "B": concurrency, "N": blocks, "R": concurrency, "E": 0}
         return MemoryPlan(
             concurrency,
             context_length,

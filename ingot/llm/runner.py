@@ -6,88 +6,36 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ingot import _native
 from ingot.engine.session import Memory, Session, typed
-from ingot.errors import IngotError, RequestError
+from ingot.errors import RequestError
+from ingot.llm.jobs import Embedding, Generation, Job, Scoring
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.sampling import SamplingParams
-from ingot.llm.scheduler import Request, StepPlan
+from ingot.llm.scheduler import StepPlan
 
 Array = np.ndarray[Any, Any]
 
 
-class Wakeups(Protocol):
-    """Where a job tells its caller that there is something to read."""
-
-    def put(self, job: Job, /) -> None:
-        """Called in the engine's thread."""
-
-
-class Job(Request):
-    """A request as the runtime carries it: how to choose its tokens, what came of it, and whom to wake.
-
-    The engine loop writes, the caller's thread reads: `tokens`, `logprobs` and `top_logprobs` only grow, and
-    `finish_reason` or `error` is set before the last wake-up, which is the job itself put into `wakeups`. `eager`: wake
-    the caller at every token, not only at the end.
-    """
-
-    __slots__ = (
-        "eager", "ended_at", "error", "finish_reason", "first_token_at", "logprobs", "params", "sampler", "sampling",
-        "started_at", "stop_ids", "targets", "top_logprobs", "wakeups",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        prompt: list[int],
-        max_length: int,
-        params: SamplingParams,
-        stop_ids: frozenset[int],
-        wakeups: Wakeups,
-        eager: bool,
-        sampler: _native.Sampler | None = None,
-    ) -> None:
-        super().__init__(-1, prompt, max_length)  # the loop gives it its number
-        self.params = params
-        self.sampler = sampler
-        self.stop_ids = stop_ids
-        self.eager = eager
-        self.targets: list[int] = []
-        self.logprobs: list[float] = []  # of the generated tokens, or of a scored request's targets
-        self.top_logprobs: list[dict[int, float]] = []  # by place: the likeliest tokens, as many as were asked for
-        self.started_at = 0.0  # when the first step with it began
-        self.first_token_at = 0.0
-        self.ended_at = 0.0
-        self.sampling = 0.0  # seconds that its steps spent on choosing tokens
-        self.finish_reason: str | None = None
-        self.error: IngotError | None = None
-        self.wakeups = wakeups
-
-    @classmethod
-    def scoring(cls, tokens: list[int], targets: list[int], wakeups: Wakeups) -> Job:
-        """A job that finds the log probability of `targets[i]` after `tokens[: i + 1]`, for all i."""
-        job = cls(tokens, len(tokens), _GREEDY, frozenset(), wakeups, False)
-        job.scored = True
-        job.targets = targets
-        return job
-
-
-_GREEDY = SamplingParams(seed=0)
+_NOTHING = np.zeros((0, 0), np.float32)
 
 
 @dataclass(slots=True)
 class StepResult:
     """What a step computed: for each chunk that ends a generating request, in order, its next token and log
     probability, and the likeliest tokens where a request asked for them; for the tokens of scored requests, in order,
-    the log probabilities of their targets. `sampling`: seconds of choosing tokens."""
+    the log probabilities of their targets; for the tokens of embedded texts that want it, in order, their hidden
+    states, float32 [E, hidden]. `sampling`: seconds of choosing tokens."""
 
     tokens: list[int]
     logprobs: list[float]
     tops: list[dict[int, float]]
     scores: list[float]
+    hidden: Array
     sampling: float = 0.0
 
 
@@ -101,13 +49,15 @@ class Runner:
         max_step_tokens, max_running: as the scheduler's.
         max_length: the most tokens a request can have; fixes the width of the block table.
         short_length: as the scheduler's.
+        embeds: whether hidden_rows is among the inputs; engines of earlier versions have none.
     """
 
     def __init__(
         self, session: Session, cache: KVCache, vocabulary: int, max_step_tokens: int, max_running: int,
-        max_length: int, short_length: int | None = None,
+        max_length: int, short_length: int | None = None, embeds: bool = True,
     ) -> None:  # fmt: skip
         self._session = session
+        self._embeds = embeds
         self._vocabulary = vocabulary
         self._cache = cache
         self._token_ids = np.zeros(max_step_tokens, np.int32)
@@ -116,6 +66,7 @@ class Runner:
         self._logit_rows = np.zeros(max_step_tokens, np.int32)
         self._long_rope = np.zeros(max_step_tokens, np.int32)
         self._short_length = short_length
+        self._hidden_rows = np.zeros(max_step_tokens, np.int32)
         self._query_start = np.zeros(max_running + 1, np.int32)
         self._context_len = np.zeros(max_running, np.int32)
         self._block_table = np.zeros((max_running, cache.blocks_for(max_length)), np.int32)
@@ -128,7 +79,8 @@ class Runner:
         """Computes a step. Raises what the session raises; then nothing has been recorded of it."""
         feeds, samplers, targets = self.prepare(step)
         sampled = len(samplers)
-        logits = self._session.run(feeds)["logits"]
+        found = self._session.run(feeds)
+        logits = found["logits"]
         begin = perf_counter()
         try:
             tokens, logprobs, tops = self._sample(logits[:sampled], samplers) if sampled else ([], [], [])
@@ -136,7 +88,7 @@ class Runner:
             scores = _native.log_probs(logits[sampled:], np.array(targets, np.int64)).tolist() if targets else []
         except _native.Error as e:
             raise typed(e) from None
-        return StepResult(tokens, logprobs, tops, scores, took)
+        return StepResult(tokens, logprobs, tops, scores, found.get("hidden", _NOTHING), took)
 
     def memory(self) -> Memory:
         """What the session holds."""
@@ -151,6 +103,7 @@ class Runner:
         at = 0
         samplers: list[_native.Sampler] = []
         scored_rows: list[int] = []
+        hidden_rows: list[int] = []
         targets: list[int] = []
         for row, chunk in enumerate(step.chunks):
             job, start, count = chunk.request, chunk.start, chunk.count
@@ -162,16 +115,19 @@ class Runner:
             at += count
             self._query_start[row + 1] = at
             self._context_len[row] = stop
-            if job.scored:
+            if isinstance(job, Generation):
+                if chunk.ends:
+                    sampled = len(samplers)
+                    self._logit_rows[sampled] = at - 1
+                    self._position[sampled] = len(job.tokens)
+                    if job.sampler is None:
+                        job.sampler = sampler_of(job.params, job.tokens, self._vocabulary)
+                    samplers.append(job.sampler)
+            elif isinstance(job, Scoring):
                 scored_rows += range(at - count, at)
                 targets += job.targets[start:stop]
-            elif chunk.ends:
-                sampled = len(samplers)
-                self._logit_rows[sampled] = at - 1
-                self._position[sampled] = len(job.tokens)
-                if job.sampler is None:
-                    job.sampler = sampler_of(job.params, job.tokens, self._vocabulary)
-                samplers.append(job.sampler)
+            elif isinstance(job, Embedding):
+                hidden_rows += range(at - job.rows(count, chunk.ends), at)
         sampled = len(samplers)
         rows = sampled + len(scored_rows)
         if scored_rows:
@@ -188,6 +144,9 @@ class Runner:
         }
         if self._short_length is not None:
             feeds["long_rope"] = self._long_rope[:at]
+        if self._embeds:
+            self._hidden_rows[: len(hidden_rows)] = hidden_rows
+            feeds["hidden_rows"] = self._hidden_rows[: len(hidden_rows)]
         return feeds, samplers, targets
 
     def _show_table(self, row: int, table: list[int]) -> None:

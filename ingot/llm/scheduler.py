@@ -41,27 +41,29 @@ class Status(Enum):
 class Request:
     """One sequence of tokens, from a prompt to its end.
 
-    `max_length` bounds prompt and generated tokens together. `scored`: the logits of every token are wanted and
-    nothing is generated, so `max_length` is the prompt's. `priority`: greater goes first. `arrival`: seconds on any
-    clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt tokens that were in the cache
-    when it was first admitted. `after`: an earlier request with the same prompt; this one waits until that has been
-    computed, and finds it in the cache. `streamed`: somebody reads its tokens as they come.
+    `max_length` bounds prompt and generated tokens together. `generates`: tokens are chosen after the prompt; otherwise
+    `max_length` is the prompt's. `row_bytes`: what each of its tokens leaves as a result, where every one's is wanted;
+    0: only the last one's, so that tokens found in the cache need not be computed again. `priority`: greater goes
+    first. `arrival`: seconds on any clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt
+    tokens that were in the cache when it was first admitted. `after`: an earlier request with the same prompt; this one
+    waits until that has been computed, and finds it in the cache. `streamed`: somebody reads its tokens as they come.
     """
 
     __slots__ = (
-        "after", "arrival", "computed", "found", "id", "max_length", "priority", "prompt_length", "salt", "scored",
-        "status", "streamed", "tokens", "urgency",
+        "after", "arrival", "computed", "found", "generates", "id", "max_length", "priority", "prompt_length",
+        "row_bytes", "salt", "status", "streamed", "tokens", "urgency",
     )  # fmt: skip
 
     def __init__(
-        self, id: int, prompt: list[int], max_length: int, scored: bool = False, *, priority: int = 0,
-        arrival: float = 0.0, salt: Hashable = None,
+        self, id: int, prompt: list[int], max_length: int, *, generates: bool = True, row_bytes: int = 0,
+        priority: int = 0, arrival: float = 0.0, salt: Hashable = None,
     ) -> None:  # fmt: skip
         self.id = id
         self.tokens = list(prompt)
         self.prompt_length = len(prompt)
         self.max_length = max_length
-        self.scored = scored
+        self.generates = generates
+        self.row_bytes = row_bytes
         self.computed = 0  # leading tokens whose keys and values are in the cache
         self.status = Status.NEW
         self.priority = priority
@@ -75,7 +77,7 @@ class Request:
     @property
     def cached_length(self) -> int:
         """Positions the cache must hold before the request can end: a last generated token is never fed back."""
-        return self.max_length if self.scored else self.max_length - 1
+        return self.max_length - 1 if self.generates else self.max_length
 
 
 R = TypeVar("R", bound=Request)
@@ -109,7 +111,7 @@ class Scheduler(Generic[R]):
         cache: the block pool.
         max_step_tokens: token budget of a step.
         max_running: requests in flight at once, at most `max_step_tokens`, so that every decode fits a step.
-        max_scored_tokens: of the budget, how many may belong to scored requests (each needs a row of logits).
+        max_row_bytes: of the results of requests that want one of every token, what a step may leave.
         window: how many tokens back, itself included, a token attends to in every layer; None: all.
         short_length: a request of more tokens is computed in another way (with other rotary frequencies) from its first
             token on, so what was computed of one that outgrows it is computed again. None: there is one way.
@@ -118,16 +120,16 @@ class Scheduler(Generic[R]):
     """
 
     def __init__(
-        self, cache: KVCache, max_step_tokens: int, max_running: int, max_scored_tokens: int,
+        self, cache: KVCache, max_step_tokens: int, max_running: int, max_row_bytes: int,
         window: int | None = None, short_length: int | None = None, max_mixed_tokens: int | None = None,
     ) -> None:  # fmt: skip
         mixed = max_step_tokens if max_mixed_tokens is None else max_mixed_tokens
-        if not all(1 <= n <= max_step_tokens for n in (max_running, max_scored_tokens, mixed)):
-            raise ValueError("need 1 <= max_running, max_scored_tokens, max_mixed_tokens <= max_step_tokens")
+        if not all(1 <= n <= max_step_tokens for n in (max_running, mixed)):
+            raise ValueError("need 1 <= max_running, max_mixed_tokens <= max_step_tokens")
         self.cache = cache
         self.max_step_tokens = max_step_tokens
         self.max_running = max_running
-        self.max_scored_tokens = max_scored_tokens
+        self.max_row_bytes = max_row_bytes
         self.window = window
         self.short_length = short_length
         self.max_mixed_tokens = mixed
@@ -142,10 +144,13 @@ class Scheduler(Generic[R]):
     def check(self, request: Request) -> None:
         """Refuses a request that could never be carried out. Reads constants only: safe from any thread.
 
-        Raises RequestError for an empty prompt, TooLongError when even the empty cache is too small.
+        Raises RequestError for an empty prompt or results too large for a step, TooLongError when even the empty cache
+        is too small.
         """
         if not request.tokens:
             raise RequestError("the prompt is empty: there is no token to go on from")
+        if request.row_bytes > self.max_row_bytes:
+            raise RequestError(f"a token's result takes {request.row_bytes} bytes, a step has {self.max_row_bytes}")
         capacity = self.cache.num_blocks * self.cache.block_size
         if self.cache.blocks_for(request.cached_length) > self.cache.num_blocks:
             raise TooLongError(
@@ -236,7 +241,7 @@ class Scheduler(Generic[R]):
             length = len(request.tokens)
             if (
                 request.computed == length - 1
-                and not request.scored
+                and request.generates
                 and (append(request.id, length) or self._make_room(request, length))
             ):
                 chunks.append(Chunk(request, length - 1, 1, True))
@@ -270,17 +275,17 @@ class Scheduler(Generic[R]):
         planned = {chunk.request.id for chunk in step.chunks}
         todo = [r for r in self.running if r.id not in planned]
         most = [len(r.tokens) - r.computed for r in todo]
-        left, scored_left = self.max_step_tokens - step.tokens, self.max_scored_tokens
+        left, bytes_left = self.max_step_tokens - step.tokens, self.max_row_bytes
         if any(chunk.request.streamed for chunk in step.chunks):
             left = min(left, self.max_mixed_tokens)
         counts = [0] * len(todo)
 
         def give(i: int, tokens: int) -> None:
-            nonlocal left, scored_left
-            more = min(most[i] - counts[i], tokens, left)
-            if todo[i].scored:
-                more = min(more, scored_left)
-                scored_left -= more
+            nonlocal left, bytes_left
+            more, size = min(most[i] - counts[i], tokens, left), todo[i].row_bytes
+            if size:
+                more = min(more, bytes_left // size)
+                bytes_left -= more * size
             counts[i] += more
             left -= more
 
@@ -321,7 +326,7 @@ class Scheduler(Generic[R]):
         cache, running = self.cache, self.running
         while True:
             if len(running) < self.max_running:
-                reusable = None if request.scored else request.tokens
+                reusable = None if request.row_bytes else request.tokens
                 salt = (request.salt, "long") if self.is_long(request) else request.salt
                 found = cache.allocate(request.id, len(request.tokens), reusable, salt)
                 if found is not None:

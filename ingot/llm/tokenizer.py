@@ -6,6 +6,7 @@ The tokenizers library reads tokenizer.json from memory; nothing here touches fi
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from time import thread_time
 from typing import Any
@@ -141,6 +142,20 @@ class Tokenizer:
         """The text of tokens, special ones left out."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
+
+
+def token_ids(ids: Sequence[int], count: int, what: str) -> list[int]:
+    """The ids as a list. Raises RequestError when one is no token's, of `count`; `what` they are, for the message."""
+    try:
+        if isinstance(ids, bytes | bytearray):
+            raise TypeError
+        found = [operator.index(i) for i in ids]
+    except TypeError:
+        raise RequestError(f"{what} is text or a sequence of integers, the token ids") from None
+    for i in found:
+        if not 0 <= i < count:
+            raise RequestError(f"{i} is no token id: the model has 0 to {count - 1}")
+    return found
 
 
 def _panic(error: BaseException) -> bool:

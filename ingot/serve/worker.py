@@ -21,9 +21,9 @@ from typing import Any
 
 from ingot.errors import CheckpointError, IngotError, MemoryLimitError, RequestError, UserError
 from ingot.llm.embedding import Embedder
+from ingot.llm.jobs import Job
 from ingot.llm.llm import LLM, open_engine
 from ingot.llm.loop import Stats
-from ingot.llm.runner import Job
 from ingot.llm.sampling import MAX_TOKENS, SamplingParams
 from ingot.llm.stream import Reader
 from ingot.serve import frames

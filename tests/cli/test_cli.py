@@ -52,7 +52,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert built["path"] == str(path)
     assert built["bytes"] == path.stat().st_size
     assert {"read", "trace", "lower", "pack", "report", "write"} <= set(built["seconds"])
-    assert [row["name"] for row in built["accuracy"]["outputs"]] == ["logits"]
+    assert [row["name"] for row in built["accuracy"]["outputs"]] == ["logits", "hidden"]
     return path
 
 
@@ -127,7 +127,7 @@ def test_inspect(engine: Path) -> None:
     assert memory["weights"] > 14e6 and memory["most_at"]["kernel"]
     assert found["fusion"]["main"]["fused_operations"] > 8
     assert found["kind"] == "llm" and found["config"]["precision"] == "bfloat16"
-    assert [port["name"] for port in found["outputs"]] == ["logits"]
+    assert [port["name"] for port in found["outputs"]] == ["logits", "hidden"]
     assert {d["rule"] for d in as_json("inspect", PICO, "--why")["decisions"]}
 
 

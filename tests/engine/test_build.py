@@ -185,10 +185,10 @@ def test_a_folder_becomes_an_engine(pico: Any) -> None:
     assert {"tokenizer.json", "tokenizer_config.json"} <= set(pico.files())
     assert pico.files()["tokenizer.json"] == (PICO / "tokenizer.json").read_bytes()
     assert [p.name for p in pico.inputs] == [
-        "token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows",
+        "token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows", "hidden_rows",
     ]  # fmt: skip
     calls = pico.header["programs"]["cpu"]["entries"]["main"]["calls"]
-    assert len(calls) == 8 * 8 + 5 and all("kernel" in c for c in calls)
+    assert len(calls) == 8 * 8 + 8 and all("kernel" in c for c in calls)
 
 
 def test_the_report_goes_layer_by_layer(pico: Any) -> None:

@@ -205,6 +205,7 @@ class Runner:
             "block_table": self.table[None],
             "slot": slot.astype(np.int32),
             "logit_rows": np.arange(count, dtype=np.int32),
+            "hidden_rows": np.zeros(0, np.int32),
         }
         if self.short_length is not None:
             feeds["long_rope"] = np.full(count, max(total, self.done) > self.short_length, np.int32)

@@ -12,13 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot.errors import RequestError, TooLongError
+from ingot.llm.jobs import Embedding, Generation, Job, Scoring
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
-from ingot.llm.runner import Job, Runner
+from ingot.llm.runner import Runner
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Scheduler
+from ingot.llm.vectors import POOLINGS
 
 VOCABULARY = 97
+WIDTH = 3
 LONGEST = 64
 
 
@@ -55,14 +58,15 @@ class FakeSession:
                 after[row] = next_token(context[: positions[row] + 1])
         logits = np.zeros((len(feeds["logit_rows"]), VOCABULARY), np.float32)
         logits[np.arange(len(logits)), after[feeds["logit_rows"]]] = 50
-        return {"logits": logits}
+        states = np.stack([after, after % 7, after / 10], 1).astype(np.float32)
+        return {"logits": logits, "hidden": states[feeds["hidden_rows"]]}
 
 
 def make(blocks: int, size: int, budget: int, running: int) -> EngineLoop:
     cache = KVCache(blocks, size)
     session: Any = FakeSession(size, blocks)
     runner = Runner(session, cache, VOCABULARY, budget, running, LONGEST)
-    return EngineLoop(Scheduler(cache, budget, running, max(1, budget // 2)), runner)
+    return EngineLoop(Scheduler(cache, budget, running, 4 * VOCABULARY * max(1, budget // 2)), runner)
 
 
 def expected(prompt: list[int], length: int) -> list[int]:
@@ -72,15 +76,24 @@ def expected(prompt: list[int], length: int) -> list[int]:
     return tokens
 
 
-def job(prompt: list[int], length: int, wakeups: SimpleQueue[Job], **words: Any) -> Job:
+def vector(prompt: list[int], how: str) -> np.ndarray:
+    """Of a text, by itself and in one piece."""
+    after = np.array([next_token(prompt[: i + 1]) for i in range(len(prompt))])
+    states = np.stack([after, after % 7, after / 10], 1).astype(np.float32)
+    if how == "mean":
+        return np.add.accumulate(states)[-1] / np.float32(len(prompt))
+    return {"last": states[-1], "cls": states[0], "max": states.max(0)}[how]
+
+
+def job(prompt: list[int], length: int, wakeups: SimpleQueue[Job], **words: Any) -> Generation:
     stop_ids = frozenset(words.pop("stop_ids", ()))
-    return Job(prompt, length, SamplingParams(), stop_ids, wakeups, words.pop("eager", False))
+    return Generation(prompt, length, SamplingParams(), stop_ids, wakeups, words.pop("eager", False))
 
 
 REQUESTS = st.lists(
     st.tuples(
         st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40),
-        st.integers(0, 20),
+        st.one_of(st.integers(1, 20), st.sampled_from(["score", *POOLINGS])),
         st.booleans(),
         st.booleans(),
     ),
@@ -91,17 +104,22 @@ REQUESTS = st.lists(
 
 @given(REQUESTS, st.integers(2, 12), st.sampled_from([2, 8, 16]), st.integers(3, 30), st.integers(1, 3))
 def test_everybody_gets_what_they_would_have_got_alone(
-    requests: list[tuple[list[int], int, bool, bool]], blocks: int, size: int, budget: int, running: int
+    requests: list[tuple[list[int], int | str, bool, bool]], blocks: int, size: int, budget: int, running: int
 ) -> None:
     loop = make(blocks, size, budget, running)
     wakeups: SimpleQueue[Job] = SimpleQueue()
     jobs: list[Job] = []
+    asked: dict[Job, tuple[list[int], str]] = {}
     try:
-        for prompt, more, eager, abort in requests:
-            if more:
-                new = job(prompt, len(prompt) + more, wakeups, eager=eager)
+        for prompt, what, eager, abort in requests:
+            new: Job
+            if isinstance(what, int):
+                new = job(prompt, len(prompt) + what, wakeups, eager=eager)
+            elif what == "score":
+                new = Scoring(prompt, expected(prompt, len(prompt) + 1)[1:], wakeups, VOCABULARY)
             else:
-                new = Job.scoring(prompt, expected(prompt, len(prompt) + 1)[1:], wakeups)
+                new = Embedding(prompt, what, wakeups, WIDTH)
+                asked[new] = prompt, what
             try:
                 loop.submit(new)
             except TooLongError:
@@ -122,10 +140,15 @@ def test_everybody_gets_what_they_would_have_got_alone(
         whole = expected(one.tokens[: one.prompt_length], one.max_length)
         if one.finish_reason == "abort":
             assert one.tokens == whole[: len(one.tokens)]
-        else:
-            assert one.finish_reason == ("scored" if one.scored else "length")
-            assert one.tokens == whole
-            assert len(one.logprobs) == (one.prompt_length if one.scored else one.max_length - one.prompt_length)
+            continue
+        assert one.finish_reason == ("length" if one.generates else "done")
+        assert one.tokens == whole
+        if isinstance(one, Scoring):
+            assert len(one.logprobs) == one.prompt_length
+        elif isinstance(one, Generation):
+            assert len(one.logprobs) == one.max_length - one.prompt_length
+        elif isinstance(one, Embedding):
+            np.testing.assert_array_equal(one.vector(), vector(*asked[one]))
 
 
 def test_the_end_token_is_not_among_the_tokens() -> None:
@@ -174,7 +197,7 @@ def test_a_preempted_score_is_the_same_score() -> None:
     wakeups: SimpleQueue[Job] = SimpleQueue()
     prompt = [3, 1, 4, 1, 5, 9]
     older = job([1, 2], 10, wakeups)
-    scored = Job.scoring(prompt, expected(prompt, 7)[1:], wakeups)
+    scored = Scoring(prompt, expected(prompt, 7)[1:], wakeups, VOCABULARY)
     loop.submit(older, scored)
     while not (older.finish_reason and scored.finish_reason):
         wakeups.get(timeout=60)
@@ -182,7 +205,7 @@ def test_a_preempted_score_is_the_same_score() -> None:
     assert loop._scheduler.preemptions
     assert older.tokens == expected([1, 2], 10)
     alone = make(blocks=5, size=2, budget=3, running=2)
-    again = Job.scoring(prompt, scored.targets, wakeups)
+    again = Scoring(prompt, scored.targets, wakeups, VOCABULARY)
     alone.submit(again)
     while not again.finish_reason:  # the queue may still hold wakeups of the others
         wakeups.get(timeout=60)

@@ -128,7 +128,7 @@ def logits(engine: Engine) -> np.ndarray:
     feeds = {
         "token_ids": np.array(IDS, np.int32), "positions": rows, "query_start": np.array([0, count], np.int32),
         "context_len": np.array([count], np.int32), "block_table": np.zeros((1, 1), np.int32), "slot": rows,
-        "logit_rows": rows,
+        "logit_rows": rows, "hidden_rows": rows[:0],
     }  # fmt: skip
     return session.run(feeds)["logits"]
 
@@ -290,6 +290,7 @@ def test_layers_are_compared_with_the_base(bases: dict[str, Path], good: Path) -
     feeds = {
         "token_ids": ids, "positions": rows, "query_start": np.array([0, len(IDS)], np.int32), "slot": rows,
         "context_len": np.array([len(IDS)], np.int32), "block_table": np.zeros((1, 1), np.int32), "logit_rows": rows,
+        "hidden_rows": rows,
     }  # fmt: skip
     assert "logits" in str(diff(base, changed, feeds))
     report = build(bases["llama"], lora=good, precision="bfloat16").report

@@ -157,8 +157,12 @@ def test_requests_and_padding_in_one_step(tmp_path: Path) -> None:
         "block_table": np.array([[5, 2], [7, -1], [-1, -1]], i32),
         "slot": np.array([5 * 16 + 10, *range(7 * 16, 7 * 16 + 9), -1, -1], i32),
         "logit_rows": np.array([-1, 9, 0, *range(1, 9)], i32),
+        "hidden_rows": np.array([0, -1, 3], i32),
     }
-    got = interpret(both.network, feeds, both.weights, both.states)["logits"]
+    found = interpret(both.network, feeds, both.weights, both.states)
+    got = found["logits"]
+    head = both.weights["lm_head.weight"]
+    np.testing.assert_allclose(found["hidden"] @ head.T, [want_second, want_second * 0, want_first[2]], atol=1e-4)
     np.testing.assert_array_equal(got[0], 0)
     np.testing.assert_allclose(got[1], want_first[8], atol=1e-5)
     np.testing.assert_allclose(got[2], want_second, atol=1e-5)

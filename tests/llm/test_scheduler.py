@@ -118,7 +118,7 @@ class FakeModel:
         seen = [c.request.id for c in step.chunks]
         assert len(seen) == len(set(seen)), "a request is in a step twice"
         assert step.tokens == sum(c.count for c in step.chunks) <= self.scheduler.max_step_tokens
-        assert sum(c.count for c in step.chunks if c.request.scored) <= self.scheduler.max_scored_tokens
+        assert sum(c.count * c.request.row_bytes for c in step.chunks) <= self.scheduler.max_row_bytes
         for chunk in step.chunks:
             request, table = chunk.request, cache.table(chunk.request.id)
             assert request.status is Status.RUNNING
@@ -136,8 +136,8 @@ class FakeModel:
             assert context == [(token, long) for token in request.tokens[seen.start : stop]]
             context = request.tokens[:stop]
             assert chunk.ends == (stop == len(request.tokens))
-            self.scheduler.advance(chunk, next_token(context) if chunk.ends and not request.scored else None)
-            if chunk.ends and (request.scored or len(request.tokens) == request.max_length):
+            self.scheduler.advance(chunk, next_token(context) if chunk.ends and request.generates else None)
+            if chunk.ends and len(request.tokens) == request.max_length:
                 self.scheduler.remove(request)
 
 
@@ -167,7 +167,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     ) -> None:  # fmt: skip
         cache = KVCache(blocks, size, reuse)
         self.scheduler: Scheduler[Request] = Scheduler(
-            cache, budget, running, max(1, budget // 2), window, short, mixed
+            cache, budget, running, max(3, budget // 2), window, short, mixed
         )
         self.model = FakeModel(self.scheduler)
         self.requests: list[Request] = []
@@ -176,15 +176,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=30),
         more=st.integers(0, 12),
+        row_bytes=st.integers(0, 3),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         salt=st.sampled_from([None, None, "adapter"]),
         streamed=st.booleans(),
     )
-    def arrive(self, prompt: list[int], more: int, priority: int, salt: str | None, streamed: bool) -> None:
+    def arrive(
+        self, prompt: list[int], more: int, row_bytes: int, priority: int, salt: str | None, streamed: bool
+    ) -> None:  # fmt: skip
         number = len(self.requests)
         request = Request(
-            number, prompt, len(prompt) + more, more == 0, priority=priority, arrival=float(number), salt=salt
-        )
+            number, prompt, len(prompt) + more, generates=more > 0, row_bytes=0 if more else row_bytes,
+            priority=priority, arrival=float(number), salt=salt,
+        )  # fmt: skip
         request.streamed = streamed
         cache = self.scheduler.cache
         if cache.blocks_for(request.cached_length) > cache.num_blocks:

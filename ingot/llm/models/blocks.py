@@ -20,7 +20,8 @@ from ingot.llm.models.config import ACTIVATIONS, LanguageConfig, token_id, token
 from ingot.llm.models.fields import Fields
 from ingot.nn import Linear, Module, PagedStep, Parameter, State
 
-CALLS: dict[str, Callable[[Any], Any]] = {
+Layer = Callable[[Any], Any]
+CALLS: dict[str, Layer] = {
     "silu": functional.silu,
     "gelu": partial(functional.gelu, approximate="none"),
     "gelu_tanh": functional.gelu,
@@ -82,8 +83,21 @@ def angles(embedding: rope.Rope | None, positions: Any, long_rope: Any = None) -
     return functional.where(long, others[0], cos), functional.where(long, others[1], sin)
 
 
+def results(states: Any, logit_rows: Any, hidden_rows: Any, last: Layer, head: Layer) -> dict[str, Any]:
+    """What a step gives of its tokens' states [T, hidden]; a row of −1 is one of zeros, and goes the same way.
+
+    Args:
+        last: the last norm, and whatever else stands before the head.
+
+    Returns logits float32 [R, vocabulary], and hidden float32 [E, hidden], what the head would get of those rows.
+    """
+    logits = head(last(functional.index_select(states, 0, logit_rows)))
+    hidden = last(functional.index_select(states, 0, hidden_rows))
+    return {"logits": logits, "hidden": functional.cast(hidden, "float32")}
+
+
 class LanguageModel(Module):
-    """The frame: a step's tokens through `hidden`, the rows that are asked for through `head`. Logits are float32."""
+    """The frame: a step's tokens through `hidden`, the rows that are asked for through `ends`. Logits are float32."""
 
     def __init__(self, embedding: rope.Rope | None = None) -> None:
         super().__init__()
@@ -91,19 +105,20 @@ class LanguageModel(Module):
 
     def forward(
         self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
-        logit_rows: Any, long_rope: Any = None,
+        logit_rows: Any, hidden_rows: Any, long_rope: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """One step; see decoder.input_specs. Returns logits float32 [R, vocabulary]; a row of −1 gives zeros."""
+        """One step; see decoder.input_specs and results."""
         step = PagedStep(*angles(self.embedding, positions, long_rope), query_start, context_len, block_table, slot)
-        hidden = self.hidden(token_ids, positions, step)
-        return {"logits": self.head(functional.index_select(hidden, 0, logit_rows))}
+        found = results(self.hidden(token_ids, positions, step), logit_rows, hidden_rows, *self.ends())
+        wanted = functional.unsqueeze(functional.ge(hidden_rows, 0), 1)  # of zeros, a LayerNorm makes its bias
+        return found | {"hidden": functional.where(wanted, found["hidden"], 0.0)}
 
     def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
         """int32 [T], int32 [T] → [T, hidden], before the last norm"""
         raise NotImplementedError
 
-    def head(self, rows: Any) -> Any:
-        """[R, hidden] → float32 [R, vocabulary]"""
+    def ends(self) -> tuple[Layer, Layer]:
+        """What stands between the last layer and the head, and the head, which gives float32 [R, vocabulary]."""
         raise NotImplementedError
 
 

@@ -15,7 +15,7 @@ from ingot import functional
 from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.ir import Spec
-from ingot.llm.models.blocks import CALLS, Heads, angles
+from ingot.llm.models.blocks import CALLS, Heads, angles, results
 from ingot.llm.models.config import DecoderConfig, LanguageConfig
 from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm
 
@@ -135,9 +135,9 @@ class LanguageModel(Module):
 
     def forward(
         self, token_ids: Any, positions: Any, query_start: Any, context_len: Any, block_table: Any, slot: Any,
-        logit_rows: Any, long_rope: Any = None,
+        logit_rows: Any, hidden_rows: Any, long_rope: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """One step; see input_specs. Returns logits float32 [R, vocabulary]; a row of −1 gives zeros."""
+        """One step; see input_specs and blocks.results. A row of −1 gives zeros."""
         config = self.config
         table, layers, last_norm, head = self.parts()
         paging = (query_start, context_len, block_table, slot)
@@ -149,8 +149,7 @@ class LanguageModel(Module):
             x = functional.mul(x, float(np.asarray(config.embedding_scale).astype(x.dtype.numpy)))
         for layer, window in zip(layers, config.windows, strict=True):
             x = layer(x, step if window is None else windowed)
-        rows = functional.index_select(x, 0, logit_rows)
-        return {"logits": capped(head(last_norm(rows)), config.logit_cap)}
+        return results(x, logit_rows, hidden_rows, last_norm, lambda rows: capped(head(rows), config.logit_cap))
 
 
 class Names(NamedTuple):
@@ -213,14 +212,15 @@ def output_head(config: DecoderConfig, dtype: DType, tied_to: Embedding | None) 
 
 
 def input_specs(config: LanguageConfig) -> dict[str, Spec]:
-    """The step's inputs: T tokens of B requests, N cache blocks at most per request, R rows whose logits are wanted.
+    """The step's inputs: T tokens of B requests, N cache blocks at most per request, R rows whose logits are wanted and
+    E whose hidden states are.
 
     `long_rope` is there for models with two rotary tables: not 0 for the tokens of requests that outgrew the first.
     """
     tokens = Dim("T", 1, 1, MAX_STEP_TOKENS)
     requests = Dim("B", 1, 1, MAX_STEP_TOKENS)
     blocks = Dim("N", 1, None, config.context_length)
-    rows = Dim("R", 0, 1, MAX_STEP_TOKENS)
+    rows, states = Dim("R", 0, 1, MAX_STEP_TOKENS), Dim("E", 0, 1, MAX_STEP_TOKENS)
     choice = {"long_rope": Spec("int32", (tokens,))} if config.short_length is not None else {}
     return {
         "token_ids": Spec("int32", (tokens,)),
@@ -230,5 +230,6 @@ def input_specs(config: LanguageConfig) -> dict[str, Spec]:
         "block_table": Spec("int32", (requests, blocks)),
         "slot": Spec("int32", (tokens,)),
         "logit_rows": Spec("int32", (rows,)),
+        "hidden_rows": Spec("int32", (states,)),
         **choice,
     }

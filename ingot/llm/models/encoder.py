@@ -49,21 +49,21 @@ class Pooling:
     `prompt` stands before every text. `max_tokens`: of a text, where the files give less than the positions allow.
     """
 
-    how: str = "mean"
+    how: str
     normalize: bool = False
     prompt: str = ""
     max_tokens: int | None = None
 
 
-def pooling_of(directory: Path) -> Pooling:
-    """What the files of sentence-transformers say; without any: the mean, as it is.
+def pooling_of(directory: Path, usual: str = "mean") -> Pooling:
+    """What the files of sentence-transformers say; without any: `usual`, as it is.
 
     Raises:
         CheckpointError: modules that are not known, a kind of pooling that is not supported, files that are no such.
     """
     modules = _modules(directory)
     if modules is None:
-        return Pooling()
+        return Pooling(usual)
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise CheckpointError(

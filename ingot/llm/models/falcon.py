@@ -156,9 +156,9 @@ class Falcon(LanguageModel):
             x = layer(x, step)
         return x
 
-    def head(self, rows: Any) -> Any:
+    def ends(self) -> tuple[Module, Module]:
         """The last norm and the head."""
-        return self.lm_head(self.transformer.ln_f(rows))
+        return self.transformer.ln_f, self.lm_head
 
 
 model = Falcon

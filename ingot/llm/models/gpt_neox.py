@@ -117,9 +117,9 @@ class GptNeoX(LanguageModel):
             x = layer(x, step)
         return x
 
-    def head(self, rows: Any) -> Any:
+    def ends(self) -> tuple[Module, Module]:
         """The last norm and the head."""
-        return self.embed_out(self.gpt_neox.final_layer_norm(rows))
+        return self.gpt_neox.final_layer_norm, self.embed_out
 
 
 model = GptNeoX

@@ -183,7 +183,8 @@ def _loaded(
         tokenizer_file.check(tokenizer, config.vocab_size)
     add_bos, bos = beginning(tokenizer, settings, config.bos_token_id)
     config = replace(config, bos_token_id=bos, eos_token_ids=_ends(path, files, config))
-    return LoadedModel(module, input_specs(config), _engine_config(config, dtype, add_bos), weights, files)
+    facts = _engine_config(config, dtype, add_bos, encoder.pooling_of(path, "last"))
+    return LoadedModel(module, input_specs(config), facts, weights, files)
 
 
 def _ends(path: Path, files: Mapping[str, bytes], config: LanguageConfig) -> tuple[int, ...]:
@@ -194,7 +195,9 @@ def _ends(path: Path, files: Mapping[str, bytes], config: LanguageConfig) -> tup
     return ends or config.eos_token_ids
 
 
-def _engine_config(config: LanguageConfig, dtype: DType, add_bos: bool) -> dict[str, Any]:
+def _engine_config(
+    config: LanguageConfig, dtype: DType, add_bos: bool, pooling: encoder.Pooling
+) -> dict[str, Any]:  # fmt: skip
     """What a running engine has to know about its model."""
     cache = {"heads": config.num_kv_heads, "head_dim": config.head_dim}
     rare: dict[str, Any] = {} if config.short_length is None else {"short_length": config.short_length}
@@ -215,6 +218,10 @@ def _engine_config(config: LanguageConfig, dtype: DType, add_bos: bool) -> dict[
         "bos_token_id": config.bos_token_id,
         "eos_token_ids": list(config.eos_token_ids),
         "add_bos": add_bos,
+        "embedding": {
+            "pooling": pooling.how, "normalize": pooling.normalize, "prompt": pooling.prompt,
+            "max_tokens": pooling.max_tokens,
+        },
         "limits": {"max_step_tokens": MAX_STEP_TOKENS},
         **rare,
     }

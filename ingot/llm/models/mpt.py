@@ -138,9 +138,9 @@ class Mpt(LanguageModel):
             x = block(x, step)
         return x
 
-    def head(self, rows: Any) -> Any:
+    def ends(self) -> tuple[Module, Module]:
         """The last norm and the head."""
-        return self.lm_head(self.transformer.norm_f(rows))
+        return self.transformer.norm_f, self.lm_head
 
 
 model = Mpt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,11 +132,14 @@ class Opt(LanguageModel):
             x = layer(x, step)
         return x
 
-    def head(self, rows: Any) -> Any:
-        """The last norm where there is one, and the head."""
+    def ends(self) -> tuple[Callable[[Any], Any], Module]:
+        """The last norm and the way back to the embedding's size, where there are such, and the head."""
+        return self._last, self.lm_head
+
+    def _last(self, rows: Any) -> Any:
         stack = self.model.decoder
         rows = rows if stack.final_layer_norm is None else stack.final_layer_norm(rows)
-        return self.lm_head(rows if stack.project_out is None else stack.project_out(rows))
+        return rows if stack.project_out is None else stack.project_out(rows)
 
 
 model = Opt

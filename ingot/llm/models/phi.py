@@ -108,9 +108,9 @@ class Phi(LanguageModel):
             x = layer(x, step)
         return x
 
-    def head(self, rows: Any) -> Any:
+    def ends(self) -> tuple[Module, Module]:
         """The last norm and the head."""
-        return self.lm_head(self.model.final_layernorm(rows))
+        return self.model.final_layernorm, self.lm_head
 
 
 model = Phi

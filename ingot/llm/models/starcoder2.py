@@ -87,9 +87,9 @@ class Starcoder2(LanguageModel):
             x = layer(x, step)
         return x
 
-    def head(self, rows: Any) -> Any:
+    def ends(self) -> tuple[Module, Module]:
         """The last norm and the head."""
-        return self.lm_head(self.model.norm(rows))
+        return self.model.norm, self.lm_head
 
 
 model = Starcoder2
