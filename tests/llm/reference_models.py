@@ -1,6 +1,7 @@
 """Plain torch forms of the families that transformers only runs with code from the checkpoint, in their tensors' names.
 
-Written from the published descriptions, one function a family: tokens of one sequence in, logits out, all in float32.
+Written from the published descriptions, one function a family: tokens of one sequence in, logits out, all in the
+tensors' type.
 """
 
 from __future__ import annotations
@@ -55,12 +56,14 @@ def angles(torch: Any, count: int, width: int, theta: float, ratio: float = 1) -
 
 def turn_halves(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     """x [T, H, D], element i paired with i + D/2"""
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 def turn_pairs(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
     """x [T, H, D], element 2i paired with 2i + 1, of the first 2 · cos' width elements"""
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     turned, rest = x[..., : 2 * cos.shape[-1]], x[..., 2 * cos.shape[-1] :]
     a, b = turned[..., 0::2], turned[..., 1::2]
     return torch.cat([torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2), rest], -1)
@@ -75,7 +78,7 @@ def attend(torch: Any, query: Any, key: Any, value: Any, slopes: Any = None) -> 
         at = torch.arange(count)
         scores = scores + slopes[:, None, None] * (at[None, :] - at[:, None])
     scores = scores.masked_fill(torch.ones(count, count).triu(1).bool(), -torch.inf)
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value).flatten(1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1).to(value.dtype), value).flatten(1)
 
 
 def linear(torch: Any, tensors: Tensors, name: str, x: Any) -> Any:

@@ -48,6 +48,11 @@ class LanguageConfig:
     unit_rows: tuple[str, ...] = ()  # parameters whose rows are brought to length 1 when they are read
 
     @property
+    def cache_width(self) -> int:
+        """Elements of a key, and of a value, in the cache."""
+        return self.head_dim
+
+    @property
     def short_length(self) -> int | None:
         """The most tokens of a request that turns by its first table; longer ones by the second. None: there is one."""
         return None if self.rope is None else self.rope.short_length

@@ -1,5 +1,9 @@
 """Falcon in its three forms: 7B (one key and value head, attention and MLP side by side behind one norm), 40B and later
 (grouped key and value heads, a norm for each side or one for both), RW-1B (ALiBi, one half after the other, biases).
+
+The published code of the models with ALiBi rounds positions, slopes and their products to bfloat16, whatever precision
+the rest is in: from position 256 on, neighbours share a bias, in the steepest heads up to eight of them. So does this.
+Since a rounded bias belongs to the key's position and not to the distance, it goes into the cache with the key.
 """
 
 from __future__ import annotations
@@ -7,17 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ingot import functional
 from ingot.dtypes import DType
+from ingot.ir import StateSpec
 from ingot.llm.models import rope
 from ingot.llm.models.blocks import GptConfig, Heads, LanguageModel, OutputHead, sizes
 from ingot.llm.models.fields import Fields
 from ingot.llm.models.gpt_neox import Mlp
 from ingot.llm.models.weights import ROTARY, Naming
-from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep
+from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList, PagedStep, State
 
 ARCHITECTURE = "FalconForCausalLM"
 MODEL_TYPE = "falcon"
@@ -26,12 +30,22 @@ NAMING = Naming("transformer.word_embeddings.weight", "lm_head.weight", "transfo
 
 @dataclass(frozen=True, kw_only=True)
 class Config(GptConfig):
-    """`norms`: of a layer's input where the halves stand side by side (`parallel`). `slopes`: of ALiBi."""
+    """`norms`: of a layer's input where the halves stand side by side (`parallel`). `alibi`: it has ALiBi."""
 
     parallel: bool
     norms: int
     bias: bool
-    slopes: np.ndarray | None
+    alibi: bool
+
+    @property
+    def biases(self) -> int:
+        """Elements of a cached key that are biases: one for each query head that reads it, in an even number."""
+        group = self.num_heads // self.num_kv_heads
+        return group + group % 2 if self.alibi else 0
+
+    @property
+    def cache_width(self) -> int:
+        return self.head_dim + self.biases
 
 
 def config(fields: Fields) -> Config:
@@ -57,9 +71,8 @@ def config(fields: Fields) -> Config:
     alibi = fields.flag("alibi", False)
     embedding = None if alibi else _rotary(fields, shared)
     found = Config(
-        **shared, rope=embedding, parallel=parallel, norms=norms, bias=fields.flag("bias", False),
-        slopes=_slopes(heads, shared["head_dim"]) if alibi else None,
-    )  # fmt: skip
+        **shared, rope=embedding, parallel=parallel, norms=norms, bias=fields.flag("bias", False), alibi=alibi
+    )
     reach = shared["context_length"] if embedding is None else embedding.positions
     return replace(found, num_kv_heads=1 if one else kv_heads, context_length=reach)
 
@@ -70,14 +83,44 @@ def _rotary(fields: Fields, shared: dict[str, Any]) -> rope.Rope:
     return rope.parse(fields, shared["head_dim"] // 2 * 2 or 2, shared["context_length"])
 
 
-def _slopes(heads: int, head_dim: int) -> np.ndarray:
-    """Rounded to bfloat16 and scaled like the scores, as the published code does.
+def _biases(config: Config, positions: Any, dtype: DType) -> tuple[Any, Any]:
+    """What stands behind the queries and keys of a step's tokens: int32 [T] → [T, heads, biases], 1 where a query's own
+    bias is, and [T, kv_heads, biases], slope · position, 0 where the number is filled up."""
+    slopes = np.zeros((config.num_kv_heads, config.biases), np.float32)
+    group = config.num_heads // config.num_kv_heads
+    slopes[:, :group] = functional.generate_alibi_slopes(config.num_heads).reshape(-1, group)
+    at = functional.view(functional.cast(positions, "bfloat16"), (positions.shape[0], 1, 1))
+    product = functional.mul(*(functional.cast(x, "float32") for x in (at, functional.cast(slopes, "bfloat16"))))
+    own = np.tile(np.eye(group, config.biases, dtype=dtype.numpy), (config.num_kv_heads, 1))[None]
+    none = functional.mul(functional.cast(at, dtype), 0.0)
+    return functional.add(none, own), functional.cast(functional.cast(product, "bfloat16"), dtype)
 
-    (That code also rounds slope · position; here it is exact, which shows where slopes are no powers of two or
-    positions pass 256.)
+
+class BiasedHeads(Module):
+    """Attention where each key has the biases of its query heads behind it, of which each query takes its own.
+
+    score = (query · key + bias) / √head_dim. The values are as wide, and what stands behind them is dropped.
     """
-    slopes = functional.generate_alibi_slopes(heads).astype(ml_dtypes.bfloat16).astype(np.float32)
-    return (slopes * np.float32(head_dim**-0.5)).astype(np.float32)
+
+    def __init__(self, config: Config, index: int, dtype: DType) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.biases = config.biases
+        self.cache = State(StateSpec(dtype, heads=config.num_kv_heads, head_dim=config.cache_width), f"kv.{index}")
+
+    def forward(self, query: Any, key: Any, value: Any, step: PagedStep, own: Any, biases: Any) -> Any:
+        """As blocks.Heads, with what _biases gives."""
+        tokens = query.shape[0]
+        query = functional.view(query, (tokens, self.heads, self.head_dim))
+        key, value = (functional.view(x, (tokens, self.kv_heads, self.head_dim)) for x in (key, value))
+        query = functional.concat([query, own], 2)
+        key, value = (functional.concat([x, biases], 2) for x in (key, value))
+        cache = functional.kv_write(self.cache, key, value, step.slot)
+        context = functional.paged_attention(
+            query, cache, step.query_start, step.context_len, step.block_table, scale=self.head_dim**-0.5
+        )
+        context, _ = functional.split(context, [self.head_dim, self.biases], 2)
+        return functional.view(context, (tokens, self.heads * self.head_dim))
 
 
 class Attention(Module):
@@ -88,14 +131,14 @@ class Attention(Module):
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.query_key_value = Linear(config.hidden_size, width, config.bias, dtype)
         self.dense = Linear(config.hidden_size, config.hidden_size, config.bias, dtype)
-        self.heads = Heads(config, index, dtype, slopes=config.slopes)
+        self.heads = BiasedHeads(config, index, dtype) if config.alibi else Heads(config, index, dtype)
 
-    def forward(self, x: Any, step: PagedStep) -> Any:
+    def forward(self, x: Any, step: PagedStep, *biases: Any) -> Any:
         """[T, hidden] → the same; each key and value head's outputs stand behind those of its queries"""
         heads = self.heads
         group = heads.heads // heads.kv_heads
         joint = functional.view(self.query_key_value(x), (x.shape[0], heads.kv_heads, group + 2, heads.head_dim))
-        return self.dense(heads(*functional.split(joint, [group, 1, 1], 2), step))
+        return self.dense(heads(*functional.split(joint, [group, 1, 1], 2), step, *biases))
 
 
 class Layer(Module):
@@ -115,14 +158,14 @@ class Layer(Module):
         self.self_attention = Attention(config, index, dtype)
         self.mlp = Mlp(config, dtype, config.bias)
 
-    def forward(self, x: Any, step: PagedStep) -> Any:
+    def forward(self, x: Any, step: PagedStep, *biases: Any) -> Any:
         """[T, hidden] → the same"""
         if self.ln_attn is not None and self.ln_mlp is not None:
-            attended, after = self.self_attention(self.ln_attn(x), step), self.ln_mlp(x)
+            attended, after = self.self_attention(self.ln_attn(x), step, *biases), self.ln_mlp(x)
             return functional.add(functional.add(self.mlp(after), attended), x)
         assert self.input_layernorm is not None
         normed = self.input_layernorm(x)
-        attended = self.self_attention(normed, step)
+        attended = self.self_attention(normed, step, *biases)
         if self.post_attention_layernorm is None:
             return functional.add(functional.add(self.mlp(normed), attended), x)
         x = functional.add(attended, x)
@@ -144,6 +187,7 @@ class Falcon(LanguageModel):
 
     def __init__(self, config: Config, dtype: DType, tied: bool) -> None:
         super().__init__(config.rope)
+        self.config, self.dtype = config, dtype
         self.transformer = Transformer(config, dtype)
         self.lm_head = OutputHead(config, dtype)
         if tied:
@@ -152,8 +196,9 @@ class Falcon(LanguageModel):
     def hidden(self, token_ids: Any, positions: Any, step: PagedStep) -> Any:
         """Embeddings through the layers."""
         x = self.transformer.word_embeddings(token_ids)
+        biases = _biases(self.config, positions, self.dtype) if self.config.alibi else ()
         for layer in self.transformer.h:
-            x = layer(x, step)
+            x = layer(x, step, *biases)
         return x
 
     def ends(self) -> tuple[Module, Module]:

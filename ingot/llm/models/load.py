@@ -199,7 +199,7 @@ def _engine_config(
     config: LanguageConfig, dtype: DType, add_bos: bool, pooling: encoder.Pooling
 ) -> dict[str, Any]:  # fmt: skip
     """What a running engine has to know about its model."""
-    cache = {"heads": config.num_kv_heads, "head_dim": config.head_dim}
+    cache = {"heads": config.num_kv_heads, "head_dim": config.cache_width}
     rare: dict[str, Any] = {} if config.short_length is None else {"short_length": config.short_length}
     if config.left_out:
         rare["left_out"] = list(config.left_out)
