@@ -88,7 +88,7 @@ from ingot.functional.linear import (
     outer,
     rms_norm,
 )  # fmt: skip
-from ingot.functional.reduction import argmax, max, mean, min, prod, reduce, sum
+from ingot.functional.reduction import argmax, argsort, cumsum, max, mean, min, prod, reduce, sort, sum, topk
 from ingot.functional.resample import interpolate
 from ingot.functional.shape import (
     arange,
@@ -140,17 +140,17 @@ from ingot.functional.spatial import (
 
 __all__ = [
     "ACT2FN", "GATED_ACT_2_ACT", "abs", "activation", "activation_function", "adaptive_avg_pool2d", "add", "arange",
-    "argmax", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "broadcast_helper", "cast", "ceil", "chunk",
-    "clip", "concat", "cond", "constant", "constant_to_tensor_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "cos", "div", "einsum", "elementwise_binary", "embedding", "eq", "erf",
-    "exp", "expand", "expand_dims", "expand_dims_like", "flatten", "flip", "floor", "floordiv", "gather",
-    "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu", "generate_alibi_slopes", "group_norm", "gt",
-    "identity", "index_select", "int_clip", "interpolate", "is_gated_activation", "kv_write", "layer_norm", "le",
-    "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "max_pool1d", "max_pool2d", "max_pool3d",
-    "maximum", "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "moe", "mul", "ne", "neg", "non_gated_version",
-    "nonzero", "not_op", "op_and", "op_or", "op_xor", "outer", "pad", "paged_attention", "permute", "pow", "prod",
-    "quick_gelu", "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm", "rope", "rope_table",
-    "round", "rsqrt", "scaled_dot_product_attention", "select", "shape", "sigmoid", "silu", "sin", "slice", "softmax",
-    "softplus", "split", "sqrt", "squared_relu", "squeeze", "stack", "sub", "sum", "swiglu", "tanh", "transpose",
-    "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
+    "argmax", "argsort", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "broadcast_helper", "cast", "ceil",
+    "chunk", "clip", "concat", "cond", "constant", "constant_to_tensor_", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cos", "cumsum", "div", "einsum", "elementwise_binary",
+    "embedding", "eq", "erf", "exp", "expand", "expand_dims", "expand_dims_like", "flatten", "flip", "floor",
+    "floordiv", "gather", "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu", "generate_alibi_slopes",
+    "group_norm", "gt", "identity", "index_select", "int_clip", "interpolate", "is_gated_activation", "kv_write",
+    "layer_norm", "le", "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "max_pool1d",
+    "max_pool2d", "max_pool3d", "maximum", "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "moe", "mul", "ne",
+    "neg", "non_gated_version", "nonzero", "not_op", "op_and", "op_or", "op_xor", "outer", "pad", "paged_attention",
+    "permute", "pow", "prod", "quick_gelu", "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm",
+    "rope", "rope_table", "round", "rsqrt", "scaled_dot_product_attention", "select", "shape", "sigmoid", "silu", "sin",
+    "slice", "softmax", "softplus", "sort", "split", "sqrt", "squared_relu", "squeeze", "stack", "sub", "sum", "swiglu",
+    "tanh", "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip

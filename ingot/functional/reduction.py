@@ -54,3 +54,28 @@ def prod(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
 def argmax(input: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     """The index (int64) of the largest element along `dim`, the first of equals."""
     return F.argmax(input, axis=axis_of(input, dim), keepdims=keepdim)
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The `k` largest (or smallest) elements along `dim`, in order, and their indices (int64).
+
+    Of equal elements the first come first; NaN counts as the largest.
+    """
+    values, indices = F.top_k(input, axis=axis_of(input, dim), k=k, largest=largest)
+    return values, indices
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """The elements along `dim` in order, and where they were (int64). Equal ones keep theirs; NaN is the largest."""
+    values, indices = F.sort(input, axis=axis_of(input, dim), descending=descending)
+    return values, indices
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+    """The indices (int64) that sort the elements along `dim`."""
+    return sort(input, dim, descending)[1]
+
+
+def cumsum(input: Tensor, dim: int) -> Tensor:
+    """The sum of all elements up to each along `dim`."""
+    return F.cumsum(input, axis=axis_of(input, dim))

@@ -139,6 +139,48 @@ def test_a_size_that_a_run_cannot_know(tmp_path: Path) -> None:
         ingot.build(path)
 
 
+# ----------------------------------------------------------------------------------- sizes that the data decides
+
+
+class Chosen(nn.Module):
+    """Rows by a mask, their places, the best of them in order, and running counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.head = nn.Linear(4, 1), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        score = self.score(x)[:, 0]
+        mask = score > 0
+        values, places = score.sort(descending=True)
+        best = torch.topk(score, 2)
+        return {
+            "rows": self.head(x[mask]).relu(), "where": mask.nonzero(), "picked": torch.masked_select(x, mask[:, None]),
+            "values": values, "places": places, "best": best.values, "rank": torch.argsort(score),
+            "count": mask.cumsum(0), "running": x.cumsum(0),
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["module", "file"])
+def test_sizes_that_the_data_decides(way: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Chosen().eval()
+    if way == "module":
+        engine = ingot.build(net, (torch.randn(7, 4),), dynamic={"x": {0: Dim("N", 2)}})
+    else:
+        engine = ingot.build(exported(net, (torch.randn(7, 4),), tmp_path / "net.pt2", ({0: DYNAMIC(min=2)},)))
+    assert engine.report.source.startswith("against torch"), engine.report.source
+    for rows in (2, 9, 40):
+        x = torch.randn(rows, 4)
+        with torch.no_grad():
+            wanted = net(x)
+        found = engine.run({"x": x})
+        assert found.keys() == wanted.keys()
+        for name, want in wanted.items():
+            assert found[name].dtype == want.numpy().dtype
+            np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
 # ------------------------------------------------------------------------------------------------------- guards
 A, B, C = Dim("a"), Dim("b"), Dim("c")
 SIZES: dict[tuple[str, ...], tuple[Dimension, ...]] = {("x",): (A, B), ("y", "0"): (C,)}

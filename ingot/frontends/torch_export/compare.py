@@ -175,7 +175,7 @@ class Inputs(NamedTuple):
 
 def cases(network: Network, examples: Mapping[str, Array], seed: int) -> list[dict[str, Array]]:
     """Inputs to compare on: the ones there are, and with dynamic dims a second set of other sizes."""
-    known = network.dims
+    known = {name: d for name, d in network.dims.items() if not d.unbacked}
     pairs = [zip(value.shape, examples[value.name].shape, strict=True) for value in network.inputs]
     sizes = dims.values_of(pair for shapes in pairs for pair in shapes)
     found = [dict(examples)]

@@ -69,6 +69,8 @@ class _Recorder(Network):
     line: tuple[str, int] | None = None
 
     def emit(self, op: Op, inputs: tuple[Value, ...]) -> Any:
+        if op.binds:
+            op = op.bind(self._fresh_dim, *(v.spec for v in inputs))
         outputs = self.add_node(op, inputs, self.where, self.line).outputs
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -315,10 +317,19 @@ class _Importer:
 
     def _check_meta(self, name: str, value: Value) -> None:
         """The file's own word about a result. A difference is a fault of the file, or of our table."""
+        self._learn(name, value)
         stated = self._stated(name)
         sizes = stated.shape
         if value.dtype is not stated.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
             raise Unsupported(f"it makes {value.spec} of its operands, and the file says {stated}")
+
+    def _learn(self, name: str, value: Value) -> None:
+        """A symbol that the file has for a size of a result that only the data shows is the dim that our op binds."""
+        stated = self.program.graph.tensors[name].sizes
+        if len(stated) == len(value.shape):
+            for size, found in zip(stated, value.shape, strict=True):
+                if isinstance(size, Dim) and isinstance(found, Dim) and found.unbacked:
+                    self.dims.setdefault(size.name, found)
 
     def _stated(self, name: str) -> Spec:
         """What the file says about a tensor."""

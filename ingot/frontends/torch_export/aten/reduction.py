@@ -192,12 +192,14 @@ def vector_norm(
 
 @aten("aten.cumsum.default")
 def cumsum(self: Tensor, dim: int, dtype: MaybeDType = None) -> Result:
-    """As a product with a triangle of ones: exact for whole numbers as long as float32 holds them."""
+    """Of floats along few elements as a product with a triangle of ones, which has a kernel."""
     x = _accumulator(self, dtype)
+    if not x.shape:
+        return x
     axis = axis_of(dim, x.ndim(), "dim")
     count = x.shape[axis]
     if category(x.dtype) < 2 or not isinstance(count, int) or count > MAX_TRIANGLE:
-        raise Unsupported(f"cumsum is supported for floats along at most {MAX_TRIANGLE:,} known elements")
+        return F.cumsum(x, axis=axis)
     triangle = x.network.constant(np.triu(np.ones((count, count), x.dtype.numpy)))
     order = [i for i in range(x.ndim()) if i != axis] + [axis]
     back = tuple(order.index(i) for i in range(x.ndim()))

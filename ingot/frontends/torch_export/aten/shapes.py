@@ -12,11 +12,13 @@ from ingot.dims import Dimension
 from ingot.frontends.torch_export.aten.promotion import as_operand, cast, category, result_type, size_tensor
 from ingot.frontends.torch_export.aten.table import (
     Ints,
+    MaybeBool,
     MaybeDType,
     MaybeInt,
     MaybeScalar,
     MaybeSize,
     MaybeSizes,
+    MaybeTensor,
     MaybeTensors,
     Operand,
     Result,
@@ -350,9 +352,10 @@ def gather(self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> 
 
 @aten("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(self: Tensor, indices: MaybeTensors) -> Result:
-    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    if not given or any(category(i.dtype) != 1 for _, i in given):
-        raise Unsupported("indexing by a mask is not supported")
+    each = [part for i in indices for part in _places(i)]
+    given = [(axis, i) for axis, i in enumerate(each) if i is not None]
+    if not given or len(each) > self.ndim() or any(category(i.dtype) != 1 for _, i in given):
+        raise Unsupported("the indices must be integers or masks, at least one and at most one for each dimension")
     axes = [axis for axis, _ in given]
     first = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0  # torch puts apart ones in front
     rest = [i for i in range(self.ndim()) if i not in axes]
@@ -362,6 +365,78 @@ def index(self: Tensor, indices: MaybeTensors) -> Result:
     whole = elements(sizes)
     flat = F.reshape(x, (*x.shape[:first], whole, *x.shape[first + len(axes) :]))
     return F.take(flat, _joint_index([_index(i) for _, i in given], sizes), axis=first)
+
+
+def _places(index: Any) -> list[Any]:
+    """The index itself; for a mask the indices of what is true, one for each of its dimensions."""
+    if index is None or index.dtype not in (dtypes.bool_, dtypes.uint8):
+        return [index]
+    if not index.shape:
+        raise Unsupported("indexing by a single truth is not supported")
+    return list(fn.unbind(_true_places(index), 0))
+
+
+def _true_places(x: Tensor) -> Result:
+    """Places of one tensor are counted once, as in torch: all that they choose has the same size."""
+    before = next((node.output for node in x.network.users(x) if node.op.name == "nonzero"), None)
+    return F.nonzero(x) if before is None else before
+
+
+@aten("aten.nonzero.default")
+def nonzero(self: Tensor) -> Result:
+    if not self.shape:
+        raise Unsupported("the places in a tensor without dimensions are not supported")
+    return F.permute(_true_places(self), (1, 0))
+
+
+@aten("aten.nonzero_numpy.default", "aten.where.default")
+def nonzero_each(self: MaybeTensor = None, condition: MaybeTensor = None) -> Results:
+    x = self if self is not None else condition
+    if x is None or not x.shape:
+        raise Unsupported("it takes a tensor with dimensions")
+    return tuple(_places(cast(x, dtypes.bool_)))
+
+
+@aten("aten.masked_select.default")
+def masked_select(self: Tensor, mask: Tensor) -> Result:
+    if len(mask.shape) > self.ndim():
+        raise Unsupported("the mask has more dimensions than the tensor")
+    return fn.masked_select(self, cast(mask, dtypes.bool_)) if self.shape else fn.masked_select(
+        F.reshape(self, (1,)), F.reshape(cast(mask, dtypes.bool_), (1,)))  # fmt: skip
+
+
+@aten("aten.index_put.default")
+def index_put(self: Tensor, indices: MaybeTensors, values: Tensor, accumulate: bool = False) -> Result:
+    """x[mask] = a number, or one for each of the dimensions that the mask leaves."""
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or mask.dtype is not dtypes.bool_ or accumulate or len(mask.shape) > self.ndim():
+        raise Unsupported("only x[mask] = value with one mask is supported")
+    rest = self.ndim() - len(mask.shape)
+    if len(values.shape) > rest:
+        raise Unsupported("only one value for all that the mask chooses is supported, not one for each")
+    wide = F.reshape(mask, (*mask.shape, *[1] * rest))
+    return F.where(wide, cast(values, self.dtype), self)
+
+
+@aten("aten.sort.default", "aten.sort.stable")
+def sort(self: Tensor, dim: int = -1, descending: bool = False, stable: MaybeBool = None) -> Results:
+    if not self.shape:
+        return self, _filled(self.network, (), 0, dtypes.int64)
+    values, places = F.sort(self, axis=axis_of(dim, self.ndim(), "dim"), descending=descending)
+    return values, places
+
+
+@aten("aten.argsort.default", "aten.argsort.stable")
+def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: MaybeBool = None) -> Result:
+    return sort(self, dim, descending)[1]
+
+
+@aten("aten.topk.default")
+def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Results:
+    if not self.shape:
+        raise Unsupported("it takes a tensor with dimensions")
+    values, places = F.top_k(self, axis=axis_of(dim, self.ndim(), "dim"), k=k, largest=largest)
+    return values, places
 
 
 def _joint_index(indices: list[Tensor], sizes: list[Dimension]) -> Any:

@@ -1,0 +1,151 @@
+"""Ops that need the order of elements along an axis: sorting, the largest few, running sums. Host calls so far.
+
+NaN counts as the largest element, as in torch. Equal elements keep their order.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.ir import Case, Op, Spec, op, require
+from ingot.ir.spec import axis_of
+from ingot.ops.common import Array, bf16, boolean, f32, i8, i32, i64, require_number, rounded, widen
+
+
+def order_of(x: Array, axis: int, descending: bool) -> Array:
+    """The places of the elements in order along an axis, equal ones by place."""
+    wide = widen(x)  # NumPy sorts NaN behind everything
+    if not descending:
+        return np.argsort(wide, axis, kind="stable").astype(np.int64)
+    back = np.flip(np.argsort(np.flip(wide, axis), axis, kind="stable"), axis)
+    return np.asarray(x.shape[axis] - 1 - back, np.int64)
+
+
+class Ordered(Op):
+    """Elements in order along `axis`, and where they were (int64)."""
+
+    axis: int = -1
+    outputs = 2
+
+    def sample(self, rng: np.random.Generator, x: Spec) -> tuple[Array, ...]:
+        """Few different numbers, so that some are equal, and NaN (in float32, where the tests can compare it)."""
+        array = rng.integers(0, 9, x.evaluate({})).astype(x.dtype.numpy)
+        if x.dtype is dtypes.float32:
+            array[rng.random(array.shape) < 0.1] = np.nan
+        return (array,)
+
+
+@op("sort")
+class Sort(Ordered):
+    """The elements along `axis` in ascending (or descending) order, and where they were (int64)."""
+
+    descending: bool = False
+    cases = (
+        Case("a row", (f32(1, 50),)),
+        Case("bfloat16 has ties", (bf16("T", 50),), {"descending": True}),
+        Case("the first axis", (i32(9, 3),), {"axis": 0, "descending": True}),
+        Case("int8 at its end", (i8(30),), {"descending": True}),
+        Case("bools", (boolean(9),)),
+        Case("nothing", (f32(3, 0),)),
+        Case("a scalar", (f32(),), error="axis -1 is out of range"),
+        Case("no such axis", (f32(3),), {"axis": 2}, error="axis 2 is out of range"),
+    )
+
+    def infer(self, x: Spec) -> tuple[Spec, Spec]:
+        axis_of(self.axis, len(x.shape))
+        return x, Spec(dtypes.int64, x.shape)
+
+    def reference(self, x: Array) -> tuple[Array, Array]:
+        axis = axis_of(self.axis, x.ndim)
+        places = order_of(x, axis, self.descending)
+        return np.take_along_axis(x, places, axis), places
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        return tuple(torch.sort(x, dim=self.axis, descending=self.descending, stable=True))
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(min_rank=1)
+        dtype = draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int32])
+        return Case("random", (Spec(dtype, shape),), {"axis": draw.axis(len(shape)), "descending": draw.boolean()})
+
+
+@op("top_k")
+class TopK(Ordered):
+    """The `k` largest (or smallest) elements along `axis`, in order, and where they were (int64)."""
+
+    k: int = 1
+    largest: bool = True
+    cases = (
+        Case("of a row of logits", (f32(1, 300),), {"k": 5}),
+        Case("bfloat16 has ties: the first ones", (bf16("T", 300),), {"k": 300}),
+        Case("the smallest along the first axis", (i32(9, 3),), {"axis": 0, "k": 4, "largest": False}),
+        Case("none", (f32(3, 4),), {"k": 0}),
+        Case("more than there are", (f32(3, 4),), {"k": 5}, error="k must be from 0 to 4, the size of axis 1, not 5"),
+        Case("fewer than none", (f32(4),), {"k": -1}, error="k must be from 0"),
+        Case("bools", (boolean(9),), error="cast it first"),
+        Case("no such axis", (f32(3),), {"axis": 2}, error="axis 2 is out of range"),
+    )
+
+    def infer(self, x: Spec) -> tuple[Spec, Spec]:
+        require_number(x=x)
+        axis = axis_of(self.axis, len(x.shape))
+        size = x.shape[axis]
+        most = f" to {size}, the size of axis {axis}" if isinstance(size, int) else ""
+        require(self.k >= 0 and (not isinstance(size, int) or self.k <= size), f"k must be from 0{most}, not {self.k}")
+        shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
+        return Spec(x.dtype, shape), Spec(dtypes.int64, shape)
+
+    def reference(self, x: Array) -> tuple[Array, Array]:
+        axis = axis_of(self.axis, x.ndim)
+        places = np.take(order_of(x, axis, self.largest), np.arange(self.k), axis)
+        return np.take_along_axis(x, places, axis), places
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        """By a stable sort: which of equal elements torch.topk takes is not said."""
+        whole = torch.sort(x, dim=self.axis, descending=self.largest, stable=True)
+        return tuple(y.narrow(self.axis, 0, self.k) for y in whole)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(least=1, min_rank=1)
+        axis = draw.axis(len(shape))
+        return Case("random", (f32(*shape),), {"axis": axis, "k": draw.choice(list(range(shape[axis] + 1))),
+                                               "largest": draw.boolean()})  # fmt: skip
+
+
+@op("cumsum")
+class CumSum(Op):
+    """The sum of all elements up to each along `axis`. Floats accumulate in float32 and round each; integers wrap."""
+
+    axis: int = -1
+    cases = (
+        Case("a row", (f32(2, 50),)),
+        Case("bfloat16", (bf16("T", 9),)),
+        Case("the first axis", (i64(9, 3),), {"axis": 0}),
+        Case("int8 wraps", (i8(90),)),
+        Case("nothing", (f32(3, 0),)),
+        Case("bools", (boolean(9),), error="cast it first"),
+        Case("a scalar", (f32(),), error="axis -1 is out of range"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require_number(x=x)
+        axis_of(self.axis, len(x.shape))
+        return x
+
+    def reference(self, x: Array) -> Array:
+        wide = widen(x)
+        return rounded(np.cumsum(wide, self.axis, dtype=wide.dtype), x)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        wide = x.float() if x.dtype.is_floating_point else x
+        return torch.cumsum(wide, self.axis, dtype=wide.dtype).to(x.dtype)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(min_rank=1)
+        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.int32]), shape),),
+                    {"axis": draw.axis(len(shape))})  # fmt: skip
