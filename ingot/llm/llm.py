@@ -87,7 +87,7 @@ class LLM:
         self._end_ids = config.eos_token_ids
         self._vectors = config.embedding
         data, marks = self.engine.files().get("tokenizer.json"), (config.bos_token_id, config.add_bos)
-        self._template: Any = None
+        self._chat: Any = None  # a ChatPrompt, from the first conversation on
         self._template_source = chat_template
         self._tokenizer = None if data is None else Tokenizer(data, *marks, config.vocab_size)
         reach = min(self.context_length, self._vectors.max_tokens or self.context_length)
@@ -172,13 +172,12 @@ class LLM:
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation up to where the model's answer begins. Raises as `chat`."""
-        templates = _lazy.load("ingot.llm.chat_template")  # Jinja takes its time, and most starts need none
+        chats = _lazy.load("ingot.llm.chat_prompt")  # Jinja takes its time, and most starts need none
         with self._lock:
-            if self._template is None:
-                self._template = templates.from_files(self.engine.files(), self._template_source)
-        if self._template is None:
-            raise UserError("this model came without a chat template: it completes texts (generate), and does not chat")
-        return self.tokenizer.encode_plain(self._template.render(templates.check_messages(messages), **variables))
+            if self._chat is None:
+                self._chat = chats.open_chat(self.engine.files, self._template_source, lambda: self.tokenizer)
+        ids: list[int] = self._chat.encode(messages, **variables)
+        return ids
 
     async def agenerate(
         self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import thread_time
 from typing import Any
 
@@ -26,6 +27,15 @@ PROBE_CHARACTERS = 64  # of the pattern, at most
 PROBE_PATTERN = 2_000  # characters of the patterns at the end of a probe
 PROBE_LENGTHS = (64, 128, 256, 512, 1024)
 PROBE_SECONDS = 0.25  # for one of them; usual patterns take a thousandth of that
+
+
+@dataclass(frozen=True)
+class Special:
+    """A token that stands for no text: how it is written, and how the library looks for it in a text."""
+
+    text: str
+    single_word: bool
+    normalized: bool
 
 
 class Tokenizer:
@@ -54,14 +64,16 @@ class Tokenizer:
         self._check_added(content)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._limit = vocab_size
+        self.limit = vocab_size
         if patterns:
             self._probe("".join(patterns)[:PROBE_PATTERN])
         self._bos: list[int] = []
         if add_bos and bos_token_id is not None and self._encoded("", True)[:1] != [bos_token_id]:
             self._bos = [bos_token_id]
         self._byte_tokens = self._find_byte_tokens(content)
-        self._special = {id for id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        added = {id: token for id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        self._special = frozenset(added)
+        self.specials = [Special(token.content, token.single_word, token.normalized) for token in added.values()]
 
     def _check_added(self, content: dict[str, Any]) -> None:
         """The library numbers added tokens on from the vocabulary, whatever the file says."""
@@ -113,11 +125,11 @@ class Tokenizer:
 
     def _encode(self, text: str, special: bool) -> list[int]:
         ids = self._encoded(text, special)
-        if self._limit is not None and ids and max(ids) >= self._limit:
+        if self.limit is not None and ids and max(ids) >= self.limit:
             # A token added after the model was made: files of many fine-tuned models have one that is never used.
             token = self._tokenizer.id_to_token(max(ids))
             raise RequestError(
-                f"the text holds {token!r}, whose id {max(ids)} the model does not have (0 to {self._limit - 1})"
+                f"the text holds {token!r}, whose id {max(ids)} the model does not have (0 to {self.limit - 1})"
             )
         return ids
 
