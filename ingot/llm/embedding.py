@@ -62,7 +62,7 @@ class Embedder:
         self._max_batch = cast(int, batch)
         data = self.engine.files().get("tokenizer.json")
         tokenizer = None if data is None else Tokenizer(data)
-        self._texts = Texts(tokenizer, self.vocab_size, self.context_length, config["prompt"])
+        self.texts = Texts(tokenizer, self.vocab_size, self.context_length, config["prompt"])
         self._session = self.engine.session(threads)
         self.runs = 0  # of the network, so far
         self._running = threading.Lock()  # one run at a time
@@ -72,7 +72,7 @@ class Embedder:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer. Raises UserError when the source came without tokenizer.json."""
-        return self._texts.tokenizer
+        return self.texts.tokenizer
 
     def embed(
         self, text: Prompt | Sequence[Prompt], pooling: str | None = None, *, normalize: bool | None = None,
@@ -91,7 +91,7 @@ class Embedder:
         Raises RequestError for what is out of range or was aborted, TooLongError for a text beyond the context.
         """
         how = pooling_of(pooling, self.pooling)
-        rows = self._texts.rows(text, truncate)
+        rows = self.texts.rows(text, truncate)
         vectors = np.empty((len(rows), self.hidden_size), np.float32)
         with self._under_way(request_id) as aborted:
             for batch in self._batches([len(row) for row in rows]):

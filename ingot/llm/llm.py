@@ -91,7 +91,8 @@ class LLM:
         self._template_source = chat_template
         self._tokenizer = None if data is None else Tokenizer(data, *marks, config.vocab_size)
         reach = min(self.context_length, self._vectors.max_tokens or self.context_length)
-        self._texts = Texts(self._tokenizer, config.vocab_size, reach, self._vectors.prompt)
+        self.hidden_size = self._vectors.width  # of a vector; 0: an engine of an earlier version, which gives none
+        self.texts = Texts(self._tokenizer, config.vocab_size, reach, self._vectors.prompt)
         scheduler, runner = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
         self._runner = runner
         self._loop = EngineLoop(scheduler, runner)
@@ -352,7 +353,7 @@ class LLM:
         if not width:
             raise UserError("this engine was built by an earlier version and gives no hidden states: build it again")
         how = pooling_of(pooling, self._vectors.pooling)
-        jobs = [Embedding(ids, how, wakeups, width) for ids in self._texts.rows(text, truncate)]
+        jobs = [Embedding(ids, how, wakeups, width) for ids in self.texts.rows(text, truncate)]
         self._start(jobs, request_id, priority)
         return jobs
 

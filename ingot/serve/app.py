@@ -188,8 +188,8 @@ class App:
         found: dict[str, Any] = {"id": self.settings.model, "object": "model", "created": self._since}
         found["owned_by"] = "ingot"
         if self.engine.ready is not None:
-            found["context_length"] = self.engine.ready.context_length
-            found["chats"] = self.engine.ready.chats
+            for what in ("context_length", "generates", "chats", "embeds"):
+                found[what] = getattr(self.engine.ready, what)
         return found
 
     def _check_model(self, name: str) -> None:
@@ -224,8 +224,9 @@ class App:
         inputs = schema.prompts(body.input, "input")
         if body.dimensions is not None:
             raise Problem(400, "dimensions is not supported by this server", "unsupported_parameter", "dimensions")
-        self._check_can("embeds", "this model gives no embeddings")
-        async with self._under_way(request, [frames.Embed(self.engine.next_id(), list(inputs))], 1) as ticket:
+        self._check_can("embeds", "this engine is of an earlier version and gives no embeddings: build it again")
+        work = [frames.Embed(self.engine.next_id(), list(inputs))]
+        async with self._under_way(request, work, len(inputs), "input") as ticket:
             try:
                 found = await ticket.vectors()
             except ClientGone:
@@ -263,10 +264,10 @@ class App:
         return bytes(data)
 
     @asynccontextmanager
-    async def _under_way(self, request: Request, work: Any, answers: int) -> Any:
+    async def _under_way(self, request: Request, work: Any, answers: int, field: str = "n") -> Any:
         """The ticket of requests that are handed over; they end when the client goes, or with the block."""
         begin = monotonic()
-        self.engine.admit(answers)
+        self.engine.admit(answers, field)
         self.active += 1
         watcher = None
         ticket = None

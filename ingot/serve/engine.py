@@ -206,12 +206,14 @@ class Engine:
         self._last_id += 1
         return self._last_id
 
-    def admit(self, answers: int) -> None:
-        """Makes room for so many answers. Raises Problem: 503 without an engine, 429 when the queue is full."""
+    def admit(self, answers: int, field: str) -> None:
+        """Makes room for so many answers, or vectors, which `field` asks for. Raises Problem: 503 without an engine,
+        429 when the queue is full."""
         if self.ready is None:
             raise Problem(503, "the engine is not ready: it is being started again", "engine_down", None, 1)
         if answers > self.capacity:
-            raise Problem(400, f"{answers} answers at once: this server takes {self.capacity}", "too_many_answers", "n")
+            message = f"{answers} answers at once: this server takes {self.capacity}"
+            raise Problem(400, message, "too_many_answers", field)
         if self.accepted + answers > self.capacity:
             rounds = self.accepted / max(1, self.start_message.max_running)
             retry = round(min(60.0, max(1.0, rounds * self.seconds)))

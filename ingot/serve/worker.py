@@ -32,6 +32,7 @@ PACE = 3.0  # pauses between rounds of reading answers, in times of what a round
 MAX_PAUSE = 0.05  # seconds
 STATS_EVERY = 0.25  # seconds; a whole part of frames.HEARTBEAT
 ENCODERS = 2  # threads that make tokens of prompts
+EMBEDDERS = 16  # requests for vectors at once, each with a thread that waits for them
 SWITCH_INTERVAL = 5e-4  # seconds; the engine loop comes back from native code 200 times a second and must not wait
 RECEIVE = 1 << 18
 
@@ -86,6 +87,7 @@ class Worker:
         self._texts: dict[int, str] = {}
         self._looks: dict[int, int] = {}  # at requests whose prompts become tokens; guarded as the tables are
         self._encoders = ThreadPoolExecutor(ENCODERS, "ingot-encoder")
+        self._embedders = ThreadPoolExecutor(EMBEDDERS, "ingot-embedder")
 
     @property
     def _llm(self) -> LLM:
@@ -117,13 +119,15 @@ class Worker:
                 readers = self._requests.pop(message.id, None)
             if readers:
                 self._forget(readers)
-            elif not isinstance(self._model, LLM):
+            else:
                 self._model.abort(str(message.id))
         elif isinstance(message, frames.Generate | frames.Embed):
             with self._lock:
                 self._requests[message.id] = None
-            work = self._generate if isinstance(message, frames.Generate) else self._embed
-            self._encoders.submit(self._carry_out, work, message)
+            if isinstance(message, frames.Generate):
+                self._encoders.submit(self._carry_out, self._generate, message)
+            else:
+                self._embedders.submit(self._carry_out, self._embed, message)
         else:
             raise frames.FrameError(f"{type(message).__name__} comes first and once")
 
@@ -184,16 +188,15 @@ class Worker:
 
     def _embed(self, message: frames.Embed) -> None:
         model = self._model
-        if not isinstance(model, Embedder):
-            raise UserError("this model gives no embeddings")
+        with self._encoding(message.id):
+            rows = model.texts.rows(message.inputs, False)
         with self._lock:
             if message.id not in self._requests:  # aborted meanwhile
                 return
-        vectors = model.embed(message.inputs, request_id=str(message.id)).tolist()
-        tokens = sum(len(model.tokenizer.encode(one) if isinstance(one, str) else one) for one in message.inputs)
+        vectors = model.embed(rows, request_id=str(message.id)).tolist()
         with self._lock:
             self._requests.pop(message.id, None)
-        self._send(frames.Vectors(message.id, tokens, vectors))
+        self._send(frames.Vectors(message.id, sum(map(len, rows)), vectors))
 
     def _refuse(self, id: int, error: IngotError) -> None:
         with self._lock:
@@ -334,7 +337,7 @@ def main(connection: socket.socket) -> int:
         connection.sendall(frames.encode(frames.Failed(code, str(e))))
         return 1
     generates = isinstance(model, LLM)
-    ready = frames.Ready(model.context_length, model.vocab_size, generates, chats, not generates)
+    ready = frames.Ready(model.context_length, model.vocab_size, generates, chats, model.hidden_size > 0)
     try:
         connection.sendall(frames.encode(ready))
         Worker(model, connection, decoder).run()

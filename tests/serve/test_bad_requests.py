@@ -40,6 +40,10 @@ def chat(**words: Any) -> bytes:
     return json.dumps({"model": MODEL, "messages": HELLO, "max_tokens": 4} | words).encode()
 
 
+def vector(**words: Any) -> bytes:
+    return json.dumps({"model": MODEL, "input": "x"} | words).encode()
+
+
 # name → (path, body, status, code, param)
 BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
     "nothing": (TEXT, b"", 400, "invalid_json", None),
@@ -155,8 +159,21 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
         CHAT, chat(messages=[{"role": "user", "content": "import os\n" * 2000}]),
         400, "context_length_exceeded", "prompt",
     ),
-    "embeddings": (VECTOR, b'{"model":"pico-python","input":"x"}', 501, "unsupported", None),
-    "embeddings of nothing": (VECTOR, b'{"model":"pico-python","input":[]}', 400, "invalid_value", "input"),
+    # vectors
+    "vectors of nothing": (VECTOR, vector(input=[]), 400, "invalid_value", "input"),
+    "vectors of no tokens": (VECTOR, vector(input=[[1], []]), 400, "invalid_value", "input"),
+    "vectors of two kinds": (VECTOR, vector(input=["a", 1]), 400, "invalid_value", "input"),
+    "vectors of a number": (VECTOR, vector(input=5), 400, "invalid_value", "input"),
+    "vectors of 129 texts": (VECTOR, vector(input=["x"] * 129), 400, "invalid_value", "input"),
+    "a vector of a long text": (VECTOR, vector(input="import os\n" * 2000), 400, "context_length_exceeded", "prompt"),
+    "a vector of an id too large": (VECTOR, vector(input=[4096]), 400, "request", None),
+    "a vector of an id below": (VECTOR, vector(input=[-1]), 400, "invalid_value", "input"),
+    "a vector of half a pair": (VECTOR, vector(input="\ud800"), 400, "invalid_value", None),
+    "vectors with dimensions": (VECTOR, vector(dimensions=8), 400, "unsupported_parameter", "dimensions"),
+    "vectors with dimensions -1": (VECTOR, vector(dimensions=-1), 400, "invalid_value", "dimensions"),
+    "vectors in words": (VECTOR, vector(encoding_format="words"), 400, "invalid_value", "encoding_format"),
+    "vectors by another word": (VECTOR, vector(pooling="mean"), 400, "invalid_value", "pooling"),
+    "vectors of another model": (VECTOR, vector(model="ada"), 404, "model_not_found", "model"),
 }  # fmt: skip
 
 

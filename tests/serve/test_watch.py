@@ -92,7 +92,7 @@ def test_a_step_without_end_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: py
     async def meet() -> None:
         engine = Engine(_start(), 1, patience=100.0)
         await engine.open()
-        engine.admit(1)
+        engine.admit(1, "input")
         ticket = engine.submit([frames.Embed(engine.next_id(), ["x"])], 1)
         with pytest.raises(Problem) as caught:
             await ticket.vectors()
