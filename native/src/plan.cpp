@@ -222,7 +222,14 @@ class Planner {
     }
     if (step.kernel != nullptr) ask(call, step);
     bind_states(call, step);
-    plan_.steps.push_back(step);
+    if (!writes_nothing(step)) plan_.steps.push_back(step);
+  }
+
+  /// Whether it is a kernel whose results have no element, which every worker would only wait for.
+  bool writes_nothing(const Step& step) const {
+    const std::span<const TensorView> out = plan_.at(step.out);
+    return step.kernel != nullptr && !out.empty() &&
+           std::all_of(out.begin(), out.end(), [](const TensorView& view) { return view.elements() == 0; });
   }
 
   void ask(const Call& call, const Step& step) {

@@ -148,6 +148,19 @@ def test_several_threads_and_kinds_of_requests(
         assert scored.result(WAIT) == score
 
 
+def test_states_that_nobody_asks_for_cost_no_call(engine: Engine) -> None:
+    def calls(rows: int, logits: int) -> int:
+        i32 = np.int32
+        feeds = {
+            "token_ids": np.array([5], i32), "positions": np.array([0], i32), "query_start": np.array([0, 1], i32),
+            "context_len": np.array([1], i32), "block_table": np.array([[0]], i32), "slot": np.array([0], i32),
+            "logit_rows": np.zeros(logits, i32), "hidden_rows": np.zeros(rows, i32),
+        }  # fmt: skip
+        return len(engine.session(1, kv_blocks=1).profile(feeds))
+
+    assert calls(1, 1) == calls(0, 1) + 3 == calls(1, 0) + 3 == calls(0, 0) + 6
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # held at a step
 
