@@ -119,15 +119,25 @@ class Planner {
       const __int128 reach = static_cast<__int128>(view.shape[i] - 1) * view.stride[i];
       (reach < 0 ? low : high) += reach;
     }
-    if (!empty && (low < 0 || high >= available))
-      refuse(
-          code::program, index,
-          "the view reaches outside buffer " + std::to_string(of) + " of " + std::to_string(available) + " elements");
+    if (!empty && (low < 0 || high >= available)) {
+      const bool always = is_constant(buffer) && is_constant(program_.buffers[of]);
+      refuse(always ? code::program : code::input, index,
+             "the view reaches outside buffer " + std::to_string(of) + " of " + std::to_string(available) +
+                 " elements" + (always ? "" : ": inputs of these sizes do not fit together"));
+    }
     if (buffer.written && !empty && overlaps_itself(view))
       refuse(code::program, index, "a view that is written may not reach an element twice");
     view_offset_[index] = empty ? 0 : offset;  // of nothing, any place is as good
     std::byte* const data = static_cast<std::byte*>(buffers_[of].data);
     view.data = data == nullptr ? nullptr : data + view_offset_[index] * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+
+  /// Whether a buffer is the same whatever sizes inputs have.
+  bool is_constant(const Buffer& buffer) const {
+    const auto constant = [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; };
+    return std::all_of(buffer.shape.begin(), buffer.shape.end(), constant) &&
+           std::all_of(buffer.stride.begin(), buffer.stride.end(), constant) &&
+           (buffer.kind != BufferKind::view || constant(buffer.offset));
   }
 
   /// Whether two indices may reach one element: false only when every dimension steps over all smaller ones.
