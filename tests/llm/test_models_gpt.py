@@ -45,6 +45,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "GPT2LMHeadModel",
         GPT | {"n_inner": 56, "tie_word_embeddings": False, "activation_function": "relu", "layer_norm_epsilon": 1e-3},
     ),
+    "gpt2, three heads of ten": ("GPT2LMHeadModel", GPT | {"n_embd": 30, "n_head": 3}),
+    "starcoder, three heads of 18": ("GPTBigCodeForCausalLM", GPT | {"n_embd": 54, "n_head": 3}),
+    "starcoder, multi-head, five heads of six": (
+        "GPTBigCodeForCausalLM", GPT | {"n_embd": 30, "n_head": 5, "multi_query": False},
+    ),
     "starcoder, multi-query": ("GPTBigCodeForCausalLM", GPT),
     "starcoder, multi-head": ("GPTBigCodeForCausalLM", GPT | {"multi_query": False, "tie_word_embeddings": False}),
     "gptj": ("GPTJForCausalLM", GPT | {"n_head": 2, "rotary_dim": 8, "n_inner": 48}),
@@ -189,6 +194,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "gptj with half a pair": ("GPTJForCausalLM", GPT | {"rotary_dim": 8}, {"rotary_dim": 5}, "must be even"),
     "gptj wider than a head": ("GPTJForCausalLM", GPT | {"rotary_dim": 8}, {"rotary_dim": 10}, "rotary_dim"),
     "heads that do not divide": ("GPT2LMHeadModel", GPT, {"n_head": 5}, "n_embd: must be a multiple of n_head 5"),
+    "odd heads": ("GPT2LMHeadModel", GPT, {"n_head": 4, "n_embd": 28}, "gives heads of 7 elements, and only even"),
     "phi with norms of queries": ("PhiForCausalLM", PHI, {"qk_layernorm": True}, "qk_layernorm"),
     "neox with an odd share": (
         "GPTNeoXForCausalLM", NEOX, {"rope_parameters": {"partial_rotary_factor": 0.2, "rope_type": "default"}},

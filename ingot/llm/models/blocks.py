@@ -50,6 +50,8 @@ def sizes(
     layer_count = fields.integer(layers, 1, 1_000)
     if width % head_count:
         fields.fault(hidden, f"must be a multiple of {heads} {head_count}")
+    elif width // head_count % 2:
+        fields.fault(hidden, f"gives heads of {width // head_count} elements, and only even numbers are supported")
     return {
         "architecture": architecture,
         "model_type": str(fields.values.get("model_type") or ""),

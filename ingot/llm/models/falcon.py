@@ -78,8 +78,6 @@ def config(fields: Fields) -> Config:
 
 
 def _rotary(fields: Fields, shared: dict[str, Any]) -> rope.Rope:
-    if shared["head_dim"] % 2:
-        fields.fault("hidden_size", f"heads of {shared['head_dim']} elements cannot be rotated; the size must be even")
     return rope.parse(fields, shared["head_dim"] // 2 * 2 or 2, shared["context_length"])
 
 
