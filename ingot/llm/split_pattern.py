@@ -17,6 +17,11 @@ MAX_OPEN = 4  # repetitions without a bound, one after the other
 MAX_WAYS = 10_000  # of options and alternatives in all
 WIDE = 8  # a bounded repetition that may differ by more counts as one without a bound
 MAX_COUNT = 1_000
+MAX_SAMPLE = 32  # characters
+
+_CANDIDATES = "aA0 \n\t!-_.~\u4e2d"
+_MEMBERS = {"d": "0", "w": "a", "s": " ", "S": "a", "D": "a", "W": " ", "h": "0", "L": "a", "N": "0", "P": "!",
+            "Z": " ", "M": "\u0301", "n": "\n", "r": "\r", "t": "\t"}  # fmt: skip
 
 _QUANTIFIER = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _GROUP = re.compile(r"\?(?:[:=!>]|<[=!]|[a-wyzA-WYZ-]*:|<[A-Za-z_]\w*>)")
@@ -30,12 +35,14 @@ class PatternFault(ValueError):
 @dataclass(frozen=True)
 class _Shape:
     """How many ways there are to match: `ways` by choice, `open` repetitions without a bound. `first`: the characters
-    it begins with, when that is plain; `fixed`: no part of it varies in length."""
+    it begins with, when that is plain; `fixed`: no part of it varies in length; `sample`: a text that it probably
+    matches."""
 
     ways: int = 1
     open: int = 0
     fixed: bool = True
     first: str = ""
+    sample: str = ""
 
     @property
     def certain(self) -> bool:
@@ -46,13 +53,22 @@ class _Shape:
 def check_pattern(pattern: str) -> int:
     """The most repetitions without a bound that follow one another. Raises PatternFault for a pattern that may run away
     or that cannot be judged."""
+    return _read(pattern)[0].open
+
+
+def samples(pattern: str) -> list[str]:
+    """Texts of which the repetitions without a bound in a pattern that passed `check_pattern` match many in a row."""
+    return list(dict.fromkeys(_read(pattern)[1]))
+
+
+def _read(pattern: str) -> tuple[_Shape, list[str]]:
     if len(pattern) > MAX_LENGTH:
         raise PatternFault(f"has {len(pattern):,} characters, the limit is {MAX_LENGTH:,}")
     reader = _Reader(pattern)
     shape = reader.alternatives(0)
     if reader.at < len(pattern):
         raise PatternFault(f"closes a group that is not open, at character {reader.at}")
-    return shape.open
+    return shape, reader.samples
 
 
 class _Reader:
@@ -61,6 +77,7 @@ class _Reader:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self.at = 0
+        self.samples: list[str] = []  # of what is repeated without a bound
 
     def alternatives(self, depth: int) -> _Shape:
         """To the end of the group, or of the pattern."""
@@ -76,16 +93,17 @@ class _Reader:
         # Alternatives that are certain and begin with different characters leave no choice.
         plain = all(firsts) and len(set(firsts)) == len(firsts) and all(shape.certain for shape in found)
         ways = 1 if plain else sum(shape.ways for shape in found)
-        return _bounded(_Shape(ways, max(shape.open for shape in found), plain, ""))
+        return _bounded(_Shape(ways, max(shape.open for shape in found), plain, "", found[0].sample))
 
     def _sequence(self, depth: int) -> _Shape:
-        ways, open_, fixed, first, parts = 1, 0, True, "", 0
+        ways, open_, fixed, first, parts, sample = 1, 0, True, "", 0, ""
         while self._peek() not in ("", "|", ")"):
             item = self._repeated(self._item(depth))
             first = item.first if not parts else first
             ways, open_, fixed, parts = ways * item.ways, open_ + item.open, fixed and item.fixed, parts + 1
+            sample = (sample + item.sample)[:MAX_SAMPLE]
             _bounded(_Shape(ways, open_))
-        return _Shape(ways, open_, fixed, first)
+        return _Shape(ways, open_, fixed, first, sample)
 
     def _repeated(self, item: _Shape) -> _Shape:
         """An item with the quantifier that follows."""
@@ -99,12 +117,15 @@ class _Reader:
             raise PatternFault(f"repeats a repetition, at character {self.at}")
         if high is None or high > 1:
             if low == high and high is not None:
-                return _bounded(_Shape(item.ways ** min(high, 64), item.open * high, item.fixed, item.first))
+                sample = (item.sample * high)[:MAX_SAMPLE]
+                return _bounded(_Shape(item.ways ** min(high, 64), item.open * high, item.fixed, item.first, sample))
             if not item.certain:
                 raise PatternFault(f"repeats what can match in several ways, before character {self.at}")
         if high is None or high - low > WIDE:
-            return _bounded(_Shape(item.ways, item.open + 1, False))
-        return _bounded(_Shape(item.ways * (high - low + 1), item.open, low == high and item.fixed))
+            if item.sample:
+                self.samples.append(item.sample)
+            return _bounded(_Shape(item.ways, item.open + 1, False, "", item.sample))
+        return _bounded(_Shape(item.ways * (high - low + 1), item.open, low == high and item.fixed, "", item.sample))
 
     def _quantifier(self) -> tuple[int, int | None] | None:
         """Least and most, None without a bound; stays where it is when there is none."""
@@ -129,14 +150,18 @@ class _Reader:
         if char == "(":
             return self._group(depth)
         if char == "[":
+            begin = self.at
             self._class(0)
-            return _Shape()
+            return _Shape(sample=_member(self._pattern[begin : self.at]))
         if char == "\\":
-            return _Shape(first=self._escape())
+            begin = self.at
+            first = self._escape()
+            return _Shape(first=first, sample=_member(self._pattern[begin : self.at]))
         if char in ("*", "+", "?"):
             raise PatternFault(f"repeats nothing, at character {self.at}")
         self.at += 1
-        return _Shape(first="" if char in ".^$" else char.casefold()[:1])  # (?i: may hold
+        sample = {".": "a", "^": "", "$": ""}.get(char, char)
+        return _Shape(first="" if char in ".^$" else char.casefold()[:1], sample=sample)  # (?i: may hold
 
     def _group(self, depth: int) -> _Shape:
         self.at += 1
@@ -154,7 +179,7 @@ class _Reader:
         if self._peek() != ")":
             raise PatternFault("leaves a group open")
         self.at += 1
-        return replace(shape, first="") if looks else shape
+        return replace(shape, first="", sample="") if looks else shape
 
     def _class(self, depth: int) -> None:
         """[…], whatever is in it: one character."""
@@ -196,6 +221,30 @@ class _Reader:
 
     def _peek(self) -> str:
         return self._pattern[self.at : self.at + 1]
+
+
+def _member(text: str) -> str:
+    """A character that a class or an escape sequence probably matches."""
+    if text.startswith("[^"):
+        return next((char for char in _CANDIDATES if not _in_class(char, text)), "")
+    if text.startswith("["):
+        found = next((char for char in _CANDIDATES if _in_class(char, text)), "")
+        return found or next((char for char in text[1:-1] if char not in "\\^-[]"), "")
+    kind = text[1]
+    if kind in _MEMBERS:
+        return _MEMBERS[kind]
+    if kind in "pP":
+        return _MEMBERS.get(text[3:4], "a")
+    return "" if kind.isalnum() else kind
+
+
+def _in_class(char: str, text: str) -> bool:
+    """Whether a class names the character itself, or one of its kind."""
+    kind = "L" if char.isalpha() else "N" if char.isdigit() else "P"
+    spaces = char.isspace() and "\\s" in text
+    words = char.isalnum() and "\\w" in text or char.isdigit() and "\\d" in text
+    ranges = char.isalnum() and any(f"{a}-{b}" in text for a, b in ("az", "AZ", "09") if a <= char <= b)
+    return char in text.strip("[]^") or spaces or words or ranges or f"{{{kind}" in text
 
 
 def _bounded(shape: _Shape) -> _Shape:

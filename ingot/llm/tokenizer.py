@@ -15,15 +15,18 @@ from typing import Any
 import tokenizers
 
 from ingot.errors import CheckpointError, RequestError
-from ingot.llm import tokenizer_file
+from ingot.llm import split_pattern, tokenizer_file
 
+# Characters beyond which a text is encoded as a batch of one, for which the library lets other threads go on.
+LONG_TEXT = 2_000
 REPLACEMENT = "\ufffd"  # what undecodable bytes become, those of an unfinished character included
 
 
-# Runs of these, and of the characters in the pattern, are encoded once when a pattern has repetitions in a row: one
-# that backtracks far shows it there.
+# Runs of these, of the characters in a pattern and of what it repeats, are encoded once when it has repetitions in a
+# row: one that backtracks far shows it there.
 PROBES = ("a", "A", "0", " ", "\n", "!", "\u4e2d", "\u0301", "a ", "aA0!")
 PROBE_CHARACTERS = 64  # of the pattern, at most
+PROBE_SAMPLES = 64  # of what the patterns repeat, at most
 PROBE_PATTERN = 2_000  # characters of the patterns at the end of a probe
 PROBE_LENGTHS = (64, 128, 256, 512, 1024)
 PROBE_SECONDS = 0.25  # for one of them; usual patterns take a thousandth of that
@@ -66,7 +69,8 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self.limit = vocab_size
         if patterns:
-            self._probe("".join(patterns)[:PROBE_PATTERN])
+            repeated = dict.fromkeys(text for pattern in patterns for text in split_pattern.samples(pattern))
+            self._probe("".join(patterns)[:PROBE_PATTERN], list(repeated)[:PROBE_SAMPLES])
         self._bos: list[int] = []
         if add_bos and bos_token_id is not None and self._encoded("", True)[:1] != [bos_token_id]:
             self._bos = [bos_token_id]
@@ -85,10 +89,10 @@ class Tokenizer:
                     f"the order of the file that would be {found}"
                 )
 
-    def _probe(self, pattern: str) -> None:
+    def _probe(self, pattern: str, repeated: list[str]) -> None:
         """Raises CheckpointError when short texts take long: longer ones would take for ever."""
         characters = "".join(sorted(set(pattern)))[:PROBE_CHARACTERS]
-        for text in dict.fromkeys((*PROBES, *characters)):
+        for text in dict.fromkeys((*PROBES, *characters, *repeated)):
             for length in PROBE_LENGTHS:
                 # What a pattern asks for at its end is there, out of reach: else a matcher need not even begin.
                 run = text * (length // len(text)) + "\x01" + characters + pattern
@@ -135,7 +139,11 @@ class Tokenizer:
 
     def _encoded(self, text: str, special: bool) -> list[int]:
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+            if len(text) > LONG_TEXT:
+                (found,) = self._tokenizer.encode_batch([text], add_special_tokens=special)
+            else:
+                found = self._tokenizer.encode(text, add_special_tokens=special)
+            ids: list[int] = found.ids
         except (UnicodeEncodeError, TypeError):  # what the library says of a lone surrogate is only that it is no text
             raise RequestError("the prompt is not Unicode text: it holds half of a surrogate pair") from None
         except BaseException as e:

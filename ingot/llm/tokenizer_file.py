@@ -14,6 +14,7 @@ MAX_VOCABULARY = 2_000_000
 MAX_MERGES = 2_000_000
 MAX_ADDED = 100_000  # added tokens
 MAX_ADDED_TEXT = 4 << 20  # characters of all of them
+MAX_WORD = 2_000  # characters; published ones say 100
 MAX_GROWTH = 1_000  # how many times longer replacements may make a text
 MAX_TEMPLATE = 64  # special tokens around a text
 MAX_SHOWN = 40
@@ -55,6 +56,9 @@ def _check_vocabulary(content: Json, vocab_size: int | None) -> None:
     model = content.get("model")
     if not isinstance(model, dict):
         raise _Fault("it has no model")
+    longest = model.get("max_input_chars_per_word", 0)
+    if type(longest) is not int or not 0 <= longest <= MAX_WORD:
+        raise _Fault(f"max_input_chars_per_word must be a number up to {MAX_WORD:,}, not {str(longest)[:MAX_SHOWN]}")
     merges = model.get("merges")
     if isinstance(merges, list) and len(merges) > MAX_MERGES:
         raise _Fault(f"it has {len(merges):,} merges, the limit is {MAX_MERGES:,}")

@@ -332,6 +332,7 @@ def _spawn(connection: socket.socket) -> subprocess.Popen[bytes]:
     """A fresh interpreter that sees the modules that this one sees, and of our files only its socket."""
     command = [sys.executable, "-P", "-m", "ingot.serve.worker", str(connection.fileno())]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment["TOKENIZERS_PARALLELISM"] = "false"  # a prompt is encoded by the thread that asks for it
     return subprocess.Popen(
         command, pass_fds=(connection.fileno(),), stdin=subprocess.DEVNULL, stdout=2, env=environment
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,10 @@ def test_any_text_is_judged(pattern: str) -> None:
         assert 0 <= check_pattern(pattern) <= 4
 
 
-@pytest.mark.parametrize("pattern", [r"a*a*a*b", r"q*q*q*z", r"[^x]*[^y]*[^z]*~~", r"\s*\s*\s*x"])
+@pytest.mark.parametrize("pattern", [
+    r"a*a*a*b", r"q*q*q*z", r"[^x]*[^y]*[^z]*~~", r"\s*\s*\s*x", r"(?:xy)*(?:xy)*(?:xy)*z",
+    r"(?:\d\p{L})*(?:0a)*(?:0a)*!", r"[\p{N}]*\d*[0-9]*x", r"\p{Lu}*[\p{L}]*\w*!",
+])  # fmt: skip
 def test_slow_patterns_of_a_good_shape_show_when_tried(pattern: str) -> None:
     check_pattern(pattern)
     begin = time.thread_time()
@@ -88,11 +92,36 @@ def test_slow_patterns_of_a_good_shape_show_when_tried(pattern: str) -> None:
     assert time.thread_time() - begin < 30
 
 
+def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
+    tokenizer, ticks, done = Tokenizer(json.dumps(PICO).encode()), 0, threading.Event()
+
+    def encode() -> None:
+        tokenizer.encode("def f(x):\n    return x\n" * 60_000)
+        done.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    while not done.wait(0.001):
+        ticks += 1
+    thread.join()
+    assert ticks > 20
+
+
+def test_a_long_text_is_a_row_of_short_ones() -> None:
+    tokenizer = Tokenizer(json.dumps(PICO).encode())
+    line = "def f(x):\n    return x\n\n"
+    assert tokenizer.encode_plain(line * 500) == tokenizer.encode_plain(line) * 500
+    with pytest.raises(RequestError, match="surrogate"):
+        tokenizer.encode("x" * 5000 + "\ud800")
+
+
 def test_a_panic_of_the_library_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_file, "check_pattern", lambda pattern: 1)  # as if the shape had told nothing
     tokenizer = Tokenizer(with_pattern(r"(a+)+$"))
     with pytest.raises(RequestError, match="gives up on this text"):
         tokenizer.encode("a" * 40 + "!")
+    with pytest.raises(RequestError, match="gives up on this text"):
+        tokenizer.encode("b " * 3000 + "a" * 40 + "!")
     assert tokenizer.encode("b") == Tokenizer(with_pattern(r"(a+)$")).encode("b"), "it goes on"
 
 
@@ -107,6 +136,17 @@ def test_a_token_added_after_the_model_is_refused_when_it_is_used() -> None:
     assert tokenizer.encode("abc<end>") == [27, 28]
     with pytest.raises(RequestError, match=r"'<pad>', whose id 29 the model does not have \(0 to 28\)"):
         tokenizer.encode("abc<pad>")
+
+
+def test_words_that_may_be_long() -> None:
+    """WordPiece tries every end of a word at every place of it."""
+    content: Any = {"model": {"type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]",
+                              "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}}  # fmt: skip
+    assert tokenizer_file.check(content, 2) == []
+    for size in (10**9, 2**63, "100", -1, True):
+        content["model"]["max_input_chars_per_word"] = size
+        with pytest.raises(CheckpointError, match="max_input_chars_per_word"):
+            tokenizer_file.check(content, 2)
 
 
 def test_unigram_lists_are_vocabularies() -> None:

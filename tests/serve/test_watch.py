@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from attacks.directories import Directory
+from attacks.tokenizers import tokenizer
 from ingot.serve import engine as engines
 from ingot.serve import frames
 from ingot.serve.engine import Engine
@@ -54,6 +57,23 @@ def test_without_a_limit_nobody_is_killed() -> None:
         os.kill(engine, signal.SIGCONT)
         assert waiting.result().status_code == 200
         assert server.metrics()["ingot_engine_hangs_total"] == 0
+
+
+def test_a_prompt_that_takes_for_ever_is_ended(tmp_path: Path) -> None:
+    """The pattern looks for a b from every a on, which no check of the file forbids; other requests go on meanwhile."""
+    content: Any = tokenizer()
+    content["pre_tokenizer"]["pattern"]["Regex"] = "a+b|[c-z]+"
+    Directory(files={"tokenizer.json": json.dumps(content).encode()}).write(tmp_path / "model")
+    with serving("--step-timeout", 6, source=tmp_path / "model") as server, ThreadPoolExecutor(1) as pool:
+        path, body = "/v1/completions", {"model": "model", "max_tokens": 2}
+        hostile = pool.submit(server.post, path, body | {"prompt": "a" * 1_000_000 + " b"})
+        assert server.post(path, body | {"prompt": "cde"}).status_code == 200
+        got = hostile.result()
+        assert (got.status_code, got.json()["error"]["code"]) == (503, "engine_down")
+        assert server.says("hangs and is killed: one step or prompt has taken")
+        until(lambda: server.http.get("/ready").status_code == 200 or None)
+        assert server.post(path, body | {"prompt": "cde"}).status_code == 200
+        assert server.metrics()["ingot_engine_hangs_total"] >= 1
 
 
 # What stands in for an engine process: it is ready at once, and then reports of a step that never ends, or of none.
