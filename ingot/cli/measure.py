@@ -53,6 +53,8 @@ def case_of(engine: Engine, args: argparse.Namespace) -> Case:
 
 def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
     config = model_config(engine)
+    if not config.generates:
+        raise UserError("this model has no head: it generates nothing that could be timed")
     context = config.context_length
     if args.length >= context:
         raise UserError(f"--length {args.length} leaves no room in a context of {context}")

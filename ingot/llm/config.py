@@ -44,6 +44,7 @@ class ModelConfig:
     short_length: int | None
     left_out: tuple[str, ...]
     embedding: EmbeddingConfig
+    generates: bool  # it has a head
 
 
 def model_config(engine: Engine) -> ModelConfig:
@@ -73,7 +74,7 @@ def model_config(engine: Engine) -> ModelConfig:
         vocabulary, number("context_length", config), bos, frozenset(ends), bool(add_bos),
         number("max_step_tokens", limits), _state_bytes(engine, faults), _window(config.get("kv"), faults),
         short, _left_out(config.get("left_out"), faults),
-        _embedding(engine, faults),
+        _embedding(engine, faults), any(port.name == "logits" for port in engine.outputs),
     )  # fmt: skip
     if faults:
         raise EngineFileError(f"{engine.path or 'the engine'} is no whole language model: {'; '.join(faults)}")

@@ -84,6 +84,7 @@ class LLM:
         self.vocab_size = config.vocab_size
         self.context_length = _within("context_length", context_length, config.context_length)
         self.left_out = config.left_out  # parts of the source that are not used, in words
+        self.generates = config.generates  # and scores; else it has no head and embeds
         self._end_ids = config.eos_token_ids
         self._vectors = config.embedding
         data, marks = self.engine.files().get("tokenizer.json"), (config.bos_token_id, config.add_bos)
@@ -214,6 +215,7 @@ class LLM:
         Args:
             window: W, from 1 to the context length; default: the context length, or the whole text if that is shorter.
         """
+        self._check_generates()
         ids = self.tokenizer.encode_plain(text) if isinstance(text, str) else self._checked(text)
         if len(ids) < 2:
             raise RequestError("the text has fewer than two tokens: there is nothing to score")
@@ -324,6 +326,7 @@ class LLM:
         wakeups: Wakeups,
     ) -> list[Reader]:  # fmt: skip
         submitted_at = perf_counter()
+        self._check_generates()
         tokenizer = self.tokenizer if params.stop else self._tokenizer
         stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_end else self._end_ids)
         jobs: list[Generation] = []
@@ -398,6 +401,10 @@ class LLM:
             else:
                 found.append(self._checked(word))
         return [word for word in found if word]
+
+    def _check_generates(self) -> None:
+        if not self.generates:
+            raise UserError("this model has no head: it embeds texts (embed), and neither generates nor scores")
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         return token_ids(ids, self.vocab_size, "a prompt")

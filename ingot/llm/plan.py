@@ -53,6 +53,8 @@ class Planner:
                 "`ingot inspect --size` tells the memory of an engine's runs"
             )
         self._config = model_config(engine)
+        if not self._config.generates:
+            raise UserError("this model has no head: it generates nothing, so it has no requests to plan for")
         self._session = engine.session(threads, kv_blocks=1, kv_block_size=BLOCK_SIZE)
         self.threads = self._session.threads
         self.step_tokens = min(MAX_STEP_TOKENS, self._config.max_step_tokens)

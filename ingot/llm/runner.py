@@ -80,7 +80,7 @@ class Runner:
         feeds, samplers, targets = self.prepare(step)
         sampled = len(samplers)
         found = self._session.run(feeds)
-        logits = found["logits"]
+        logits = found.get("logits", _NOTHING)
         begin = perf_counter()
         try:
             tokens, logprobs, tops = self._sample(logits[:sampled], samplers) if sampled else ([], [], [])
@@ -145,7 +145,8 @@ class Runner:
         if self._short_length is not None:
             feeds["long_rope"] = self._long_rope[:at]
         if self._embeds:
-            self._hidden_rows[: len(hidden_rows)] = hidden_rows
+            if hidden_rows:
+                self._hidden_rows[: len(hidden_rows)] = hidden_rows
             feeds["hidden_rows"] = self._hidden_rows[: len(hidden_rows)]
         return feeds, samplers, targets
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from ingot.errors import CheckpointError, EngineFileError, RequestError, TooLong
 from ingot.llm import llm as llm_module
 from ingot.llm import models
 from ingot.llm.llm import LLM
+from ingot.llm.plan import Planner
 from ingot.llm.vectors import POOLINGS, Pool
 from ingot.nn import Module, trace
 from tests.llm import model_zoo, test_models_gpt
@@ -49,7 +51,7 @@ def texts() -> list[list[int]]:
 
 
 def make(name: str, folder: Path) -> Any:
-    if name in LLAMAS:
+    if name in model_zoo.CASES:
         return model_zoo.make(transformers, torch, *model_zoo.CASES[name], folder)
     return test_models_gpt.make(*test_models_gpt.CASES[name], folder)
 
@@ -397,3 +399,64 @@ def test_an_engine_of_an_earlier_version_generates_and_says_why_it_does_not_embe
         assert llm.score([5, 6, 7]) == new.score([5, 6, 7])
         with pytest.raises(UserError, match="built by an earlier version"):
             llm.embed([5, 6, 7])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# models without a head
+
+
+def make_body(name: str, folder: Path) -> Any:
+    """Only the body of a model, as AutoModel saves it: names without "model." and no head."""
+    body = make(name, folder / "whole").model
+    body.save_pretrained(folder)
+    return body
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral, sliding window", "qwen2", "qwen3"])
+def test_a_model_without_a_head_embeds_and_says_that_it_generates_nothing(name: str, tmp_path: Path) -> None:
+    body = make_body(name, tmp_path)
+    report = ingot.build(tmp_path, precision="bfloat16").report
+    assert report is not None and [row.name for row in report.outputs] == ["hidden"]
+    assert 0 < report.outputs[0].relative < 0.05
+    engine = ingot.build(tmp_path, report=False)
+    engine.save(tmp_path / "model.ingot")
+    with LLM(tmp_path / "model.ingot", threads=1) as llm, LLM(tmp_path / "whole", threads=1) as whole:
+        assert not llm.generates and whole.generates
+        for how in POOLINGS:
+            want = np.stack([pooled(states(body, ids), how) for ids in texts()])
+            np.testing.assert_allclose(llm.embed(texts(), how), want, atol=TOLERANCE)
+            np.testing.assert_array_equal(llm.embed(texts(), how), whole.embed(texts(), how))
+        for call in (llm.generate, llm.stream, llm.score, lambda ids: asyncio.run(llm.agenerate(ids))):
+            with pytest.raises(UserError, match="this model has no head: it embeds texts"):
+                call([5, 6, 7])
+    with pytest.raises(UserError, match="this model has no head"):
+        Planner(engine)
+
+
+def test_a_body_whose_head_is_its_table_generates(tmp_path: Path) -> None:
+    make_body("gemma", tmp_path)
+    with LLM(tmp_path, threads=1) as llm, LLM(tmp_path / "whole", threads=1) as whole:
+        assert llm.generates
+        want = whole.generate([5, 6, 7], max_tokens=9, ignore_end=True).token_ids
+        assert llm.generate([5, 6, 7], max_tokens=9, ignore_end=True).token_ids == want
+
+
+def test_a_head_may_be_missing_only_where_the_files_are_for_embedding(tmp_path: Path) -> None:
+    """As Qwen3-Embedding-8B: the architecture has a head, the checkpoint has none."""
+    body = make_body("qwen3", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["Qwen3ForCausalLM"]}))
+    with pytest.raises(CheckpointError, match="lm_head.weight"):
+        ingot.build(tmp_path)
+    describe_last(tmp_path)
+    with LLM(tmp_path, threads=1) as llm:
+        want = states(body, [5, 6, 7])[-1]
+        np.testing.assert_allclose(llm.embed([5, 6, 7])[0], want / np.linalg.norm(want), atol=TOLERANCE)
+
+
+def test_attention_to_tokens_to_come_is_refused(tmp_path: Path) -> None:
+    make_body("qwen2", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"is_causal": False}))
+    with pytest.raises(CheckpointError, match="is_causal: is false"):
+        ingot.build(tmp_path)

@@ -85,17 +85,19 @@ def angles(embedding: rope.Rope | None, positions: Any, long_rope: Any = None) -
     return functional.where(long, others[0], cos), functional.where(long, others[1], sin)
 
 
-def results(states: Any, logit_rows: Any, hidden_rows: Any, last: Layer, head: Layer) -> dict[str, Any]:
+def results(states: Any, logit_rows: Any, hidden_rows: Any, last: Layer, head: Layer | None) -> dict[str, Any]:
     """What a step gives of its tokens' states [T, hidden]; a row of −1 is one of zeros, and goes the same way.
 
     Args:
         last: the last norm, and whatever else stands before the head.
 
-    Returns logits float32 [R, vocabulary], and hidden float32 [E, hidden], what the head would get of those rows.
+    Returns logits float32 [R, vocabulary] if there is a head, and hidden float32 [E, hidden], what it would get of
+    those rows.
     """
-    logits = head(last(functional.index_select(states, 0, logit_rows)))
-    hidden = last(functional.index_select(states, 0, hidden_rows))
-    return {"logits": logits, "hidden": functional.cast(hidden, "float32")}
+    hidden = functional.cast(last(functional.index_select(states, 0, hidden_rows)), "float32")
+    if head is None:
+        return {"hidden": hidden}
+    return {"logits": head(last(functional.index_select(states, 0, logit_rows))), "hidden": hidden}
 
 
 class LanguageModel(Module):

@@ -45,6 +45,7 @@ class LanguageConfig:
     eos_token_ids: tuple[int, ...]
     rope: Rope | None = None  # None where no layer rotates
     left_out: tuple[str, ...] = ()  # parts of the checkpoint that are not used, in words for the user
+    headless: bool = False  # it gives hidden states only
     unit_rows: tuple[str, ...] = ()  # parameters whose rows are brought to length 1 when they are read
 
     @property

@@ -129,8 +129,8 @@ class LanguageModel(Module):
 
     config: DecoderConfig
 
-    def parts(self) -> tuple[Module, ModuleList, Module, Module]:
-        """The embedding table, the layers, the norm behind them, and the head."""
+    def parts(self) -> tuple[Module, ModuleList, Module, Module | None]:
+        """The embedding table, the layers, the norm behind them, and the head if there is one."""
         raise NotImplementedError
 
     def forward(
@@ -149,7 +149,8 @@ class LanguageModel(Module):
             x = functional.mul(x, float(np.asarray(config.embedding_scale).astype(x.dtype.numpy)))
         for layer, window in zip(layers, config.windows, strict=True):
             x = layer(x, step if window is None else windowed)
-        return results(x, logit_rows, hidden_rows, last_norm, lambda rows: capped(head(rows), config.logit_cap))
+        logits = None if head is None else lambda rows: capped(head(rows), config.logit_cap)
+        return results(x, logit_rows, hidden_rows, last_norm, logits)
 
 
 class Names(NamedTuple):
@@ -194,9 +195,9 @@ class CausalLM(LanguageModel):
         table = Embedding(config.vocab_size, config.hidden_size, dtype)
         layers = ModuleList(layer(config, i, dtype) for i in range(config.num_layers))
         setattr(self, names.body, Body(**{names.table: table, names.layers: layers, names.norm: norm(config, dtype)}))
-        setattr(self, names.head, output_head(config, dtype, table if tied else None))
+        setattr(self, names.head, None if config.headless else output_head(config, dtype, table if tied else None))
 
-    def parts(self) -> tuple[Module, ModuleList, Module, Module]:
+    def parts(self) -> tuple[Module, ModuleList, Module, Module | None]:
         """By their names."""
         names, body = self.names, getattr(self, self.names.body)
         inner = (getattr(body, name) for name in (names.table, names.layers, names.norm))

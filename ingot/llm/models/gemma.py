@@ -10,6 +10,7 @@ from ingot.llm.models.fields import Fields
 from ingot.llm.models.weights import DECODER
 
 ARCHITECTURE = "GemmaForCausalLM"
+BODY = "GemmaModel"
 MODEL_TYPE = "gemma"
 NAMING = DECODER
 model = CausalLM

@@ -15,6 +15,7 @@ from ingot.llm.models.weights import DECODER
 from ingot.nn import PagedStep
 
 ARCHITECTURE = "Gemma2ForCausalLM"
+BODY = "Gemma2Model"
 MODEL_TYPE = "gemma2"
 NAMING = DECODER
 NAMES = {"hidden_act": "hidden_activation"}

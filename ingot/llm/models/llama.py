@@ -8,6 +8,7 @@ from ingot.llm.models.fields import Fields
 from ingot.llm.models.weights import DECODER
 
 ARCHITECTURE = "LlamaForCausalLM"
+BODY = "LlamaModel"
 MODEL_TYPE = "llama"
 NAMING = DECODER
 model = CausalLM

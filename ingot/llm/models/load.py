@@ -57,14 +57,20 @@ from ingot.llm.models.weights import RandomWeights, is_tied, match, parameter_sp
 from ingot.nn import Module
 
 # A family is a file with ARCHITECTURE (as config.json names it; ALSO: other names of it), MODEL_TYPE, NAMING of its
-# tensors, config(fields) and model(config, dtype, tied).
+# tensors, config(fields) and model(config, dtype, tied); BODY: of a model without a head, where it may lack one.
 _ALL = (
     llama, mistral, mixtral, qwen, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3,
     gemma3_multimodal, phi3, internlm, internlm2, baichuan, chatglm, gpt2, gpt_bigcode, gptj, gpt_neox, opt, phi,
     starcoder2, bloom, mpt, falcon, bert, roberta,
 )  # fmt: skip
+
+
+def _body(family: ModuleType) -> tuple[str, ...]:
+    return (family.BODY,) if hasattr(family, "BODY") else ()
+
+
 FAMILIES: dict[str, ModuleType] = {
-    name: family for family in _ALL for name in (family.ARCHITECTURE, *getattr(family, "ALSO", ()))
+    name: family for family in _ALL for name in (family.ARCHITECTURE, *getattr(family, "ALSO", ()), *_body(family))
 }
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
@@ -111,6 +117,10 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     stored = checkpoint.info(embedding).dtype if embedding in checkpoint else None
     dtype = _precision(precision, config.dtype or stored)
     tied = is_tied(checkpoint, config.tied, family.NAMING)
+    # Models made for embedding are saved under either name, and often without the head that nobody trained.
+    for_vectors = config.headless or (bool(_body(family)) and read_file(path, "modules.json") is not None)
+    stores_head = family.NAMING.find(family.NAMING.head, checkpoint) in checkpoint
+    config = replace(config, headless=for_vectors and not tied and not stores_head)
     module = family.model(config, dtype, tied)
     weights = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
     return _loaded(path, config, module, dtype, weights)
@@ -128,6 +138,7 @@ def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision
     path = resolve_directory(directory)
     config = parse_config(read_config(path), path)
     dtype = _precision(precision, config.dtype)
+    config = replace(config, headless=config.headless and not config.tied)
     module = FAMILIES[config.architecture].model(config, dtype, config.tied)
     return _loaded(path, config, module, dtype, RandomWeights(parameter_specs(module), seed))
 
@@ -143,8 +154,11 @@ def parse_config(values: Mapping[str, Any], directory: Path) -> LanguageConfig:
     refuse_quantized(values, where)
     fields = Fields(values)
     config: LanguageConfig = family.config(fields)
+    if not isinstance(config, encoder.EncoderConfig) and not fields.flag("is_causal", True):
+        fields.fault("is_causal", "is false, but only causal attention is supported")
     fields.finish(where)
-    return config
+    body = _body(family)
+    return replace(config, headless=bool(body) and values.get("architectures") == [*body])
 
 
 def _family(values: Mapping[str, Any], where: str) -> ModuleType:

@@ -9,6 +9,7 @@ from ingot.llm.models.fields import Fields
 from ingot.llm.models.weights import DECODER
 
 ARCHITECTURE = "MistralForCausalLM"
+BODY = "MistralModel"
 MODEL_TYPE = "mistral"
 NAMING = DECODER
 model = CausalLM

@@ -8,6 +8,7 @@ from ingot.llm.models.fields import Fields
 from ingot.llm.models.weights import DECODER
 
 ARCHITECTURE = "Qwen2ForCausalLM"
+BODY = "Qwen2Model"
 MODEL_TYPE = "qwen2"
 NAMING = DECODER
 model = CausalLM

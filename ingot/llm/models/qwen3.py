@@ -8,6 +8,7 @@ from ingot.llm.models.fields import Fields
 from ingot.llm.models.weights import DECODER
 
 ARCHITECTURE = "Qwen3ForCausalLM"
+BODY = "Qwen3Model"
 MODEL_TYPE = "qwen3"
 NAMING = DECODER
 model = CausalLM
