@@ -134,6 +134,48 @@ def test_extras(rows: int) -> None:
     close(found, (exact + b + r) * c - o, (scale + np.abs(b) + np.abs(r)) * np.abs(c) + np.abs(o), "bfloat16")
 
 
+def same_bits(a: Array, b: Array) -> bool:
+    """Bit for bit, but for which NaN it is."""
+    nan = np.isnan(a)
+    words = (np.where(nan, 0, v).astype(a.dtype).view(np.uint8) for v in (a, b))
+    return np.array_equal(nan, np.isnan(b)) and np.array_equal(*words)
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 1.00390625, 3e38, -3e38, 1e-20, -1e-20, 1e-39, -1e-39, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wide", [False, True], ids=["bias as x", "bias in float32"])
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize("k", [1, 2, 600])
+def test_every_way_to_end_rows(dtype: str, wide: bool, with_residual: bool, k: int) -> None:
+    """The same bits from sums in registers, from sums in memory, and step by step: zeros, denormals, NaN, overflow."""
+    rng = np.random.default_rng(k)
+
+    def pick(shape: tuple[int, ...], to: str) -> Array:
+        with np.errstate(over="ignore"):
+            return rng.choice(SPECIAL, shape, p=[0.2, 0.2, *[0.05] * 12]).astype(NUMPY[to])
+
+    x, w = pick((29, k), dtype), pick((75, k), dtype)  # 75: the last panel is narrow
+    if k > 2:
+        x[:, 2:] = 0
+    extras = [pick((75,), "float32" if wide else dtype)]
+    steps: list[list[Any]] = [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1]]
+    if with_residual:
+        extras.append(pick((29, 75), dtype))
+        steps += [["input", "float32", 2], ["add", "float32", 3, 2]]
+    last = len(steps) - 1
+    steps += [["const", "float32", 0.0], ["max", "float32", last, last + 1]]
+    chain = [*steps, ["const", "float32", "inf"], ["min", "float32", last + 2, last + 3]]
+    apart = [*steps, ["neg", "float32", last + 2], ["neg", "float32", last + 3]]
+    for count in (1, 3, 29):
+        given = (x[:count].copy(), [w], dtype)
+        rows = tuple(e if e.ndim == 1 else e[:count].copy() for e in extras)
+        found = product(*given, {"steps": steps, "outputs": [last + 2]}, rows)
+        assert same_bits(found, product(*given, {"steps": chain, "outputs": [last + 4]}, rows))
+        assert same_bits(found, product(*given, {"steps": apart, "outputs": [last + 4]}, rows))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k"), [(100, 333), (256, 1024), (33, 31)])
 def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None:

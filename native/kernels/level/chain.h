@@ -73,6 +73,14 @@ template <int R, int C>
 INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int64_t column, int lanes, Vec (&v)[R][C]) {
   const std::int64_t at = row * from.row_stride + column * from.column_stride;
   const auto each = [&](auto* p) {
+    if (from.row_stride == 0 && from.column_stride == 1 && lanes == kLanes * C) {  // a bias: one row for all
+      Vec row[C];
+      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) row[c] = load(p + c * kLanes);
+      _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = row[c];
+      }
+      return;
+    }
     _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r, p += from.row_stride) {
       if (from.column_stride == 0) {
         const Vec value = broadcast(load_one(p));
@@ -88,6 +96,26 @@ INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int6
   else each((const float16*)from.data + at);
 }
 
+/// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal.
+template <int R, int C>
+INGOT_INLINE bool store_rounded([[maybe_unused]] bfloat16* p, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] const Vec (&v)[R][C]) {
+#if defined(__AVX512BF16__)
+  if constexpr (C == 2) {
+    constexpr int kDenormal = 0x20;
+    __mmask16 denormal = 0;
+    _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r)
+      denormal = _kor_mask16(denormal, _kor_mask16(_mm512_fpclass_ps_mask(v[r][0].v, kDenormal), _mm512_fpclass_ps_mask(v[r][1].v, kDenormal)));
+    if (denormal != 0) return false;
+    _Pragma("GCC unroll 16") for (int r = 0; r < R; ++r, p += stride) {
+      const __m512bh row = _mm512_cvtne2ps_pbh(v[r][1].v, v[r][0].v);
+      __builtin_memcpy(p, &row, sizeof row);
+    }
+    return true;
+  }
+#endif
+  return false;
+}
+
 template <int R, int C>
 INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int64_t column, int lanes, const Vec (&v)[R][C]) {
   const std::int64_t at = row * out.row_stride + column;
@@ -99,9 +127,13 @@ INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int6
       }
     }
   };
-  if (out.dtype == DType::float32) each((float*)out.data + at);
-  else if (out.dtype == DType::bfloat16) each((bfloat16*)out.data + at);
-  else each((float16*)out.data + at);
+  if (out.dtype == DType::float32) {
+    each((float*)out.data + at);
+  } else if (out.dtype == DType::bfloat16) {
+    if (lanes < kLanes * C || !store_rounded((bfloat16*)out.data + at, out.row_stride, v)) each((bfloat16*)out.data + at);
+  } else {
+    each((float16*)out.data + at);
+  }
 }
 
 template <class Half, int R, int C>
@@ -152,7 +184,12 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
       case Step::sub: each([](Vec a, Vec b) { return a - b; }); break;
       case Step::max: each([](Vec a, Vec b) { return max_nan(a, b); }); break;
       case Step::min: each([](Vec a, Vec b) { return min_nan(a, b); }); break;
-      default: slow_step(link.step, v);
+      default: {  // by a copy, so that v itself stays in registers
+        Vec slow[R][C];
+        __builtin_memcpy(slow, v, sizeof slow);
+        slow_step(link.step, slow);
+        __builtin_memcpy(v, slow, sizeof slow);
+      }
     }
   }
   store_rows(out, row, column, lanes, v);

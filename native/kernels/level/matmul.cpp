@@ -26,13 +26,64 @@ struct Ahead {
   int turn;
 };
 
+/// Where sums go: row r at r * stride, a second panel's `apart` further. Null: to the output, from that row of the pass on.
+struct Sums {
+  float* to;
+  std::int64_t stride, apart;
+  int row;
+};
+
+template <class T, int R>
+[[maybe_unused]] __attribute__((noinline)) void store_each(T* y, std::int64_t stride, const Vec (&a)[R][2]) {
+  for (int r = 0; r < R; ++r, y += stride) store(y, a[r][0]), store(y + kLanes, a[r][1]);
+}
+
+/// The epilogue of a register tile, in its registers: the same steps in the same order as RowsEnd::run.
+template <class T, int R>
+INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
+  const auto at = [&](const TileOperand& o) { return (T*)o.data + (end.first_row + row) * o.row_stride + end.column; };
+  if (end.bias.data != nullptr) {
+    const bool wide = end.bias.dtype == DType::float32;
+    const float* exact = (const float*)end.bias.data + end.column;
+    const T* bias = (const T*)end.bias.data + end.column;
+    const Vec b[2] = {wide ? load(exact) : load(bias), wide ? load(exact + kLanes) : load(bias + kLanes)};
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + b[c];
+    }
+  }
+  if (end.residual.data != nullptr) {
+    const T* from = at(end.residual);
+    INGOT_UNROLL for (int r = 0; r < R; ++r, from += end.residual.row_stride) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = a[r][c] + load(from + c * kLanes);
+    }
+  }
+  if (end.low != nullptr) {
+    const Vec low = load(end.low);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c) a[r][c] = max_nan(a[r][c], low);
+    }
+  }
+  T* y = at(end.out);
+#if defined(__AVX512BF16__)
+  if (store_rounded(y, end.out.row_stride, a)) return;
+  Vec kept[R][2];  // a copy, so that the sums themselves stay in registers
+  __builtin_memcpy(kept, a, sizeof kept);
+  store_each(y, end.out.row_stride, kept);
+#else
+  INGOT_UNROLL for (int r = 0; r < R; ++r, y += end.out.row_stride) {
+    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(y + c * kLanes, a[r][c]);
+  }
+#endif
+}
+
 /// C vectors of accumulators of R rows: of one panel (1 or 2 vectors), or of two (4), `w_apart` bytes and `apart` sums apart.
 template <class Kind, int R, int C>
-INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const std::byte* w, float* to, int steps, Ahead ahead) {
+INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, Sums sums, int steps,
+                               Ahead ahead) {
   Vec a[R][C];
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
     INGOT_UNROLL for (int c = 0; c < C; ++c)
-      a[r][c] = p.first ? zero() : load(to + r * p.stride + c / 2 * p.apart + c % 2 * kLanes);
+      a[r][c] = p.first ? zero() : load(from + r * p.stride + c / 2 * p.apart + c % 2 * kLanes);
   }
   for (int s = 0; s < steps; ++s) {
     if (s == ahead.turn) ahead.from = ahead.then;
@@ -45,28 +96,45 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
     x += Kind::x_bytes;
     w += Kind::w_bytes;
   }
+  if constexpr (C == 2) {
+    if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row);
+  }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < C; ++c) store(to + r * p.stride + c / 2 * p.apart + c % 2 * kLanes, a[r][c]);
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sums.to + r * sums.stride + c / 2 * sums.apart + c % 2 * kLanes, a[r][c]);
   }
 }
 
 template <class Kind, int R>
-void rows_product(const BlockProduct& p, int first_row, const Ahead& ahead) {
+void rows_product(const BlockProduct& p, int first_row, const Sums& sums, const Ahead& ahead) {
   const std::byte* x = p.x + first_row * kXStride;
-  float* to = p.accumulators + first_row * p.stride;
+  const float* from = p.accumulators + first_row * p.stride;
   const int steps = (p.k + Kind::w_depth - 1) / Kind::w_depth;
   if constexpr (R <= kTwoPanelsRows) {  // few sums to a panel: two panels hide the latency of one another's
-    if (p.panels == 2) return tile_product<Kind, R, 4>(p, x, p.w, to, steps, ahead);
+    if (p.panels == 2) return tile_product<Kind, R, 4>(p, x, p.w, from, sums, steps, ahead);
   }
   if constexpr (R * 2 * kVecRegisters <= kAccumulatorRegisters) {
-    tile_product<Kind, R, 2>(p, x, p.w, to, steps, ahead);
+    tile_product<Kind, R, 2>(p, x, p.w, from, sums, steps, ahead);
   } else {
-    tile_product<Kind, R, 1>(p, x, p.w, to, steps, ahead);
-    tile_product<Kind, R, 1>(p, x, p.w + Kind::w_bytes / 2, to + kLanes, steps, {p.w, Kind::w_bytes, p.w, -1});
+    tile_product<Kind, R, 1>(p, x, p.w, from, sums, steps, ahead);
+    tile_product<Kind, R, 1>(p, x, p.w + Kind::w_bytes / 2, from + kLanes, {sums.to + kLanes, sums.stride, sums.apart, 0}, steps,
+                             {p.w, Kind::w_bytes, p.w, -1});
   }
 }
 
-typedef void (*RowsProduct)(const BlockProduct& p, int first_row, const Ahead& ahead);
+typedef void (*RowsProduct)(const BlockProduct& p, int first_row, const Sums& sums, const Ahead& ahead);
+
+/// A row block, and its epilogue if this is the last block of k.
+INGOT_INLINE void multiply_block(RowsProduct product, const BlockProduct& p, int first_row, int rows, const Ahead& ahead) {
+  if (p.end == nullptr) return product(p, first_row, {p.accumulators + first_row * p.stride, p.stride, p.apart, 0}, ahead);
+  p.end->fetch(first_row, rows);
+  constexpr int kWhole = kAccumulatorRegisters / (2 * kVecRegisters);  // rows whose sums of a panel all are in registers
+  if (p.end->direct && p.panels == 1 && p.end->width == kPanel && rows <= kWhole)
+    return product(p, first_row, {nullptr, 0, 0, first_row}, ahead);
+  alignas(64) float sums[kRows * 2 * kPanel];
+  const std::int64_t stride = p.panels * kPanel;
+  product(p, first_row, {sums, stride, kPanel, 0}, ahead);
+  p.end->run(sums, stride, first_row, rows);
+}
 
 /// Row blocks of nearly equal height; each fetches its share of the block that comes next.
 template <class Kind>
@@ -85,13 +153,13 @@ INGOT_INLINE void multiply_rows(const BlockProduct& p) {
   const int steps = (p.k + Kind::w_depth - 1) / Kind::w_depth;
   if (blocks == 1) {  // the weights are read once: run 4 KiB ahead of them
     const int distance = 4096 / p.panels;
-    by_rows[p.rows - 1](p, 0, {p.w + distance, Kind::w_bytes, p.ahead, steps - distance / Kind::w_bytes});
+    multiply_block(by_rows[p.rows - 1], p, 0, p.rows, {p.w + distance, Kind::w_bytes, p.ahead, steps - distance / Kind::w_bytes});
     return;
   }
   const std::int64_t share = Kind::w_bytes * steps / blocks;
   for (int b = 0; b < blocks; ++b) {
     const int begin = p.rows * b / blocks, rows = p.rows * (b + 1) / blocks - begin;
-    by_rows[rows - 1](p, begin, {p.ahead + b * share, Kind::w_bytes / blocks, nullptr, -1});
+    multiply_block(by_rows[rows - 1], p, begin, rows, {p.ahead + b * share, Kind::w_bytes / blocks, nullptr, -1});
   }
 }
 
@@ -101,7 +169,7 @@ struct OneByOne {
   typedef float Packed;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
-  static constexpr bool pads_rows = false;
+  static constexpr bool pads_rows = false, ends_rows = true;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
   INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
@@ -121,7 +189,7 @@ struct Pairs {
   typedef bfloat16 Packed;
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool pads_rows = false;
+  static constexpr bool pads_rows = false, ends_rows = true;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
   INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
@@ -140,7 +208,7 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   typedef float Packed;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
-  static constexpr bool pads_rows = false;
+  static constexpr bool pads_rows = false, ends_rows = true;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
   INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {

@@ -99,7 +99,7 @@ struct Tiles {
   typedef bfloat16 Packed;
   static constexpr Blocking blocking = kTileBlocking;
   static constexpr int k_step = 32, w_depth = 2, w_bytes = kPanel * 4;
-  static constexpr bool pads_rows = true;
+  static constexpr bool pads_rows = true, ends_rows = false;
   static constexpr int two_panels_rows = 0;
 
   INGOT_INLINE void multiply(const BlockProduct& p) {

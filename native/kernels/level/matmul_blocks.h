@@ -3,6 +3,7 @@
 //
 // Loop: for each block of rows (packed once, or a block of k at a time) { for each group of units { for each block of k and
 // unit { the level's block product } epilogue } }. A unit's block of k (16 KiB) stays in L1 while all rows pass; x lies in L2.
+// An epilogue that is a chain is run by the last block product, a few rows at a time, while their sums are in L1.
 #pragma once
 
 #include "chain.h"
@@ -13,6 +14,21 @@
 namespace ingot::INGOT_LEVEL {
 
 namespace {
+
+/// The epilogue of finished sums of a panel or two, a few rows at a time.
+struct RowsEnd {
+  const MatmulJob* job;
+  Chain chain;
+  std::int64_t first_row;      // of the pass
+  std::int64_t column, width;  // of the panels
+  // What most layers end with, for a register tile of a whole panel: all but `out` may be missing.
+  bool direct;
+  TileOperand bias, residual, out;
+  const float* low;            // 16 times: values are at least this
+
+  void run(const float* sums, std::int64_t stride, int first, int rows) const;
+  void fetch(int first, int rows) const;
+};
 
 /// A block of k of one panel, or of two beside each other, for all rows of the row block.
 struct BlockProduct {
@@ -27,6 +43,7 @@ struct BlockProduct {
   float* accumulators;      // row r at r * stride
   std::int64_t stride;
   bool first;               // the first block of k: start from zero
+  const RowsEnd* end;       // at the last block of k: takes the sums, which are not stored then; or null
 };
 
 /// Packs values [begin, begin + depth) of rows of x as [row][kXStride bytes], converted to what the product reads and zero
@@ -68,6 +85,36 @@ INGOT_INLINE Rows rows_from(const MatmulJob& job, std::int64_t row) {
   return {pixel / p.size[0] * p.image_step + z * p.step[0] + y * p.step[1] + x * p.step[2], p.step[2], p.size[2] - x};
 }
 
+/// An operand from that row and column of the output on, for rows that lie `apart`.
+INGOT_INLINE TileOperand operand_at(const TileOperand& o, const Rows& place, std::int64_t column) {
+  return {o.data + (place.first * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride * place.apart,
+          o.column_stride};
+}
+
+inline void RowsEnd::run(const float* sums, std::int64_t stride, int first, int rows) const {
+  TileOperand in[1 + kMaxExtras];
+  for (std::int64_t r = 0, count; r < rows; r += count) {
+    const Rows place = rows_from(*job, first_row + first + r);
+    count = smaller(place.count, rows - r);
+    in[0] = {(std::byte*)(sums + r * stride), DType::float32, stride, 1};
+    for (int i = 0; i < job->extra_count; ++i) in[1 + i] = operand_at(job->extras[i], place, column);
+    run_chain(chain, in, operand_at(job->out, place, column), count, width);
+  }
+}
+
+/// Fetches what the rows' epilogue reads, while their sums are made.
+inline void RowsEnd::fetch(int first, int rows) const {
+  if (job->places != nullptr) return;
+  for (int i = 0; i < job->extra_count; ++i) {
+    const TileOperand& extra = job->extras[i];
+    if (extra.row_stride == 0 || extra.column_stride != 1) continue;
+    const int bytes = bytes_of(extra.dtype);
+    const std::byte* from = extra.data + ((first_row + first) * extra.row_stride + column) * bytes;
+    for (int r = 0; r < rows; ++r, from += extra.row_stride * bytes)
+      for (std::int64_t at = 0; at < width * bytes; at += 64) __builtin_prefetch(from + at);
+  }
+}
+
 /// Runs the expression over the finished accumulators [part][row][stride] of a group.
 INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t part_stride, std::int64_t stride,
                          std::int64_t first_row, std::int64_t rows, std::int64_t first_column, std::int64_t width) {
@@ -81,12 +128,8 @@ INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t
     count = smaller(most, smaller(place.count, rows - r));
     for (int part = 0; part < job.parts; ++part)
       in[part] = {(std::byte*)(accumulators + part * part_stride + r * stride), DType::float32, stride, 1};
-    const auto moved = [&](const TileOperand& o, int bytes) {
-      return TileOperand{o.data + (place.first * o.row_stride + first_column * o.column_stride) * bytes, o.dtype,
-                         o.row_stride * place.apart, o.column_stride};
-    };
-    for (int i = 0; i < job.extra_count; ++i) in[job.parts + i] = moved(job.extras[i], bytes_of(job.extras[i].dtype));
-    const TileOperand out = moved(job.out, bytes_of(job.out.dtype));
+    for (int i = 0; i < job.extra_count; ++i) in[job.parts + i] = operand_at(job.extras[i], place, first_column);
+    const TileOperand out = operand_at(job.out, place, first_column);
     if (chained) run_chain(chain, in, out, count, width);
     else job.run_tile(*job.code, in, &out, (int)count, (int)width, job.tile_scratch);
   }
@@ -100,13 +143,15 @@ struct Frame {
   float* accumulators;
 };
 
-/// All blocks of k of the panels from w on, for rows that are packed (kept) or get packed here.
+/// All blocks of k of the panels from w on, for rows that are packed (kept) or get packed here. `end`, or null, is the epilogue that
+/// begins at the first panel's column.
 template <class Kind>
 INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, const std::byte* w, std::int64_t panels,
-                                 std::int64_t first_row, std::int64_t rows, bool kept) {
+                                 std::int64_t first_row, std::int64_t rows, bool kept, RowsEnd* end) {
   const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
   const std::int64_t turns = (panels + taken - 1) / taken;
   const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * frame.panel_bytes + block * frame.block_bytes; };
+  const std::int64_t column = end == nullptr ? 0 : end->column;
   std::int64_t panel = 0, block = 0;
   for (std::int64_t left = turns * frame.blocks; left > 0; --left) {
     std::int64_t next_panel = panel, next_block = block + 1;
@@ -130,14 +175,54 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, const
     product.accumulators = frame.accumulators + panel % job.parts * frame.part_stride + panel / job.parts * kPanel;
     product.stride = frame.stride;
     product.first = block == 0;
+    product.end = block == frame.blocks - 1 ? end : nullptr;
+    if (kept && end != nullptr) product.accumulators = frame.accumulators;  // those before are finished
+    if (product.end != nullptr) {
+      end->column = column + panel * kPanel;
+      end->width = smaller(product.panels * kPanel, job.columns - end->column);
+    }
     Kind::multiply(product);
     panel = next_panel, block = next_block;
   }
   if (frame.blocks == 0) __builtin_memset(frame.accumulators, 0, job.parts * frame.part_stride * 4);  // k = 0
 }
 
+/// Whether a chain is ((sum + bias) + residual), at least `low`, and its operands are of type T (the bias maybe float32): finds them.
+template <class T>
+INGOT_INLINE bool is_direct(const MatmulJob& job, RowsEnd& end) {
+  const Link *link = end.chain.links, *const last = link + end.chain.count;
+  end.bias.data = end.residual.data = nullptr;
+  end.low = nullptr;
+  end.out = job.out;
+  const auto added = [&](bool rows) {
+    return link < last && link->step == Step::add && link->operand > 0 && (job.extras[link->operand - 1].row_stride != 0) == rows;
+  };
+  if (added(false)) end.bias = job.extras[(link++)->operand - 1];
+  if (added(true)) end.residual = job.extras[(link++)->operand - 1];
+  if (link < last && link->step == Step::max && link->constant != nullptr) end.low = (link++)->constant;
+  constexpr DType dtype = __is_same(T, float) ? DType::float32 : __is_same(T, bfloat16) ? DType::bfloat16 : DType::float16;
+  const auto suits = [](const TileOperand& o) { return o.data == nullptr || (o.dtype == dtype && o.column_stride == 1); };
+  const bool wide = end.bias.data != nullptr && end.bias.dtype == DType::float32 && end.bias.column_stride == 1;
+  return link == last && job.places == nullptr && (wide || suits(end.bias)) && suits(end.residual) && suits(end.out);
+}
+
+/// Whether the block products can end the job's rows: with a chain of the sums of one part.
+template <class Kind>
+INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
+  if (!Kind::ends_rows || job.parts != 1 || job.k == 0) return false;
+  TileOperand in[1 + kMaxExtras];
+  in[0] = {nullptr, DType::float32, 0, 1};
+  for (int i = 0; i < job.extra_count; ++i) in[1 + i] = job.extras[i];
+  end.job = &job;
+  if (!chain_of(*job.code, in, job.out, end.chain)) return false;
+  end.direct = is_direct<typename Kind::Source>(job, end);
+  return true;
+}
+
 template <class Kind>
 INGOT_INLINE void run_job(const MatmulJob& job) {
+  RowsEnd end;
+  const bool ended = ends_rows<Kind>(job, end);
   const int most = pass_rows(Kind::blocking, job.k);
   const std::int64_t passes = (job.rows + most - 1) / most;
   Frame frame;
@@ -148,9 +233,11 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
     const std::int64_t first_row = job.rows * pass / passes;
     const std::int64_t rows = job.rows * (pass + 1) / passes - first_row;
     const bool kept = keeps_rows(Kind::blocking, rows, job.k);
-    const std::int64_t group = smaller(group_of(Kind::blocking, job.rows, rows, job.k), job.units);
+    // Kept rows whose products end them need sums for the panels of one product only.
+    const bool all = kept && ended;
+    const std::int64_t group = all ? job.units : smaller(group_of(Kind::blocking, job.rows, rows, job.k), job.units);
     frame.padded_rows = round_up(rows, 16);
-    frame.stride = stride_of(group);
+    frame.stride = all ? smaller(rows <= Kind::two_panels_rows ? 2 : 1, job.units) * kPanel : stride_of(group);
     frame.part_stride = frame.padded_rows * frame.stride;
     const std::int64_t packed_blocks = kept ? frame.blocks : 1, block_size = frame.padded_rows * kXStride;
     for (std::int64_t block = 0; kept && block < frame.blocks; ++block)
@@ -158,7 +245,11 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
     frame.accumulators = (float*)(job.scratch + packed_blocks * block_size);
     for (std::int64_t unit = 0; unit < job.units; unit += group) {
       const std::int64_t units = smaller(group, job.units - unit), column = unit * kPanel;
-      multiply_group<Kind>(job, frame, job.w + unit * job.parts * frame.panel_bytes, units * job.parts, first_row, rows, kept);
+      end.first_row = first_row;
+      end.column = column;
+      multiply_group<Kind>(job, frame, job.w + unit * job.parts * frame.panel_bytes, units * job.parts, first_row, rows, kept,
+                           ended ? &end : nullptr);
+      if (ended) continue;
       const std::int64_t width = smaller(units * kPanel, job.columns - column);
       for (std::int64_t at = 0; at < width; at += kTile)
         finish(job, frame.accumulators + at, frame.part_stride, frame.stride, first_row, rows, column + at, smaller(kTile, width - at));

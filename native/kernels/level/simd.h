@@ -53,8 +53,13 @@ INGOT_INLINE Vec abs(Vec x) { return from_bits(bits(x) & broadcast_int(INT32_MAX
 INGOT_INLINE Ints sign_bits(Vec x) { return bits(x) & broadcast_int(INT32_MIN); }
 INGOT_INLINE Vec copysign(Vec magnitude, Vec sign) { return from_bits(bits(abs(magnitude)) | sign_bits(sign)); }
 INGOT_INLINE Vec negate(Vec x) { return from_bits(bits(x) + broadcast_int(INT32_MIN)); }
+#if defined(__AVX512F__)
+INGOT_INLINE Vec max_nan(Vec x, Vec y) { return {_mm512_mask_max_ps(x.v, _mm512_cmp_ps_mask(x.v, x.v, _CMP_ORD_Q), x.v, y.v)}; }
+INGOT_INLINE Vec min_nan(Vec x, Vec y) { return {_mm512_mask_min_ps(x.v, _mm512_cmp_ps_mask(x.v, x.v, _CMP_ORD_Q), x.v, y.v)}; }
+#else
 INGOT_INLINE Vec max_nan(Vec x, Vec y) { return select(is_nan(x), x, max(x, y)); }
 INGOT_INLINE Vec min_nan(Vec x, Vec y) { return select(is_nan(x), x, min(x, y)); }
+#endif
 INGOT_INLINE Vec operator-(Vec x) { return negate(x); }
 
 #if !defined(__AVX512F__)
