@@ -15,7 +15,7 @@ import ingot
 from attacks.exported import Package
 from benchmarks import torch_nets
 from ingot.dims import Dim, Dimension
-from ingot.errors import InputError, ModuleError, UnsupportedError, UserError
+from ingot.errors import CheckpointError, InputError, ModuleError, UnsupportedError, UserError
 from ingot.frontends.torch_export import guards
 from ingot.frontends.torch_export.graph import Range
 
@@ -179,6 +179,20 @@ def test_sizes_that_the_data_decides(way: str, tmp_path: Path) -> None:
         for name, want in wanted.items():
             assert found[name].dtype == want.numpy().dtype
             np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_guards_that_make_sizes_too_large(tmp_path: Path) -> None:
+    """A file may say what it likes, and gets an error in little time."""
+    package = Package()
+    power = "Mul(" + ", ".join(["Symbol('s0')"] * 30) + ")"
+    for name, size in (("x", "Symbol('s0')"), ("linear", power), ("relu", power)):
+        package.value(name)["sizes"][0] = {"as_expr": {"expr_str": size, "hint": None}}
+    package.value("x")["sizes"][1] = {"as_expr": {"expr_str": "Symbol('s1')", "hint": None}}
+    package.program["guards_code"] = ["L['x'].size()[0] == L['x'].size()[1] * L['x'].size()[1] + 1"] * 6000
+    path = tmp_path / "net.pt2"
+    path.write_bytes(package.encode())
+    with pytest.raises(CheckpointError, match="what its guards say of them do not fit together"):
+        ingot.build(path)
 
 
 # ------------------------------------------------------------------------------------------------------- guards

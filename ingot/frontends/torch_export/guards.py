@@ -16,10 +16,12 @@ from typing import Any
 from ingot import dims
 from ingot.dims import Call, Dim, Dimension, Expr
 from ingot.errors import DimError
+from ingot.frontends.torch_export.decode import Malformed
 from ingot.frontends.torch_export.graph import Graph, Program, Range, Ref, TensorMeta
 
-MAX_GUARDS = 20_000
-MAX_TEXT = 2_000  # of one guard
+MAX_GUARDS = 5_000
+MAX_TEXT = 500  # of one guard; with MAX_SOLVED it bounds what a hostile file can ask for
+MAX_SOLVED = 256  # symbols that guards say something about
 MAX_FACTOR = 1 << 20
 
 _OPERATORS: dict[type[ast.operator], Callable[..., Dimension]] = {
@@ -43,8 +45,11 @@ def applied(program: Program) -> Program:
         return dataclasses.replace(meta, sizes=sizes, strides=strides, storage_offset=change(meta.storage_offset))
 
     graph: Graph = program.graph
-    tensors = {name: changed(meta) for name, meta in graph.tensors.items()}
-    sizes = {name: change(size) for name, size in graph.sizes.items()}
+    try:
+        tensors = {name: changed(meta) for name, meta in graph.tensors.items()}
+        sizes = {name: change(size) for name, size in graph.sizes.items()}
+    except DimError as e:
+        raise Malformed(f"its sizes and what its guards say of them do not fit together: {e}") from None
     return dataclasses.replace(program, graph=dataclasses.replace(graph, tensors=tensors, sizes=sizes), ranges=ranges)
 
 
@@ -121,10 +126,12 @@ def _solutions(
         try:
             zero = dims.substitute(_equation(text, sizes), found)
             solved = _multiple(zero, ranges) or _computed(zero)
+            if solved is not None:
+                found = {name: dims.substitute(size, dict([solved])) for name, size in found.items()} | dict([solved])
         except (_Other, DimError):
             continue
-        if solved is not None:
-            found = {name: dims.substitute(size, dict([solved])) for name, size in found.items()} | dict([solved])
+        if len(found) == MAX_SOLVED:
+            break
     return found
 
 
