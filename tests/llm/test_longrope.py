@@ -3,6 +3,7 @@ length as transformers has it, and one that outgrows the first is computed again
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 import ingot
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError
-from tests.llm.model_zoo import LONGROPE, PAD, log_softmax, make
+from ingot.llm import models
+from tests.llm.model_zoo import LONGROPE, PAD, Runner, log_softmax, make
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
@@ -123,3 +125,29 @@ def test_the_report_of_a_build(tmp_path: Path) -> None:
     again.header["config"]["short_length"] = 0
     with pytest.raises(EngineFileError, match="short_length must be an integer from 1"):
         ingot.LLM(again)
+
+
+@pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
+def test_older_spellings(kind: str, tmp_path: Path) -> None:
+    """config.json as Phi-3's publishers wrote it over time, read by both."""
+    make(transformers, torch, "Phi3", SETTINGS, tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    inner = values.pop("rope_parameters")
+    scaling = {"type": kind, "short_factor": inner["short_factor"], "long_factor": inner["long_factor"]}
+    path.write_text(json.dumps(values | {"rope_scaling": scaling, "rope_theta": 10000.0}))
+    loaded = models.load(tmp_path)
+    if kind == "su":  # which transformers 5 no longer completes from beside rope_scaling
+        scaling["original_max_position_embeddings"] = SHORT
+        path.write_text(json.dumps(values | {"rope_scaling": scaling, "rope_theta": 10000.0}))
+    read = transformers.Phi3ForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    for length in (SHORT, SHORT + 1):
+        got = log_softmax(Runner(loaded).run(IDS[:length], [length]))
+        np.testing.assert_allclose(got, theirs(read, IDS[:length]), atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [SHORT, SHORT + 1])
+def test_vectors(model: tuple[Any, Engine], llm: ingot.LLM, length: int) -> None:
+    with torch.no_grad():
+        states = model[0].model(torch.tensor([IDS[:length]]), use_cache=False).last_hidden_state[0].numpy()
+    np.testing.assert_allclose(llm.embed(IDS[:length], "last")[0], states[-1], atol=1e-4)
