@@ -336,7 +336,7 @@ def main(connection: socket.socket) -> int:
         code = e.code if isinstance(e, IngotError) else MemoryLimitError.code
         connection.sendall(frames.encode(frames.Failed(code, str(e))))
         return 1
-    generates = isinstance(model, LLM)
+    generates = isinstance(model, LLM) and model.generates
     ready = frames.Ready(model.context_length, model.vocab_size, generates, chats, model.hidden_size > 0)
     try:
         connection.sendall(frames.encode(ready))
