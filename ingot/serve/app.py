@@ -231,6 +231,10 @@ class App:
                 found = await ticket.vectors()
             except ClientGone:
                 return _gone()
+            except Problem as problem:
+                if problem.param == "prompt":
+                    problem.param = "input"
+                raise
         self.metrics.prompt_tokens += found.prompt_tokens
         packed = body.encoding_format == "base64"
         data = [
