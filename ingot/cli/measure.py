@@ -21,9 +21,9 @@ from ingot.cli.profiling import Roofs, peak
 from ingot.engine.inputs import program_of
 from ingot.engine.session import Engine
 from ingot.errors import UserError
+from ingot.llm.assembly import assemble
 from ingot.llm.config import model_config
 from ingot.llm.jobs import Generation, Job
-from ingot.llm.llm import assemble
 from ingot.llm.sampling import SamplingParams
 
 BANDWIDTH_BYTES = 256 << 20  # read by each thread; well beyond any cache

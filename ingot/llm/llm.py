@@ -1,4 +1,4 @@
-"""`LLM`: text in, text out, from any thread. Sizes the cache, owns the engine loop, makes jobs of prompts."""
+"""`LLM`: text in, text out, from any thread. Owns the engine loop and makes jobs of prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
@@ -16,25 +15,18 @@ from typing import Any, cast, overload
 import numpy as np
 
 from ingot import _lazy
-from ingot.engine.session import Engine, Memory, load
+from ingot.engine.session import Engine, Memory
 from ingot.errors import RequestError, TooLongError, UserError
+from ingot.llm.assembly import MAX_RUNNING, assemble, open_engine, within
 from ingot.llm.config import model_config
 from ingot.llm.jobs import Embedding, Generation, Job, Scoring, Wakeups
-from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop, Stats
-from ingot.llm.memory import available_memory, cache_blocks
-from ingot.llm.runner import Runner, sampler_of
+from ingot.llm.runner import sampler_of
 from ingot.llm.sampling import SamplingParams
-from ingot.llm.scheduler import Scheduler
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
 from ingot.llm.tokenizer import Tokenizer, token_ids
 from ingot.llm.vectors import Prompt, Texts, pooling_of, scaled
 
-BLOCK_SIZE = 16
-MAX_RUNNING = 64  # requests in flight at once
-MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
-MAX_MIXED_TOKENS = 32  # of prompts in a step of streamed answers: about what a CPU computes while it reads the weights
-MAX_ROW_BYTES = 64 << 20  # of logits and hidden states that one step may leave for scores and vectors
 MAX_PRIORITY = 100
 
 Array = np.ndarray[Any, Any]
@@ -82,7 +74,7 @@ class LLM:
         self.engine = open_engine(source, precision, weights, device, lora, lora_scale)
         config = model_config(self.engine)
         self.vocab_size = config.vocab_size
-        self.context_length = _within("context_length", context_length, config.context_length)
+        self.context_length = within("context_length", context_length, config.context_length)
         self.left_out = config.left_out  # parts of the source that are not used, in words
         self.generates = config.generates  # and scores; else it has no head and embeds
         self._end_ids = config.eos_token_ids
@@ -219,7 +211,7 @@ class LLM:
         ids = self.tokenizer.encode_plain(text) if isinstance(text, str) else self._checked(text)
         if len(ids) < 2:
             raise RequestError("the text has fewer than two tokens: there is nothing to score")
-        size = _within("window", window, self.context_length, default=min(self.context_length, len(ids) - 1))
+        size = within("window", window, self.context_length, default=min(self.context_length, len(ids) - 1))
         windows = (len(ids) - 1) // size
         if not windows:
             raise RequestError(
@@ -435,84 +427,3 @@ def _params(words: dict[str, Any]) -> SamplingParams:
         known = ", ".join(SamplingParams.__dataclass_fields__)
         raise RequestError(f"unknown sampling word(s) {', '.join(unknown)}; known are {known}")
     return SamplingParams(**words)
-
-
-def _within(name: str, value: int | None, limit: int, default: int | None = None) -> int:
-    if value is None:
-        return limit if default is None else default
-    if type(value) is not int or not 1 <= value <= limit:
-        raise RequestError(f"{name} must be an integer from 1 to {limit}, not {value!r}")
-    return value
-
-
-_WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
-_HOW = {
-    "network": "run it with ingot.load(…).run",
-    "llm": "run it with ingot.LLM",
-    "encoder": "run it with ingot.Embedder",
-}
-
-
-def open_engine(
-    source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str,
-    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None, kind: str | None = "llm",
-) -> Engine:  # fmt: skip
-    """The engine of a source, of that kind (None: any) and with the number formats asked for, an adapter merged in."""
-    if lora is None and lora_scale is not None:
-        raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
-    if device != "cpu":
-        raise UserError(f"device {device!r} is not available: this ingot runs language models on 'cpu'")
-    if isinstance(source, Engine):
-        engine = source
-    elif Path(source).is_file():
-        engine = load(source)
-    else:
-        words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
-        engine = _lazy.load("ingot.engine.build:build")(
-            source, report=False, lora=lora, lora_scale=lora_scale, **words
-        )
-        lora = None  # it is in
-    if kind is not None and engine.kind != kind:
-        raise UserError(f"{source} is {_WHAT[engine.kind]}, not {_WHAT[kind]}: {_HOW[engine.kind]}")
-    for name, word in (("precision", precision), ("weights", weights)):
-        built = engine.config.get(name)
-        if word is not None and word != built:
-            raise UserError(
-                f"{name} {word!r} conflicts with the engine {source}, which was built with {built!r}: "
-                "leave it out, or build another engine"
-            )
-    if lora is not None:
-        engine = _lazy.load("ingot.engine.adapter:merge")(engine, lora, lora_scale)
-    return engine
-
-
-def assemble(
-    engine: Engine, threads: int | None, context_length: int, kv_memory: int | None, max_running: int,
-    prefix_cache: bool = True,
-) -> tuple[Scheduler[Job], Runner]:  # fmt: skip
-    """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say."""
-    config = model_config(engine)
-    max_step_tokens = min(MAX_STEP_TOKENS, config.max_step_tokens)
-    max_running = _within("max_running", max_running, max_step_tokens)
-    row_bytes = max(MAX_ROW_BYTES, 4 * config.vocab_size, 4 * config.embedding.width)
-    blocks = _cache_blocks(config.state_bytes * BLOCK_SIZE, context_length, kv_memory, max_running)
-    cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
-    session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
-    scheduler: Scheduler[Job] = Scheduler(
-        cache, max_step_tokens, max_running, row_bytes, config.window, config.short_length,
-        min(MAX_MIXED_TOKENS, max_step_tokens),
-    )  # fmt: skip
-    return scheduler, Runner(
-        session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length,
-        embeds=config.embedding.width > 0,
-    )  # fmt: skip
-
-
-def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:
-    """How many blocks the cache gets."""
-    useful = cache_blocks(max_running, context_length, BLOCK_SIZE)
-    if kv_memory is None:
-        return max(1, min(useful, available_memory() // 4 // block_bytes))
-    if type(kv_memory) is not int or kv_memory < block_bytes:
-        raise UserError(f"kv_memory must be a number of bytes, at least {block_bytes:,} for a block; got {kv_memory!r}")
-    return min(useful, kv_memory // block_bytes)

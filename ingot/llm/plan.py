@@ -11,8 +11,8 @@ from functools import cached_property
 
 from ingot.engine.session import Engine
 from ingot.errors import UserError
+from ingot.llm.assembly import BLOCK_SIZE, MAX_STEP_TOKENS
 from ingot.llm.config import model_config
-from ingot.llm.llm import BLOCK_SIZE, MAX_STEP_TOKENS
 from ingot.llm.memory import cache_blocks
 
 

@@ -20,9 +20,10 @@ from time import perf_counter, sleep
 from typing import Any
 
 from ingot.errors import CheckpointError, IngotError, MemoryLimitError, RequestError, UserError
+from ingot.llm.assembly import open_engine
 from ingot.llm.embedding import Embedder
 from ingot.llm.jobs import Job
-from ingot.llm.llm import LLM, open_engine
+from ingot.llm.llm import LLM
 from ingot.llm.loop import Stats
 from ingot.llm.sampling import MAX_TOKENS, SamplingParams
 from ingot.llm.stream import Reader

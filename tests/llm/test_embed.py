@@ -19,8 +19,7 @@ import ingot
 from ingot.engine.compile import compile_network, header_of, make_tensors
 from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, EngineFileError, RequestError, TooLongError, UserError
-from ingot.llm import llm as llm_module
-from ingot.llm import models
+from ingot.llm import assembly, models
 from ingot.llm.llm import LLM
 from ingot.llm.plan import Planner
 from ingot.llm.vectors import POOLINGS, Pool
@@ -123,7 +122,7 @@ def test_company_chunks_and_found_prefixes_change_no_bit(
     engine: Engine, prompts: list[list[int]], alone: dict[str, np.ndarray], tokens: int, prefix_cache: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(llm_module, "MAX_STEP_TOKENS", tokens)
+    monkeypatch.setattr(assembly, "MAX_STEP_TOKENS", tokens)
     with LLM(engine, threads=1, prefix_cache=prefix_cache, max_running=min(tokens, 8)) as llm, llm.stream(
         prompts[3][:60], max_tokens=300, ignore_end=True
     ) as stream:
@@ -187,7 +186,7 @@ class Gate:
 @contextmanager
 def held(engine: Engine, monkeypatch: pytest.MonkeyPatch, **words: Any) -> Iterator[tuple[LLM, Gate]]:
     """An LLM of short steps that waits before the first one."""
-    monkeypatch.setattr(llm_module, "MAX_STEP_TOKENS", 24)
+    monkeypatch.setattr(assembly, "MAX_STEP_TOKENS", 24)
     with LLM(engine, threads=1, max_running=8, **words) as llm:
         gate = Gate(llm, monkeypatch)
         try:

@@ -20,7 +20,7 @@ import pytest
 import ingot
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, IngotError, RequestError, TooLongError, UserError, ValueFault
-from ingot.llm import llm as llm_module
+from ingot.llm import assembly
 from ingot.llm.llm import LLM
 from ingot.llm.stream import Completion
 
@@ -51,7 +51,7 @@ def prompts() -> list[str]:
 
 def tiny(engine: Engine, monkeypatch: pytest.MonkeyPatch, **words: Any) -> LLM:
     """An LLM whose steps hold few tokens, so that prompts come in chunks."""
-    monkeypatch.setattr(llm_module, "MAX_STEP_TOKENS", 24)
+    monkeypatch.setattr(assembly, "MAX_STEP_TOKENS", 24)
     return LLM(engine, threads=1, **words)
 
 

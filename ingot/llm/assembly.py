@@ -1,0 +1,103 @@
+"""From a source to what an LLM runs: its engine, and the scheduler and runner over one cache and one session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ingot import _lazy
+from ingot.engine.session import Engine, load
+from ingot.errors import RequestError, UserError
+from ingot.llm.config import model_config
+from ingot.llm.jobs import Job
+from ingot.llm.kv_cache import KVCache
+from ingot.llm.memory import available_memory, cache_blocks
+from ingot.llm.runner import Runner
+from ingot.llm.scheduler import Scheduler
+
+BLOCK_SIZE = 16
+MAX_RUNNING = 64  # requests in flight at once
+MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
+MAX_MIXED_TOKENS = 32  # of prompts in a step of streamed answers: about what a CPU computes while it reads the weights
+MAX_ROW_BYTES = 64 << 20  # of logits and hidden states that one step may leave for scores and vectors
+
+_WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
+_HOW = {
+    "network": "run it with ingot.load(…).run",
+    "llm": "run it with ingot.LLM",
+    "encoder": "run it with ingot.Embedder",
+}
+
+
+def open_engine(
+    source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str,
+    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None, kind: str | None = "llm",
+) -> Engine:  # fmt: skip
+    """The engine of a source, of that kind (None: any) and with the number formats asked for, an adapter merged in."""
+    if lora is None and lora_scale is not None:
+        raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
+    if device != "cpu":
+        raise UserError(f"device {device!r} is not available: this ingot runs language models on 'cpu'")
+    if isinstance(source, Engine):
+        engine = source
+    elif Path(source).is_file():
+        engine = load(source)
+    else:
+        words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
+        engine = _lazy.load("ingot.engine.build:build")(
+            source, report=False, lora=lora, lora_scale=lora_scale, **words
+        )
+        lora = None  # it is in
+    if kind is not None and engine.kind != kind:
+        raise UserError(f"{source} is {_WHAT[engine.kind]}, not {_WHAT[kind]}: {_HOW[engine.kind]}")
+    for name, word in (("precision", precision), ("weights", weights)):
+        built = engine.config.get(name)
+        if word is not None and word != built:
+            raise UserError(
+                f"{name} {word!r} conflicts with the engine {source}, which was built with {built!r}: "
+                "leave it out, or build another engine"
+            )
+    if lora is not None:
+        engine = _lazy.load("ingot.engine.adapter:merge")(engine, lora, lora_scale)
+    return engine
+
+
+def assemble(
+    engine: Engine, threads: int | None, context_length: int, kv_memory: int | None, max_running: int,
+    prefix_cache: bool = True,
+) -> tuple[Scheduler[Job], Runner]:  # fmt: skip
+    """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say."""
+    config = model_config(engine)
+    max_step_tokens = min(MAX_STEP_TOKENS, config.max_step_tokens)
+    max_running = within("max_running", max_running, max_step_tokens)
+    row_bytes = max(MAX_ROW_BYTES, 4 * config.vocab_size, 4 * config.embedding.width)
+    blocks = _cache_blocks(config.state_bytes * BLOCK_SIZE, context_length, kv_memory, max_running)
+    cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
+    session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
+    scheduler: Scheduler[Job] = Scheduler(
+        cache, max_step_tokens, max_running, row_bytes, config.window, config.short_length,
+        min(MAX_MIXED_TOKENS, max_step_tokens),
+    )  # fmt: skip
+    return scheduler, Runner(
+        session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length,
+        embeds=config.embedding.width > 0,
+    )  # fmt: skip
+
+
+def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:
+    """How many blocks the cache gets."""
+    useful = cache_blocks(max_running, context_length, BLOCK_SIZE)
+    if kv_memory is None:
+        return max(1, min(useful, available_memory() // 4 // block_bytes))
+    if type(kv_memory) is not int or kv_memory < block_bytes:
+        raise UserError(f"kv_memory must be a number of bytes, at least {block_bytes:,} for a block; got {kv_memory!r}")
+    return min(useful, kv_memory // block_bytes)
+
+
+def within(name: str, value: int | None, limit: int, default: int | None = None) -> int:
+    """A number the user gave, or the default (the limit). Raises RequestError unless it is from 1 to the limit."""
+    if value is None:
+        return limit if default is None else default
+    if type(value) is not int or not 1 <= value <= limit:
+        raise RequestError(f"{name} must be an integer from 1 to {limit}, not {value!r}")
+    return value
