@@ -82,7 +82,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
         start, args.host, args.port, args.model_name or Path(args.source).resolve().stem, key, args.max_queue,
         args.drain, args.step_timeout, stop, args.trace,
     )  # fmt: skip
-    done = server.Server(told, lambda address: out.note(f"serving {told.model} at {address}")).run()
+
+    def announce(address: str, left_out: list[str]) -> None:
+        out.left_out(left_out)
+        out.note(f"serving {told.model} at {address}")
+
+    done = server.Server(told, announce).run()
     interrupted = done.pop("interrupted")
     out.result(done)
     return 130 if interrupted else 0

@@ -95,13 +95,14 @@ class Abort(_Message):
 
 
 class Ready(_Message):
-    """The model is loaded."""
+    """The model is loaded. `left_out`: parts of its source that are not used, in words."""
 
     context_length: Count
     vocab_size: Count
     generates: bool
     chats: bool
     embeds: bool
+    left_out: list[str]
 
 
 class Failed(_Message):

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,10 +135,10 @@ class Server:
 
     Args:
         options: see there.
-        announce: called with the address once it listens.
+        announce: called once it listens, with the address and what is left out of the model's source.
     """
 
-    def __init__(self, options: Options, announce: Any) -> None:
+    def __init__(self, options: Options, announce: Callable[[str, list[str]], None]) -> None:
         self._options = options
         self._announce = announce
         self._signals: list[int] = []
@@ -170,7 +170,7 @@ class Server:
             serving = asyncio.create_task(server.serve([listener]))
             address = listener.getsockname()
             host = f"[{address[0]}]" if listener.family == socket.AF_INET6 else address[0]
-            self._announce(f"http://{host}:{address[1]}")
+            self._announce(f"http://{host}:{address[1]}", engine.ready.left_out if engine.ready else [])
             await self._until_drained(app)
             server.should_exit = True
             if app.active:

@@ -338,7 +338,8 @@ def main(connection: socket.socket) -> int:
         connection.sendall(frames.encode(frames.Failed(code, str(e))))
         return 1
     generates = isinstance(model, LLM) and model.generates
-    ready = frames.Ready(model.context_length, model.vocab_size, generates, chats, model.hidden_size > 0)
+    left_out = list(model.left_out) if isinstance(model, LLM) else []
+    ready = frames.Ready(model.context_length, model.vocab_size, generates, chats, model.hidden_size > 0, left_out)
     try:
         connection.sendall(frames.encode(ready))
         Worker(model, connection, decoder).run()

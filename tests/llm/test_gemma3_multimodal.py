@@ -18,6 +18,7 @@ from ingot.errors import CheckpointError, EngineFileError
 from ingot.llm import models
 from tests.llm.model_zoo import GEMMA, SMALL
 from tests.llm.test_models import compare, expected, prompt
+from tests.serve.harness import start
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
@@ -105,6 +106,12 @@ def test_what_is_left_out_is_said(folder: Path, tmp_path: Path, capsys: pytest.C
     with ingot.LLM(path) as llm:
         assert llm.left_out == ("the vision part: this model is used for text alone, and images are not read",)
         assert len(llm.generate([3, 4, 5], max_tokens=4, ignore_end=True).token_ids) == 4
+    running = start(source=path)
+    try:
+        assert any(said in line for line in running.lines)
+        assert running.end() == 0
+    finally:
+        running.close()
     assert main(["inspect", str(path)]) == 0
     assert "images are not read" in capsys.readouterr().out
 

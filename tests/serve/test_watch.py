@@ -82,7 +82,7 @@ import socket, sys, time
 from ingot.serve import frames
 connection = socket.socket(fileno=int(sys.argv[1]))
 connection.recv(1 << 16)
-connection.sendall(frames.encode(frames.Ready(64, 64, True, False, False)))
+connection.sendall(frames.encode(frames.Ready(64, 64, True, False, False, [])))
 beats = 0.0
 while True:
     beats += float(sys.argv[2])
