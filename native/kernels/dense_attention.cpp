@@ -139,8 +139,8 @@ class Attention final : public Kernel {
   static int capacity(const Sizes& s) { return (s.row_block + 15) / 16 * 16; }
 
   static std::size_t scratch_floats(const Sizes& s) {
-    return static_cast<std::size_t>(
-        attention_scratch(static_cast<int>(s.width), static_cast<int>(s.value_width), capacity(s)));
+    const int width = static_cast<int>(s.width), value_width = static_cast<int>(s.value_width);
+    return static_cast<std::size_t>(attention_scratch(width, value_width, capacity(s)) + attention_sums(value_width, capacity(s)));
   }
 
   /// Keys that rows up to `last` see.
@@ -169,6 +169,7 @@ class Attention final : public Kernel {
     task.value_dim = static_cast<int>(s.value_width), task.row_capacity = capacity(s);
     task.tokens = s.keys, task.position = causal_ ? 0 : s.keys, task.window = std::int64_t{1} << 62;
     task.scale = scale_, task.scratch = reinterpret_cast<float*>(worker.local);
+    task.sums = task.totals = task.scratch + attention_scratch(task.head_dim, task.value_dim, task.row_capacity);
     std::int64_t cost = 0;
     for (std::int64_t row = 0; row < s.rows() && cost < last; row += s.row_block) {
       const std::int64_t end = std::min(s.rows(), row + s.row_block), next_cost = cost + task_cost(s, row, end);
@@ -223,6 +224,7 @@ class Attention final : public Kernel {
   /// `next`: the worker's next task, whose rows are fetched during the last chunk.
   void run_task(const Sizes& s, const AttentionTask& task, const KeyChunk& keys, const Place* next, std::int64_t end) const {
     table_.begin(task);
+    table_.clear(task);
     for (std::int64_t start = 0; start < end; start += kChunkTokens) {
       KeyChunk chunk = chunk_at(s, task, keys, start);
       if (start + kChunkTokens < end) {

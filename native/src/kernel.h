@@ -104,7 +104,8 @@ std::span<const KernelInfo> pool_kernels();         // avg_pool, max_pool
 std::span<const KernelInfo> depthwise_kernels();    // conv_depthwise
 std::span<const KernelInfo> reduce_kernels();       // reduce, argmax
 std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
-std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write, paged_attention
+std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write
+std::span<const KernelInfo> paged_attention_kernels();  // paged_attention
 std::span<const KernelInfo> dense_attention_kernels();  // attention
 std::span<const KernelInfo> moe_kernels();          // moe
 

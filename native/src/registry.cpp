@@ -10,11 +10,11 @@ constexpr Level kPortable[] = {Level::portable};
 #if INGOT_X86
 constexpr Level kCommonLevels[] = {Level::portable, Level::avx2, Level::avx512};
 constexpr Level kMatmulLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16, Level::amx};
-constexpr Level kDenseAttentionLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16};
+constexpr Level kAttentionLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16};
 #else
 constexpr std::span<const Level> kCommonLevels = kPortable;
 constexpr std::span<const Level> kMatmulLevels = kPortable;
-constexpr std::span<const Level> kDenseAttentionLevels = kPortable;
+constexpr std::span<const Level> kAttentionLevels = kPortable;
 #endif
 
 std::vector<KernelEntry> join() {
@@ -25,9 +25,9 @@ std::vector<KernelEntry> join() {
   const Family families[] = {
       {conv_kernels, kMatmulLevels},
       {matmul_kernels, kMatmulLevels}, {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
-      {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kCommonLevels},
+      {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kAttentionLevels},
       {pool_kernels, kCommonLevels},   {depthwise_kernels, kCommonLevels},
-      {dense_attention_kernels, kDenseAttentionLevels}, {moe_kernels, kMatmulLevels},
+      {paged_attention_kernels, kAttentionLevels}, {dense_attention_kernels, kAttentionLevels}, {moe_kernels, kMatmulLevels},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

@@ -117,7 +117,7 @@ def open_layer(layer: Layer, blocks: int, threads: int = 2, rope: bool = False) 
     operands = [turned, state, at["query_start"], at["context_len"], at["block_table"]]
     operands += [at["slopes"]] if layer.sloped else []
     attend = {"kernel": "paged_attention", "in": operands, "out": [out], "params": params}
-    symbols = {"T": 4096, "B": 64, "N": 64}
+    symbols = {"T": 8192, "B": 64, "N": 256}
     return session(
         buffers, [write, attend], {"y": out}, symbols, threads=threads, kv_blocks=blocks, kv_block_size=layer.block
     )
@@ -146,8 +146,8 @@ class Request:
         if layer.sloped:
             scores = scores + layer.slopes[:, None, None].astype(np.float64) * (column - row)
         scores = scores if layer.softcap is None else layer.softcap * np.tanh(scores / layer.softcap)
-        seen = (column <= row) & (column > row - (layer.window or len(q)))
-        weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+        scores = np.where((column <= row) & (column > row - (layer.window or len(q))), scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
         return np.asarray(np.einsum("htp,phd->thd", weights / weights.sum(-1, keepdims=True), np.repeat(v, group, 1)))
 
 
@@ -235,6 +235,49 @@ def test_a_row_does_not_depend_on_its_company(layer: Layer) -> None:
             for i, y in zip(chosen, got, strict=True):
                 assert same_bits(y, whole[i][done[i] : ends[i]]), (i, done[i], ends[i])
                 done[i] = ends[i]
+
+
+LONG = [
+    Layer(8, 1, 64, BF16, BF16),
+    Layer(4, 2, 96, F32, F32, block=48, window=700),
+    Layer(6, 2, 34, F16, F16, window=1300, softcap=5.0),
+    Layer(4, 1, 32, F32, BF16, block=32, sloped=True),
+]
+
+
+@pytest.mark.parametrize("layer", LONG, ids=str)
+def test_a_long_context_is_shared_by_threads(layer: Layer) -> None:
+    """Single tokens and short chunks behind up to four segments: the bits of the whole prompt, for any number of threads."""
+    lengths = (1100, 513, 1600)
+    requests, blocks = requests_of(layer, lengths, 6)
+    opened = open_layer(layer, blocks)
+    whole = step(opened, layer, [(r, 0, len(r.q)) for r in requests])
+    for request, y in zip(requests, whole, strict=True):
+        assert np.abs(y.astype(np.float64) - request.expected()).max() < 16 * ROUNDING[layer.dtype] + 1e-5
+    for threads in (1, 2, 3, 7):
+        again = open_layer(layer, blocks, threads)
+        step(again, layer, [(r, 0, len(r.q)) for r in requests])  # later steps write what is there already
+        for ends in ((1024, 511, 1535), (1025, 512, 1600), (1100, 513, 40), (64, 65, 600)):
+            for count in (1, 5):
+                parts = [(r, end - count, end) for r, end in zip(requests, ends, strict=True)]
+                for company in (parts, parts[:1], parts[2:]):
+                    for (request, first, end), y in zip(company, step(again, layer, company), strict=True):
+                        assert same_bits(y, whole[requests.index(request)][first:end]), (threads, first, end)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_values_of_any_size_over_segments(dtype: Any) -> None:
+    """Scores that rise and fall by hundreds from segment to segment; NaN and infinity in one of them."""
+    layer = Layer(2, 1, 32, dtype, dtype)
+    (request,), blocks = requests_of(layer, (1600,), 8)
+    request.k[:] = (request.k * np.where(np.arange(1600) // 512 % 2 == 0, 20, 1)[:, None, None]).astype(dtype)
+    request.q[:] = (request.q * 8).astype(dtype)
+    opened = open_layer(layer, blocks)
+    (y,) = step(opened, layer, [(request, 0, 1600)])
+    assert np.abs(y.astype(np.float64) - request.expected()).max() < 16 * ROUNDING[dtype] + 1e-3  # of scores near 1000
+    request.v[700] = np.nan
+    (bad,) = step(opened, layer, [(request, 0, 1600)])
+    assert same_bits(bad[:700], y[:700]) and np.isnan(bad[1599:].astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -9,16 +9,36 @@ namespace {
 
 // ---- a chunk of the cache ----
 
-/// count is a multiple of 16.
+/// count is a multiple of 16. What lies at `ahead` is fetched meanwhile.
 template <class T>
-void widen_vectors(const T* x, float* y, std::int64_t count) {
+void widen_vectors(const T* x, const T* ahead, float* y, std::int64_t count) {
 #pragma GCC unroll 4
-  for (std::int64_t i = 0; i < count; i += kLanes) store(y + i, load(x + i));
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    store(y + i, load(x + i));
+    __builtin_prefetch(ahead + i, 0, 3);
+  }
 }
 
-void widen_group(const AttentionTask& task, const void* x, float* y) {
+/// Pairs of bfloat16: the first ones of 16 pairs, then the second ones.
+void widen_pairs(const void* x, const void* ahead, float* y, std::int64_t count) {
+#pragma GCC unroll 4
+  for (std::int64_t i = 0; i < count; i += 2 * kLanes) {
+    store(y + i, load((const First*)x + i / 2));
+    store(y + i + kLanes, load((const Second*)x + i / 2));
+    __builtin_prefetch((const First*)ahead + i / 2, 0, 3);
+  }
+}
+
+void widen_keys(const AttentionTask& task, const void* k, const void* ahead, float* y) {
   const std::int64_t count = kTokenGroup * task.head_dim;
-  task.state_dtype == DType::bfloat16 ? widen_vectors((const bfloat16*)x, y, count) : widen_vectors((const float16*)x, y, count);
+  task.state_dtype == DType::bfloat16 ? widen_pairs(k, ahead, y, count) : widen_vectors((const float16*)k, (const float16*)ahead, y, count);
+}
+
+void widen_values(const AttentionTask& task, const void* v, const void* ahead, float* y) {
+  if (task.value_pairs) return widen_pairs(v, ahead, y, kTokenGroup * task.head_dim);
+  with_floats(task.state_dtype, v, [&](auto* values) {
+    widen_vectors(values, (decltype(values))ahead, y, kTokenGroup * task.head_dim);
+  });
 }
 
 void pad_rows(const AttentionTask& task, const Parts& p, const void* x, float* y) {
@@ -31,24 +51,24 @@ void pad_rows(const AttentionTask& task, const Parts& p, const void* x, float* y
 /// K and V in the cache itself, or widened to float32 in scratch.
 Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
   constexpr int kFewRows = 2 * kTileRows;  // widening on the fly, once for each tile, is cheaper up to here
-  const bool in_place = task.state_dtype == DType::float32 || (task.state_dtype == DType::bfloat16 && task.rows <= kFewRows);
-  const bool padded = p.value_width != task.head_dim;
+  const bool narrow = task.state_dtype != DType::float32, few = task.state_dtype == DType::bfloat16 && task.rows <= kFewRows;
+  const bool padded = p.value_width != task.head_dim, widen_k = narrow && !few && !in_pairs(task), widen_v = narrow && !few;
   Operands o;
   o.v_stride = p.value_width;
-  o.bfloat16_k = in_place && task.state_dtype == DType::bfloat16;
-  o.bfloat16_v = o.bfloat16_k && !padded;
+  o.bfloat16_k = task.state_dtype == DType::bfloat16 && !widen_k;
+  o.bfloat16_v = few && !padded;
   for (int g = chunk.first_group; g < chunk.last_group; ++g) {
-    o.k[g] = chunk.k[g];
-    o.v[g] = chunk.v[g];
+    o.k[g] = chunk.k[g], o.k_ahead[g] = chunk.k_ahead[g];
+    o.v[g] = chunk.v[g], o.v_ahead[g] = chunk.v_ahead[g];
     float* k = p.k + g * kTokenGroup * p.width;
     float* v = p.v + g * kTokenGroup * p.value_width;
-    if (!in_place) {
-      widen_group(task, chunk.k[g], k);
-      o.k[g] = k;
+    if (widen_k) {
+      widen_keys(task, chunk.k[g], chunk.k_ahead[g], k);
+      o.k[g] = o.k_ahead[g] = k;
     }
-    if (!in_place || padded) {
-      padded ? pad_rows(task, p, chunk.v[g], v) : widen_group(task, chunk.v[g], v);
-      o.v[g] = v;
+    if (widen_v || padded) {
+      padded ? pad_rows(task, p, chunk.v[g], v) : widen_values(task, chunk.v[g], chunk.v_ahead[g], v);
+      o.v[g] = o.v_ahead[g] = v;
     }
   }
   return o;
@@ -62,6 +82,10 @@ void attend(const AttentionTask& task, const AttentionChunk& chunk) {
     attend_rows<Sloped>(task, p, o, chunk.start, after);
   else
     attend_rows<Unmasked>(task, p, o, chunk.start, after);
+}
+
+void fold(const AttentionTask& task, std::int64_t segment) {
+  task.slopes != nullptr ? fold_rows<Sloped>(task, segment) : fold_rows<Unmasked>(task, segment);
 }
 
 // ---- rotary embedding ----
@@ -103,6 +127,6 @@ void rope(const void* x, DType dtype, const float* cos, const float* sin, std::i
 
 }  // namespace
 
-const AttentionTable attention_table = {begin, attend, finish, rope, convert};
+const AttentionTable attention_table = {begin, clear, attend, fold, finish, rope, convert};
 
 }  // namespace ingot::INGOT_LEVEL

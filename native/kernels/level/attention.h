@@ -10,6 +10,7 @@ namespace ingot {
 constexpr int kTokenGroup = 16;      // tokens whose K vectors are stored transposed, [head_dim][16]
 constexpr int kChunkTokens = 64;     // one step of the online softmax; chunks start at multiples of it
 constexpr int kChunkGroups = kChunkTokens / kTokenGroup;
+constexpr int kSegmentTokens = 512;  // a row's results of each such piece of its context are added in order
 constexpr int kRowBlock = 96;        // most query rows of one task of paged attention
 constexpr int kTileRowsMost = 8;     // most rows of a register tile
 constexpr int kMaxHeadDim = 512;
@@ -39,30 +40,43 @@ struct AttentionTask {
   const float* slopes;           // of the group's query heads: slope * (key - query position) is added to scores; null: none
   float scale;
   float softcap;                 // 0: none
+  bool value_pairs;              // sums are kept as the even and the odd columns of every 32, as they come out of bfloat16 V
   float* scratch;                // attention_scratch(...) floats, 64-byte aligned
+  float* sums;                   // attention_sums(...) floats: of the tokens since clear()
+  float* totals;                 // as many: what finish() turns into results
 };
 
-/// One chunk of the cache: its token groups' K [head_dim][16] and V [16][head_dim].
+/// One chunk of the cache: its token groups' K [head_dim][16] (bfloat16: [head_dim / 2][16][2]) and V [16][head_dim].
 struct AttentionChunk {
   std::int64_t start;            // position of the first token
   int first_group, last_group;   // groups in use: [first, last)
   const void* k[kChunkGroups];
   const void* v[kChunkGroups];
+  const void* k_ahead[kChunkGroups];  // what will be needed soon, of the same sizes; or the chunk itself
+  const void* v_ahead[kChunkGroups];
 };
 
 /// V rows and accumulators are padded to whole token groups, so that every vector is full. (static: the level code must not
 /// share an inline function with another level's.)
 static constexpr int padded_width(int head_dim) { return (head_dim + kTokenGroup - 1) / kTokenGroup * kTokenGroup; }
 
-/// q, accumulators, maxima, sums, then K and V of a chunk in float32, the scores of a register tile and the bias of a row.
+/// q, then K and V of a chunk in float32, the scores of a register tile and the bias of a row.
 static constexpr std::int64_t attention_scratch(int head_dim, int value_dim, int rows) {
   const std::int64_t width = padded_width(head_dim) + padded_width(value_dim);
-  return rows * (width + kTokenGroup + 1) + kChunkTokens * (width + kTileRowsMost + 1);
+  return rows * padded_width(head_dim) + kChunkTokens * (width + kTileRowsMost + 1);
+}
+
+/// Weighted sums of V, maxima, and 16 partial sums of weights a row. rows: a multiple of 16.
+static constexpr std::int64_t attention_sums(int value_dim, int rows) {
+  return std::int64_t{rows} * (padded_width(value_dim) + kTokenGroup + 1);
 }
 
 struct AttentionTable {
-  void (*begin)(const AttentionTask& task);
+  void (*begin)(const AttentionTask& task);  // reads q
+  void (*clear)(const AttentionTask& task);
   void (*chunk)(const AttentionTask& task, const AttentionChunk& chunk);
+  /// Adds the sums of rows that see tokens of the segment to their totals; a row's first segment becomes its totals.
+  void (*fold)(const AttentionTask& task, std::int64_t segment);
   void (*finish)(const AttentionTask& task);
   /// y = x rotated; cos and sin hold `half` values, elements from 2 * half on pass through.
   void (*rope)(const void* x, DType dtype, const float* cos, const float* sin, std::int64_t half, std::int64_t width,
@@ -78,6 +92,9 @@ namespace avx2 {
 extern const AttentionTable attention_table;
 }
 namespace avx512 {
+extern const AttentionTable attention_table;
+}
+namespace avx512_bf16 {
 extern const AttentionTable attention_table;
 }
 #endif

@@ -17,7 +17,8 @@ namespace {
 
 /// The parts of a task's scratch memory.
 struct Parts {
-  float *q, *sum, *maximum, *weight, *k, *v, *scores, *bias;
+  float *q, *k, *v, *scores, *bias;
+  float *sum, *maximum, *weight;  // weight: 16 partial sums a row, one per token of a group
   int width, value_width;
 };
 
@@ -26,14 +27,21 @@ Parts parts_of(const AttentionTask& task) {
   p.width = padded_width(task.head_dim);
   p.value_width = padded_width(task.value_dim);
   p.q = task.scratch;
-  p.sum = p.q + task.row_capacity * p.width;
-  p.maximum = p.sum + task.row_capacity * p.value_width;
-  p.weight = p.maximum + task.row_capacity;  // 16 partial sums a row, one per token of a group
-  p.k = p.weight + task.row_capacity * kTokenGroup;
+  p.k = p.q + task.row_capacity * p.width;
   p.v = p.k + kChunkTokens * p.width;
   p.scores = p.v + kChunkTokens * p.value_width;
   p.bias = p.scores + kTileRowsMost * kChunkTokens;
+  p.sum = task.sums;
+  p.maximum = p.sum + task.row_capacity * p.value_width;
+  p.weight = p.maximum + task.row_capacity;
   return p;
+}
+
+/// The same, but with the totals as sums.
+Parts totals_of(const AttentionTask& task) {
+  AttentionTask total = task;
+  total.sums = task.totals;
+  return parts_of(total);
 }
 
 const char* row_at(const void* base, DType dtype, std::int64_t offset) {
@@ -60,14 +68,29 @@ void begin(const AttentionTask& task) {
       __builtin_memcpy(p.q + r * p.width, q, (std::size_t)task.head_dim * 2);
     else
       convert(q, task.q_dtype, p.q + r * p.width, DType::float32, task.head_dim);
+  }
+}
+
+void clear(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  for (int r = 0; r < task.rows; ++r) {
     p.maximum[r] = -__builtin_inff();
     store(p.weight + r * kTokenGroup, zero());
     for (int d = 0; d < p.value_width; d += kLanes) store(p.sum + r * p.value_width + d, zero());
   }
 }
 
+/// The even and the odd columns of every 32, one of each in turn.
+void join_columns(float* sum, int width) {
+  for (int d = 0; d < width; d += 2 * kLanes, sum += 2 * kLanes) {
+    float joined[2 * kLanes];
+    for (int i = 0; i < kLanes; ++i) joined[2 * i] = sum[i], joined[2 * i + 1] = sum[kLanes + i];
+    __builtin_memcpy(sum, joined, sizeof joined);
+  }
+}
+
 void finish(const AttentionTask& task) {
-  const Parts p = parts_of(task);
+  const Parts p = totals_of(task);
   for (int r = 0; r < task.rows; ++r) {
     const std::int64_t row = task.first_row + r;
     const std::int64_t offset = row / task.group * task.out_token_stride + row % task.group * task.out_head_stride;
@@ -75,6 +98,7 @@ void finish(const AttentionTask& task) {
     const Vec total = broadcast(weight == 0 ? 1.0f : weight);
     float* sum = p.sum + r * p.value_width;
     for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total);
+    if (task.value_pairs) join_columns(sum, p.value_width);
     convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.value_dim);
   }
 }
@@ -82,13 +106,23 @@ void finish(const AttentionTask& task) {
 // ---- a chunk ----
 
 /// K and V of the chunk as the products read them: K [head_dim][16] of each token group
-/// (with pairs [head_dim / 2][16]), V rows v_stride elements apart.
+/// (in pairs [head_dim / 2][16][2]), V rows v_stride elements apart.
 struct Operands {
   const void* k[kChunkGroups];
   const void* v[kChunkGroups];
+  const void* k_ahead[kChunkGroups];  // what the first tile of rows fetches on its way
+  const void* v_ahead[kChunkGroups];
   std::int64_t v_stride;
   bool bfloat16_k, bfloat16_v;  // else float32
 };
+
+/// The operands of one of several tiles of rows: each fetches its share of the groups ahead.
+Operands operands_of_tile(const Operands& o, int tile, int tiles) {
+  Operands own = o;
+  for (int g = 0; g < kChunkGroups; ++g)
+    if (g * tiles / kChunkGroups != tile) own.k_ahead[g] = o.k[g], own.v_ahead[g] = o.v[g];
+  return own;
+}
 
 /// Tokens of the chunk that a row sees: [first, last), counted from the chunk's start.
 struct Seen {
@@ -159,10 +193,11 @@ INGOT_INLINE Vec power_of_two(Vec y) {
 /// (Weights up to 2^8 lose nothing, and most chunks need no shrinking that way.) 0 while all scores were -inf.
 template <class Scores>
 INGOT_INLINE Vec raise_maximum(const Parts& p, int r, Vec best) {
-  const float before = p.maximum[r], greatest = reduce_max(best);
-  if (greatest > before + Scores::kSlack) {
-    p.maximum[r] = greatest;
-    if (before > -__builtin_inff()) {
+  const float before = p.maximum[r], bound = before + Scores::kSlack;
+  if (any(broadcast(bound) < best)) {  // foreseen, so that the weights need not wait for the greatest of 16
+    const float greatest = reduce_max(best);
+    if (greatest > bound) p.maximum[r] = greatest;
+    if (greatest > bound && before > -__builtin_inff()) {
       const Vec shrink = power_of_two(Scores::exponent(broadcast(before - greatest)));
       store(p.weight + r * kTokenGroup, load(p.weight + r * kTokenGroup) * shrink);
       float* sum = p.sum + r * p.value_width;
@@ -216,37 +251,65 @@ void weigh(const AttentionTask& task, const Parts& p, int r, float* scores, cons
   store(p.weight + r * kTokenGroup, weight);
 }
 
-/// Adds weights [first, last) times V to the sums of `rows` rows.
+/// Adds weights [first, last) times V, which is T, to the sums of `rows` rows.
+template <class T>
 void add_values(const Parts& p, const Operands& o, int r, int rows, const float* scores, int first, int last) {
-  if (first >= last) return;
-  const int vectors = p.value_width / kLanes, element = o.bfloat16_v ? 2 : 4;
+  constexpr int kColumns = __is_same(T, ValuePair) ? 2 : 1;  // of an element of T
+  const int vectors = p.value_width / kLanes;
   for (int at = 0, count = 0; at < vectors; at += count) {
     count = vectors_at_once(rows, vectors - at);
-    Product product{scores + first, kChunkTokens, 0, {}, o.v_stride, p.sum + r * p.value_width + at * kLanes, p.value_width, true};
+    Product product;  // not cleared: that would take a tenth of the time of one row
+    product.a = scores + first, product.segments = 0;
+    product.b_stride = o.v_stride / kColumns;
+    product.c = p.sum + r * p.value_width + at * kLanes, product.c_stride = p.value_width, product.accumulate = true;
     for (int token = first; token < last; ++product.segments) {
       const int group = token / kTokenGroup, end = (group + 1) * kTokenGroup < last ? (group + 1) * kTokenGroup : last;
-      const char* v = (const char*)o.v[group] + (token % kTokenGroup * o.v_stride + at * kLanes) * element;
+      const std::int64_t offset = token % kTokenGroup * product.b_stride;
       auto& segment = product.segment[product.segments];
-      for (int i = 0; i < count; ++i) segment.b[i] = v + i * kLanes * element;
+      const std::int64_t column = offset + at / kColumns * kLanes;
+      segment.b[0] = (const T*)o.v[group] + column;
+      segment.ahead = (const T*)o.v_ahead[group] + column;
       segment.count = end - token;
       token = end;
     }
-    o.bfloat16_v ? multiply_tile<bfloat16>(product, rows, count) : multiply_tile<float>(product, rows, count);
+    if constexpr (__is_same(T, ValuePair)) {
+      if (count == 1) {
+        at % 2 == 0 ? multiply_tile<First, false>(product, rows, 1) : multiply_tile<Second, false>(product, rows, 1);
+        continue;
+      }
+    }
+    multiply_tile<T, false>(product, rows, count);
   }
 }
 
+void add_values(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, const float* scores, int first, int last) {
+  if (first >= last) return;
+  if (!o.bfloat16_v) return add_values<float>(p, o, r, rows, scores, first, last);
+  task.value_pairs ? add_values<ValuePair>(p, o, r, rows, scores, first, last)
+                   : add_values<bfloat16>(p, o, r, rows, scores, first, last);
+}
+
+/// Keys in as many parts as there are vectors, so that the groups ahead are fetched one after the other.
 INGOT_INLINE void score_tile(const AttentionTask& task, const Parts& p, const Operands& o, int r, int rows, Seen all) {
   const int last = (all.last + kTokenGroup - 1) / kTokenGroup;
+  const int steps = in_pairs(task) || o.bfloat16_k ? task.head_dim / 2 : task.head_dim;
   for (int at = all.first / kTokenGroup, count = 0; at < last; at += count) {
     count = vectors_at_once(rows, last - at);
-    Product product{p.q + r * p.width, p.width, 1, {}, kTokenGroup, p.scores + at * kTokenGroup, kChunkTokens, false};
-    for (int i = 0; i < count; ++i) product.segment[0].b[i] = o.k[at + i];
-    product.segment[0].count = in_pairs(task) ? task.head_dim / 2 : task.head_dim;
-    if (in_pairs(task)) {
-      multiply_tile<Pair>(product, rows, count);
-      continue;
+    Product product;
+    product.a = p.q + r * p.width, product.a_stride = p.width;
+    product.c = p.scores + at * kTokenGroup, product.c_stride = kChunkTokens, product.accumulate = false;
+    product.segments = steps % count == 0 ? count : 1;
+    const int part = steps / product.segments;
+    for (int s = 0; s < product.segments; ++s) {
+      auto& segment = product.segment[s];
+      for (int i = 0; i < count; ++i) segment.b[i] = (const float*)o.k[at + i] + s * part * kTokenGroup;
+      segment.ahead = o.k_ahead[at + s];
+      segment.count = part;
     }
-    o.bfloat16_k ? multiply_tile<bfloat16>(product, rows, count) : multiply_tile<float>(product, rows, count);
+    if (in_pairs(task))
+      multiply_tile<Pair, true>(product, rows, count);
+    else
+      o.bfloat16_k ? multiply_tile<KeyPair, true>(product, rows, count) : multiply_tile<float, true>(product, rows, count);
   }
 }
 
@@ -296,6 +359,42 @@ bool same_for_all_rows(const AttentionTask& task) {
   return task.mask.token_stride == 0 && (task.group == 1 || task.mask.head_stride == 0);
 }
 
+// ---- segments of the context ----
+
+/// Adds the sums of row r to its totals, both brought to the greater of the two reference scores.
+template <class Scores>
+void fold_row(const Parts& p, const Parts& total, int r) {
+  const float own = p.maximum[r], before = total.maximum[r], both = own > before ? own : before;
+  const auto scale_of = [&](float maximum) {  // minus infinity: nothing was weighed, or only NaN
+    if (maximum == both) return broadcast(1.0f);
+    return maximum == -__builtin_inff() ? zero() : power_of_two(Scores::exponent(broadcast(maximum - both)));
+  };
+  const Vec scale = scale_of(own), shrink = scale_of(before);
+  total.maximum[r] = both;
+  float *weight = total.weight + r * kTokenGroup, *sum = total.sum + r * p.value_width;
+  store(weight, fma(load(p.weight + r * kTokenGroup), scale, load(weight) * shrink));
+  for (int d = 0; d < p.value_width; d += kLanes)
+    store(sum + d, fma(load(p.sum + r * p.value_width + d), scale, load(sum + d) * shrink));
+}
+
+void copy_row(const Parts& p, const Parts& total, int r) {
+  total.maximum[r] = p.maximum[r];
+  store(total.weight + r * kTokenGroup, load(p.weight + r * kTokenGroup));
+  for (int d = r * p.value_width; d < (r + 1) * p.value_width; d += kLanes) store(total.sum + d, load(p.sum + d));
+}
+
+/// A row takes part when it sees tokens of the segment, whatever the others see.
+template <class Scores>
+void fold_rows(const AttentionTask& task, std::int64_t segment) {
+  const Parts p = parts_of(task), total = totals_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t last = task.position + (task.first_row + r) / task.group, first = last + 1 - task.window;
+    const std::int64_t first_segment = first > 0 ? first / kSegmentTokens : 0;
+    if (segment < first_segment || segment > last / kSegmentTokens) continue;
+    segment == first_segment ? copy_row(p, total, r) : fold_row<Scores>(p, total, r);
+  }
+}
+
 // ---- rows against a chunk ----
 
 /// Rows r .. r + rows; later ones see later tokens, so the first and the last bound what all see and what any sees.
@@ -317,12 +416,12 @@ void attend_tile(const AttentionTask& task, const Parts& p, const Operands& o, s
     seen[i].whole() ? weigh_whole<Scores>(task, p, r + i, scores, p.bias) : weigh<Scores>(task, p, r + i, scores, p.bias, seen[i]);
   }
   if (every.none()) {
-    for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, seen[i].last);
+    for (int i = 0; i < rows; ++i) add_values(task, p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, seen[i].last);
     return;
   }
-  for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, every.first);
-  add_values(p, o, r, rows, p.scores, every.first, every.last);
-  for (int i = 0; i < rows; ++i) add_values(p, o, r + i, 1, p.scores + i * kChunkTokens, every.last, seen[i].last);
+  for (int i = 0; i < rows; ++i) add_values(task, p, o, r + i, 1, p.scores + i * kChunkTokens, seen[i].first, every.first);
+  add_values(task, p, o, r, rows, p.scores, every.first, every.last);
+  for (int i = 0; i < rows; ++i) add_values(task, p, o, r + i, 1, p.scores + i * kChunkTokens, every.last, seen[i].last);
 }
 
 /// All rows of the task against the chunk whose first token is `start`; `after` runs once for each row.
@@ -331,14 +430,18 @@ void attend_rows(const AttentionTask& task, const Parts& p, const Operands& o, s
   std::int64_t next = task.position + task.first_row / task.group + 1 - start;  // the first token that a row does not see
   const std::int64_t end = task.tokens - start;
   int head = (int)(task.first_row % task.group);
-  for (int r = 0; r < task.rows; r += kTileRows) {
-    const int rows = task.rows - r < kTileRows ? task.rows - r : kTileRows;
+  const int tiles = (task.rows + kTileRows - 1) / kTileRows, height = (task.rows + tiles - 1) / tiles;
+  for (int r = 0; r < task.rows; r += height) {
+    const int rows = task.rows - r < height ? task.rows - r : height;
     Seen seen[kTileRows];
     for (int i = 0; i < rows; ++i) {
       seen[i] = {within_chunk(next - task.window), within_chunk(next < end ? next : end)};
       if (++head == task.group) head = 0, ++next;
     }
-    attend_tile<Scores>(task, p, o, start, r, rows, seen, after);
+    if (tiles == 1)
+      attend_tile<Scores>(task, p, o, start, r, rows, seen, after);
+    else
+      attend_tile<Scores>(task, p, operands_of_tile(o, r / height, tiles), start, r, rows, seen, after);
   }
 }
 

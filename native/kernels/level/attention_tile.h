@@ -7,11 +7,25 @@
 
 namespace ingot::INGOT_LEVEL {
 
-/// Two bfloat16 side by side, which are moved as a float is.
-struct Pair {
+/// Two bfloat16 side by side, which are moved as a float is. What B holds decides how it is multiplied:
+struct Pair {  // two values of k, multiplied at once
+  float bits;
+};
+struct KeyPair {  // two values of k, one after the other
+  float bits;
+};
+struct ValuePair {  // two columns: every 32 columns of C are the first ones of all pairs, then the second ones
+  float bits;
+};
+struct First {  // the first ones of such columns
+  float bits;
+};
+struct Second {
   float bits;
 };
 INGOT_INLINE Vec load(const Pair* p) { return load((const float*)p); }
+INGOT_INLINE Vec load(const First* p) { return from_bits(shift_left<16>(bits(load((const float*)p)))); }
+INGOT_INLINE Vec load(const Second* p) { return from_bits(bits(load((const float*)p)) & broadcast_int(-65536)); }
 
 namespace {
 
@@ -28,7 +42,7 @@ constexpr int tile_vectors(int) { return 1; }
 
 static_assert(kTileRows <= kTileRowsMost, "attention_scratch keeps room for the scores of so many rows");
 
-/// One k of a chain, two where B holds pairs.
+/// One k of a chain, two where they are multiplied at once.
 template <class T>
 INGOT_INLINE Vec step(Vec row, Vec column, Vec sum) {
 #if defined(__AVX512BF16__)
@@ -43,46 +57,69 @@ int vectors_at_once(int rows, int left) {
   return left >= 4 && most == 4 ? 4 : left >= 2 && most >= 2 ? 2 : 1;
 }
 
-/// k runs through segments, each a piece of B of its own.
+/// k runs through segments, each a piece of B of its own. B is keys, [k][16] for each vector, or values, rows of vectors.
 struct Product {
   const float* a;
   std::int64_t a_stride;
   int segments;
   struct {
-    const void* b[kChunkGroups];  // where each vector's column begins
+    const void* b[kChunkGroups];  // where each vector of keys begins; of values: the first
+    const void* ahead;            // fetched on the way, as many bytes as are read
     std::int64_t count;           // values of k
   } segment[kChunkGroups];
-  std::int64_t b_stride;          // between values of k
+  std::int64_t b_stride;          // between values of k, of values
   float* c;
   std::int64_t c_stride;
   bool accumulate;
 };
 
-template <int R, int V, class T>
+/// Vector v of a row of B.
+template <class T>
+INGOT_INLINE Vec column_of(const T* p, [[maybe_unused]] int v) {
+  if constexpr (__is_same(T, ValuePair))
+    return v % 2 == 0 ? load((const First*)p) : load((const Second*)p);
+  else if constexpr (__is_same(T, KeyPair))
+    return load((const Second*)p);
+  else
+    return load(p);
+}
+
+template <int R, int V, class T, bool kKeys>
 void multiply(const Product& p) {
+  constexpr int kStep = __is_same(T, KeyPair) ? 2 : 1, kColumns = __is_same(T, ValuePair) ? 2 : 1;
   Vec sum[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) sum[r][v] = p.accumulate ? load(p.c + r * p.c_stride + v * kLanes) : zero();
   const float* a = p.a;
+  const std::int64_t a_stride = kKeys ? p.a_stride : kChunkTokens, b_stride = kKeys ? kTokenGroup : p.b_stride;
   for (int s = 0; s < p.segments; ++s) {
-    const T* b[V];
+    const T *b[V], *ahead = (const T*)p.segment[s].ahead;
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) b[v] = (const T*)p.segment[s].b[v];
-    const std::int64_t count = p.segment[s].count;
-    for (std::int64_t k = 0; k < count; ++k) {
+    for (int v = 0; v < V; ++v) b[v] = kKeys ? (const T*)p.segment[s].b[v] : (const T*)p.segment[s].b[0] + v / kColumns * kLanes;
+    const std::int64_t count = p.segment[s].count, ahead_stride = kKeys ? V * kTokenGroup : b_stride;
+    for (std::int64_t k = 0; k < count; ++k, a += kStep, ahead += ahead_stride) {
+      if constexpr (kStep == 2) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+          for (int v = 0; v < V; ++v)
+            sum[r][v] = fma(broadcast(a[r * a_stride]), load((const First*)(b[v] + k * b_stride)), sum[r][v]);
+      }
       Vec column[V];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) column[v] = load(b[v] + k * p.b_stride);
+      for (int v = 0; v < V; ++v) {
+        column[v] = column_of(b[v] + k * b_stride, v);
+        if (v % kColumns == 0) __builtin_prefetch(ahead + v / kColumns * kLanes, 0, 3);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const Vec row = broadcast(a[r * p.a_stride + k]);
+        const Vec row = broadcast(a[r * a_stride + kStep - 1]);
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) sum[r][v] = step<T>(row, column[v], sum[r][v]);
       }
     }
-    a += count;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -90,30 +127,30 @@ void multiply(const Product& p) {
     for (int v = 0; v < V; ++v) store(p.c + r * p.c_stride + v * kLanes, sum[r][v]);
 }
 
-template <int R, class T>
+template <int R, class T, bool kKeys>
 void multiply_rows(const Product& p, int vectors) {
   if constexpr (tile_vectors(R) == 4) {
-    if (vectors == 4) return multiply<R, 4, T>(p);
+    if (vectors == 4) return multiply<R, 4, T, kKeys>(p);
   }
   if constexpr (tile_vectors(R) >= 2) {
-    if (vectors == 2) return multiply<R, 2, T>(p);
+    if (vectors == 2) return multiply<R, 2, T, kKeys>(p);
   }
-  multiply<R, 1, T>(p);
+  multiply<R, 1, T, kKeys>(p);
 }
 
 /// vectors: what vectors_at_once gave.
-template <class T>
+template <class T, bool kKeys>
 void multiply_tile(const Product& p, int rows, int vectors) {
   if constexpr (kTileRows == 6) {
     switch (rows) {
-      case 6: return multiply_rows<6, T>(p, vectors);
-      case 5: return multiply_rows<5, T>(p, vectors);
-      case 4: return multiply_rows<4, T>(p, vectors);
-      case 3: return multiply_rows<3, T>(p, vectors);
+      case 6: return multiply_rows<6, T, kKeys>(p, vectors);
+      case 5: return multiply_rows<5, T, kKeys>(p, vectors);
+      case 4: return multiply_rows<4, T, kKeys>(p, vectors);
+      case 3: return multiply_rows<3, T, kKeys>(p, vectors);
       default: break;
     }
   }
-  rows == 2 ? multiply_rows<2, T>(p, vectors) : multiply_rows<1, T>(p, vectors);
+  rows == 2 ? multiply_rows<2, T, kKeys>(p, vectors) : multiply_rows<1, T, kKeys>(p, vectors);
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ Operands pack(const AttentionTask& task, const Parts& p, const KeyChunk& chunk) 
         pack_values(from, chunk.v_stride, count, task.value_dim, p.value_width, v);
     });
   }
-  return o;
+  return operands_of_tile(o, -1, 1);
 }
 
 /// Fetches its share of what lies ahead with each row, a few lines at a time: more would wait for each other.
@@ -131,6 +131,6 @@ void attend(const AttentionTask& task, const KeyChunk& chunk) {
 
 }  // namespace
 
-const DenseAttentionTable dense_attention_table = {begin, attend, finish};
+const DenseAttentionTable dense_attention_table = {begin, clear, attend, finish};
 
 }  // namespace ingot::INGOT_LEVEL

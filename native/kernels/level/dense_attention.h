@@ -24,6 +24,7 @@ struct KeyChunk {
 
 struct DenseAttentionTable {
   void (*begin)(const AttentionTask& task);
+  void (*clear)(const AttentionTask& task);
   void (*chunk)(const AttentionTask& task, const KeyChunk& chunk);
   void (*finish)(const AttentionTask& task);
 };

@@ -1,0 +1,67 @@
+// The paged KV cache, for the kernels that fill it and attend over it.
+//
+// The cache of one layer is [blocks, 2, kv_heads, block_size * head_dim]: K of a block and head in groups of 16 tokens,
+// transposed ([block_size / 16][head_dim][16], with bfloat16 [block_size / 16][head_dim / 2][16][2]), so that the scores of 16
+// tokens are one vector; V as [block_size][head_dim].
+//
+// Limits: head_dim even, 2 to 512; block_size a multiple of 16; float32, bfloat16 or float16, computed in float32.
+#pragma once
+
+#include "check.h"
+#include "level/attention.h"
+
+namespace ingot {
+
+inline const AttentionTable& table_for([[maybe_unused]] Level level) {
+#if INGOT_X86
+  if (level >= Level::avx512_bf16) return avx512_bf16::attention_table;
+  if (level >= Level::avx512) return avx512::attention_table;
+  if (level >= Level::avx2) return avx2::attention_table;
+#endif
+  return portable::attention_table;
+}
+
+inline std::byte* at(const TensorView& view, std::int64_t offset) {
+  return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+/// A rank-1 int32 operand whose elements lie side by side.
+inline void require_list(const char* kernel, const char* operand, const TensorView& view) {
+  require_dense_rows(kernel, operand, view);
+}
+
+inline void require_float_rows(const char* kernel, const char* operand, const OperandType& type) {
+  require_dtype(kernel, operand, type.dtype, kComputeFloats);
+  require_rank(kernel, operand, type.rank, 3);
+}
+
+struct Cache {
+  std::byte* data;
+  std::size_t element;
+  std::int64_t blocks, heads, block_size, head_dim;
+
+  /// First element of K or V of a block and head.
+  std::byte* part(std::int64_t block, int which, std::int64_t head) const {
+    return data + ((block * 2 + which) * heads + head) * block_size * head_dim * static_cast<std::int64_t>(element);
+  }
+};
+
+inline Cache cache_of(const TensorView& state, std::int64_t head_dim) {
+  return {state.as<std::byte>(), size_of(state.dtype), state.shape[0], state.shape[2], state.shape[3] / head_dim, head_dim};
+}
+
+inline void require_cache(const char* kernel, const TensorView& state, std::int64_t heads, std::int64_t head_dim) {
+  require(head_dim >= 2 && head_dim <= kMaxHeadDim && head_dim % 2 == 0, kernel, "head_dim must be even and in [2, 512]");
+  require_contiguous(kernel, "the state", state);
+  require(state.rank == 4 && state.shape[1] == 2 && state.shape[2] == heads && state.shape[3] > 0 &&
+              state.shape[3] % (head_dim * kTokenGroup) == 0,
+          kernel, "the state must have shape (blocks, 2, kv_heads, block_size * head_dim) with a block_size that 16 divides");
+}
+
+inline void require_state(const char* kernel, const OperandType& type) {
+  require(type.state, kernel, "the state operand must be a kv_cache state");
+  require_dtype(kernel, "the state", type.dtype, kComputeFloats);
+  require_rank(kernel, "the state", type.rank, 4);
+}
+
+}  // namespace ingot
