@@ -77,10 +77,10 @@ class Sharing {
     return rows == 0 ? 0 : (workers - 1) * segments(in) * attention_sums(static_cast<int>(in[0].shape[2]), rounded_rows(rows));
   }
 
-  /// Calls f(piece) for each piece of the worker, then whole(index, task, sums) for each task that several workers share: as many
-  /// as there are workers less one.
-  template <class F, class Whole>
-  int each(int worker, float* shared, const F& f, const Whole& whole) const {
+  /// Pushes each piece of the worker, made in its place, and calls whole(index, task, sums) for each task that several workers
+  /// share; those are fewer than the workers.
+  template <class Pipe, class Whole>
+  int each(int worker, float* shared, Pipe& pipe, const Whole& whole) const {
     const Share own{bound(worker), bound(worker + 1)};
     const std::int64_t sums = segments(in_) * attention_sums(static_cast<int>(in_[0].shape[2]), rounded_rows(split_rows_));
     std::int64_t cost = 0;
@@ -94,8 +94,11 @@ class Sharing {
           continue;
         }
         for (std::int64_t row = 0; row < r.rows(); row += row_block_) {
-          const Task task = task_of(b, r, head, row);
-          Piece piece{task, 0, 0, nullptr};
+          Piece& piece = pipe.next();
+          const Task& task = piece.task;
+          set_task(piece.task, b, r, head, row);
+          piece.first_segment = piece.end_segment = 0;
+          piece.sums = nullptr;
           if (one_owner(task, cost)) {
             piece.first_segment = task.first_segment();
             piece.end_segment = owner(cost) == worker ? task.end_segment() : piece.first_segment;
@@ -110,7 +113,7 @@ class Sharing {
             }
             piece.first_segment = std::max(piece.first_segment, task.first_segment());
           }
-          if (piece.first_segment < piece.end_segment) f(piece);
+          if (piece.first_segment < piece.end_segment) pipe.push();
         }
       }
     }
@@ -150,17 +153,18 @@ class Sharing {
     return block;
   }
 
-  Task task_of(std::int64_t b, const Request& r, std::int64_t head, std::int64_t row) const {
-    const std::int64_t last = std::min(r.rows(), row + row_block_);
-    const std::int64_t begin = std::max<std::int64_t>(0, r.position + row / r.group + 1 - window_);
-    return {b, head, row, last, begin, r.position + (last - 1) / r.group + 1};
+  void set_task(Task& task, std::int64_t b, const Request& r, std::int64_t head, std::int64_t row) const {
+    task.request = b, task.head = head, task.first = row, task.last = std::min(r.rows(), row + row_block_);
+    task.begin = std::max<std::int64_t>(0, r.position + row / r.group + 1 - window_);
+    task.end = r.position + (task.last - 1) / r.group + 1;
   }
 
   /// Of one KV head.
   std::int64_t cost_of(std::int64_t b, const Request& r) const {
     std::int64_t cost = 0;
     for (std::int64_t row = 0; row < r.rows(); row += row_block_) {
-      const Task task = task_of(b, r, 0, row);
+      Task task;
+      set_task(task, b, r, 0, row);
       cost += task.cost({task.begin, task.end});
     }
     return cost;
@@ -234,12 +238,16 @@ class Pipe {
  public:
   explicit Pipe(const Call& call) : call_(call), cache_(cache_of(call.in[1], call.in[0].shape[2])) {}
 
-  void push(const Piece& piece) {
+  /// Where the next piece is to be made. (Copying one that was just made waits for all work before.)
+  Piece& next() { return pieces_[made_ % kPieces]; }
+
+  void push() {
+    const Piece& piece = pieces_[made_++ % kPieces];
     const Task& task = piece.task;
     const std::int64_t begin = task.tokens(piece.first_segment).first, end = task.tokens(piece.end_segment - 1).last;
     for (std::int64_t start = begin / kChunkTokens * kChunkTokens; start < end && !failed_; start += kChunkTokens) {
       Step& step = ring_[pushed_ % kSteps];
-      step.piece = piece;
+      step.piece = &piece;
       step.opens_piece = start <= begin;
       step.closes_piece = start + kChunkTokens >= end;
       failed_ = !fill(step.chunk, task, start, begin, end);
@@ -254,9 +262,10 @@ class Pipe {
 
  private:
   static constexpr std::int64_t kSteps = 3;  // one more than needed: what was just written here is slow to read
+  static constexpr std::int64_t kPieces = kSteps + 1;
 
   struct Step {
-    Piece piece;
+    const Piece* piece;
     AttentionChunk chunk;
     bool opens_piece, closes_piece;
   };
@@ -289,7 +298,7 @@ class Pipe {
   void work_next() {
     Step& step = ring_[worked_++ % kSteps];
     const AttentionChunk* later = worked_ < pushed_ ? &ring_[worked_ % kSteps].chunk : nullptr;
-    const Piece& piece = step.piece;
+    const Piece& piece = *step.piece;
     const std::int64_t segment = step.chunk.start / kSegmentTokens;
     if (step.opens_piece) {
       task_ = call_.task(piece.task);
@@ -327,6 +336,8 @@ class Pipe {
   const Call& call_;
   Cache cache_;
   Step ring_[kSteps];
+  Piece pieces_[kPieces];
+  std::int64_t made_ = 0;
   AttentionTask task_{};
   std::int64_t pushed_ = 0, worked_ = 0;
   bool failed_ = false;
@@ -370,11 +381,10 @@ class PagedAttention final : public Kernel {
     Task shared{};  // the one that this worker puts together
     float* sums = nullptr;
     Pipe pipe(call);
-    const auto piece = [&](const Piece& p) { pipe.push(p); };
     const auto whole = [&](int index, const Task& task, float* its_sums) {
       if (index == worker.index) shared = task, sums = its_sums;
     };
-    const int split = Sharing(in, window_, worker.count).each(worker.index, reinterpret_cast<float*>(worker.shared), piece, whole);
+    const int split = Sharing(in, window_, worker.count).each(worker.index, reinterpret_cast<float*>(worker.shared), pipe, whole);
     pipe.flush();
     if (split == 0) return;
     worker.barrier();

@@ -247,7 +247,7 @@ LONG = [
 
 @pytest.mark.parametrize("layer", LONG, ids=str)
 def test_a_long_context_is_shared_by_threads(layer: Layer) -> None:
-    """Single tokens and short chunks behind up to four segments: the bits of the whole prompt, for any number of threads."""
+    """Single tokens and short chunks behind up to four segments: the bits of the whole prompt, with any threads."""
     lengths = (1100, 513, 1600)
     requests, blocks = requests_of(layer, lengths, 6)
     opened = open_layer(layer, blocks)

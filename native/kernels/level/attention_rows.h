@@ -430,7 +430,7 @@ void attend_rows(const AttentionTask& task, const Parts& p, const Operands& o, s
   std::int64_t next = task.position + task.first_row / task.group + 1 - start;  // the first token that a row does not see
   const std::int64_t end = task.tokens - start;
   int head = (int)(task.first_row % task.group);
-  const int tiles = (task.rows + kTileRows - 1) / kTileRows, height = (task.rows + tiles - 1) / tiles;
+  const int tiles = (task.rows + kTileRows - 1) / kTileRows, height = tiles == 1 ? task.rows : (task.rows + tiles - 1) / tiles;
   for (int r = 0; r < task.rows; r += height) {
     const int rows = task.rows - r < height ? task.rows - r : height;
     Seen seen[kTileRows];
