@@ -87,6 +87,7 @@ INGOT_INLINE Vec column_of(const T* p, [[maybe_unused]] int v) {
 template <int R, int V, class T, bool kKeys>
 void multiply(const Product& p) {
   constexpr int kStep = __is_same(T, KeyPair) ? 2 : 1, kColumns = __is_same(T, ValuePair) ? 2 : 1;
+  constexpr int kFetched = __is_same(T, float) && R >= 4 ? 2 : kColumns;  // every other line: the hardware finds those between
   Vec sum[R][V];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -111,7 +112,7 @@ void multiply(const Product& p) {
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) {
         column[v] = column_of(b[v] + k * b_stride, v);
-        if (v % kColumns == 0) __builtin_prefetch(ahead + v / kColumns * kLanes, 0, 3);
+        if (v % kFetched == 0) __builtin_prefetch(ahead + v / kColumns * kLanes, 0, 3);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
