@@ -26,6 +26,7 @@ HEADER_SECONDS = 10.0  # for a request's headers to come
 KEEP_ALIVE_SECONDS = 30
 MAX_HEADER = 64 << 10  # bytes
 MAX_CONNECTIONS = 800  # under the usual limit of 1,024 open files
+BACKLOG = 512  # connections that wait to be accepted
 MIN_BODY = 1 << 20  # bytes
 BODY_PER_TOKEN = 16  # bytes of a body for each token of context, where that is more
 POLL = 0.05
@@ -162,11 +163,12 @@ class Server:
                 uvicorn.Config(
                     app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
                     server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=2,
-                    limit_concurrency=MAX_CONNECTIONS, backlog=512,
+                    limit_concurrency=MAX_CONNECTIONS, backlog=BACKLOG,
                 )
             )  # fmt: skip
             # What goes wrong is logged by the app; uvicorn would log it again.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+            listener.listen(BACKLOG)  # now, not when uvicorn gets to it: the announcement is a promise
             serving = asyncio.create_task(server.serve([listener]))
             address = listener.getsockname()
             host = f"[{address[0]}]" if listener.family == socket.AF_INET6 else address[0]
