@@ -18,9 +18,9 @@ from ingot.llm.scheduler import Scheduler
 BLOCK_SIZE = 16
 MAX_RUNNING = 64  # requests in flight at once
 MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
-# Of prompts, in a step of answers that are read as they come. Sixteen rows more make a step of a large model half as
+# Of prompts, in a step of answers that are read as they come. A dozen rows more make a step of a large model half as
 # long again, for it waits for its weights; prompts beside answers then still advance nearly as fast as alone.
-MAX_MIXED_TOKENS = 16
+MAX_MIXED_TOKENS = 12
 MAX_ROW_BYTES = 64 << 20  # of logits and hidden states that one step may leave for scores and vectors
 
 _WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}

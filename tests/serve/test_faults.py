@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 import ingot
+from ingot.serve import frames
 from ingot.serve import server as serve
 from tests.endless import endless
-from tests.serve.harness import MODEL, PICO, ROOT, Running, refused, rest, serving, start, until
+from tests.serve.harness import MODEL, PATIENCE, PICO, ROOT, Running, refused, rest, serving, start, until
 
 TEXT = "/v1/completions"
 LONG: dict[str, Any] = {  # as many tokens as the server gives, and no end before
@@ -248,6 +249,19 @@ def test_the_end_does_not_wait_for_ever(slow: Path) -> None:
         assert any("cut off" in line for line in server.lines)
         for connection in connections:
             connection.close()
+
+
+def test_who_is_told_the_address_can_connect() -> None:
+    seen: list[str] = []
+
+    def announce(address: str, _: list[str]) -> None:
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE):
+            seen.append(address)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    model = frames.Start(str(PICO), None, None, "cpu", 1, None, None, 1, True, None, None, None)
+    done = serve.Server(serve.Options(model, "127.0.0.1", 0, MODEL), announce).run()
+    assert len(seen) == 1 and not done["interrupted"]
 
 
 def test_ctrl_c_ends_with_130(tmp_path: Path) -> None:
