@@ -9,7 +9,6 @@
 // each time. "of": the rate at which the threads read the same pieces of K and V in the same order, fetched 4 KiB ahead. The floor of
 // a figure is the greater of that time and the products at the float32 roof.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,10 +17,7 @@
 #include <random>
 #include <vector>
 
-#include "executor.h"
-#include "level.h"
-#include "level/simd.h"
-#include "memory.h"
+#include "kernel_timing.h"
 #include "registry.h"
 
 using namespace ingot;
@@ -31,120 +27,32 @@ namespace {
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kPool = std::int64_t{768} << 20, kCold = std::int64_t{256} << 20;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 struct Case {
   std::int64_t width, group, requests, context;
 };
 
-struct Timing {
-  const Kernel* kernel;  // null: the states are read
-  std::vector<TensorView> in;
-  TensorView y;
-  std::byte* pool;
-  std::int64_t copies, step;
-  std::byte *shared, *local;
-  std::size_t local_bytes;
-  double seconds;
-  Region* region;
-  std::vector<double> times;
-  std::atomic<bool> done{false};
-
-  /// K and V of a share of the heads of all requests.
-  void read(const std::byte* state, int index, int workers) const {
-    using namespace bench;
-    const std::int64_t requests = in[4].shape[0], blocks = in[4].shape[1], heads = in[1].shape[2];
-    const std::int64_t bytes = in[1].shape[3] * static_cast<std::int64_t>(size_of(in[1].dtype));
-    const auto* table = in[4].as<const std::int32_t>();
-    Ints sum[4] = {};
-    for (std::int64_t i = requests * heads * index / workers; i < requests * heads * (index + 1) / workers; ++i) {
-      const auto piece = [&](std::int64_t n) {
-        return state + ((table[i / heads * blocks + std::min(n / 2, blocks - 1)] * 2 + n % 2) * heads + i % heads) * bytes;
-      };
-      const std::int64_t pieces = std::max<std::int64_t>(1, 4096 / bytes);
-      for (std::int64_t n = 0; n < 2 * blocks; ++n) {
-        const std::byte *here = piece(n), *ahead = piece(n + pieces);
-        for (std::int64_t at = 0; at < bytes; at += 64) {
-          __builtin_prefetch(ahead + at);
-          sum[at / 64 % 4] = sum[at / 64 % 4] + bits(load(reinterpret_cast<const float*>(here + at)));
-        }
+/// K and V of a share of the heads of all requests.
+void read(const std::vector<TensorView>& in, int index, int workers) {
+  using namespace bench;
+  const auto* state = static_cast<const std::byte*>(in[1].data);
+  const std::int64_t requests = in[4].shape[0], blocks = in[4].shape[1], heads = in[1].shape[2];
+  const std::int64_t bytes = in[1].shape[3] * static_cast<std::int64_t>(size_of(in[1].dtype));
+  const auto* table = in[4].as<const std::int32_t>();
+  Ints sum[4] = {};
+  for (std::int64_t i = requests * heads * index / workers; i < requests * heads * (index + 1) / workers; ++i) {
+    const auto piece = [&](std::int64_t n) {
+      return state + ((table[i / heads * blocks + std::min(n / 2, blocks - 1)] * 2 + n % 2) * heads + i % heads) * bytes;
+    };
+    const std::int64_t pieces = std::max<std::int64_t>(1, 4096 / bytes);
+    for (std::int64_t n = 0; n < 2 * blocks; ++n) {
+      const std::byte *here = piece(n), *ahead = piece(n + pieces);
+      for (std::int64_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(ahead + at);
+        sum[at / 64 % 4] = sum[at / 64 % 4] + bits(load(reinterpret_cast<const float*>(here + at)));
       }
     }
-    for (const Ints& one : sum) __asm__ volatile("" : : "v"(one.v));
   }
-
-  static void work(void* context, int index) {
-    Timing& t = *static_cast<Timing*>(context);
-    Worker worker;
-    worker.index = index;
-    worker.count = t.region->pool->threads();
-    worker.shared = t.shared;
-    worker.local = t.local + t.local_bytes * static_cast<std::size_t>(index);
-    worker.region = t.region;
-    std::vector<TensorView> in = t.in;
-    const double until = now() + t.seconds;
-    for (std::int64_t turn = 0;; ++turn) {
-      in[1].data = t.pool + turn % t.copies * t.step;
-      worker.barrier();
-      const double start = now();
-      if (t.kernel != nullptr)
-        t.kernel->run(in, {&t.y, 1}, worker);
-      else
-        t.read(static_cast<std::byte*>(in[1].data), index, worker.count);
-      worker.barrier();
-      if (index == 0) t.times.push_back(now() - start);
-      if (index == 0 && now() > until && t.times.size() > 5) t.done = true;
-      worker.barrier();
-      if (t.done) return;
-    }
-  }
-};
-
-TensorView view(void* data, DType dtype, std::initializer_list<std::int64_t> shape) {
-  TensorView v;
-  v.data = data;
-  v.dtype = dtype;
-  v.rank = static_cast<int>(shape.size());
-  std::copy(shape.begin(), shape.end(), v.shape);
-  std::int64_t stride = 1;
-  for (int dim = v.rank - 1; dim >= 0; stride *= v.shape[dim--]) v.stride[dim] = stride;
-  return v;
-}
-
-void fill(std::byte* p, std::int64_t bytes, DType dtype) {
-  std::uint64_t state = 88172645463325252u;
-  for (std::int64_t at = 0; at < bytes; at += static_cast<std::int64_t>(size_of(dtype))) {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    const float v = static_cast<float>(static_cast<std::int64_t>(state >> 40) - (1 << 23)) * 0x1p-23f;
-    if (dtype == DType::float32) std::memcpy(p + at, &v, 4);
-    else if (dtype == DType::bfloat16) std::memcpy(p + at, reinterpret_cast<const std::byte*>(&v) + 2, 2);
-    else std::memset(p + at, 0x2c, 2);
-  }
-}
-
-/// float32 multiply-adds of the widest vectors from registers, on all threads, in FLOP/s.
-double roof(int threads) {
-  constexpr std::int64_t kSteps = 40000;
-  double best = 0;
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    const double start = now();
-    ThreadPool::get(threads).run(
-        [](void*, int) {
-          using namespace bench;
-          Vec sums[12];
-          for (Vec& sum : sums) sum = zero();
-          const Vec a = broadcast(0.5f), b = broadcast(1);
-          for (std::int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-            for (int i = 0; i < 12; ++i) sums[i] = fma(sums[i], a, b);
-          }
-          volatile float sink = 0;
-          for (const Vec& sum : sums) sink = sink + reduce_add(sum);
-        },
-        nullptr);
-    best = std::max(best, 12.0 * kSteps * 32 * threads / (now() - start));
-  }
-  return best;
+  for (const Ints& one : sum) __asm__ volatile("" : : "v"(one.v));
 }
 
 struct Memory {
@@ -152,14 +60,8 @@ struct Memory {
 };
 
 double time_of(Timing& timing, int threads) {
-  Region region{};
-  region.pool = &ThreadPool::get(threads);
-  timing.region = &region;
-  timing.times.clear();
-  timing.done = false;
-  region.pool->run(Timing::work, &timing);
-  std::sort(timing.times.begin(), timing.times.end());
-  return timing.times[timing.copies > 1 ? timing.times.size() / 2 : timing.times.size() / 10];
+  const std::vector<double> times = timing.run(threads);
+  return times[timing.copies > 1 ? times.size() / 2 : times.size() / 10];
 }
 
 void measure(const Case& c, DType dtype, int threads, double seconds, std::int64_t kv, std::int64_t queries, double most, Memory& memory) {
@@ -196,9 +98,9 @@ void measure(const Case& c, DType dtype, int threads, double seconds, std::int64
   std::printf("%4ld %2ld %3ld %5ld ", c.width, c.group, c.requests, c.context);
   for (const bool cold : {false, true}) {
     timing.copies = cold ? std::max<std::int64_t>(1, kCold / timing.step) : 1;
-    timing.kernel = nullptr;
+    timing.call = [](const std::vector<TensorView>& in, Worker& worker) { read(in, worker.index, worker.count); };
     const double reading = time_of(timing, threads);
-    timing.kernel = kernel.get();
+    timing.call = [&](const std::vector<TensorView>& in, Worker& worker) { kernel->run(in, {&timing.y, 1}, worker); };
     const double took = time_of(timing, threads), floor = std::max(reading, flop / most);
     std::printf("| %s %9.1f us %6.1f GB/s of %6.1f %6.0f GFLOP/s %4.0f%% ", cold ? "cold" : "warm", took * 1e6, static_cast<double>(timing.step) / took * 1e-9,
                 static_cast<double>(timing.step) / reading * 1e-9, flop / took * 1e-9, 100 * floor / took);
@@ -225,7 +127,7 @@ int main(int argc, char** argv) {
   fill(memory.rows.data(), 64 << 20, dtype);
   fill(memory.pool.data(), 32 << 20, dtype);
   for (std::int64_t at = 32 << 20; at < kPool; at += 32 << 20) std::memcpy(memory.pool.data() + at, memory.pool.data(), 32 << 20);
-  const double most = roof(threads);
+  const double most = roof(threads, DType::float32);
   std::printf("%s, level %s, %d threads, %ld kv heads, %ld query tokens; roof %.0f GFLOP/s float32\nwidth group requests context\n", name_of(dtype).data(),
               name_of(current_level()).data(), threads, kv, queries, most * 1e-9);
   for (const std::int64_t width : {64, 128})

@@ -8,7 +8,6 @@
 // "cold" weights come one after the other from a pool of 512 MiB (the median of the repetitions), "warm" ones are the same each
 // time (the best). Winograd's weights are transformed, and so always warm.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -17,10 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "executor.h"
-#include "level.h"
-#include "level/simd.h"
-#include "memory.h"
+#include "kernel_timing.h"
 #include "registry.h"
 
 using namespace ingot;
@@ -29,8 +25,6 @@ namespace {
 
 constexpr std::int64_t kPanel = 32;  // outputs of a panel of weights
 constexpr std::int64_t kPool = std::int64_t{512} << 20;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Layer {
   const char* name;
@@ -82,108 +76,6 @@ const Layer kLayers[] = {
     {"product 512 2048x2048", 1, 1, 512, 2048, 2048},
 };
 
-/// Worker 0's times of calls of one kernel in one parallel region, weights taken in turn.
-struct Timing {
-  const Kernel* kernel;
-  std::vector<TensorView> in;
-  TensorView y;
-  std::byte* pool;
-  std::int64_t copies, step;
-  std::byte* shared;
-  std::byte* local;
-  std::size_t local_bytes;
-  double seconds;
-  Region* region;
-  std::vector<double> times;
-  std::atomic<bool> done{false};
-
-  static void work(void* context, int index) {
-    Timing& t = *static_cast<Timing*>(context);
-    Worker worker;
-    worker.index = index;
-    worker.count = t.region->pool->threads();
-    worker.shared = t.shared;
-    worker.local = t.local + t.local_bytes * static_cast<std::size_t>(index);
-    worker.region = t.region;
-    std::vector<TensorView> in = t.in;
-    const double until = now() + t.seconds;
-    for (std::int64_t turn = 0;; ++turn) {
-      in[1].data = t.pool + turn % t.copies * t.step;
-      worker.barrier();
-      const double start = now();
-      t.kernel->run(in, {&t.y, 1}, worker);
-      worker.barrier();
-      if (index == 0) t.times.push_back(now() - start);
-      if (index == 0 && now() > until && t.times.size() > 3) t.done = true;
-      worker.barrier();
-      if (t.done) return;
-    }
-  }
-};
-
-TensorView view(std::byte* data, DType dtype, std::initializer_list<std::int64_t> shape) {
-  TensorView v;
-  v.data = data;
-  v.dtype = dtype;
-  v.rank = static_cast<int>(shape.size());
-  std::copy(shape.begin(), shape.end(), v.shape);
-  std::int64_t stride = 1;
-  for (int dim = v.rank - 1; dim >= 0; stride *= v.shape[dim--]) v.stride[dim] = stride;
-  return v;
-}
-
-void fill(std::byte* p, std::int64_t bytes, DType dtype) {
-  std::uint64_t state = 88172645463325252u;
-  for (std::int64_t at = 0; at < bytes; at += size_of(dtype)) {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    const float v = static_cast<float>(static_cast<std::int64_t>(state >> 40) - (1 << 23)) * 0x1p-23f;
-    if (dtype == DType::float32) std::memcpy(p + at, &v, 4);
-    else if (dtype == DType::bfloat16) std::memcpy(p + at, reinterpret_cast<const std::byte*>(&v) + 2, 2);
-    else std::memset(p + at, 0x2c, 2);
-  }
-}
-
-/// Multiply-adds of the widest vectors from registers, on all threads, in FLOP/s.
-double roof(int threads, DType dtype) {
-  struct Context {
-    DType dtype;
-    double best = 0;
-  } context{dtype};
-  constexpr std::int64_t kSteps = 40000;
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    const double start = now();
-    ThreadPool::get(threads).run(
-        [](void* c, [[maybe_unused]] int index) {
-          using namespace bench;
-#if defined(__AVX512BF16__)
-          if (static_cast<Context*>(c)->dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16) {
-            __m512 sums[12] = {};
-            const __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f803f80);
-            for (std::int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-              for (int i = 0; i < 12; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], a, a);
-            }
-            for (int i = 0; i < 12; ++i) __asm__ volatile("" : : "v"(sums[i]));
-            return;
-          }
-#endif
-          Vec sums[12];
-          for (Vec& sum : sums) sum = zero();
-          const Vec a = broadcast(0.5f), b = broadcast(1);
-          for (std::int64_t step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-            for (int i = 0; i < 12; ++i) sums[i] = fma(sums[i], a, b);
-          }
-          volatile float sink = 0;
-          for (const Vec& sum : sums) sink = sink + reduce_add(sum);
-        },
-        &context);
-    const double flop = 12.0 * kSteps * 32 * threads * (dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16 ? 2 : 1);
-    context.best = std::max(context.best, flop / (now() - start));
-  }
-  return context.best;
-}
-
 struct Memory {
   Pages x{256 << 20, "x"}, y{256 << 20, "y"}, pool{static_cast<std::size_t>(kPool) + (64 << 20), "weights"}, scratch{64 << 20, "scratch"};
 };
@@ -192,9 +84,7 @@ double time_of(Timing& timing, const Kernel& kernel, int threads, double seconds
   const Scratch scratch = kernel.plan(timing.in, {&timing.y, 1}, threads);
   const std::size_t local = (scratch.per_thread + 4095) / 4096 * 4096 + 64;
   if (scratch.shared + 4096 + local * threads > memory.scratch.size()) std::abort();
-  Region region{};
-  region.pool = &ThreadPool::get(threads);
-  timing.kernel = &kernel;
+  timing.call = [&](const std::vector<TensorView>& in, Worker& worker) { kernel.run(in, {&timing.y, 1}, worker); };
   timing.pool = memory.pool.data();
   timing.step = (timing.in[1].elements() * static_cast<std::int64_t>(size_of(timing.in[1].dtype)) + 4095) / 4096 * 4096;
   timing.copies = cold ? std::max<std::int64_t>(1, kPool / timing.step) : 1;
@@ -202,10 +92,8 @@ double time_of(Timing& timing, const Kernel& kernel, int threads, double seconds
   timing.shared = memory.scratch.data() + local * threads;
   timing.local_bytes = local;
   timing.seconds = seconds;
-  timing.region = &region;
-  region.pool->run(Timing::work, &timing);
-  std::sort(timing.times.begin(), timing.times.end());
-  return cold ? timing.times[timing.times.size() / 2] : timing.times[0];
+  const std::vector<double> times = timing.run(threads);
+  return cold ? times[times.size() / 2] : times[0];
 }
 
 /// Seconds of a call.
