@@ -58,7 +58,7 @@ def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
     context = config.context_length
     if args.length >= context:
         raise UserError(f"--length {args.length} leaves no room in a context of {context}")
-    scheduler, runner = assemble(engine, args.threads, context, args.kv_memory, args.batch, prefix_cache=False)
+    scheduler, runner = assemble(engine, config, args.threads, context, args.kv_memory, args.batch, prefix_cache=False)
     numbers = itertools.count()
 
     def start(count: int) -> list[Job]:

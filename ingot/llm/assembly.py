@@ -8,7 +8,7 @@ from pathlib import Path
 from ingot import _lazy
 from ingot.engine.session import Engine, load
 from ingot.errors import RequestError, UserError
-from ingot.llm.config import model_config
+from ingot.llm.config import ModelConfig
 from ingot.llm.jobs import Job
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.memory import available_memory, cache_blocks
@@ -65,11 +65,13 @@ def open_engine(
 
 
 def assemble(
-    engine: Engine, threads: int | None, context_length: int, kv_memory: int | None, max_running: int,
-    prefix_cache: bool = True,
+    engine: Engine, config: ModelConfig, threads: int | None, context_length: int, kv_memory: int | None,
+    max_running: int, prefix_cache: bool = True,
 ) -> tuple[Scheduler[Job], Runner]:  # fmt: skip
-    """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say."""
-    config = model_config(engine)
+    """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say.
+
+    `config`: the engine's, from model_config.
+    """
     max_step_tokens = min(MAX_STEP_TOKENS, config.max_step_tokens)
     max_running = within("max_running", max_running, max_step_tokens)
     row_bytes = max(MAX_ROW_BYTES, 4 * config.vocab_size, 4 * config.embedding.width)

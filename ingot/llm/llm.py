@@ -86,7 +86,9 @@ class LLM:
         reach = min(self.context_length, self._vectors.max_tokens or self.context_length)
         self.hidden_size = self._vectors.width  # of a vector; 0: an engine of an earlier version, which gives none
         self.texts = Texts(self._tokenizer, config.vocab_size, reach, self._vectors.prompt)
-        scheduler, runner = assemble(self.engine, threads, self.context_length, kv_memory, max_running, prefix_cache)
+        scheduler, runner = assemble(
+            self.engine, config, threads, self.context_length, kv_memory, max_running, prefix_cache
+        )
         self._runner = runner
         self._loop = EngineLoop(scheduler, runner)
         self._named: dict[str, Sequence[Job]] = {}
