@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import ingot
+
+ROOT = Path(__file__).parent.parent
 
 COMPILER = (
     "passes",
@@ -78,3 +83,38 @@ def test_public_names_exist() -> None:
 def test_the_installed_version_is_the_one_in_the_source() -> None:
     found = [d for d in importlib.metadata.distributions() if d.name == "ingot"]
     assert all(d.version == ingot.__version__ for d in found)
+
+
+def configured(source: Path) -> subprocess.CompletedProcess[str]:
+    """What CMake says of a source tree."""
+    cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert cmake, "CMake is needed: make puts it into .venv"
+    command = [cmake, "-S", source, "-B", source / "build", f"-DPython_EXECUTABLE={sys.executable}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_cmake_needs_a_version(tmp_path: Path) -> None:
+    (tmp_path / "ingot").mkdir()
+    (tmp_path / "CMakeLists.txt").write_bytes((ROOT / "CMakeLists.txt").read_bytes())
+    for text in ("", 'VERSION = "1.0"\n', "__version__ = version()\n", '__version__ = ""\n'):
+        (tmp_path / "ingot" / "version.py").write_text(text)
+        done = configured(tmp_path)
+        assert done.returncode != 0 and "ingot/version.py has no line" in done.stderr
+
+
+def test_the_source_distribution_is_whole(tmp_path: Path) -> None:
+    """It has what CMake asks for, the version above all, and nothing that was built."""
+    code = "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    name = done.stdout.split()[-1]
+    assert name == f"ingot-{ingot.__version__}.tar.gz"
+    with tarfile.open(tmp_path / name) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source = tmp_path / name.removesuffix(".tar.gz")
+    for path in (ROOT / "native").rglob("*"):
+        assert (source / path.relative_to(ROOT)).exists()
+    assert not (source / "build").exists() and not list(source.rglob("*.so"))
+    done = configured(source)
+    assert done.returncode == 0, done.stderr

@@ -15,6 +15,14 @@ sys.modules["huggingface_hub"] = sys.modules["torch"] = None
 from ingot.__main__ import main
 sys.exit(main())
 """
+VERSIONS = """
+import ctypes
+import pathlib
+import ingot
+library = ctypes.CDLL(str(pathlib.Path(ingot.__file__).parent / "libingot.so"))
+library.ingot_version.restype = ctypes.c_char_p
+print(ingot.__version__, library.ingot_version().decode())
+"""
 
 
 def fresh(folder: Path, *packages: str) -> Path:
@@ -25,11 +33,10 @@ def fresh(folder: Path, *packages: str) -> Path:
     return folder / "bin"
 
 
-def generate(folder: Path) -> str:
-    """What pico-python writes in that environment, with a PATH that holds nothing else."""
-    arguments = ["generate", str(ROOT / "models" / "pico-python"), "--prompt", "import os", "--max-tokens", "16"]
+def python(folder: Path, code: str, *arguments: str) -> str:
+    """What a piece of Python prints in that environment, with a PATH that holds nothing else."""
     done = subprocess.run(
-        [str(folder / "python"), "-I", "-c", GENERATE, *arguments],
+        [str(folder / "python"), "-I", "-c", code, *arguments],
         cwd="/",
         env={"PATH": str(folder), "LANG": "C.UTF-8"},
         check=True,
@@ -39,9 +46,19 @@ def generate(folder: Path) -> str:
     return done.stdout
 
 
+def generate(folder: Path) -> str:
+    """What pico-python writes in that environment."""
+    model = str(ROOT / "models" / "pico-python")
+    return python(folder, GENERATE, "generate", model, "--prompt", "import os", "--max-tokens", "16")
+
+
 def main() -> None:
     wheel = Path(sys.argv[1]).resolve()
-    text = generate(fresh(ROOT / "build" / "fresh", str(wheel)))
+    folder = fresh(ROOT / "build" / "fresh", str(wheel))
+    text = generate(folder)
+    ours, library = python(folder, VERSIONS).split()
+    if not wheel.name.startswith(f"ingot-{ours}-") or library != ours:
+        sys.exit(f"{wheel.name} has ingot {ours}, and a C library that calls itself {library!r}")
     print(f"{wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB) runs without a compiler: {text!r}")
 
 

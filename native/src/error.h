@@ -7,6 +7,7 @@
 namespace ingot {
 
 namespace code {
+constexpr const char* internal = "internal";              // a fault of ours
 constexpr const char* engine_file = "engine_file";        // the container is damaged or is no engine
 constexpr const char* engine_version = "engine_version";  // the engine is of a format that this library does not read
 constexpr const char* program = "program";                // the program breaks a rule

@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   int64_t values[MOST];
   ingot_tensor inputs[MOST], outputs[MOST];
   for (int i = 0; i < s; ++i) values[i] = size < symbols[i].min ? symbols[i].min : size > symbols[i].max ? symbols[i].max : size;
-  if (ingot_input_shapes(engine, NULL, values, inputs)) return fail();
+  if (ingot_input_shapes(engine, NULL, values, s, inputs, n)) return fail();
   for (int i = 0; i < n; ++i) {
     const size_t count = elements(&inputs[i]);
     inputs[i].data = calloc(count + 1, ingot_dtype_size(inputs[i].dtype));

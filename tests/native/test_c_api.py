@@ -1,31 +1,54 @@
-"""The C interface: a C program, compiled here, runs engines."""
+"""The C interface: C programs, compiled here, run engines, call every function wrongly, and run out of memory."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ingot import _native
-from tests.native.engines import seeds
+from ingot.version import __version__
+from tests.native.engines import Program, encode, header, seeds, symbol
 
 HERE = Path(__file__).parent
 LIBRARY = Path(_native.__file__).parent / "libingot.so"
+SANITIZED = HERE.parent.parent / "build" / "fuzz" / "libingot.so"
 INCLUDE = HERE.parent.parent / "native" / "include"
+
+
+def compiled(name: str, folder: Path, library: Path = LIBRARY, *more: str) -> Path:
+    """A C program of this folder, built against a library: the one that lies beside the module."""
+    target = folder / name
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", "-I", str(INCLUDE), *more]
+    link = ["-L", str(library.parent), "-lingot", f"-Wl,-rpath,{library.parent}"]
+    subprocess.run([os.environ.get("CC", "cc"), *flags, str(HERE / f"{name}.c"), *link, "-o", str(target)], check=True)
+    return target
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """run_engine.c, built against the library that lies beside the module."""
-    target = tmp_path_factory.mktemp("c") / "run_engine"
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-I", str(INCLUDE)]
-    link = ["-L", str(LIBRARY.parent), "-lingot", f"-Wl,-rpath,{LIBRARY.parent}"]
-    subprocess.run(
-        [os.environ.get("CC", "cc"), *flags, str(HERE / "run_engine.c"), *link, "-o", str(target)], check=True
-    )
-    return target
+    """run_engine.c"""
+    return compiled("run_engine", tmp_path_factory.mktemp("c"))
+
+
+def plain() -> Program:
+    """Without inputs and symbols."""
+    p = Program()
+    counted = p.temp([4], "int32")
+    p.call("iota", [], [counted], start=3, step=2)
+    p.output("counted", counted)
+    return p
+
+
+def wide() -> Program:
+    """A sum of many rows: it takes long enough for two threads to meet in it."""
+    p = Program(symbol("T", 0, 1 << 16))
+    x = p.input("x", ["T", 8])
+    p.output("y", p.binary("add", x, x, ["T", 8]))
+    return p
 
 
 def run(program: Path, directory: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -77,3 +100,49 @@ def test_only_the_interface_is_exported() -> None:
     ours = [name for name in names if name.startswith("ingot_")]
     assert len(ours) == 14
     assert [name for name in names if "ingot" in name and name not in ours] == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with every engine that misuse.c opens."""
+    more = {name: encode(header(main=make().json), {}) for name, make in (("plain", plain), ("wide", wide))}
+    for name, content in (seeds() | more).items():
+        (tmp_path / f"{name}.ingot").write_bytes(content)
+    return tmp_path
+
+
+def misuse(program: Path, folder: Path) -> None:
+    """misuse.c has the cases; it prints those that fail."""
+    done = subprocess.run([program, folder, __version__], capture_output=True, text=True, check=False, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_function_refuses_what_is_wrong(folder: Path) -> None:
+    misuse(compiled("misuse", folder), folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SANITIZED.exists(), reason="`make conformance` and `make fuzz` build that library")
+def test_it_does_so_under_the_sanitizers(folder: Path) -> None:
+    misuse(compiled("misuse", folder, SANITIZED, "-fsanitize=address,undefined"), folder)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_failed_allocation_is_an_error_and_no_more(tmp_path: Path, threads: int) -> None:
+    (tmp_path / "chain.ingot").write_bytes(seeds()["chain"])
+    starve = compiled("starve", tmp_path)
+    command = [starve, tmp_path / "chain.ingot", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    declaring, creating, running = map(int, done.stdout.split())
+    assert declaring > 2 and creating > 50 and running > 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_calls_fail_exactly_when_an_argument_is_wrong(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "chain.ingot"
+    path.write_bytes(seeds()["chain"])
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.native.random_calls", LIBRARY, path, seed, 2000]
+    root = HERE.parent.parent
+    done = subprocess.run(list(map(str, command)), cwd=root, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
