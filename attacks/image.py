@@ -90,7 +90,8 @@ def good() -> Image:
 # Which reader has to refuse, with which error code, and what the message has to say (a regular expression).
 #   python    ingot.engine.file.read           verify    the same with the digests of all data
 #   native    _native.Engine.open and Session  load      ingot.load
-#   run       ingot.load, session and a run    run_far, run_negative  with an index out of range
+#   session   the same and a session
+#   run       the same and a run               run_far, run_negative  with an index out of range
 #   network   the portable networks in the header, verified           interpret  the same and a run
 #   directory ingot.llm.models.load                llm        ingot.LLM
 #   adapter   a LoRA adapter for the model that attacks by a directory start from

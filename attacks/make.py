@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from attacks import adapters, containers, directories, exported, models, networks, programs, tokenizers
+from attacks import adapters, containers, directories, exported, host_calls, models, networks, programs, tokenizers
 from attacks.image import TABLE, Attack
 
 # Importing them fills the table.
-MODULES = (containers, programs, networks, models, directories, exported, adapters, tokenizers)
+MODULES = (containers, programs, host_calls, networks, models, directories, exported, adapters, tokenizers)
 
 
 def paths(folder: Path) -> dict[str, Path]:

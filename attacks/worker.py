@@ -81,6 +81,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "verify": lambda path: file.read(path, verify=True),
     "native": lambda path: _native.Session(_native.Engine.open(str(path))),
     "load": lambda path: session.load(path),
+    "session": lambda path: session.load(path).session(),
     "run": lambda path: _run(path, 0),
     "run_far": lambda path: _run(path, 4),
     "run_negative": lambda path: _run(path, -2),

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 _Array: TypeAlias = NDArray[Any]
 _Dim: TypeAlias = int | str | list[Any]  # a constant, a symbol's name, or [operator, operands…]
-# (name, version, parameters as JSON, operands) -> results
-_Host: TypeAlias = Callable[[str, int, str, list[_Array]], list[_Array]]
+# (place of the call, operands, (dtype, dims) of each declared result, (name, value) of each symbol) -> results
+_Host: TypeAlias = Callable[[int, list[_Array], list[Any], list[Any]], list[_Array]]
 
 class Error(Exception):
     """A typed error; `code` is one of docs/errors.md."""

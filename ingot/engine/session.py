@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -224,7 +224,7 @@ class Engine:
     @cached_property
     def _specs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """dtype and shape of every tensor that a program reads; the others are plain bytes."""
-        entries = self.header["programs"]["cpu"]["entries"]
+        entries = _programs(self.header)
         weights = (b for _, program in sorted(entries.items()) for b in program["buffers"] if b["kind"] == "weight")
         return {b["tensor"]: (dtypes.get(b["dtype"]).numpy, tuple(b["shape"])) for b in weights}
 
@@ -272,7 +272,7 @@ class Engine:
         return self._ports("output")
 
     def _ports(self, kind: str) -> list[Port]:
-        entries = self.header["programs"]["cpu"]["entries"]
+        entries = _programs(self.header)
         program = entries.get("main") or next(iter(entries.values()))
         buffers = program["buffers"]
         if kind == "input":
@@ -308,7 +308,7 @@ class Session:
     ) -> None:
         self.engine = engine
         try:
-            host = _host_call if engine._native.host_calls(entry) else None
+            host = _host_calls(engine, entry) if engine._native.host_calls(entry) else None
             self._native = _native.Session(engine._native, entry, threads or 0, kv_blocks, kv_block_size, host)
         except _native.Error as e:
             raise typed(e) from None
@@ -362,7 +362,13 @@ class Session:
         return {name: as_array(value, name) for name, value in _named(feeds, "the inputs").items()}
 
 
-def _host_call(name: str, version: int, params: str, arrays: list[Array]) -> list[Array]:
-    """Runs an op that has no native kernel by its reference. Only ops of ingot's own table can be named."""
-    run = _lazy.load("ingot.ops.host:run")
-    return run(name, version, json.loads(params), arrays)  # type: ignore[no-any-return]
+def _host_calls(engine: Engine, entry: str) -> Callable[..., list[Array]]:
+    """Runs the ops that have no native kernel by their references. Raises ProgramError for what these refuse."""
+    made: Callable[..., list[Array]] = _lazy.load("ingot.ops.host:HostCalls")(_programs(engine.header)[entry])
+    return made
+
+
+def _programs(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The programs of an engine, by their names."""
+    entries: dict[str, Any] = header["programs"]["cpu"]["entries"]
+    return entries

@@ -83,6 +83,13 @@ class Op:
         """The meaning: slow, obvious NumPy."""
         raise NotImplementedError
 
+    def working(self, *specs: Any) -> int:
+        """The bytes that the reference needs at once, where these may be far more than its operands and results have.
+
+        Specs have the sizes of a run. Overridden where a reference holds such arrays; 0 says that it holds none.
+        """
+        return 0
+
     # Overridden where they exist; `None` says that they do not:
     decompose: ClassVar[Callable[..., Any] | None] = None  # the same result of simpler ops
     expr: ClassVar[Callable[..., Any] | None] = None  # (self, e: ExprBuilder, *scalars): per element

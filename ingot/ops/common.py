@@ -1,6 +1,7 @@
 """What op families share: rounding, broadcasting rules, and shorthands for cases."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ingot import dtypes
 from ingot.dims import Dimension, Expr, add, bounds, mul
 from ingot.dtypes import DType
 from ingot.ir import Spec, require
+from ingot.ir.expr import integer_range
 from ingot.ir.spec import Shape, broadcast
 
 Array = np.ndarray[Any, Any]
@@ -59,6 +61,14 @@ def rounded(x: Any, like: DType | Array) -> Array:
         return np.asarray(x).astype(like.numpy if isinstance(like, DType) else like.dtype)
 
 
+def holds(dtype: DType, value: float) -> bool:
+    """Whether a bool, integer or complex dtype has exactly this number."""
+    if not dtype.is_integer:
+        return value in (0, 1) if dtype.kind == "bool" else math.isfinite(value)
+    low, high = integer_range(dtype)
+    return float(value).is_integer() and low <= value <= high
+
+
 def require_float(**operands: Spec) -> None:
     for name, spec in operands.items():
         require(spec.dtype in dtypes.FLOATS, f"{name} must be float32, bfloat16, float16 or float64; cast it first")
@@ -102,6 +112,11 @@ def minus(a: Dimension, *b: Dimension) -> Dimension:
 
 def show(shape: Sequence[Dimension]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def nbytes(*specs: Spec) -> int:
+    """The bytes of tensors whose sizes are known."""
+    return sum(int(s.elements) * s.dtype.numpy.itemsize for s in specs)
 
 
 def is_known(shape: Shape) -> bool:

@@ -5,6 +5,7 @@ not those of the network around it. `branch` makes one from a function.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,10 @@ from ingot.dims import Dim, Dimension
 from ingot.errors import ValueFault
 from ingot.ir import Case, Network, Op, Spec, Value, apply, interpret, op, require
 from ingot.ops.binary import Add, Less
-from ingot.ops.common import Array, boolean, f32, i32
+from ingot.ops.common import Array, boolean, f32, i32, nbytes
 from ingot.ops.elementwise import Neg
+
+MAX_ROUNDS = 1 << 24  # of a loop: one that does not end ends within minutes
 
 
 def branch(function: Callable[..., Any], *operands: Any, name: str = "branch") -> Network:
@@ -51,6 +54,26 @@ def _with(sizes: dict[str, Dimension], spec: Spec) -> Spec:
 
 def _list(specs: tuple[Spec, ...]) -> str:
     return ", ".join(map(str, specs))
+
+
+def _working(network: Network, xs: tuple[Spec, ...]) -> int:
+    """The bytes that a run of the network needs at once, for its values and for the references that make them."""
+    sizes = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
+                           for d, n in zip(v.spec.shape, x.evaluate({}), strict=True))  # fmt: skip
+    left = Counter(v for node in network.nodes for v in set(node.inputs)) + Counter(network.outputs.values())
+    live: Counter[Value] = Counter()
+    most = 0
+    for node in network.nodes:
+        operands = tuple(v.spec.like(shape=v.spec.evaluate(sizes)) for v in node.inputs)
+        for d in node.op.bound_dims():  # at most one for each element
+            sizes[d.name] = max((int(x.elements) for x in operands), default=0)
+        live.update({v: nbytes(v.spec.like(shape=v.spec.evaluate(sizes))) for v in node.outputs})
+        most = max(most, live.total() + node.op.map_dims(lambda d: dims.substitute(d, sizes)).working(*operands))
+        for v in set(node.inputs):
+            left[v] -= 1
+            if not left[v]:
+                del live[v]
+    return most
 
 
 def _run(network: Network, xs: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -97,6 +120,9 @@ class Cond(Op):
         require(one == other, f"then_branch gives ({_list(one)}), else_branch ({_list(other)})")
         return one
 
+    def working(self, predicate: Spec, *xs: Spec) -> int:
+        return max(_working(self.then_branch, xs), _working(self.else_branch, xs))
+
     def reference(self, predicate: Array, *xs: Array) -> Any:
         return _one_or_all(_run(self.then_branch if predicate else self.else_branch, xs))
 
@@ -122,12 +148,15 @@ class WhileLoop(Op):
     )
 
     def infer(self, *xs: Spec) -> tuple[Spec, ...]:
-        require(self.limit > 0, f"limit must be positive, not {self.limit}")
+        require(0 < self.limit <= MAX_ROUNDS, f"limit must be positive and at most {MAX_ROUNDS}, not {self.limit}")
         require(_results("condition", self.condition, xs) == (Spec(dtypes.bool_, ()),),
                 "condition must give one bool scalar")
         got = _results("body", self.body, xs)
         require(got == xs, f"body gives ({_list(got)}), it must give what it takes: ({_list(xs)})")
         return xs
+
+    def working(self, *xs: Spec) -> int:
+        return max(_working(self.condition, xs), _working(self.body, xs))
 
     def reference(self, *xs: Array) -> Any:
         for _ in range(self.limit):

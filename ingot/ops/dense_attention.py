@@ -112,6 +112,13 @@ class ScaledDotProductAttention(Op):
         """What multiplies the scores, for queries of a known width."""
         return 1 / math.sqrt(max(int(q.shape[-1]), 1)) if self.scale is None else self.scale
 
+    def working(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None) -> int:
+        """Keys and values for every head, and a few arrays of scores."""
+        leading = math.prod(map(int, _leading(q.shape[:-2], broadcast(k.shape[:-2], v.shape[:-2]))))
+        rows = 1 if self.causal else int(q.shape[-2])
+        each = int(k.shape[-2]) * (int(q.shape[-1]) + int(v.shape[-1]) + 4 * rows)
+        return leading * each * max(q.dtype.numpy.itemsize, 4)
+
     def reference(self, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
         wide = widen(q)
         keys, values = (np.repeat(x, _group(q.shape, x.shape), -3) if x.ndim > 2 else x for x in (widen(k), widen(v)))

@@ -341,7 +341,7 @@ class Clip(Unary):
         require(self.minimum is None or self.maximum is None or self.minimum <= self.maximum,
                 f"minimum {self.minimum} is above maximum {self.maximum}")
         for edge in (self.minimum, self.maximum):
-            require(edge is None or x.dtype.is_float or edge == int(edge),
+            require(edge is None or x.dtype.is_float or float(edge).is_integer(),
                     f"x is {x.dtype.name} and {edge} is not a whole number")
         return x
 

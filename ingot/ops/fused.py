@@ -80,6 +80,9 @@ class Bodied(Op):
             )
         return Spec(self.dtype, result.shape)
 
+    def working(self, *specs: Any) -> int:
+        return (self.accumulators + len(self.body[0])) * int(self.infer(*specs).elements) * 8
+
 
 @op("fused_elementwise")
 class FusedElementwise(Op):
@@ -108,6 +111,9 @@ class FusedElementwise(Op):
         check_expr(self.body, len(xs), len(self.dtypes))
         shape = broadcast(*(x.shape for x in xs))
         return tuple(Spec(dtype, shape) for dtype in self.dtypes)
+
+    def working(self, *xs: Spec) -> int:
+        return len(self.body[0]) * int(Spec("bool", broadcast(*(x.shape for x in xs))).elements) * 8
 
     def reference(self, *xs: Array) -> Any:
         shape = np.broadcast_shapes(*(x.shape for x in xs))

@@ -67,6 +67,12 @@ class Sliding(Bodied):
                 f"the kernel does not fit into {show(tuple(x))} with its padding")  # fmt: skip
         return found
 
+    def working(self, *specs: Any) -> int:
+        """The padded x, and what the expression needs."""
+        batch, *sizes, channels = specs[0].shape
+        around = [n + a + b for n, a, b in zip(sizes, self.pre_padding, self.post_padding, strict=True)]
+        return super().working(*specs) + 4 * int(math.prod((batch, *around, channels)))
+
     def finish(self, accumulators: Array, extras: Sequence[Array]) -> Array:
         """The result, from the float32 sums."""
         return evaluate(expr_json(self.body), [accumulators, *extras], [self.dtype])[0]

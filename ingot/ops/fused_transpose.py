@@ -13,6 +13,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.ir import Case, Spec, op, require
 from ingot.ops.common import Array, bf16, certainly_negative, f32, show, widen
+from ingot.ops.fused import Bodied
 from ingot.ops.fused_spatial import (
     RELU_PLUS,
     TWICE,
@@ -29,6 +30,8 @@ from ingot.ops.fused_spatial import (
     unpack_groups,
 )
 from ingot.ops.spatial import MAX_ENTRY, torch_padded
+
+MAX_PHASE_WORK = 1 << 22  # phases times taps of a dimension, which are walked one by one
 
 
 class Phase(NamedTuple):
@@ -121,6 +124,8 @@ class PackedConvTranspose(Sliding):
 
     def infer(self, x: Spec, *panels_and_extras: Spec) -> Spec:
         self.check_geometry(x, least_padding=-MAX_ENTRY)
+        work = math.prod(self.stride) * sum(self.kernel)
+        require(work <= MAX_PHASE_WORK, f"stride {show(self.stride)} and kernel {show(self.kernel)} are too large")
         count = self.fixed - 1
         channels: Any = x.shape[-1]
         require(len(panels_and_extras) >= count, f"needs {count} packed weights, one per phase with taps")
@@ -145,6 +150,16 @@ class PackedConvTranspose(Sliding):
                 self.groups, self.n // self.groups, phase.size, each)
             for p, phase in zip(panels, self._with_taps(), strict=True)
         ]  # fmt: skip
+
+    def working(self, *specs: Any) -> int:
+        """The x of each phase, padded for its taps, and what the expression needs."""
+        batch, *sizes, channels = specs[0].shape
+        reach = [0] * self.rank
+        counts = [-(-n // s) for n, s in zip(self.sizes(sizes), self.stride, strict=True)]
+        for phase in self._with_taps():
+            for i, at in enumerate(phase.offsets):
+                reach[i] = max(reach[i], max(0, -min(at)) + max(sizes[i], max(at) + counts[i]))
+        return Bodied.working(self, *specs) + 4 * int(math.prod((batch, *reach, channels)))
 
     def reference(self, x: Array, *panels_and_extras: Array) -> Array:
         count = self.fixed - 1

@@ -102,6 +102,10 @@ class Moe(Op):
             same_dtype(x=x, weight=weight)
         return x
 
+    def working(self, x: Spec, router: Spec, *weights: Spec) -> int:
+        """Rows of the hidden size, and the steps of the expression on them."""
+        return (2 + len(gated_body(self.activation)[0])) * int(x.shape[0]) * int(weights[0].shape[0]) * 8
+
     def reference(self, x: Array, router: Array, *weights: Array) -> Array:
         count = len(weights) // 3
         body = expr_json(gated_body(self.activation))
@@ -169,6 +173,9 @@ class PackedMoe(Op):
             require(spec == wanted, f"packed {name} must be {wanted}, not {spec}")
         check_expr(self.body, 2, 1)
         return x
+
+    def working(self, x: Spec, router: Spec, gate_up: Spec, down: Spec) -> int:
+        return (2 + len(self.body[0])) * int(x.shape[0]) * self.inner * 8
 
     def reference(self, x: Array, router: Array, gate_up: Array, down: Array) -> Array:
         body = expr_json(self.body)

@@ -9,7 +9,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.ir import Case, F, Op, Spec, Value, op, require
 from ingot.ir.spec import Shape, axis_of, elements
-from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i8, i32, minus, show
+from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, holds, i8, i32, minus, show
 
 
 @op("reshape")
@@ -224,6 +224,12 @@ class Pad(Op):
         Case("int8", (i8(3),), {"before": (1,), "after": (1,), "value": 7}),
         Case("masks", (boolean(3),), {"before": (1,), "after": (0,)}),
         Case("cut off too much", (f32(3),), {"before": (-2,), "after": (-2,)}, error="would leave -1"),
+        Case("cut off more than there is, though as much is added", (f32(3),), {"before": (-5,), "after": (7,)},
+             error="would leave -2"),
+        Case("a value that is no number", (i8(3),), {"before": (1,), "after": (1,), "value": float("inf")},
+             error="value inf is not a int8"),
+        Case("a value beyond the dtype", (i8(3),), {"before": (1,), "after": (1,), "value": 300.0},
+             error="value 300.0 is not a int8"),
         Case("too few", (f32(3, 4),), {"before": (1,), "after": (1,)}, error="one entry for each"),
         Case("half an integer", (i8(3),), {"before": (1,), "after": (1,), "value": 0.5}, error="0.5 is not a int8"),
     )
@@ -231,13 +237,14 @@ class Pad(Op):
     def infer(self, x: Spec) -> Spec:
         require(len(self.before) == len(self.after) == len(x.shape),
                 f"before and after need one entry for each of the {len(x.shape)} dimensions of x")
-        require(x.dtype.is_float or self.value == int(self.value), f"value {self.value} is not a {x.dtype.name}")
-        sizes = [dims.add(d, a, b) for d, a, b in zip(x.shape, self.before, self.after, strict=True)]
-        for i, size in enumerate(sizes):
-            require(not certainly_negative(size), f"dimension {i} would leave {size} elements")
-        return Spec(x.dtype, sizes)
+        require(x.dtype.is_float or holds(x.dtype, self.value), f"value {self.value} is not a {x.dtype.name}")
+        for i, (d, a, b) in enumerate(zip(x.shape, self.before, self.after, strict=True)):
+            left = dims.add(d, min(a, 0), min(b, 0))
+            require(not certainly_negative(left), f"dimension {i} would leave {left} elements")
+        return Spec(x.dtype, [dims.add(d, a, b) for d, a, b in zip(x.shape, self.before, self.after, strict=True)])
 
     def reference(self, x: Array) -> Array:
+        self.infer(Spec.of(x))
         kept = zip(x.shape, self.before, self.after, strict=True)
         inner = x[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, a, b in kept)]
         widths = [(max(a, 0), max(b, 0)) for a, b in zip(self.before, self.after, strict=True)]

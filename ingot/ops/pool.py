@@ -6,7 +6,8 @@ it begins inside x or its pre_padding.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,13 @@ from ingot.ops.spatial import (
     require_sizes,
     shape_of,
     sizes_of,
-    taps,
     torch_padded,
     torch_wide,
     window,
+    working_padded,
 )
+
+BYTES_OF_A_TAP = 256  # a generous account of walking over one position of a kernel
 
 
 class Geometry(NamedTuple):
@@ -55,14 +58,27 @@ class Geometry(NamedTuple):
             found.append(count)
         return found
 
-    def place(self, x: Any) -> tuple[list[int], list[int]]:
-        """The number of windows of x [N, C, *S], and the padding behind it that the last ones reach."""
-        sizes = x.shape[2:]
-        count = known_sizes(self.windows(sizes), x)
+    def place(self, sizes: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """The number of windows of an x with these spatial sizes, and the padding behind it that they reach."""
+        count = known_sizes(self.windows(sizes), sizes)
         reached = [(m - 1) * s + extent(k, d) - a - n
                    for m, n, k, s, a, d in zip(count, sizes, self.kernel, self.stride, self.before, self.dilation,
                                                strict=True)]
         return count, [max(b, r) for b, r in zip(self.after, reached, strict=True)]
+
+    def taps(self, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """The positions of the kernel at which some window meets an element of an x with these spatial sizes."""
+        each = zip(self.place(sizes)[0], sizes, self.kernel, self.stride, self.before, self.dilation, strict=True)
+        return product(*(_met(*dimension) for dimension in each))
+
+
+def _met(count: int, size: int, kernel: int, stride: int, before: int, dilation: int) -> Sequence[int]:
+    """The same of one dimension; all of a kernel that has fewer positions than windows have elements to meet."""
+    if kernel <= count * size:
+        return range(kernel)
+    starts = (before - window * stride for window in range(count))  # of x, counted from the window's
+    spans = (range(max(-(-at // dilation), 0), min((at + size - 1) // dilation + 1, kernel)) for at in starts)
+    return sorted({position for span in spans for position in span})
 
 
 class Pool(Op):
@@ -92,10 +108,19 @@ class Pool(Op):
         require_sizes(out, rule, g.channels_last)
         return Spec(x.dtype, shape_of(batch, out, channels, g.channels_last))
 
+    def working(self, x: Spec) -> int:
+        g = self.geometry
+        _, sizes, channels = sizes_of(x, g.channels_last)
+        known = x.like(shape=sizes).evaluate({})
+        count, after = g.place(known)
+        reached = map(sum, zip(known, g.before, after, strict=True))
+        most = max(min(k, m * n) for k, m, n in zip(g.kernel, count, known, strict=True))
+        return working_padded(x, list(reached), channels, g.channels_last) + most * BYTES_OF_A_TAP
+
     def torch_windows(self, torch: Any, x: Any, value: float) -> Any:
         """Every window of x [N, C, *S], its elements along a last dimension: [N, C, *S', elements]."""
         g = self.geometry
-        count, after = g.place(x)
+        count, after = g.place(x.shape[2:])
         x = torch_padded(torch, torch_wide(x), g.before, after, value)
         for i, (m, k, s, d) in enumerate(zip(count, g.kernel, g.stride, g.dilation, strict=True)):
             x = x.unfold(2 + i, extent(k, d), s)[..., ::d].narrow(2 + i, 0, m)
@@ -218,11 +243,11 @@ class AvgPool(Pool):
 
     def reference(self, x: Array) -> Array:
         wide = channels_first(widen(x), self.channels_last)
-        count, after = self.geometry.place(wide)
+        count, after = self.geometry.place(wide.shape[2:])
         whole = padded(wide, self.pre_padding, after)
         total = np.zeros((*wide.shape[:2], *count), wide.dtype)
         with np.errstate(all="ignore"):
-            for tap in taps(self.kernel):
+            for tap in self.geometry.taps(wide.shape[2:]):
                 total += window(whole, tap, count, self.stride, (1,) * len(tap))
             y = total / self.divisors(wide.shape[2:], count).astype(wide.dtype)
         return rounded(as_given(y, self.channels_last), x)
@@ -290,11 +315,11 @@ class MaxPool(Pool):
 
     def reference(self, x: Array) -> Array:
         wide = channels_first(widen(x), self.channels_last)
-        count, after = self.geometry.place(wide)
+        count, after = self.geometry.place(wide.shape[2:])
         whole = padded(wide, self.pre_padding, after, -np.inf)
         y = np.full((*wide.shape[:2], *count), -np.inf, wide.dtype)
         with np.errstate(all="ignore"):
-            for tap in taps(self.kernel):
+            for tap in self.geometry.taps(wide.shape[2:]):
                 y = np.maximum(y, window(whole, tap, count, self.stride, self.dilation))
         return rounded(as_given(y, self.channels_last), x)
 

@@ -5,7 +5,9 @@ per side. Floats accumulate in float32 (float64 in float64) and round once.
 """
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -79,10 +81,10 @@ def require_sizes(sizes: Sequence[Dimension], rule: Callable[[int], str], channe
 # ---------------------------------------------------------------------------------------------- arrays
 
 
-def known_sizes(sizes: Sequence[Dimension], x: Array) -> list[int]:
-    """The spatial sizes of a result of x [N, C, *S], which only this run may have shown to be impossible."""
+def known_sizes(sizes: Sequence[Dimension], given: Sequence[int]) -> list[int]:
+    """The spatial sizes of a result of an x with those `given`, which only this run may have shown to be impossible."""
     found = [int(n) for n in sizes]
-    require(min(found) >= 0, f"x has spatial sizes {show(x.shape[2:])}: the result would have {show(found)}")
+    require(min(found) >= 0, f"x has spatial sizes {show(given)}: the result would have {show(found)}")
     return found
 
 
@@ -106,6 +108,12 @@ def padded(x: Array, before: Sequence[int], after: Sequence[int], value: float =
     wide = np.pad(x, [(0, 0), (0, 0), *widths], constant_values=value)
     cut = [slice(max(-a, 0), n - max(-b, 0)) for n, a, b in zip(wide.shape[2:], before, after, strict=True)]
     return wide[(slice(None), slice(None), *cut)]
+
+
+def working_padded(x: Spec, sizes: Sequence[int], channels: Dimension, channels_last: bool) -> int:
+    """The bytes of an array of x's batch with these spatial sizes and channels, as it is computed on."""
+    batch = sizes_of(x, channels_last)[0]
+    return 2 * math.prod(map(int, (batch, *sizes, channels))) * max(x.dtype.numpy.itemsize, 4)
 
 
 def torch_padded(torch: Any, x: Any, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Any:
@@ -267,14 +275,19 @@ class Conv(Op):
         each = zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True)
         return [dims.add(dims.floordiv(dims.add(n, a, b, -extent(k, d)), s), 1) for n, k, s, a, b, d in each]
 
+    def working(self, x: Spec, weight: Spec, bias: Spec | None = None) -> int:
+        _, sizes, channels = sizes_of(x, self.channels_last)
+        around = map(sum, zip(x.like(shape=sizes).evaluate({}), self.pre_padding, self.post_padding, strict=True))
+        return working_padded(x, list(around), channels, self.channels_last)
+
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         wide = channels_first(widen(x), self.channels_last)
-        sizes = known_sizes(self.windows(wide.shape[2:], weight.shape[2:]), wide)
+        sizes = known_sizes(self.windows(wide.shape[2:], weight.shape[2:]), wide.shape[2:])
         wide = padded(wide, self.pre_padding, self.post_padding)
         w = widen(weight).reshape(self.groups, len(weight) // self.groups, *weight.shape[1:])
         y = np.zeros((len(x), self.groups, w.shape[1], int(np.prod(sizes))), wide.dtype)
         with np.errstate(all="ignore"):
-            for tap in taps(weight.shape[2:]):
+            for tap in taps(weight.shape[2:]) if weight.size else ():  # of no channels a kernel may have any size
                 y += w[at_tap(tap)] @ _grouped(window(wide, tap, sizes, self.stride, self.dilation), self.groups)
             y = _add_bias(y.reshape(len(x), len(weight), *sizes), bias)
         return rounded(as_given(y, self.channels_last), x)
@@ -410,17 +423,23 @@ class ConvTranspose(Op):
         each = zip(sizes, kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, strict=True)
         return [dims.add(dims.mul(minus(n, 1), s), extent(k, d) - a - b) for n, k, s, a, b, d in each]
 
+    def working(self, x: Spec, weight: Spec, bias: Spec | None = None) -> int:
+        _, sizes, _ = sizes_of(x, self.channels_last)
+        plain = dataclasses.replace(self, pre_padding=(0,) * len(sizes), post_padding=(0,) * len(sizes))
+        full = x.like(shape=plain.reached(sizes, weight.evaluate({})[2:])).evaluate({})
+        return working_padded(x, full, dims.mul(weight.shape[1], self.groups), self.channels_last)
+
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         wide = channels_first(widen(x), self.channels_last)
         kernel, sizes = weight.shape[2:], wide.shape[2:]
-        known_sizes(self.reached(sizes, kernel), wide)
+        known_sizes(self.reached(sizes, kernel), sizes)
         w = widen(weight).reshape(self.groups, len(weight) // self.groups, *weight.shape[1:])
         outputs = weight.shape[1] * self.groups
         full = [max((n - 1) * s + extent(k, d), 0)  # a run may find no elements in x: then it ends before it begins
                 for n, k, s, d in zip(sizes, kernel, self.stride, self.dilation, strict=True)]
         y = np.zeros((len(x), outputs, *full), wide.dtype)
         with np.errstate(all="ignore"):
-            for tap in taps(kernel):
+            for tap in taps(kernel) if weight.size else ():
                 part = np.swapaxes(w[at_tap(tap)], -1, -2) @ _grouped(wide, self.groups)
                 at = window(y, tap, sizes, self.stride, self.dilation)  # a view: adding to it adds to y
                 at += part.reshape(len(x), outputs, *sizes)

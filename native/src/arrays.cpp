@@ -101,7 +101,14 @@ nb::object empty_numpy(const TensorView& view) {
   const Numpy& numpy = Numpy::get();
   const nb::object shape = nb::steal(PyTuple_New(view.rank));
   for (int i = 0; i < view.rank; ++i) PyTuple_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(view.shape[i]));
-  return numpy.empty(shape, numpy.dtypes[static_cast<int>(view.dtype)]);
+  try {
+    return numpy.empty(shape, numpy.dtypes[static_cast<int>(view.dtype)]);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_MemoryError)) throw;
+    throw Error(code::memory, "there is no memory for an array of " +
+                                  std::to_string(static_cast<std::uint64_t>(view.elements()) * size_of(view.dtype)) +
+                                  " bytes");
+  }
 }
 
 nb::object to_numpy(const TensorView& view) {

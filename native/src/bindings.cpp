@@ -54,19 +54,19 @@ void translate(const std::exception_ptr& thrown, void*) {
 
 using Description = std::tuple<std::string, std::string, nb::object>;  // name, dtype, list of dimensions
 
-/// An int, a symbol's name, or [operator, operands…], as in a program.
-nb::object dim_to_python(const Json& dim) {
-  if (dim.is_number_integer()) return nb::int_(dim.get<std::int64_t>());
-  if (dim.is_string()) return nb::str(dim.get_ref<const std::string&>().c_str());
+/// Lists of ints and strings; a dimension is an int, a symbol's name, or [operator, operands…], as in a program.
+nb::object to_python(const Json& json) {
+  if (json.is_number_integer()) return nb::int_(json.get<std::int64_t>());
+  if (json.is_string()) return nb::str(json.get_ref<const std::string&>().c_str());
   nb::list list;
-  for (const Json& part : dim) list.append(dim_to_python(part));
+  for (const Json& part : json) list.append(to_python(part));
   return list;
 }
 
 Description describe_buffer(const Program& program, const std::string& name, int index) {
   const Buffer& buffer = program.buffer(index);
   nb::list dims;
-  for (DimId id : buffer.shape) dims.append(dim_to_python(program.dims.json(id)));
+  for (DimId id : buffer.shape) dims.append(to_python(program.dims.json(id)));
   return {name, std::string(name_of(buffer.dtype)), dims};
 }
 
@@ -81,18 +81,19 @@ nb::list describe_views(std::span<const TensorView> views) {
   return list;
 }
 
-/// Carries host calls to a Python callable host(name, version, params_json, arrays) -> arrays.
+/// Carries host calls to a Python callable host(call, operands, results, symbols) -> arrays.
 Host host_of(const nb::object& callable) {
   if (callable.is_none()) return nullptr;
-  return [callable](const Call& call, std::span<const TensorView> in) {
+  return [callable](const HostRequest& request) {
     const nb::gil_scoped_acquire gil;
     nb::list operands;
-    for (const TensorView& view : in) operands.append(to_numpy(view));
-    const nb::object returned = callable(call.name, call.version, call.params.dump(), operands);
+    for (const TensorView& view : request.in) operands.append(to_numpy(view));
+    const nb::object returned =
+        callable(request.call, operands, to_python(request.results), to_python(request.symbols));
     std::vector<HostArray> results;
     for (nb::handle array : returned) {
       std::vector<ArrayBuffer> kept;
-      kept.emplace_back(array, "a result of " + call.name);
+      kept.emplace_back(array, "a result of " + request.what.name);
       const TensorView view = kept.front().view();
       results.push_back({view, keep_without_gil(std::move(kept))});
     }

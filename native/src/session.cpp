@@ -247,10 +247,35 @@ void Session::record(const StagePlan& plan, const Step& step, std::uint64_t nano
       {step.call, nanoseconds, bytes_of(in) + bytes_of(out), {in.begin(), in.end()}, {out.begin(), out.end()}});
 }
 
+HostRequest Session::request(const StagePlan& plan, const Step& step) const {
+  const Program& p = program();
+  const Call& call = p.calls[static_cast<std::size_t>(step.call)];
+  HostRequest made{step.call, call, plan.at(step.in), Json::array(), Json::array()};
+  for (std::size_t i = 0; i < made.in.size(); ++i) {
+    if (!made.in[i].contiguous()) {
+      throw Error(code::program, where_of(call) + ": operand " + std::to_string(i) + ", " + describe(made.in[i]) +
+                                     ", is not contiguous, and a host call takes whole arrays");
+    }
+  }
+  for (int result : call.out) {
+    Json dims = Json::array();
+    for (DimId id : p.buffer(result).shape) {
+      const bool known = p.dims.node(id).stage <= call.stage;
+      dims.push_back(known ? Json(plan.dims[static_cast<std::size_t>(id)]) : p.dims.json(id));
+    }
+    made.results.push_back(Json::array({std::string(name_of(p.buffer(result).dtype)), std::move(dims)}));
+  }
+  for (std::size_t s = 0; s < symbols_.size(); ++s) {
+    const Symbol& symbol = p.dims.symbols()[s];
+    if (symbol.stage <= call.stage) made.symbols.push_back(Json::array({symbol.name, symbols_[s]}));
+  }
+  return made;
+}
+
 void Session::run_host(StagePlan& plan, const Step& step) {
   const Call& call = program().calls[static_cast<std::size_t>(step.call)];
   const auto before = std::chrono::steady_clock::now();
-  std::vector<HostArray> results = host_(call, plan.at(step.in));
+  std::vector<HostArray> results = host_(request(plan, step));
   if (results.size() != call.out.size()) {
     throw Error(code::value, where_of(call) + ": the host returned " + std::to_string(results.size()) + " arrays; " +
                                  std::to_string(call.out.size()) + " are needed");

@@ -23,8 +23,17 @@ struct HostArray {
   std::shared_ptr<void> owner;
 };
 
-/// Carries out a host call: its operands in, its results out. Exceptions pass through the run.
-using Host = std::function<std::vector<HostArray>(const Call& call, std::span<const TensorView> in)>;
+/// A host call as it stands in a run. `results`: what the program declares of them, [[dtype, [dims]], …], with numbers
+/// for the dims that are known by then. `symbols`: the values so far, [[name, value], …].
+struct HostRequest {
+  int call;  // its place in the program
+  const Call& what;
+  std::span<const TensorView> in;
+  Json results, symbols;
+};
+
+/// Carries out a host call: its results out. Exceptions pass through the run.
+using Host = std::function<std::vector<HostArray>(const HostRequest& request)>;
 
 struct SessionOptions {
   int threads = 0;  // 0: default_threads()
@@ -117,6 +126,7 @@ class Session {
   void run_stage(StagePlan& plan, int stage);
   void run_kernels(StagePlan& plan, int stage, std::span<const Step> steps);
   void run_host(StagePlan& plan, const Step& step);
+  HostRequest request(const StagePlan& plan, const Step& step) const;
   void record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds);
   void bind_results(const Call& call, const std::vector<HostArray>& results);
 };

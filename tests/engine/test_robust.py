@@ -17,11 +17,11 @@ import torch
 
 from ingot import functional
 from ingot.dims import Dim
-from ingot.engine import session as session_module
 from ingot.engine.build import build_network
 from ingot.engine.session import Engine
 from ingot.errors import BusyError, InputError
 from ingot.ir import F, Network, Spec, Value
+from ingot.ops.host import HostCalls
 from tests.kernels.support import same_bits
 
 Array = np.ndarray[Any, Any]
@@ -395,7 +395,7 @@ def test_eight_threads_on_eight_sessions_agree(net: tuple[Engine, dict[str, Arra
 def test_a_second_run_on_a_busy_session_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An encoder with a host call in it: while that waits, the session is busy, and other sessions are not."""
     inside, go_on = threading.Event(), threading.Event()
-    host = session_module._host_call
+    host = HostCalls.__call__
 
     def waiting(*args: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
@@ -403,7 +403,7 @@ def test_a_second_run_on_a_busy_session_is_refused(monkeypatch: pytest.MonkeyPat
             assert go_on.wait(60)
         return host(*args)
 
-    monkeypatch.setattr(session_module, "_host_call", waiting)
+    monkeypatch.setattr(HostCalls, "__call__", waiting)
     net = Net()
     x = net.network.input("x", Spec("float32", (BATCH, 3, 12, 12)))
     y = functional.relu(functional.conv2d(x, net.weight(8, 3, 3, 3)))

@@ -15,13 +15,13 @@ import torch
 from ingot import dtypes
 from ingot.dims import Dim
 from ingot.engine import file
-from ingot.engine import session as session_module
 from ingot.engine.build import build_network
 from ingot.engine.session import Engine, load
 from ingot.errors import BusyError, EngineFileError, FileError, IngotError, InputError, UserError, ValueFault
 from ingot.ir import F, Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import Recipe, evaluate
+from ingot.ops.host import HostCalls
 from tests import nets
 
 Array = np.ndarray[Any, Any]
@@ -191,14 +191,14 @@ def test_engines_are_shared_by_threads() -> None:
 def test_a_session_runs_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a host call of one run waits, a second run is refused, and the first then ends well."""
     inside, go_on = threading.Event(), threading.Event()
-    host = session_module._host_call
+    host = HostCalls.__call__
 
     def waiting(*args: Any) -> Any:
         inside.set()
         assert go_on.wait(60)
         return host(*args)
 
-    monkeypatch.setattr(session_module, "_host_call", waiting)
+    monkeypatch.setattr(HostCalls, "__call__", waiting)
     net = Network("net")
     net.outputs["y"] = F.nonzero(net.input("x", Spec("float32", (Dim("N"),))))
     session = build_network(net, {}).session()

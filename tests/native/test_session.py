@@ -199,8 +199,8 @@ def test_more_shapes_than_plans_are_kept() -> None:
             np.testing.assert_array_equal(session.run({"a": x, "b": y})["ab"], np.outer(x, y))
 
 
-def positive(name: str, version: int, params: str, arrays: list[Array]) -> list[Array]:
-    assert (name, version, json.loads(params)) == ("pick", 1, {})
+def positive(call: int, arrays: list[Array], results: list[Any], symbols: list[Any]) -> list[Array]:
+    assert (call, results, symbols) == (0, [["int32", ["n"]]], [["T", len(arrays[0])]])
     return [np.flatnonzero(arrays[0][:, 0] > 0).astype(np.int32)]
 
 
@@ -225,11 +225,29 @@ def test_host_calls_between_kernels() -> None:
     sorted_ = p.temp(["T", 8])
     p.host("sort", [doubled], [sorted_], axis=1)
     p.output("y", p.binary("add", sorted_, doubled, ["T", 8]))
-    session = _native.Session(
-        engine(p), threads=2, host=lambda n, v, params, a: [np.sort(a[0], json.loads(params)["axis"])]
-    )
+    asked: list[Any] = []
+
+    def host(call: int, arrays: list[Array], results: list[Any], symbols: list[Any]) -> list[Array]:
+        asked.append((call, results, symbols))
+        return [np.sort(arrays[0], 1)]
+
+    session = _native.Session(engine(p), threads=2, host=host)
     x = numbers(4, 8)
     np.testing.assert_array_equal(session.run({"x": x})["y"], np.sort(2 * x, 1) + 2 * x)
+    assert asked == [(1, [["float32", [4, 8]]], [["T", 4]])]
+
+
+def test_a_host_call_takes_whole_arrays() -> None:
+    """A view may show one element ever so often; a kernel reads it as it is, a host would get that many."""
+    p = Program(symbol("T"))
+    x = p.input("x", ["T", 8])
+    sums = p.temp([8])
+    p.host("reduce_sum", [p.view(x, [10**9, 8], [0, 1])], [sums])
+    p.output("y", sums)
+    session = _native.Session(engine(p), host=lambda *_: [np.zeros(8, np.float32)])
+    with pytest.raises(_native.Error, match=r"operand 0, float32\[1000000000, 8\], is not contiguous") as caught:
+        session.run({"x": numbers(4, 8)})
+    assert code_of(caught) == "program"
 
 
 @pytest.mark.parametrize(
