@@ -65,7 +65,7 @@ class UnsupportedError(UserError):
 
 
 class MismatchError(IngotError):
-    """An imported network does not compute what its source computes."""
+    """Two networks that should compute the same do not: an imported one and its source, or the two of `ingot diff`."""
 
     code = "mismatch"
 

@@ -9,7 +9,7 @@ examples:
 
 "relative" is the root mean square of the differences over that of the second's values. Both engines run the same
 inputs, each layer on what its own engine gave before. The exit code is 0 however far they are apart, unless --tolerance
-is given and exceeded: then it is 1."""
+is given and exceeded, as by a NaN that only one of them has: then it is 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, table
 from ingot.cli.source import open_engine, progress_bar
-from ingot.errors import UserError
+from ingot.errors import MismatchError, UserError
 
 USUAL = 8  # a dim of unknown purpose: enough for a sequence to be one, and for a mask to leave something
 
@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_inputs(parser)
 
 
-def run(args: argparse.Namespace, out: Output) -> int:
-    """Carries out `ingot diff`; 1 when the tolerance is exceeded."""
+def run(args: argparse.Namespace, out: Output) -> None:
+    """Carries out `ingot diff`. Raises MismatchError, after all has been shown, when the tolerance is exceeded."""
     args.precision = "float32"  # for what has to be built: the reference
     engine, _ = open_engine(args, args.source, out, check=False)
     given = bool(args.input or args.input_dir or args.npz)
@@ -59,8 +59,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if found.hidden:
         names = ", ".join(found.hidden[:4]) + (", …" if len(found.hidden) > 4 else "")
         out.note(f"not compared: {len(found.hidden)} stored only as folded into what comes after: {names}")
-    if beyond is not None:
-        out.text(f"\n{beyond.name} is the first beyond {args.tolerance:g}")
     out.result(
         {
             "against": "torch" if other is compare.diff_torch else "engine",
@@ -71,7 +69,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
             "first_beyond": beyond.name if beyond else None,
         }
     )
-    return int(beyond is not None)
+    if beyond is not None:
+        raise MismatchError(f"{beyond.name} is the first beyond {args.tolerance:g}: relative {beyond.relative:.2e}")
 
 
 def _has_torch(out: Output) -> bool:

@@ -3,7 +3,9 @@
 examples:
   ingot doctor
   ingot doctor pico.ingot
-  INGOT_ISA=avx2 ingot doctor           INGOT_ISA forces an instruction set level"""
+  INGOT_ISA=avx2 ingot doctor           INGOT_ISA forces an instruction set level
+
+The exit code is 2 when a package is missing, or a kernel that SOURCE needs; all is printed first."""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from typing import Any
 from ingot import _lazy
 from ingot.cli.inspect import kernel_counts, open_source
 from ingot.cli.output import Output, size, table
+from ingot.errors import UserError
 from ingot.version import __version__
 
 PACKAGES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "jinja2", "rich")
@@ -26,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
-    """Carries out `ingot doctor`."""
+    """Carries out `ingot doctor`. Raises UserError, after all has been shown, when something is missing."""
     native = _lazy.load("ingot._native")
     machine = {
         "processor": _processor(),
@@ -51,9 +54,17 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.text(f"level        {machine['level']} (this machine runs {', '.join(machine['levels'])})")
     out.text("versions     " + ", ".join(f"{name} {version}" for name, version in versions.items() if version))
     if missing:
-        out.text(f"missing      {', '.join(missing)}: pip install {' '.join(missing)}")
+        out.text(f"missing      {', '.join(missing)}")
     ops = None if args.source is None else _ops(open_source(args.source), native, out)
     out.result({"machine": machine, "versions": versions, "ops": ops})
+    faults = [f"packages are missing: pip install {' '.join(missing)}"] if missing else []
+    if kernels := [row["op"] for row in ops or () if row["runs"] == "missing"]:
+        faults.append(
+            f"{args.source} needs kernels, or versions of them, that ingot {__version__} lacks: {', '.join(kernels)}; "
+            "build it again with this version, or run it with the one that built it"
+        )
+    if faults:
+        raise UserError("; ".join(faults))
 
 
 def _ops(engine: Any, native: Any, out: Output) -> list[dict[str, Any]]:

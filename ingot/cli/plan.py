@@ -7,7 +7,10 @@ examples:
 
 Of a directory only config.json (and the headers of its weights) are read: a folder with nothing but a config.json can
 be planned. A model runs so with `--context L --kv-memory BYTES`. Not counted are the interpreter, its libraries and
-the tokenizer (about 0.1 GB), nor what building in memory takes for a while."""
+the tokenizer (about 0.1 GB), nor what building in memory takes for a while.
+
+The exit code is 0 when that fits in --memory (without it: in what this machine has left) and 2 when it does not; the
+plan is printed either way, and an error then says what would fit."""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, size, table
 from ingot.cli.source import check_words
+from ingot.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
-    """Carries out `ingot plan`."""
+    """Carries out `ingot plan`. Raises UserError, after all has been shown, when the plan does not fit."""
     engine, granted = _engine(args)
     planner = _lazy.load("ingot.llm.plan:Planner")(engine, args.threads)
     context = args.context or planner.context_limit
@@ -63,6 +67,30 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "fits": plan.total <= memory, "largest": largest, "by_context": rows, "granted": granted,
         }
     )  # fmt: skip
+    if plan.total > memory:
+        there = f"--memory {size(memory)}" if args.memory else f"the {size(memory)} that this machine has left"
+        raise UserError(
+            f"{plan.concurrency} request(s) of {context:,} tokens do not fit in {there}: they take {size(plan.total)}, "
+            f"and {size(plan.total - memory)} are missing; {_way_out(planner, plan, memory, largest)}"
+        )
+
+
+def _way_out(planner: Any, plan: Any, memory: int, largest: dict[str, int]) -> str:
+    """What to change about a plan that does not fit."""
+    ways = []
+    if largest["requests"]:
+        ways.append(f"--concurrency {largest['requests']}")
+    if largest["context_length"]:
+        ways.append(f"--context {largest['context_length']}")
+    least = planner.plan(1, 1).total
+    if not ways and least <= memory:
+        ways.append("fewer requests and a shorter context together")
+    if ways:
+        return f"what fits: {', or '.join(ways)}"
+    return (
+        f"no fewer requests and no shorter context fit, for one request of one token takes {size(least)}: "
+        "it needs more memory, or a --precision or --weights that takes less"
+    )
 
 
 def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
