@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
@@ -114,12 +115,26 @@ def encode(header: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[byt
     return len(raw).to_bytes(8, "little") + raw[: _DIGEST.start] + digest + raw[_DIGEST.stop :], pieces
 
 
+def path_text(path: Any) -> str:
+    """The name of a file, as UTF-8 has it. Raises FileError for what is none."""
+    try:
+        name = os.fsdecode(path)
+        name.encode()
+    except (TypeError, ValueError):
+        raise FileError(f"{brief(path)} is no path of a file, or no UTF-8") from None
+    if not name or "\0" in name:
+        raise FileError(f"{brief(path)} is no path of a file")
+    return name
+
+
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
     """Writes an engine file beside `path`, then renames it: `path` never holds a part of one.
 
     Returns the number of bytes. Raises FileError (full disk, read-only folder, no folder).
     """
-    target = Path(path)
+    target = Path(path_text(path))
+    if not target.name:
+        raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
     head, pieces = encode(header, tensors)
     beside = target.with_name(f".{target.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:

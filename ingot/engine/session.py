@@ -6,6 +6,7 @@ An `Engine` is immutable and shared; a `Session` owns one arena and one set of s
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 import threading
@@ -13,15 +14,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingot import _lazy, _native, dtypes, errors
 from ingot.engine import file
-from ingot.errors import InputError, UserError
+from ingot.errors import ArgumentError, InputError, UserError
 
 Array = np.ndarray[Any, Any]
+
+IDLE_SESSIONS = 2  # that an engine keeps: while one computes with all threads, another brings in and takes out
 
 
 class Port(NamedTuple):
@@ -182,13 +186,14 @@ class Engine:
     def load(cls, path: str | os.PathLike[str]) -> Engine:
         """Opens and verifies an engine file; the weights are mapped, not read.
 
-        Raises FileError, EngineFileError, EngineVersionError or ProgramError.
+        Raises FileError, EngineFileError, EngineVersionError, ProgramError or MemoryLimitError.
         """
+        where = file.path_text(path)
         try:
-            native = _native.Engine.open(os.fspath(path))
+            native = _native.Engine.open(where)
         except _native.Error as e:
             raise typed(e) from None
-        return cls(native, file.check_header(path, json.loads(native.header())), None, Path(path))
+        return cls(native, file.check_header(where, json.loads(native.header())), None, Path(where))
 
     def __repr__(self) -> str:
         return f"Engine({self.header['producer']}, {self.header['kind']}, {', '.join(self.entries)})"
@@ -210,14 +215,15 @@ class Engine:
 
     def tensor(self, name: str) -> Array:
         """A stored tensor, read-only, without a copy. Raises UserError when there is none of that name."""
-        if self._tensors is not None and name in self._tensors:
+        asked: Any = name  # whatever a caller gave
+        if self._tensors is not None and isinstance(asked, str) and asked in self._tensors:
             array = self._tensors[name].view()
             array.flags.writeable = False
             return array
         try:
             raw = self._native.tensor(name)
-        except (_native.Error, KeyError):
-            raise UserError(f"this engine has no tensor {name!r}") from None
+        except (_native.Error, TypeError):  # a TypeError for what is no name
+            raise UserError(f"this engine has no tensor {brief(name)}") from None
         dtype, shape = self._specs.get(name, (np.dtype(np.uint8), (-1,)))
         return np.asarray(raw).view(dtype).reshape(shape)
 
@@ -249,6 +255,7 @@ class Engine:
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """One run in a session that the engine keeps for it; from several threads at once, in several.
 
+        At most IDLE_SESSIONS of them are kept for the next runs; others end with their run, and their arenas with them.
         Raises InputError for what does not fit the inputs. An engine with states needs a session of yours.
         """
         with self._lock:
@@ -257,9 +264,10 @@ class Engine:
             session = self.session()
         try:
             return session.run(feeds, out)
-        finally:
+        finally:  # one whose run failed is as good as before
             with self._lock:
-                self._idle.append(session)
+                if len(self._idle) < IDLE_SESSIONS:
+                    self._idle.append(session)
 
     @property
     def inputs(self) -> list[Port]:
@@ -280,6 +288,19 @@ class Engine:
         else:
             found = [(o["name"], buffers[o["buffer"]]) for o in program["outputs"]]
         return [Port(name, _dtype(buffers, b), tuple(b["shape"])) for name, b in found]
+
+
+def _count(what: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
+    """An int within bounds; by default the native core says which is too much."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{what} must be an int, not {brief(value)}")
+    try:
+        number = operator.index(value)
+    except TypeError:  # an array of several
+        raise ArgumentError(f"{what} must be an int, not {brief(value)}") from None
+    if not least <= number <= most:
+        raise ArgumentError(f"{what}: {brief(number)} is not in {least} … {most}")
+    return number
 
 
 def _dtype(buffers: list[dict[str, Any]], buffer: dict[str, Any]) -> str:
@@ -307,9 +328,14 @@ class Session:
         kv_block_size: int = 16,
     ) -> None:
         self.engine = engine
+        asked: Any = entry  # whatever a caller gave
+        if not isinstance(asked, str) or asked not in engine.entries:
+            raise ArgumentError(f"the engine has no entry {brief(entry)}; it has {', '.join(engine.entries)}")
+        workers = 0 if threads is None else _count("threads", threads, 0, 2**31 - 1)
+        cache = (_count("kv_blocks", kv_blocks, 0), _count("kv_block_size", kv_block_size, 1))
         try:
             host = _host_calls(engine, entry) if engine._native.host_calls(entry) else None
-            self._native = _native.Session(engine._native, entry, threads or 0, kv_blocks, kv_block_size, host)
+            self._native = _native.Session(engine._native, entry, workers, *cache, host)
         except _native.Error as e:
             raise typed(e) from None
         self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.inputs]
@@ -326,7 +352,7 @@ class Session:
         Raises InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
         """
         try:
-            if not out:
+            if out is None:
                 return self._native.run(self._feeds(feeds))
             results = self._native.run(self._feeds(feeds), _results(out))
         except _native.Error as e:
@@ -351,10 +377,16 @@ class Session:
     def planned(self, sizes: Mapping[str, int]) -> Planned:
         """The memory of a run with dims of these sizes, without running.
 
-        Raises ArgumentError when a size is missing, or when only a run shows the sizes.
+        Raises ArgumentError when a size is missing or no int, or when only a run shows the sizes, and what a run of
+        these sizes would raise.
         """
+        if not isinstance(sizes, Mapping):
+            raise ArgumentError(f"sizes must be a dict of ints by name, not a {type(sizes).__name__}")
+        given = {name: _count(f"the size of {brief(name)}", value, 0) for name, value in sizes.items()}
         try:
-            return Planned(**self._native.planned(sizes))
+            return Planned(**self._native.planned(given))
+        except TypeError:  # a name that is no UTF-8
+            raise ArgumentError(f"sizes has names that are none: {brief(list(given))}") from None
         except _native.Error as e:
             raise typed(e) from None
 

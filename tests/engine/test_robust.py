@@ -5,8 +5,10 @@ The nets are small ones of both kinds that people run: convolutional, and encode
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,8 +20,8 @@ import torch
 from ingot import functional
 from ingot.dims import Dim
 from ingot.engine.build import build_network
-from ingot.engine.session import Engine
-from ingot.errors import BusyError, InputError
+from ingot.engine.session import IDLE_SESSIONS, Engine, Session
+from ingot.errors import BusyError, IngotError, InputError, ValueFault
 from ingot.ir import F, Network, Spec, Value
 from ingot.ops.host import HostCalls
 from tests.kernels.support import same_bits
@@ -422,3 +424,65 @@ def test_a_second_run_on_a_busy_session_is_refused(monkeypatch: pytest.MonkeyPat
     go_on.set()
     thread.join()
     assert same_bits(results[0]["y"], want) and same_bits(session.run(feeds)["y"], want)
+
+
+def test_an_engine_keeps_few_idle_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 runs at once need 32 sessions; when they have ended two are left with their arenas, which later runs take."""
+    net = Net()
+    x = net.network.input("x", Spec("float32", (BATCH, 8)))
+    net.network.outputs["y"] = functional.linear(x, net.weight(8, 8))
+    engine = net.build()
+    made: weakref.WeakSet[Session] = weakref.WeakSet()
+    together = threading.Barrier(32)
+    run = Session.run
+
+    def waiting(self: Session, *args: Any) -> Any:
+        made.add(self)
+        together.wait(60)
+        return run(self, *args)
+
+    monkeypatch.setattr(Session, "run", waiting)
+    results: dict[int, Array] = {}
+
+    def work(i: int) -> None:
+        results[i] = engine.run({"x": random(4, 8, seed=i)})["y"]
+
+    for _ in range(2):
+        workers = [threading.Thread(target=work, args=(i,)) for i in range(32)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        gc.collect()
+        assert len(results) == 32 and len(made) == len(engine._idle) == IDLE_SESSIONS
+    monkeypatch.setattr(Session, "run", run)
+    for i, found in results.items():
+        assert same_bits(found, engine.run({"x": random(4, 8, seed=i)})["y"])
+    assert len(engine._idle) == IDLE_SESSIONS
+    assert all(0 < session.memory().arena < 1 << 20 for session in engine._idle)
+
+
+def test_a_run_that_fails_gives_its_session_back() -> None:
+    """Whether inputs or values are refused, before a host call or in it: the next run is right, in the same session."""
+    net = Net()
+    x = net.network.input("x", Spec("float32", (BATCH, 8)))
+    rows = net.network.input("rows", Spec("int32", (BATCH,)))
+    chosen = F.take(functional.relu(x), rows)
+    net.network.outputs["y"] = F.cumsum(chosen, 0)
+    net.network.outputs["k"] = F.top_k(x, 0, 3)[0]
+    engine = net.build()
+    x_, rows_ = random(4, 8), np.array([3, 0, -1, 1], np.int32)
+    want = engine.run({"x": x_, "rows": rows_})
+    (session,) = engine._idle
+    for wrong, error in (
+        ({"x": x_}, InputError),
+        ({"x": x_.astype(np.float64), "rows": rows_}, InputError),
+        ({"x": x_[:3], "rows": rows_}, InputError),
+        ({"x": x_, "rows": rows_ + 1}, ValueFault),
+        ({"x": x_[:2], "rows": rows_[2:] - 1}, IngotError),  # k=3 of two
+    ):
+        with pytest.raises(error):
+            engine.run(wrong)
+        assert engine._idle == [session]
+        again = engine.run({"x": x_, "rows": rows_})
+        assert same_bits(again["y"], want["y"]) and same_bits(again["k"], want["k"])
