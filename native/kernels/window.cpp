@@ -48,9 +48,11 @@ void Window::check(std::string_view kernel, const TensorView& x, const TensorVie
   require_dense_rows(kernel, "y", y);
   for (int i = 0; i < axes; ++i) {
     const WindowAxis& one = axis[kAxes - axes + i];
-    std::int64_t last = 0;  // beyond every position, padding included; halved so that sums of two such fit
+    std::int64_t last = 0, apart = 0;  // beyond every position, padding included; halved so that sums of two such fit
     require(!__builtin_mul_overflow(y.shape[1 + i], one.stride, &last) && last < INT64_MAX / 8 &&
-                one.kernel * one.dilation < INT64_MAX / 8,
+                one.kernel * one.dilation < INT64_MAX / 8 &&
+                !__builtin_mul_overflow(x.stride[1 + i], one.dilation, &apart) &&
+                apart > INT64_MIN / 8 && apart < INT64_MAX / 8,
             kernel, "a window lies beyond 64 bits");
   }
 }

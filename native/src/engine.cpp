@@ -91,12 +91,22 @@ class Loader {
     return *tensor;
   }
 
+  /// A weight, or a window on one that is the same in every run: kernels keep what they make of it.
+  bool is_constant(int index) const {
+    const Buffer& buffer = program_.buffer(index);
+    const auto fixed = [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; };
+    return program_.buffer(program_.base(index)).kind == BufferKind::weight &&
+           std::all_of(buffer.shape.begin(), buffer.shape.end(), fixed) &&
+           std::all_of(buffer.stride.begin(), buffer.stride.end(), fixed) &&
+           (buffer.kind != BufferKind::view || fixed(buffer.offset));
+  }
+
   OperandType type_of(int index) const {
     const Buffer& buffer = program_.buffer(index);
     OperandType type;
     type.dtype = buffer.dtype;
     type.state = buffer.kind == BufferKind::state;
-    type.constant = program_.buffer(program_.base(index)).kind == BufferKind::weight;
+    type.constant = is_constant(index);
     if (type.state) {
       type.rank = 4;
       const std::int64_t shape[4] = {-1, 2, buffer.heads, -1};

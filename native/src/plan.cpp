@@ -2,8 +2,10 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <map>
 
 #include "error.h"
+#include "tiling.h"
 
 namespace ingot {
 namespace {
@@ -109,27 +111,37 @@ class Planner {
   void set_window(std::size_t index, TensorView& view) {
     const Buffer& buffer = program_.buffers[index];
     const auto of = static_cast<std::size_t>(buffer.of);
-    const std::int64_t available = buffers_[of].elements();
-    const std::int64_t offset = dim(buffer.offset);
-    __int128 low = offset, high = offset;
-    bool empty = false;
-    for (int i = 0; i < view.rank; ++i) {
-      view.stride[i] = dim(buffer.stride[static_cast<std::size_t>(i)]);
-      empty = empty || view.shape[i] == 0;
-      const __int128 reach = static_cast<__int128>(view.shape[i] - 1) * view.stride[i];
-      (reach < 0 ? low : high) += reach;
+    if (view.elements() == 0) {  // of nothing, any place is as good; its strides stay those of set_shape
+      view_offset_[index] = 0;
+    } else {
+      set_strides(index, view, buffers_[of].elements());
+      if (buffer.written && overlaps_itself(view))
+        refuse(code::program, index, "a view that is written may not reach an element twice");
+      view_offset_[index] = dim(buffer.offset);
     }
-    if (!empty && (low < 0 || high >= available)) {
-      const bool always = is_constant(buffer) && is_constant(program_.buffers[of]);
-      refuse(always ? code::program : code::input, index,
-             "the view reaches outside buffer " + std::to_string(of) + " of " + std::to_string(available) +
-                 " elements" + (always ? "" : ": inputs of these sizes do not fit together"));
-    }
-    if (buffer.written && !empty && overlaps_itself(view))
-      refuse(code::program, index, "a view that is written may not reach an element twice");
-    view_offset_[index] = empty ? 0 : offset;  // of nothing, any place is as good
     std::byte* const data = static_cast<std::byte*>(buffers_[of].data);
     view.data = data == nullptr ? nullptr : data + view_offset_[index] * static_cast<std::int64_t>(size_of(view.dtype));
+  }
+
+  /// The strides of a view that is not empty. A dimension of size 1 gets the stride with which it continues the next one:
+  /// nothing depends on it, so kernels meet no other that could overflow or mislead them.
+  void set_strides(std::size_t index, TensorView& view, std::int64_t available) const {
+    const Buffer& buffer = program_.buffers[index];
+    __int128 low = dim(buffer.offset), high = low;
+    std::int64_t next = 1;
+    for (int i = view.rank - 1; i >= 0; --i) {
+      const std::int64_t own = dim(buffer.stride[static_cast<std::size_t>(i)]);
+      view.stride[i] = view.shape[i] == 1 ? next : own;
+      const __int128 reach = view.shape[i] == 1 ? 0 : static_cast<__int128>(view.shape[i] - 1) * own;
+      (reach < 0 ? low : high) += reach;
+      if (low < 0 || high >= available) break;  // the next product could overflow
+      next = view.shape[i] * view.stride[i];
+    }
+    if (low >= 0 && high < available) return;
+    const bool always = is_constant(buffer) && is_constant(program_.buffers[static_cast<std::size_t>(buffer.of)]);
+    refuse(always ? code::program : code::input, index,
+           "the view reaches outside buffer " + std::to_string(buffer.of) + " of " + std::to_string(available) +
+               " elements" + (always ? "" : ": inputs of these sizes do not fit together"));
   }
 
   /// Whether a buffer is the same whatever sizes inputs have.
@@ -159,20 +171,21 @@ class Planner {
     return false;
   }
 
-  /// A buffer that is written in parts must be written all over.
+  /// A buffer that is written in parts must be written all over, and no element of it twice.
   void check_parts() const {
-    if (program_.parts.empty()) return;
-    std::vector<std::int64_t> written(buffers_.size());
-    for (int view : program_.parts) {
-      if (program_.buffer(view).stage == request_.stage)
-        written[static_cast<std::size_t>(program_.base(view))] += buffers_[static_cast<std::size_t>(view)].elements();
+    std::map<std::size_t, std::vector<Tile>> parts;
+    for (int part : program_.parts) {
+      const auto index = static_cast<std::size_t>(part);
+      if (program_.buffer(part).stage == request_.stage)
+        parts[static_cast<std::size_t>(program_.base(part))].push_back({view_offset_[index], buffers_[index]});
     }
-    for (int view : program_.parts) {
-      const auto base = static_cast<std::size_t>(program_.base(view));
-      if (program_.buffer(view).stage != request_.stage || written[base] == buffers_[base].elements()) continue;
+    for (const auto& [base, windows] : parts) {
+      const Tiling found = tiling_of(buffers_[base].elements(), windows);
+      if (found == Tiling::exact) continue;
       refuse(code::program, base,
-             "the views written have " + std::to_string(written[base]) + " elements, it has " +
-                 std::to_string(buffers_[base].elements()));
+             found == Tiling::overlap ? "two of the views written reach one element"
+             : found == Tiling::gap   ? "the views written leave elements unwritten"
+                                      : "the views written interleave in too many ways to be checked");
     }
   }
 

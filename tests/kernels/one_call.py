@@ -91,9 +91,9 @@ def run(
     return [found[f"y.{i}"] for i in range(len(results))]
 
 
-def rerun_at(level: str, file: str) -> None:
-    """Runs a test file again in a process that is forced to a level, without the tests that do so themselves."""
+def rerun_at(level: str, file: str, only: str = "not every_level") -> None:
+    """Runs a test file again, or the tests of it that an expression names, in a process that is forced to a level."""
     environment = os.environ | {"INGOT_ISA": level}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", file, "-k", "not every_level", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", file, "-k", only, "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ingot import _native
@@ -139,8 +142,104 @@ def test_parts_make_up_their_buffer() -> None:
 
     layout = _native.plan_layout(program(([2, "B"], ["*", "B", 2])), {"T": 2, "B": 3})
     assert layout["arena"] == 128
-    with pytest.raises(_native.Error, match="the views written have 9 elements, it has 12"):
-        _native.plan_layout(program(([1, "B"], ["*", "B", 2])), {"T": 2, "B": 3})
+    for second, why in (
+        (([1, "B"], ["*", "B", 2]), "the views written leave elements unwritten"),
+        (([2, "B"], ["*", "B", 1]), "two of the views written reach one element"),
+        (([3, "B"], ["*", "B", 1]), "two of the views written reach one element"),
+    ):
+        with pytest.raises(_native.Error, match=why) as caught:
+            _native.plan_layout(program(second), {"T": 2, "B": 3})
+        assert caught.value.code == "program"
+
+
+Part = tuple[list[int], list[int], int]  # shape, strides and offset of a view
+
+
+@st.composite
+def tilings(draw: st.DrawFn) -> tuple[int, list[Part]]:
+    """Boxes that a box falls into when it is cut along one axis after the other, with their dimensions in any order."""
+    shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    boxes = [[(0, n) for n in shape]]
+    for _ in range(draw(st.integers(0, 5))):
+        at, axis = draw(st.integers(0, len(boxes) - 1)), draw(st.integers(0, len(shape) - 1))
+        low, high = boxes[at][axis]
+        if high - low > 1:
+            cut = draw(st.integers(low + 1, high - 1))
+            box = boxes.pop(at)
+            boxes += [[*box[:axis], part, *box[axis + 1 :]] for part in ((low, cut), (cut, high))]
+    parts: list[Part] = []
+    for box in boxes:
+        offset = sum(low * stride for (low, _), stride in zip(box, strides, strict=True))
+        dims = [(high - low, stride) for (low, high), stride in zip(box, strides, strict=True)]
+        for i, (size, stride) in enumerate(dims):
+            if draw(st.booleans()):
+                offset, dims[i] = offset + (size - 1) * stride, (size, -stride)
+        dims = draw(st.permutations(dims))
+        parts.append(([size for size, _ in dims], [stride for _, stride in dims], offset))
+    return math.prod(shape), parts
+
+
+def reached(part: Part) -> list[int]:
+    """Every element that a view reaches."""
+    shape, strides, offset = part
+    return [
+        offset + sum(i * s for i, s in zip(index, strides, strict=True))
+        for index in itertools.product(*map(range, shape))
+    ]
+
+
+def nested(part: Part) -> bool:
+    """Whether each dimension steps over all that the smaller ones reach."""
+    reach = 0
+    for stride, size in sorted((abs(s), n) for n, s in zip(part[0], part[1], strict=True) if n > 1):
+        if stride <= reach:
+            return math.prod(part[0]) == 0
+        reach += stride * (size - 1)
+    return True
+
+
+@given(
+    tiling=tilings(),
+    changes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(-2, 2)), max_size=2),
+)
+def test_parts_are_compared_element_by_element(tiling: tuple[int, list[Part]], changes: Any) -> None:
+    """Windows on a buffer are accepted exactly when every element lies in one of them."""
+    elements, parts = tiling
+    for at, axis, by in changes:
+        shape, strides, offset = parts[at % len(parts)]
+        change = [shape, strides, [offset]][axis % 3]
+        change[axis % len(change)] += by
+        parts[at % len(parts)] = (shape, strides, change[0] if axis % 3 == 2 else offset)
+    assume(all(size >= 0 for shape, *_ in parts for size in shape))
+    counts = Counter(place for part in parts for place in reached(part))
+    assume(all(0 <= place < elements for place in counts))
+    assume(all(map(nested, parts)))  # others may reach an element twice, and are refused each for itself
+    p = Program()
+    whole = p.temp([elements])
+    for shape, strides, offset in parts:
+        source = p.input(f"x{len(p.json['buffers'])}", [max(math.prod(shape), 1)])
+        dense = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        p.call("copy", [p.view(source, shape, dense)], [p.view(whole, shape, strides, offset)])
+    p.output("y", whole)
+    if len(counts) == elements and set(counts.values()) <= {1}:
+        _native.plan_layout(json.dumps(p.json), {})
+    else:
+        with pytest.raises(_native.Error, match="the views written leave|two of the views written"):
+            _native.plan_layout(json.dumps(p.json), {})
+
+
+def test_parts_that_interleave_without_end_are_refused() -> None:
+    p = Program()
+    x, whole = p.input("x", [1 << 18]), p.temp([(1 << 18) + (1 << 17)])
+    rows = 1 << 17
+    p.call("copy", [p.view(x, [rows, 2], [2, 1])], [p.view(whole, [rows, 2], [3, 1])])
+    for part in range(2):
+        shape, offset = [rows // 2], 2 + part * rows // 2 * 3
+        p.call("copy", [p.view(x, shape, [1])], [p.view(whole, shape, [3], offset)])
+    p.output("y", whole)
+    with pytest.raises(_native.Error, match="interleave in too many ways"):
+        _native.plan_layout(json.dumps(p.json), {})
 
 
 def test_a_written_view_reaches_each_element_once() -> None:

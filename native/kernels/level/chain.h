@@ -24,7 +24,8 @@ struct Chain {
 
 INGOT_INLINE bool is_chain_float(DType d) { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16; }
 
-/// Whether the expression is a chain from operand 0, a dense float32, to a float output.
+/// Whether the expression is a chain from operand 0, a dense float32, to a float output. The rows of its other operands are dense or
+/// repeat one value: what load_rows reads.
 inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOperand& out, Chain& chain) {
   constexpr int kRegisters = 32;
   int operand_of[kRegisters];
@@ -32,7 +33,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   int value = -1;
   chain.count = 0;
   if (code.output_count != 1 || code.output_classes[0] != Class::float32 || code.register_count > kRegisters) return false;
-  if (!is_chain_float(out.dtype) || out.column_stride != 1) return false;
+  if (!is_chain_float(out.dtype) || out.spacing() != Spacing::dense) return false;
   for (int i = 0; i < code.step_count; ++i) {
     const Instruction& s = code.steps[i];
     if (s.step == Step::load) {
@@ -41,7 +42,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
         if (value != -1) return false;
         value = s.to;
       } else {
-        if (!is_chain_float(in[s.a].dtype) || in[s.a].column_stride > 1) return false;
+        if (!is_chain_float(in[s.a].dtype) || in[s.a].spacing() == Spacing::strided) return false;
         operand_of[s.to] = s.a;
       }
       continue;
@@ -73,7 +74,7 @@ template <int R, int C>
 INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int64_t column, int lanes, Vec (&v)[R][C]) {
   const std::int64_t at = row * from.row_stride + column * from.column_stride;
   const auto each = [&](auto* p) {
-    if (from.row_stride == 0 && from.column_stride == 1 && lanes == kLanes * C) {  // a bias: one row for all
+    if (from.row_stride == 0 && from.spacing() == Spacing::dense && lanes == kLanes * C) {  // a bias: one row for all
       Vec row[C];
       _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) row[c] = load(p + c * kLanes);
       _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
@@ -82,7 +83,7 @@ INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int6
       return;
     }
     _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r, p += from.row_stride) {
-      if (from.column_stride == 0) {
+      if (from.spacing() == Spacing::repeated) {
         const Vec value = broadcast(load_one(p));
         _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) v[r][c] = value;
       } else {

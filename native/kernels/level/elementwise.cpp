@@ -171,7 +171,7 @@ template <class To, class From>
 void load_each(const Tile& tile, To* to, const TileOperand& from) {
   const From* row = (const From*)from.data;
   for (int r = 0; r < tile.rows; ++r, row += from.row_stride, to += tile.width) {
-    if (from.column_stride == 1) {
+    if (from.spacing() == Spacing::dense) {
       for (int i = 0; i < tile.width; ++i) to[i] = converted<To>(row[i]);
     } else {
       for (int i = 0; i < tile.width; ++i) to[i] = converted<To>(row[i * from.column_stride]);
@@ -183,10 +183,10 @@ void load_each(const Tile& tile, To* to, const TileOperand& from) {
 template <class From>
 void load_floats(const Tile& tile, float* to, const TileOperand& from) {
   const From* row = (const From*)from.data;
-  const bool dense = from.column_stride == 1 && (tile.rows == 1 || from.row_stride == tile.width);
+  const bool dense = from.spacing() == Spacing::dense && (tile.rows == 1 || from.row_stride == tile.width);
   const int rows = dense ? 1 : tile.rows, width = dense ? tile.count : tile.width;
   for (int r = 0; r < rows; ++r, row += from.row_stride, to += width) {
-    if (from.column_stride == 1) {
+    if (from.spacing() == Spacing::dense) {
       int i = 0;
       for (; i + kLanes <= width; i += kLanes) store(to + i, load(row + i));
       if (i < width) store_partial(to + i, load_partial(row + i, width - i), width - i);
@@ -233,8 +233,8 @@ INGOT_INLINE bool is_small_float(DType d) { return d == DType::float32 || d == D
 void load_operand(const Tile& tile, const Instruction& s) {
   const TileOperand& from = tile.in[s.a];
   Register& to = tile.registers[s.to];
-  const bool same = from.column_stride == 0 && (tile.rows == 1 || from.row_stride == 0);
-  const bool dense = from.column_stride == 1 && (tile.rows == 1 || from.row_stride == tile.width);
+  const bool same = from.spacing() == Spacing::repeated && (tile.rows == 1 || from.row_stride == 0);
+  const bool dense = from.spacing() == Spacing::dense && (tile.rows == 1 || from.row_stride == tile.width);
   const bool floats = s.cls == Class::float32 && from.dtype == DType::float32 && tile.count == tile.padded;
   if (dense && (floats || (s.cls == Class::int64 && from.dtype == DType::int64))) {
     to = {from.data, 1};  // read in place

@@ -107,7 +107,7 @@ inline void RowsEnd::fetch(int first, int rows) const {
   if (job->places != nullptr) return;
   for (int i = 0; i < job->extra_count; ++i) {
     const TileOperand& extra = job->extras[i];
-    if (extra.row_stride == 0 || extra.column_stride != 1) continue;
+    if (extra.row_stride == 0 || extra.spacing() != Spacing::dense) continue;
     const int bytes = bytes_of(extra.dtype);
     const std::byte* from = extra.data + ((first_row + first) * extra.row_stride + column) * bytes;
     for (int r = 0; r < rows; ++r, from += extra.row_stride * bytes)
@@ -201,8 +201,8 @@ INGOT_INLINE bool is_direct(const MatmulJob& job, RowsEnd& end) {
   if (added(true)) end.residual = job.extras[(link++)->operand - 1];
   if (link < last && link->step == Step::max && link->constant != nullptr) end.low = (link++)->constant;
   constexpr DType dtype = __is_same(T, float) ? DType::float32 : __is_same(T, bfloat16) ? DType::bfloat16 : DType::float16;
-  const auto suits = [](const TileOperand& o) { return o.data == nullptr || (o.dtype == dtype && o.column_stride == 1); };
-  const bool wide = end.bias.data != nullptr && end.bias.dtype == DType::float32 && end.bias.column_stride == 1;
+  const auto suits = [](const TileOperand& o) { return o.data == nullptr || (o.dtype == dtype && o.spacing() == Spacing::dense); };
+  const bool wide = end.bias.data != nullptr && end.bias.dtype == DType::float32 && end.bias.spacing() == Spacing::dense;
   return link == last && job.places == nullptr && (wide || suits(end.bias)) && suits(end.residual) && suits(end.out);
 }
 

@@ -52,11 +52,19 @@ struct TileCode {
   const std::byte* constants;  // aligned to 64
 };
 
-/// An operand's part of a tile: `rows` segments of `width` elements. Strides count elements.
+/// How the elements of a row follow one another. Fast paths choose by this and never compare a stride themselves: whatever is
+/// neither one value repeated nor side by side, a negative stride included, is `strided` and goes the general way.
+enum class Spacing : std::uint8_t { repeated, dense, strided };
+constexpr Spacing spacing_of(std::int64_t stride) {
+  return stride == 0 ? Spacing::repeated : stride == 1 ? Spacing::dense : Spacing::strided;
+}
+
+/// An operand's part of a tile: `rows` segments of `width` elements. Strides count elements and may be negative.
 struct TileOperand {
   std::byte* data;
   DType dtype;
   std::int64_t row_stride, column_stride;
+  constexpr Spacing spacing() const { return spacing_of(column_stride); }
 };
 
 /// Bytes of an element, without a call.

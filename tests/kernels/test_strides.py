@@ -1,0 +1,463 @@
+"""Every kernel on views of every kind of stride: the numbers of the same call on contiguous copies, or a refusal.
+
+A view keeps the values of an operand and changes how they lie: backwards, with gaps, permuted, repeated (stride 0),
+overlapping. What lies in the gaps is NaN or out of range, so that a value read from there shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import _native, dtypes
+from ingot.ir.recipe import pack_panels
+from ingot.ops.fused import expr_json
+from ingot.ops.mixture import gated_body
+from tests.kernels.one_call import rerun_at
+from tests.kernels.support import Array, session
+
+F32, BF16, F16 = np.dtype(np.float32), dtypes.bfloat16.numpy, np.dtype(np.float16)
+STATE = "state"
+SUM = [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1]]
+# (value + a per-column operand) * an operand as large as the result + a number per row, at least 0.
+EPILOGUE = {
+    "steps": [
+        *SUM, ["input", "float32", 2], ["mul", "float32", 2, 3], ["input", "float32", 3], ["add", "float32", 4, 5],
+        ["const", "float32", 0.0], ["max", "float32", 6, 7],
+    ],
+    "outputs": [8],
+}  # fmt: skip
+IDENTITY = {"steps": [["input", "float32", 0]], "outputs": [0]}
+BIAS = {"steps": SUM, "outputs": [2]}
+
+
+def random(dtype: Any, *shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def integers(high: int, *shape: int, dtype: Any = np.int32, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, high, shape).astype(dtype)
+
+
+def extras(*shape: int, dtype: Any = F32) -> list[Array]:
+    """The operands of EPILOGUE for a result of this shape."""
+    return [random(dtype, shape[-1], seed=5), random(dtype, *shape, seed=6), random(dtype, *shape[:-1], 1, seed=7)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call; an operand is an array, the state, or the number of an earlier call's first result."""
+
+    kernel: str
+    operands: Sequence[Array | str | int]
+    results: Sequence[tuple[Any, tuple[int, ...]]]
+    params: dict[str, Any] = field(default_factory=dict)
+    weights: tuple[int, ...] = ()  # the operands that are stored in the engine
+
+
+Case = Sequence[Call]
+
+
+def packed(n: int, k: int, dtype: Any) -> Array:
+    return pack_panels([random(F32, n, k, seed=1).astype(dtype)])
+
+
+def linear(dtype: Any, rows: tuple[int, ...], n: int, k: int, expr: Any, more: Sequence[Array] = ()) -> Case:
+    params = {"n": n, "k": k, "parts": 1, "expr": expr}
+    return [Call("matmul_packed", [random(dtype, *rows, k), packed(n, k, dtype), *more], [(dtype, (*rows, n))], params)]
+
+
+def convolution(dtype: Any, n: int, c: int, kernel: int, pad: int, stored: bool = False, groups: int = 1) -> Case:
+    y = (2, 9, 11, n)
+    params = {
+        "outputs": n, "channels": c, "groups": groups, "kernel": [kernel] * 2, "stride": [1, 1],
+        "pre_padding": [pad] * 2, "dilation": [1, 1], "expr": EPILOGUE,
+    }  # fmt: skip
+    size = (2, 9 + kernel - 1 - 2 * pad, 11 + kernel - 1 - 2 * pad, c)
+    panels = np.concatenate([packed(n // groups, kernel**2 * c // groups, dtype) for _ in range(groups)])
+    operands = [random(dtype, *size), panels, *extras(*y, dtype=dtype)]
+    return [Call("conv_packed", operands, [(dtype, y)], params, (1,) if stored else ())]
+
+
+def attention_step(fused: bool) -> Case:
+    """Two requests of 3 and 2 tokens written to the cache and attended to."""
+    q, k, v = random(F32, 5, 4, 16), random(F32, 5, 2, 16, seed=1), random(F32, 5, 2, 16, seed=2)
+    slot = np.array([32, 33, 34, 1, 2], np.int32)
+    start, context = np.array([0, 3, 5], np.int32), np.array([3, 2], np.int32)
+    table = np.array([[2, 0], [0, 1]], np.int32)
+    after = {"scale": 0.25, "window": None, "softcap": None}
+    slopes = random(F32, 4, seed=9)
+    if fused:
+        cos, sin = random(F32, 5, 8, seed=3), random(F32, 5, 8, seed=4)
+        write = Call("rope_kv_write", [q, k, v, cos, sin, slot, STATE], [(F32, q.shape)], {"style": "half"})
+        return [write, Call("paged_attention", [0, STATE, start, context, table, slopes], [(F32, q.shape)], after)]
+    table[0, 0], slot[2] = 2, 34
+    write = Call("kv_write", [STATE, k, v, slot], [])
+    return [write, Call("paged_attention", [q, STATE, start, context, table, slopes], [(F32, q.shape)], after)]
+
+
+def window(**changes: Any) -> dict[str, Any]:
+    return {"kernel": [3, 3], "stride": [2, 1], "pre_padding": [1, 1], **changes}
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    for dtype in (F32, BF16, F16):
+        name = dtype.name
+        for n in (75, 32, 600):
+            yield f"matmul_packed {name} {n}", linear(dtype, (2, 9), n, 21, EPILOGUE, extras(2, 9, n, dtype=dtype))
+        yield f"matmul_packed {name} one row", linear(dtype, (1,), 75, 64, BIAS, [random(dtype, 75)])
+        yield f"matmul {name}", [
+            Call("matmul", [random(dtype, 3, 7, 33), random(dtype, 3, 33, 64)], [(dtype, (3, 7, 64))])
+        ]
+        yield f"conv_packed {name}", convolution(dtype, 75, 6, 3, 1)
+        yield f"conv_packed {name} groups", convolution(dtype, 70, 12, 2, 0, groups=2)
+        for kernel, more in (("rms_norm", {"eps": 1e-5}), ("layer_norm", {"eps": 1e-5, "weight": True, "bias": False})):
+            operands = [random(dtype, 3, 5, 75), random(dtype, 75, seed=1)]
+            yield f"{kernel} {name}", [Call(kernel, operands, [(dtype, (3, 5, 75))], more)]
+        for axis in (0, 2):
+            softmax = Call("softmax", [random(dtype, 5, 3, 35)], [(dtype, (5, 3, 35))], {"axis": axis, "log": False})
+            yield f"softmax {name} {axis}", [softmax]
+        y = (2, 5, 7, 72)
+        norm = {"groups": 8, "eps": 1e-5, "weight": True, "bias": True, "expr": EPILOGUE}
+        operands = [random(dtype, *y), random(dtype, 72, seed=1), random(dtype, 72, seed=2), *extras(*y, dtype=dtype)]
+        yield f"group_norm {name}", [Call("group_norm", operands, [(dtype, y)], norm)]
+        y, x = (2, 5, 9, 40), random(dtype, 2, 9, 9, 40)
+        operands = [x, random(dtype, 9, 40, seed=1), *extras(*y, dtype=dtype)]
+        depthwise = window(dilation=[1, 1], expr=EPILOGUE)
+        yield f"conv_depthwise {name}", [Call("conv_depthwise", operands, [(dtype, y)], depthwise)]
+        average = window(post_padding=[1, 1], count_include_pad=True, divisor=0)
+        yield f"avg_pool {name}", [Call("avg_pool", [x], [(dtype, y)], average)]
+        yield f"max_pool {name}", [Call("max_pool", [x], [(dtype, y)], window(dilation=[1, 1]))]
+        heads = [random(dtype, 2, 4, 21, 24), random(dtype, 2, 2, 70, 24, seed=1), random(dtype, 2, 2, 70, 32, seed=2)]
+        attention = {"scale": 0.2, "causal": False, "heads_inside": False, "mask": "float"}
+        mask = random(dtype, 2, 1, 21, 70, seed=3)
+        yield f"attention {name}", [Call("attention", [*heads, mask], [(dtype, (2, 4, 21, 32))], attention)]
+        inside = attention | {"heads_inside": True, "mask": "bool", "causal": True}
+        kept = random(F32, 21, 70) > -1
+        kept[:, 0] = True
+        yield f"attention {name} bool", [Call("attention", [*heads, kept], [(dtype, (2, 21, 4, 32))], inside)]
+        for how, axes in itertools.product(("sum", "mean", "max"), ([1], [0, 2], [2])):
+            shape = tuple(n for i, n in enumerate((4, 6, 35)) if i not in axes)
+            reduce = {"op": how, "axes": axes, "keepdims": False}
+            yield f"reduce {name} {how} {axes}", [Call("reduce", [random(dtype, 4, 6, 35)], [(dtype, shape)], reduce)]
+        argmax = {"axis": 1, "keepdims": False}
+        yield f"argmax {name}", [Call("argmax", [random(dtype, 4, 35, 3)], [(np.int64, (4, 3))], argmax)]
+        rope = [random(dtype, 5, 3, 32), random(F32, 5, 16, seed=1), random(F32, 5, 16, seed=2)]
+        yield f"rope {name}", [Call("rope", rope, [(dtype, (5, 3, 32))], {"style": "half"})]
+        sizes = {"experts": 5, "hidden": 24, "inner": 40, "top_k": 2, "normalize": True}
+        pairs = [pack_panels([random(F32, 40, 24, seed=i).astype(dtype)] * 2) for i in range(5)]
+        downs = np.concatenate([packed(24, 40, dtype)] * 5)
+        experts = [random(dtype, 9, 24), random(F32, 9, 5, seed=1), np.concatenate(pairs), downs]
+        yield f"moe {name}", [
+            Call("moe", experts, [(dtype, (9, 24))], {**sizes, "expr": expr_json(gated_body("silu"))})
+        ]
+        elementwise = [random(dtype, 7, 5, 75), *extras(7, 5, 75, dtype=dtype)]
+        steps = Call("elementwise", elementwise, [(dtype, (7, 5, 75))], {"expr": EPILOGUE})
+        yield f"elementwise {name}", [steps]
+    yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
+    taps = {"outputs": 40, "channels": 6, "groups": 1, "kernel": [2, 2], "stride": [2, 2], "dilation": [1, 1]}
+    phases = [packed(40, 6, F32) for _ in range(4)]
+    operands = [random(F32, 2, 5, 6, 6), *phases, *extras(2, 10, 12, 40)]
+    transposed = {**taps, "pre_padding": [0, 0], "expr": EPILOGUE}
+    yield "conv_transpose_packed", [Call("conv_transpose_packed", operands, [(F32, (2, 10, 12, 40))], transposed)]
+    yield "attention step", attention_step(False)
+    yield "attention step, fused", attention_step(True)
+    table = Call("rope_table", [integers(99, 6), random(F32, 5)], [(F32, (6, 5))] * 2, {"scale": 1.0})
+    yield "rope_table", [table]
+    whole = {"steps": [["input", "int64", 0], ["input", "int64", 1], ["mul", "int64", 0, 1]], "outputs": [2]}
+    for dtype in (np.int32, np.int64, np.uint8, np.int8):
+        x = integers(100, 7, 33, dtype=dtype)
+        low = integers(100, 33, dtype=np.int64, seed=1)
+        yield f"elementwise {np.dtype(dtype)}", [Call("elementwise", [x, low], [(np.int64, x.shape)], {"expr": whole})]
+        yield f"copy {np.dtype(dtype)}", [Call("copy", [x], [(dtype, x.shape)])]
+        total = {"op": "sum", "axes": [0], "keepdims": True}
+        yield f"reduce {np.dtype(dtype)}", [Call("reduce", [x], [(np.int64, (1, 33))], total)]
+        best = {"axis": 1, "keepdims": False}
+        yield f"argmax {np.dtype(dtype)}", [Call("argmax", [x], [(np.int64, (7,))], best)]
+    for dtype in (np.int8, F16, F32, np.int64):
+        x, ids = (100 * random(F32, 6, 5, 17)).astype(dtype), integers(5, 6, 4, 17, seed=2)
+        yield f"gather {np.dtype(dtype)}", [Call("gather", [x, ids], [(dtype, ids.shape)], {"axis": 1})]
+        rows = integers(5, 2, 3, dtype=np.int64)
+        yield f"take {np.dtype(dtype)}", [Call("take", [x, rows], [(dtype, (6, 2, 3, 17))], {"axis": 1})]
+        yield f"concat {np.dtype(dtype)}", [Call("concat", [x, x[:, :2]], [(dtype, (6, 7, 17))], {"axis": 1})]
+        plain = {"packed": False}
+        yield f"embedding {np.dtype(dtype)}", [Call("embedding", [rows, x[0]], [(dtype, (2, 3, 17))], plain)]
+    params = {"packed": True, "n": 40, "k": 17}
+    operands = [integers(40, 2, 3), packed(40, 17, BF16)]
+    yield "embedding packed", [Call("embedding", operands, [(BF16, (2, 3, 17))], params)]
+    yield "iota", [Call("iota", [], [(F32, (5, 7))], {"start": 1.5, "step": 2})]
+
+
+CASES = dict(cases())
+
+
+# ---- views
+
+
+def unreadable(dtype: np.dtype[Any]) -> Any:
+    """What a gap holds: a value that spoils whatever it gets into."""
+    if dtype == np.bool_:
+        return True
+    return np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
+
+
+def laid_out(a: Array, order: Sequence[int], steps: Sequence[int]) -> Array:
+    """The values of a at other places: dimensions in memory in this order, each with its step (negative: backwards)."""
+    whole = np.full([a.shape[d] * abs(steps[d]) + 1 for d in order], unreadable(a.dtype), a.dtype)
+    places = tuple(slice(1, 1 + n * abs(s), abs(s)) for n, s in zip(a.shape, steps, strict=True))
+    backwards = tuple(slice(None, None, -1 if s < 0 else 1) for s in steps)
+    view = whole.transpose(np.argsort(order))[places][backwards]
+    view[...] = a
+    return view
+
+
+def sliding(a: Array) -> Array:
+    """Values of a in windows that overlap: each row begins one element after the one before."""
+    flat = np.resize(a, sum(n - 1 for n in a.shape) + 1)
+    return np.lib.stride_tricks.as_strided(flat, a.shape, (a.itemsize,) * a.ndim)
+
+
+def views(a: Array) -> Iterator[tuple[str, Array]]:
+    plain, ones = tuple(range(a.ndim)), (1,) * a.ndim
+    for d in range(a.ndim):
+        for step in (-1, 2, -3):
+            yield f"dim {d} by {step}", laid_out(a, plain, (*ones[:d], step, *ones[d + 1 :]))
+        yield f"dim {d} repeated", np.broadcast_to(a.take([0], d), a.shape)
+    if a.ndim > 1:
+        yield "turned", laid_out(a, plain[::-1], ones)
+        yield "turned, backwards", laid_out(a, plain[::-1], (-1,) * a.ndim)
+        yield "overlapping", sliding(a)
+        yield "one value", np.broadcast_to(a[(0,) * a.ndim], a.shape)
+
+
+def result_layouts(shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[tuple[int, ...], int, int]]]:
+    """Strides, offset and elements of the buffer of results: with gaps, backwards, permuted."""
+    for name, a in views(np.zeros(shape, np.int8)):
+        strides = a.strides
+        if "repeated" in name or name in ("overlapping", "one value"):
+            continue
+        low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+        high = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+        yield name, (strides, -low, high - low + 1)
+
+
+# ---- running
+
+
+@dataclass
+class Maker:
+    """Buffers of a program and what is given to it."""
+
+    buffers: list[dict[str, Any]] = field(default_factory=list)
+    feeds: dict[str, Array] = field(default_factory=dict)
+    tensors: dict[str, Array] = field(default_factory=dict)
+
+    def add(self, **buffer: Any) -> int:
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
+
+    def array(self, a: Array, stored: bool) -> int:
+        """An operand: whole, or a view into what it is a view of."""
+        whole = a.copy() if a.flags.c_contiguous else a
+        a = whole
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        offset = (a.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // max(a.itemsize, 1)
+        name, described = f"x.{len(self.buffers)}", {"dtype": a.dtype.name, "shape": [whole.size]}
+        if a.dtype == np.bool_:
+            described["dtype"] = "bool"
+        (self.tensors if stored else self.feeds)[name] = whole.reshape(-1)
+        kind = {"kind": "weight", "tensor": name} if stored else {"kind": "input", "name": name}
+        base = self.add(**kind, **described)
+        strides = [s // a.itemsize for s in a.strides]
+        return self.add(kind="view", of=base, shape=list(a.shape), stride=strides, offset=offset)
+
+
+def run(case: Case, result: tuple[int, int, Any] | None = None, threads: int = 1) -> list[Array]:
+    """All results; `result` lays one of them out: (call, number, (strides, offset, elements))."""
+    made = Maker()
+    calls, first, outputs = [], [], {}
+    state = None
+    for i, call in enumerate(case):
+        operands = []
+        for j, operand in enumerate(call.operands):
+            if isinstance(operand, str):
+                if state is None:
+                    cache = {"type": "kv_cache", "heads": 2, "head_dim": 16}
+                    state = made.add(kind="state", name="kv", dtype="float32", state=cache)
+                operands.append(state)
+            else:
+                operands.append(first[operand] if isinstance(operand, int) else made.array(operand, j in call.weights))
+        written = []
+        for number, (dtype, shape) in enumerate(call.results):
+            name = np.dtype(dtype).name
+            if result is not None and result[:2] == (i, number):
+                strides, offset, elements = result[2]
+                base = made.add(kind="temp", dtype=name, shape=[elements])
+                written.append(made.add(kind="view", of=base, shape=list(shape), stride=list(strides), offset=offset))
+                calls += [copy(made, base, name, gap) for gap in gaps(shape, strides, offset, elements)]
+            else:
+                base = made.add(kind="temp", dtype=name, shape=list(shape))
+                written.append(base)
+            outputs[f"y.{i}.{number}"] = base
+        first.append(written[0] if written else -1)
+        calls.append({"kernel": call.kernel, "in": operands, "out": written, "params": call.params})
+    options = {"kv_blocks": 3, "kv_block_size": 16} if state is not None else {}
+    found = session(made.buffers, calls, outputs, tensors=made.tensors, threads=threads, **options).run(made.feeds)
+    results = []
+    for name in outputs:
+        array = found[name]
+        i, number = (int(part) for part in name.split(".")[1:])
+        if result is not None and result[:2] == (i, number):
+            strides, offset, _ = result[2]
+            shape = case[i].results[number][1]
+            array = np.lib.stride_tricks.as_strided(array[offset:], shape, [s * array.itemsize for s in strides])
+        results.append(np.array(array))
+    return results
+
+
+def gaps(shape: tuple[int, ...], strides: Sequence[int], offset: int, elements: int) -> list[tuple[int, int]]:
+    """The runs (offset, length) of a buffer that a view leaves out."""
+    taken = np.zeros(elements + 1, bool)
+    taken[-1] = True
+    np.lib.stride_tricks.as_strided(taken[offset:], shape, strides)[...] = True
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], taken])))
+    return [(int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def copy(made: Maker, base: int, dtype: str, gap: tuple[int, int]) -> dict[str, Any]:
+    """Fills a gap, since every element of a buffer has to be written."""
+    offset, length = gap
+    source = made.array(np.zeros(length, dtypes.get(dtype).numpy), False)
+    part = made.add(kind="view", of=base, shape=[length], stride=[1], offset=offset)
+    return {"kernel": "copy", "in": [source], "out": [part]}
+
+
+def outcome(case: Case, **options: Any) -> list[Array] | str:
+    """The results, or the code of the error."""
+    try:
+        return run(case, **options)
+    except _native.Error as error:
+        return str(error.code)
+
+
+# Another order of additions where elements lie otherwise: reductions (reduce.cpp), and products that pack rows.
+TOLERANCE = {F32: 2e-5, BF16: 2e-2, F16: 2e-3}
+
+
+def agree(got: list[Array] | str, want: list[Array] | str, what: str) -> None:
+    if isinstance(got, str) or isinstance(want, str):
+        assert got == want, what
+        return
+    for a, b in zip(got, want, strict=True):
+        tolerance = TOLERANCE.get(a.dtype, 0)
+        np.testing.assert_allclose(
+            a.astype(np.float64), b.astype(np.float64), rtol=tolerance, atol=tolerance, err_msg=what
+        )
+
+
+def changed(case: Case, i: int, j: int, operand: Array) -> Case:
+    operands = [*case[i].operands]
+    operands[j] = operand
+    return [*case[:i], replace(case[i], operands=operands), *case[i + 1 :]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operands(name: str) -> None:
+    case = CASES[name]
+    assert not isinstance(outcome(case), str), "the case itself runs"
+    for i, call in enumerate(case):
+        for j, operand in enumerate(call.operands):
+            if not isinstance(operand, np.ndarray):
+                continue
+            for how, view in views(operand):
+                got = outcome(changed(case, i, j, view), threads=1 + (i + j) % 2)
+                if got != "kernel_refused":
+                    want = outcome(changed(case, i, j, np.ascontiguousarray(view)))
+                    agree(got, want, f"{call.kernel}, operand {j}: {how}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results(name: str) -> None:
+    case = CASES[name]
+    want = outcome(case)
+    for i, call in enumerate(case):
+        for number, (_, shape) in enumerate(call.results):
+            for how, layout in result_layouts(shape):
+                if layout[2] > 1 << 14:
+                    continue  # a call for each gap
+                got = outcome(case, result=(i, number, layout))
+                if got != "kernel_refused":
+                    agree(got, want, f"{call.kernel}, result {number}: {how}")
+
+
+def test_a_long_row_backwards() -> None:
+    """A per-column operand read as if it lay forwards would leave its buffer by megabytes."""
+    columns = 1 << 20
+    case = linear(F32, (2,), columns, 1, BIAS, [random(F32, columns)])
+    backwards = laid_out(random(F32, columns), (0,), (-1,))
+    agree(run(changed(case, 0, 2, backwards)), run(changed(case, 0, 2, backwards.copy())), "a bias")
+
+
+def test_every_kernel_is_here() -> None:
+    assert {call.kernel for case in CASES.values() for call in case} == {k["name"] for k in _native.kernels()}
+
+
+READS_ANY: dict[str, Callable[[int], bool]] = {
+    "elementwise": lambda operand: True,
+    "copy": lambda operand: True,
+    "concat": lambda operand: True,
+    "take": lambda operand: True,
+    "gather": lambda operand: True,
+    "reduce": lambda operand: True,
+    "argmax": lambda operand: True,
+    "softmax": lambda operand: True,
+    "matmul": lambda operand: True,
+    "conv_depthwise": lambda operand: operand >= 2,
+}
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0].kernel in READS_ANY])
+def test_what_reads_any_strides_refuses_none(name: str) -> None:
+    case = CASES[name]
+    for j, operand in enumerate(case[0].operands):
+        if READS_ANY[case[0].kernel](j):
+            for how, view in views(operand):
+                assert outcome(changed(case, 0, j, view)) != "kernel_refused", f"operand {j}: {how}"
+
+
+def test_a_window_on_a_weight_that_moves_is_read_anew() -> None:
+    """A kernel that keeps what it made of a constant weight (Winograd) must not do so of a window that moves."""
+    case = CASES["conv_packed winograd"]
+    x, panels, *more = case[0].operands
+    two = np.concatenate([np.asarray(panels), 2 * np.asarray(panels)])
+    count = len(np.asarray(panels))
+    made = Maker()
+    operands = [made.array(np.asarray(a), False) for a in (x, *more)]
+    shift = made.add(kind="input", name="shift", dtype="float32", shape=["S"])
+    weight = made.add(kind="weight", tensor="w", dtype="float32", shape=list(two.shape))
+    size = int(np.asarray(panels).size)
+    strides = [s // 4 for s in two.strides]
+    moving = made.add(
+        kind="view", of=weight, shape=[count, *two.shape[1:]], stride=strides, offset=["*", "S", size]
+    )
+    (dtype, shape), unused = case[0].results[0], made.add(kind="temp", dtype="float32", shape=["S"])
+    y = made.add(kind="temp", dtype=np.dtype(dtype).name, shape=list(shape))
+    calls = [
+        {"kernel": "copy", "in": [shift], "out": [unused]},
+        {"kernel": "conv_packed", "in": [operands[0], moving, *operands[1:]], "out": [y], "params": case[0].params},
+    ]
+    opened = session(made.buffers, calls, {"y": y, "unused": unused}, {"S": 1}, {"w": two}, threads=1)
+    for s in (0, 1, 0):
+        got = opened.run({**made.feeds, "shift": np.zeros(s, np.float32)})["y"]
+        agree([got], run(changed(case, 0, 1, np.asarray(panels) * np.float32(1 + s))), f"window {s}")
+
+
+@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
+def test_every_level(level: str) -> None:
+    rerun_at(level, __file__, "test_operands and (float32 or winograd or step)")  # all of it: make conformance
