@@ -219,7 +219,7 @@ def laid_out(a: Array, order: Sequence[int], steps: Sequence[int]) -> Array:
 def sliding(a: Array) -> Array:
     """Values of a in windows that overlap: each row begins one element after the one before."""
     flat = np.resize(a, sum(n - 1 for n in a.shape) + 1)
-    return np.lib.stride_tricks.as_strided(flat, a.shape, (a.itemsize,) * a.ndim)
+    return np.ndarray(a.shape, a.dtype, flat.copy(), 0, (a.itemsize,) * a.ndim)
 
 
 def views(a: Array) -> Iterator[tuple[str, Array]]:
@@ -267,6 +267,7 @@ class Maker:
         a = whole
         while isinstance(whole.base, np.ndarray):
             whole = whole.base
+        assert whole.flags.c_contiguous
         offset = (a.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // max(a.itemsize, 1)
         name, described = f"x.{len(self.buffers)}", {"dtype": a.dtype.name, "shape": [whole.size]}
         if a.dtype == np.bool_:
