@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "tensor_table", "version"}
+BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "seeded", "tensor_table", "version"}
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
 RUN = BASE | {"_native", "_lazy", "engine.file", "engine.inputs", "engine.session"}
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "dims": BASE,
     "strict_json": BASE,
     "safetensors_file": BASE,
+    "seeded": set(),
     "tensor_table": BASE,
     "_lazy": {"errors"},
     "version": set(),
@@ -36,6 +37,7 @@ MAY_IMPORT = {
     "engine.compile": COMPILER | {"version", "backends"},
     "engine.outline": COMPILER | RUN | {"engine.build", "engine.compile", "llm.models"},
     "engine.layers": COMPILER | RUN | {"engine.compile"},
+    "engine.blame": COMPILER | RUN | {"engine.compile", "engine.layers"},
     "engine.report": COMPILER | RUN | {"engine.compile", "engine.layers"},
     "engine.diff": COMPILER | RUN | {"engine.compile", "engine.layers", "engine.report"},
     "engine.adapter": COMPILER | RUN | {"engine.layers", "llm.lora"},

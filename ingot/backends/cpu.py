@@ -230,7 +230,8 @@ def _attention(node: Node) -> KernelCall | Refusal:
         if not isinstance(width, int) or width > MAX_HEAD_DIM:
             return Refusal(f"the kernel takes a known head width up to {MAX_HEAD_DIM}, not {width}")
     kind = ("bool" if mask[0].dtype is dtypes.bool_ else "float") if mask else "none"
-    params = {"scale": op.scale_of(q), "causal": op.causal, "heads_inside": op.heads_inside, "mask": kind}
+    params = {"scale": op.scale_of(q), "causal": op.causal, "heads_inside": op.heads_inside, "mask": kind,
+              "empty_rows": op.empty_rows}
     return KernelCall("attention", params, (INNER, INNER, INNER, ANY))
 
 

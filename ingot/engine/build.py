@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.engine import adapter as lora_adapter
 from ingot.engine import report as accuracy
+from ingot.engine.blame import blame
 from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine, load
 from ingot.errors import ModuleError, UserError
@@ -43,8 +45,8 @@ FILE = "file."
 class Debug:
     """The two switches for finding a fault in the compile path.
 
-    dump: a folder that gets the network's text after every step. check: run every step's network on seeded inputs and
-    stop at the one that changes the numbers (slow: by the ops' references).
+    dump: a folder that gets the network's text after every step. check: run every step's network on the inputs of the
+    report, or on seeded ones, and stop at the one that changes the numbers (slow: by the ops' references).
     """
 
     dump: str | os.PathLike[str] | None = None
@@ -278,7 +280,9 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
     if inputs is not None:
         with request.phases.phase("compare"):
             wide = engine if precision == "float32" else _wide_engine(imported)
-            found = torch_export.compare(imported, origin, wide.session().run, inputs, request.seed)
+            found = torch_export.compare(
+                imported, origin, wide.session().run, inputs, partial(_blame, imported), request.seed
+            )
         word = engine.report.inputs if engine.report.note else inputs.word
         engine.report = replace(engine.report, inputs=word, source=str(found))
         engine.seconds = request.phases.seconds
@@ -291,6 +295,14 @@ def _wide_engine(imported: torch_export.Imported) -> Engine:
     compiled = compile_network(network)
     tensors = make_tensors(compiled.stored, imported.weights)
     return Engine.from_memory(header_of("network", {}, network, compiled), tensors)
+
+
+def _blame(imported: torch_export.Imported, feeds: Mapping[str, Array], tolerance: float) -> str:
+    """What is at fault where the network in float32 is not what it was imported from, though all of its ops are."""
+    network = widen(imported.network)
+    weights = {v.name: imported.weights[v.name].astype(v.dtype.numpy) for v in network.parameters}
+    kept = {v.name: feeds[v.name].astype(v.dtype.numpy) for v in network.inputs}
+    return blame(network, kept, weights, tolerance)
 
 
 def _values(module: Module, request: Request) -> Mapping[str, Array]:
@@ -337,7 +349,8 @@ def build_network(
         verify(network)
         sources = weights if adapter is None else lora_adapter.WithAdapter(weights, adapter)
         made_of = network if adapter is None else lora_adapter.adapted(network, adapter)
-        compiled = compile_network(made_of, **_switches(debug or Debug(), network, sources, seed))
+        feeds = report if isinstance(report, Mapping) else None
+        compiled = compile_network(made_of, **_switches(debug or Debug(), network, sources, feeds, seed))
     with phases.phase("pack") as done:
         tensors = make_tensors(compiled.stored, sources, done)
     config = {**(config or {}), "report": report is not False}
@@ -345,7 +358,6 @@ def build_network(
     engine = _engine(network, compiled, tensors, config, kind, files or {})
     if report is not False:
         with phases.phase("report") as done:
-            feeds = report if isinstance(report, Mapping) else None
             wide = wide or weights
             if adapter is not None:
                 weights = lora_adapter.Merged(weights, adapter)
@@ -356,8 +368,10 @@ def build_network(
     return engine
 
 
-def _switches(debug: Debug, network: Network, weights: Mapping[str, Array], seed: int) -> dict[str, Any]:
-    """The debug switches as the pipeline takes them."""
+def _switches(
+    debug: Debug, network: Network, weights: Mapping[str, Array], feeds: Mapping[str, Array] | None, seed: int
+) -> dict[str, Any]:
+    """The debug switches as the pipeline takes them. feeds: what the report is made on; None: seeded inputs."""
     found: dict[str, Any] = {}
     if debug.dump is not None:
         folder = Path(debug.dump)
@@ -365,7 +379,7 @@ def _switches(debug: Debug, network: Network, weights: Mapping[str, Array], seed
         number = itertools.count()
         found["dump"] = lambda step, text: (folder / f"{next(number):02}-{step.replace(' ', '-')}.txt").write_text(text)
     if debug.check:
-        feeds = accuracy.seeded(network, seed)
+        feeds = accuracy.seeded(network, seed) if feeds is None else feeds
         narrow = any(v.dtype in NARROW for v in network.values.values())
         caches = {v.name: accuracy.empty_cache(v.spec, feeds) for v in network.states}
         found["check"] = Check(feeds, weights, caches, 0.05 if narrow else 1e-4)

@@ -11,6 +11,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.engine.session import Engine, Port
 from ingot.errors import ArgumentError, InputError, UserError
+from ingot.seeded import bools
 
 Array = np.ndarray[Any, Any]
 
@@ -85,9 +86,9 @@ def shape_of(port: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def seeded(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
-    """An array for an input: normal numbers, bytes from their whole range, and 0 or 1 for other integers and for bool.
+    """An array for an input: normal numbers, bytes from their whole range, and 0 or 1 for other integers.
 
-    0 and 1 are indices that nearly every table has, and they make masks that mask something.
+    0 and 1 are indices that nearly every table has. Bools make masks that hide something, but no row whole.
     """
     dtype = dtypes.get(port.dtype)
     shape = shape_of(port, sizes)
@@ -97,6 +98,8 @@ def seeded(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> Ar
         )
     if dtype.is_float:
         return rng.standard_normal(shape, np.float32).astype(dtype.numpy)
+    if dtype is dtypes.bool_:
+        return bools(rng, shape)
     if dtype in (dtypes.int8, dtypes.uint8):
         return rng.integers(*((0, 256) if dtype is dtypes.uint8 else (-128, 128)), shape).astype(dtype.numpy)
     return rng.integers(0, 2, shape).astype(dtype.numpy)

@@ -20,8 +20,10 @@ from ingot.engine.layers import empty_cache as empty_cache
 from ingot.engine.session import Engine
 from ingot.ir import Network, Spec
 from ingot.ir.interpret import bind
+from ingot.passes.masks import shows
 from ingot.passes.sections import cut
 from ingot.passes.widen import NARROW, widen
+from ingot.seeded import bools
 
 Array = np.ndarray[Any, Any]
 
@@ -104,7 +106,9 @@ def _same_top(low: Array, high: Array) -> float:
 
 
 def seeded(network: Network, seed: int) -> dict[str, Array]:
-    """Inputs from a seed: one request's tokens for a language model, else normal numbers, and zeros for integers."""
+    """Inputs from a seed: one request's tokens for a language model, else normal numbers, zeros for integers, and masks
+    that hide no row whole for bools.
+    """
     names = {v.name for v in network.inputs}
     rng = np.random.default_rng(seed)
     if {"token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows"} <= names:
@@ -113,11 +117,13 @@ def seeded(network: Network, seed: int) -> dict[str, Array]:
         sizes = {d.name: d.opt or min(max(usual, d.min), d.max or usual) for d in network.dims.values()}
         if sum(math.prod(v.spec.evaluate(sizes)) for v in network.inputs) <= SEEDED_ELEMENTS:
             break
-    return {v.name: _random(rng, v.spec, sizes) for v in network.inputs}
+    return {v.name: _random(rng, v.spec, sizes, shows(network, v)) for v in network.inputs}
 
 
-def _random(rng: np.random.Generator, spec: Spec, sizes: Mapping[str, int]) -> Array:
+def _random(rng: np.random.Generator, spec: Spec, sizes: Mapping[str, int], shown: bool | None) -> Array:
     shape = spec.evaluate(sizes)
+    if spec.dtype is dtypes.bool_:
+        return bools(rng, shape, shown)
     if spec.dtype.is_float:
         return rng.standard_normal(shape).astype(spec.dtype.numpy)
     return np.zeros(shape, spec.dtype.numpy)

@@ -19,6 +19,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(scale · query keyᵀ + mask) value: [..., H, T, D], [..., H, S, D], [..., H, S, V] → [..., H, T, V].
 
+    A row that the mask hides whole gives zeros, as torch's function does; a softmax written out gives NaN there.
+
     Args:
         attn_mask: broadcasts to [..., H, T, S]; bool: True is attended to; float: added to the scores.
         dropout_p: must be 0: an engine does not train.
@@ -38,4 +40,4 @@ def scaled_dot_product_attention(
                 raise OpError(f"scaled_dot_product_attention: query has {heads[0]} heads and {name} has {heads[1]}; "
                               "give enable_gqa=True if groups of query heads share one of them")
     operands = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    return F.scaled_dot_product_attention(*operands, scale=scale, causal=is_causal)
+    return F.scaled_dot_product_attention(*operands, scale=scale, causal=is_causal, empty_rows="zero")

@@ -12,6 +12,8 @@ from ingot.ir import Case, F, Op, Spec, op, require
 from ingot.ir.spec import Shape, broadcast
 from ingot.ops.common import Array, bf16, boolean, f16, f32, f64, i32, require_float, rounded, same_dtype, show, widen
 
+EMPTY_ROWS = ("zero", "nan")
+
 
 def _leading(q: Shape, kv: Shape) -> Shape:
     """The leading dimensions of the scores: both broadcast; of the heads, q's may be a multiple."""
@@ -30,12 +32,13 @@ def _group(q: Shape, kv: Shape) -> int:
     return heads // shared if isinstance(heads, int) and isinstance(shared, int) else 1
 
 
-def _attend(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:
+def _attend(q: Array, k: Array, v: Array, bias: Array, scale: float, empty_nan: bool) -> Array:
     scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale) + bias
     best = scores.max(-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(best == -np.inf, 0, best).astype(q.dtype))
     total = weights.sum(-1, keepdims=True)
-    return np.asarray(np.matmul(weights, v) / np.where(total == 0, 1, total).astype(q.dtype))
+    keep = empty_nan and k.shape[-2] > 0
+    return np.asarray(np.matmul(weights, v) / (total if keep else np.where(total == 0, 1, total).astype(q.dtype)))
 
 
 @op("scaled_dot_product_attention")
@@ -45,13 +48,15 @@ class ScaledDotProductAttention(Op):
     Leading dimensions broadcast, and q may have a multiple of the heads of k and v (grouped queries). The mask
     broadcasts to […, H, T, S]: a bool one says what is attended to, a float one (q's dtype or float32) is added to the
     scores. `causal`: row t sees the tokens 0 .. t, the others take no part. `scale`: 1/√D when None. `heads_inside`:
-    the result is […, T, H, V]. A row whose scores are all −inf, or that has no tokens, gives zeros (as torch does since
-    2.5). NaN in a masked score or value passes. Computes in float32, rounds once.
+    the result is […, T, H, V]. `empty_rows`: what a row gives whose scores are all −inf: "zero", as torch's function
+    of this name since 2.5, or "nan", as a softmax written out. A row that has no keys at all gives zeros either way.
+    NaN in a masked score or value passes. Computes in float32, rounds once.
     """
 
     scale: float | None = None
     causal: bool = False
     heads_inside: bool = False
+    empty_rows: str = "zero"
     kernels = ("attention",)
     cases = (
         Case("an encoder", (f32("B", 3, 7, 16),) * 3),
@@ -61,6 +66,10 @@ class ScaledDotProductAttention(Op):
         Case("a padding mask", (*(f32("B", 2, "T", 8),) * 3, boolean("B", 1, 1, "T"))),
         Case("a relative position bias", (*(bf16("B", 2, 4, 8),) * 3, f32(2, 4, 4)), {"scale": 1.0}),
         Case("a mask of q's dtype", (*(bf16(2, 4, 8),) * 3, bf16(4, 4))),
+        Case("a softmax written out: rows that see nothing are NaN", (*(f32("B", 6, 8),) * 3, boolean("B", 6, 1)),
+             {"empty_rows": "nan"}),
+        Case("NaN rows, bfloat16, causal with a float mask", (*(bf16(2, 9, 4),) * 3, f32(9, 9)),
+             {"causal": True, "empty_rows": "nan"}),
         Case("causal, fewer queries than keys: row 0 sees key 0", (f32(3, 4), f32(5, 4), f32(5, 4)), {"causal": True}),
         Case("causal, more queries than keys", (f32(7, 4), f32(3, 4), f32(3, 4)), {"causal": True}),
         Case("causal with a mask", (*(f32(2, 6, 4),) * 3, boolean(6, 6)), {"causal": True}),
@@ -70,6 +79,8 @@ class ScaledDotProductAttention(Op):
         Case("batches broadcast", (f32(2, 1, 2, 5, 4), f32(3, 2, 7, 4), f32(7, 4))),
         Case("as the projection behind it reads it", (f32("B", 3, "T", 8),) * 3, {"heads_inside": True}),
         Case("no keys: zeros", (f32(2, 3, 4), f32(2, 0, 4), f32(2, 0, 4))),
+        Case("no keys: zeros, whatever rows of -inf give", (f32(2, 3, 4), f32(2, 0, 4), f32(2, 0, 4)),
+             {"empty_rows": "nan"}),
         Case("no queries", (f32(2, 0, 4), f32(2, 3, 4), f32(2, 3, 4)), {"causal": True}),
         Case("an empty batch", (f32(0, 2, 3, 4),) * 3),
         Case("widths differ", (f32(3, 4), f32(3, 8), f32(3, 8)), error="q has width 4 and k has width 8"),
@@ -83,6 +94,7 @@ class ScaledDotProductAttention(Op):
         Case("a vector", (f32(4),) * 3, error="q must have at least two dimensions"),
         Case("no width", (f32(3, 0),) * 3, error="width 0"),
         Case("no heads to put inside", (f32(3, 4),) * 3, {"heads_inside": True}, error="heads_inside needs"),
+        Case("rows of another kind", (f32(3, 4),) * 3, {"empty_rows": "mean"}, error="empty_rows must be one of zero"),
         Case("an infinite scale", (f32(3, 4),) * 3, {"scale": float("inf")}, error="scale must be finite"),
     )
 
@@ -95,6 +107,8 @@ class ScaledDotProductAttention(Op):
         require(q.shape[-1] != 0, "q and k of width 0 have no scores")
         require(k.shape[-2] == v.shape[-2], f"k has {k.shape[-2]} tokens and v has {v.shape[-2]}")
         require(self.scale is None or math.isfinite(self.scale), f"scale must be finite, not {self.scale}")
+        require(self.empty_rows in EMPTY_ROWS,
+                f"empty_rows must be one of {', '.join(EMPTY_ROWS)}, not {self.empty_rows!r:.40}")
         leading = _leading(q.shape[:-2], broadcast(k.shape[:-2], v.shape[:-2]))
         tokens, width = q.shape[-2], v.shape[-1]
         if mask is not None:
@@ -130,11 +144,11 @@ class ScaledDotProductAttention(Op):
         out = np.empty((*leading, q.shape[-2], v.shape[-1]), wide.dtype)
         with np.errstate(all="ignore"):
             if not self.causal:
-                out[...] = _attend(wide, keys, values, bias, self.scale_of(q))
+                out[...] = _attend(wide, keys, values, bias, self.scale_of(q), self.empty_rows == "nan")
             for t in range(q.shape[-2] if self.causal else 0):
                 row, seen = slice(t, t + 1), slice(0, t + 1)
                 out[..., row, :] = _attend(wide[..., row, :], keys[..., seen, :], values[..., seen, :],
-                                           bias[..., row, seen], self.scale_of(q))
+                                           bias[..., row, seen], self.scale_of(q), self.empty_rows == "nan")
         return rounded(np.moveaxis(out, -3, -2) if self.heads_inside else out, q)
 
     def decompose(self, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
@@ -152,8 +166,10 @@ class ScaledDotProductAttention(Op):
             scores = F.where(F.less_equal(F.iota(size=seen, dtype=dtypes.int32), row), scores, -math.inf)
         weights = scores
         if seen != 0:
-            nothing = F.equal(F.reduce_max(scores, (-1,), True), -math.inf)
-            weights = F.where(nothing, np.zeros((), wide.numpy), F.softmax(scores))
+            weights = F.softmax(scores)
+            if self.empty_rows == "zero":
+                nothing = F.equal(F.reduce_max(scores, (-1,), True), -math.inf)
+                weights = F.where(nothing, np.zeros((), wide.numpy), weights)
         out = F.matmul(weights, F.cast(values, wide) if narrow else values)
         if self.heads_inside:
             rank = len(out.shape)
@@ -161,7 +177,7 @@ class ScaledDotProductAttention(Op):
         return F.cast(out, q.dtype) if narrow else out
 
     def torch(self, torch: Any, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
-        wide = q.dtype if q.dtype == torch.float64 else torch.float32
+        narrow, wide = q.dtype, q.dtype if q.dtype == torch.float64 else torch.float32
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(wide)
         if self.causal:  # torch takes either a mask or is_causal
@@ -173,9 +189,15 @@ class ScaledDotProductAttention(Op):
         k, v = (x.repeat_interleave(_group(q.shape, x.shape), -3) if x.ndim > 2 else x for x in (k, v))
         leading = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
         q, k, v = (x.expand(*leading, *x.shape[-2:]) for x in (q, k, v))
-        attend = torch.nn.functional.scaled_dot_product_attention
-        out = attend(q.to(wide), k.to(wide), v.to(wide), mask, scale=self.scale)
-        return (out.transpose(-3, -2) if self.heads_inside else out).to(q.dtype)
+        q, k, v = (x.to(wide) for x in (q, k, v))
+        if self.empty_rows == "zero":
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self.scale)
+        else:
+            scores = q @ k.transpose(-2, -1) * self.scale_of(q)
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+            out = torch.softmax(scores, -1) @ v
+        return (out.transpose(-3, -2) if self.heads_inside else out).to(narrow)
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
         """Of a float mask a third is −inf, so that some rows see little or nothing."""
@@ -202,7 +224,8 @@ class ScaledDotProductAttention(Op):
             kept = tuple(1 if draw.boolean() else d for d in scores)
             specs.append(Spec(draw.choice([dtypes.bool_, dtypes.float32]), kept[draw.choice(range(len(kept) + 1)):]))
         inside = bool(broadcast(*leading)) and draw.boolean()
-        return Case("random", tuple(specs), {"causal": draw.boolean(), "heads_inside": inside})
+        return Case("random", tuple(specs), {"causal": draw.boolean(), "heads_inside": inside,
+                                             "empty_rows": draw.choice(EMPTY_ROWS)})
 
 
 def _repeated(x: Any, times: int) -> Any:

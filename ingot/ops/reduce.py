@@ -163,7 +163,7 @@ class ArgMax(Op):
 
 
 class Normalised(Op):
-    """Softmax and its logarithm along one axis."""
+    """Softmax and its logarithm along one axis. A row with a NaN or +inf, or of −inf alone, gives NaN, as in torch."""
 
     axis: int = -1
     kernels = ("softmax",)
@@ -182,6 +182,13 @@ class Normalised(Op):
         require_float(x=x)
         require(x.shape[axis_of(self.axis, len(x.shape))] != 0, f"{self.name} of no elements has no value")
         return x
+
+    def sample(self, rng: np.random.Generator, x: Spec) -> tuple[Array, ...]:
+        """Some elements are −inf, as masks make them, and some rows altogether; those give NaN."""
+        shape = x.evaluate({})
+        rows = tuple(1 if i == axis_of(self.axis, len(shape)) else n for i, n in enumerate(shape))
+        hidden = (rng.random(shape) < 0.1) | (rng.random(rows) < 0.2)
+        return (np.where(hidden, -np.inf, 2 * rng.standard_normal(shape)).astype(x.dtype.numpy),)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
@@ -203,7 +210,7 @@ def _wide(x: Any) -> Any:
 
 @op("softmax")
 class Softmax(Normalised):
-    """eˣ / Σ eˣ along `axis`. Shifted by the maximum, accumulated in float32, rounded once."""
+    """eˣ / Σ eˣ along `axis`. Shifted by the maximum, accumulated in float32, rounded once; NaN where all is −inf."""
 
     def reference(self, x: Array) -> Array:
         e = np.exp(_shifted(widen(x), self.axis))

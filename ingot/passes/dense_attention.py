@@ -1,5 +1,6 @@
 """Attention as models write it out, two products around a softmax, becomes one op, and takes in what stands around it:
-a scale of queries or keys, heads repeated for grouped queries, the permutation of the result.
+a scale of queries or keys, heads repeated for grouped queries, the permutation of the result. Rows that a mask hides
+whole stay what they were: NaN from a softmax alone, zeros where the program asks for them.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _swapped(x: Value) -> Value:
     return F.permute(x, (*range(rank - 2), rank - 1, rank - 2))  # type: ignore[no-any-return]
 
 
-def _attention(scores: Value, v: Value, turned: bool, readers: int) -> Value:
+def _attention(scores: Value, v: Value, turned: bool, readers: int, empty_rows: str) -> Value:
     found = _masked(scores, readers)
     assert found is not None
     q, of_q = _scaled_view(found.scores.q)
@@ -154,7 +155,9 @@ def _attention(scores: Value, v: Value, turned: bool, readers: int) -> Value:
     operands = [q, k, _swapped(v) if turned else v]
     if found.mask is not None:
         operands.append(_bias(found))
-    return F.scaled_dot_product_attention(*operands, scale=found.scores.scale * of_q * of_k)  # type: ignore[no-any-return]
+    return F.scaled_dot_product_attention(  # type: ignore[no-any-return]
+        *operands, scale=found.scores.scale * of_q * of_k, empty_rows=empty_rows
+    )
 
 
 def _scaled_view(x: Value) -> tuple[Value, float]:
@@ -238,7 +241,7 @@ def _puts_heads_inside(root: Value, dims: tuple[int, ...]) -> bool:
     return rank > 2 and tuple(d % rank for d in dims) == (*range(rank - 3), rank - 2, rank - 3, rank - 1)
 
 
-ANY = {"scale": Hole("scale"), "causal": Hole("causal"), "heads_inside": Hole("inside")}
+ANY = {"scale": Hole("scale"), "causal": Hole("causal"), "heads_inside": Hole("inside"), "empty_rows": Hole("empty")}
 OUTSIDE = ANY | {"heads_inside": False}
 PRODUCT = {"transpose_a": False, "transpose_b": Hole("turned"), "out_dtype": Hole("dtype")}
 
@@ -254,14 +257,14 @@ JOINED = Rule(
 
 
 def _safe(scores: Any) -> Any:
-    """torch's decomposition: rows whose scores are all −inf weigh nothing, which is the op's own rule."""
+    """torch's decomposition of its own function: rows whose scores are all −inf weigh nothing."""
     some = F.cast(F.logical_not(F.equal(scores, -math.inf)), Hole("counted"))
     none = F.logical_not(F.cast(F.reduce_max(some, axes=Hole("axes"), keepdims=True), Hole("truth")))
     return F.where(none, 0.0, F.softmax(scores, axis=Hole("axis")))
 
 
 def _plain_attention(scores: Value, v: Value, turned: bool) -> Value:
-    return _attention(scores, v, turned, 1)
+    return _attention(scores, v, turned, 1, "nan")
 
 
 def _is_plain_attention(scores: Value, v: Value, axis: int, root: Value) -> bool | str:
@@ -275,7 +278,7 @@ ATTENTION = (
          lambda scores, v: F.matmul(F.cast(F.softmax(scores, axis=Hole("axis")), Hole("narrow")), v, **PRODUCT),
          _plain_attention, _is_plain_attention),
     Rule("attention with a safe softmax", lambda scores, v: F.matmul(_safe(scores), v, **PRODUCT),
-         lambda scores, v, turned: _attention(scores, v, turned, 2),
+         lambda scores, v, turned: _attention(scores, v, turned, 2, "zero"),
          lambda scores, v, axis, axes, root: tuple(axes) in ((-1,), (len(scores.shape) - 1,)) and _is_attention(
              scores, v, axis, root, 2)),
 )  # fmt: skip
@@ -289,13 +292,13 @@ AROUND = (
          lambda root, q, k, v, mask: _grouped(root, q, k, v, mask), _repeats),
     Rule("heads inside",
          lambda q, k, v: F.permute(F.scaled_dot_product_attention(q, k, v, **OUTSIDE), Hole("dims")),
-         lambda q, k, v, scale, causal: F.scaled_dot_product_attention(q, k, v, scale=scale, causal=causal,
-                                                                       heads_inside=True),
+         lambda q, k, v, scale, causal, empty: F.scaled_dot_product_attention(
+             q, k, v, scale=scale, causal=causal, heads_inside=True, empty_rows=empty),
          _puts_heads_inside),
     Rule("heads inside under a mask",
          lambda q, k, v, mask: F.permute(F.scaled_dot_product_attention(q, k, v, mask, **OUTSIDE), Hole("dims")),
-         lambda q, k, v, mask, scale, causal: F.scaled_dot_product_attention(q, k, v, mask, scale=scale, causal=causal,
-                                                                             heads_inside=True),
+         lambda q, k, v, mask, scale, causal, empty: F.scaled_dot_product_attention(
+             q, k, v, mask, scale=scale, causal=causal, heads_inside=True, empty_rows=empty),
          _puts_heads_inside),
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ import numpy as np
 from ingot.backends.base import Refusal, Target
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Op, Value
+from ingot.ir.difference import difference
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
@@ -138,17 +139,9 @@ class Check:
     def compare(self, step: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> None:
         """Raises NetworkError naming the step when an output moved."""
         for name, old in before.items():
-            a, b = old.astype(np.float64), after[name].astype(np.float64)
-            scale = float(np.abs(np.where(np.isfinite(a), a, 0)).max(initial=0)) or 1.0
-            moved = np.abs(a - b) / scale
-            if (
-                a.shape != b.shape
-                or not np.array_equal(np.isfinite(a), np.isfinite(b))
-                or np.nanmax(moved, initial=0) > self.tolerance
-            ):
-                raise NetworkError(
-                    f"step {step!r} changed output {name!r} by {np.nanmax(moved, initial=0):.2g} of its largest value"
-                )
+            moved = difference(after[name], old)
+            if not moved.relative <= self.tolerance:
+                raise NetworkError(f"step {step!r} changed output {name!r}: it {moved}")
 
 
 def lower(

@@ -2,7 +2,8 @@
 //
 // q [..., H, T, D], k [..., Hk, S, D], v [..., Hk, S, V], mask [..., H, T, S] -> y [..., H, T, V], or [..., T, H, V] with
 // heads_inside. Leading dimensions are aligned at the last one and broadcast; H is a multiple of Hk. A boolean mask says what
-// is attended to, a float one is added. causal: row t sees the keys 0 .. t.
+// is attended to, a float one is added. causal: row t sees the keys 0 .. t. A row whose scores are all -inf gives zeros, or NaN
+// where empty_rows is "nan"; without any keys all rows are zeros.
 //
 // Where there is a dot product of bfloat16 pairs, it makes the scores of bfloat16 operands of even D (in float32; it takes
 // denormals for zeros).
@@ -68,8 +69,8 @@ std::int64_t product(std::int64_t a, std::int64_t b) {
 
 class Attention final : public Kernel {
  public:
-  Attention(const DenseAttentionTable& table, float scale, bool causal, bool heads_inside, bool mask)
-      : table_(table), scale_(scale), causal_(causal), heads_inside_(heads_inside), mask_(mask) {}
+  Attention(const DenseAttentionTable& table, float scale, bool causal, bool heads_inside, bool mask, bool empty_nan)
+      : table_(table), scale_(scale), causal_(causal), heads_inside_(heads_inside), mask_(mask), empty_nan_(empty_nan) {}
 
   Scratch plan(Views in, Views out, int) const override {
     check_shapes(in, out[0]);
@@ -168,6 +169,7 @@ class Attention final : public Kernel {
     task.group = static_cast<int>(s.group), task.head_dim = static_cast<int>(s.width);
     task.value_dim = static_cast<int>(s.value_width), task.row_capacity = capacity(s);
     task.tokens = s.keys, task.position = causal_ ? 0 : s.keys, task.window = std::int64_t{1} << 62;
+    task.empty_nan = empty_nan_ && s.keys > 0;
     task.scale = scale_, task.scratch = reinterpret_cast<float*>(worker.local);
     task.sums = task.totals = task.scratch + attention_scratch(task.head_dim, task.value_dim, task.row_capacity);
     std::int64_t cost = 0;
@@ -320,7 +322,7 @@ class Attention final : public Kernel {
 
   const DenseAttentionTable& table_;
   float scale_;
-  bool causal_, heads_inside_, mask_;
+  bool causal_, heads_inside_, mask_, empty_nan_;
 };
 
 std::unique_ptr<Kernel> make_attention(const nlohmann::json& json, Types in, Types out, Level level) {
@@ -328,6 +330,8 @@ std::unique_ptr<Kernel> make_attention(const nlohmann::json& json, Types in, Typ
   const double scale = params.number("scale", -1e30, 1e30);
   const bool causal = params.flag("causal"), heads_inside = params.flag("heads_inside");
   const std::size_t mask = params.choice("mask", {"none", "bool", "float"});
+  // Engines that do not say it were built when all rows that see nothing gave zeros.
+  const bool empty_nan = params.has("empty_rows") && params.choice("empty_rows", {"zero", "nan"}) == 1;
   params.done();
   require_operands(kName, in, mask == 0 ? 3 : 4, mask == 0 ? 3 : 4, out, 1);
   const char* const names[] = {"q", "k", "v"};
@@ -340,11 +344,12 @@ std::unique_ptr<Kernel> make_attention(const nlohmann::json& json, Types in, Typ
   require(out[0].rank >= (heads_inside ? 3 : 2), kName, "the output has too few dimensions");
   if (mask == 1) require_dtype(kName, "the mask", in[3].dtype, {DType::boolean});
   if (mask == 2) require_dtype(kName, "the mask", in[3].dtype, kComputeFloats);
-  return std::make_unique<Attention>(table_for(level), static_cast<float>(scale), causal, heads_inside, mask != 0);
+  return std::make_unique<Attention>(table_for(level), static_cast<float>(scale), causal, heads_inside, mask != 0,
+                                     empty_nan);
 }
 
 constexpr KernelInfo kKernels[] = {
-    {kName, 1, "q, k, v, mask? -> y; scale, causal, heads_inside, mask", make_attention},
+    {kName, 1, "q, k, v, mask? -> y; scale, causal, heads_inside, mask, empty_rows?", make_attention},
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ def random(dtype: Any, *shape: int, seed: int = 0) -> Array:
 
 
 def attend(q: Array, k: Array, v: Array, mask: Array | None = None, *, causal: bool = False, inside: bool = False,
-           scale: float | None = None, threads: int = 1) -> Array:  # fmt: skip
+           scale: float | None = None, threads: int = 1, empty: str | None = None) -> Array:  # fmt: skip
     """One call of the kernel."""
     leading = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     heads = (max(x.shape[-3] for x in (q, k, v)),) if max(q.ndim, k.ndim, v.ndim) > 2 else ()
@@ -31,6 +31,7 @@ def attend(q: Array, k: Array, v: Array, mask: Array | None = None, *, causal: b
     shape = (*shape[:-3], shape[-2], shape[-3], shape[-1]) if inside else shape
     kind = "none" if mask is None else "bool" if mask.dtype == np.bool_ else "float"
     params = {"scale": scale_of(q, scale), "causal": causal, "heads_inside": inside, "mask": kind}
+    params |= {} if empty is None else {"empty_rows": empty}
     operands = [q, k, v] if mask is None else [q, k, v, mask]
     return run("attention", operands, [(q.dtype, shape)], threads=threads, **params)[0]
 
@@ -119,7 +120,8 @@ def test_leading_dimensions() -> None:
         q = np.zeros(shape, F32)
         assert attend(q, q, q, threads=2).shape == shape
     q, k = random(F32, 2, 5, 8), np.zeros((2, 0, 8), F32)
-    assert not attend(q, k, k).any(), "no keys: zeros"
+    for empty in (None, "zero", "nan"):
+        assert not attend(q, k, k, empty=empty).any(), "no keys: zeros, even of a softmax written out"
 
 
 @given(
@@ -182,6 +184,34 @@ def test_rows_that_see_nothing() -> None:
     close(attend(q, k, v, mask), expected(q, k[:, 64:], v[:, 64:]), 30)
 
 
+@pytest.mark.parametrize("kind", ["bool", "float32", "q's"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rows_that_see_nothing_are_zeros_or_nan(dtype: Any, kind: str) -> None:
+    """All other rows have the same bits either way, in any company."""
+    for tokens, keys, width in ((9, 5, 8), (70, 130, 40), (1, 64, 16), (200, 65, 3)):
+        q, k, v = (random(dtype, 2, n, width, seed=n) for n in (tokens, keys, keys))
+        seen = np.random.default_rng(tokens).random((2, tokens, keys)) < 0.5
+        seen[0, tokens // 2], seen[1, 0], seen[1, -1, :-1] = False, False, False
+        mask = seen if kind == "bool" else np.where(seen, 0, -np.inf).astype(F32 if kind == "float32" else dtype)
+        for causal in (False, True):
+            shown = seen & np.tril(np.ones((tokens, keys), bool)) if causal else seen
+            blind = ~shown.any(-1)
+            zero = attend(q, k, v, mask, causal=causal, empty="zero")
+            nan = attend(q, k, v, mask, causal=causal, empty="nan", threads=2)
+            assert same_bits(zero, attend(q, k, v, mask, causal=causal)), "what older engines do not say"
+            assert blind.any() and not zero[blind].any() and np.isnan(nan[blind]).all()
+            assert same_bits(nan[~blind], zero[~blind])
+            inside = attend(q, k, v, mask, causal=causal, empty="nan", inside=True)
+            assert same_bits(inside, np.ascontiguousarray(nan.swapaxes(0, 1)))
+
+
+def test_a_mask_of_the_least_float_is_a_mean_whatever_empty_rows_are() -> None:
+    q, k, v = (random(F32, 2, 70, 16, seed=i) for i in range(3))
+    mask = np.full((1, 70), np.finfo(F32).min, F32)
+    for empty in ("zero", "nan"):
+        close(attend(q, k, v, mask, empty=empty), np.repeat(v.mean(1, dtype=np.float64)[:, None], 70, 1), 30)
+
+
 def test_nan_and_infinity_pass() -> None:
     q, k, v = (random(F32, 1, 80, 16, seed=i) for i in range(3))
     fine = attend(q, k, v)
@@ -231,6 +261,7 @@ X = random(F32, 2, 3, 8)
         ([X, X, X], {"window": 3}, 'unknown parameter "window"'),
         ([X, X, X], {"scale": "big"}, "parameter scale is"),
         ([X, X, X], {"mask": "additive"}, "parameter mask is"),
+        ([X, X, X], {"empty_rows": "mean"}, "parameter empty_rows is"),
         ([X, X, X], {"mask": "float"}, "3 operands, must be 4"),
         ([X, X, X, X[0, :, :3]], {"mask": "bool"}, "the mask is float32"),
         ([X, X, X.astype(F16)], {}, "must have one dtype"),

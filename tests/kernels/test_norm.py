@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,7 +76,29 @@ def test_softmax_of_special_values() -> None:
     x = np.array([[0, -inf, -inf], [1e30, 0, -1e30], [nan, 0, 0], [-inf, -inf, -inf], [inf, 0, 0]], np.float32)
     (y,) = run("softmax", [x], [("float32", x.shape)], axis=-1)
     np.testing.assert_array_equal(y[:2], [[1, 0, 0], [1, 0, 0]])
-    assert np.isnan(y[2]).all() and np.isnan(y[3]).all() and np.isnan(y[4, 0])
+    assert np.isnan(y[2:]).all(), "NaN and +inf pass to the whole row, and nothing but -inf is NaN"
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_softmax_of_special_values_is_torch_s(dtype: Any, log: bool) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    least = float(ml_dtypes.finfo(dtype).min)
+    for width in (1, 3, 16, 33, 64, 100):
+        x = rng.standard_normal((60, width)).astype(np.float32)
+        special = rng.choice([np.nan, np.inf, -np.inf, least], (60, width))
+        x = np.where(rng.random((60, width)) < np.linspace(0, 0.2, 60)[:, None], special, x)
+        x[0], x[1], x[2] = -np.inf, least, np.inf
+        x[3, 1:], x[4, :-1] = -np.inf, -np.inf
+        x = x.astype(dtype)
+        wide = torch.from_numpy(x.astype(np.float32))
+        want = (torch.log_softmax if log else torch.softmax)(wide, -1).numpy()
+        for axis in (0, 1):
+            (y,) = run("softmax", [x if axis else x.T], [(dtype, x.shape if axis else x.T.shape)], axis=axis, log=log)
+            got = (y if axis else y.T).astype(np.float32)
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+            np.testing.assert_allclose(got, want, rtol=0.01, atol=0.01)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -31,22 +31,23 @@ def network(build: Callable[..., Any], dtype: str = "float32", mask: str = "bool
     return net
 
 
-def feeds(net: Network) -> dict[str, Any]:
+def feeds(net: Network, hidden: bool = False) -> dict[str, Any]:
+    """hidden: the tokens of the first batch see nothing at all; else they see one key."""
     rng = np.random.default_rng(0)
     found = {}
     for value in net.inputs:
         x = rng.standard_normal(value.spec.evaluate(SIZES))
         found[value.name] = x > -0.5 if value.dtype is dtypes.bool_ else x.astype(value.dtype.numpy)
         if value.dtype is dtypes.bool_:
-            found[value.name][0] = False  # the tokens of the first batch see nothing
-            found[value.name][0, ..., -1:] = True
+            found[value.name][0] = False
+            found[value.name][0, ..., -1:] = not hidden
     return found
 
 
-def check(net: Network, tolerance: float = 2e-6) -> tuple[list[str], Log]:
+def check(net: Network, tolerance: float = 2e-6, hidden: bool = False) -> tuple[list[str], Log]:
     """The kernels of the program, whose numbers are those of the network."""
     log: Log = []
-    data = feeds(net)
+    data = feeds(net, hidden)
     stages = pipeline.Check(data, {}, tolerance=1e-4 if tolerance < 1e-4 else 0.05)
     lowered = pipeline.lower(net, CPU, log=log, check=stages)
     want, got = interpret(net, data)["y"], build_network(net, {}).run(data)["y"]
@@ -96,6 +97,45 @@ def test_forms(name: str) -> None:
     assert len(kernels) <= (2 if "mask" in name or "filled" in name else 1)
 
 
+# What a row gives that the mask hides whole, in each form with a mask.
+HIDDEN = {"mask added": "mean", "mask first": "mean", "filled with -inf": "nan",
+          "filled where not, with the least": "mean", "filled with -1e4": "mean"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("inside", [False, True])
+def test_rows_that_see_nothing_stay_what_the_softmax_makes_of_them(name: str, inside: bool) -> None:
+    def build(q: Value, k: Value, v: Value, m: Value) -> Any:
+        y = F.matmul(F.softmax(SCORES[name](q, k, v, m)), v)
+        return F.permute(y, (0, 2, 1, 3)) if inside else y
+
+    net = network(build)
+    kernels, _ = check(net, hidden=True)
+    assert kernels.count("attention") == 1 and "softmax" not in kernels
+    data = feeds(net, hidden=True)
+    blind = build_network(net, {}).run(data)["y"][0]
+    blind = blind.swapaxes(0, 1) if inside else blind
+    if HIDDEN[name] == "nan":
+        assert np.isnan(blind).all()
+    else:
+        np.testing.assert_allclose(blind, np.repeat(data["v"][0].mean(1, keepdims=True), 5, 1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("empty", ["zero", "nan"])
+def test_heads_and_permutations_taken_in_keep_what_hidden_rows_give(empty: str) -> None:
+    def build(q: Value, k: Value, v: Value, m: Value) -> Any:
+        b, heads, s, d = k.shape
+        apart = [F.expand(F.reshape(x, (b, heads, 1, s, d)), (b, heads, 3, s, d)) for x in (k, v)]
+        repeated = [F.reshape(x, (b, 6, s, d)) for x in apart]
+        y = F.scaled_dot_product_attention(q, *repeated, m, empty_rows=empty)
+        return F.permute(y, (0, 2, 1, 3))
+
+    net = network(build, q=("B", 6, "T", 8), k=("B", 2, "S", 8), v=("B", 2, "S", 8))
+    assert check(net, hidden=True)[0] == ["attention"]
+    blind = build_network(net, {}).run(feeds(net, hidden=True))["y"][0]
+    assert np.isnan(blind).all() if empty == "nan" else not blind.any()
+
+
 def test_the_result_is_written_where_the_projection_reads_it() -> None:
     for masked in (False, True):
         def build(q: Value, k: Value, v: Value, mask: Value, masked: bool = masked) -> Any:
@@ -118,8 +158,11 @@ def test_as_torch_decomposes_its_own() -> None:
         weights = F.where(F.logical_not(F.cast(seen, "bool")), np.float32(0), F.softmax(scores))
         return F.matmul(weights, v)
 
-    kernels, _ = check(network(build))
-    assert kernels == ["elementwise", "attention"]
+    for hidden in (False, True):
+        kernels, _ = check(network(build), hidden=hidden)
+        assert kernels == ["elementwise", "attention"]
+    net = network(build)
+    assert not build_network(net, {}).run(feeds(net, hidden=True))["y"][0].any(), "zeros"
 
 
 def test_einsum_written_attention() -> None:

@@ -124,7 +124,7 @@ def test_a_step_that_changes_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(fuse, "elementwise", bad)
     check = pipeline.Check(nets.step(), nets.weights(net), nets.caches(net))
-    with pytest.raises(NetworkError, match="step 'elementwise' changed output 'logits' by 0.5"):
+    with pytest.raises(NetworkError, match="step 'elementwise' changed output 'logits': it is off by 0.5"):
         pipeline.lower(net, CPU, check=check)
 
 

@@ -19,12 +19,16 @@ from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
 from ingot.frontends.torch_export.graph import GraphNode, Program, Ref, Setting, SizeRef, refs
 from ingot.frontends.torch_export.importer import Imported, Source, in_place
-from ingot.ir import Network, Node, Spec, interpret
+from ingot.ir import Network, Node, Value, interpret
+from ingot.ir.difference import difference
 from ingot.nn.parameter import as_array
+from ingot.passes.masks import shows
 from ingot.passes.widen import NARROW, widen
+from ingot.seeded import bools
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Blame = Callable[[Mapping[str, Array], float], str]
 
 TOLERANCE = 1e-4  # of the largest output, in float32
 SEEDED = 4  # the size of a dim that nothing else fixes
@@ -33,17 +37,22 @@ NARROW_TOLERANCE = 0.05  # of a module in half precision against ours in float32
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the outputs were apart, relative to the largest, and on which inputs; or why nothing was compared."""
+    """How far the outputs were apart, relative to the largest, and on which inputs; or why nothing was compared.
+
+    nan: elements of the outputs that are NaN on both sides.
+    """
 
     largest: float = 0.0
     inputs: str = ""
     source: str = ""
     missing: str = ""
+    nan: int = 0
 
     def __str__(self) -> str:
         if self.missing:
             return f"not compared with its source: {self.missing}"
-        return f"against {self.source}, {self.inputs} inputs: within {self.largest:.1e} of the largest output"
+        both = f"; NaN in the same {self.nan} elements of both" if self.nan else ""
+        return f"against {self.source}, {self.inputs} inputs: within {self.largest:.1e} of the largest output{both}"
 
 
 class TorchRun:
@@ -138,20 +147,6 @@ _MEMORY_FORMATS = {
 }  # fmt: skip
 
 
-def difference(ours: Array, theirs: Array) -> float:
-    """The largest difference relative to the largest finite element of theirs; infinite for what cannot be equal."""
-    if ours.shape != theirs.shape:
-        return float("inf")
-    if not ours.size:
-        return 0.0
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(finite, np.isfinite(a)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return float("inf")
-    scale = float(np.abs(b[finite]).max(initial=0)) or 1.0
-    return float(np.abs(a[finite] - b[finite]).max(initial=0)) / scale
-
-
 # ------------------------------------------------------------------------------------------------------- inputs
 
 
@@ -192,16 +187,17 @@ def _other(d: dims.Dim, size: int) -> int:
 
 
 def seeded(network: Network, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """Normal numbers; integers that every embedding and comparison of the network takes."""
+    """Normal numbers; integers that every embedding and comparison of the network takes; masks hiding no row whole."""
     rng = np.random.default_rng(seed)
-    return {v.name: _random(rng, v.spec, sizes, _rows(network, v)) for v in network.inputs}
+    return {v.name: _random(rng, network, v, v.spec.evaluate(sizes)) for v in network.inputs}
 
 
-def _random(rng: np.random.Generator, spec: Spec, sizes: Mapping[str, int], rows: int) -> Array:
-    shape = spec.evaluate(sizes)
-    if spec.dtype.is_float:
-        return rng.standard_normal(shape).astype(spec.dtype.numpy)
-    return rng.integers(0, rows, shape).astype(spec.dtype.numpy)
+def _random(rng: np.random.Generator, network: Network, value: Value, shape: tuple[int, ...]) -> Array:
+    if value.dtype.is_float:
+        return rng.standard_normal(shape).astype(value.dtype.numpy)
+    if value.dtype is dtypes.bool_:
+        return bools(rng, shape, shows(network, value))
+    return rng.integers(0, _rows(network, value), shape).astype(value.dtype.numpy)
 
 
 def _rows(network: Network, value: Any) -> int:
@@ -232,15 +228,19 @@ class Origin:
     exported: Exported | None = None
 
 
-def compare(imported: Imported, origin: Origin, run: Run, inputs: Inputs, seed: int = 0) -> Comparison:
+def compare(
+    imported: Imported, origin: Origin, run: Run, inputs: Inputs, blame: Blame, seed: int = 0
+) -> Comparison:
     """Compares a network with what it was imported from: with the module itself on the inputs of its export, with the
     program run by torch on all others. Where dims are dynamic, at two sizes.
 
     Args:
         run: the network in float32.
+        blame: says what is at fault on these inputs, to a tolerance, where every op by itself agrees with torch's.
 
     Raises:
-        MismatchError: an output is further from torch's than 1e-4 of its largest element; names the first such node.
+        MismatchError: an output is further from torch's than 1e-4 of its largest element, or NaN where torch's is not;
+            names the first such node.
     """
     try:
         torch = torch_package("comparing with the source")
@@ -248,7 +248,7 @@ def compare(imported: Imported, origin: Origin, run: Run, inputs: Inputs, seed: 
         return Comparison(missing=str(e))
     tensors = origin.source.arrays if origin.exported is None else origin.exported.tensors
     torch_run = TorchRun(torch, origin.program, tensors)
-    largest, words, refused = 0.0, [], ""
+    largest, nan, words, refused = 0.0, 0, [], ""
     for i, feeds in enumerate(cases(imported.network, inputs.arrays, seed)):
         word = inputs.word if i == 0 else "seeded"
         try:
@@ -263,11 +263,13 @@ def compare(imported: Imported, origin: Origin, run: Run, inputs: Inputs, seed: 
                 raise MismatchError(f"{origin.name}: torch cannot run on these inputs: {e!s:.500}") from None
             refused = str(e)[:200]
             continue  # seeded numbers need not be inputs that the program takes
-        largest = max(largest, _largest(imported, torch_run, run, feeds, origin.name, theirs))
+        largest = max(largest, _largest(imported, torch_run, run, feeds, Case(origin.name, word, theirs, blame)))
+        nan += sum(int(np.isnan(t).sum()) for t in theirs.arrays if t is not None and t.dtype.kind == "f")
         words.append(word)
     if not words:
-        return Comparison(missing=f"torch refuses the seeded inputs ({refused}); give others by report={{…}}")
-    return Comparison(largest, " and ".join(dict.fromkeys(words)), f"torch {torch.__version__}")
+        others = "ingot.build takes others by name: report={'x': array}"
+        return Comparison(missing=f"torch refuses the {inputs.word} inputs ({refused}); {others}")
+    return Comparison(largest, " and ".join(dict.fromkeys(words)), f"torch {torch.__version__}", nan=nan)
 
 
 def _examples(imported: Imported, exported: Exported) -> dict[str, Array]:
@@ -276,20 +278,31 @@ def _examples(imported: Imported, exported: Exported) -> dict[str, Array]:
 
 
 def _largest(
-    imported: Imported, torch_run: TorchRun, run: Run, feeds: Mapping[str, Array], name: str, theirs: Outputs
+    imported: Imported, torch_run: TorchRun, run: Run, feeds: Mapping[str, Array], case: Case
 ) -> float:
     """The largest relative difference of the outputs on one set of inputs."""
     ours = run({key: _wide(array) for key, array in feeds.items()})
     largest = 0.0
+    theirs = case.theirs
     for output, value in zip(imported.network.outputs, (t for t in theirs.arrays if t is not None), strict=True):
         apart = difference(ours[output], value)
-        if not apart <= theirs.tolerance:
+        if not apart.relative <= theirs.tolerance:
             raise MismatchError(
-                f"{name}: output {output} differs from the source's by {apart:.2g} of its largest element, more than "
-                f"{theirs.tolerance:.0e}. {_first_difference(imported, torch_run, feeds)}"
+                f"{case.name}: on {case.word} inputs output {output} {apart}, against the source"
+                f"{'' if apart.odd else f': more than {theirs.tolerance:.0e}'}. "
+                f"{_first_difference(imported, torch_run, feeds, case.blame)}"
             )
-        largest = max(largest, apart)
+        largest = max(largest, apart.relative)
     return largest
+
+
+class Case(NamedTuple):
+    """One set of inputs by the word for them, what the source makes of it, and who says what is at fault."""
+
+    name: str
+    word: str
+    theirs: Outputs
+    blame: Blame
 
 
 class Outputs(NamedTuple):
@@ -299,7 +312,9 @@ class Outputs(NamedTuple):
     tolerance: float
 
 
-def _first_difference(imported: Imported, torch_run: TorchRun, feeds: Mapping[str, Array]) -> str:
+def _first_difference(
+    imported: Imported, torch_run: TorchRun, feeds: Mapping[str, Array], blame: Blame
+) -> str:
     """Walks both node by node, ours by the ops' references."""
     wide = widen(imported.network)
     ours = _widened(imported, wide)
@@ -315,16 +330,18 @@ def _first_difference(imported: Imported, torch_run: TorchRun, feeds: Mapping[st
 
     def look(node: GraphNode, made: dict[str, Any]) -> None:
         for name, tensor in made.items():
-            if name in arrays and not found and not difference(arrays[name], as_array(tensor)) <= TOLERANCE:
+            if name not in arrays or found:
+                continue
+            apart = difference(arrays[name], as_array(tensor))
+            if not apart.relative <= TOLERANCE:
                 place = f" at {node.line[0]}:{node.line[1]}" if node.line else ""
                 where = f"{node.where or 'the module'}{place}"
-                found.append(f"The first node that differs is {name} = {node.op} in {where}")
+                found.append(f"The first node that differs is {name} = {node.op} in {where}: it {apart}")
 
     torch_run({imported.placeholders[key]: array for key, array in feeds.items()}, look)
-    return found[0] if found else (
-        "Every node agrees by the ops' references, so that a pass or a kernel is at fault: "
-        "build with debug=ingot.engine.build.Debug(check=True), which names the step"
-    )  # fmt: skip
+    if found:
+        return found[0]
+    return f"Every node agrees by the ops' references. {blame(feeds, TOLERANCE)}"
 
 
 def _widened(imported: Imported, wide: Network) -> dict[str, Any]:

@@ -40,6 +40,7 @@ struct AttentionTask {
   const float* slopes;           // of the group's query heads: slope * (key - query position) is added to scores; null: none
   float scale;
   float softcap;                 // 0: none
+  bool empty_nan;                // a row whose scores are all -inf gives NaN, not zeros
   bool value_pairs;              // sums are kept as the even and the odd columns of every 32, as they come out of bfloat16 V
   float* scratch;                // attention_scratch(...) floats, 64-byte aligned
   float* sums;                   // attention_sums(...) floats: of the tokens since clear()

@@ -2,7 +2,7 @@
 //
 // A row gets the same bits in a tile of any height: scores are whole chains (attention_tile.h), the softmax is per row, and V
 // is added from the row's first token to its last, never a token that the row does not see (0 * inf would not be 0). A row
-// whose scores are all -inf gives zeros; NaN in a score or value that takes part makes the row's results NaN.
+// whose scores are all -inf gives zeros, or NaN where the task says so; NaN in a score or value that takes part makes the row's results NaN.
 #pragma once
 
 #include "attention.h"
@@ -95,7 +95,7 @@ void finish(const AttentionTask& task) {
     const std::int64_t row = task.first_row + r;
     const std::int64_t offset = row / task.group * task.out_token_stride + row % task.group * task.out_head_stride;
     const float weight = reduce_add(load(p.weight + r * kTokenGroup));
-    const Vec total = broadcast(weight == 0 ? 1.0f : weight);
+    const Vec total = broadcast(weight == 0 && !task.empty_nan ? 1.0f : weight);  // 0 only when all scores were -inf
     float* sum = p.sum + r * p.value_width;
     for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total);
     if (task.value_pairs) join_columns(sum, p.value_width);

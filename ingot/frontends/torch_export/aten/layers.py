@@ -319,7 +319,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: MaybeTensor 
     if dropout_p:
         raise Unsupported("it was exported with dropout: call module.eval() before torch.export.export")
     operands = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    return F.scaled_dot_product_attention(*operands, scale=scale, causal=is_causal)
+    return F.scaled_dot_product_attention(*operands, scale=scale, causal=is_causal, empty_rows="zero")
 
 
 @aten("aten._scaled_dot_product_flash_attention_for_cpu.default")

@@ -1,0 +1,56 @@
+"""How far numbers are from what they should be, in words where no distance says it: NaN in one of both, or shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference relative to the largest finite element of what should be; infinite where `odd` says what
+    is apart instead: the shapes, or NaN and infinities that stand in one of both only.
+    """
+
+    relative: float
+    odd: str = ""
+
+    def __str__(self) -> str:
+        return self.odd or f"is off by {self.relative:.2g} of its largest element"
+
+
+def difference(ours: Array, theirs: Array) -> Difference:
+    """`ours` against what it should be. NaN, or one infinity, in the same place of both is no difference."""
+    if ours.shape != theirs.shape:
+        return Difference(float("inf"), f"has the shape {list(ours.shape)} instead of {list(theirs.shape)}")
+    if not ours.size:
+        return Difference(0.0)
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    finite = np.isfinite(b)
+    if odd := _odd(a, b):
+        return Difference(float("inf"), odd)
+    scale = float(np.abs(b[finite]).max(initial=0)) or 1.0
+    return Difference(float(np.abs(a[finite] - b[finite]).max(initial=0)) / scale)
+
+
+def _odd(a: Array, b: Array) -> str:
+    """Where NaN and infinities differ; empty where they do not."""
+    found = []
+    for word, test in (("NaN", np.isnan), ("infinite", np.isinf)):
+        here, there = test(a), test(b)
+        for places, text in (
+            (here & ~there, f"is {word} and should not be"),
+            (there & ~here, f"should be {word} and is not"),
+        ):
+            found += [f"{text} {_where(places)}"] if places.any() else []
+    signs = np.isinf(a) & np.isinf(b) & (a != b)
+    return ", ".join(found + ([f"is the other infinity {_where(signs)}"] if signs.any() else []))
+
+
+def _where(places: Array) -> str:
+    first = [int(i) for i in np.unravel_index(int(places.argmax()), places.shape)]
+    return f"in {np.count_nonzero(places)} of {places.size} elements, the first at {first}"
