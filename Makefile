@@ -5,11 +5,16 @@ help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*## */\t/'
 
 find_python = for p in python3.11 python3.12 python3.13 python3; do \
-    $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && { echo $$p; break; }; done
-PYTHON ?= $(shell $(find_python))
+    $$p tools/prerequisites.py --python 2>/dev/null && { echo $$p; break; }; done
+PYTHON ?= $(or $(shell $(find_python)),python3)
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check install -q
+INSTALL := $(BIN)/pip --disable-pip-version-check install
+PIP := @$(INSTALL) -q
+COMPILE := @$(BIN)/python tools/compiling.py
+# A list of pyproject.toml, as words for pip.
+listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))$(1))")
+extra = $(call listed,['project']['optional-dependencies']['$(1)'])
 SECONDS ?= 600
 NATIVE := $(shell find native -type f) CMakeLists.txt pyproject.toml
 
@@ -34,7 +39,8 @@ fuzz: $(VENV)/fuzz build/fuzz/done  ## fuzz every parser for SECONDS each
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
 wheel: $(VENV)/wheel ## a manylinux wheel in dist/, tried in a fresh environment without a compiler
-	rm -rf build/dist dist && $(BIN)/python -m build -q --outdir build/dist
+	rm -rf build/dist dist
+	$(COMPILE) $(BIN)/python -m build --outdir build/dist
 	PATH=$(BIN):$$PATH $(BIN)/auditwheel repair -w dist build/dist/*.whl
 	$(BIN)/python -m tools.try_wheel dist/*.whl
 
@@ -45,35 +51,43 @@ clean:               ## everything that was built
 	rm -rf $(VENV) build dist
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "ingot needs Python 3.11, 3.12 or 3.13 on PATH"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) tools/prerequisites.py
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
 
 # Editable, with the build requirements in .venv, so that a change in native/ rebuilds only what it touches.
 $(VENV)/core: $(VENV)/bin/python $(NATIVE)
-	$(PIP) ninja $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['build-system']['requires'])")
-	$(PIP) --no-build-isolation -e .
+	@echo "installing CMake, Ninja and what else building takes (40 MB)"
+	$(PIP) $(call listed,['build-system']['requires']) $(call extra,native)
+	@echo "installing ingot and what it runs on (30 MB)"
+	$(COMPILE) $(INSTALL) -v --no-build-isolation -e .
 	@touch $@
 
 # torch from its CPU index, which saves gigabytes; the extra below takes the default one where that index is out of reach.
 $(VENV)/test: $(VENV)/core
+	@echo "installing torch, the tests' oracle (200 MB)"
 	$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || $(PIP) 'torch==2.13.0+cpu' --index-url https://download.pytorch.org/whl/cpu || true
+	@echo "installing what else the tests take (150 MB)"
 	$(PIP) --no-build-isolation -e '.[test]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/test
+	@echo "installing what the benchmarks compare with"
 	$(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
 $(VENV)/fuzz: $(VENV)/test
+	@echo "installing atheris"
 	$(PIP) --no-build-isolation -e '.[fuzz]'
 	@touch $@
 
 $(VENV)/wheel: $(VENV)/bin/python
-	$(PIP) $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))['project']['optional-dependencies']['wheel'])")
+	@echo "installing what makes a wheel"
+	$(PIP) $(call extra,wheel)
 	@touch $@
 
 # The fuzz driver of the C++ reader, under the address and undefined-behaviour sanitizers.
 build/fuzz/done: $(VENV)/core $(NATIVE)
-	cmake -S . -B build/fuzz -G Ninja -DINGOT_SANITIZE=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
-	$(BIN)/ninja -C build/fuzz
+	@$(BIN)/cmake -S . -B build/fuzz -G Ninja --log-level=WARNING -DINGOT_SANITIZE=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
+	$(COMPILE) $(BIN)/ninja -C build/fuzz
 	@touch $@

@@ -1,0 +1,209 @@
+"""Setting up: all imports are named, what is missing is said first, and compiling shows how far it is."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import compiling, prerequisites
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+# The lists of pyproject.toml that each folder may import from, beside what ingot requires. "build": the build system's.
+FOLDERS = {
+    "ingot": ("torch", "serve"),
+    "examples": ("torch",),
+    "tests": ("build", "test"),
+    "attacks": ("test",),
+    "tools": ("test",),
+    "benchmarks": ("test", "bench"),
+    "fuzz": ("test", "fuzz"),
+}
+ELSEWHERE = {"benchmarks/genai_process.py": {"openvino-genai"}}  # runs in an environment of its own
+LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
+OURS = {*FOLDERS, *sys.stdlib_module_names, "pip"}  # pip comes with a virtual environment
+
+
+def distribution(name: str) -> str:
+    """What a requirement asks for, as the package index spells it. The modules used here are called as their
+    distributions are.
+    """
+    return re.split(r"[^\w.-]", name)[0].lower().replace("_", "-")
+
+
+def listed(name: str) -> set[str]:
+    """The distributions of one list, those of ingot's own extras that it names included."""
+    words = PROJECT["build-system"]["requires"] + EXTRAS["native"] if name == "build" else EXTRAS[name]
+    found: set[str] = set()
+    for word in words:
+        own = re.fullmatch(r"ingot\[(\w+)\]", word)
+        found |= listed(own[1]) if own else {distribution(word)}
+    return found
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The modules that a file names in an import, in a call that imports late, or behind -m of a command."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", None))
+            words = [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            if called in LATE and words and re.fullmatch(r"[\w.:]+", words[0]):
+                yield words[0].partition(":")[0]
+        elif isinstance(node, ast.List | ast.Tuple):
+            words = [item.value if isinstance(item, ast.Constant) else None for item in node.elts]
+            # An interpreter's: what comes before -m is no literal.
+            for before, flag, name in zip(words, words[1:], words[2:], strict=False):
+                if before is None and flag == "-m" and isinstance(name, str) and re.fullmatch(r"[\w.]+", name):
+                    yield name
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_is_imported_is_named(folder: str) -> None:
+    """Not what happens to be there because something else requires it."""
+    required = {distribution(word) for word in PROJECT["project"]["dependencies"]}
+    allowed = required.union(*map(listed, FOLDERS[folder]))
+    missing: dict[str, set[str]] = {}
+    for path in (ROOT / folder).rglob("*.py"):
+        place = path.relative_to(ROOT).as_posix()
+        modules = {name.split(".")[0] for name in imported(ast.parse(path.read_text()))} - OURS
+        for name in {distribution(module) for module in modules} - allowed - ELSEWHERE.get(place, set()):
+            missing.setdefault(name, set()).add(place)
+    assert not missing
+
+
+def test_the_walk_sees_every_kind_of_import() -> None:
+    source = """
+import a.b, c
+from d.e import f
+def late():
+    import g
+    _lazy.optional("h", "x", "y"), load("i.j:K"), pytest.importorskip("k"), np.load(path)
+run([sys.executable, "-m", "l", "x"], [sys.executable, "-m", name, "-m", "not slow"])
+from . import m
+"""
+    assert set(imported(ast.parse(source))) == {"a.b", "c", "d.e", "g", "h", "i.j", "k", "l"}
+
+
+def test_the_makefile_runs_only_what_it_installs() -> None:
+    """CMake and Ninja above all: a machine with Python and g++ alone has neither."""
+    text = (ROOT / "Makefile").read_text()
+    recipes = [line for line in text.splitlines() if line.startswith("\t")]
+    installed = {"python", "pip", "ingot"} | listed("build").union(*map(listed, EXTRAS))
+    assert set(re.findall(r"\$\(BIN\)/([\w-]+)", text)) <= installed
+    assert not [line for line in recipes if re.search(r"(^\t@?|&& |\|\| )(cmake|ninja|pip|ruff|mypy|pytest)\b", line)]
+
+
+# ---------------------------------------------------------------------------------------------------- prerequisites
+
+
+def test_this_machine_has_all_that_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert prerequisites.main([]) == prerequisites.main(["--python"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("version", "good"), [((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False)])
+def test_the_python_that_is_needed(version: tuple[int, int], good: bool) -> None:
+    fault = prerequisites.python_fault(version)
+    if good:
+        assert fault is None
+    else:
+        assert fault is not None and fault.startswith("ingot needs Python 3.11 to 3.13, and ")
+        assert fault.endswith(f" is 3.{version[1]}")
+    assert "has no line requires-python" in str(prerequisites.python_fault((3, 11), "requires-python = '3'"))
+
+
+def test_headers_that_are_missing(tmp_path: Path) -> None:
+    assert f"{tmp_path} has no Python.h" in str(prerequisites.header_fault(str(tmp_path)))
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_compilers_that_will_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
+    assert f"no C++ compiler {tmp_path}/no-such-compiler: install g++ 12" in str(prerequisites.compiler_fault())
+    old = script(tmp_path / "old-g++", "echo 'error: #error g++ 12 or newer is needed' >&2; exit 1")
+    monkeypatch.setenv("CXX", f"{old} -m64")
+    assert prerequisites.main([]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"ingot cannot be built here: {old} -m64 does not compile C++20") and "#error g++ 12" in said
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no C++ compiler on PATH" in str(prerequisites.compiler_fault())
+    script(tmp_path / "g++", "exit 0")
+    assert prerequisites.compiler_fault() is None
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "wheel"])
+def test_make_says_what_is_missing_before_it_installs(target: str, tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", "native", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    environment = os.environ | {"CXX": "/no/such/compiler"}
+    done = subprocess.run(
+        ["make", f"PYTHON={sys.executable}", target],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0 and "there is no C++ compiler /no/such/compiler: install g++" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+# -------------------------------------------------------------------------------------------------------- compiling
+
+STEPS = [f"[{i}/92] Building CXX object CMakeFiles/a.dir/native/src/file{i}.cpp.o" for i in range(1, 93)]
+
+
+class Terminal(io.StringIO):
+    """A stream that is being watched."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def compile_with(tmp_path: Path, stream: io.StringIO, lines: list[str], code: int = 0) -> tuple[int, str]:
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+    command = ["sh", "-c", f"cat {tmp_path}/lines; exit {code}"]
+    found = compiling.run(command, stream, tmp_path / "build" / "log")
+    assert (tmp_path / "build" / "log").read_text().splitlines() == lines
+    return found, stream.getvalue()
+
+
+def test_a_log_gets_a_dozen_lines(tmp_path: Path) -> None:
+    code, said = compile_with(tmp_path, io.StringIO(), ["Collecting numpy", *STEPS, "Successfully installed ingot"])
+    lines = said.splitlines()
+    assert code == 0 and len(lines) == 11 and lines[-1] == "  92 of 92"
+    assert re.fullmatch(r"compiling the native core: 92 steps, about \d+ (minutes|seconds) on \d+ proc.*", lines[0])
+    assert compile_with(tmp_path, io.StringIO(), ["Successfully installed ingot"]) == (0, "")
+
+
+def test_a_terminal_gets_one_line_that_changes(tmp_path: Path) -> None:
+    code, said = compile_with(tmp_path, Terminal(), STEPS)
+    assert code == 0 and said.count("\n") == 1 and said.count("\r") == 94
+    assert "  92 of 92  native/src/file92.cpp " in said and said.endswith(" \r")
+
+
+def test_a_failure_shows_what_the_compiler_said(tmp_path: Path) -> None:
+    fault = ["FAILED: CMakeFiles/a.dir/x.cpp.o", "g++ -o x.cpp.o", "x.cpp:1:2: error: expected ';'", "  1 | int a"]
+    code, said = compile_with(tmp_path, io.StringIO(), [*STEPS[:9], *fault, STEPS[9], "ninja: build stopped"], 3)
+    assert code == 3 and "\n".join([*fault, "ninja: build stopped"]) in said
+    assert said.endswith(f"all it said is in {tmp_path}/build/log\n") and "[5/92]" not in said
+    code, said = compile_with(tmp_path, io.StringIO(), ["no space left on device"], 1)
+    assert code == 1 and said.startswith("no space left on device\n")
