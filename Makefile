@@ -10,8 +10,8 @@ PYTHON ?= $(or $(shell $(find_python)),python3)
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INSTALL := $(BIN)/pip --disable-pip-version-check install
-PIP := @$(INSTALL) -q
-COMPILE := @$(BIN)/python tools/compiling.py
+PIP := $(INSTALL) -q
+COMPILE := $(BIN)/python tools/compiling.py
 # A list of pyproject.toml, as words for pip.
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))$(1))")
 extra = $(call listed,['project']['optional-dependencies']['$(1)'])
@@ -40,7 +40,7 @@ fuzz: $(VENV)/fuzz build/fuzz/done  ## fuzz every parser for SECONDS each
 
 wheel: $(VENV)/wheel ## a manylinux wheel in dist/, tried in a fresh environment without a compiler
 	rm -rf build/dist dist
-	$(COMPILE) $(BIN)/python -m build --outdir build/dist
+	@$(COMPILE) $(BIN)/python -m build --outdir build/dist
 	PATH=$(BIN):$$PATH $(BIN)/auditwheel repair -w dist build/dist/*.whl
 	$(BIN)/python -m tools.try_wheel dist/*.whl
 
@@ -58,36 +58,36 @@ $(VENV)/bin/python:
 # Editable, with the build requirements in .venv, so that a change in native/ rebuilds only what it touches.
 $(VENV)/core: $(VENV)/bin/python $(NATIVE)
 	@echo "installing CMake, Ninja and what else building takes (40 MB)"
-	$(PIP) $(call listed,['build-system']['requires']) $(call extra,native)
+	@$(PIP) $(call listed,['build-system']['requires']) $(call extra,native)
 	@echo "installing ingot and what it runs on (30 MB)"
-	$(COMPILE) $(INSTALL) -v --no-build-isolation -e .
+	@$(COMPILE) $(INSTALL) -v --no-build-isolation -e .
 	@touch $@
 
 # torch from its CPU index, which saves gigabytes; the extra below takes the default one where that index is out of reach.
 $(VENV)/test: $(VENV)/core
 	@echo "installing torch, the tests' oracle (200 MB)"
-	$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || $(PIP) 'torch==2.13.0+cpu' --index-url https://download.pytorch.org/whl/cpu || true
+	@$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || $(PIP) 'torch==2.13.0+cpu' --index-url https://download.pytorch.org/whl/cpu || true
 	@echo "installing what else the tests take (150 MB)"
-	$(PIP) --no-build-isolation -e '.[test]'
+	@$(PIP) --no-build-isolation -e '.[test]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/test
 	@echo "installing what the benchmarks compare with"
-	$(PIP) --no-build-isolation -e '.[bench]'
+	@$(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
 $(VENV)/fuzz: $(VENV)/test
 	@echo "installing atheris"
-	$(PIP) --no-build-isolation -e '.[fuzz]'
+	@$(PIP) --no-build-isolation -e '.[fuzz]'
 	@touch $@
 
 $(VENV)/wheel: $(VENV)/bin/python
 	@echo "installing what makes a wheel"
-	$(PIP) $(call extra,wheel)
+	@$(PIP) $(call extra,wheel)
 	@touch $@
 
 # The fuzz driver of the C++ reader, under the address and undefined-behaviour sanitizers.
 build/fuzz/done: $(VENV)/core $(NATIVE)
 	@$(BIN)/cmake -S . -B build/fuzz -G Ninja --log-level=WARNING -DINGOT_SANITIZE=ON -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
-	$(COMPILE) $(BIN)/ninja -C build/fuzz
+	@$(COMPILE) $(BIN)/ninja -C build/fuzz
 	@touch $@

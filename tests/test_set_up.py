@@ -107,6 +107,15 @@ def test_the_makefile_runs_only_what_it_installs() -> None:
     assert not [line for line in recipes if re.search(r"(^\t@?|&& |\|\| )(cmake|ninja|pip|ruff|mypy|pytest)\b", line)]
 
 
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "fuzz", "conformance", "wheel", "size"])
+def test_every_recipe_is_shell(target: str) -> None:
+    """As make would run it, were nothing there yet."""
+    words = ["make", "-n", f"PYTHON={sys.executable}", "VENV=build/no-such-environment", target]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert "@" not in done.stdout and len(done.stdout.splitlines()) > 5
+    subprocess.run(["sh", "-n"], input=done.stdout, text=True, check=True, timeout=60)
+
+
 # ---------------------------------------------------------------------------------------------------- prerequisites
 
 

@@ -87,7 +87,9 @@ INGOT_API const char* ingot_version(void);
 INGOT_API const char* ingot_last_error(void);
 INGOT_API const char* ingot_last_error_code(void);
 
-/* Maps an engine file and checks it whole. ingot_close(NULL) does nothing. */
+/* Maps an engine file and checks it whole. ingot_close(NULL) does nothing. Where the system refuses even small allocations, as
+ * under a tight limit of address space, ingot_open may end the process: the JSON library frees its values with memory that it
+ * allocates. Every other function then fails with the code "memory". */
 INGOT_API int ingot_open(const char* path, ingot_engine** engine);
 INGOT_API void ingot_close(ingot_engine* engine);
 
