@@ -92,7 +92,7 @@ def _feeds(engine: Any, args: argparse.Namespace) -> Any:
 def _table(found: Any, beyond: Any) -> str:
     rows = [
         (p.name, p.op, "×".join(map(str, p.shape)) or "scalar", p.largest_value, p.largest, f"{p.relative:.2e}",
-         "<- first beyond" if p is beyond else "")
+         ", ".join(filter(None, ("<- first beyond" if p is beyond else "", p.odd))))
         for p in (*found.places, *found.outputs)
     ]  # fmt: skip
     return table(rows, ("layer", "op", "shape", "largest value", "largest difference", "relative", ""))

@@ -33,7 +33,9 @@ Done = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Place:
-    """One value of both networks: its largest magnitude in the second, and how far the first is from that."""
+    """One value of both networks: its largest magnitude in the second, and how far the first is from that; `odd` says
+    where NaN or infinities stand in one of both only.
+    """
 
     name: str
     op: str
@@ -41,12 +43,13 @@ class Place:
     largest_value: float
     largest: float
     relative: float
+    odd: str = ""
 
     def json(self) -> dict[str, Any]:
         """As --json shows it: what is not finite is null."""
         numbers = {"largest_value": self.largest_value, "largest": self.largest, "relative": self.relative}
         finite = {name: value if np.isfinite(value) else None for name, value in numbers.items()}
-        return {"name": self.name, "op": self.op, "shape": list(self.shape), **finite}
+        return {"name": self.name, "op": self.op, "shape": list(self.shape), **finite, "odd": self.odd}
 
 
 @dataclass(frozen=True)
@@ -241,7 +244,8 @@ def _place(name: str, op: str, a: Array, b: Array) -> Place:
     found = row(name, a, b)
     magnitudes = np.abs(b.astype(np.float64))
     return Place(
-        name, op, a.shape, float(magnitudes[np.isfinite(magnitudes)].max(initial=0)), found.largest, found.relative
+        name, op, a.shape, float(magnitudes[np.isfinite(magnitudes)].max(initial=0)), found.largest, found.relative,
+        found.odd,
     )
 
 

@@ -22,6 +22,7 @@ from ingot.engine.compile import Compiled, compile_network, header_of, make_tens
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network, Node, StateSpec, Value
+from ingot.ir.difference import difference
 from ingot.ir.recipe import Known, Recipe, parameter_at
 from ingot.ir.text import from_json
 from ingot.passes.sections import BETWEEN, Section, runs_of, section
@@ -35,26 +36,31 @@ BLOCK = 16  # tokens in a block of the caches that sections use
 
 @dataclass(frozen=True)
 class Row:
-    """How far two arrays are apart: the largest difference, and the differences' root mean square over the values'."""
+    """How far two arrays are apart: the largest difference, and the differences' root mean square over the values'.
+
+    odd: where NaN or infinities stand in one of both only, which makes either number infinite.
+    """
 
     name: str
     relative: float
     largest: float
+    odd: str = ""
 
 
 def row(name: str, a: Array, b: Array) -> Row:
     """`a` against `b`. NaN or one infinity in the same place of both is no difference; in one only, an infinite one."""
     x, y = a.astype(np.float64), b.astype(np.float64)
+    odd = ""
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = x - y
-        odd = ~np.isfinite(difference)
-        if odd.any():
+        apart = x - y
+        if not np.isfinite(apart).all():
+            odd = difference(a, b).odd
             same = (x == y) | (np.isnan(x) & np.isnan(y))
-            difference = np.where(odd, np.where(same, 0.0, np.inf), difference)
+            apart = np.where(np.isfinite(apart), apart, np.where(same, 0.0, np.inf))
             y = np.where(np.isfinite(y), y, 0.0)
     scale = math.sqrt(float(np.mean(y * y))) if y.size else 0.0
-    relative = math.sqrt(float(np.mean(difference * difference))) if y.size else 0.0
-    return Row(name, relative / scale if scale else relative, float(np.abs(difference).max(initial=0)))
+    relative = math.sqrt(float(np.mean(apart * apart))) if y.size else 0.0
+    return Row(name, relative / scale if scale else relative, float(np.abs(apart).max(initial=0)), odd)
 
 
 class Sources(Mapping[str, Array]):

@@ -56,7 +56,8 @@ class Report:
         width = max(len(r.name) for r in (*self.layers, *self.outputs))
         lines = [f"{'against float32, ' + self.inputs + ' inputs':{max(width, 8)}}  relative   largest"]
         lines += [
-            f"{r.name:{len(lines[0]) - 20}}  {r.relative:8.1e}  {r.largest:8.1e}" for r in (*self.layers, *self.outputs)
+            f"{r.name:{len(lines[0]) - 20}}  {r.relative:8.1e}  {r.largest:8.1e}{f'  {r.odd}' if r.odd else ''}"
+            for r in (*self.layers, *self.outputs)
         ]
         if self.same_top is not None:
             lines.append(f"the same most likely token in {self.same_top:.0%} of the rows")

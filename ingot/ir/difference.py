@@ -42,15 +42,14 @@ def _odd(a: Array, b: Array) -> str:
     found = []
     for word, test in (("NaN", np.isnan), ("infinite", np.isinf)):
         here, there = test(a), test(b)
-        for places, text in (
-            (here & ~there, f"is {word} and should not be"),
-            (there & ~here, f"should be {word} and is not"),
-        ):
-            found += [f"{text} {_where(places)}"] if places.any() else []
-    signs = np.isinf(a) & np.isinf(b) & (a != b)
-    return ", ".join(found + ([f"is the other infinity {_where(signs)}"] if signs.any() else []))
+        found.append(_places(here & ~there, f"is {word}", " where it should not be"))
+        found.append(_places(there & ~here, f"is not {word}", " where it should be"))
+    found.append(_places(np.isinf(a) & np.isinf(b) & (a != b), "is the other infinity", ""))
+    return "; ".join(filter(None, found))
 
 
-def _where(places: Array) -> str:
+def _places(places: Array, what: str, where: str) -> str:
+    if not places.any():
+        return ""
     first = [int(i) for i in np.unravel_index(int(places.argmax()), places.shape)]
-    return f"in {np.count_nonzero(places)} of {places.size} elements, the first at {first}"
+    return f"{what} in {np.count_nonzero(places)} of {places.size} elements{where}, the first at {first}"

@@ -177,7 +177,15 @@ def test_differences_of_odd_numbers() -> None:
     nan, inf = np.nan, np.inf
     same = np.array([1, nan, inf, -inf], np.float32)
     assert (row("x", same, same).largest, row("x", same, same).relative) == (0, 0)
-    for other in ([1, 2, inf, -inf], [1, nan, -inf, -inf], [nan, nan, inf, -inf]):
-        assert row("x", np.array(other, np.float32), same).largest == inf
+    assert row("x", same, same).odd == ""
+    for other, odd in (
+        ([1, 2, inf, -inf], "is not NaN in 1 of 4 elements where it should be, the first at [1]"),
+        ([1, nan, -inf, -inf], "is the other infinity in 1 of 4 elements, the first at [2]"),
+        ([nan, nan, inf, -inf], "is NaN in 1 of 4 elements where it should not be, the first at [0]"),
+        ([1, nan, 5, inf], "is not infinite in 1 of 4 elements where it should be, the first at [2]; is the other "
+                           "infinity in 1 of 4 elements, the first at [3]"),
+    ):  # fmt: skip
+        found = row("x", np.array(other, np.float32), same)
+        assert found.largest == inf and found.odd == odd
     assert row("x", np.zeros((0, 3)), np.zeros((0, 3))).relative == 0
     assert row("x", np.array([1e-3]), np.array([0.0])).relative == pytest.approx(1e-3)

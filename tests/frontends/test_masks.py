@@ -266,10 +266,10 @@ def test_a_step_at_fault_is_named_at_once_and_by_the_switch(monkeypatch: pytest.
     with pytest.raises(errors.MismatchError) as caught:
         ingot.build(module, inputs)
     message = str(caught.value)
-    assert "on example inputs output output_0 should be NaN and is not in 40 of 80 elements" in message
+    assert "on example inputs output output_0 is not NaN in 40 of 80 elements where it should be" in message
     assert "the first at [0, 0, 0]" in message and "debug=" not in message
     assert "step 'dense attention' changed output 'output_0'" in message
-    with pytest.raises(errors.NetworkError, match="step 'dense attention' changed output 'output_0': it should be NaN"):
+    with pytest.raises(errors.NetworkError, match="step 'dense attention' changed output 'output_0': it is not NaN"):
         ingot.build(module, inputs, debug=Debug(check=True))
 
 
@@ -287,3 +287,23 @@ def test_a_kernel_at_fault_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ingot.build(Attention(8, 2, False), inputs)
     with pytest.raises(errors.MismatchError, match="shows in the whole program only"):
         ingot.build(Attention(8, 2, True), inputs, debug=Debug(check=True))
+
+
+class Drops(nn.Module):
+    """Drops elements in evaluation mode too."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "dropout":
+            return functional.dropout(x, 0.1)
+        return functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+
+
+@pytest.mark.parametrize("how", ["dropout", "attention"])
+def test_dropout_of_evaluation_mode_is_not_sent_back_to_evaluation_mode(how: str) -> None:
+    """A module in this process is exported in evaluation mode: the advice has to say what else there is to do."""
+    with pytest.raises(errors.UnsupportedError, match=r"functional\.dropout does so without training=self\.training"):
+        ingot.build(Drops(how).eval(), (torch.randn(1, 2, 3, 4),))

@@ -22,6 +22,11 @@ from ingot.frontends.torch_export.aten.table import (
 from ingot.ir import F
 from ingot.ir.spec import axis_of
 
+DROPS = (
+    "drops elements at random, as in training: call module.eval() before torch.export.export; in that mode too "
+    "functional.dropout does so without training=self.training, and attention with another dropout_p than 0"
+)
+
 
 def _number(value: Scalar, name: str) -> float:
     if not isinstance(value, int | float):
@@ -134,7 +139,7 @@ def glu(self: Tensor, dim: int = -1) -> Result:
       "aten.feature_alpha_dropout.default", views=True)  # fmt: skip
 def dropout(input: Tensor, p: float, train: bool) -> Result:
     if train and p:
-        raise Unsupported("it was exported in training mode: call module.eval() before torch.export.export")
+        raise Unsupported(f"it {DROPS}")
     return input
 
 

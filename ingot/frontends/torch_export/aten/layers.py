@@ -7,6 +7,7 @@ from typing import Any
 
 from ingot import functional as fn
 from ingot.dims import Dimension
+from ingot.frontends.torch_export.aten.activation import DROPS
 from ingot.frontends.torch_export.aten.promotion import cast
 from ingot.frontends.torch_export.aten.table import (
     Ints,
@@ -317,7 +318,7 @@ def instance_norm(input: Tensor, weight: MaybeTensor, bias: MaybeTensor, running
 def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: MaybeTensor = None, dropout_p: float = 0.0,
               is_causal: bool = False, scale: MaybeFloat = None, enable_gqa: bool = False) -> Result:  # fmt: skip
     if dropout_p:
-        raise Unsupported("it was exported with dropout: call module.eval() before torch.export.export")
+        raise Unsupported(f"it {DROPS}")
     operands = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     return F.scaled_dot_product_attention(*operands, scale=scale, causal=is_causal, empty_rows="zero")
 
