@@ -91,9 +91,7 @@ for _count in (0, 2, 3):
 calls(29, "a cast to an unknown type", "cast", {"dtype": "float9", "scale": None}, [X], LIKE_X, "float9")
 calls(36, "einsum with 60 letters", "einsum", {"equation": "a" * 60}, [W], [("float32", [])], "names 60 dimensions")
 calls(36, "einsum that repeats a label", "einsum", {"equation": "ab->aa"}, [W], [("float32", [4, 4])], "twice")
-calls(
-    36, "einsum of an equation of 1 MB", "einsum", {"equation": "a," * 10**6}, [W], [("float32", [])], "the equation"
-)
+calls(36, "einsum of an equation of 1 MB", "einsum", {"equation": "a," * 10**6}, [W], [("float32", [])], "the equation")
 calls(31, "a host call of a dim that is no symbol", "reshape", {"shape": ["Z", 8]}, [W], [("float32", [4, 8])], "Z")
 calls(37, "a dim of an attribute that overflows", "expand", {"shape": [["*", "N", 2**62], 8]}, [3], LIKE_X, "declares",
       buffers=(ROW,))  # fmt: skip
@@ -177,6 +175,7 @@ def _node(op: str, attrs: Json, operands: list[str], result: str) -> Json:
 
 
 _ALWAYS = _network([_node("equal", {}, ["a", "a"], "y")], [_tensor("a", "int32", [])], "y")
+_NEVER = _network([_node("not_equal", {}, ["a", "a"], "y")], [_tensor("a", "int32", [])], "y")
 _SAME = _network([_node("abs", {}, ["a"], "y")], [_tensor("a", "int32", [])], "y")
 _LARGE = _network(
     [
@@ -212,3 +211,28 @@ calls(34, "a host call with an index out of range", "take", {"axis": 0}, [W, IDS
       "layer.0: host call take: take: index 4 is out of range", "value", "run_far")  # fmt: skip
 calls(34, "a host call with a negative index", "embedding", {}, [IDS, W], LIKE_X, "index -2 is out of range", "value",
       "run_negative")  # fmt: skip
+
+
+def program() -> Json:
+    """A good program of host calls: attributes of all kinds, two results, a network inside, a size that one binds."""
+    buffers = [{"kind": "input", "name": "x", "dtype": "float32", "shape": ["N", 8]},
+               {"kind": "input", "name": "one", "dtype": "int32", "shape": []}]  # fmt: skip
+    made: list[tuple[str, Json, list[int], list[tuple[str, list[Json]]]]] = [
+        ("cumsum", {"axis": 1}, [0], LIKE_X),
+        ("sort", {"axis": 1, "descending": True}, [0], [("float32", ["N", 8]), ("int64", ["N", 8])]),
+        ("pad", {"before": [1, 0], "after": [0, 2], "value": 1.5}, [0], [("float32", [["+", "N", 1], 10])]),
+        ("slice", {"starts": [["-", "N", 1], 7], "sizes": [1, 8], "strides": [1, -1]}, [0], [("float32", [1, 8])]),
+        ("einsum", {"equation": "na,nb->ab"}, [0, 0], [("float32", [8, 8])]),
+        ("cast", {"dtype": "int8", "scale": 0.5}, [0], [("int8", ["N", 8])]),
+        ("while_loop", {"condition": _NEVER, "body": _SAME, "limit": 3}, [1], [("int32", [])]),
+        ("nonzero", {"count": "c"}, [0], [("int64", [2, "c"])]),
+    ]
+    calls, outputs = [], []
+    for op, params, operands, results in made:
+        out = list(range(len(buffers), len(buffers) + len(results)))
+        buffers += [{"kind": "temp", "dtype": dtype, "shape": shape} for dtype, shape in results]
+        calls.append({"host": op, "version": 1, "in": operands, "out": out, "params": params, "where": "layer.0"})
+        outputs += [{"name": f"y{b}", "buffer": b} for b in out]
+    calls[-1]["binds"] = ["c"]
+    symbols = [{"name": "N", "min": 1, "max": 64}, _FREE]
+    return {"version": 1, "symbols": symbols, "buffers": buffers, "calls": calls, "outputs": outputs}

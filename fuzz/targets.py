@@ -12,10 +12,11 @@ import numpy as np
 
 import ingot.ops  # noqa: F401  (registers every op)
 from attacks import directories, exported, networks
+from attacks import host_calls as host_programs
 from attacks.image import MAGIC, good, seal
 from fuzz.mutate import mutated
 from ingot import strict_json
-from ingot.engine import file
+from ingot.engine import file, session
 from ingot.errors import IngotError
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import text
@@ -58,6 +59,13 @@ def description(data: bytes) -> None:
     image.ours["networks"] = {"main": networks.network()}
     image.text = json.dumps(mutated(image.ours, data)).encode()
     in_memory(image.encode(), _engine)
+
+
+def host_calls(data: bytes) -> None:
+    """An engine with host calls that are mutations of good ones; a session of it asks the ops."""
+    image = good()
+    image.ours["programs"]["cpu"]["entries"]["main"] = mutated(host_programs.program(), data)
+    in_memory(image.encode(), lambda path: session.load(path).session(1))
 
 
 def safetensors(data: bytes) -> None:
@@ -150,6 +158,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
     "container": (container, [good().encode()]),
     "sealed": (sealed, [_HEADER + b"\0" + good().data]),
     "description": (description, [b"", bytes(range(64))]),
+    "host_calls": (host_calls, [b"", bytes(range(64))]),
     "safetensors": (safetensors, [directories.safetensors({"a": [2, 3], "b": [4]})]),
     "pt2": (pt2, [exported.Package().encode()]),
     "pt2_values": (pt2_values, [b"", bytes(range(64))]),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ingot
-from attacks import adapters, exported, worker
+from attacks import adapters, exported, host_calls, worker
 from attacks.image import good
 from attacks.make import TABLE, paths
 from ingot import nn, ops
@@ -99,3 +99,17 @@ def test_the_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:
     path.write_bytes(good().encode())
     for reader in ("python", "verify", "native", "run"):
         assert worker.meet(reader, path) == {"code": None, "message": "accepted"}
+
+
+def test_the_host_calls_that_attacks_start_from_are_good(tmp_path: Path) -> None:
+    image = good()
+    image.ours["programs"]["cpu"]["entries"]["main"] = host_calls.program()
+    (tmp_path / "good.ingot").write_bytes(image.encode())
+    x = np.random.default_rng(0).integers(-2, 3, (4, 8)).astype(np.float32)
+    results = list(ingot.load(tmp_path / "good.ingot").run({"x": x, "one": np.array(7, np.int32)}).values())
+    np.testing.assert_array_equal(results[0], np.cumsum(x, 1))
+    np.testing.assert_array_equal(results[1], -np.sort(-x, 1))
+    np.testing.assert_array_equal(results[3], np.pad(x, ((1, 0), (0, 2)), constant_values=1.5))
+    np.testing.assert_array_equal(results[4], x[-1:, ::-1])
+    np.testing.assert_array_equal(results[5], x.T @ x)
+    np.testing.assert_array_equal(results[8], np.nonzero(x))

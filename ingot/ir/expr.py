@@ -257,13 +257,14 @@ def _fault(step: Any, classes: list[str]) -> str | None:
 
 
 def evaluate(expr: dict[str, Any], arrays: Sequence[Array], out: Sequence[DType]) -> list[Array]:
-    """What the expression means, in NumPy: operands broadcast, results are rounded to their dtypes."""
+    """What the expression means, in NumPy: operands broadcast, as do results, which are rounded to their dtypes."""
     values: list[Array] = []
     with np.errstate(all="ignore"):
         for name, cls, *args in expr["steps"]:
             values.append(_run(name, cls, args, values, arrays))
-        results = [values[i] for i in expr["outputs"]]
-        return [np.asarray(r).astype(d.numpy) for r, d in zip(results, out, strict=True)]
+        results = [np.asarray(values[i]).astype(d.numpy) for i, d in zip(expr["outputs"], out, strict=True)]
+    shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
+    return [r if r.shape == shape else np.broadcast_to(r, shape).copy() for r in results]  # it may not read them all
 
 
 def _run(name: str, cls: str, args: list[Any], values: list[Array], arrays: Sequence[Array]) -> Array:

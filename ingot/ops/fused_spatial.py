@@ -18,7 +18,7 @@ from ingot.ir import Case, Spec, op, require
 from ingot.ir.expr import evaluate
 from ingot.ir.recipe import PANEL, pack_panels, packed_shape, unpack_panels
 from ingot.ops.common import Array, bf16, certainly_negative, f16, f32, rounded, same_dtype, show, widen
-from ingot.ops.fused import IDENTITY, PLUS, Bodied, expr_json
+from ingot.ops.fused import FIVE, IDENTITY, PLUS, Bodied, expr_json
 
 RELU_PLUS = ((*PLUS[0], ("const", "float32", 0.0), ("max", "float32", 2, 3)), (4,))
 TWICE = ((("input", "float32", 0), ("const", "float32", 2.0), ("mul", "float32", 0, 1)), (2,))
@@ -174,6 +174,7 @@ class FusedConv(Convolution):
                        dtype="float16")),
         Case("nothing in the batch", (f32(0, 4, 4, 2), f32(3, 18)), geometry(groups=1)),
         Case("unknown sizes", (f32(1, "S", "T", 2), f32(3, 18)), geometry(groups=1, stride=2)),
+        Case("a body that reads nothing", (f32(1, 4, 4, 2), f32(3, 18)), geometry(groups=1, body=FIVE)),
         Case("weight of another kernel", (f32(1, 4, 4, 2), f32(3, 8)), geometry(groups=1), error=r"\[O, 18\]"),
         Case("groups do not divide", (f32(1, 4, 4, 3), f32(4, 9)), geometry(groups=2), error="multiple of 2 groups"),
         Case("the kernel is too large", (f32(1, 2, 2, 1), f32(1, 25)),
