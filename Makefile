@@ -16,13 +16,14 @@ COMPILE := $(BIN)/python tools/compiling.py
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))$(1))")
 extra = $(call listed,['project']['optional-dependencies']['$(1)'])
 SECONDS ?= 600
+WORKERS ?= 2
 NATIVE := $(shell find native -type f) CMakeLists.txt pyproject.toml
 
 demo: $(VENV)/core   ## install, then generate text with the small model in models/
 	$(BIN)/ingot generate models/pico-python --prompt "def quicksort(items):" --max-tokens 64
 
-test: $(VENV)/test   ## every test that needs no GPU
-	$(BIN)/python -m pytest
+test: $(VENV)/test   ## every test that is not long and needs no GPU, in WORKERS processes
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: $(VENV)/test  ## linter, types, import rules
 	$(BIN)/ruff check .
@@ -32,8 +33,10 @@ check: $(VENV)/test  ## linter, types, import rules
 bench: $(VENV)/bench ## all benchmarks with their peers; nothing else should run meanwhile
 	$(BIN)/python -m benchmarks all
 
-conformance: $(VENV)/fuzz build/fuzz/done  ## the long suites; writes docs/conformance.md
-	$(BIN)/python -m tools.conformance --seconds $(SECONDS)
+# What a part needs beside the tests' extras.
+NEEDS := $(if $(filter fuzz-python all,$(PART)),$(VENV)/fuzz) $(if $(filter fuzz-native all,$(PART)),build/fuzz/done)
+conformance: $(VENV)/test $(NEEDS)  ## the long suites, PART=NAME or all, without PART the list; writes docs/conformance.md
+	PATH=$(BIN):$$PATH $(BIN)/python -m tools.conformance $(PART)
 
 fuzz: $(VENV)/fuzz build/fuzz/done  ## fuzz every parser for SECONDS each
 	$(BIN)/python -m fuzz --seconds $(SECONDS)

@@ -37,7 +37,8 @@ FORBIDDEN = {
 
 def objects(level: str) -> list[Path]:
     """The level's objects in the newest build directory that has any."""
-    folders = [f for f in ROOT.glob(f"build/*/CMakeFiles/ingot_{level}.dir") if "SANITIZE:BOOL=ON" not in cache(f)]
+    sanitized = re.compile(r"SANITIZE\w*:BOOL=ON")
+    folders = [f for f in ROOT.glob(f"build/*/CMakeFiles/ingot_{level}.dir") if not sanitized.search(cache(f))]
     found = [sorted(folder.rglob("*.o")) for folder in folders]
     return max(found, key=lambda files: max((f.stat().st_mtime for f in files), default=0.0), default=[])
 

@@ -31,14 +31,16 @@ FOLDERS = {
 }
 ELSEWHERE = {"benchmarks/genai_process.py": {"openvino-genai"}}  # runs in an environment of its own
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
+OTHERWISE = {"xdist": "pytest-xdist"}
 OURS = {*FOLDERS, *sys.stdlib_module_names, "pip"}  # pip comes with a virtual environment
 
 
 def distribution(name: str) -> str:
     """What a requirement asks for, as the package index spells it. The modules used here are called as their
-    distributions are.
+    distributions are, but for those of OTHERWISE.
     """
-    return re.split(r"[^\w.-]", name)[0].lower().replace("_", "-")
+    found = re.split(r"[^\w.-]", name)[0].lower().replace("_", "-")
+    return OTHERWISE.get(found, found)
 
 
 def listed(name: str) -> set[str]:

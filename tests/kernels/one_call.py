@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,11 +86,3 @@ def run(
     session = _native.Session(engine, threads=threads)
     found = session.run(feeds)
     return [found[f"y.{i}"] for i in range(len(results))]
-
-
-def rerun_at(level: str, file: str, only: str = "not every_level") -> None:
-    """Runs a test file again, or the tests of it that an expression names, in a process that is forced to a level."""
-    environment = os.environ | {"INGOT_ISA": level}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", file, "-k", only, "-p", "no:cacheprovider"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

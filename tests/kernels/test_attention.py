@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ingot import _native
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import FLOATS, ROUNDING, Array, close, run, same_bits, session
 
 F32, BF16, F16 = FLOATS
@@ -141,14 +140,15 @@ class Request:
         layer = self.layer
         q, k, v = (x.astype(np.float64) for x in (self.q, self.k.astype(layer.state), self.v.astype(layer.state)))
         group = layer.heads // layer.kv_heads
-        scores = np.einsum("thd,phd->htp", q, np.repeat(k, group, 1)) * layer.scale
-        row, column = np.ogrid[: len(q), : len(q)]
+        q, k, v = (x.swapaxes(0, 1) for x in (q, np.repeat(k, group, 1), np.repeat(v, group, 1)))
+        scores = q @ k.swapaxes(1, 2) * layer.scale
+        row, column = np.ogrid[: len(self.q), : len(self.q)]
         if layer.sloped:
             scores = scores + layer.slopes[:, None, None].astype(np.float64) * (column - row)
         scores = scores if layer.softcap is None else layer.softcap * np.tanh(scores / layer.softcap)
-        scores = np.where((column <= row) & (column > row - (layer.window or len(q))), scores, -np.inf)
+        scores = np.where((column <= row) & (column > row - (layer.window or len(self.q))), scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        return np.asarray(np.einsum("htp,phd->thd", weights / weights.sum(-1, keepdims=True), np.repeat(v, group, 1)))
+        return np.asarray((weights / weights.sum(-1, keepdims=True) @ v).swapaxes(0, 1))
 
 
 def requests_of(layer: Layer, lengths: Sequence[int], seed: int) -> tuple[list[Request], int]:
@@ -439,8 +439,3 @@ def test_refusals(layer: Layer, message: str) -> None:
     with pytest.raises(_native.Error, match=message) as caught:
         attempt()
     assert caught.value.code == "kernel_refused"
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

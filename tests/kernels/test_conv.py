@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingot import _native
-from tests.kernels.one_call import Array, Operand, View, Weight, rerun_at, run
+from tests.kernels.one_call import Array, Operand, View, Weight, run
 from tests.kernels.test_matmul import DTYPES, IDENTITY, close, draw, pack
 
 Sizes = tuple[int, ...]
@@ -163,7 +163,7 @@ def drawn(data: st.DataObject, window: Window, transposed: bool) -> tuple[int, S
     return (data.draw(st.integers(0, 3)), sizes, *per, data.draw(st.sampled_from(DTYPES))) if min(out) > 0 else None  # type: ignore[return-value]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(windows(), st.data())
 def test_random(window: Window, data: st.DataObject) -> None:
     case = drawn(data, window, False)
@@ -337,7 +337,7 @@ def test_transposed(dtype: str, n: int, sizes: Sizes, channels: int, outputs: in
         assert np.array_equal(transposed(x[i : i + 1].copy(), w, window)[0], one[i])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(windows(), st.data())
 def test_transposed_random(window: Window, data: st.DataObject) -> None:
     case = drawn(data, window, True)
@@ -458,8 +458,3 @@ def test_transposed_refuses() -> None:
         params = window.params(32, 8, IDENTITY) | {"stride": stride}
         with pytest.raises(_native.Error, match=message):
             run("conv_transpose_packed", params, [ZEROS, *inputs], [("float32", (1, 10, 10, 32))])
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import FLOATS, Array, close, run, same_bits
 
 F32, BF16, F16 = FLOATS
@@ -282,8 +281,3 @@ def test_refusals(operands: list[Array], params: dict[str, Any], message: str) -
     with pytest.raises(_native.Error, match=message) as caught:
         run("attention", operands, [(operands[0].dtype, shape)], **whole | params)
     assert caught.value.code == "kernel_refused"
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import FLOATS, Array, close, run, same_bits
 
 PLAIN = {"steps": [["input", "float32", 0]], "outputs": [0]}
@@ -196,8 +195,3 @@ def test_refusals(operands: list[Array], out: tuple[int, ...], params: dict[str,
     with pytest.raises(_native.Error, match=message) as caught:
         run("conv_depthwise", operands, [(np.float32, out)], **({"expr": PLAIN} | window((3, 3)) | params))
     assert caught.value.code == "kernel_refused"
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
-from tests.kernels.one_call import Array, Operand, View, rerun_at, run
+from tests.kernels.one_call import Array, Operand, View, run
 
 EDGES = [0.0, 1.0, math.inf, 1e-40, 3.4e38, 88.8, 104.0, 0.5, 1.5, 2.5]
 
@@ -311,8 +311,3 @@ def test_refusals(expr: dict[str, Any], message: str) -> None:
 def test_shapes_that_do_not_broadcast() -> None:
     with pytest.raises(_native.Error, match="does not broadcast"):
         compute([F], [0], [np.zeros(3, np.float32)], [("float32", (4,))])
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingot import _native
-from tests.kernels.one_call import Array, Operand, View, Weight, rerun_at, run
+from tests.kernels.one_call import Array, Operand, View, Weight, run
 
 DTYPES = ["float32", "bfloat16", "float16"]
 NUMPY = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
@@ -276,8 +276,3 @@ def test_refusals(params: dict[str, Any], message: str) -> None:
     good = {"n": 32, "k": 64, "parts": 1, "expr": IDENTITY}
     with pytest.raises(_native.Error, match=message):
         run("matmul_packed", good | params, [np.zeros((2, 64), np.float32), w], [("float32", (2, 32))])
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import FLOATS, Array, close, run, same_bits
 
 WIDTHS = (1, 7, 16, 31, 64, 100, 129, 2048)
@@ -261,8 +260,3 @@ def test_group_norm_refusals() -> None:
         assert caught.value.code == "kernel_refused"
     with pytest.raises(_native.Error, match="y is int32"):
         run("group_norm", [x], [(np.int32, x.shape)], **good)
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import FLOATS, Array, close, run, same_bits
 
 
@@ -237,8 +236,3 @@ def test_refusals(kernel: str, x: Array, out: tuple[int, ...], window: dict[str,
 def test_refused_dtype_of_y() -> None:
     with pytest.raises(_native.Error, match="y is float32, must be float16"):
         run("max_pool", [X.astype(np.float16)], [(np.float32, (1, 2, 2, 8))], **greatest_window([2, 2]))
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ingot import _native
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import FLOATS, Array, close, run, same_bits
 
 SHAPE = (3, 5, 70)
@@ -113,8 +112,3 @@ def test_refusals() -> None:
             run("reduce", [x], [(dtype, shape)], **params)
     with pytest.raises(_native.Error, match="empty"):
         run("argmax", [np.ones((3, 0), np.float32)], [("int64", (3,))], axis=1, keepdims=False)
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ingot import _native
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import Array, same_bits
 
 NONE = np.zeros(0, np.int64)
@@ -184,8 +183,3 @@ def test_faults_are_typed_and_name_the_row() -> None:
     assert caught.value.code == "argument"
     tokens, logprobs = sample(good[:0])
     assert tokens.shape == logprobs.shape == (0,)
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

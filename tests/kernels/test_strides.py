@@ -18,7 +18,6 @@ from ingot import _native, dtypes
 from ingot.ir.recipe import pack_panels
 from ingot.ops.fused import expr_json
 from ingot.ops.mixture import gated_body
-from tests.kernels.one_call import rerun_at
 from tests.kernels.support import Array, session
 
 F32, BF16, F16 = np.dtype(np.float32), dtypes.bfloat16.numpy, np.dtype(np.float16)
@@ -457,8 +456,3 @@ def test_a_window_on_a_weight_that_moves_is_read_anew() -> None:
     for s in (0, 1, 0):
         got = opened.run({**made.feeds, "shift": np.zeros(s, np.float32)})["y"]
         agree([got], run(changed(case, 0, 1, np.asarray(panels) * np.float32(1 + s))), f"window {s}")
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__, "test_operands and (float32 or winograd or step)")  # all of it: make conformance

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingot import _native
-from tests.kernels.one_call import Array, Operand, View, Weight, rerun_at, run
+from tests.kernels.one_call import Array, Operand, View, Weight, run
 from tests.kernels.test_matmul import IDENTITY, pack
 
 BIAS_RELU = {
@@ -225,8 +224,3 @@ def test_a_weight_that_is_not_finite(width: int) -> None:
     assert np.array_equal(found, direct, equal_nan=True)
     assert not np.any(np.isfinite(found[..., [3, 36]]))
     assert np.all(np.isfinite(np.delete(found, [3, 36], axis=-1)))
-
-
-@pytest.mark.parametrize("level", [level for level in _native.levels() if level != _native.level()])
-def test_every_level(level: str) -> None:
-    rerun_at(level, __file__)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native, dtypes
@@ -99,7 +99,6 @@ def test_what_has_no_form_names_the_node() -> None:
         plan(net)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_reshaped_windows_walk_the_same_elements(data: st.DataObject) -> None:
     """Against NumPy: a window that reshapes without a copy reads what NumPy's reshape gives."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import dtypes
@@ -33,7 +33,6 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.integers(1, 100), st.integers(1, 70), st.sampled_from(FLOATS), st.integers(1, 2), st.integers(0, 2**32 - 1))
 def test_packing_inverts_bit_for_bit(n: int, k: int, dtype: str, parts: int, seed: int) -> None:
     weights = [bits((n, k), dtype, seed + i) for i in range(parts)]
@@ -57,7 +56,6 @@ def test_packing_is_the_documented_layout(dtype: str) -> None:
                 assert got == want
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_layout_steps_invert(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))

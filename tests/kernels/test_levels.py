@@ -1,0 +1,28 @@
+"""The tests of all kernels at the other levels of this machine, a fifth of their cases at each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingot import _native
+
+HERE = Path(__file__)
+OTHERS = [level for level in _native.levels() if level != _native.level()]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("level", OTHERS)
+def test_kernels(level: str) -> None:
+    """In one process for all files: most take less time than a start. `make conformance` leaves no case out."""
+    share = ("--share", f"{_native.levels().index(level)}/5", "--hypothesis-profile=few")
+    command = [sys.executable, "-m", "pytest", "-q", str(HERE.parent), f"--ignore={HERE}", *share]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["INGOT_ISA"] = level
+    command += ["-p", "no:cacheprovider"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-1000:]

@@ -1,0 +1,118 @@
+"""What the parts are: each runs alone, within 25 minutes on two processors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ingot import _native
+from ingot.errors import UserError
+from tools.conformance.page import table
+from tools.conformance.sanitizers import ADDRESS, THREAD, Sanitizer, reported, shown
+from tools.conformance.suites import ROOT, Outcome, run_tests
+
+ALL = ("-m", "slow or not slow", "--timeout=1200")
+THOUSAND = (*ALL, "--hypothesis-profile=conformance")
+LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
+FUZZ_SECONDS = 1200
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part: what it does in a line, the minutes that it took on two processors, and its work."""
+
+    name: str
+    what: str
+    minutes: int
+    run: Callable[[], Outcome]
+
+
+def at_level(level: str) -> Outcome:
+    """The suites that reach kernels, forced to an instruction-set level."""
+    if level not in _native.levels():
+        raise UserError(f"this machine has no {level}: it has {', '.join(_native.levels())}")
+    folders = [f"tests/{name}" for name in ("kernels", "native", "passes", "engine", "llm")]
+    return run_tests([*ALL, "--ignore=tests/kernels/test_levels.py", *folders], {"INGOT_ISA": level})
+
+
+def numbers(names: Sequence[str]) -> Outcome:
+    """The benchmarks that compare numbers with Hugging Face transformers."""
+    rows, failed = [], False
+    words = {True: "met", False: "**missed**", None: ""}
+    for name in names:
+        command = [sys.executable, "-m", "benchmarks", name, "--json"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            rows.append([name, f"ended with status {done.returncode}", "**failed**"])
+            failed = True
+            continue
+        for row in json.loads(done.stdout.splitlines()[-1])["rows"]:
+            rows.append([f"{name}: {row['what']}", f"{row['value']:.6g} {row['unit']}", words[row["met"]]])
+            failed = failed or row["met"] is False
+    return Outcome(failed, table(["what", "measured", "goal"], rows), f"python -m benchmarks {' '.join(names)}")
+
+
+def fuzz(only: str) -> Outcome:
+    """One half of the fuzzers."""
+    words = ["-m", "fuzz", "--only", only, "--seconds", str(FUZZ_SECONDS)]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    said = [line.partition(":") for line in done.stdout.splitlines() if ":" in line]
+    rows = [[name, text.strip()[:300]] for name, _, text in said]
+    return Outcome(done.returncode != 0 or not rows, table(["target", "result"], rows), f"python {' '.join(words)}")
+
+
+def sanitized(sanitizer: Sanitizer, arguments: Sequence[str]) -> Outcome:
+    """Tests with the native module built under a sanitizer. Any report is a failure, whatever the tests say."""
+    sanitizer.build()
+    if not sanitizer.is_awake():
+        return Outcome(True, "The sanitizer does not report a fault that is there.", "")
+    outcome = run_tests([*ALL, *arguments], sanitizer.environment())
+    found = reported(sanitizer.reports)
+    outcome.failed = outcome.failed or bool(found)
+    outcome.body += "\n\n" + shown(found)
+    return outcome
+
+
+def folders(*names: str) -> list[str]:
+    return [f"tests/{name}" for name in names]
+
+
+# All tests, a thousand examples for every property, slow ones too: name, what, minutes, and what lies in tests/.
+SUITES = (
+    ("ops", "every op", 20, folders("ops")),
+    ("kernels", "every kernel at this machine's level, samples at the others; the native core", 20,
+     folders("kernels", "native")),
+    ("engine", "building and running, the compiler's passes, the network", 20, folders("engine", "passes", "ir")),
+    ("torch", "layers, functions, programs of torch", 15, folders("frontends", "functional", "nn")),
+    ("llm", "language models of every family", 15, folders("llm")),
+    ("outside", "command line, server, attacks, failures", 15,
+     folders("cli", "serve", *sorted(path.name for path in (ROOT / "tests").glob("test_*.py")))),
+)  # fmt: skip
+PARTS = (
+    *(
+        Part(f"tests-{name}", what, minutes, partial(run_tests, [*THOUSAND, *found]))
+        for name, what, minutes, found in SUITES
+    ),
+    *(
+        Part(f"level-{level}", f"the suites that reach kernels, all at {level}", 15, partial(at_level, level))
+        for level in LEVELS
+    ),
+    Part("numbers", "greedy tokens and held-out text against transformers", 3, partial(numbers, ("greedy", "heldout"))),
+    Part("fuzz-python", "the Python readers under atheris", 20, partial(fuzz, "python")),
+    Part("fuzz-native", "the C++ reader, planner and executor under ASan and UBSan", 20, partial(fuzz, "native")),
+    Part(
+        "asan", "kernels and the native core under ASan and UBSan", 25,
+        partial(sanitized, ADDRESS, folders("kernels", "native")),
+    ),
+    Part(
+        "tsan", "sessions and the loop of language models under TSan", 25,
+        partial(
+            sanitized, THREAD,
+            folders("native/test_session.py", "engine/test_session.py", "llm/test_loop.py", "llm/test_llm.py"),
+        ),
+    ),
+)  # fmt: skip
