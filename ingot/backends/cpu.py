@@ -19,7 +19,6 @@ ANY, ROWS, INNER, DENSE = Reads.ANY, Reads.ROWS, Reads.INNER, Reads.DENSE
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 NUMBERS = (*FLOATS, *dtypes.INTEGERS, dtypes.bool_)
-EXPRESSIONS = tuple(d for d in NUMBERS if d is not dtypes.uint64)
 STORED = (*NUMBERS, dtypes.float64)
 INDICES = (dtypes.int32, dtypes.int64)
 MAX_HEAD_DIM = 512
@@ -238,7 +237,7 @@ def _attention(node: Node) -> KernelCall | Refusal:
 CPU = Target(
     "cpu",
     {
-        "fused_elementwise": taking(EXPRESSIONS, _elementwise),
+        "fused_elementwise": taking(STORED, _elementwise),
         "packed_linear": taking(FLOATS, _packed_linear, first=2),
         "packed_moe": taking(FLOATS, _packed_moe),
         "packed_conv": taking(FLOATS, _convolution, first=2),

@@ -124,15 +124,24 @@ def int_clip(input: Tensor, lower: int, upper: int) -> Tensor:
 def cast(input: Tensor, dtype: DType | str, scale: float | None = None) -> Tensor:
     """Another dtype; the same one costs nothing.
 
-    Floats round to nearest even; floats to integers truncate and saturate (NaN to 0); integers wrap. Between floats
-    and int8 it (de)quantises with the range −127..127: round(x / scale) and x · scale, scale 1 when not given.
+    Between floats and int8 it quantises with the range −127..127: round(x / scale), halves to even, saturating, and
+    x · scale back; scale 1 when not given. Every other pair converts as ops.cast does (floats to integers towards zero,
+    integers wrap). To convert floats to int8 without scale and range, use ops.cast or a tensor's own `cast` method.
 
     Raises:
         DTypeError: (a TypeError) an unknown dtype.
-        OpError: a scale for any other pair of dtypes.
+        OpError: a scale for any other pair of dtypes, or one that is not positive and finite.
     """
-    target = dtypes.get(dtype)
-    return input if scale is None and dtypes.get(input.dtype) is target else F.cast(input, target, scale)
+    source, target = dtypes.get(input.dtype), dtypes.get(dtype)
+    quantises = source.is_float and target is dtypes.int8
+    if quantises or source is dtypes.int8 and target.is_float:
+        if scale is not None and not 0 < scale < float("inf"):
+            raise OpError(f"cast: scale must be positive and finite, not {scale}")
+        step = np.float32(1 if scale is None else scale)
+        return F.quantize(input, step) if quantises else F.dequantize(input, step, dtype=target)
+    if scale is not None:
+        raise OpError(f"cast: scale is for casts between floats and int8, not from {source} to {target}")
+    return input if source is target else F.cast(input, target)
 
 
 _UNARY = (

@@ -3,8 +3,10 @@
     {"steps": [["input", "float32", 0], ["const", "float32", 2.0], ["mul", "float32", 0, 1]], "outputs": [2]}
 
 A step is [op, class of its result, arguments…]; arguments are earlier steps. The classes are float32 (of all float
-operands up to 32 bits; no rounding between steps), int64 (of all integers but uint64) and bool. Integer arithmetic
-wraps to the operands' dtype by a "wrap" step; "round" steps round to a narrower float where an op means it (a cast).
+operands up to 32 bits; no rounding between steps), float64, int64 (of all integers but uint64), uint64 and bool; an
+operand is read in the class of its dtype. Integer arithmetic wraps to the operands' dtype by a "wrap" step; "round"
+steps round to a narrower float where an op means it (a cast). "to_float", "to_int" and "to_bool" go from class to
+class; from floats to integers by `truncate`, whose register a "to_int" step of class int64 names last.
 """
 from __future__ import annotations
 
@@ -26,6 +28,8 @@ COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equa
            "ge": np.greater_equal}
 _NARROW_FLOATS = ("bfloat16", "float16")
 _WRAPS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+_REGISTERS = ("int32", "int64")
+FLOAT_CLASSES, INT_CLASSES = ("float32", "float64"), ("int64", "uint64")
 
 
 def erf(x: Array) -> Array:
@@ -37,32 +41,56 @@ def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
+def _signs_differ(remainder: Array, b: Array) -> Array:
+    return np.asarray((remainder != 0) & ((b < 0) != (remainder < 0)))
+
+
+def remainder(a: Array, b: Array) -> Array:
+    """What is left of floats after whole multiples of b, with b's sign; exact but for one rounding of a sum."""
+    left = np.fmod(a, b)
+    return np.asarray(np.where(_signs_differ(left, b), left + b, left))
+
+
+def floor_quotient(a: Array, b: Array) -> Array:
+    """⌊a / b⌋ of floats from the exact remainder, as Python and torch have it: 1 // 0.1 is 9."""
+    left, ratio = np.fmod(a, b), a / b
+    quotient = (a - left) / b - _signs_differ(left, b)
+    whole = np.floor(quotient)
+    whole = np.where(quotient - whole > 0.5, whole + 1, whole)
+    return np.asarray(np.where(b == 0, ratio, np.where(quotient == 0, np.copysign(0, ratio), whole)), a.dtype)
+
+
 FLOAT: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "max": np.maximum,
     "min": np.minimum, "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sigmoid": _sigmoid, "erf": erf,
+    "mod": remainder, "floordiv": floor_quotient, "fmod": np.fmod, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sigmoid": _sigmoid, "erf": erf,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "recip": np.reciprocal, "silu": lambda x: x * _sigmoid(x)}
 INT: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod, "fmod": np.fmod,
     "max": np.maximum, "min": np.minimum, "neg": np.negative, "abs": np.abs, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor}
 BOOL: dict[str, Callable[..., Any]] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
-_TABLE = {"float32": FLOAT, "int64": INT, "bool": BOOL}
+_TABLE = {"float32": FLOAT, "float64": FLOAT, "int64": INT, "uint64": INT, "bool": BOOL}
 _UNARY = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "round",
           "recip", "silu", "not"}
-_NUMPY = {"float32": np.float32, "int64": np.int64, "bool": np.bool_}
+_NUMPY: dict[str, Any] = {
+    "float32": np.float32, "float64": np.float64, "int64": np.int64, "uint64": np.uint64, "bool": np.bool_}
+_RANGES = {"int64": range(-(2**63), 2**63), "uint64": range(2**64)}
 
 
 class NoExpression(Exception):
-    """An element type that expressions do not carry (float64, uint64, complex, sub-byte): the op runs by itself."""
+    """An element type that expressions do not carry (complex, floats of 8 bits, sub-byte): the op runs by itself."""
 
 
 def class_of(dtype: DType) -> str:
     """The class that elements of a dtype compute in; NoExpression when there is none."""
     if dtype in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
         return "float32"
-    if dtype.is_integer and dtype.bits >= 8 and dtype is not dtypes.uint64:
+    if dtype in (dtypes.float64, dtypes.uint64):
+        return dtype.name
+    if dtype.is_integer and dtype.bits >= 8:
         return "int64"
     if dtype is dtypes.bool_:
         return "bool"
@@ -126,7 +154,7 @@ class ExprBuilder:
     def const(self, number: bool | int | float, dtype: DType) -> Scalar:
         """A number of a dtype."""
         cls = class_of(dtype)
-        value: Any = bool(number) if cls == "bool" else int(number) if cls == "int64" else float(number)
+        value: Any = bool(number) if cls == "bool" else int(number) if cls in INT_CLASSES else float(number)
         if isinstance(value, float) and not math.isfinite(value):
             value = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
         return self._step(dtype, "const", value)
@@ -150,28 +178,42 @@ class ExprBuilder:
         return self._step(a.dtype, "where", condition.index, a.index, b.index)
 
     def cast(self, x: Scalar, dtype: DType) -> Scalar:
-        """Another dtype: floats round to nearest even, floats to ints truncate and saturate, ints wrap."""
+        """Another dtype, as `convert` has it."""
+        if x.dtype is dtype:
+            return x
         source, target = class_of(x.dtype), class_of(dtype)
+        if source == "float32" and target != "float32":
+            x = self.settled(x)
         if target == "bool":
-            return x if source == "bool" else self._step(dtype, "to_bool", x.index)
+            return self._step(dtype, "to_bool", x.index)
+        if target == "float64":
+            return self._step(dtype, "to_float", x.index)
         if target == "float32":
             value = x if source == "float32" else self._step(dtypes.float32, "to_float", x.index)
-            if dtype.name in _NARROW_FLOATS and x.dtype is not dtype:
-                return self._step(dtype, "round", value.index, dtype.name)
-            return Scalar(self, value.index, dtype)
-        if source == "bool":
+            return self._step(dtype, "round", value.index, dtype.name) if dtype.name in _NARROW_FLOATS else Scalar(
+                self, value.index, dtype)
+        return self._to_integer(x, source, dtype)
+
+    def settled(self, x: Scalar) -> Scalar:
+        """A computed narrow float rounded to its dtype: for what jumps (a conversion to integers, a comparison)."""
+        made = self.steps[x.index][0]
+        if x.dtype.name not in _NARROW_FLOATS or made in ("input", "const", "round"):
+            return x
+        return self._step(x.dtype, "round", x.index, x.dtype.name)
+
+    def _to_integer(self, x: Scalar, source: str, dtype: DType) -> Scalar:
+        if dtype is dtypes.uint64:
             return self._step(dtype, "to_int", x.index)
-        if source == "float32":
-            whole = self._step(dtypes.int64, "to_int", x.index)
-            if dtype is dtypes.int64:
-                return whole
-            low, high = integer_range(dtype)
-            held = self.call("min", self.call("max", whole, low), high)
-            return Scalar(self, held.index, dtype)
-        low, high = integer_range(x.dtype)
-        to_low, to_high = integer_range(dtype)
-        fits = to_low <= low and high <= to_high
-        return Scalar(self, x.index, dtype) if fits else self._step(dtype, "wrap", x.index, dtype.name)
+        low, high = integer_range(dtype)
+        if source in FLOAT_CLASSES:
+            register = register_of(dtype)
+            whole = self._step(register, "to_int", x.index, register.name)
+            from_low, from_high = integer_range(register)
+        else:
+            whole = x if source == "int64" else self._step(dtypes.int64, "to_int", x.index)
+            from_low, from_high = (0, 1) if source == "bool" else integer_range(x.dtype)
+        fits = dtype is dtypes.int64 or low <= from_low and from_high <= high
+        return Scalar(self, whole.index, dtype) if fits else self._step(dtype, "wrap", whole.index, dtype.name)
 
     def output(self, x: Scalar) -> None:
         """Makes a scalar the next result."""
@@ -196,6 +238,11 @@ class ExprBuilder:
             index = self._made[key] = len(self.steps)
             self.steps.append([name, class_of(dtype), *args])
         return Scalar(self, index, dtype)
+
+
+def register_of(dtype: DType) -> DType:
+    """The signed integer that floats become on their way to an integer dtype (`truncate`)."""
+    return dtypes.int64 if dtype in (dtypes.int64, dtypes.uint8, dtypes.uint32) else dtypes.int32
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
@@ -226,16 +273,14 @@ def check(expr: Any) -> dict[str, Any]:
 def _fault(step: Any, classes: list[str]) -> str | None:
     """What is wrong with a step, given the classes of those before it."""
     if not isinstance(step, Sequence) or len(step) < 3 or step[1] not in _TABLE:
-        return "a step is [operation, float32 | int64 | bool, arguments…]"
+        return f"a step is [operation, {' | '.join(_TABLE)}, arguments…]"
     name, cls, *args = step
     if name == "input":
         good = len(args) == 1 and type(args[0]) is int and 0 <= args[0] < MAX_INPUTS
         return None if good else f"input takes the number of an operand below {MAX_INPUTS}"
     if name == "const":
-        kinds = {"bool": (bool,), "int64": (int,), "float32": (int, float)}[cls]
-        good = len(args) == 1 and (type(args[0]) in kinds or cls == "float32" and args[0] in ("inf", "-inf", "nan"))
-        return None if good else f"not a {cls} number"
-    target = args.pop() if name == "wrap" or name == "round" and len(args) == 2 else None
+        return None if len(args) == 1 and _is_number(args[0], cls) else f"not a {cls} number"
+    target = args.pop() if name == "wrap" or name in ("round", "to_int") and len(args) == 2 else None
     if any(type(a) is not int or not 0 <= a < len(classes) for a in args):
         return "arguments are the indices of earlier steps"
     got = [classes[a] for a in args]
@@ -244,7 +289,7 @@ def _fault(step: Any, classes: list[str]) -> str | None:
     elif name == "where":
         good = got == ["bool", cls, cls]
     elif name in ("to_int", "to_float", "to_bool"):
-        good = cls == {"to_int": "int64", "to_float": "float32", "to_bool": "bool"}[name] and len(got) == 1
+        good = len(got) == 1 and got[0] != cls and _converts(name, got[0], cls, target)
     elif name == "wrap":
         good = cls == "int64" and got == ["int64"] and target in _WRAPS
     elif target is not None:
@@ -254,6 +299,19 @@ def _fault(step: Any, classes: list[str]) -> str | None:
     else:
         return f"there is no operation {name!r} of class {cls}"
     return None if good else f"{name} of class {cls} does not take {got}"
+
+
+def _is_number(value: Any, cls: str) -> bool:
+    if cls in FLOAT_CLASSES:
+        return type(value) in (int, float) or value in ("inf", "-inf", "nan")
+    return type(value) is bool if cls == "bool" else type(value) is int and value in _RANGES[cls]
+
+
+def _converts(name: str, source: str, cls: str, register: Any) -> bool:
+    """Whether a conversion to a class is one of those from another; only floats to int64 name a register."""
+    if name == "to_int" and cls == "int64" and source in FLOAT_CLASSES:
+        return register in _REGISTERS
+    return register is None and cls in {"to_int": INT_CLASSES, "to_float": FLOAT_CLASSES, "to_bool": ("bool",)}[name]
 
 
 def evaluate(expr: dict[str, Any], arrays: Sequence[Array], out: Sequence[DType]) -> list[Array]:
@@ -272,25 +330,53 @@ def _run(name: str, cls: str, args: list[Any], values: list[Array], arrays: Sequ
     if name == "input":
         return np.asarray(arrays[args[0]], kind)
     if name == "const":
-        return np.asarray(float(args[0]) if cls == "float32" else args[0], kind)
+        return np.asarray(float(args[0]) if cls in FLOAT_CLASSES else args[0], kind)
     if name == "wrap" or name == "round" and len(args) == 2:
         return np.asarray(values[args[0]].astype(dtypes.get(args[1]).numpy), kind)
+    if name == "to_int":
+        return np.asarray(convert(values[args[0]], dtypes.get(args[1] if len(args) == 2 else cls)), kind)
     operands = [values[a] for a in args]
     if name in COMPARE:
         return np.asarray(COMPARE[name](*operands))
     if name == "where":
         return np.asarray(np.where(*operands))
-    if name == "to_int" and operands[0].dtype.kind == "f":
-        return truncate(operands[0], dtypes.int64)
-    if name in ("to_int", "to_float", "to_bool"):
-        return np.asarray(operands[0], kind)
+    if name in ("to_float", "to_bool"):
+        return convert(operands[0], dtypes.get(cls))
     return np.asarray(_TABLE[cls][name](*operands), kind)
 
 
+def convert(x: Array, dtype: DType) -> Array:
+    """x in another dtype, element by element.
+
+    Floats round to nearest even, to 16 bits by way of float32. Floats to integers: see `truncate`. Integers wrap. Not 0
+    is True, NaN too; True is 1.
+    """
+    source = dtypes.get(x.dtype)
+    with np.errstate(all="ignore"):
+        if dtype is dtypes.bool_:
+            return np.asarray(x != 0)
+        if source.is_float and dtype.is_integer:
+            return truncate(x, dtype)
+        if dtype.is_float and dtype.bits < 32:
+            x = x.astype(np.float32)
+        if source.is_integer and dtype.is_integer and dtype.bits < 8:
+            x = x.astype(np.int8)
+        return np.asarray(x.astype(dtype.numpy))
+
+
 def truncate(x: Array, dtype: DType) -> Array:
-    """Floats to an integer dtype: towards zero, saturating, NaN to 0."""
-    low, high = integer_range(dtype)
-    wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-    inside = np.clip(wide, low, high)
-    whole = np.where(wide >= high, 0, inside).astype(np.int64 if dtype is not dtypes.uint64 else np.uint64)
-    return np.where(wide >= high, np.array(high, dtype.numpy), whole.astype(dtype.numpy))
+    """Floats to an integer dtype, as x86 converts and with it torch on it.
+
+    Towards zero into a register, int32 or int64 (`register_of`), of which the low bits are kept; what the register does
+    not hold, NaN too, becomes its smallest number. uint64 has 2⁶³ taken off from 2⁶³ on and put back.
+    """
+    wide = np.trunc(x.astype(np.float64))
+    upper = (wide >= 2.0**63) & (dtype is dtypes.uint64)
+    register = np.int64 if dtype is dtypes.uint64 else register_of(dtype).numpy
+    wide = np.where(upper, wide - 2.0**63, wide)
+    least = np.iinfo(register).min
+    inside = (wide >= float(least)) & (wide < -float(least))
+    whole = np.where(inside, np.where(inside, wide, 0).astype(register), least)
+    if dtype is dtypes.uint64:
+        return np.asarray(whole.astype(np.uint64) ^ (upper.astype(np.uint64) << np.uint64(63)))
+    return np.asarray(convert(whole.astype(register), dtype))

@@ -270,6 +270,7 @@ class Value:
 
     # -------------------------------------------------------------------------------------------- other methods
     def cast(self, dtype: Any) -> Value:
+        """Another dtype, as ops.cast converts: nothing is scaled, int8 is an integer like any other."""
         return _call("cast", self, dtype)
 
     to = cast

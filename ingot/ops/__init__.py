@@ -13,6 +13,7 @@ from ingot.ops import (
     binary,
     contraction,
     control,
+    conversion,
     dense_attention,
     elementwise,
     fused,
@@ -31,6 +32,7 @@ from ingot.ops import (
 
 FAMILIES = (
     elementwise,
+    conversion,
     binary,
     reduce,
     product,

@@ -10,6 +10,7 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
+from ingot.ir.expr import floor_quotient, remainder
 from ingot.ir.spec import broadcast
 from ingot.ops.common import Array, bf16, boolean, broadcast_specs, f32, i8, i32, i64, rounded, same_dtype, widen
 
@@ -117,38 +118,41 @@ class Div(Division):
 
 @op("floordiv")
 class FloorDiv(Division):
-    """⌊a / b⌋ of floats and integers. An integer division by 0 gives 0."""
+    """⌊a / b⌋ of floats and integers. Floats as Python and torch: 1 // 0.1 is 9. An integer division by 0 gives 0."""
 
-    compute, cases = np.floor_divide, Binary.cases + WRAPS
+    compute, cases = floor_quotient, Binary.cases + WRAPS
     torch_name = "floor_divide"
 
     def reference(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):
-            if a.dtype.kind in "iu":
-                return np.floor_divide(a, b)
-            return rounded(np.floor(widen(a) / widen(b)), a)
+            return np.floor_divide(a, b) if a.dtype.kind in "iu" else rounded(floor_quotient(widen(a), widen(b)), a)
 
     def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
-        return e.floordiv(a, b) if a.dtype.is_integer else e.floor(a / b)
+        return e.floordiv(e.settled(a), e.settled(b))
 
 
 @op("mod")
 class Mod(Division):
-    """a − b·⌊a / b⌋: the remainder with the divisor's sign. An integer remainder by 0 is 0."""
+    """The remainder of a by b with b's sign, of floats from the exact quotient. An integer remainder by 0 is 0."""
 
-    compute, cases, torch_name = np.mod, Binary.cases + WRAPS, "remainder"
-    # a − b·⌊a/b⌋ in float32 cancels near multiples of b, where one rounding of a/b decides between 0 and b
-    tolerance = 8.0
+    compute, cases, torch_name = remainder, Binary.cases + WRAPS, "remainder"
 
     def reference(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):
-            if a.dtype.kind in "iu":
-                return np.mod(a, b)
-            x, y = widen(a), widen(b)
-            return rounded(x - y * np.floor(x / y), a)
+            return np.mod(a, b) if a.dtype.kind in "iu" else rounded(remainder(widen(a), widen(b)), a)
 
     def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
-        return e.mod(a, b) if a.dtype.is_integer else a - b * e.floor(a / b)
+        return e.mod(e.settled(a), e.settled(b))
+
+
+@op("fmod")
+class Fmod(Division):
+    """The remainder of a by b with a's sign, as C's fmod. An integer remainder by 0 is 0."""
+
+    compute, cases = np.fmod, Binary.cases + WRAPS
+
+    def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
+        return e.fmod(e.settled(a), e.settled(b))
 
 
 @op("pow")
@@ -175,6 +179,9 @@ class Comparison(Binary):
 
     def reference(self, a: Array, b: Array) -> Array:
         return np.asarray(type(self).compute(a, b))
+
+    def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
+        return e.call(self.step, e.settled(a), e.settled(b))
 
     def torch(self, torch: Any, a: Any, b: Any) -> Any:
         return getattr(torch, self.step)(a, b)

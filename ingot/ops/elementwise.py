@@ -1,4 +1,4 @@
-"""Ops on each element by itself, choices and casts (pairs of elements: binary.py).
+"""Ops on each element by itself, and choices (pairs of elements: binary.py; other dtypes: conversion.py).
 
 A new one is its name, its meaning in NumPy, and its steps if they have another name.
 
@@ -13,14 +13,13 @@ import numpy as np
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
-from ingot.ir.expr import erf, integer_range, truncate
+from ingot.ir.expr import erf, integer_range
 from ingot.ir.spec import broadcast
 from ingot.ops.common import (
     Array,
     bf16,
     boolean,
     f32,
-    f64,
     i8,
     i32,
     require_float,
@@ -155,22 +154,29 @@ class Erf(Unary):
     compute = erf
 
 
+class Jump(Unary):
+    """A Unary that jumps: it sees its operand rounded to its dtype, in the middle of an expression too."""
+
+    def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
+        return e.call(self.name, e.settled(x))
+
+
 @op("floor")
-class Floor(Unary):
+class Floor(Jump):
     """The largest whole number not above x."""
 
     compute = np.floor
 
 
 @op("ceil")
-class Ceil(Unary):
+class Ceil(Jump):
     """The smallest whole number not below x."""
 
     compute = np.ceil
 
 
 @op("round")
-class Round(Unary):
+class Round(Jump):
     """The nearest whole number, halves to even."""
 
     compute = np.rint
@@ -294,7 +300,7 @@ class LogicalNot(Op):
         return torch.logical_not(x)
 
 
-# ------------------------------------------------------------------------------------------------ choices and casts
+# ---------------------------------------------------------------------------------------------------------- choices
 @op("where")
 class Where(Op):
     """a where the condition holds, else b."""
@@ -368,81 +374,3 @@ class Clip(Unary):
 
     def torch(self, torch: Any, x: Any) -> Any:
         return x if self.minimum is self.maximum is None else torch.clamp(x, self.minimum, self.maximum).to(x.dtype)
-
-
-@op("cast")
-class Cast(Op):
-    """Another dtype. Floats round to nearest even. Floats to integers truncate and saturate (NaN to 0); integers wrap.
-
-    Between floats and int8 it (de)quantises: `round(x / scale)` held in −127..127, and `x · scale` (by default 1).
-    """
-
-    dtype: DType
-    scale: float | None = None
-    kernels = ("elementwise",)
-    cases = (
-        Case("to bfloat16: nearest even", (f32(40),), {"dtype": "bf16"}),
-        Case("to float16", (f32(3, 5),), {"dtype": "float16"}),
-        Case("from bfloat16", (bf16("T", 5),), {"dtype": "float32"}),
-        Case("to int32: towards zero", (f32(40),), {"dtype": "int32"}),
-        Case("to int64", (bf16(40),), {"dtype": "int64"}),
-        Case("from int32", (i32(9),), {"dtype": "float32"}),
-        Case("int32 to int8 wraps", (i32(90),), {"dtype": "int8"}),
-        Case("int8 to int64", (i8(90),), {"dtype": "int64"}),
-        Case("to bool: not 0", (f32(9),), {"dtype": "bool"}),
-        Case("from bool", (boolean(9),), {"dtype": "float32"}),
-        Case("bool to int32", (boolean(9),), {"dtype": "int32"}),
-        Case("float64: no expression, runs by itself", (f64(9),), {"dtype": "float32"}),
-        Case("quantise", (f32(90),), {"dtype": "int8", "scale": 0.01}),
-        Case("quantise without scale", (f32(90),), {"dtype": "int8"}),
-        Case("dequantise", (i8(90),), {"dtype": "float32", "scale": 0.01}),
-        Case("no such dtype", (f32(3),), {"dtype": "float31"}, error="attribute dtype must be an element type"),
-        Case("a scale without int8", (f32(3),), {"dtype": "int32", "scale": 2.0}, error="scale is for casts between"),
-        Case("scale 0", (f32(3),), {"dtype": "int8", "scale": 0.0}, error="scale must be positive"),
-    )
-
-    def infer(self, x: Spec) -> Spec:
-        require(self.scale is None or self._quantises(x.dtype), "scale is for casts between floats and int8")
-        require(self.scale is None or 0 < self.scale < float("inf"), "scale must be positive and finite")
-        require("complex" not in (x.dtype.kind, self.dtype.kind) or x.dtype.kind == self.dtype.kind,
-                "a complex number has no real form; take its real part")
-        return Spec(self.dtype, x.shape)
-
-    def _quantises(self, source: DType) -> bool:
-        return source.is_float and self.dtype is dtypes.int8 or source is dtypes.int8 and self.dtype.is_float
-
-    def reference(self, x: Array) -> Array:
-        source = dtypes.get(x.dtype)
-        with np.errstate(all="ignore"):
-            if self._quantises(source):
-                scale = np.float32(1 if self.scale is None else self.scale)
-                if source is dtypes.int8:
-                    return rounded(x.astype(np.float32) * scale, self.dtype)
-                return np.clip(np.rint(np.nan_to_num(widen(x) / scale)), -127, 127).astype(np.int8)
-            if source.is_float and self.dtype.is_integer:
-                if self.dtype.bits < 8:
-                    low, high = integer_range(self.dtype)
-                    return truncate(np.clip(x.astype(np.float64), low, high), dtypes.int8).astype(self.dtype.numpy)
-                return truncate(widen(x), self.dtype)
-            if self.dtype is dtypes.bool_:
-                return np.asarray(widen(x) != 0)
-            return x.astype(self.dtype.numpy)
-
-    def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
-        if self._quantises(x.dtype):
-            scale = 1.0 if self.scale is None else float(np.float32(self.scale))
-            if x.dtype is dtypes.int8:
-                return e.cast(e.cast(x, dtypes.float32) * scale, self.dtype)
-            number = e.cast(x, dtypes.float32)
-            return e.cast(e.min(e.max(e.round(number / scale), -127.0), 127.0), dtypes.int8)
-        return e.cast(x, self.dtype)
-
-    def torch(self, torch: Any, x: Any) -> Any:
-        if self._quantises(dtypes.get(str(x.dtype).removeprefix("torch."))):
-            scale = 1.0 if self.scale is None else self.scale
-            if self.dtype is dtypes.int8:
-                return torch.clamp(torch.round(x / scale), -127, 127).to(torch.int8)
-            return (x.float() * scale).to(getattr(torch, self.dtype.name))
-        return x.to(getattr(torch, self.dtype.name))
-
-

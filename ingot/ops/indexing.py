@@ -193,7 +193,7 @@ class NonZero(Op):
 
 @op("iota")
 class Iota(Op):
-    """start, start + step, …: `size` numbers of an integer or float32 dtype. Without operands, it computes at once when
+    """start, start + step, …: `size` numbers, integers, float32 or float64. Without operands, it computes at once when
     everything is known, else it joins the network of the first op that uses it."""
 
     size: Dimension
@@ -205,15 +205,16 @@ class Iota(Op):
         Case("positions", (), {"size": "T"}),
         Case("from an unknown start", (), {"size": "T", "start": "S", "dtype": "int64"}),
         Case("downwards, float32", (), {"size": 7, "start": 6, "step": -1, "dtype": "float32"}),
+        Case("float64", (), {"size": "T", "start": 2**40, "dtype": "float64"}),
         Case("none", (), {"size": 0}),
         Case("too small a type", (), {"size": 300, "dtype": "int8"}, error="299 does not fit int8"),
         Case("negative size", (), {"size": -1}, error="size must not be negative"),
-        Case("bfloat16", (), {"size": 3, "dtype": "bf16"}, error="dtype must be an integer type or float32"),
+        Case("bfloat16", (), {"size": 3, "dtype": "bf16"}, error="dtype must be an integer type, float32 or float64"),
     )
 
     def infer(self) -> Spec:
-        require(self.dtype in dtypes.INTEGERS or self.dtype is dtypes.float32,
-                "dtype must be an integer type or float32")
+        require(self.dtype in (*dtypes.INTEGERS, dtypes.float32, dtypes.float64),
+                "dtype must be an integer type, float32 or float64")
         require(not certainly_negative(self.size), f"size must not be negative: {self.size}")
         if isinstance(self.size, int) and isinstance(self.start, int) and self.dtype.is_integer and self.size:
             low = 0 if self.dtype.kind == "uint" else -(2 ** (self.dtype.bits - 1))

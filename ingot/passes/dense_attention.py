@@ -15,7 +15,8 @@ from ingot.dims import Dimension
 from ingot.ir import F, Hole, Network, Value
 from ingot.ir.spec import broadcast
 from ingot.ops.binary import Add, Div, Mul
-from ingot.ops.elementwise import Cast, Where
+from ingot.ops.conversion import Cast
+from ingot.ops.elementwise import Where
 from ingot.ops.movement import Expand, Permute, Reshape
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, Rule, apply

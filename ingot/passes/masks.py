@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ingot.ir import Network, Node, Value
 from ingot.ops.binary import LogicalAnd, LogicalOr
+from ingot.ops.conversion import Cast
 from ingot.ops.dense_attention import ScaledDotProductAttention
-from ingot.ops.elementwise import Cast, LogicalNot, Where
+from ingot.ops.elementwise import LogicalNot, Where
 from ingot.passes.dense_attention import SMALL
 
 

@@ -203,7 +203,7 @@ def _box(op: Slice) -> tuple[Any, Any, Any]:
 
 
 # What an iota's kernel writes itself; other integers are cast.
-COUNTED = (dtypes.float32, dtypes.int32, dtypes.int64)
+COUNTED = (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)
 
 
 def sizes(network: Network, log: Log) -> None:

@@ -1,7 +1,7 @@
 // elementwise: a scalar expression over broadcast operands, in tiles of at most 512 elements split among the workers.
 //
 // Limits: operands may have any strides and any dtype, and broadcast to the outputs' one shape, which are contiguous.
-// An operand may be float64, read as float32. Expressions are checked when the program is loaded (expression.h).
+// Every operand is read in the class of its dtype. Expressions are checked when the program is loaded (expression.h).
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -13,7 +13,7 @@ namespace ingot {
 namespace {
 
 constexpr int kNone = -1;
-constexpr std::string_view kClassNames[] = {"float32", "int64", "bool"};
+constexpr std::string_view kClassNames[kClasses] = {"float32", "int64", "bool", "float64", "uint64"};
 
 /// Steps whose arguments are other steps. For comparisons `cls` is that of the result, and `arguments` stands for any class.
 struct Rule {
@@ -26,7 +26,7 @@ struct Rule {
   bool swapped = false;    // greater is less with its arguments exchanged
 };
 
-constexpr Class F = Class::float32, I = Class::int64, B = Class::boolean;
+constexpr Class F = Class::float32, I = Class::int64, B = Class::boolean, D = Class::float64, U = Class::uint64;
 constexpr Rule kRules[] = {
     {"add", F, F, 2, Step::add},        {"sub", F, F, 2, Step::sub},       {"mul", F, F, 2, Step::mul},
     {"div", F, F, 2, Step::div},        {"pow", F, F, 2, Step::pow},       {"max", F, F, 2, Step::max},
@@ -35,29 +35,54 @@ constexpr Rule kRules[] = {
     {"rsqrt", F, F, 1, Step::rsqrt},    {"sin", F, F, 1, Step::sin},       {"cos", F, F, 1, Step::cos},
     {"tanh", F, F, 1, Step::tanh},      {"sigmoid", F, F, 1, Step::sigmoid}, {"erf", F, F, 1, Step::erf},
     {"floor", F, F, 1, Step::floor},    {"ceil", F, F, 1, Step::ceil},     {"recip", F, F, 1, Step::recip},
-    {"silu", F, F, 1, Step::silu},      {"to_float", F, I, 1, Step::to_float}, {"to_float", F, B, 1, Step::to_float},
+    {"silu", F, F, 1, Step::silu},      {"floordiv", F, F, 2, Step::floordiv}, {"mod", F, F, 2, Step::mod},
+    {"fmod", F, F, 2, Step::fmod},      {"to_float", F, I, 1, Step::to_float}, {"to_float", F, B, 1, Step::to_float},
+    {"to_float", F, D, 1, Step::to_float}, {"to_float", F, U, 1, Step::to_float},
+    {"add", D, D, 2, Step::double_add}, {"sub", D, D, 2, Step::double_sub}, {"mul", D, D, 2, Step::double_mul},
+    {"div", D, D, 2, Step::double_div}, {"pow", D, D, 2, Step::double_pow}, {"max", D, D, 2, Step::double_max},
+    {"min", D, D, 2, Step::double_min}, {"neg", D, D, 1, Step::double_neg}, {"abs", D, D, 1, Step::double_abs},
+    {"exp", D, D, 1, Step::double_exp}, {"log", D, D, 1, Step::double_log}, {"sqrt", D, D, 1, Step::double_sqrt},
+    {"rsqrt", D, D, 1, Step::double_rsqrt}, {"sin", D, D, 1, Step::double_sin}, {"cos", D, D, 1, Step::double_cos},
+    {"tanh", D, D, 1, Step::double_tanh}, {"sigmoid", D, D, 1, Step::double_sigmoid}, {"erf", D, D, 1, Step::double_erf},
+    {"floor", D, D, 1, Step::double_floor}, {"ceil", D, D, 1, Step::double_ceil}, {"round", D, D, 1, Step::double_round},
+    {"recip", D, D, 1, Step::double_recip}, {"silu", D, D, 1, Step::double_silu},
+    {"floordiv", D, D, 2, Step::double_floordiv}, {"mod", D, D, 2, Step::double_mod}, {"fmod", D, D, 2, Step::double_fmod},
+    {"to_float", D, F, 1, Step::to_double}, {"to_float", D, I, 1, Step::to_double}, {"to_float", D, U, 1, Step::to_double},
+    {"to_float", D, B, 1, Step::to_double},
     {"add", I, I, 2, Step::int_add},    {"sub", I, I, 2, Step::int_sub},   {"mul", I, I, 2, Step::int_mul},
-    {"floordiv", I, I, 2, Step::int_floordiv}, {"mod", I, I, 2, Step::int_mod}, {"max", I, I, 2, Step::int_max},
+    {"floordiv", I, I, 2, Step::int_floordiv}, {"mod", I, I, 2, Step::int_mod}, {"fmod", I, I, 2, Step::int_fmod},
+    {"max", I, I, 2, Step::int_max},
     {"min", I, I, 2, Step::int_min},    {"neg", I, I, 1, Step::int_neg},   {"abs", I, I, 1, Step::int_abs},
     {"and", I, I, 2, Step::int_and},    {"or", I, I, 2, Step::int_or},     {"xor", I, I, 2, Step::int_xor},
-    {"to_int", I, F, 1, Step::int_from_float}, {"to_int", I, B, 1, Step::int_from_bool},
+    {"to_int", I, B, 1, Step::int_from_bool}, {"to_int", I, U, 1, Step::int_from_int},
+    {"add", U, U, 2, Step::int_add},    {"sub", U, U, 2, Step::int_sub},   {"mul", U, U, 2, Step::int_mul},
+    {"floordiv", U, U, 2, Step::int_floordiv}, {"mod", U, U, 2, Step::int_mod}, {"fmod", U, U, 2, Step::int_mod},
+    {"max", U, U, 2, Step::int_max},
+    {"min", U, U, 2, Step::int_min},    {"neg", U, U, 1, Step::int_neg},   {"abs", U, U, 1, Step::int_abs},
+    {"and", U, U, 2, Step::int_and},    {"or", U, U, 2, Step::int_or},     {"xor", U, U, 2, Step::int_xor},
+    {"to_int", U, F, 1, Step::int_from_float}, {"to_int", U, D, 1, Step::int_from_float},
+    {"to_int", U, B, 1, Step::int_from_bool}, {"to_int", U, I, 1, Step::int_from_int},
     {"eq", B, B, 2, Step::equal, true}, {"ne", B, B, 2, Step::not_equal, true},
     {"lt", B, B, 2, Step::less, true},  {"le", B, B, 2, Step::less_equal, true},
     {"gt", B, B, 2, Step::less, true, true}, {"ge", B, B, 2, Step::less_equal, true, true},
     {"and", B, B, 2, Step::bool_and},   {"or", B, B, 2, Step::bool_or},    {"xor", B, B, 2, Step::bool_xor},
     {"not", B, B, 1, Step::bool_not},   {"to_bool", B, F, 1, Step::bool_from_float},
-    {"to_bool", B, I, 1, Step::bool_from_int},
+    {"to_bool", B, I, 1, Step::bool_from_int}, {"to_bool", B, U, 1, Step::bool_from_int},
+    {"to_bool", B, D, 1, Step::bool_from_float},
 };
 
-std::size_t bytes_of(Class cls) { return cls == F ? 4 : cls == I ? 8 : 1; }
+std::size_t bytes_of(Class cls) { return cls == F ? 4 : cls == B ? 1 : 8; }
 
-bool stores(Class cls, DType dtype) {
-  return cls == F ? is_float(dtype) : cls == B ? dtype == DType::boolean : !is_float(dtype) && dtype != DType::boolean;
+/// The class in which elements of a dtype are read and computed, and from which they are stored.
+Class class_of(DType dtype) {
+  if (dtype == DType::float64) return D;
+  if (is_float(dtype)) return F;
+  return dtype == DType::boolean ? B : dtype == DType::uint64 ? U : I;
 }
 
-float float_constant(const nlohmann::json& value, bool* good) {
+double float_constant(const nlohmann::json& value, bool* good) {
   *good = true;
-  if (value.is_number()) return static_cast<float>(value.get<double>());
+  if (value.is_number()) return value.get<double>();
   if (value == "inf") return INFINITY;
   if (value == "-inf") return -INFINITY;
   if (value == "nan") return NAN;
@@ -87,6 +112,7 @@ struct Expression::Parsed {
   void step(std::size_t at, const nlohmann::json& json);
   void constant(std::size_t at, Item& item, const nlohmann::json& json);
   void plain(std::size_t at, Item& item, std::string_view name, const nlohmann::json& json);
+  void truncation(std::size_t at, Item& item, const nlohmann::json& json);
   int argument(std::size_t at, const nlohmann::json& json, std::size_t position) const;
   void expect(std::size_t at, int argument, Class cls) const {
     if (items[argument].cls != cls)
@@ -106,11 +132,20 @@ int Expression::Parsed::argument(std::size_t at, const nlohmann::json& json, std
 void Expression::Parsed::constant(std::size_t at, Item& item, const nlohmann::json& json) {
   Constant constant;
   const nlohmann::json& value = json[2];
-  if (item.cls == F) {
+  if (item.cls == F || item.cls == D) {
     bool good;
-    const float number = float_constant(value, &good);
-    if (!good) fail(at, R"(a float32 const must be a number, "inf", "-inf" or "nan")");
-    for (int i = 0; i < 16; ++i) std::memcpy(constant.bytes + 4 * i, &number, 4);
+    const double number = float_constant(value, &good);
+    const float narrow = static_cast<float>(number);
+    if (!good) fail(at, R"(a float const must be a number, "inf", "-inf" or "nan")");
+    if (item.cls == F)
+      for (int i = 0; i < 16; ++i) std::memcpy(constant.bytes + 4 * i, &narrow, 4);
+    else
+      for (int i = 0; i < 8; ++i) std::memcpy(constant.bytes + 8 * i, &number, 8);
+  } else if (item.cls == U) {
+    if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<std::int64_t>() < 0))
+      fail(at, "a uint64 const must be a natural number of 64 bits");
+    const std::uint64_t number = value.get<std::uint64_t>();
+    for (int i = 0; i < 8; ++i) std::memcpy(constant.bytes + 8 * i, &number, 8);
   } else if (item.cls == I) {
     if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
       fail(at, "an int64 const must be an integer of 64 bits");
@@ -141,6 +176,7 @@ void Expression::Parsed::plain(std::size_t at, Item& item, std::string_view name
     if (second != kNone) expect(at, second, wanted);
     item.instruction.step = rule.step;
     item.instruction.cls = rule.any_class || conversion ? wanted : rule.cls;
+    if (rule.step == Step::int_from_float) item.instruction.b = static_cast<std::uint16_t>(DType::uint64);
     item.arguments[0] = rule.swapped ? second : first;
     item.arguments[1] = rule.swapped ? first : second;
     return;
@@ -150,13 +186,24 @@ void Expression::Parsed::plain(std::size_t at, Item& item, std::string_view name
                  : "there is no step " + std::string(name).substr(0, 40) + " of class " + cls);
 }
 
+/// to_int of class int64 out of a float: the last argument is the register, int32 or int64, that cuts off the rest.
+void Expression::Parsed::truncation(std::size_t at, Item& item, const nlohmann::json& json) {
+  item.arguments[0] = argument(at, json, 2);
+  const Class from = items[item.arguments[0]].cls;
+  if (from != F && from != D) fail(at, "to_int to int64 with a dtype takes a float32 or float64 step");
+  if (json[3] != "int32" && json[3] != "int64") fail(at, "to_int must name int32 or int64");
+  item.instruction.step = Step::int_from_float;
+  item.instruction.cls = from;
+  item.instruction.b = static_cast<std::uint16_t>(json[3] == "int32" ? DType::int32 : DType::int64);
+}
+
 void Expression::Parsed::step(std::size_t at, const nlohmann::json& json) {
   if (!json.is_array() || json.size() < 3 || json.size() > 5 || !json[0].is_string() || !json[1].is_string())
     fail(at, "must be [op, class, arguments...]");
   const auto& name = json[0].get_ref<const std::string&>();
   const auto& class_name = json[1].get_ref<const std::string&>();
   const auto cls = std::find(std::begin(kClassNames), std::end(kClassNames), class_name);
-  if (cls == std::end(kClassNames)) fail(at, "class " + class_name.substr(0, 40) + " must be float32, int64 or bool");
+  if (cls == std::end(kClassNames)) fail(at, "class " + class_name.substr(0, 40) + " must be float32, float64, int64, uint64 or bool");
   Item item;
   item.cls = static_cast<Class>(cls - std::begin(kClassNames));
   item.instruction.cls = item.cls;
@@ -169,6 +216,10 @@ void Expression::Parsed::step(std::size_t at, const nlohmann::json& json) {
       fail(at, "input must be the index of an operand: there are " + std::to_string(inputs.size()));
     item.instruction.step = Step::load;
     item.instruction.a = json[2].get<std::uint16_t>();
+    const DType dtype = inputs[item.instruction.a];
+    if (class_of(dtype) != item.cls)
+      fail(at, "operand " + std::to_string(item.instruction.a) + " is " + std::string(name_of(dtype)) + ", whose class is " +
+                   std::string(kClassNames[int(class_of(dtype))]) + ", not " + class_name);
   } else if (name == "const") {
     takes(1);
     constant(at, item, json);
@@ -178,7 +229,9 @@ void Expression::Parsed::step(std::size_t at, const nlohmann::json& json) {
     expect(at, item.arguments[0], B);
     expect(at, item.arguments[1], item.cls);
     expect(at, item.arguments[2], item.cls);
-    item.instruction.step = item.cls == F ? Step::select_float : item.cls == I ? Step::select_int : Step::select_bool;
+    constexpr Step kSelect[kClasses] = {Step::select_float, Step::select_int, Step::select_bool, Step::select_double,
+                                        Step::select_int};
+    item.instruction.step = kSelect[int(item.cls)];
   } else if (name == "round" && item.cls == F) {
     if (json.size() == 4 && json[3] != "bfloat16" && json[3] != "float16") fail(at, "round must be to bfloat16 or float16");
     if (json.size() > 4) fail(at, "round takes 1 or 2 arguments");
@@ -191,10 +244,12 @@ void Expression::Parsed::step(std::size_t at, const nlohmann::json& json) {
     item.arguments[0] = argument(at, json, 2);
     expect(at, item.arguments[0], I);
     DType dtype;
-    if (!json[3].is_string() || !dtype_from_name(json[3].get_ref<const std::string&>(), &dtype) || !stores(I, dtype))
-      fail(at, "wrap must name an integer dtype");
+    if (!json[3].is_string() || !dtype_from_name(json[3].get_ref<const std::string&>(), &dtype) || class_of(dtype) != I)
+      fail(at, "wrap must name an integer dtype other than uint64");
     item.instruction.step = Step::int_wrap;
     item.instruction.b = static_cast<std::uint16_t>(dtype);
+  } else if (name == "to_int" && item.cls == I && json.size() == 4) {
+    truncation(at, item, json);
   } else {
     plain(at, item, name, json);
   }
@@ -236,7 +291,7 @@ Expression::Expression(std::string_view kernel, const nlohmann::json& json, std:
     if (!value.is_number_integer() || value < 0 || value >= static_cast<std::int64_t>(parsed.items.size()))
       refuse(kernel, "expr output " + std::to_string(i) + " must be the index of a step");
     const int step = value.get<int>();
-    if (!stores(parsed.items[step].cls, outputs[i]))
+    if (class_of(outputs[i]) != parsed.items[step].cls)
       refuse(kernel, "expr output " + std::to_string(i) + " is of class " + std::string(kClassNames[int(parsed.items[step].cls)]) +
                          " and cannot be stored as " + std::string(name_of(outputs[i])));
     parsed.outputs.push_back(step);
@@ -256,7 +311,7 @@ void Expression::compile(const Parsed& parsed) {
     for (int argument : parsed.items[i].arguments)
       if (argument != kNone) last_use[argument] = std::max(last_use[argument], i);
   }
-  std::vector<std::uint32_t> free_slots[3];
+  std::vector<std::uint32_t> free_slots[kClasses];
   std::vector<std::uint16_t> register_of(count, 0);
   for (int i = 0; i < count; ++i) {
     const Parsed::Item& item = parsed.items[i];

@@ -102,18 +102,66 @@ def test_binary() -> None:
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 511, 512, 513, 1000, 5000])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16, np.float64])
 def test_stored_floats(size: int, dtype: Any) -> None:
-    """Loaded exactly, rounded once to nearest even when stored; float64 is read as float32."""
+    """Loaded exactly, computed in float32 or float64, rounded once to nearest even when stored."""
     rng = np.random.default_rng(size)
     with np.errstate(over="ignore"):
         x = (rng.standard_normal(size) * 10.0 ** rng.uniform(-8, 5, size)).astype(dtype)
-    steps = [["input", "float32", 0], ["const", "float32", 3.0], ["mul", "float32", 0, 1]]
-    expected = x.astype(np.float32) * np.float32(3)
+    wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    steps = [["input", wide.name, 0], ["const", wide.name, 3.0], ["mul", wide.name, 0, 1]]
+    expected = x.astype(wide) * wide.type(3)
     name = np.dtype(dtype).name
     for threads in (1, 2):
         with np.errstate(over="ignore"):
-            found = compute(steps, [2, 2], [x], [(name, (size,)), ("float32", (size,))], threads)
+            found = compute(steps, [2, 2], [x], [(name, (size,)), (wide.name, (size,))], threads)
             assert np.array_equal(found[0], expected.astype(dtype), equal_nan=True)
         assert np.array_equal(found[1], expected)
+
+
+@pytest.mark.parametrize("name", [case[0] for case in UNARY] + ["sin", "cos"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_unary_of_float64(name: str) -> None:
+    """Against 80-bit floats, on what float32 does not hold too: within a unit or two in the last place."""
+    x = values(300).astype(np.float64) * (1 + 2.0**-40)
+    x = np.concatenate([EDGES, np.negative(EDGES), x, [1e-310, 700.5, -745.0]])
+    x = x[~np.isnan(x) & ((name != "silu") | (x > -700) | np.isinf(x))]  # x times a denormal sigmoid: see test_unary
+    steps = [["input", "float64", 0], [name, "float64", 0]]
+    found = compute(steps, [1], [x], [("float64", x.shape)])[0]
+    exact = {case[0]: case[1] for case in UNARY} | {"sin": np.sin, "cos": np.cos}
+    want = exact[name](x if name == "erf" else x.astype(np.longdouble))
+    finite = np.isfinite(want.astype(np.float64))
+    assert np.array_equal(found[~finite], want[~finite].astype(np.float64), equal_nan=True)
+    unit = np.spacing(np.maximum(np.abs(want[finite]), 2.0**-1022).astype(np.float64))
+    errors = np.abs(found[finite] - want[finite]) / unit
+    assert errors.max() <= {"tanh": 2, "sigmoid": 3, "silu": 3, "rsqrt": 2}.get(name, 1)
+    assert np.isnan(compute(steps, [1], [np.array([np.nan])], [("float64", (1,))])[0]).all()
+
+
+def test_binary_of_float64_and_uint64() -> None:
+    """IEEE float64, NaN from either side of max and min; integers of 64 bits without a sign."""
+    x = np.concatenate([values(300).astype(np.float64) * (1 + 2.0**-40), [np.nan, 1, 0.0]])
+    y = np.roll(x, 5)
+    with np.errstate(all="ignore"):
+        for name, exact in [("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide),
+                            ("max", np.maximum), ("min", np.minimum), ("lt", np.less), ("ge", np.greater_equal)]:
+            cls = "bool" if name in ("lt", "ge") else "float64"
+            steps = [["input", "float64", 0], ["input", "float64", 1], [name, cls, 0, 1]]
+            found = compute(steps, [2], [x, y], [(cls, x.shape)])[0]
+            assert np.array_equal(found, exact(x, y), equal_nan=cls != "bool"), name
+        steps = [["input", "float64", 0], ["input", "float64", 1], ["pow", "float64", 0, 1]]
+        power = compute(steps, [2], [np.abs(x), y / 10], [("float64", x.shape)])[0]
+        np.testing.assert_allclose(power, np.power(np.abs(x), y / 10), rtol=1e-13)
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(0, 2**64, 700, np.uint64) >> rng.integers(0, 63, 700).astype(np.uint64) for _ in range(2))
+    b[:9] = 0
+    quotient, rest = (np.where(b == 0, 0, f(a, np.maximum(b, 1))) for f in (np.floor_divide, np.mod))
+    expected = {"add": a + b, "sub": a - b, "mul": a * b, "max": np.maximum(a, b), "min": np.minimum(a, b),
+                "xor": a ^ b, "le": a <= b, "eq": a == b, "floordiv": quotient, "mod": rest, "fmod": rest}
+    for name, whole in expected.items():
+        cls = "bool" if name in ("le", "eq") else "uint64"
+        steps = [["input", "uint64", 0], ["input", "uint64", 1], [name, cls, 0, 1]]
+        assert np.array_equal(compute(steps, [2], [a, b], [(cls, a.shape)])[0], whole), name
+    steps = [["input", "uint64", 0], ["const", "uint64", 2**64 - 1], ["lt", "bool", 0, 1], ["where", "uint64", 2, 1, 0]]
+    assert np.all(compute(steps, [3], [a], [("uint64", a.shape)])[0] == 2**64 - 1)
 
 
 def test_rounding_steps() -> None:
@@ -175,19 +223,21 @@ def test_comparisons_and_booleans() -> None:
     assert np.array_equal(compute([["input", "bool", 0], ["not", "bool", 0]], [1], [a], [("bool", x.shape)])[0], ~a)
 
 
-def test_where_and_conversions() -> None:
-    x = np.array([1.9, -1.9, np.nan, np.inf, -np.inf, 1e30, 0.0, 7.0], np.float32)
-    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    steps: list[Any] = [["input", "float32", 0], ["to_int", "int64", 0], ["to_bool", "bool", 0]]
-    steps += [["to_float", "float32", 2], ["where", "float32", 2, 3, 0], ["to_int", "int64", 2]]
-    steps += [["where", "int64", 2, 1, 5], ["where", "bool", 2, 2, 2]]
-    out = [("int64", x.shape), ("bool", x.shape), ("float32", x.shape), ("int64", x.shape), ("bool", x.shape)]
-    found = compute(steps, [1, 2, 4, 6, 7], [x], out)
-    assert found[0].tolist() == [1, -1, 0, high, low, high, 0, 7]
+@pytest.mark.parametrize("cls", ["float32", "float64"])
+def test_where_and_conversions(cls: str) -> None:
+    x = np.array([1.9, -1.9, np.nan, np.inf, -np.inf, 1e30, 0.0, 7.0], cls)
+    low, low32 = -(2**63), -(2**31)
+    steps: list[Any] = [["input", cls, 0], ["to_int", "int64", 0, "int64"], ["to_bool", "bool", 0]]
+    steps += [["to_float", cls, 2], ["where", cls, 2, 3, 0], ["to_int", "int64", 2]]
+    steps += [["where", "int64", 2, 1, 5], ["where", "bool", 2, 2, 2], ["to_int", "int64", 0, "int32"]]
+    out = [(kind, x.shape) for kind in ("int64", "bool", cls, "int64", "bool", "int64")]
+    found = compute(steps, [1, 2, 4, 6, 7, 8], [x], out)
+    assert found[0].tolist() == [1, -1, low, low, low, low, 0, 7]
     assert found[1].tolist() == [True, True, True, True, True, True, False, True]
     assert found[2].tolist() == [1, 1, 1, 1, 1, 1, 0, 1]
-    assert found[3].tolist() == [1, -1, 0, high, low, high, 0, 7]
+    assert found[3].tolist() == [1, -1, low, low, low, low, 0, 7]
     assert np.array_equal(found[4], found[1])
+    assert found[5].tolist() == [1, -1, low32, low32, low32, low32, 0, 7]
 
 
 def test_constants() -> None:
@@ -285,7 +335,15 @@ F = ["input", "float32", 0]
         ({"steps": [F], "outputs": [1]}, "output 0 must be the index of a step"),
         ({"steps": [F], "outputs": [0, 0]}, "expr has 2 outputs, the call has 1"),
         ({"steps": [["input", "float32", 1]], "outputs": [0]}, "there are 1"),
-        ({"steps": [["input", "float64", 0]], "outputs": [0]}, "class float64"),
+        ({"steps": [["input", "float8", 0]], "outputs": [0]}, "class float8"),
+        ({"steps": [["input", "float64", 0]], "outputs": [0]}, "is float32, whose class is float32, not float64"),
+        ({"steps": [["input", "int64", 0]], "outputs": [0]}, "is float32, whose class is float32, not int64"),
+        ({"steps": [F, ["to_int", "int64", 0]], "outputs": [0]}, "cannot take an argument of that class"),
+        ({"steps": [F, ["to_int", "int64", 0, "int8"]], "outputs": [0]}, "must name int32 or int64"),
+        ({"steps": [["const", "int64", 0], ["to_int", "int64", 0, "int32"]], "outputs": [0]}, "takes a float32"),
+        ({"steps": [["const", "uint64", -1]], "outputs": [0]}, "natural number"),
+        ({"steps": [["const", "float64", 1.0]], "outputs": [0]}, "cannot be stored as float32"),
+        ({"steps": [["const", "int64", 1], ["wrap", "int64", 0, "uint64"]], "outputs": [0]}, "other than uint64"),
         ({"steps": [["exp", "float32", 0]], "outputs": [0]}, "earlier step"),
         ({"steps": [F, ["exp", "float32", -1]], "outputs": [0]}, "earlier step"),
         ({"steps": [F, ["exp", "float32", 18446744073709551615]], "outputs": [0]}, "earlier step"),
@@ -298,7 +356,7 @@ F = ["input", "float32", 0]
         ({"steps": [["const", "float32", "one"]], "outputs": [0]}, "const must be"),
         ({"steps": [["const", "bool", 1]], "outputs": [0]}, "const must be"),
         ({"steps": [["const", "int64", 1.5]], "outputs": [0]}, "const must be"),
-        ({"steps": [["input", "int64", 0]], "outputs": [0]}, "cannot be stored as float32"),
+        ({"steps": [["const", "int64", 0]], "outputs": [0]}, "cannot be stored as float32"),
         ({"steps": [["input", "float32"]], "outputs": [0]}, "must be"),
         ({"steps": [3], "outputs": [0]}, "must be"),
     ],

@@ -133,10 +133,9 @@ def run(network: Network, node: Any, arrays: tuple[Array, ...], sizes: Mapping[s
 
 
 def check_numbers(cls: type[Op], op: Op, arrays: tuple[Array, ...], results: tuple[Array, ...]) -> None:
-    if torch is not None and op.torch is not None:
-        expected = op.torch(torch, *map(to_torch, arrays))
-        expected = expected if isinstance(expected, tuple) else (expected,)
-        for got, want in zip(results, expected, strict=True):
+    expected = op.torch(torch, *map(to_torch, arrays)) if torch is not None and op.torch is not None else None
+    if expected is not None:  # None: torch has no such dtype
+        for got, want in zip(results, expected if isinstance(expected, tuple) else (expected,), strict=True):
             assert_close(got, from_torch(want), f"{op} against torch", cls.tolerance)
     if op.expr is not None:
         builder = ExprBuilder()
@@ -196,6 +195,8 @@ def to_torch(array: Array) -> Any:
     array = np.array(array)  # a copy in C order that torch may hold
     if dtypes.get(array.dtype) is dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if dtypes.get(array.dtype).bits < 8:
+        array = array.astype(np.int8)  # one element per byte
     return torch.from_numpy(array)
 
 
@@ -203,5 +204,7 @@ def from_torch(tensor: Any) -> Array:
     tensor = tensor.contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)
+    if tensor.dtype.is_floating_point and tensor.itemsize == 1:
+        return tensor.view(torch.uint8).numpy().view(dtypes.get(str(tensor.dtype).removeprefix("torch.")).numpy)
     return tensor.numpy()
 

@@ -450,11 +450,14 @@ class _Renamed(Mapping[str, Array]):
 
 
 def in_place(op: str) -> Entry | None:
-    """The entry of the plain op of `aten.add_.Tensor`."""
+    """The entry of the plain op of `aten.add_.Tensor`; floor_divide has another overload's name then."""
     parts = op.split(".")
     if len(parts) != 3 or not parts[1].endswith("_") or parts[1].endswith("__"):
         return None
-    return TABLE.get(f"{parts[0]}.{parts[1][:-1]}.{parts[2]}")
+    plain, overload = parts[1][:-1], parts[2]
+    if (plain, overload) == ("floor_divide", "Tensor"):
+        overload = "default"
+    return TABLE.get(f"{parts[0]}.{plain}.{overload}")
 
 
 _SAMPLES = (7, 64, 131, 1000, 4096)  # for sizes that are equal but written in two ways

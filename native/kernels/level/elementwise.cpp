@@ -114,7 +114,7 @@ void compare(const Tile& tile, const Instruction& s) {
     each2<std::uint8_t, T>(tile, s, [](T a, T b) { return (std::uint8_t)(a <= b); });
 }
 
-// ---- int64: arithmetic wraps; division rounds down, and by zero gives zero
+// ---- int64 and uint64: arithmetic wraps; division rounds down, and by zero gives zero
 
 typedef std::int64_t Int;
 INGOT_INLINE Int wrapped(std::uint64_t v) { return (Int)v; }
@@ -124,16 +124,39 @@ INGOT_INLINE Int floordiv(Int a, Int b) {
   const Int q = a / b;
   return q - ((a % b != 0) & ((a < 0) != (b < 0)));
 }
+INGOT_INLINE std::uint64_t floordiv(std::uint64_t a, std::uint64_t b) { return b == 0 ? 0 : a / b; }
+INGOT_INLINE std::uint64_t modulo(std::uint64_t a, std::uint64_t b) { return b == 0 ? 0 : a % b; }
 INGOT_INLINE Int modulo(Int a, Int b) {
   if (b == 0 || b == -1) return 0;
   const Int r = a % b;
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
-INGOT_INLINE Int truncated(double v) {
-  if (!(v == v)) return 0;
-  if (v >= 9223372036854775808.0) return INT64_MAX;
-  if (v < -9223372036854775808.0) return INT64_MIN;
-  return (Int)v;
+
+/// Towards zero into a register of 32 or 64 bits; what it does not hold, NaN too, becomes its smallest number.
+template <class Register, class Float>
+INGOT_INLINE Int truncated(Float v) {
+  constexpr Float limit = sizeof(Register) == 4 ? (Float)2147483648.0 : (Float)9223372036854775808.0;
+  constexpr Int least = sizeof(Register) == 4 ? (Int)INT32_MIN : INT64_MIN;
+  // Between -limit - 1 and -limit a number still truncates to -limit, which is also what it becomes outside.
+  return v >= -limit && v < limit ? (Int)(Register)v : least;
+}
+
+/// To uint64, a register of 64 bits likewise: 2^63 is taken off from 2^63 on and put back.
+template <class Float>
+INGOT_INLINE std::uint64_t truncated_unsigned(Float v) {
+  constexpr Float half = (Float)9223372036854775808.0;
+  const bool upper = v >= half;
+  return (std::uint64_t)truncated<Int>(upper ? v - half : v) ^ ((std::uint64_t)upper << 63);
+}
+
+template <class Float>
+void truncate(const Tile& tile, const Instruction& s) {
+  if ((DType)s.b == DType::uint64)
+    each1<std::uint64_t, Float>(tile, s, [](Float a) { return truncated_unsigned(a); });
+  else if ((DType)s.b == DType::int32)
+    each1<Int, Float>(tile, s, [](Float a) { return truncated<std::int32_t>(a); });
+  else
+    each1<Int, Float>(tile, s, [](Float a) { return truncated<Int>(a); });
 }
 
 template <class T>
@@ -155,26 +178,14 @@ void wrap(const Tile& tile, const Instruction& s) {
 
 // ---- memory
 
-/// One value of a stored type as a value of a class.
-template <class To, class From>
-INGOT_INLINE To converted(From v) {
-  constexpr bool from_float = (From)0.5 != (From)0;
-  if constexpr (from_float && sizeof(To) == sizeof(Int))
-    return truncated((double)v);
-  else if constexpr (sizeof(To) == 1)
-    return (std::uint8_t)(v != 0);
-  else
-    return (To)v;
-}
-
 template <class To, class From>
 void load_each(const Tile& tile, To* to, const TileOperand& from) {
   const From* row = (const From*)from.data;
   for (int r = 0; r < tile.rows; ++r, row += from.row_stride, to += tile.width) {
     if (from.spacing() == Spacing::dense) {
-      for (int i = 0; i < tile.width; ++i) to[i] = converted<To>(row[i]);
+      for (int i = 0; i < tile.width; ++i) to[i] = (To)row[i];
     } else {
-      for (int i = 0; i < tile.width; ++i) to[i] = converted<To>(row[i * from.column_stride]);
+      for (int i = 0; i < tile.width; ++i) to[i] = (To)row[i * from.column_stride];
     }
   }
 }
@@ -196,39 +207,23 @@ void load_floats(const Tile& tile, float* to, const TileOperand& from) {
   }
 }
 
-template <class To>
-void load_class(const Tile& tile, To* to, const TileOperand& from) {
-  switch (from.dtype) {
-    case DType::float64: return load_each<To, double>(tile, to, from);
-    case DType::int8: return load_each<To, std::int8_t>(tile, to, from);
-    case DType::int16: return load_each<To, std::int16_t>(tile, to, from);
-    case DType::int32: return load_each<To, std::int32_t>(tile, to, from);
-    case DType::int64: return load_each<To, std::int64_t>(tile, to, from);
-    case DType::uint16: return load_each<To, std::uint16_t>(tile, to, from);
-    case DType::uint32: return load_each<To, std::uint32_t>(tile, to, from);
-    case DType::uint64: return load_each<To, std::uint64_t>(tile, to, from);
-    default: return load_each<To, std::uint8_t>(tile, to, from);  // uint8 and bool
-  }
-}
-
 void load_any_float(const Tile& tile, float* to, const TileOperand& from) {
+  if (from.dtype == DType::bfloat16) return load_floats<bfloat16>(tile, to, from);
+  if (from.dtype == DType::float16) return load_floats<float16>(tile, to, from);
+  load_floats<float>(tile, to, from);
+}
+
+void load_any_int(const Tile& tile, Int* to, const TileOperand& from) {
   switch (from.dtype) {
-    case DType::float32: return load_floats<float>(tile, to, from);
-    case DType::bfloat16: return load_floats<bfloat16>(tile, to, from);
-    case DType::float16: return load_floats<float16>(tile, to, from);
-    default: return load_class<float>(tile, to, from);
+    case DType::int8: return load_each<Int, std::int8_t>(tile, to, from);
+    case DType::int16: return load_each<Int, std::int16_t>(tile, to, from);
+    case DType::int32: return load_each<Int, std::int32_t>(tile, to, from);
+    case DType::uint8: return load_each<Int, std::uint8_t>(tile, to, from);
+    case DType::uint16: return load_each<Int, std::uint16_t>(tile, to, from);
+    case DType::uint32: return load_each<Int, std::uint32_t>(tile, to, from);
+    default: return load_each<Int, Int>(tile, to, from);
   }
 }
-
-/// Integers and booleans out of the 16- and 32-bit floats go through a float32 register's worth of stack.
-template <class To>
-void load_from_floats(const Tile& tile, To* to, const TileOperand& from) {
-  alignas(64) float values[kTile];
-  load_any_float(tile, values, from);
-  for (int i = 0; i < tile.count; ++i) to[i] = converted<To>(values[i]);
-}
-
-INGOT_INLINE bool is_small_float(DType d) { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16; }
 
 void load_operand(const Tile& tile, const Instruction& s) {
   const TileOperand& from = tile.in[s.a];
@@ -236,7 +231,7 @@ void load_operand(const Tile& tile, const Instruction& s) {
   const bool same = from.spacing() == Spacing::repeated && (tile.rows == 1 || from.row_stride == 0);
   const bool dense = from.spacing() == Spacing::dense && (tile.rows == 1 || from.row_stride == tile.width);
   const bool floats = s.cls == Class::float32 && from.dtype == DType::float32 && tile.count == tile.padded;
-  if (dense && (floats || (s.cls == Class::int64 && from.dtype == DType::int64))) {
+  if (dense && (floats || from.dtype == DType::int64 || from.dtype == DType::uint64 || from.dtype == DType::float64)) {
     to = {from.data, 1};  // read in place
     return;
   }
@@ -248,13 +243,13 @@ void load_operand(const Tile& tile, const Instruction& s) {
     to.step = 0;
     operand.row_stride = 0;
   }
-  if (s.cls == Class::float32)
-    load_any_float(part, (float*)to.data, operand);
-  else if (s.cls == Class::int64)
-    is_small_float(from.dtype) ? load_from_floats(part, (Int*)to.data, operand) : load_class(part, (Int*)to.data, operand);
-  else
-    is_small_float(from.dtype) ? load_from_floats(part, (std::uint8_t*)to.data, operand)
-                               : load_class(part, (std::uint8_t*)to.data, operand);
+  switch (s.cls) {
+    case Class::float32: return load_any_float(part, (float*)to.data, operand);
+    case Class::int64: return load_any_int(part, (Int*)to.data, operand);
+    case Class::boolean: return load_each<std::uint8_t, std::uint8_t>(part, (std::uint8_t*)to.data, operand);
+    case Class::float64: return load_each<double, double>(part, (double*)to.data, operand);
+    case Class::uint64: return load_each<Int, Int>(part, (Int*)to.data, operand);
+  }
 }
 
 template <class To>
@@ -283,12 +278,106 @@ void store_output(const Tile& tile, const Register& from, const TileOperand& out
     case DType::float32: return store_floats<float>(tile, from, out);
     case DType::bfloat16: return store_floats<bfloat16>(tile, from, out);
     case DType::float16: return store_floats<float16>(tile, from, out);
-    case DType::float64: return store_each<double, float>(tile, from, out);
+    case DType::float64: return store_each<double, double>(tile, from, out);
     case DType::int8: case DType::uint8: return store_each<std::uint8_t, Int>(tile, from, out);
     case DType::int16: case DType::uint16: return store_each<std::uint16_t, Int>(tile, from, out);
     case DType::int32: case DType::uint32: return store_each<std::uint32_t, Int>(tile, from, out);
     case DType::int64: case DType::uint64: return store_each<Int, Int>(tile, from, out);
     case DType::boolean: return store_each<std::uint8_t, std::uint8_t>(tile, from, out);
+  }
+}
+
+// ---- remainders of floats, exact by the C library's fmod; quotients from them, as Python and torch have it: 1 // 0.1 is 9
+
+INGOT_INLINE float fmod_of(float a, float b) { return __builtin_fmodf(a, b); }
+INGOT_INLINE double fmod_of(double a, double b) { return __builtin_fmod(a, b); }
+template <class T>
+INGOT_INLINE T remainder_of(T a, T b) {
+  const T left = fmod_of(a, b);
+  return left != 0 && (b < 0) != (left < 0) ? left + b : left;
+}
+template <class T>
+INGOT_INLINE T floor_quotient(T a, T b) {
+  if (b == 0) return a / b;
+  const T left = fmod_of(a, b);
+  const T quotient = (a - left) / b - (T)(left != 0 && (b < 0) != (left < 0));
+  if (quotient == 0) return (T)__builtin_copysign(0.0, a / b);
+  const T whole = (T)__builtin_floor(quotient);
+  return quotient - whole > (T)0.5 ? whole + 1 : whole;
+}
+
+template <class T>
+void divide_whole(const Tile& tile, const Instruction& s) {
+  if (s.step == Step::fmod || s.step == Step::double_fmod)
+    each2<T, T>(tile, s, [](T a, T b) { return fmod_of(a, b); });
+  else if (s.step == Step::mod || s.step == Step::double_mod)
+    each2<T, T>(tile, s, [](T a, T b) { return remainder_of(a, b); });
+  else
+    each2<T, T>(tile, s, [](T a, T b) { return floor_quotient(a, b); });
+}
+
+// ---- float64: plain loops over IEEE doubles; the functions are the C library's, the same at every level
+
+INGOT_INLINE double sigmoid_of(double x) {
+  const double e = __builtin_exp(-__builtin_fabs(x));
+  return (x < 0 ? e : 1.0) / (1.0 + e);
+}
+INGOT_INLINE double silu_of(double x) { return x == -__builtin_inf() ? -0.0 : x * sigmoid_of(x); }
+INGOT_INLINE double greater_of(double a, double b) { return a != a ? a : a > b || b != b ? (b != b ? b : a) : b; }
+
+/// to_float of either class: a float of the argument's value, rounded once.
+template <class To>
+void to_floats(const Tile& tile, const Instruction& s) {
+  switch (s.cls) {
+    case Class::float32: return each1<To, float>(tile, s, [](float a) { return (To)a; });
+    case Class::float64: return each1<To, double>(tile, s, [](double a) { return (To)a; });
+    case Class::int64: return each1<To, Int>(tile, s, [](Int a) { return (To)a; });
+    case Class::uint64: return each1<To, std::uint64_t>(tile, s, [](std::uint64_t a) { return (To)a; });
+    case Class::boolean: return each1<To, std::uint8_t>(tile, s, [](std::uint8_t a) { return (To)a; });
+  }
+}
+
+void run_double(const Tile& tile, const Instruction& s) {
+  const auto one = [&](auto f) { each1<double, double>(tile, s, f); };
+  const auto two = [&](auto f) { each2<double, double>(tile, s, f); };
+  switch (s.step) {
+    case Step::double_add: return two([](double a, double b) { return a + b; });
+    case Step::double_sub: return two([](double a, double b) { return a - b; });
+    case Step::double_mul: return two([](double a, double b) { return a * b; });
+    case Step::double_div: return two([](double a, double b) { return a / b; });
+    case Step::double_pow: return two([](double a, double b) { return __builtin_pow(a, b); });
+    case Step::double_max: return two([](double a, double b) { return greater_of(a, b); });
+    case Step::double_min: return two([](double a, double b) { return -greater_of(-a, -b); });
+    case Step::double_neg: return one([](double a) { return -a; });
+    case Step::double_abs: return one([](double a) { return __builtin_fabs(a); });
+    case Step::double_exp: return one([](double a) { return __builtin_exp(a); });
+    case Step::double_log: return one([](double a) { return __builtin_log(a); });
+    case Step::double_sqrt: return one([](double a) { return __builtin_sqrt(a); });
+    case Step::double_rsqrt: return one([](double a) { return 1.0 / __builtin_sqrt(a); });
+    case Step::double_sin: return one([](double a) { return __builtin_sin(a); });
+    case Step::double_cos: return one([](double a) { return __builtin_cos(a); });
+    case Step::double_tanh: return one([](double a) { return __builtin_tanh(a); });
+    case Step::double_sigmoid: return one([](double a) { return sigmoid_of(a); });
+    case Step::double_erf: return one([](double a) { return __builtin_erf(a); });
+    case Step::double_floor: return one([](double a) { return __builtin_floor(a); });
+    case Step::double_ceil: return one([](double a) { return __builtin_ceil(a); });
+    case Step::double_round: return one([](double a) { return __builtin_rint(a); });
+    case Step::double_recip: return one([](double a) { return 1.0 / a; });
+    case Step::double_silu: return one([](double a) { return silu_of(a); });
+    case Step::double_floordiv: case Step::double_mod: case Step::double_fmod: return divide_whole<double>(tile, s);
+    case Step::to_double: return to_floats<double>(tile, s);
+    default: return select<double>(tile, s);
+  }
+}
+
+/// What signed and unsigned integers do differently.
+template <class T>
+void run_ordered(const Tile& tile, const Instruction& s) {
+  switch (s.step) {
+    case Step::int_floordiv: return each2<T, T>(tile, s, [](T a, T b) { return floordiv(a, b); });
+    case Step::int_mod: return each2<T, T>(tile, s, [](T a, T b) { return modulo(a, b); });
+    case Step::int_max: return each2<T, T>(tile, s, [](T a, T b) { return a > b ? a : b; });
+    default: return each2<T, T>(tile, s, [](T a, T b) { return a < b ? a : b; });
   }
 }
 
@@ -299,37 +388,46 @@ void run_other(const Tile& tile, const Instruction& s) {
   typedef std::uint64_t Word;
   switch (s.step) {
     case Step::pow: return power(tile, s);
-    case Step::to_float:
-      if (s.cls == Class::int64) return each1<float, Int>(tile, s, [](Int a) { return (float)a; });
-      return each1<float, Bool>(tile, s, [](Bool a) { return (float)a; });
+    case Step::floordiv: case Step::mod: case Step::fmod: return divide_whole<float>(tile, s);
+    case Step::to_float: return to_floats<float>(tile, s);
     case Step::select_float: return select<float>(tile, s);
     case Step::int_add: return each2<Int, Int>(tile, s, [](Int a, Int b) { return wrapped((Word)a + (Word)b); });
     case Step::int_sub: return each2<Int, Int>(tile, s, [](Int a, Int b) { return wrapped((Word)a - (Word)b); });
     case Step::int_mul: return each2<Int, Int>(tile, s, [](Int a, Int b) { return wrapped((Word)a * (Word)b); });
-    case Step::int_floordiv: return each2<Int, Int>(tile, s, [](Int a, Int b) { return floordiv(a, b); });
-    case Step::int_mod: return each2<Int, Int>(tile, s, [](Int a, Int b) { return modulo(a, b); });
-    case Step::int_max: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a > b ? a : b; });
-    case Step::int_min: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a < b ? a : b; });
+    case Step::int_floordiv: case Step::int_mod: case Step::int_max: case Step::int_min:
+      return s.cls == Class::uint64 ? run_ordered<Word>(tile, s) : run_ordered<Int>(tile, s);
+    case Step::int_fmod: return each2<Int, Int>(tile, s, [](Int a, Int b) { return b == 0 || b == -1 ? 0 : a % b; });
     case Step::int_neg: return each1<Int, Int>(tile, s, [](Int a) { return wrapped(0 - (Word)a); });
-    case Step::int_abs: return each1<Int, Int>(tile, s, [](Int a) { return a < 0 ? wrapped(0 - (Word)a) : a; });
+    case Step::int_abs:
+      if (s.cls == Class::uint64) return each1<Int, Int>(tile, s, [](Int a) { return a; });
+      return each1<Int, Int>(tile, s, [](Int a) { return a < 0 ? wrapped(0 - (Word)a) : a; });
     case Step::int_and: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a & b; });
     case Step::int_or: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a | b; });
     case Step::int_xor: return each2<Int, Int>(tile, s, [](Int a, Int b) { return a ^ b; });
     case Step::int_wrap: return wrap(tile, s);
-    case Step::int_from_float: return each1<Int, float>(tile, s, [](float a) { return truncated(a); });
+    case Step::int_from_float: return s.cls == Class::float64 ? truncate<double>(tile, s) : truncate<float>(tile, s);
+    case Step::int_from_int: return each1<Int, Int>(tile, s, [](Int a) { return a; });
     case Step::int_from_bool: return each1<Int, Bool>(tile, s, [](Bool a) { return (Int)a; });
     case Step::select_int: return select<Int>(tile, s);
     case Step::bool_and: return each2<Bool, Bool>(tile, s, [](Bool a, Bool b) { return (Bool)(a & b); });
     case Step::bool_or: return each2<Bool, Bool>(tile, s, [](Bool a, Bool b) { return (Bool)(a | b); });
     case Step::bool_xor: return each2<Bool, Bool>(tile, s, [](Bool a, Bool b) { return (Bool)(a ^ b); });
     case Step::bool_not: return each1<Bool, Bool>(tile, s, [](Bool a) { return (Bool)(a ^ 1); });
-    case Step::bool_from_float: return each1<Bool, float>(tile, s, [](float a) { return (Bool)(a != 0); });
+    case Step::bool_from_float:
+      if (s.cls == Class::float64) return each1<Bool, double>(tile, s, [](double a) { return (Bool)(a != 0); });
+      return each1<Bool, float>(tile, s, [](float a) { return (Bool)(a != 0); });
     case Step::bool_from_int: return each1<Bool, Int>(tile, s, [](Int a) { return (Bool)(a != 0); });
     case Step::select_bool: return select<Bool>(tile, s);
-    default:
-      if (s.cls == Class::float32) return compare<float>(tile, s);
-      if (s.cls == Class::int64) return compare<Int>(tile, s);
-      return compare<Bool>(tile, s);
+    case Step::equal: case Step::not_equal: case Step::less: case Step::less_equal:
+      switch (s.cls) {
+        case Class::float32: return compare<float>(tile, s);
+        case Class::float64: return compare<double>(tile, s);
+        case Class::int64: return compare<Int>(tile, s);
+        case Class::uint64: return compare<Word>(tile, s);
+        case Class::boolean: return compare<Bool>(tile, s);
+      }
+      return;
+    default: return run_double(tile, s);
   }
 }
 

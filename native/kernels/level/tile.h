@@ -12,26 +12,31 @@ namespace ingot {
 constexpr int kTile = 512;  // most elements of a tile: a float32 register of 2 KiB, so that a handful stays in L1
 
 /// The class a step computes in.
-enum class Class : std::uint8_t { float32, int64, boolean };
+enum class Class : std::uint8_t { float32, int64, boolean, float64, uint64 };
+constexpr int kClasses = 5;
 
 enum class Step : std::uint8_t {
   load,
   // float32
   add, sub, mul, div, pow, max, min, neg, abs, exp, log, sqrt, rsqrt, sin, cos, tanh, sigmoid, erf, floor, ceil, round, recip,
-  silu, silu_mul, round_bfloat16, round_float16, to_float, select_float,
-  // int64
-  int_add, int_sub, int_mul, int_floordiv, int_mod, int_max, int_min, int_neg, int_abs, int_and, int_or, int_xor, int_wrap,
-  int_from_float, int_from_bool, select_int,
+  silu, silu_mul, floordiv, mod, fmod, round_bfloat16, round_float16, to_float, select_float,
+  // float64
+  double_add, double_sub, double_mul, double_div, double_pow, double_max, double_min, double_neg, double_abs, double_exp,
+  double_log, double_sqrt, double_rsqrt, double_sin, double_cos, double_tanh, double_sigmoid, double_erf, double_floor,
+  double_ceil, double_round, double_recip, double_silu, double_floordiv, double_mod, double_fmod, to_double, select_double,
+  // int64 and uint64
+  int_add, int_sub, int_mul, int_floordiv, int_mod, int_fmod, int_max, int_min, int_neg, int_abs, int_and, int_or, int_xor, int_wrap,
+  int_from_float, int_from_bool, int_from_int, select_int,
   // comparisons of two values of Instruction::cls, giving booleans
   equal, not_equal, less, less_equal,
   // booleans
   bool_and, bool_or, bool_xor, bool_not, bool_from_float, bool_from_int, select_bool,
 };
 
-/// One step; a, b and c are registers (load: a is the operand; int_wrap: b is the dtype).
+/// One step; a, b and c are registers (load: a is the operand; int_wrap: b is the dtype; int_from_float: b is the register).
 struct Instruction {
   Step step;
-  Class cls;  // of the result; of the arguments for comparisons; of the argument for to_float
+  Class cls;  // of the result; of the arguments for comparisons and conversions
   std::uint16_t to, a, b, c;
 };
 

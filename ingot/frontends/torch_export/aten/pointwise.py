@@ -94,8 +94,10 @@ def div_mode(self: Operand, other: Operand, rounding_mode: MaybeStr = None) -> R
         return F.floordiv(a, b)
     if rounding_mode != "trunc":
         raise Unsupported(f"rounding_mode {rounding_mode!r:.40} is not one of floor and trunc")
-    if category(result_type(self, other)) == 2:
-        return _truncated(F.div(a, b))
+    dtype = result_type(self, other)
+    if category(dtype) == 2:
+        wide = dtypes.float32 if dtype.bits < 32 else dtype  # cut off before anything is rounded
+        return cast(_truncated(F.div(as_operand(a, wide), as_operand(b, wide))), dtype)
     down = F.floordiv(a, b)
     inexact = F.logical_and(F.less(down, 0), F.not_equal(F.mul(down, b), a))
     return F.where(inexact, F.add(down, 1), down)
@@ -113,8 +115,7 @@ def remainder(self: Operand, other: Operand) -> Result:
 
 @aten("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(self: Tensor, other: Operand) -> Result:
-    a, b = promoted(self, other)
-    return F.sub(a, F.mul(b, div_mode(a, b, "trunc")))
+    return F.fmod(*promoted(self, other))
 
 
 def _whole_power(x: Any, exponent: int) -> Any:

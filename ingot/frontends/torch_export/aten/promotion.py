@@ -13,6 +13,7 @@ from ingot.dims import Dimension, Expr
 from ingot.dtypes import DType
 from ingot.frontends.torch_export.aten.table import Operand, Unsupported
 from ingot.ir import F, Value
+from ingot.ir.expr import integer_range
 
 DEFAULT = dtypes.float32  # torch.get_default_dtype(), which exported programs have resolved already
 
@@ -71,8 +72,8 @@ def result_type(*operands: Operand) -> DType:
 
 
 def cast(x: Value, dtype: DType) -> Value:
-    """x as another type; the same one costs nothing."""
-    return x if x.dtype is dtype else F.cast(x, dtype)
+    """x as another type, as torch converts; the same one costs nothing."""
+    return x if x.dtype is dtype else F.cast(x, dtype, saturate=dtype is dtypes.float8_e4m3fn)
 
 
 def as_operand(x: Operand, dtype: DType) -> Any:
@@ -81,7 +82,15 @@ def as_operand(x: Operand, dtype: DType) -> Any:
         return cast(x, dtype)
     if isinstance(x, Expr):
         return size_tensor(x, dtype)
-    return (bool, int, float)[category(dtype)](x)  # a number takes the type of the tensor beside it
+    if category(dtype) == 1:
+        return wrapped(int(x), dtype)
+    return bool(x) if category(dtype) == 0 else float(x)  # a number takes the type of the tensor beside it
+
+
+def wrapped(number: int, dtype: DType) -> int:
+    """A number in an integer type that may be too narrow for it: torch keeps the low bits, in comparisons too."""
+    low, high = integer_range(dtype)
+    return (number - low) % (high - low + 1) + low
 
 
 def size_tensor(size: Dimension, dtype: DType) -> Value:

@@ -100,12 +100,17 @@ def min_dim(self: Tensor, dim: int, keepdim: bool = False) -> Results:
 
 @aten("aten.any.default", "aten.any.dim", "aten.any.dims")
 def any_of(self: Tensor, dim: MaybeInts = None, keepdim: bool = False) -> Result:
-    return amax(cast(self, dtypes.bool_), dim, keepdim)
+    return _truth(amax(cast(self, dtypes.bool_), dim, keepdim), self)
+
+
+def _truth(found: Tensor, x: Tensor) -> Result:
+    """bool; of uint8 it is uint8, which was torch's first type of truth."""
+    return cast(found, dtypes.uint8) if x.dtype is dtypes.uint8 else found
 
 
 @aten("aten.all.default", "aten.all.dim", "aten.all.dims")
 def all_of(self: Tensor, dim: MaybeInts = None, keepdim: bool = False) -> Result:
-    return amin(cast(self, dtypes.bool_), dim, keepdim)
+    return _truth(amin(cast(self, dtypes.bool_), dim, keepdim), self)
 
 
 @aten("aten.logsumexp.default")
@@ -201,6 +206,8 @@ def cumsum(self: Tensor, dim: int, dtype: MaybeDType = None) -> Result:
     if category(x.dtype) < 2 or not isinstance(count, int) or count > MAX_TRIANGLE:
         return F.cumsum(x, axis=axis)
     triangle = x.network.constant(np.triu(np.ones((count, count), x.dtype.numpy)))
+    if x.ndim() == 1:
+        return F.reshape(F.matmul(F.reshape(x, (1, count)), triangle), (count,))
     order = [i for i in range(x.ndim()) if i != axis] + [axis]
     back = tuple(order.index(i) for i in range(x.ndim()))
     return F.permute(F.matmul(F.permute(x, tuple(order)), triangle), back)

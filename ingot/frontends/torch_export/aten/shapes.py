@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
+from ingot.dtypes import DType
 from ingot.frontends.torch_export.aten.promotion import as_operand, cast, category, result_type, size_tensor
 from ingot.frontends.torch_export.aten.table import (
     Ints,
@@ -36,6 +38,7 @@ from ingot.ir import F, Network, Value
 from ingot.ir.spec import axes_of, axis_of, elements
 
 END = 2**63 - 1  # what torch writes for "to the end"
+MAX_MADE = 1 << 20  # elements of a constant that an op makes of numbers
 
 
 # -------------------------------------------------------------------------------------------------- same elements
@@ -524,16 +527,27 @@ def scalar_tensor(network: Network, s: Scalar, dtype: MaybeDType = None) -> Resu
 @aten("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def arange(network: Network, end: Scalar, start: Scalar = 0, step: Scalar = 1, dtype: MaybeDType = None) -> Result:
     kind = dtype or result_type(start, end, step)
-    if any(isinstance(n, float) and n != int(n) for n in (start, end, step)) or not isinstance(step, int | float):
-        raise Unsupported("arange of fractions is not supported")
+    if not isinstance(step, int | float) or step == 0 or kind.is_integer and int(step) == 0:
+        raise Unsupported("the step of arange must be a number other than 0, known at export")
+    if kind.is_float and any(isinstance(n, float) and n != int(n) for n in (start, end, step)):
+        return _fractions(network, start, end, step, kind)
     low, high = (n if isinstance(n, dims.Expr) else int(n) for n in (start, end))
-    wide = kind if kind is dtypes.float32 or kind.is_integer else dtypes.float32
+    wide = dtypes.float32 if kind.is_float and kind.bits < 32 else kind
     found = fn.arange(low, high, wide, int(step))
     return cast(found if isinstance(found, Value) else network.constant(found), kind)
 
 
+def _fractions(network: Network, start: Scalar, end: Scalar, step: Scalar, kind: DType) -> Result:
+    if isinstance(start, dims.Expr) or isinstance(end, dims.Expr) or isinstance(step, dims.Expr):
+        raise Unsupported("arange of fractions up to a size that only a run knows is not supported")
+    count = math.ceil((end - start) / step)
+    if not 0 <= count <= MAX_MADE:
+        raise Unsupported(f"an arange of {count:,} fractions; there may be {MAX_MADE:,}")
+    return network.constant((start + step * np.arange(count, dtype=np.float64)).astype(kind.numpy))
+
+
 @aten("aten.eye.default", "aten.eye.m")
 def eye(network: Network, n: int, m: MaybeInt = None, dtype: MaybeDType = None) -> Result:
-    if not 0 <= n * (n if m is None else m) <= 1 << 20:
+    if not 0 <= n * (n if m is None else m) <= MAX_MADE:
         raise Unsupported("an identity matrix of more than 2^20 elements")
     return network.constant(np.eye(n, m, dtype=(dtype or dtypes.float32).numpy))

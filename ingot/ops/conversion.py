@@ -1,0 +1,244 @@
+"""Ops that change the dtype of elements: cast keeps the numbers, quantize and dequantize scale them.
+
+A cast to int8 truncates and wraps like any other; what scales, rounds and saturates is quantize.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
+from ingot.ir.expr import convert, integer_range
+from ingot.ir.spec import broadcast
+from ingot.ops.common import Array, bf16, boolean, f32, f64, i8, i32, require_float, rounded, show, u8, widen
+
+UINT64 = Spec(dtypes.uint64, (9,))
+
+
+@op("cast")
+class Cast(Op):
+    """Another dtype: floats round to nearest even, floats become integers towards zero, integers wrap, not 0 is True.
+
+    As torch on x86 has it, for every pair of dtypes: to 16-bit floats by way of float32; floats to int8, int16, uint16
+    and int32 by way of int32, to the other integers by way of int64, of which the low bits are kept; a number that this
+    register does not hold, and NaN, is its smallest one first (so int32 of NaN is −2³¹, and int8 of it 0). C++ leaves
+    those numbers undefined, and torch's vectors differ from its single elements for uint32: here it is the latter.
+
+    `saturate`: a number outside of the target's range becomes the nearest in it instead, NaN the integer 0. Floats of
+    8 bits and less saturate to their largest number (as torch has it for float8_e4m3fn alone), wider ones overflow to
+    infinity in any case. ONNX's Cast is this op: `saturate` is its attribute for floats of 8 bits, and there numbers
+    out of an integer's range are undefined.
+    """
+
+    dtype: DType
+    saturate: bool = False
+    version = 2
+    kernels = ("elementwise",)
+    cases = (
+        Case("to bfloat16: nearest even", (f32(40),), {"dtype": "bf16"}),
+        Case("to float16", (f32(3, 5),), {"dtype": "float16"}),
+        Case("from bfloat16", (bf16("T", 5),), {"dtype": "float32"}),
+        Case("to int32: towards zero", (f32(40),), {"dtype": "int32"}),
+        Case("to int64", (bf16(40),), {"dtype": "int64"}),
+        Case("to int8: towards zero, and wraps", (f32(90),), {"dtype": "int8"}),
+        Case("to int8, held in its range", (f32(90),), {"dtype": "int8", "saturate": True}),
+        Case("to uint64, held in its range", (f32(90),), {"dtype": "uint64", "saturate": True}),
+        Case("from int32", (i32(9),), {"dtype": "float32"}),
+        Case("int32 to int8 wraps", (i32(90),), {"dtype": "int8"}),
+        Case("int32 to int8 saturates", (i32(90),), {"dtype": "int8", "saturate": True}),
+        Case("int8 to int64", (i8(90),), {"dtype": "int64"}),
+        Case("int8 to float32 scales nothing", (i8(90),), {"dtype": "float32"}),
+        Case("to bool: not 0", (f32(9),), {"dtype": "bool"}),
+        Case("from bool", (boolean(9),), {"dtype": "float32"}),
+        Case("bool to int32", (boolean(9),), {"dtype": "int32"}),
+        Case("float64 to float32", (f64(9),), {"dtype": "float32"}),
+        Case("float64 to bfloat16, by way of float32", (f64(9),), {"dtype": "bfloat16"}),
+        Case("float64 to int64", (f64(9),), {"dtype": "int64"}),
+        Case("to float64", (bf16(9),), {"dtype": "float64"}),
+        Case("from uint64", (UINT64,), {"dtype": "float32"}),
+        Case("int8 to uint64 wraps", (i8(9),), {"dtype": "uint64"}),
+        Case("uint64 to int8", (UINT64,), {"dtype": "int8"}),
+        Case("to a float of 8 bits: no expression, runs by itself", (f32(9),), {"dtype": "float8_e4m3fn"}),
+        Case("a float of 8 bits that saturates", (f32(9),), {"dtype": "float8_e4m3fn", "saturate": True}),
+        Case("to 4 bits", (i32(9),), {"dtype": "int4"}),
+        Case("no such dtype", (f32(3),), {"dtype": "float31"}, error="attribute dtype must be an element type"),
+        Case("complex", (Spec(dtypes.complex64, (3,)),), {"dtype": "float32"}, error="take its real part"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require("complex" not in (x.dtype.kind, self.dtype.kind) or x.dtype.kind == self.dtype.kind,
+                "a complex number has no real form; take its real part")
+        return Spec(self.dtype, x.shape)
+
+    def reference(self, x: Array) -> Array:
+        if dtypes.get(x.dtype).kind == "complex":
+            return x.astype(self.dtype.numpy)
+        return convert(_held(x, self.dtype), self.dtype) if self.saturate else convert(x, self.dtype)
+
+    def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
+        if not self.saturate or x.dtype is dtypes.bool_ or not self.dtype.is_integer:
+            return e.cast(x, self.dtype)  # floats with a scalar class overflow to infinity
+        low, high = integer_range(self.dtype)
+        if x.dtype.is_integer:
+            from_low, from_high = integer_range(x.dtype)
+            held = x if from_low >= low else e.max(x, low)
+            return e.cast(held if from_high <= high else e.min(held, high), self.dtype)
+        x = e.settled(x)
+        if x.dtype.bits < 32:
+            x = e.cast(x, dtypes.float32)
+        above, below = e.call("ge", x, float(high + 1)), e.call("lt", x, float(low))
+        whole = e.where(above, e.const(high, self.dtype), e.cast(x, self.dtype))
+        whole = e.where(below, e.const(low, self.dtype), whole)
+        return e.where(e.call("eq", x, x), whole, e.const(0, self.dtype))
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        """None where torch has no such dtype, or no such conversion."""
+        target = getattr(torch, self.dtype.name, None)
+        return None if target is None or self.saturate or self.dtype.bits < 8 else x.to(target)
+
+
+def _held(x: Array, dtype: DType) -> Array:
+    """x held in the range of a dtype: what saturates, before it is converted."""
+    source = dtypes.get(x.dtype)
+    if dtype.is_float and dtype.bits <= 8:
+        limits: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+        return np.asarray(np.clip(widen(x), float(limits.min), float(limits.max)))
+    if not dtype.is_integer or source is dtypes.bool_:
+        return x
+    low, high = integer_range(dtype)
+    if source.is_integer:
+        from_low, from_high = integer_range(source)
+        return np.clip(x, max(low, from_low), min(high, from_high))
+    wide = x.astype(np.float64)
+    whole = np.where(wide < low, low, convert(np.where(wide >= high, 0, wide), dtype).astype(object))
+    return np.where(wide >= high, high, np.where(np.isnan(wide), 0, whole)).astype(dtype.numpy)
+
+
+@op("quantize")
+class Quantize(Op):
+    """round(x / scale) + zero, held in minimum..maximum; halves to even, NaN as 0. Computed in float32.
+
+    scale is float32 and broadcasts to x: one number for the tensor, `[C, 1, 1]` for channels, `[T, 1]` for rows,
+    `[N, G, 1]` for the groups of a weight seen as `[N, G, size]`. zero has the quantised dtype and broadcasts alike;
+    without it, it is 0. The range is symmetric unless an imported network has its own.
+    """
+
+    dtype: DType = dtypes.int8
+    minimum: int = -127
+    maximum: int = 127
+    kernels = ("elementwise",)
+    cases = (
+        Case("one scale", (f32(90), f32())),
+        Case("a scale per row, bfloat16", (bf16("T", 8), f32("T", 1))),
+        Case("zero points of channels", (f32(2, 3, 9), f32(3, 1), i8(3, 1)), {"minimum": -128}),
+        Case("uint8", (f32(90), f32(), u8()), {"dtype": "uint8", "minimum": 0, "maximum": 255}),
+        Case("float64", (f64(9), f32())),
+        Case("groups", (f32(2, 3, 4), f32(2, 3, 1))),
+        Case("an integer", (i32(9), f32()), error="x must be float32"),
+        Case("a scale of another dtype", (bf16(9), bf16()), error="scale must be float32, not bfloat16"),
+        Case("a scale that is larger than x", (f32(9), f32(2, 9)), error="scale must broadcast to"),
+        Case("a zero of another dtype", (f32(9), f32(), i32()), error="zero must be int8, not int32"),
+        Case("a range outside of the dtype", (f32(9), f32()), {"maximum": 128}, error="must lie in -128..127"),
+        Case("to floats", (f32(9), f32()), {"dtype": "float16"}, error="must be an integer of 4 to 16 bits"),
+    )
+
+    def infer(self, x: Spec, scale: Spec, zero: Spec | None = None) -> Spec:
+        require_float(x=x)
+        require(self.dtype.is_integer and 4 <= self.dtype.bits <= 16, "dtype must be an integer of 4 to 16 bits")
+        low, high = integer_range(self.dtype)
+        require(low <= self.minimum < self.maximum <= high, f"minimum and maximum must lie in {low}..{high}, in order")
+        _check_scale(x, scale, zero, self.dtype)
+        return Spec(self.dtype, x.shape)
+
+    def reference(self, x: Array, scale: Array, zero: Array | None = None) -> Array:
+        wide = widen(x)
+        with np.errstate(all="ignore"):
+            found = np.rint(wide / scale.astype(wide.dtype))
+            found = np.where(np.isnan(found), wide.dtype.type(0), found)
+            if zero is not None:
+                found = found + zero.astype(wide.dtype)
+            return convert(np.clip(found, self.minimum, self.maximum), self.dtype)
+
+    def expr(self, e: ExprBuilder, x: Scalar, scale: Scalar, zero: Scalar | None = None) -> Scalar:
+        wide = dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
+        found = e.round(e.cast(e.settled(x), wide) / e.cast(scale, wide))
+        found = e.where(e.eq(found, found), found, 0.0)
+        if zero is not None:
+            found = found + e.cast(zero, wide)
+        return e.cast(e.min(e.max(found, float(self.minimum)), float(self.maximum)), self.dtype)
+
+    def torch(self, torch: Any, x: Any, scale: Any, zero: Any = None) -> Any:
+        wide = x if x.dtype == torch.float64 else x.float()
+        found = torch.nan_to_num(torch.round(wide / scale), nan=0.0) + (0 if zero is None else zero)
+        return torch.clamp(found, self.minimum, self.maximum).to(getattr(torch, self.dtype.name))
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        return sample(rng, *specs)
+
+
+@op("dequantize")
+class Dequantize(Op):
+    """(q − zero) · scale in float32, rounded once to a float dtype: what quantize made, back (see there for shapes)."""
+
+    dtype: DType = dtypes.float32
+    kernels = ("elementwise",)
+    cases = (
+        Case("one scale", (i8(90), f32())),
+        Case("a scale per channel, to bfloat16", (i8("T", 8), f32(8)), {"dtype": "bfloat16"}),
+        Case("zero points", (u8(2, 3, 9), f32(3, 1), u8(3, 1))),
+        Case("sums of products", (i32(4, 5), f32(5))),
+        Case("to float64", (i8(9), f32()), {"dtype": "float64"}),
+        Case("4 bits: no expression, runs by itself", (Spec(dtypes.int4, (2, 3, 4)), f32(2, 3, 1))),
+        Case("a float", (f32(9), f32()), error="q must be an integer of 4 to 32 bits"),
+        Case("to an integer", (i8(9), f32()), {"dtype": "int32"}, error="dtype must be float32"),
+        Case("a zero of another dtype", (i8(9), f32(), i32()), error="zero must be int8, not int32"),
+    )
+
+    def infer(self, q: Spec, scale: Spec, zero: Spec | None = None) -> Spec:
+        require(q.dtype.is_integer and 4 <= q.dtype.bits <= 32, "q must be an integer of 4 to 32 bits")
+        require(self.dtype in dtypes.FLOATS, "dtype must be float32, bfloat16, float16 or float64")
+        _check_scale(q, scale, zero, q.dtype)
+        return Spec(self.dtype, q.shape)
+
+    def reference(self, q: Array, scale: Array, zero: Array | None = None) -> Array:
+        whole = q.astype(np.int64) - (0 if zero is None else zero.astype(np.int64))
+        wide = np.float64 if self.dtype is dtypes.float64 else np.float32
+        with np.errstate(all="ignore"):
+            return rounded(whole.astype(wide) * scale.astype(wide), self.dtype)
+
+    def expr(self, e: ExprBuilder, q: Scalar, scale: Scalar, zero: Scalar | None = None) -> Scalar:
+        wide = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
+        if zero is not None:
+            q = e.cast(q, dtypes.int64) - e.cast(zero, dtypes.int64)
+        return e.cast(e.cast(q, wide) * e.cast(scale, wide), self.dtype)
+
+    def torch(self, torch: Any, q: Any, scale: Any, zero: Any = None) -> Any:
+        wide = torch.float64 if self.dtype is dtypes.float64 else torch.float32
+        return ((q.long() - (0 if zero is None else zero.long())).to(wide) * scale).to(getattr(torch, self.dtype.name))
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        return sample(rng, *specs)
+
+
+def _check_scale(x: Spec, scale: Spec, zero: Spec | None, dtype: DType) -> None:
+    require(scale.dtype is dtypes.float32, f"scale must be float32, not {scale.dtype.name}")
+    require(broadcast(x.shape, scale.shape) == x.shape, f"scale must broadcast to {show(x.shape)}")
+    if zero is not None:
+        require(zero.dtype is dtype, f"zero must be {dtype.name}, not {zero.dtype.name}")
+        require(broadcast(x.shape, zero.shape) == x.shape, f"zero must broadcast to {show(x.shape)}")
+
+
+def sample(rng: np.random.Generator, x: Spec, scale: Spec, *zero: Spec) -> tuple[Array, ...]:
+    """Operands whose scale is positive, and the numbers to quantise partly out of range."""
+    scales = np.asarray(rng.uniform(0.01, 0.04, scale.shape)).astype(np.float32)
+    if x.dtype.is_float:
+        numbers = np.asarray(rng.standard_normal(x.shape) * 2)
+    else:
+        low, high = integer_range(x.dtype)
+        numbers = np.asarray(rng.integers(max(low, -1000), min(high, 1000), x.shape, endpoint=True))
+    zeros = (np.asarray(rng.integers(0, 100, z.shape)).astype(z.dtype.numpy) for z in zero)
+    return (numbers.astype(x.dtype.numpy), scales, *zeros)
