@@ -16,6 +16,9 @@ class Error(Exception):
 
     code: str
 
+# Bytes behind every buffer of an arena that nothing may touch: 0 but in builds for the fuzzer and the sanitizers.
+RED_ZONE: int
+
 def level() -> str:
     """The instruction-set level in use: the best one here, or what INGOT_ISA names. Raises Error("argument")."""
 

@@ -378,6 +378,7 @@ NB_MODULE(_native, m) {
   error_type = PyErr_NewExceptionWithDoc("ingot._native.Error", "A typed error; .code says which kind.",
                                          PyExc_Exception, nullptr);
   m.attr("Error") = nb::borrow(error_type);
+  m.attr("RED_ZONE") = kRedZone;
   nb::register_exception_translator(translate);
 
   m.def("level", [] { return std::string(name_of(current_level())); });

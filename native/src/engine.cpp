@@ -158,8 +158,8 @@ std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::s
   return Loader(program, entry, container, level).run();
 }
 
-Engine::Engine(Container container)
-    : container_(std::move(container)), programs_(parse_programs(container_.header())) {}
+Engine::Engine(Container container, std::optional<Level> level)
+    : container_(std::move(container)), level_(level), programs_(parse_programs(container_.header())) {}
 
 std::shared_ptr<const Engine> Engine::open(const std::string& path, WeightPlace place) {
   Container container = Container::open(path, place);
@@ -189,7 +189,7 @@ const LoadedProgram& Engine::load(const std::string& entry) const {
   const Program& wanted = program(entry);
   const std::lock_guard lock(mutex_);
   auto& slot = loaded_[entry];
-  if (slot == nullptr) slot = load_program(wanted, entry, container_, current_level());
+  if (slot == nullptr) slot = load_program(wanted, entry, container_, level_ ? *level_ : current_level());
   return *slot;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ struct LoadedProgram {
 
 class Engine {
  public:
-  /// Throws Error("engine_file"), ("engine_version"), ("program"), ("io"), ("memory").
-  explicit Engine(Container container);
+  /// Its kernels are made for `level`, or for current_level() when there is none. Throws Error("engine_file"),
+  /// ("engine_version"), ("program"), ("io"), ("memory").
+  explicit Engine(Container container, std::optional<Level> level = std::nullopt);
   /// The same from a file; every message begins with its path.
   static std::shared_ptr<const Engine> open(const std::string& path, WeightPlace place = WeightPlace::mapped);
 
@@ -40,6 +42,7 @@ class Engine {
 
  private:
   Container container_;
+  std::optional<Level> level_;
   std::map<std::string, Program> programs_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<LoadedProgram>> loaded_;

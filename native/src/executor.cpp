@@ -48,8 +48,15 @@ void Region::work(void* context, int index) {
   if (profiling) worker.barrier();  // waking the workers is no part of the first call
   std::uint64_t before = timed ? now() : 0;
   for (const Step& step : region.steps) {
+    if constexpr (kRedZones) {
+      if (index == 0) region.zones->begin_step(plan, step, region.arena, worker.count);
+      worker.barrier();
+    }
     step.kernel->run(plan.at(step.in), plan.at(step.out), worker);
     worker.barrier();
+    if constexpr (kRedZones) {
+      if (index == 0) region.zones->end_step(plan, step, region.arena, worker.count);
+    }
     if (timed) {
       const std::uint64_t after = now();
       region.nanoseconds[static_cast<std::size_t>(worker.step)] = after - before;

@@ -8,6 +8,7 @@
 
 #include "plan.h"
 #include "pool.h"
+#include "red_zone.h"
 
 namespace ingot {
 
@@ -25,6 +26,7 @@ struct Region {
   std::byte* arena;
   ThreadPool* pool;
   std::span<std::uint64_t> nanoseconds;  // by step, when profiling; else empty
+  RedZones* zones;
   Fault fault;
 
   /// Returns when every worker is done; `fault.step` then says whether all steps ran.

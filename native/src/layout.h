@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "program.h"
+#include "red_zone.h"
 
 namespace ingot {
 
 constexpr std::uint64_t kArenaAlignment = 64;
 
+/// The room that so many bytes take in an arena: aligned, and with the red zone behind them in builds that have any.
 constexpr std::uint64_t align_up(std::uint64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  return bytes == 0 ? 0 : (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment + kRedZone;
 }
 
 /// From the start of which call to the end of which call a buffer's memory is its own. Calls are counted over the

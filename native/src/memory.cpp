@@ -18,6 +18,7 @@
 
 #include "error.h"
 #include "json.h"
+#include "red_zone.h"
 
 namespace ingot {
 namespace {
@@ -153,8 +154,8 @@ MappedFile::~MappedFile() {
 Pages::Pages(std::size_t bytes, const char* purpose) : bytes_(bytes) {
   if (bytes == 0) return;
   const bool huge = bytes >= kHugePage;
-  // One huge page more than needed, to begin at a huge page.
-  if (__builtin_add_overflow(bytes, huge ? kHugePage : 0, &mapped_)) mapped_ = SIZE_MAX;
+  // One huge page more than needed, to begin at a huge page; and a red zone on both sides.
+  if (__builtin_add_overflow(bytes, (huge ? kHugePage : 0) + 2 * kRedZone, &mapped_)) mapped_ = SIZE_MAX;
   // The system promises more than there is, and ends processes later: what can never fit is refused here.
   mapping_ = mapped_ > memory_limit()
                  ? MAP_FAILED
@@ -165,7 +166,7 @@ Pages::Pages(std::size_t bytes, const char* purpose) : bytes_(bytes) {
                                   std::to_string(bytes >> 20) + " MiB) were asked for, and all there can be is " +
                                   std::to_string(memory_limit() >> 20) + " MiB");
   }
-  auto address = reinterpret_cast<std::uintptr_t>(mapping_);
+  auto address = reinterpret_cast<std::uintptr_t>(mapping_) + kRedZone;
   if (huge) {
     address = (address + kHugePage - 1) / kHugePage * kHugePage;
 #ifdef MADV_HUGEPAGE
@@ -173,10 +174,14 @@ Pages::Pages(std::size_t bytes, const char* purpose) : bytes_(bytes) {
 #endif
   }
   data_ = reinterpret_cast<std::byte*>(address);
+  close_memory(mapping_, mapped_);
+  open_memory(data_, bytes_);
 }
 
 Pages::~Pages() {
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
+  if (mapping_ == nullptr) return;
+  open_memory(mapping_, mapped_);
+  munmap(mapping_, mapped_);
 }
 
 Pages::Pages(Pages&& other) noexcept

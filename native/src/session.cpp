@@ -105,23 +105,29 @@ void Session::Run::execute(std::span<const TensorView> arrays) {
   StagePlan* plan = nullptr;
   for (int stage = 0; stage < s.program().stages; ++stage) {
     plan = &s.plan_for(stage, plan);
+    const auto slot = static_cast<std::size_t>(stage);
+    s.zones_.begin(slot, s.bases_[slot], s.arenas_[slot].size());
     s.enter(*plan, stage, arrays);
     s.run_stage(*plan, stage);
     lower_bound += plan->layout.lower_bound;
   }
+  s.zones_.open(plan->at(plan->leaving));
   s.last_ = plan;
   s.lower_bound_ = lower_bound;
 }
 
 void Session::enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays) {
   const std::span<const TensorView> entering = plan.at(plan.entering);
+  zones_.open(entering);
   if (stage == 0) {
     for (std::size_t i = 0; i < entering.size(); ++i) fill(arrays[i], entering[i], program().inputs[i], nullptr, i);
+    zones_.close(entering);
     return;
   }
   const int first_call = loaded_.stages[static_cast<std::size_t>(stage)].first_call;
   const Call& call = program().calls[static_cast<std::size_t>(first_call - 1)];
   for (std::size_t i = 0; i < entering.size(); ++i) fill(pending_[i].view, entering[i], call.out[i], &call, i);
+  zones_.close(entering);
   pending_.clear();
 }
 
@@ -231,6 +237,7 @@ void Session::run_kernels(StagePlan& plan, int stage, std::span<const Step> step
   region.plan = &plan;
   region.arena = bases_[static_cast<std::size_t>(stage)];
   region.pool = &ThreadPool::get(threads_);
+  region.zones = &zones_;
   if (profile_ != nullptr) region.nanoseconds = {nanoseconds_.data(), steps.size()};
   region.run();
   const int failed = region.fault.step.load(std::memory_order_relaxed);
@@ -275,14 +282,18 @@ HostRequest Session::request(const StagePlan& plan, const Step& step) const {
 void Session::run_host(StagePlan& plan, const Step& step) {
   const Call& call = program().calls[static_cast<std::size_t>(step.call)];
   const auto before = std::chrono::steady_clock::now();
+  zones_.open(plan.at(step.in));
   std::vector<HostArray> results = host_(request(plan, step));
+  zones_.close(plan.at(step.in));
   if (results.size() != call.out.size()) {
     throw Error(code::value, where_of(call) + ": the host returned " + std::to_string(results.size()) + " arrays; " +
                                  std::to_string(call.out.size()) + " are needed");
   }
   if (call.binds.empty()) {
     const std::span<const TensorView> out = plan.at(step.out);
+    zones_.open(out);
     for (std::size_t i = 0; i < results.size(); ++i) fill(results[i].view, out[i], call.out[i], &call, i);
+    zones_.close(out);
   } else {
     bind_results(call, results);
     pending_ = std::move(results);

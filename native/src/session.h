@@ -13,6 +13,7 @@
 #include "executor.h"
 #include "memory.h"
 #include "plan.h"
+#include "red_zone.h"
 #include "states.h"
 
 namespace ingot {
@@ -108,6 +109,7 @@ class Session {
   States states_;
   std::vector<Pages> arenas_;                                   // by stage
   std::vector<std::byte*> bases_;                               // theirs
+  RedZones zones_;
   std::vector<std::vector<std::unique_ptr<StagePlan>>> plans_;  // by stage, most recently used first
   std::vector<std::int64_t> symbols_;
   std::vector<HostArray> pending_;  // results of the host call that ended the last stage

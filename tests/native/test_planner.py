@@ -141,7 +141,7 @@ def test_parts_make_up_their_buffer() -> None:
         return json.dumps(p.json)
 
     layout = _native.plan_layout(program(([2, "B"], ["*", "B", 2])), {"T": 2, "B": 3})
-    assert layout["arena"] == 128
+    assert layout["arena"] == 128 + 2 * _native.RED_ZONE
     for second, why in (
         (([1, "B"], ["*", "B", 2]), "the views written leave elements unwritten"),
         (([2, "B"], ["*", "B", 1]), "two of the views written reach one element"),

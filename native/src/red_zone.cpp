@@ -1,0 +1,135 @@
+// Closing and opening memory, and looking for stray writes. Empty without INGOT_RED_ZONES.
+#include "red_zone.h"
+
+#ifdef INGOT_RED_ZONES
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+#include "layout.h"
+#include "plan.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::byte kCanary{0x5c};
+
+/// The bytes of a view from its first to its last element; none for an empty one.
+std::span<std::byte> hull(const TensorView& view) {
+  if (view.elements() == 0 || view.data == nullptr) return {};
+  std::int64_t low = 0, high = 1;
+  for (int i = 0; i < view.rank; ++i) {
+    const std::int64_t reach = (view.shape[i] - 1) * view.stride[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  return {view.as<std::byte>() + low * size, static_cast<std::size_t>((high - low) * size)};
+}
+
+/// Calls use(bytes of one element) for every element.
+template <class Use>
+void each_element(const TensorView& view, int dim, std::byte* at, const Use& use) {
+  if (dim == view.rank) return use(at);
+  const auto step = view.stride[dim] * static_cast<std::int64_t>(size_of(view.dtype));
+  for (std::int64_t i = 0; i < view.shape[dim]; ++i, at += step) each_element(view, dim + 1, at, use);
+}
+
+[[noreturn]] void report(const Step& step, const char* where, std::size_t offset) {
+  std::fprintf(stderr, "ingot: red zones: call %d wrote outside its outputs: %s, byte %zu\n", step.call, where, offset);
+  std::abort();
+}
+
+}  // namespace
+
+void close_memory([[maybe_unused]] const void* data, [[maybe_unused]] std::size_t bytes) noexcept {
+#ifdef __SANITIZE_ADDRESS__
+  __asan_poison_memory_region(data, bytes);
+#endif
+}
+
+void open_memory([[maybe_unused]] const void* data, [[maybe_unused]] std::size_t bytes) noexcept {
+#ifdef __SANITIZE_ADDRESS__
+  __asan_unpoison_memory_region(data, bytes);
+#endif
+}
+
+bool RedZones::holds(const std::byte* data) const {
+  return std::any_of(arenas_.begin(), arenas_.end(), [&](std::span<std::byte> arena) {
+    return data >= arena.data() && data < arena.data() + arena.size();
+  });
+}
+
+void RedZones::begin(std::size_t stage, std::byte* arena, std::size_t bytes) {
+  arenas_.resize(std::max(arenas_.size(), stage + 1));
+  arenas_[stage] = {arena, bytes};
+  open_memory(arena, bytes);
+  std::memset(arena, static_cast<int>(red_zone_fill), bytes);
+  close_memory(arena, bytes);
+}
+
+void RedZones::open(std::span<const TensorView> views) {
+  for (const TensorView& view : views) {
+    const std::span<std::byte> bytes = hull(view);
+    if (!bytes.empty() && holds(bytes.data())) open_memory(bytes.data(), bytes.size());
+  }
+}
+
+void RedZones::close(std::span<const TensorView> views) {
+  for (const TensorView& view : views) {
+    const std::span<std::byte> bytes = hull(view);
+    if (bytes.empty() || !holds(bytes.data())) continue;
+    // Opening a part of 8 bytes opens what is before it in them.
+    const std::size_t before = reinterpret_cast<std::uintptr_t>(bytes.data()) % 8;
+    close_memory(bytes.data() - before, bytes.size() + before);
+  }
+}
+
+void RedZones::begin_step(const StagePlan& plan, const Step& step, std::byte* arena, int workers) {
+  const auto in = plan.at(step.in), out = plan.at(step.out);
+  const Scratch scratch = step.kernel->plan(in, out, workers);
+  open_memory(arena, plan.arena_bytes);
+  before_.assign(arena, arena + plan.shared_offset);
+  blocks_.assign(1, {arena + plan.shared_offset, scratch.shared, plan.local_offset - plan.shared_offset});
+  for (int i = 0; i < workers; ++i)
+    blocks_.push_back({arena + plan.local_offset + plan.local_bytes * static_cast<std::uint64_t>(i), scratch.per_thread,
+                       plan.local_bytes});
+  for (const Block& block : blocks_) {
+    std::memset(block.data, static_cast<int>(red_zone_fill), block.bytes);
+    std::memset(block.data + block.bytes, static_cast<int>(kCanary), block.all - block.bytes);
+  }
+  close_memory(arena, plan.arena_bytes);
+  for (const Block& block : blocks_) open_memory(block.data, block.bytes);
+  open(in);
+  open(out);
+}
+
+void RedZones::end_step(const StagePlan& plan, const Step& step, std::byte* arena, int) {
+  close(plan.at(step.in));  // those of earlier stages' arenas
+  open_memory(arena, plan.arena_bytes);
+  for (const TensorView& view : plan.at(step.out)) {
+    const std::size_t size = size_of(view.dtype);
+    each_element(view, 0, view.as<std::byte>(), [&](const std::byte* at) {
+      std::memcpy(before_.data() + (at - arena), at, size);
+    });
+  }
+  const auto differs = std::mismatch(before_.begin(), before_.end(), arena).first;
+  if (differs != before_.end())
+    report(step, "in the buffers", static_cast<std::size_t>(differs - before_.begin()));
+  for (const Block& block : blocks_) {
+    const std::byte* const end = block.data + block.all;
+    const std::byte* const changed =
+        std::find_if(static_cast<const std::byte*>(block.data) + block.bytes, end,
+                     [](std::byte value) { return value != kCanary; });
+    if (changed != end) report(step, "behind working memory", static_cast<std::size_t>(changed - block.data));
+  }
+  close_memory(arena, plan.arena_bytes);
+}
+
+}  // namespace ingot
+
+#endif
