@@ -1,10 +1,11 @@
 """Fuzzes the Python readers with atheris and the C++ reader under sanitizers, each for its share of the time.
 
-    python -m fuzz [--seconds N] [--only python|native]
+    python -m fuzz [--seconds N] [--only python|native] [--kernel NAME] [--level NAME]
 
-N seconds go to the Python targets together and N to the C++ reader, side by side. The corpora stay in
-build/fuzz/corpus, so that a later run goes on where this one ended. The exit code is 1 when any target found a fault;
-the input that shows it lies in build/fuzz/faults.
+N seconds go to the Python targets together and N to the C++ reader, side by side (with --only native: N on each of two
+processors). The Python corpora stay in build/fuzz/corpus, so that a later run goes on where this one ended; the native
+one is written anew. The exit code is 1 when any target found a fault, or the native run missed a kernel at some level;
+the input that shows a fault lies in build/fuzz/faults, and `build/fuzz/fuzz_reader FILE` runs a native one again.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from attacks.make import make
+from fuzz.programs import templates
 from fuzz.targets import TARGETS
 
 ROOT = Path(__file__).parent.parent
@@ -53,31 +56,43 @@ def python(name: str, seconds: int) -> tuple[str, int, str]:
     return name, done.returncode, said if done.returncode == 0 else done.stderr[-4000:]
 
 
-def native(seconds: int) -> tuple[str, int, str]:
-    """The C++ reader, planner and executor, starting from the attacks."""
-    corpus = BUILD / "attacks"
-    if not corpus.exists():
-        corpus.mkdir(parents=True)
-        for path, _ in make(corpus):
-            # The driver reads files; links, devices and very large files are the tests' business.
-            if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
-                subprocess.run(["rm", "-rf", str(path)], check=True)
-    command = [str(BUILD / "fuzz_reader"), "--seconds", str(seconds), "--seed", str(os.getpid()), str(corpus)]
-    (BUILD / "faults").mkdir(exist_ok=True)
-    done = subprocess.run(command, cwd=BUILD / "faults", capture_output=True, text=True)
-    return "native", done.returncode, (done.stdout + done.stderr)[-4000:].strip()
+def write_corpus(corpus: Path) -> None:
+    """An engine for every template, and the attacks, whose files the driver changes."""
+    shutil.rmtree(corpus, ignore_errors=True)
+    (corpus / "templates").mkdir(parents=True)
+    for template in templates():
+        (corpus / "templates" / f"{template.name}.ingot").write_bytes(template.encode())
+    (corpus / "attacks").mkdir()
+    for path, _ in make(corpus / "attacks"):
+        # The driver reads files; links, devices and very large files are the tests' business.
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
+            subprocess.run(["rm", "-rf", str(path)], check=True)
+
+
+def native(seconds: int, jobs: int, options: list[str]) -> tuple[str, int, str]:
+    """The C++ reader, planner, executor and kernels, starting from the templates and the attacks."""
+    corpus, faults = BUILD / "corpus" / "native", BUILD / "faults"
+    write_corpus(corpus)
+    settings = ["--seconds", str(seconds), "--seed", str(os.getpid()), "--jobs", str(jobs), "--faults", str(faults)]
+    command = [str(BUILD / "fuzz_reader"), *settings, *options, str(corpus)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return "native", done.returncode, (done.stdout + done.stderr)[-12000:].strip()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--only", choices=("python", "native"))
+    parser.add_argument("--kernel", help="native: only the templates of this kernel")
+    parser.add_argument("--level", help="native: only this level")
     given = parser.parse_args()
     share = max(given.seconds // len(TARGETS), 1)
     failed = False
+    options = [part for name in ("kernel", "level") if (value := getattr(given, name)) for part in (f"--{name}", value)]
+    jobs_of_native = 2 if given.only == "native" else 1
     with ThreadPoolExecutor(2) as pool:
         # The native run has one of the two workers, the Python targets the other, one after the other.
-        jobs = [] if given.only == "python" else [pool.submit(native, given.seconds)]
+        jobs = [] if given.only == "python" else [pool.submit(native, given.seconds, jobs_of_native, options)]
         jobs += [] if given.only == "native" else [pool.submit(python, name, share) for name in TARGETS]
         for job in jobs:
             name, code, said = job.result()

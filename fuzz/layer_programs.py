@@ -1,0 +1,302 @@
+"""Templates of products, convolutions, pooling and attention: the calls that reach every way through each kernel."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from fuzz.endings import ENDINGS, FLOAT, FLOATS, broadcasts, extras, f, panels, steps
+from fuzz.template import Template, calc
+
+Json = Any
+
+# ---- products ----
+
+
+def matmul_packed() -> Iterator[Template]:
+    for dtype, ending, rank in itertools.product(FLOATS, ENDINGS, (1, 2, 3)):
+        if (rank == 1) != (ending == "turned" and dtype == "float32") and rank == 1:
+            continue
+        t = Template(f"matmul_packed.{dtype}.{ending}.{rank}")
+        lead = [t.size(name, 0, 75 if rank == 2 else 9) for name in ("b", "m")[: rank - 1]]
+        k, n = t.size("k", 0, 257), t.size("n", 1, 200)
+        x = t.input("x", [*lead, k], dtype)
+        w = t.weight("w", panels(n, k, dtype), dtype)
+        more, expression = extras(t, ending, [*lead, n])
+        y = t.result([*lead, n], t.choice("y_dtype", dtype, *FLOATS))
+        t.call("matmul_packed", [x, w, *more], [y], n=n, k=k, parts=1, expr=expression)
+        yield t
+    for dtype in FLOATS:
+        t = Template(f"matmul_packed.{dtype}.gate")
+        m, k, n = t.size("m", 0, 75), t.size("k", 0, 129), t.size("n", 1, 129)
+        x, w = t.input("x", [m, k], dtype), t.weight("w", panels(n, k, dtype, 2), dtype)
+        y = t.result([m, n], t.choice("y_dtype", dtype, *FLOATS))
+        gate = steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
+        t.call("matmul_packed", [x, w], [y], n=n, k=k, parts=2, expr=gate)
+        yield t
+    for dtype in FLOATS:  # more rows, and deeper ones, than are packed at a time
+        t = Template(f"matmul_packed.{dtype}.large")
+        m, k, n = t.size("m", 96, 600), t.size("k", 1, 700), t.size("n", 1, 75)
+        x, w = t.input("x", [m, k], dtype), t.weight("w", panels(n, k, dtype), dtype)
+        t.call("matmul_packed", [x, w], [t.result([m, n], dtype)], n=n, k=k, parts=1, expr=FLOAT)
+        yield t
+
+
+def matmul() -> Iterator[Template]:
+    # The leading dimensions of a, b and y.
+    batches: list[tuple[list[Json], list[Json], list[Json]]] = [
+        ([], [], []), (["$b"], ["$b"], ["$b"]), (["$b"], [], ["$b"]), ([], ["$b"], ["$b"]),
+        (["$b", 1], ["$c"], ["$b", "$c"]), (["$b", "$c"], ["$b", "$c"], ["$b", "$c"]),
+        ([1, "$c"], ["$b", 1], ["$b", "$c"]),
+    ]  # fmt: skip
+    for dtype, (a_lead, b_lead, y_lead) in itertools.product(FLOATS, batches):
+        t = Template(f"matmul.{dtype}.{len(a_lead)}{len(b_lead)}{len(y_lead)}{'ones' * (1 in a_lead + b_lead)}")
+        for name in ("b", "c")[: len(y_lead)]:
+            t.size(name, 0, 5)
+        m, k, n = t.size("m", 0, 75), t.size("k", 0, 129), t.size("n", 0, 129)
+        a, b = t.input("a", [*a_lead, m, k], dtype), t.input("b", [*b_lead, k, n], dtype)
+        t.call("matmul", [a, b], [t.result([*y_lead, m, n], t.choice("y_dtype", "float32", dtype))])
+        yield t
+
+
+def moe() -> Iterator[Template]:
+    for dtype in FLOATS:
+        t = Template(f"moe.{dtype}")
+        rows, hidden, inner = t.size("rows", 0, 33), t.size("hidden", 1, 75), t.size("inner", 1, 75)
+        experts = t.size("experts", 2, 9)
+        top, normalize = t.choice("top", 1, 2), t.choice("normalize", True, False)
+        x = t.input("x", [rows, hidden], dtype)
+        router = t.input("router", [rows, experts])
+        up = t.weight("up", panels(inner, hidden, dtype, calc("*", 2, experts)), dtype)
+        down = t.weight("down", panels(hidden, inner, dtype, experts), dtype)
+        gate = steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
+        sizes = {"experts": experts, "hidden": hidden, "inner": inner, "top_k": top}
+        y = t.result([rows, hidden], dtype)
+        t.call("moe", [x, router, up, down], [y], normalize=normalize, expr=gate, **sizes)
+        yield t
+    t = Template("moe.passes")  # more rows than are worked on at a time
+    rows, hidden, inner = t.size("rows", 1025, 1100), t.size("hidden", 1, 9), t.size("inner", 1, 9)
+    x, router = t.input("x", [rows, hidden]), t.input("router", [rows, 3])
+    up, down = (
+        t.weight("up", panels(inner, hidden, "float32", 6)),
+        t.weight("down", panels(hidden, inner, "float32", 3)),
+    )
+    passes: dict[str, Json] = {"experts": 3, "hidden": hidden, "inner": inner, "top_k": 2}
+    t.call("moe", [x, router, up, down], [t.result([rows, hidden])], normalize=True, expr=gate, **passes)
+    yield t
+
+
+# ---- windows ----
+
+
+def window(t: Template, axes: int, most: int, pad: bool = True) -> tuple[list[Json], list[Json], dict[str, Json]]:
+    """Sizes of x and y, and the parameters that both kinds of windows share."""
+    x = [t.size(f"s{i}", 0 if i else 1, most) for i in range(axes)]
+    kernel = [t.choice(f"k{i}", 3, 1, 2, 4, 5) for i in range(axes)]
+    stride = [t.choice(f"t{i}", 1, 2, 3) for i in range(axes)]
+    dilation = [t.choice(f"d{i}", 1, 1, 2, 3) for i in range(axes)]
+    before = [t.choice(f"p{i}", 1, 0, 2, 5) if pad else 0 for i in range(axes)]
+    y = []
+    for i in range(axes):
+        reach = calc("+", calc("*", dilation[i], calc("-", kernel[i], 1)), 1)
+        fits = calc("+", calc("//", calc("-", calc("+", x[i], calc("*", 2, before[i])), reach), stride[i]), 1)
+        exactly, fewer = calc("max", fits, 0), calc("max", calc("-", fits, 1), 0)
+        y.append(t.choice(f"o{i}", exactly, exactly, fewer, 1, 3, 17))
+    return x, y, {"kernel": kernel, "stride": stride, "dilation": dilation, "pre_padding": before}
+
+
+MOST = {1: 75, 2: 17, 3: 7}
+
+
+def conv_packed() -> Iterator[Template]:
+    for dtype, axes, ending in itertools.product(FLOATS, (1, 2, 3), ENDINGS):
+        if (axes != 2) != (ending in ("bias", "plain")) and axes != 2:
+            continue
+        t = Template(f"conv_packed.{dtype}.{axes}d.{ending}")
+        images, groups = t.size("images", 0, 3), t.choice("groups", 1, 1, 2, 3)
+        channels, outputs = (calc("*", t.size(f"{name}_each", 1, 48), groups) for name in ("c", "n"))
+        channels, outputs = t.value("c", channels), t.value("n", outputs)
+        sx, sy, params = window(t, axes, MOST[axes])
+        x = t.input("x", [images, *sx, channels], dtype)
+        taps = calc("*", *params["kernel"], "$c_each")
+        w = t.weight("w", panels("$n_each", taps, dtype, groups), dtype)
+        more, expression = extras(t, ending, [images, *sy, outputs])
+        y = t.result([images, *sy, outputs], t.choice("y_dtype", dtype, *FLOATS))
+        params |= {"outputs": outputs, "channels": channels, "groups": groups}
+        t.call("conv_packed", [x, w, *more], [y], expr=expression, **params)
+        yield t
+    for ending in ("plain", "bias", "residual", "integer"):  # by Winograd
+        t = Template(f"conv_packed.winograd.{ending}")
+        images, channels, outputs = t.size("images", 1, 2), t.size("c", 16, 64), t.size("n", 16, 64)
+        height, width, pad = t.size("h", 4, 24), t.size("w", 4, 24), t.choice("pad", 1, 0, 2)
+        size = [calc("+", calc("-", s, 2), calc("*", 2, pad)) for s in (height, width)]
+        x = t.input("x", [images, height, width, channels])
+        w = t.weight("w", panels(outputs, calc("*", 9, channels), "float32"))
+        more, expression = extras(t, ending, [images, *size, outputs])
+        y = t.result([images, *size, outputs], t.choice("y_dtype", *FLOATS))
+        t.call("conv_packed", [x, w, *more], [y], outputs=outputs, channels=channels, groups=1, expr=expression,
+               kernel=[3, 3], stride=[1, 1], dilation=[1, 1], pre_padding=[pad, pad])  # fmt: skip
+        yield t
+
+
+def taps_of_phase(kernel: int, stride: int, dilation: int, before: int, phase: int) -> int:
+    return sum((tap * dilation - before - phase) % stride == 0 for tap in range(kernel))
+
+
+def conv_transpose_packed() -> Iterator[Template]:
+    configurations = [([3], [2], [1], [1]), ([2, 2], [2, 2], [1, 1], [0, 0]), ([4, 3], [2, 1], [1, 2], [1, 2]),
+                      ([3, 3], [3, 2], [2, 1], [-1, 1]), ([2, 1, 3], [1, 2, 2], [1, 1, 1], [0, 1, -2])]  # fmt: skip
+    for dtype, (number, (kernel, stride, dilation, before)), ending in itertools.product(
+        FLOATS, enumerate(configurations), ("plain", "bias", "integer")
+    ):
+        axes = len(kernel)
+        t = Template(f"conv_transpose_packed.{dtype}.{number}.{ending}")
+        images, groups = t.size("images", 0, 3), t.choice("groups", 1, 1, 2)
+        c, n = t.size("c_each", 1, 33), t.size("n_each", 1, 48)
+        channels, outputs = t.value("c", calc("*", c, groups)), t.value("n", calc("*", n, groups))
+        sx = [t.size(f"s{i}", 1, MOST[axes]) for i in range(axes)]
+        sy = []
+        for i in range(axes):
+            full = calc("+", calc("*", calc("-", sx[i], 1), stride[i]), dilation[i] * (kernel[i] - 1) + 1 - before[i])
+            sy.append(t.choice(f"o{i}", calc("max", full, 0), calc("max", calc("-", full, 1), 0), 2, 9))
+        operands = [t.input("x", [images, *sx, channels], dtype)]
+        for phase in itertools.product(*(range(s) for s in stride)):
+            taps = math.prod(taps_of_phase(*one) for one in zip(kernel, stride, dilation, before, phase, strict=True))
+            if taps > 0:
+                shape = panels(n, calc("*", taps, c), dtype, groups)
+                operands.append(t.weight(f"w{len(operands)}", shape, dtype))
+        more, expression = extras(t, ending, [images, *sy, outputs])
+        y = t.result([images, *sy, outputs], t.choice("y_dtype", dtype, *FLOATS))
+        t.call("conv_transpose_packed", [*operands, *more], [y], outputs=outputs, channels=channels, groups=groups,
+               expr=expression, kernel=kernel, stride=stride, dilation=dilation, pre_padding=before)  # fmt: skip
+        yield t
+
+
+def conv_depthwise() -> Iterator[Template]:
+    for dtype, axes, ending in itertools.product(FLOATS, (1, 2, 3), ENDINGS):
+        t = Template(f"conv_depthwise.{dtype}.{axes}d.{ending}")
+        images, channels = t.size("images", 0, 3), t.size("c", 1, 75)
+        sx, sy, params = window(t, axes, MOST[axes])
+        x = t.input("x", [images, *sx, channels], dtype)
+        w = (t.weight if axes == 2 else t.input)("w", [calc("*", 1, *params["kernel"]), channels], dtype)
+        more, expression = extras(t, ending, [images, *sy, channels])
+        y = t.result([images, *sy, channels], t.choice("y_dtype", dtype, *FLOATS))
+        t.call("conv_depthwise", [x, w, *more], [y], expr=expression, **params)
+        yield t
+
+
+def pools() -> Iterator[Template]:
+    for kind, axes in itertools.product(("avg_pool", "max_pool"), (1, 2, 3)):
+        t = Template(f"{kind}.{axes}d")
+        images, channels, dtype = t.size("images", 0, 3), t.size("c", 1, 129), t.choice("dtype", *FLOATS)
+        sx, sy, params = window(t, axes, MOST[axes])
+        if kind == "avg_pool":
+            del params["dilation"]
+            for var in t.vars:
+                if var["name"] in {f"d{i}" for i in range(axes)}:
+                    var["choices"] = [1]
+            params |= {"post_padding": [t.choice(f"after{i}", 1, 0, 3) for i in range(axes)]}
+            params |= {"count_include_pad": t.choice("count", True, False), "divisor": t.choice("divisor", 0, 0, 3)}
+        x = t.input("x", [images, *sx, channels], dtype)
+        t.call(kind, [x], [t.result([images, *sy, channels], dtype)], **params)
+        yield t
+
+
+# ---- attention ----
+
+
+def rope() -> Iterator[Template]:
+    t = Template("rope_table")
+    rows, half = t.size("rows", 0, 75), t.size("half", 0, 75)
+    positions = t.input("positions", [rows], "int32", kind="index", low=-5, high=100000)
+    y = [t.result([rows, half]), t.result([rows, half])]
+    t.call("rope_table", [positions, t.input("freq", [half])], y, scale=t.choice("scale", 1.0, 0.25))
+    yield t
+    for style in ("half", "interleaved"):
+        t = Template(f"rope.{style}")
+        rows, heads, half = t.size("rows", 0, 33), t.size("heads", 0, 5), t.size("half", 1, 64)
+        width = t.value("width", calc("+", calc("*", 2, half), t.choice("rest", 0, 0, 6)))
+        dtype = t.choice("dtype", *FLOATS)
+        x, cos, sin = (
+            t.input("x", [rows, heads, width], dtype),
+            t.input("cos", [rows, half]),
+            t.input("sin", [rows, half]),
+        )
+        t.call("rope", [x, cos, sin], [t.result([rows, heads, width], dtype)], style=style)
+        yield t
+
+
+def paged() -> Iterator[Template]:
+    kernels, styles = ("kv_write", "rope_kv_write", "paged_attention"), ("half", "interleaved")
+    for state_dtype, kernel, style in itertools.product(FLOATS, kernels, styles):
+        t = Template(f"{kernel}.{state_dtype}.{style}")
+        rows, requests, blocks = t.size("rows", 0, 33), t.size("requests", 0, 5), t.size("blocks", 1, 6)
+        table_width, block_size = t.size("table_width", 1, 33), t.choice("block_size", 16, 32, 48)
+        kv_heads, group = t.choice("kv_heads", 1, 2, 3), t.choice("group", 1, 2, 4)
+        half = t.choice("half", 8, 1, 5, 16, 32, 33)
+        head_dim, heads = t.value("head_dim", calc("*", 2, half)), t.value("heads", calc("*", kv_heads, group))
+        dtype, key_dtype = t.choice("dtype", *FLOATS), t.choice("key_dtype", *FLOATS)
+        t.cache = {"blocks": blocks, "block_size": block_size}
+        q = t.input("q", [rows, heads, head_dim], dtype)
+        written = dtype if kernel == "rope_kv_write" else key_dtype
+        k, v = (t.input(name, [rows, kv_heads, head_dim], written) for name in "kv")
+        slot = t.input("slot", [rows], "int32", kind="slots", limit=calc("*", blocks, block_size))
+        start = t.input("start", [calc("+", requests, 1)], "int32", kind="starts", rows=rows)
+        most = calc("*", table_width, block_size)
+        context = t.input("context", [requests], "int32", kind="contexts", starts="start", most=most)
+        table = t.input("table", [requests, table_width], "int32", kind="index", low=0, high=calc("-", blocks, 1))
+        state = t.state(kv_heads, head_dim, state_dtype)
+        if kernel == "rope_kv_write":
+            rotated = half if style == "half" else t.choice("rotated", half, calc("max", calc("-", half, 1), 1))
+            cos, sin = (t.input(name, [rows, rotated]) for name in ("cos", "sin"))
+            turned = t.result([rows, heads, head_dim], dtype)
+            t.call("rope_kv_write", [q, k, v, cos, sin, slot, state], [turned], style=style)
+        else:
+            t.call("kv_write", [state, k, v, slot], [])
+        operands = [q, state, start, context, table]
+        if style == "half" and kernel == "paged_attention":
+            operands.append(t.input("slopes", [heads]))
+        window, softcap = t.choice("window", None, 1, 4, 20), t.choice("softcap", None, 2.0)
+        y = t.result([rows, heads, head_dim], t.choice("y_dtype", dtype, *FLOATS))
+        t.call("paged_attention", operands, [y], scale=t.choice("scale", 0.25, 1.0), window=window, softcap=softcap)
+        yield t
+
+
+def attention() -> Iterator[Template]:
+    for dtype, mask, rank, inside in itertools.product(FLOATS, ("none", "bool", "float"), (2, 3, 4), (False, True)):
+        if rank == 2 and inside:
+            continue
+        t = Template(f"attention.{dtype}.{mask}.{rank}.{inside}")
+        rows, keys = t.size("rows", 0, 75), t.size("keys", 0, 129)
+        width, value_width = t.size("width", 1, 75), t.size("value_width", 0, 75)
+        kv_heads, group, batch = t.choice("kv_heads", 1, 2, 3), t.choice("group", 1, 1, 2), t.size("batch", 0, 3)
+        heads = t.value("heads", calc("*", kv_heads, group))
+        kv_batch = t.choice("kv_batch", batch, batch, 1)
+        q_lead, kv_lead = [batch, heads][4 - rank :], [kv_batch, kv_heads][4 - rank :]
+        q = t.input("q", [*q_lead, rows, width], dtype)
+        k, v = t.input("k", [*kv_lead, keys, width], dtype), t.input("v", [*kv_lead, keys, value_width], dtype)
+        operands = [q, k, v]
+        if mask != "none":
+            shape = t.choice("mask_shape", *broadcasts([*q_lead, rows, keys]))
+            operands.append(t.input("mask", shape, "bool" if mask == "bool" else t.choice("mask_dtype", *FLOATS)))
+        y = [*q_lead[:-1], rows, heads, value_width] if inside else [*q_lead, rows, value_width]
+        params = {"scale": t.choice("scale", 0.25, 1.0), "causal": t.choice("causal", False, True)}
+        params["empty_rows"] = t.choice("empty_rows", "zero", "nan")
+        t.call("attention", operands, [t.result(y, dtype)], heads_inside=inside, mask=mask, **params)
+        yield t
+
+
+FAMILIES = (
+    matmul_packed,
+    matmul,
+    moe,
+    conv_packed,
+    conv_transpose_packed,
+    conv_depthwise,
+    pools,
+    rope,
+    paged,
+    attention,
+)

@@ -1,0 +1,99 @@
+// Counting and printing.
+#include "coverage.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include "registry.h"
+
+namespace ingot::fuzz {
+namespace {
+
+/// The highest level up to `level` for which the kernel has a half.
+Level own_level(const KernelEntry& entry, Level level) {
+  Level own = Level::portable;
+  for (Level has : entry.levels)
+    if (has <= level) own = std::max(own, has);
+  return own;
+}
+
+}  // namespace
+
+Counts* shared_counts(int jobs) {
+  const std::size_t bytes = sizeof(Counts) * static_cast<std::size_t>(jobs);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<Counts*>(memory);
+}
+
+void add_counts(Counts& sum, const Counts& job) {
+  if (sum.invalid == 0) std::copy_n(job.invalid_message, sizeof job.invalid_message, sum.invalid_message);
+  sum.cases += job.cases;
+  sum.invalid += job.invalid;
+  sum.large += job.large;
+  sum.tokens += job.tokens;
+  sum.faults += job.faults;
+  for (int k = 0; k < kMostKernels; ++k) {
+    KernelCounts& to = sum.kernels[k];
+    const KernelCounts& from = job.kernels[k];
+    for (int level = 0; level < kLevelCount; ++level) to.ran[level] += from.ran[level];
+    to.compared += from.compared;
+    to.layouts += from.layouts;
+    to.declined += from.declined;
+    to.values += from.values;
+    to.faults += from.faults;
+    if (to.why[0] == 0) std::copy_n(from.why, sizeof to.why, to.why);
+  }
+}
+
+KernelCounts* counts_of(Counts& counts, const std::string& kernel) {
+  const std::vector<KernelEntry>& table = kernel_table();
+  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k)
+    if (kernel == table[k].info->name) return &counts.kernels[k];
+  return nullptr;
+}
+
+void count_calls(Counts& counts, const Outcome& outcome, Level level) {
+  const std::vector<KernelEntry>& table = kernel_table();
+  for (const std::string& name : outcome.kernels)
+    for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k)
+      if (name == table[k].info->name) ++counts.kernels[k].ran[static_cast<int>(own_level(table[k], level))];
+}
+
+void print_table(const Counts& counts) {
+  std::printf("%-22s", "calls run, by level");
+  for (int level = 0; level < kLevelCount; ++level)
+    std::printf("%12s", std::string(name_of(static_cast<Level>(level))).c_str());
+  std::printf("%10s%10s%10s%10s%10s\n", "agreed", "layouts-", "declined", "values", "faults");
+  const std::vector<KernelEntry>& table = kernel_table();
+  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k) {
+    const KernelCounts& kernel = counts.kernels[k];
+    std::printf("%-22s", table[k].info->name);
+    for (int level = 0; level < kLevelCount; ++level) {
+      const auto& levels = table[k].levels;
+      const bool has = std::find(levels.begin(), levels.end(), static_cast<Level>(level)) != levels.end();
+      has ? std::printf("%12llu", static_cast<unsigned long long>(kernel.ran[level])) : std::printf("%12s", "-");
+    }
+    for (std::uint64_t count : {kernel.compared, kernel.layouts, kernel.declined, kernel.values, kernel.faults})
+      std::printf("%10llu", static_cast<unsigned long long>(count));
+    std::printf("\n");
+  }
+  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k) {
+    if (counts.kernels[k].declined != 0) std::printf("declined, for example: %s\n", counts.kernels[k].why);
+  }
+}
+
+std::vector<std::string> never_ran(const Counts& counts, const std::vector<Level>& levels) {
+  std::vector<std::string> missing;
+  const std::vector<KernelEntry>& table = kernel_table();
+  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k)
+    for (Level level : levels)
+      if (own_level(table[k], level) == level && counts.kernels[k].ran[static_cast<int>(level)] == 0)
+        missing.push_back(std::string(table[k].info->name) + " at " + std::string(name_of(level)));
+  return missing;
+}
+
+}  // namespace ingot::fuzz
