@@ -105,6 +105,8 @@ def _matmul(node: Node) -> KernelCall | Refusal:
     a, b = node.inputs
     if op.transpose_a or op.transpose_b:
         return Refusal("the kernel reads strides instead of transposing")
+    if a.dtype is node.output.dtype is dtypes.float64:
+        return KernelCall("matmul_float64")
     if a.dtype not in FLOATS or node.output.dtype not in (a.dtype, dtypes.float32):
         return Refusal(f"the kernel has no product of {a.dtype.name} with a {node.output.dtype.name} result")
     return KernelCall("matmul")
@@ -252,8 +254,8 @@ CPU = Target(
         "layer_norm": taking(FLOATS, _layer_norm),
         "softmax": taking(FLOATS, _softmax(log=False)),
         "log_softmax": taking(FLOATS, _softmax(log=True)),
-        **{f"reduce_{how}": taking(NUMBERS, _reduce(how)) for how in ("sum", "mean", "max", "min", "prod")},
-        "argmax": taking(NUMBERS, _argmax),
+        **{f"reduce_{how}": taking(STORED, _reduce(how)) for how in ("sum", "mean", "max", "min", "prod")},
+        "argmax": taking(STORED, _argmax),
         "concat": taking(STORED, _concat),
         "embedding": taking(STORED, _embedding),
         "packed_embedding": taking(FLOATS, _packed_embedding),

@@ -57,6 +57,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     for phase, value in seconds.items():
         out.note(f"{phase:8} {value:7.2f} s")
     out.left_out(engine.config.get("left_out", ()))
+    for words in engine.config.get("converted", ()):
+        out.note(words)
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")

@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from ingot.engine import report as accuracy
 from ingot.engine.blame import blame
 from ingot.engine.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine, load
-from ingot.errors import ModuleError, UserError
+from ingot.errors import DTypeError, ModuleError, UserError
 from ingot.frontends import torch_export
 from ingot.frontends.checkpoint import resolve_directory
 from ingot.ir import Network, Spec
@@ -32,7 +32,7 @@ from ingot.llm.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
-from ingot.passes.widen import NARROW, widen
+from ingot.passes.widen import NARROW, widen, without_float64
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
@@ -112,7 +112,8 @@ def build(
         inputs: for a Module, Specs by the names of forward's parameters; for a torch module, example inputs: a tuple,
             or a dict by name.
         precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
-            and outputs keep their types, with casts at the border.
+            and outputs keep their types, with casts at the border. A network of float64, by a parameter or an input, is
+            built only when this is given: then nothing inside is float64. A float32 network may compute in float64.
         weights, device: see the table of formats; a value that cannot be had is an error, never another one silently.
         dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
             {0: ingot.Dim("N", 1, 8, 64)} with bounds. A Module's Specs say it themselves, a file says it too.
@@ -126,6 +127,7 @@ def build(
 
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
+        DTypeError: a network of float64, without a precision to compute it in.
     """
     check_words(precision, weights, device, weights_from)
     request = Request(
@@ -223,19 +225,38 @@ def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
         )
     values = _values(module, request)
     with request.phases.phase("trace"):
-        network, precision = _in_precision(trace(module, inputs), request.precision)
+        network, config = _in_precision(trace(module, inputs), request.precision, type(module).__name__)
     return build_network(
-        network, values, config={"precision": precision}, report=request.report, seed=request.seed,
+        network, values, config=config, report=request.report, seed=request.seed,
         phases=request.phases, debug=request.debug,
     )  # fmt: skip
 
 
-def _in_precision(network: Network, precision: str | None) -> tuple[Network, str]:
-    """The network in the precision asked for, and the word for what it is in."""
-    floats = {v.dtype.name for v in network.parameters if v.dtype.is_float}
+def _in_precision(
+    network: Network, precision: str | None, name: str, buffers: Collection[str] = ()
+) -> tuple[Network, dict[str, Any]]:
+    """The network in the precision asked for, and what the engine's config says about it.
+
+    It is one of float64 when a parameter or an input is; `buffers`, parameters that the user does not train, may be.
+    """
+    config: dict[str, Any] = {}
+    wide = [f"parameter {v.name}" for v in network.parameters if v.dtype is dtypes.float64 and v.name not in buffers]
+    wide += [f"input {v.name}" for v in network.inputs if v.dtype is dtypes.float64]
+    if wide:
+        shown = wide[0] + (f" and {len(wide) - 1} more" if len(wide) > 1 else "")
+        if precision is None:
+            raise DTypeError(
+                f"{name} computes in float64 ({shown}), and engines compute in float32, bfloat16 or float16: build it "
+                'with precision="float32" (on the command line --precision float32), which converts its weights once '
+                "and its inputs when they come in"
+            )
+        network = without_float64(network)
+        config["converted"] = [f"{shown}: float64 became {precision}, inside and in what is stored"]
+    floats = {v.dtype.name for v in network.parameters if v.dtype.is_float and v.dtype is not dtypes.float64}
     if precision is not None and floats - {precision}:
-        return in_precision(network, dtypes.get(precision)), precision
-    return network, next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"
+        return in_precision(network, dtypes.get(precision)), {"precision": precision, **config}
+    found = next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"
+    return network, {"precision": found, **config}
 
 
 # ------------------------------------------------------------------------------------------- what torch exported
@@ -268,18 +289,18 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
     """An engine of an imported network, compared with its source."""
     if request.weights_from is not None:
         raise UserError(f"{origin.name} has its weights; weights_from is for model folders and Modules")
-    network, precision = _in_precision(imported.network, request.precision)
+    network, config = _in_precision(imported.network, request.precision, origin.name, imported.buffers)
     given = request.report if isinstance(request.report, Mapping) else None
     report = request.report is not False
     inputs = torch_export.first_inputs(imported, origin, given, request.seed) if report else None
     engine = build_network(
-        network, imported.weights, config={"precision": precision}, report=inputs.arrays if inputs else False,
+        network, imported.weights, config=config, report=inputs.arrays if inputs else False,
         seed=request.seed, phases=request.phases, debug=request.debug,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
     if inputs is not None:
         with request.phases.phase("compare"):
-            wide = engine if precision == "float32" else _wide_engine(imported)
+            wide = engine if config["precision"] == "float32" else _wide_engine(imported, "converted" in config)
             found = torch_export.compare(
                 imported, origin, wide.session().run, inputs, partial(_blame, imported), request.seed
             )
@@ -289,9 +310,9 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
     return engine
 
 
-def _wide_engine(imported: torch_export.Imported) -> Engine:
+def _wide_engine(imported: torch_export.Imported, converted: bool) -> Engine:
     """The network in float32, for the comparison with its source."""
-    network = widen(imported.network)
+    network = widen(without_float64(imported.network) if converted else imported.network)
     compiled = compile_network(network)
     tensors = make_tensors(compiled.stored, imported.weights)
     return Engine.from_memory(header_of("network", {}, network, compiled), tensors)

@@ -12,7 +12,7 @@ from ingot import dtypes
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
 from ingot.ir.expr import floor_quotient, remainder
 from ingot.ir.spec import broadcast
-from ingot.ops.common import Array, bf16, boolean, broadcast_specs, f32, i8, i32, i64, rounded, same_dtype, widen
+from ingot.ops.common import Array, bf16, boolean, broadcast_specs, f32, f64, i8, i32, i64, rounded, same_dtype, widen
 
 
 class Binary(Op):
@@ -26,6 +26,7 @@ class Binary(Op):
         Case("same shape", (f32(3, 8), f32(3, 8))),
         Case("a bias per row, bfloat16", (bf16("T", 8), bf16(8))),
         Case("both sides broadcast", (f32(4, 1, 3), f32(5, 1))),
+        Case("float64", (f64(4, 1, 3), f64(5, 1))),
         Case("with a scalar", (f32(7), f32())),
         Case("sizes differ", (f32(3, 4), f32(3, 5)), error="do not broadcast: 4 and 5"),
         Case("unknown sizes are different sizes", (f32("T"), f32("S")), error="do not broadcast: T and S"),

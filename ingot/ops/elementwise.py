@@ -20,6 +20,7 @@ from ingot.ops.common import (
     bf16,
     boolean,
     f32,
+    f64,
     i8,
     i32,
     require_float,
@@ -43,6 +44,7 @@ class Unary(Op):
     cases: ClassVar[tuple[Case, ...]] = (
         Case("a vector", (f32(33),)),
         Case("bfloat16 rounds once", (bf16(4, 40),)),
+        Case("float64", (f64(40),)),
         Case("unknown row count", (f32("T", 7),)),
         Case("a scalar", (f32(),)),
         Case("nothing", (f32(0, 3),)),

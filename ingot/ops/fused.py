@@ -14,12 +14,13 @@ import numpy as np
 from ingot import dtypes
 from ingot.dims import Dimension
 from ingot.dtypes import DType
+from ingot.errors import OpError
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
-from ingot.ir.expr import MAX_INPUTS, check, evaluate
+from ingot.ir.expr import MAX_INPUTS, NoExpression, check, class_of, evaluate
 from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
 from ingot.ir.spec import Shape, broadcast
 from ingot.ops.attention import KvWrite, Rope
-from ingot.ops.common import Array, bf16, f32, i32, require_index, rounded, same_dtype, show, widen
+from ingot.ops.common import Array, bf16, f32, f64, i32, require_index, rounded, same_dtype, show, widen
 
 WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
@@ -51,6 +52,19 @@ def check_expr(expr: tuple[Any, ...], operands: int, outputs: int) -> None:
     require(len(results) == outputs, f"body has {len(results)} results, {outputs} are needed")
 
 
+def check_classes(expr: tuple[Any, ...], operands: Sequence[DType], results: Sequence[DType]) -> None:
+    """The rule that every operand is read, and every result stored, in the class of its dtype."""
+    steps, outputs = expr
+    read = [(f"operand {step[2]}", step[1], operands[step[2]]) for step in steps if step[0] == "input"]
+    made = [(f"result {i}", steps[at][1], dtype) for i, (at, dtype) in enumerate(zip(outputs, results, strict=True))]
+    for what, cls, dtype in (*read, *made):
+        try:
+            wanted = class_of(dtype)
+        except NoExpression as e:
+            raise OpError(f"{what}: {e}") from None
+        require(cls == wanted, f"{what} is {dtype.name}, whose class is {wanted}, not {cls}")
+
+
 class Bodied(Op):
     """An op with an expression on its float32 results: `body` of them (inputs 0…) and of the operands from the
     `fixed`-th on, each per channel or like the result, whose dtype is `dtype`."""
@@ -73,6 +87,8 @@ class Bodied(Op):
         require(result.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {result.dtype.name}")
         require(self.dtype in WEIGHTS, f"the result must be float32, bfloat16 or float16, not {self.dtype.name}")
         check_expr(self.body, self.accumulators + len(extras), 1)
+        operands = [dtypes.float32] * self.accumulators + [extra.dtype for extra in extras]
+        check_classes(self.body, operands, [self.dtype])
         row = result.shape[-1:]
         for extra in extras:
             require(
@@ -103,6 +119,12 @@ class FusedElementwise(Op):
             "operand that is not there", (f32(3),), {"body": PLUS, "dtypes": ("float32",)}, error="reads operand 1 of 1"
         ),
         Case(
+            "an operand in another class",
+            (f64(3),),
+            {"body": IDENTITY, "dtypes": ("float32",)},
+            error="operand 0 is float64, whose class is float64, not float32",
+        ),
+        Case(
             "one dtype too many", (f32(3),), {"body": IDENTITY, "dtypes": ("float32", "float32")}, error="has 1 results"
         ),
     )
@@ -110,6 +132,7 @@ class FusedElementwise(Op):
     def infer(self, *xs: Spec) -> tuple[Spec, ...]:
         require(bool(xs), "needs an operand")
         check_expr(self.body, len(xs), len(self.dtypes))
+        check_classes(self.body, [x.dtype for x in xs], [dtypes.get(d) for d in self.dtypes])
         shape = broadcast(*(x.shape for x in xs))
         return tuple(Spec(dtype, shape) for dtype in self.dtypes)
 

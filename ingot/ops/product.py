@@ -9,7 +9,7 @@ from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.spec import broadcast
-from ingot.ops.common import Array, bf16, f32, i8, rounded, same_dtype, show
+from ingot.ops.common import Array, bf16, f32, f64, i8, rounded, same_dtype, show
 
 
 @op("matmul")
@@ -23,7 +23,7 @@ class Matmul(Op):
     transpose_a: bool = False
     transpose_b: bool = False
     out_dtype: DType | None = None
-    kernels = ("matmul_packed", "matmul")
+    kernels = ("matmul_packed", "matmul", "matmul_float64")
     cases = (
         Case("one row", (f32(1, 40), f32(40, 33))),
         Case("a weight as checkpoints store it", (bf16("T", 40), bf16(33, 40)), {"transpose_b": True}),
@@ -31,6 +31,7 @@ class Matmul(Op):
         Case("batches broadcast", (f32(2, 1, 3, 5), f32(4, 5, 6))),
         Case("both transposed", (f32(2, 5, 3), f32(2, 6, 5)), {"transpose_a": True, "transpose_b": True}),
         Case("int8 accumulates in int32", (i8(4, 70), i8(70, 3))),
+        Case("float64 accumulates in float64", (f64(2, 1, 5, 40), f64(3, 70, 40)), {"transpose_b": True}),
         Case("nothing to sum", (f32(2, 0), f32(0, 3))),
         Case("no rows", (f32(0, 4), f32(4, 3))),
         Case("inner sizes differ", (f32(2, 3), f32(4, 5)), error="a has 3 columns and b has 4 rows"),
@@ -69,7 +70,7 @@ class Matmul(Op):
 
     def torch(self, torch: Any, a: Any, b: Any) -> Any:
         out = self.out_dtype.name if self.out_dtype else "int32" if a.dtype == torch.int8 else None
-        wide = torch.int64 if not a.dtype.is_floating_point else torch.float32
+        wide = torch.int64 if not a.dtype.is_floating_point else a.dtype if a.dtype == torch.float64 else torch.float32
         x = a.to(wide).mT if self.transpose_a else a.to(wide)
         y = b.to(wide).mT if self.transpose_b else b.to(wide)
         return torch.matmul(x, y).to(getattr(torch, out) if out else a.dtype)

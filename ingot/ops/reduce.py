@@ -8,7 +8,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.ir import Case, F, Op, Spec, op, require
 from ingot.ir.spec import Shape, axes_of, axis_of
-from ingot.ops.common import Array, bf16, boolean, f32, i8, i32, require_float, require_number, rounded, widen
+from ingot.ops.common import Array, bf16, boolean, f32, f64, i8, i32, require_float, require_number, rounded, widen
 
 
 def reduced(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
@@ -32,6 +32,7 @@ class Reduce(Op):
         Case("last", (f32(3, 40),), {"axes": (-1,)}),
         Case("kept", (bf16("T", 5, 7),), {"axes": (1, -1), "keepdims": True}),
         Case("the first of three", (f32(4, 3, 2),), {"axes": (0,)}),
+        Case("float64 in float64", (f64(4, 300, 2),), {"axes": (1,)}),
         Case("all", (f32(3, 5),)),
         Case("no such axis", (f32(3),), {"axes": (1,)}, error="axis 1 is out of range for a tensor of rank 1"),
         Case("twice the same", (f32(3, 4),), {"axes": (1, -1)}, error="name an axis twice"),
@@ -52,7 +53,7 @@ class Reduce(Op):
 
     def torch(self, torch: Any, x: Any) -> Any:
         axes = axes_of(self.axes, x.ndim)
-        wide = x.float() if x.dtype.is_floating_point else x
+        wide = x.float() if x.dtype.is_floating_point and x.itemsize < 4 else x
         return getattr(torch, self.torch_name)(wide, dim=axes, keepdim=self.keepdims).to(x.dtype) if axes else x
 
     @classmethod
@@ -117,7 +118,7 @@ class ReduceProd(Reduce):
     cases = (*Reduce.cases, Case("of nothing: 1", (f32(0),)))
 
     def torch(self, torch: Any, x: Any) -> Any:
-        out = x.float() if x.dtype.is_floating_point else x
+        out = x.float() if x.dtype.is_floating_point and x.itemsize < 4 else x
         for axis in reversed(axes_of(self.axes, x.ndim)):
             out = torch.prod(out, axis, keepdim=self.keepdims, dtype=out.dtype)
         return out.to(x.dtype)
@@ -140,6 +141,7 @@ class ArgMax(Op):
         Case("a row of logits", (f32(1, 300),)),
         Case("bfloat16 has ties", (bf16("T", 300),), {"keepdims": True}),
         Case("the first axis", (i32(5, 3),), {"axis": 0}),
+        Case("float64", (f64(5, 3),), {"axis": 0}),
         Case("of nothing", (f32(3, 0),), error="of no elements"),
         Case("no such axis", (f32(3),), {"axis": 2}, error="axis 2 is out of range"),
     )
@@ -171,6 +173,7 @@ class Normalised(Op):
         Case("a row", (f32(1, 50),)),
         Case("bfloat16 rounds once", (bf16("T", 50),)),
         Case("an inner axis", (f32(3, 5, 2),), {"axis": 1}),
+        Case("float64: simpler ops in float64", (f64(3, 5, 2),), {"axis": 1}),
         Case("of one element", (f32(4, 1),)),
         Case("no rows", (f32(0, 3),)),
         Case("of nothing", (f32(3, 0),), error="of no elements has no value"),
@@ -222,7 +225,7 @@ class Softmax(Normalised):
         return F.cast(F.div(e, F.reduce_sum(e, (self.axis,), True)), x.dtype)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return torch.softmax(x.float(), self.axis).to(x.dtype)
+        return torch.softmax(x if x.itemsize > 4 else x.float(), self.axis).to(x.dtype)
 
 
 @op("log_softmax")
@@ -239,4 +242,4 @@ class LogSoftmax(Normalised):
         return F.cast(F.sub(shifted, F.log(F.reduce_sum(F.exp(shifted), (self.axis,), True))), x.dtype)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return torch.log_softmax(x.float(), self.axis).to(x.dtype)
+        return torch.log_softmax(x if x.itemsize > 4 else x.float(), self.axis).to(x.dtype)

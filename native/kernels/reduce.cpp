@@ -1,9 +1,9 @@
 // reduce (sum, mean, max, min, prod) and argmax over any axes and strides.
 //
-// Floats accumulate in float32, integers and booleans in 64 bits and wrap to the output's type. NaN propagates; of equal
-// greatest elements the first is taken, and a NaN counts as greatest. Limits: the output is contiguous; float64 is a host
-// call; mean is for floats. An output's order of additions depends on the reduced dimensions alone: along the last of them
-// when its elements lie side by side, else position by position.
+// Floats accumulate in float32, float64 in float64, integers and booleans in 64 bits and wrap to the output's type. NaN
+// propagates; of equal greatest elements the first is taken, and a NaN counts as greatest. Limits: the output is contiguous;
+// mean is for floats. An output's order of additions depends on the reduced dimensions alone: along the last of them when its
+// elements lie side by side, else position by position; of float64 always along the last of them.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -21,7 +21,8 @@ using Types = std::span<const OperandType>;
 
 constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
                                                  DType::int16,   DType::int32,    DType::int64,   DType::uint8,
-                                                 DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean};
+                                                 DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
+                                                 DType::float64};
 
 const ReduceTable& table_for([[maybe_unused]] Level level) {
 #if INGOT_X86
@@ -105,6 +106,7 @@ class Reduce final : public Kernel {
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];
     const Parts parts = split(x, reduced_);
+    if (x.dtype == DType::float64) return run_doubles(parts, y, worker);
     if (!is_float(x.dtype)) return run_integers(parts, y, worker);
     TensorView outer = parts.reduced;
     const Run last = take_last(outer);
@@ -176,6 +178,43 @@ class Reduce final : public Kernel {
     }
   }
 
+  double combined(double a, double b) const {
+    if (how_ == Reduction::sum || how_ == Reduction::mean) return a + b;
+    if (how_ == Reduction::prod) return a * b;
+    if (a != a || b != b) return a != a ? a : b;
+    return how_ == Reduction::max ? std::max(a, b) : std::min(a, b);
+  }
+
+  /// Blocks of chains side by side bound the rounding error of long sums.
+  double reduce_doubles(const double* x, const TensorView& outer, const Run& last) const {
+    constexpr int kChains = 8;
+    const std::int64_t runs = outer.elements();
+    double total = start();
+    for (std::int64_t r = 0; r < runs; ++r) {
+      const double* from = x + offset_of(outer, r);
+      for (std::int64_t first = 0; first < last.count; first += kBlock) {
+        double chains[kChains];
+        std::fill(chains, chains + kChains, static_cast<double>(start()));
+        for (std::int64_t j = first; j < std::min(last.count, first + kBlock); ++j)
+          chains[j % kChains] = combined(chains[j % kChains], from[j * last.stride]);
+        for (int half = kChains / 2; half > 0; half /= 2)
+          for (int c = 0; c < half; ++c) chains[c] = combined(chains[c], chains[c + half]);
+        total = combined(total, chains[0]);
+      }
+    }
+    return total;
+  }
+
+  void run_doubles(const Parts& parts, const TensorView& y, const Worker& worker) const {
+    TensorView outer = parts.reduced;
+    const Run last = take_last(outer);
+    const Share share = share_of(parts.kept.elements(), worker.index, worker.count);
+    const double* x = parts.kept.as<const double>();
+    const double count = how_ == Reduction::mean ? static_cast<double>(parts.reduced.elements()) : 1.0;
+    for (std::int64_t i = share.first; i < share.last; ++i)
+      y.as<double>()[i] = reduce_doubles(x + offset_of(parts.kept, i), outer, last) / count;
+  }
+
   template <class T>
   std::uint64_t reduce_integers(const T* x, const TensorView& outer, const Run& last) const {
     using Wide = std::conditional_t<std::is_unsigned_v<T>, std::uint64_t, std::int64_t>;
@@ -228,6 +267,7 @@ std::unique_ptr<Kernel> make_reduce(const nlohmann::json& json, Types in, Types 
   require_dtype("reduce", "x", in[0].dtype, kTypes);
   require_dtype("reduce", "the output", out[0].dtype, kTypes);
   require(is_float(in[0].dtype) == is_float(out[0].dtype), "reduce", "floats reduce to floats, integers to integers");
+  require((in[0].dtype == DType::float64) == (out[0].dtype == DType::float64), "reduce", "float64 reduces to float64");
   require(is_float(in[0].dtype) || how != Reduction::mean, "reduce", "the mean of integers is not defined: cast first");
   return std::make_unique<Reduce>(table_for(level), how, axes);
 }
@@ -259,7 +299,11 @@ class Argmax final : public Kernel {
     for (std::int64_t i = share.first; i < share.last; ++i) {
       const std::int64_t base = offset_of(kept, i);
       std::int64_t best = 0;
-      if (is_float(x.dtype)) {
+      if (x.dtype == DType::float64) {
+        const double* from = x.as<const double>() + base;
+        for (std::int64_t j = 1; j < count && from[best * stride] == from[best * stride]; ++j)
+          if (from[j * stride] > from[best * stride] || from[j * stride] != from[j * stride]) best = j;
+      } else if (is_float(x.dtype)) {
         const void* from = bytes_at(x, base);
         if (stride != 1) {
           copy_strided(gather, worker.local, from, size_of(x.dtype));

@@ -28,6 +28,7 @@ std::vector<KernelEntry> join() {
       {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kAttentionLevels},
       {pool_kernels, kCommonLevels},   {depthwise_kernels, kCommonLevels},
       {paged_attention_kernels, kAttentionLevels}, {dense_attention_kernels, kAttentionLevels}, {moe_kernels, kMatmulLevels},
+      {matmul_float64_kernels, kPortable},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

@@ -276,3 +276,50 @@ def test_refusals(params: dict[str, Any], message: str) -> None:
     good = {"n": 32, "k": 64, "parts": 1, "expr": IDENTITY}
     with pytest.raises(_native.Error, match=message):
         run("matmul_packed", good | params, [np.zeros((2, 64), np.float32), w], [("float32", (2, 32))])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_float64(threads: int) -> None:
+    """Any strides and batches, in float64 throughout; a row's bits do not depend on its company."""
+    rng = np.random.default_rng(5)
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((1, 1), (1, 1)), ((70, 130), (130, 65)), ((4, 0), (0, 3))]
+    for shape_a, shape_b in [*shapes, ((3, 1, 17, 5), (2, 5, 64)), ((2, 9, 70), (70, 3))]:
+        a, b = rng.standard_normal(shape_a), rng.standard_normal(shape_b)
+        exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
+        scale = np.abs(a) @ np.abs(b)
+        for turned in (False, True):
+            left, right = ([View(np.ascontiguousarray(x.swapaxes(-1, -2)), x.shape, _turned(x)) for x in (a, b)]
+                           if turned and a.size else [a, b])  # fmt: skip
+            (found,) = run("matmul_float64", {}, [left, right], [("float64", exact.shape)], threads)
+            assert (np.abs(found - exact) <= 2.0**-52 * shape_a[-1] * scale).all()
+    a, b = rng.standard_normal((40, 300)), rng.standard_normal((300, 70))
+    (whole,) = run("matmul_float64", {}, [a, b], [("float64", (40, 70))], threads)
+    for row in (0, 17, 39):
+        (one,) = run("matmul_float64", {}, [a[row : row + 1], b], [("float64", (1, 70))], threads)
+        assert same_bits(one[0], whole[row])
+
+
+def _turned(x: Array) -> tuple[int, ...]:
+    """The strides of x in memory that holds its matrices transposed."""
+    rows, columns = x.shape[-2:]
+    outer = [int(np.prod(x.shape[i + 1 :])) for i in range(x.ndim - 2)]
+    return (*outer, 1, rows)
+
+
+@pytest.mark.parametrize(
+    ("operands", "out", "message"),
+    [
+        ([(3, 4), (5, 6)], (3, 6), "a, b and y must be"),
+        ([(2, 3, 4), (5, 4, 6)], (2, 3, 6), "must broadcast"),
+        ([(2, 3, 4), (2, 4, 6)], (1, 3, 6), "must broadcast"),
+        ([(4,), (4, 6)], (1, 6), "a, b and y must be"),
+    ],
+)
+def test_refusals_of_float64(operands: list[tuple[int, ...]], out: tuple[int, ...], message: str) -> None:
+    with pytest.raises(_native.Error, match=message):
+        run("matmul_float64", {}, [np.zeros(shape) for shape in operands], [("float64", out)])
+
+
+def test_float64_takes_nothing_else() -> None:
+    with pytest.raises(_native.Error, match="is float32, must be float64"):
+        run("matmul_float64", {}, [np.zeros((2, 2), np.float32)] * 2, [("float64", (2, 2))])

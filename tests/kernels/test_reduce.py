@@ -37,6 +37,30 @@ def test_floats(dtype: Any, op: str) -> None:
         assert same_bits(z.reshape(y.shape), y)
 
 
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
+def test_float64(op: str) -> None:
+    """In float64 throughout: within a few of its roundings of the sum in 80 bits, NaN from anywhere."""
+    x = np.random.default_rng(0).standard_normal(SHAPE)
+    x = np.exp(0.05 * x) if op == "prod" else x
+    for axes, layout in itertools.product(AXES, layouts(x)):
+        expected = np.asarray(getattr(np, op)(x.astype(np.longdouble), axis=axes))
+        (y,) = run("reduce", [layout], [("float64", expected.shape)], threads=2, op=op, axes=list(axes), keepdims=False)
+        assert (np.abs(y - expected) <= 1e-14 * np.maximum(1, np.abs(expected)) * (20 if op == "prod" else 2)).all()
+    for at in (0, 7, 1029):
+        bad = np.where(np.arange(1030) == at, np.nan, 1.0)
+        assert np.isnan(run("reduce", [bad], [("float64", ())], op=op, axes=[0], keepdims=False)[0])
+    with pytest.raises(_native.Error, match="float64 reduces to float64"):
+        run("reduce", [x], [("float32", ())], op=op, axes=[0, 1, 2], keepdims=False)
+
+
+def test_argmax_of_float64() -> None:
+    x = 1 + np.random.default_rng(1).integers(0, 9, SHAPE) * 2.0**-50
+    x[1, 2, 30:40:3] = np.nan
+    for axis, layout in itertools.product(range(3), layouts(x)):
+        (y,) = run("argmax", [layout], [("int64", np.argmax(x, axis).shape)], threads=2, axis=axis)
+        np.testing.assert_array_equal(y, np.argmax(x, axis))
+
+
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integers(dtype: str) -> None:
     rng = np.random.default_rng(1)

@@ -30,6 +30,7 @@ class Imported(NamedTuple):
     """A network and the weights that it reads, by the names of its parameters.
 
     notes: what was left out. placeholders: the program's name of every input. values: what the program's tensors are.
+    buffers: the network's parameters that are buffers or constants of the program.
     """
 
     network: Network
@@ -37,6 +38,7 @@ class Imported(NamedTuple):
     notes: list[str]
     placeholders: dict[str, str]
     values: dict[str, Value]
+    buffers: frozenset[str]
 
 
 class Source(NamedTuple):
@@ -110,6 +112,7 @@ class _Importer:
         self.notes: list[str] = []
         self.placeholders: dict[str, str] = {}
         self.sources: dict[str, str] = {}  # a parameter's name in the network → in the source
+        self.buffers: set[str] = set()
         self.tied: dict[Any, Value] = {}
         self.storage: dict[str, set[str]] = {}  # tensors that may share memory in torch; graph inputs share with "*"
         self.last_read = self._last_reads()
@@ -127,7 +130,7 @@ class _Importer:
             self.notes.append(f"{unread} stored tensor(s) are read by no output and were left out")
         kept = {name: v for name, v in self.values.items() if isinstance(v, Value) and v.name in self.network.values}
         weights = _Renamed(self.source.arrays, self.sources)
-        return Imported(self.network, weights, self.notes, self.placeholders, kept)
+        return Imported(self.network, weights, self.notes, self.placeholders, kept, frozenset(self.buffers))
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: {why}")
@@ -231,6 +234,8 @@ class _Importer:
             free = self._free(name)
             self.sources[free] = name
             value = self.network.parameter(free, spec)
+            if kind != "parameter":
+                self.buffers.add(free)
         self.tied[key] = value
         return value
 

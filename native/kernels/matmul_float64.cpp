@@ -1,0 +1,108 @@
+// matmul_float64: products of float64 matrices, batched, any strides.
+//
+// Blocked, plain loops: float64 is for a few small sums beside a float32 network. An output is one chain of additions in
+// the order of k, whatever its company. Limits: y's rows are dense.
+#include <algorithm>
+
+#include "check.h"
+
+namespace ingot {
+
+namespace {
+
+using Views = std::span<const TensorView>;
+constexpr std::int64_t kRows = 16, kColumns = 64, kDepth = 64;  // of a block: 8 KiB of sums, 32 KiB of b
+
+std::int64_t batch_size(const TensorView& v, const TensorView& y, int dim) {
+  const int own = dim - (y.rank - v.rank);
+  return own < 0 ? 1 : v.shape[own];
+}
+
+/// Where the matrix of a batch lies in an operand that broadcasts to y, in elements.
+std::int64_t place_of(const TensorView& v, const TensorView& y, std::int64_t batch) {
+  std::int64_t at = 0;
+  for (int dim = y.rank - 3; dim >= 0; --dim) {
+    if (batch_size(v, y, dim) != 1) at += batch % y.shape[dim] * v.stride[dim - (y.rank - v.rank)];
+    batch /= y.shape[dim];
+  }
+  return at;
+}
+
+class MatmulFloat64 final : public Kernel {
+ public:
+  Scratch plan(Views in, Views out, int) const override {
+    const TensorView &a = in[0], &b = in[1], &y = out[0];
+    constexpr const char* kShapes = "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]";
+    require(a.rank >= 2 && b.rank >= 2 && y.rank == std::max(a.rank, b.rank), "matmul_float64", kShapes);
+    require(a.shape[a.rank - 1] == b.shape[b.rank - 2] && a.shape[a.rank - 2] == y.shape[y.rank - 2] &&
+                b.shape[b.rank - 1] == y.shape[y.rank - 1],
+            "matmul_float64", kShapes);
+    for (int dim = 0; dim + 2 < y.rank; ++dim) {
+      const std::int64_t of_a = batch_size(a, y, dim), of_b = batch_size(b, y, dim);
+      const bool fits = (of_a == y.shape[dim] && (of_b == 1 || of_b == of_a)) || (of_b == y.shape[dim] && of_a == 1);
+      require(fits, "matmul_float64", "the batch dimensions of a and b must broadcast to those of y");
+    }
+    require_dense_rows("matmul_float64", "y", y);
+    return {0, (kRows + kDepth) * kColumns * sizeof(double)};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    const TensorView &a = in[0], &b = in[1], &y = out[0];
+    if (y.elements() == 0) return;
+    const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1];
+    const std::int64_t down = (m + kRows - 1) / kRows, across = (n + kColumns - 1) / kColumns;
+    const Share share = share_of(y.elements() / (m * n) * down * across, worker.index, worker.count);
+    for (std::int64_t task = share.first; task < share.last; ++task) {
+      const std::int64_t row = task % down * kRows, column = task / down % across * kColumns, batch = task / down / across;
+      const std::int64_t rows = std::min(kRows, m - row), columns = std::min(kColumns, n - column);
+      const double* from_a = a.as<double>() + place_of(a, y, batch) + row * a.stride[a.rank - 2];
+      const double* from_b = b.as<double>() + place_of(b, y, batch) + column * b.stride[b.rank - 1];
+      double* sums = reinterpret_cast<double*>(worker.local);
+      block(a, from_a, b, from_b, rows, columns, sums);
+      double* to = y.as<double>() + place_of(y, y, batch) + row * y.stride[y.rank - 2] + column;
+      for (std::int64_t i = 0; i < rows; ++i) std::copy_n(sums + i * kColumns, columns, to + i * y.stride[y.rank - 2]);
+    }
+  }
+
+ private:
+  static void block(const TensorView& a, const double* from_a, const TensorView& b, const double* from_b, std::int64_t rows,
+                    std::int64_t columns, double* sums) {
+    const std::int64_t k = a.shape[a.rank - 1];
+    double* dense = sums + kRows * kColumns;
+    std::fill(sums, sums + kRows * kColumns, 0.0);
+    std::fill(dense, dense + kDepth * kColumns, 0.0);  // columns that are not there
+    for (std::int64_t first = 0; first < k; first += kDepth) {
+      const std::int64_t depth = std::min(kDepth, k - first);
+      for (std::int64_t p = 0; p < depth; ++p)
+        for (std::int64_t j = 0; j < columns; ++j)
+          dense[p * kColumns + j] = from_b[(first + p) * b.stride[b.rank - 2] + j * b.stride[b.rank - 1]];
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const double* row = from_a + i * a.stride[a.rank - 2] + first * a.stride[a.rank - 1];
+        double* sum = sums + i * kColumns;
+        for (std::int64_t p = 0; p < depth; ++p) {
+          const double factor = row[p * a.stride[a.rank - 1]];
+          for (std::int64_t j = 0; j < kColumns; ++j) sum[j] += factor * dense[p * kColumns + j];
+        }
+      }
+    }
+  }
+};
+
+std::unique_ptr<Kernel> make_matmul_float64(const nlohmann::json& json, std::span<const OperandType> in,
+                                            std::span<const OperandType> out, Level) {
+  Params("matmul_float64", json).done();
+  require_operands("matmul_float64", in, 2, 2, out, 1);
+  for (const OperandType& x : in) require_dtype("matmul_float64", "an operand", x.dtype, {DType::float64});
+  require_dtype("matmul_float64", "y", out[0].dtype, {DType::float64});
+  return std::make_unique<MatmulFloat64>();
+}
+
+constexpr KernelInfo kKernels[] = {
+    {"matmul_float64", 1, "a[..., m, k], b[..., k, n] -> y[..., m, n], all float64; {}", make_matmul_float64},
+};
+
+}  // namespace
+
+std::span<const KernelInfo> matmul_float64_kernels() { return kKernels; }
+
+}  // namespace ingot
