@@ -88,7 +88,7 @@ for _axis in _AXES:
     calls(31, f"a host call with the axis {_axis!r}", "cumsum", {"axis": _axis}, [X], LIKE_X, "axis")
 for _count in (0, 2, 3):
     calls(29, f"cumsum of {_count} operands", "cumsum", {"axis": 1}, [X] * _count, LIKE_X, "takes 1 operands")
-calls(29, "a cast to an unknown type", "cast", {"dtype": "float9", "scale": None}, [X], LIKE_X, "float9")
+calls(29, "a cast to an unknown type", "cast", {"dtype": "float9", "saturate": False}, [X], LIKE_X, "float9", version=2)
 calls(36, "einsum with 60 letters", "einsum", {"equation": "a" * 60}, [W], [("float32", [])], "names 60 dimensions")
 calls(36, "einsum that repeats a label", "einsum", {"equation": "ab->aa"}, [W], [("float32", [4, 4])], "twice")
 calls(36, "einsum of an equation of 1 MB", "einsum", {"equation": "a," * 10**6}, [W], [("float32", [])], "the equation")
@@ -223,7 +223,7 @@ def program() -> Json:
         ("pad", {"before": [1, 0], "after": [0, 2], "value": 1.5}, [0], [("float32", [["+", "N", 1], 10])]),
         ("slice", {"starts": [["-", "N", 1], 7], "sizes": [1, 8], "strides": [1, -1]}, [0], [("float32", [1, 8])]),
         ("einsum", {"equation": "na,nb->ab"}, [0, 0], [("float32", [8, 8])]),
-        ("cast", {"dtype": "int8", "scale": 0.5}, [0], [("int8", ["N", 8])]),
+        ("cast", {"dtype": "int8", "saturate": True}, [0], [("int8", ["N", 8])]),
         ("while_loop", {"condition": _NEVER, "body": _SAME, "limit": 3}, [1], [("int32", [])]),
         ("nonzero", {"count": "c"}, [0], [("int64", [2, "c"])]),
     ]
@@ -231,7 +231,8 @@ def program() -> Json:
     for op, params, operands, results in made:
         out = list(range(len(buffers), len(buffers) + len(results)))
         buffers += [{"kind": "temp", "dtype": dtype, "shape": shape} for dtype, shape in results]
-        calls.append({"host": op, "version": 1, "in": operands, "out": out, "params": params, "where": "layer.0"})
+        version = 2 if op == "cast" else 1
+        calls.append({"host": op, "version": version, "in": operands, "out": out, "params": params, "where": "layer.0"})
         outputs += [{"name": f"y{b}", "buffer": b} for b in out]
     calls[-1]["binds"] = ["c"]
     symbols = [{"name": "N", "min": 1, "max": 64}, _FREE]
