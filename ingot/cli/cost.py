@@ -102,6 +102,7 @@ FLOPS: dict[str, Callable[[Call], int]] = {
     # products
     "matmul_packed": lambda c: 2 * size(c.x) * c.params["n"] * c.params["parts"],
     "matmul": lambda c: 2 * size(c.y) * c.x[-1],
+    "matmul_float64": lambda c: 2 * size(c.y) * c.x[-1],
     "moe": lambda c: 6 * size(c.x) * c.params["inner"] * c.params["top_k"],
     "conv_packed": lambda c: 2 * size(c.y) * taps(c) * (c.x[-1] // c.params["groups"]),
     "conv_transpose_packed": lambda c: 2 * size(c.x) * taps(c) * (c.params["outputs"] // c.params["groups"]),

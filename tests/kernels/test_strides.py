@@ -105,6 +105,12 @@ def window(**changes: Any) -> dict[str, Any]:
 
 
 def cases() -> Iterator[tuple[str, Case]]:
+    wide = [random(np.float64, 3, 7, 33), random(np.float64, 3, 33, 70)]
+    yield "matmul_float64", [Call("matmul_float64", wide, [(np.float64, (3, 7, 70))])]
+    yield "argmax float64", [Call("argmax", wide[1:], [(np.int64, (3, 33))], {"axis": 2})]
+    for axes, kept in (([1], (3, 70)), ([2], (3, 33)), ([0, 2], (33,))):
+        total = {"op": "sum", "axes": axes, "keepdims": False}
+        yield f"reduce float64 {axes}", [Call("reduce", wide[1:], [(np.float64, kept)], total)]
     for dtype in (F32, BF16, F16):
         name = dtype.name
         for n in (75, 32, 600):
@@ -418,6 +424,7 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "argmax": lambda operand: True,
     "softmax": lambda operand: True,
     "matmul": lambda operand: True,
+    "matmul_float64": lambda operand: True,
     "conv_depthwise": lambda operand: operand >= 2,
 }
 
