@@ -63,10 +63,15 @@ bool take_period(Piece& piece, std::int64_t period, std::int64_t times) {
   return true;
 }
 
-/// Compares pieces with elements [begin, end), between which they lie.
+/// Compares pieces with elements [begin, end), between which they lie. A file may not keep the planner busy: what it looks at
+/// over all rounds is a multiple of the windows, and rounds lie in rounds only so deep.
 class Comparison {
  public:
-  Tiling run(std::int64_t begin, std::int64_t end, std::vector<Piece> pieces) {
+  explicit Comparison(std::size_t windows) : pieces_left_(kPieces + kRounds * static_cast<std::int64_t>(windows)) {}
+
+  Tiling run(std::int64_t begin, std::int64_t end, std::vector<Piece> pieces, int depth = 0) {
+    pieces_left_ -= static_cast<std::int64_t>(pieces.size());
+    if (pieces_left_ < 0 || depth > kDeepest) return Tiling::unclear;
     std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.offset < b.offset; });
     std::int64_t reached = begin;  // all before it is covered
     for (std::size_t first = 0, next; first < pieces.size(); first = next) {
@@ -75,7 +80,7 @@ class Comparison {
       for (next = first + 1; next < pieces.size() && pieces[next].offset <= last; ++next)
         last = std::max(last, pieces[next].last());
       const auto at = [&](std::size_t i) { return pieces.begin() + static_cast<std::ptrdiff_t>(i); };
-      const Tiling found = run_cluster(reached, last + 1, {at(first), at(next)});
+      const Tiling found = run_cluster(reached, last + 1, {at(first), at(next)}, depth);
       if (found != Tiling::exact) return found;
       reached = last + 1;
     }
@@ -84,7 +89,7 @@ class Comparison {
 
  private:
   /// Pieces whose extents meet, against the elements [begin, end) that they span.
-  Tiling run_cluster(std::int64_t begin, std::int64_t end, const std::vector<Piece>& pieces) {
+  Tiling run_cluster(std::int64_t begin, std::int64_t end, const std::vector<Piece>& pieces, int depth) {
     __int128 elements = 0;
     std::int64_t period = 0;
     for (const Piece& piece : pieces) {
@@ -98,11 +103,12 @@ class Comparison {
     std::vector<Piece> once = pieces;
     for (Piece& piece : once)
       periodic = periodic && take_period(piece, period, (end - begin) / period) && piece.last() < begin + period;
-    return periodic ? run(begin, begin + period, std::move(once)) : run_in_steps(begin, end, pieces, period);
+    return periodic ? run(begin, begin + period, std::move(once), depth + 1)
+                    : run_in_steps(begin, end, pieces, period, depth);
   }
 
   /// Cuts the pieces of the largest stride into one for each of its steps.
-  Tiling run_in_steps(std::int64_t begin, std::int64_t end, const std::vector<Piece>& pieces, std::int64_t largest) {
+  Tiling run_in_steps(std::int64_t begin, std::int64_t end, const std::vector<Piece>& pieces, std::int64_t largest, int depth) {
     std::vector<Piece> cut;
     for (const Piece& piece : pieces) {
       if (piece.dims.empty() || piece.dims.front().stride != largest) {
@@ -110,15 +116,16 @@ class Comparison {
         continue;
       }
       const Dim outer = piece.dims.front();
-      if (outer.size > cuts_left_) return Tiling::unclear;
-      cuts_left_ -= outer.size;
+      if (outer.size > pieces_left_ - static_cast<std::int64_t>(cut.size())) return Tiling::unclear;
       const std::vector<Dim> rest(piece.dims.begin() + 1, piece.dims.end());
       for (std::int64_t i = 0; i < outer.size; ++i) cut.push_back({piece.offset + i * outer.stride, rest});
     }
-    return run(begin, end, std::move(cut));
+    return run(begin, end, std::move(cut), depth + 1);
   }
 
-  std::int64_t cuts_left_ = 1 << 16;  // a file may not keep the planner busy
+  static constexpr std::int64_t kPieces = 1 << 16, kRounds = 16;
+  static constexpr int kDeepest = 256;
+  std::int64_t pieces_left_;
 };
 
 }  // namespace
@@ -127,7 +134,7 @@ Tiling tiling_of(std::int64_t elements, const std::vector<Tile>& windows) {
   std::vector<Piece> pieces;
   for (const Tile& window : windows)
     if (window.view.elements() > 0) pieces.push_back(piece_of(window));
-  return Comparison().run(0, elements, std::move(pieces));
+  return Comparison(windows.size()).run(0, elements, std::move(pieces));
 }
 
 }  // namespace ingot

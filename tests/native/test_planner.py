@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import resource
 from collections import Counter
 from typing import Any
 
@@ -240,6 +241,19 @@ def test_parts_that_interleave_without_end_are_refused() -> None:
     p.output("y", whole)
     with pytest.raises(_native.Error, match="interleave in too many ways"):
         _native.plan_layout(json.dumps(p.json), {})
+
+
+def test_parts_that_lie_around_each_other_without_end_are_refused() -> None:
+    """Each part has the element beside those of the next on both sides: every one interleaves in a way of its own."""
+    p, parts = Program(), 2000
+    x, whole = p.input("x", [2]), p.temp([2 * parts])
+    for i in range(parts):
+        p.call("copy", [x], [p.view(whole, [2], [2 * parts - 1 - 2 * i], i)])
+    p.output("y", whole)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(_native.Error, match="interleave in too many ways"):
+        _native.plan_layout(json.dumps(p.json), {})
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 def test_a_written_view_reaches_each_element_once() -> None:
