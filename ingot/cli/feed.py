@@ -101,10 +101,12 @@ def figures(name: str, array: Array) -> dict[str, Any]:
         finite = wide[np.isfinite(wide)] if nan or infinite else wide
     number: Any = float if dtypes.get(array.dtype).is_float else int
     some = finite.size > 0 and array.dtype.kind != "c"
+    with np.errstate(over="ignore"):  # the sum of float64 numbers may be infinite
+        mean = float(finite.mean(dtype=np.float64)) if some else None
     return shown | {
         "min": number(finite.min()) if some else None,
         "max": number(finite.max()) if some else None,
-        "mean": float(finite.mean(dtype=np.float64)) if some else None,
+        "mean": mean,
         "nan": nan,
         "inf": infinite,
         "checksum": hashlib.sha256(array.tobytes()).hexdigest()[:16],

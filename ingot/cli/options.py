@@ -120,16 +120,16 @@ def model_words(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def positive(text: str) -> int:
-    """An integer from 1 on."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    """An integer from 1 to 2³¹ − 1."""
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {2**31 - 1}")
     return int(text)
 
 
 def natural(text: str) -> int:
-    """An integer from 0 on."""
-    if not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
+    """An integer from 0 to 2⁶³ − 1."""
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {2**63 - 1}")
     return int(text)
 
 

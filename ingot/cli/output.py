@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -41,9 +42,17 @@ class Output:
             print(text, end=end, flush=True)
 
     def result(self, value: dict[str, Any]) -> None:
-        """The one object of --json; nothing without it."""
+        """The one object of --json; nothing without it. JSON has no NaN and no infinity: they become null."""
         if self.as_json:
-            print(json.dumps({"schema": SCHEMA, **value}), flush=True)
+            print(json.dumps(_finite({"schema": SCHEMA, **value}), allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:

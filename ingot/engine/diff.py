@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,8 @@ class Place:
     odd: str = ""
 
     def json(self) -> dict[str, Any]:
-        """As --json shows it: what is not finite is null."""
-        numbers = {"largest_value": self.largest_value, "largest": self.largest, "relative": self.relative}
-        finite = {name: value if np.isfinite(value) else None for name, value in numbers.items()}
-        return {"name": self.name, "op": self.op, "shape": list(self.shape), **finite, "odd": self.odd}
+        """As --json shows it."""
+        return {**asdict(self), "shape": list(self.shape)}
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,14 @@ def ingot(
 
 
 def as_json(*words: object, **options: Any) -> dict[str, Any]:
-    """The object that a command prints: one line, and nothing else on standard output."""
+    """The object that a command prints: one line, nothing else on standard output, and only what JSON has."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
     lines = ingot(*words, "--json", **options).stdout.splitlines()
     assert len(lines) == 1
-    value = json.loads(lines[0])
+    value = json.loads(lines[0], parse_constant=refuse)
     assert value.pop("schema") == 1
     return dict(value)
 

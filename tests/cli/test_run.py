@@ -66,6 +66,18 @@ def feeds(rows: int = 2) -> dict[str, Array]:
 # ----------------------------------------------------------------------------------------------------------------- run
 
 
+def test_what_json_has_no_word_for_is_null(tmp_path: Path) -> None:
+    class Same(ingot.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return {"y": -x}
+
+    path, large = tmp_path / "same.ingot", np.finfo(np.float64).max
+    ingot.build(Same(), {"x": Spec("float64", (3,))}, weights_from="random", report=False).save(path)
+    np.save(tmp_path / "x.npy", np.array([large, large, np.nan]))
+    (row,) = as_json("run", path, "--input", f"x={tmp_path / 'x.npy'}")["outputs"]
+    assert (row["min"], row["mean"], row["nan"]) == (-large, None, 1)
+
+
 def test_arrays_come_from_files_and_results_go_to_files(engine: Path, tmp_path: Path) -> None:
     given = feeds()
     want = ingot.load(engine).run(given)
@@ -124,7 +136,7 @@ def test_everything_wrong_with_the_inputs_is_said_at_once(engine: Path, tmp_path
         (("--input-dir", tmp_path / "missing"), "no such folder"),
         (("--npz", tmp_path / "missing.npz"), "missing.npz"),
         (("--input", f"x={tmp_path / 'missing.npy'}"), "missing.npy"),
-        (("--random", "--seed", "-1"), "no number from 0 on"),
+        (("--random", "--seed", "-1"), "no number from 0 to"),
         (("--random", "--precision", "bfloat16"), "conflicts"),
         (("--random", "--device", "cuda"), "cuda"),
         (("--random", "-o", "/proc/x.npz"), "cannot be written"),
