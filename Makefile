@@ -8,7 +8,8 @@ find_python = for p in python3.11 python3.12 python3.13 python3; do \
     $$p tools/prerequisites.py --python 2>/dev/null && { echo $$p; break; }; done
 PYTHON ?= $(or $(shell $(find_python)),python3)
 VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
+# Quoted: the path of the clone may have spaces.
+BIN := "$(CURDIR)/$(VENV)/bin"
 INSTALL := $(BIN)/pip --disable-pip-version-check install
 PIP := $(INSTALL) -q
 COMPILE := $(BIN)/python tools/compiling.py

@@ -118,6 +118,19 @@ def test_every_recipe_is_shell(target: str) -> None:
     subprocess.run(["sh", "-n"], input=done.stdout, text=True, check=True, timeout=60)
 
 
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "fuzz", "wheel", "size"])
+def test_the_path_of_the_clone_may_have_spaces(target: str, tmp_path: Path) -> None:
+    """Wherever a recipe has it, it is one word."""
+    clone = tmp_path / "two words"
+    clone.mkdir()
+    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", "native", "tools"):
+        (clone / name).symlink_to(ROOT / name)
+    words = ["make", "-n", f"PYTHON={sys.executable}", target]
+    done = subprocess.run(words, cwd=clone, capture_output=True, text=True, check=True, timeout=60)
+    assert str(clone) in done.stdout
+    assert done.stdout.count(str(clone)) == done.stdout.count(f'"{clone}/.venv/bin"')
+
+
 # ---------------------------------------------------------------------------------------------------- prerequisites
 
 

@@ -61,18 +61,20 @@ def _working(network: Network, xs: tuple[Spec, ...]) -> int:
     sizes = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
                            for d, n in zip(v.spec.shape, x.evaluate({}), strict=True))  # fmt: skip
     left = Counter(v for node in network.nodes for v in set(node.inputs)) + Counter(network.outputs.values())
-    live: Counter[Value] = Counter()
-    most = 0
+    live: dict[Value, int] = {}
+    held = most = 0
     for node in network.nodes:
         operands = tuple(v.spec.like(shape=v.spec.evaluate(sizes)) for v in node.inputs)
         for d in node.op.bound_dims():  # at most one for each element
             sizes[d.name] = max((int(x.elements) for x in operands), default=0)
-        live.update({v: nbytes(v.spec.like(shape=v.spec.evaluate(sizes))) for v in node.outputs})
-        most = max(most, live.total() + node.op.map_dims(lambda d: dims.substitute(d, sizes)).working(*operands))
+        made = {v: nbytes(v.spec.like(shape=v.spec.evaluate(sizes))) for v in node.outputs}
+        live |= made
+        held += sum(made.values())
+        most = max(most, held + node.op.map_dims(lambda d: dims.substitute(d, sizes)).working(*operands))
         for v in set(node.inputs):
             left[v] -= 1
             if not left[v]:
-                del live[v]
+                held -= live.pop(v, 0)  # an operand of the network is nobody's result
     return most
 
 

@@ -21,6 +21,7 @@ from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
 from ingot.ir.spec import Shape, broadcast
 from ingot.ops.attention import KvWrite, Rope
 from ingot.ops.common import Array, bf16, f32, f64, i32, require_index, rounded, same_dtype, show, widen
+from ingot.ops.indexing import in_range
 
 WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
@@ -269,7 +270,7 @@ class PackedEmbedding(Op):
         return Spec(weight.dtype, (*ids.shape, self.k))
 
     def reference(self, ids: Array, weight: Array) -> Array:
-        return unpack_panels(weight, self.n, self.k, 1)[0][ids]
+        return unpack_panels(weight, self.n, self.k, 1)[0][in_range("packed_embedding", ids, 0, self.n)]
 
     def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
         table = rounded(rng.standard_normal((self.n, self.k)), weight.dtype)

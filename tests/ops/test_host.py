@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 import tracemalloc
 import warnings
@@ -14,10 +15,12 @@ import pytest
 from fuzz.mutate import mutated
 from ingot import dims
 from ingot.errors import IngotError, InputError, MemoryLimitError, OpError, ProgramError, ValueFault
-from ingot.ir import OPS, Op, Spec, StateSpec
+from ingot.ir import OPS, F, Op, Spec, StateSpec
+from ingot.ir.recipe import pack_panels
 from ingot.ir.text import attrs_json
 from ingot.ops import host
 from ingot.ops.common import nbytes
+from ingot.ops.control import WhileLoop, branch
 from ingot.ops.host import HostCalls
 from tests.ops.check import make_network, sample, sizes_for
 
@@ -283,3 +286,28 @@ def test_references_say_how_much_they_hold(number: int) -> None:
     tracemalloc.stop()
     assert peak > 1 << 20 and peak > 20 * nbytes(*specs, Spec.of(result)), "it is wasteful"
     assert peak <= 1.2 * op.working(*specs)
+
+
+def test_a_packed_table_is_not_read_from_its_end() -> None:
+    """A negative id is a fault, as in `embedding` and in the kernel."""
+    op, table = OPS["packed_embedding"](n=3, k=4), pack_panels([np.arange(12, dtype=np.float32).reshape(3, 4)])
+    for ids in ([2, -1], [3]):
+        operands = (np.array(ids, np.int32), table)
+        program = program_of(op, operands, (Spec("float32", (len(ids), 4)),))
+        with pytest.raises(ValueFault, match=r"index -?\d is out of range 0..2"):
+            run(program, operands)
+
+
+def test_networks_of_many_values_are_weighed_in_time() -> None:
+    """What is alive at once is kept count of, not added up anew for every node."""
+    count = 20_000
+
+    def wide(a: Any) -> Any:
+        made = [F.abs(a) for _ in range(count)]
+        return functools.reduce(F.add, made)
+
+    spec = Spec("int32", ())
+    network = branch(wide, spec)
+    started = time.monotonic()
+    working = WhileLoop(condition=network, body=network).working(spec)
+    assert working == 4 * (count + 1) and time.monotonic() - started < 2.5
