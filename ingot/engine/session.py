@@ -9,8 +9,9 @@ import json
 import operator
 import os
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,8 +164,8 @@ class Engine:
     ) -> None:
         self._native = native
         self._tensors = tensors
-        self._idle: list[Session] = []
-        self._lock = threading.Lock()
+        # No lock: a signal handler or destructor that runs the engine, or a fork, could meet it held.
+        self._idle: deque[Session] = deque(maxlen=IDLE_SESSIONS)
         self.header = header
         self.path = path
         self.report: Any = None  # the accuracy report of the build that made it, when there was one
@@ -258,16 +259,15 @@ class Engine:
         At most IDLE_SESSIONS of them are kept for the next runs; others end with their run, and their arenas with them.
         Raises InputError for what does not fit the inputs. An engine with states needs a session of yours.
         """
-        with self._lock:
-            session = self._idle.pop() if self._idle else None
+        session = None
+        with suppress(IndexError):
+            session = self._idle.pop()
         if session is None:
             session = self.session()
         try:
             return session.run(feeds, out)
         finally:  # one whose run failed is as good as before
-            with self._lock:
-                if len(self._idle) < IDLE_SESSIONS:
-                    self._idle.append(session)
+            self._idle.append(session)
 
     @property
     def inputs(self) -> list[Port]:

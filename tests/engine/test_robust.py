@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from functools import cache
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -462,6 +464,40 @@ def test_an_engine_keeps_few_idle_sessions(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(0 < session.memory().arena < 1 << 20 for session in engine._idle)
 
 
+def test_a_run_may_begin_at_any_line_of_another() -> None:
+    """As in a signal handler or a destructor, on the same thread: neither waits for the other."""
+    net = Net()
+    x = net.network.input("x", Spec("float32", (BATCH, 8)))
+    net.network.outputs["y"] = functional.relu(x)
+    engine = net.build()
+    feeds = {"x": random(4, 8)}
+    want, lines = engine.run(feeds)["y"], []
+
+    def interrupt(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is not Engine.run.__code__:
+            return None
+        if event == "line":
+            sys.settrace(None)
+            lines.append(frame.f_lineno)
+            assert same_bits(engine.run(feeds)["y"], want)
+            sys.settrace(interrupt)
+        return interrupt
+
+    def work() -> None:
+        sys.settrace(interrupt)
+        try:
+            results.append(engine.run(feeds)["y"])
+        finally:
+            sys.settrace(None)
+
+    results: list[Array] = []
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(20)
+    assert not worker.is_alive(), f"it waits for itself at line {lines[-1]}"
+    assert same_bits(results[0], want) and len(lines) > 4
+
+
 def test_a_run_that_fails_gives_its_session_back() -> None:
     """Whether inputs or values are refused, before a host call or in it: the next run is right, in the same session."""
     net = Net()
@@ -483,6 +519,6 @@ def test_a_run_that_fails_gives_its_session_back() -> None:
     ):
         with pytest.raises(error):
             engine.run(wrong)
-        assert engine._idle == [session]
+        assert list(engine._idle) == [session]
         again = engine.run({"x": x_, "rows": rows_})
         assert same_bits(again["y"], want["y"]) and same_bits(again["k"], want["k"])
