@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from fuzz.endings import ENDINGS, FLOATS, INTEGERS, broadcasts, extras, f, panels, steps
+from fuzz.endings import ENDINGS, FLOATS, INTEGERS, NARROW, broadcasts, extras, f, panels, steps
 from fuzz.template import Template, calc
 
 Json = Any
@@ -22,13 +22,38 @@ def shapes(t: Template, rank: int, last: int = 513) -> list[Json]:
     return [*(t.size(name, 0, most) for name in "abcdef"[: rank - 1]), t.size("n", 0, last)]
 
 
+def wide(rank: int) -> Template:
+    """64 bits, and the conversions between all classes."""
+    t = Template(f"elementwise.wide.{rank}")
+    y = shapes(t, rank)
+    dtypes = ("float64", "uint64", t.choice("dtype2", *FLOATS), t.choice("dtype3", *NARROW))
+    x = [t.input(f"x{i}", t.choice(f"shape{i}", *broadcasts(y)), dtype) for i, dtype in enumerate(dtypes)]
+    unary = t.choice("unary", "exp", "log", "sqrt", "sin", "tanh", "sigmoid", "erf", "floor", "round", "silu", "neg")
+    binary = t.choice("binary", "add", "sub", "mul", "div", "pow", "max", "min", "mod", "floordiv", "fmod")
+    whole = t.choice("whole", "add", "sub", "mul", "floordiv", "mod", "fmod", "max", "min", "and", "or", "xor")
+    register = t.choice("register", "int32", "int64")
+    expression = steps(
+        ["input", "float64", 0], ["input", "uint64", 1], f("input", 2), ["input", "int64", 3],
+        ["to_float", "float64", 1], ["to_float", "float64", 2], [binary, "float64", 0, 4], [unary, "float64", 6],
+        [binary, "float64", 7, 5], ["to_int", "uint64", 8], ["to_int", "uint64", 2], [whole, "uint64", 9, 10],
+        ["to_int", "uint64", 3], [whole, "uint64", 11, 12], ["to_int", "int64", 13], ["to_int", "int64", 8, register],
+        ["max", "int64", 14, 15], f("to_float", 8), f(binary, 17, 2), ["lt", "bool", 1, 9], ["to_bool", "bool", 8],
+        ["and", "bool", 19, 20], ["where", "float64", 21, 8, 0], ["wrap", "int64", 16, "uint8"],
+        outputs=[22, 13, 23, 18, 21],
+    )  # fmt: skip
+    narrow = (t.result(y, t.choice("y2", *NARROW)), t.result(y, t.choice("y3", *FLOATS)))
+    results = [t.result(y, "float64"), t.result(y, "uint64"), *narrow, t.result(y, "bool")]
+    t.call("elementwise", x, results, expr=expression)
+    return t
+
+
 def elementwise() -> Iterator[Template]:
     binary = ("add", "sub", "mul", "div", "pow", "max", "min")
     unary = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil")
     for rank in range(5):
         t = Template(f"elementwise.float.{rank}")
         y = shapes(t, rank)
-        dtypes = [t.choice(f"dtype{i}", *FLOATS, "float64") for i in range(3)]
+        dtypes = [t.choice(f"dtype{i}", *FLOATS) for i in range(3)]
         x = [t.input(f"x{i}", t.choice(f"shape{i}", *broadcasts(y)), dtypes[i]) for i in range(3)]
         op, other, one = t.choice("op", *binary), t.choice("other", *binary), t.choice("one", *unary, "recip", "silu")
         inputs = [f("input", i) for i in range(3)]
@@ -38,16 +63,17 @@ def elementwise() -> Iterator[Template]:
         yield t
         t = Template(f"elementwise.integer.{rank}")
         y = shapes(t, rank)
-        dtypes = [t.choice(f"dtype{i}", *INTEGERS) for i in range(2)]
+        dtypes = [t.choice(f"dtype{i}", *NARROW) for i in range(2)]
         x = [t.input(f"x{i}", t.choice(f"shape{i}", *broadcasts(y)), dtypes[i]) for i in range(2)]
-        op = t.choice("op", "add", "sub", "mul", "floordiv", "mod", "max", "min", "and", "or", "xor")
+        op = t.choice("op", "add", "sub", "mul", "floordiv", "mod", "fmod", "max", "min", "and", "or", "xor")
         expression = steps(
             ["input", "int64", 0], ["input", "int64", 1], [op, "int64", 0, 1], ["lt", "bool", 2, 1],
             ["where", "int64", 3, 2, 0], ["wrap", "int64", 4, "int8"], f("to_float", 5), outputs=[5, 3, 6],
         )  # fmt: skip
-        y0 = t.result(y, t.choice("y0", *INTEGERS))
+        y0 = t.result(y, t.choice("y0", *NARROW))
         t.call("elementwise", x, [y0, t.result(y, "bool"), t.result(y, t.choice("y2", *FLOATS))], expr=expression)
         yield t
+        yield wide(rank)
         t = Template(f"elementwise.bool.{rank}")
         y = shapes(t, rank)
         x = [t.input(f"x{i}", t.choice(f"shape{i}", *broadcasts(y)), "bool") for i in range(2)]
@@ -59,7 +85,7 @@ def elementwise() -> Iterator[Template]:
             f("where", 7, 2, 4), ["to_int", "int64", 3], outputs=[7, 8, 9],
         )  # fmt: skip
         y1 = t.result(y, t.choice("y1", *FLOATS))
-        t.call("elementwise", x, [t.result(y, "bool"), y1, t.result(y, t.choice("y2", *INTEGERS))], expr=expression)
+        t.call("elementwise", x, [t.result(y, "bool"), y1, t.result(y, t.choice("y2", *NARROW))], expr=expression)
         yield t
         t = Template(f"elementwise.chain.{rank}")
         y = shapes(t, rank)
@@ -140,12 +166,21 @@ def reductions() -> Iterator[Template]:
             result = t.result(y, t.choice("y_dtype", *dtypes))
             t.call("reduce", [operand], [result], op=calc("at", ops, number_of_op), axes=reduced, keepdims=keep)
             yield t
+    for rank, last in itertools.product((1, 2, 3), (False, True)):
+        t = Template(f"reduce.{rank}.float64.{last}")
+        x = shapes(t, rank)
+        kept = x[: rank - 1] if last else []
+        operand = t.input("x", x, "float64", kind="moderate")
+        op, first = t.choice("op", "max", "min"), rank - 1 if last else 0
+        call: Json = {"op": op, "axes": [*range(first, rank)], "keepdims": False}
+        t.call("reduce", [operand], [t.result(kept, "float64")], **call)
+        yield t
     for rank, keep in itertools.product((1, 2, 3), (False, True)):
         for axis in range(rank):
             t = Template(f"argmax.{rank}.{axis}.{keep}")
             x = [t.size(name, 1 if i == axis else 0, 129 if i == axis else 17) for i, name in enumerate("abc"[:rank])]
             y = [1 if i == axis else s for i, s in enumerate(x) if keep or i != axis]
-            operand = t.input("x", x, t.choice("dtype", *FLOATS, *INTEGERS, "bool"))
+            operand = t.input("x", x, t.choice("dtype", *FLOATS, "float64", *INTEGERS, "bool"))
             t.call("argmax", [operand], [t.result(y, "int64")], axis=axis, keepdims=keep)
             yield t
 

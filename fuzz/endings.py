@@ -8,7 +8,8 @@ from fuzz.template import Template, calc
 
 Json = Any
 FLOATS = ("float32", "bfloat16", "float16")
-INTEGERS = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
+NARROW = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32")  # what expressions compute as int64
+INTEGERS = (*NARROW, "uint64")
 FLOAT = {"steps": [["input", "float32", 0]], "outputs": [0]}
 
 
@@ -60,7 +61,7 @@ def extras(t: Template, ending: str, y: list[Json]) -> tuple[list[int], Json]:
     count, kind, expression = ENDINGS[ending]
     operands = []
     for i in range(count):
-        dtype = t.choice(f"extra{i}_dtype", *(FLOATS if kind == "float" else INTEGERS))
+        dtype = t.choice(f"extra{i}_dtype", *(FLOATS if kind == "float" else NARROW))
         shape = t.choice(f"extra{i}_shape", *broadcasts(y))
         operands.append(t.input(f"extra{i}", shape, dtype))
     return operands, expression

@@ -51,13 +51,15 @@ def matmul() -> Iterator[Template]:
         (["$b", 1], ["$c"], ["$b", "$c"]), (["$b", "$c"], ["$b", "$c"], ["$b", "$c"]),
         ([1, "$c"], ["$b", 1], ["$b", "$c"]),
     ]  # fmt: skip
-    for dtype, (a_lead, b_lead, y_lead) in itertools.product(FLOATS, batches):
-        t = Template(f"matmul.{dtype}.{len(a_lead)}{len(b_lead)}{len(y_lead)}{'ones' * (1 in a_lead + b_lead)}")
+    for dtype, (a_lead, b_lead, y_lead) in itertools.product((*FLOATS, "float64"), batches):
+        kernel = "matmul_float64" if dtype == "float64" else "matmul"
+        t = Template(f"{kernel}.{dtype}.{len(a_lead)}{len(b_lead)}{len(y_lead)}{'ones' * (1 in a_lead + b_lead)}")
         for name in ("b", "c")[: len(y_lead)]:
             t.size(name, 0, 5)
         m, k, n = t.size("m", 0, 75), t.size("k", 0, 129), t.size("n", 0, 129)
         a, b = t.input("a", [*a_lead, m, k], dtype), t.input("b", [*b_lead, k, n], dtype)
-        t.call("matmul", [a, b], [t.result([*y_lead, m, n], t.choice("y_dtype", "float32", dtype))])
+        y_dtype = dtype if dtype == "float64" else t.choice("y_dtype", "float32", dtype)
+        t.call(kernel, [a, b], [t.result([*y_lead, m, n], y_dtype)])
         yield t
 
 
