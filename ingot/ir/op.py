@@ -90,6 +90,12 @@ class Op:
         """
         return 0
 
+    def steps(self, *specs: Any) -> int:
+        """The time that the reference takes, in steps of about a nanosecond, where it may be far more than one for each
+        element of operands and results. Overridden there, as `working` is.
+        """
+        return 0
+
     # Overridden where they exist; `None` says that they do not:
     decompose: ClassVar[Callable[..., Any] | None] = None  # the same result of simpler ops
     expr: ClassVar[Callable[..., Any] | None] = None  # (self, e: ExprBuilder, *scalars): per element

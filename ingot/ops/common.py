@@ -123,5 +123,13 @@ def nbytes(*specs: Spec) -> int:
     return sum(int(s.elements) * s.dtype.numpy.itemsize for s in specs)
 
 
+PYTHON_STEPS = 1 << 14  # Op.steps of one turn of a loop of NumPy calls
+
+
+def product_steps(count: int, dtype: DType) -> int:
+    """Op.steps of so many multiplications by np.matmul, which has a library for floats and plain loops for the rest."""
+    return count // 8 if dtype.is_float else 4 * count
+
+
 def is_known(shape: Shape) -> bool:
     return not any(isinstance(d, Expr) for d in shape)

@@ -136,6 +136,11 @@ class Einsum(Op):
         sizes = sizes_of(equation, [s.shape for s in specs])
         return Spec(dtype, tuple(sizes[label] for label in equation.output))
 
+    def steps(self, *specs: Spec) -> int:
+        """Every operand at every index of all labels: no order of contraction is looked for."""
+        equation = parse(self.equation, [len(s.shape) for s in specs])
+        return len(specs) * math.prod(map(int, sizes_of(equation, [s.shape for s in specs]).values()))
+
     def reference(self, *arrays: Array) -> Array:
         equation = parse(self.equation, [a.ndim for a in arrays])
         sizes = sizes_of(equation, [a.shape for a in arrays])

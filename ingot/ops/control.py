@@ -6,7 +6,7 @@ not those of the network around it. `branch` makes one from a function.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.errors import ValueFault
-from ingot.ir import Case, Network, Op, Spec, Value, apply, interpret, op, require
+from ingot.ir import Case, Network, Node, Op, Spec, Value, apply, interpret, op, require
 from ingot.ops.binary import Add, Less
-from ingot.ops.common import Array, boolean, f32, i32, nbytes
+from ingot.ops.common import PYTHON_STEPS, Array, boolean, f32, i32, nbytes
 from ingot.ops.elementwise import Neg
 
 MAX_ROUNDS = 1 << 24  # of a loop: one that does not end ends within minutes
@@ -56,26 +56,37 @@ def _list(specs: tuple[Spec, ...]) -> str:
     return ", ".join(map(str, specs))
 
 
-def _working(network: Network, xs: tuple[Spec, ...]) -> int:
-    """The bytes that a run of the network needs at once, for its values and for the references that make them."""
+def _known(network: Network, xs: tuple[Spec, ...]) -> Iterator[tuple[Node, Op, tuple[Spec, ...], dict[Value, int]]]:
+    """Every node with its op, its operands, and the bytes of its results, when the network's operands are these."""
     sizes = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
                            for d, n in zip(v.spec.shape, x.evaluate({}), strict=True))  # fmt: skip
-    left = Counter(v for node in network.nodes for v in set(node.inputs)) + Counter(network.outputs.values())
-    live: dict[Value, int] = {}
-    held = most = 0
     for node in network.nodes:
         operands = tuple(v.spec.like(shape=v.spec.evaluate(sizes)) for v in node.inputs)
         for d in node.op.bound_dims():  # at most one for each element
             sizes[d.name] = max((int(x.elements) for x in operands), default=0)
         made = {v: nbytes(v.spec.like(shape=v.spec.evaluate(sizes))) for v in node.outputs}
+        yield node, node.op.map_dims(lambda d: dims.substitute(d, sizes)), operands, made
+
+
+def _working(network: Network, xs: tuple[Spec, ...]) -> int:
+    """The bytes that a run of the network needs at once, for its values and for the references that make them."""
+    left = Counter(v for node in network.nodes for v in set(node.inputs)) + Counter(network.outputs.values())
+    live: dict[Value, int] = {}
+    held = most = 0
+    for node, known, operands, made in _known(network, xs):
         live |= made
         held += sum(made.values())
-        most = max(most, held + node.op.map_dims(lambda d: dims.substitute(d, sizes)).working(*operands))
+        most = max(most, held + known.working(*operands))
         for v in set(node.inputs):
             left[v] -= 1
             if not left[v]:
                 held -= live.pop(v, 0)  # an operand of the network is nobody's result
     return most
+
+
+def _steps(network: Network, xs: tuple[Spec, ...]) -> int:
+    """Op.steps of a run of the network."""
+    return sum(PYTHON_STEPS + known.steps(*operands) for _, known, operands, _ in _known(network, xs))
 
 
 def _run(network: Network, xs: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -125,6 +136,9 @@ class Cond(Op):
     def working(self, predicate: Spec, *xs: Spec) -> int:
         return max(_working(self.then_branch, xs), _working(self.else_branch, xs))
 
+    def steps(self, predicate: Spec, *xs: Spec) -> int:
+        return max(_steps(self.then_branch, xs), _steps(self.else_branch, xs))
+
     def reference(self, predicate: Array, *xs: Array) -> Any:
         return _one_or_all(_run(self.then_branch if predicate else self.else_branch, xs))
 
@@ -159,6 +173,10 @@ class WhileLoop(Op):
 
     def working(self, *xs: Spec) -> int:
         return max(_working(self.condition, xs), _working(self.body, xs))
+
+    def steps(self, *xs: Spec) -> int:
+        """Of one round: how many there are only a run shows, and `limit` ends them."""
+        return _steps(self.condition, xs) + _steps(self.body, xs)
 
     def reference(self, *xs: Array) -> Any:
         for _ in range(self.limit):

@@ -10,7 +10,22 @@ from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.ir import Case, F, Op, Spec, op, require
 from ingot.ir.spec import Shape, broadcast
-from ingot.ops.common import Array, bf16, boolean, f16, f32, f64, i32, require_float, rounded, same_dtype, show, widen
+from ingot.ops.common import (
+    PYTHON_STEPS,
+    Array,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    f64,
+    i32,
+    product_steps,
+    require_float,
+    rounded,
+    same_dtype,
+    show,
+    widen,
+)
 
 EMPTY_ROWS = ("zero", "nan")
 
@@ -132,6 +147,12 @@ class ScaledDotProductAttention(Op):
         rows = 1 if self.causal else int(q.shape[-2])
         each = int(k.shape[-2]) * (int(q.shape[-1]) + int(v.shape[-1]) + 4 * rows)
         return leading * each * max(q.dtype.numpy.itemsize, 4)
+
+    def steps(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None) -> int:
+        """Two products, row by row where it is causal."""
+        leading = math.prod(map(int, _leading(q.shape[:-2], broadcast(k.shape[:-2], v.shape[:-2]))))
+        rows, keys, width = int(q.shape[-2]), int(k.shape[-2]), int(q.shape[-1]) + int(v.shape[-1])
+        return product_steps(leading * rows * keys * width, q.dtype) + rows * self.causal * 8 * PYTHON_STEPS
 
     def reference(self, q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
         wide = widen(q)

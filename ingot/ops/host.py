@@ -23,6 +23,7 @@ from ingot.ops.common import Array, nbytes
 
 # A reference may need this many bytes beside its operands and results, or this many times what these have.
 MAX_WORKING, LARGER = 1 << 30, 8
+MAX_STEPS = 1 << 38  # of Op.steps, each of about a nanosecond: some minutes
 SHOWN = 600  # characters of a reason and of a call: a file may make them long
 # What a shape rule or a reference may raise on values that nobody foresaw. Others are faults of ours.
 _OF_VALUES = (ArithmeticError, LookupError, ValueError)
@@ -105,7 +106,7 @@ class _HostCall:
             op = self.op.map_dims(lambda d: dims.substitute(d, symbols))
             specs = tuple(map(Spec.of, operands))
             found = self._check(op, specs, results)
-            working = op.working(*specs)
+            working, steps = op.working(*specs), op.steps(*specs)
         except ProgramError:
             raise
         except _UNFORESEEN as e:  # the rule took these dims, and does not take their sizes
@@ -115,6 +116,11 @@ class _HostCall:
             raise MemoryLimitError(
                 f"{self.where}: {_shown(op, specs)} would need {working >> 20} MiB beside its operands and "
                 f"results, and gets at most {most >> 20} MiB"
+            )
+        if steps > MAX_STEPS:
+            raise (ValueFault if self.late else InputError)(
+                f"{self.where}: {_shown(op, specs)} would take about {steps / 1e9:.0f} seconds, and gets at most "
+                f"{MAX_STEPS / 1e9:.0f}: smaller inputs, or an op with a kernel"
             )
         if not self.binds and all(s.elements == 0 for s in found):  # what they are made of may be large
             return [np.empty(s.evaluate({}), s.dtype.numpy) for s in found]

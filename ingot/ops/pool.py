@@ -6,6 +6,7 @@ it begins inside x or its pre_padding.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.ir import Case, Op, Spec, op, require
-from ingot.ops.common import Array, bf16, f16, f32, i32, require_float, rounded, widen
+from ingot.ops.common import PYTHON_STEPS, Array, bf16, f16, f32, i32, require_float, rounded, widen
 from ingot.ops.spatial import (
     as_given,
     at,
@@ -116,6 +117,13 @@ class Pool(Op):
         reached = map(sum, zip(known, g.before, after, strict=True))
         most = max(min(k, m * n) for k, m, n in zip(g.kernel, count, known, strict=True))
         return working_padded(x, list(reached), channels, g.channels_last) + most * BYTES_OF_A_TAP
+
+    def steps(self, x: Spec) -> int:
+        g = self.geometry
+        known = x.like(shape=sizes_of(x, g.channels_last)[1]).evaluate({})
+        count = g.place(known)[0]
+        taps = math.prod(min(k, m * n) for k, m, n in zip(g.kernel, count, known, strict=True))
+        return taps * (PYTHON_STEPS + int(self.infer(x).elements))
 
     def torch_windows(self, torch: Any, x: Any, value: float) -> Any:
         """Every window of x [N, C, *S], its elements along a last dimension: [N, C, *S', elements]."""

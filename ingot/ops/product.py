@@ -9,7 +9,7 @@ from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.spec import broadcast
-from ingot.ops.common import Array, bf16, f32, f64, i8, rounded, same_dtype, show
+from ingot.ops.common import Array, bf16, f32, f64, i8, product_steps, rounded, same_dtype, show
 
 
 @op("matmul")
@@ -59,6 +59,9 @@ class Matmul(Op):
         if len(a.shape) == len(b.shape) == 2:
             return Spec(out, (m, n))
         return Spec(out, (*broadcast(a.shape[:-2], b.shape[:-2]), m, n))
+
+    def steps(self, a: Spec, b: Spec) -> int:
+        return product_steps(int(self.infer(a, b).elements) * int(a.shape[-2 if self.transpose_a else -1]), a.dtype)
 
     def reference(self, a: Array, b: Array) -> Array:
         out = self.infer(Spec.of(a), Spec.of(b)).dtype

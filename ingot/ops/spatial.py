@@ -18,6 +18,7 @@ from ingot.dims import Dimension
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.spec import Shape
 from ingot.ops.common import (
+    PYTHON_STEPS,
     Array,
     bf16,
     f16,
@@ -26,6 +27,7 @@ from ingot.ops.common import (
     i32,
     is_known,
     minus,
+    product_steps,
     require_float,
     rounded,
     same_dtype,
@@ -114,6 +116,11 @@ def working_padded(x: Spec, sizes: Sequence[int], channels: Dimension, channels_
     """The bytes of an array of x's batch with these spatial sizes and channels, as it is computed on."""
     batch = sizes_of(x, channels_last)[0]
     return 2 * math.prod(map(int, (batch, *sizes, channels))) * max(x.dtype.numpy.itemsize, 4)
+
+
+def tap_steps(kernel: Sequence[int], products: int, x: Spec) -> int:
+    """Op.steps of a walk over the positions of a kernel, with so many multiplications."""
+    return math.prod(kernel) * PYTHON_STEPS + product_steps(products, x.dtype)
 
 
 def torch_padded(torch: Any, x: Any, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Any:
@@ -280,6 +287,10 @@ class Conv(Op):
         around = map(sum, zip(x.like(shape=sizes).evaluate({}), self.pre_padding, self.post_padding, strict=True))
         return working_padded(x, list(around), channels, self.channels_last)
 
+    def steps(self, x: Spec, weight: Spec, bias: Spec | None = None) -> int:
+        each = math.prod(weight.evaluate({})[1:])  # multiplications for an element of the result
+        return tap_steps(weight.evaluate({})[2:], each * int(self.infer(x, weight).elements), x)
+
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         wide = channels_first(widen(x), self.channels_last)
         sizes = known_sizes(self.windows(wide.shape[2:], weight.shape[2:]), wide.shape[2:])
@@ -428,6 +439,10 @@ class ConvTranspose(Op):
         plain = dataclasses.replace(self, pre_padding=(0,) * len(sizes), post_padding=(0,) * len(sizes))
         full = x.like(shape=plain.reached(sizes, weight.evaluate({})[2:])).evaluate({})
         return working_padded(x, full, dims.mul(weight.shape[1], self.groups), self.channels_last)
+
+    def steps(self, x: Spec, weight: Spec, bias: Spec | None = None) -> int:
+        each = math.prod(weight.evaluate({})[1:])  # multiplications for an element of x
+        return tap_steps(weight.evaluate({})[2:], each * int(x.elements), x)
 
     def reference(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         wide = channels_first(widen(x), self.channels_last)

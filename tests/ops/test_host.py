@@ -15,12 +15,12 @@ import pytest
 from fuzz.mutate import mutated
 from ingot import dims
 from ingot.errors import IngotError, InputError, MemoryLimitError, OpError, ProgramError, ValueFault
-from ingot.ir import OPS, F, Op, Spec, StateSpec
+from ingot.ir import OPS, F, Op, Spec, StateSpec, apply
 from ingot.ir.recipe import pack_panels
 from ingot.ir.text import attrs_json
 from ingot.ops import host
 from ingot.ops.common import nbytes
-from ingot.ops.control import WhileLoop, branch
+from ingot.ops.control import Cond, WhileLoop, branch
 from ingot.ops.host import HostCalls
 from tests.ops.check import make_network, sample, sizes_for
 
@@ -311,3 +311,37 @@ def test_networks_of_many_values_are_weighed_in_time() -> None:
     started = time.monotonic()
     working = WhileLoop(condition=network, body=network).working(spec)
     assert working == 4 * (count + 1) and time.monotonic() - started < 2.5
+
+
+def _ones(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.ones(shape, dtype)
+
+
+# Calls of few operands and results whose references take hours: op, attributes, operands.
+ENDLESS: list[tuple[str, Json, tuple[Array, ...]]] = [
+    ("einsum", {"equation": "a,b,c->"}, (_ones(10**4),) * 3),
+    ("einsum", {"equation": ",".join("abcdefgh") + "->"}, (_ones(99),) * 8),
+    ("matmul", {}, (_ones(6000, 6000, dtype=np.int8),) * 2),
+    ("conv", {"stride": (1,), "pre_padding": (0,), "post_padding": (0,), "dilation": (1,)},
+     (_ones(1, 1, 1 << 25),) * 2),
+    ("conv_transpose", {"stride": (1,), "pre_padding": (0,), "post_padding": (0,), "dilation": (1,)},
+     (_ones(1, 1, 1), _ones(1, 1, 1 << 25))),
+    ("avg_pool", {"kernel": (1 << 21,), "stride": (1,), "pre_padding": (0,), "post_padding": (0,)},
+     (_ones(1, 1, 1 << 22),)),
+    ("scaled_dot_product_attention", {"causal": True}, (_ones(1 << 22, 1), _ones(1, 1), _ones(1, 1))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(ENDLESS)), ids=[f"{i}-{w[0]}" for i, w in enumerate(ENDLESS)])
+def test_a_call_that_would_take_hours_is_refused(number: int) -> None:
+    name, attrs, operands = ENDLESS[number]
+    op = OPS[name](**attrs)
+    result = op.infer(*map(Spec.of, operands))
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"layer.0: host call .* would take about \d+ seconds, and gets at most 275"):
+        run(program_of(op, operands, (result,)), operands)
+    specs = tuple(map(Spec.of, operands))
+    inner = branch(lambda *xs: apply(op, xs), *operands)
+    assert WhileLoop(condition=inner, body=inner).steps(*specs) > 2 * op.steps(*specs) > 2 * host.MAX_STEPS
+    assert Cond(then_branch=inner, else_branch=inner).steps(Spec("bool", ()), *specs) > op.steps(*specs)
+    assert time.monotonic() - started < 5
