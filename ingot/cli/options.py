@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+PRECISIONS = ("float32", "bfloat16", "float16")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -20,9 +21,7 @@ def add_common(parser: argparse.ArgumentParser, default: Any) -> None:
 def add_formats(parser: argparse.ArgumentParser) -> None:
     """Number formats and the device: the same words for building and running."""
     group = parser.add_argument_group("formats and device")
-    group.add_argument(
-        "--precision", choices=("float32", "bfloat16", "float16"), help="type to compute in (default: the checkpoint's)"
-    )
+    group.add_argument("--precision", choices=PRECISIONS, help="type to compute in (default: the checkpoint's)")
     group.add_argument("--weights", metavar="FORMAT", help="how weights are stored (default: same, as the precision)")
     group.add_argument("--device", default="cpu", metavar="cpu", help="where to run")
 
@@ -168,4 +167,7 @@ def byte_count(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 512M or 2G")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    count = float(match[1]) * _UNITS[match[2].upper()]
+    if count >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is more than any memory has")
+    return int(count)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     planner = _lazy.load("ingot.llm.plan:Planner")(engine, args.threads)
     context = args.context or planner.context_limit
     plan = planner.plan(args.concurrency, context)
-    memory = args.memory or _lazy.load("ingot.llm.memory:available_memory")()
+    memory = _lazy.load("ingot.llm.memory:available_memory")() if args.memory is None else args.memory
     if planner.windowed:
         granted.append("attention slides, and blocks are given back: long requests run in less than is counted")
     rows = [_row(planner, length, memory) for length in planner.contexts(context)]
@@ -68,29 +68,49 @@ def run(args: argparse.Namespace, out: Output) -> None:
         }
     )  # fmt: skip
     if plan.total > memory:
-        there = f"--memory {size(memory)}" if args.memory else f"the {size(memory)} that this machine has left"
+        way_out = _way_out(args, engine.config["precision"], planner, plan, memory, largest)
+        there = f"the {size(memory)} that this machine has left" if args.memory is None else f"--memory {size(memory)}"
         raise UserError(
             f"{plan.concurrency} request(s) of {context:,} tokens do not fit in {there}: they take {size(plan.total)}, "
-            f"and {size(plan.total - memory)} are missing; {_way_out(planner, plan, memory, largest)}"
+            f"and {size(plan.total - memory)} are missing; {way_out}"
         )
 
 
-def _way_out(planner: Any, plan: Any, memory: int, largest: dict[str, int]) -> str:
-    """What to change about a plan that does not fit."""
+def _way_out(
+    args: argparse.Namespace, precision: str, planner: Any, plan: Any, memory: int, largest: dict[str, int]
+) -> str:
+    """What to change about a plan that does not fit: nothing that was not planned and found to fit."""
     ways = []
     if largest["requests"]:
         ways.append(f"--concurrency {largest['requests']}")
     if largest["context_length"]:
         ways.append(f"--context {largest['context_length']}")
+    others = _other_precisions(args, precision)
+    asked = plan.concurrency, plan.context_length
+    ways += [f"--precision {name}" for name, other in others.items() if other.plan(*asked).total <= memory]
     least = planner.plan(1, 1).total
     if not ways and least <= memory:
         ways.append("fewer requests and a shorter context together")
     if ways:
         return f"what fits: {', or '.join(ways)}"
+    leasts = {name: other.plan(1, 1).total for name, other in others.items()}
+    smaller = [f"--precision {name}, with which it takes {size(n)}" for name, n in leasts.items() if n <= memory]
     return (
         f"no fewer requests and no shorter context fit, for one request of one token takes {size(least)}: "
-        "it needs more memory, or a --precision or --weights that takes less"
+        f"it needs {' or '.join(['more memory', *smaller])}"
     )
+
+
+def _other_precisions(args: argparse.Namespace, precision: str) -> dict[str, Any]:
+    """Planners of the precisions that a directory could be built with instead; an engine file has its own for good."""
+    if Path(args.source).is_file():
+        return {}
+    found = {}
+    for name in options.PRECISIONS:
+        if name != precision:
+            engine, _ = _engine(argparse.Namespace(**{**vars(args), "precision": name}))
+            found[name] = _lazy.load("ingot.llm.plan:Planner")(engine, args.threads)
+    return found
 
 
 def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
@@ -127,7 +147,7 @@ def _show(
         ("total", plan.total, ""),
     ):
         out.text(f"  {name:12} {size(bytes_):>10}  {remark}".rstrip())
-    where = "given" if args.memory else "free on this machine"
+    where = "free on this machine" if args.memory is None else "given"
     rest = memory - plan.total
     verdict = f"fits, {size(rest)} are left" if rest >= 0 else f"does not fit: {size(-rest)} are missing"
     out.text(f"  {'memory':12} {size(memory):>10}  {where}: {verdict}")

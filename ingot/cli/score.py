@@ -28,5 +28,5 @@ def run(args: argparse.Namespace, out: Output) -> None:
     with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
         out.left_out(llm.left_out)
         score = llm.score(text, args.window)
-    out.text(f"{score.nats_per_token:.4f} nats per token over {score.tokens:,} tokens in {score.windows} windows")
+    out.text(f"{score.nats_per_token:.4f} nats per token over {score.tokens:,} tokens in {score.windows} window(s)")
     out.result({"nats_per_token": score.nats_per_token, "tokens": score.tokens, "windows": score.windows})

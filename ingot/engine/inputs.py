@@ -134,12 +134,13 @@ def _shown(name: str, array: Array) -> str:
 
 def _misfit(port: Port, array: Array) -> str:
     wanted = dtypes.get(port.dtype)
-    if array.dtype != wanted.numpy:
-        return f"{_shown(port.name, array)}; wanted {port}: convert it with .astype({wanted.name!r})"
     fits = array.ndim == len(port.dims) and all(
         not isinstance(d, int) or d == n for d, n in zip(port.dims, array.shape, strict=True)
     )
-    return "" if fits else f"{_shown(port.name, array)}; wanted {port}"
+    if fits and array.dtype == wanted.numpy:
+        return ""
+    way = f": convert it with .astype({wanted.name!r})" if fits else ""  # a conversion alone mends no shape
+    return f"{_shown(port.name, array)}; wanted {port}{way}"
 
 
 def _bind(

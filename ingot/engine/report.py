@@ -74,7 +74,7 @@ def report(
     reference = widen(network)
     floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
     if not any(v.dtype in NARROW for v in floats):
-        return Report("no", (), (), note="float32 throughout: there is nothing to compare with")
+        return Report("no", (), (), note="nothing is narrower than float32: no loss of precision to report")
     arrays = dict(feeds) if feeds is not None else seeded(network, seed)
     ours = {v: arrays[v.name] for v in network.inputs}
     theirs = {v: _as(arrays[v.name], v.dtype) for v in reference.inputs}

@@ -259,6 +259,8 @@ def test_a_bad_command_line_is_2(engine: Path) -> None:
         ("build",),
         ("build", PICO, "--precision", "int3"),
         ("generate", engine, "--prompt", "x", "--kv-memory", "lots"),
+        ("generate", engine, "--prompt", "x", "--kv-memory", "9" * 400),
+        ("plan", engine, "--memory", "8388608TB"),
     ):
         assert "usage:" in ingot(*words, code=2).stderr
 

@@ -108,10 +108,28 @@ def test_a_plan_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_plan_that_fits_in_no_way(capsys: pytest.CaptureFixture[str]) -> None:
     line = Found(capsys, *PLAN, "--memory", "1MB").verdict(2)
-    assert "one request of one token takes" in line and "--precision" in line and "what fits" not in line
+    assert line.endswith(": it needs more memory") and "one request of one token takes" in line
+    assert "do not fit in --memory 0 bytes" in Found(capsys, *PLAN, "--memory", "0").verdict(2)
     least = Planner(outline(PICO)[0], 1).plan(1, 1).total
     line = Found(capsys, *PLAN, "--memory", least).verdict(2)
     assert "fewer requests and a shorter context together" in line
+
+
+def test_a_plan_that_another_precision_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def planner(precision: str) -> Planner:
+        return Planner(outline(PICO, precision)[0], 1)
+
+    wide = (*PLAN, "--precision", "float32", "--memory")
+    for asked, words in (((16, 512), "what fits: "), ((1, 1), "more memory or ")):
+        fits, needed = planner("bfloat16").plan(*asked).total, planner("float32").plan(1, 1).total
+        line = Found(capsys, *wide, fits).verdict(2)
+        assert words in line and "--precision bfloat16" in line and "--precision float32" not in line
+        assert (fits < needed) == ("more memory" in line)
+        change = (*wide, fits, "--precision", "bfloat16", "--concurrency", asked[0], "--context", asked[1])
+        assert Found(capsys, *change).code == 0
+    built = tmp_path / "pico.ingot"  # a file has its precision for good
+    assert Found(capsys, "build", PICO, "-o", built, "--no-report", "--precision", "float32").code == 0
+    assert "--precision" not in Found(capsys, "plan", built, "--threads", 1, "--memory", "20MB").verdict(2)
 
 
 def test_a_plan_that_does_not_fit_in_this_machine(

@@ -125,6 +125,9 @@ def test_everything_wrong_with_the_inputs_is_said_at_once(engine: Path, tmp_path
         "other is no",
     ):
         assert part in errors
+    np.save(tmp_path / "flat.npy", np.zeros(8))  # no conversion is proposed where the shape would not fit after it
+    errors = command("run", engine, "--input", f"x={tmp_path / 'flat.npy'}", code=2).stderr
+    assert "x is float64[8]; wanted x: f32[N, 8]" in errors and "astype" not in errors
     assert "--random" in command("run", engine, code=2).stderr
     cases = [
         (("--size", "N=3"), "--random"),
