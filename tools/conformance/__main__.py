@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -72,6 +73,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.part is None:
         print(f"make conformance PART=NAME, or PART=all for all in turn:\n\n{listing()}")
         return 0
+    # Whoever ends this process ends what it runs: subprocess.run sees to that when an exception passes through it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed = []
     for part in PARTS:
         if given.part not in (part.name, "all"):
