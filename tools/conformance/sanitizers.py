@@ -47,10 +47,10 @@ class Sanitizer:
         return found
 
     def build(self) -> None:
-        """Builds the module, or what changed of it."""
+        """Builds the module, with the C library beside it, or what changed of them."""
         made = [f"-D{self.option}=ON", f"-DPython_EXECUTABLE={sys.executable}"]
         subprocess.run(["cmake", "-S", str(ROOT), "-B", str(self.place), "-G", "Ninja", *made], check=True)
-        subprocess.run(["cmake", "--build", str(self.place), "--target", "_native"], check=True)
+        subprocess.run(["cmake", "--build", str(self.place), "--target", "_native", "ingot_c"], check=True)
 
     def environment(self) -> dict[str, str]:
         """What makes Python load the module, and the sanitizer write to `reports`, which this empties."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -47,11 +48,8 @@ def run_tests(arguments: Sequence[str], environment: Mapping[str, str] | None = 
         notes.append("Failed:\n\n" + "\n".join(f"- `{name}`" for name in bad[:MOST_NAMES]) + more)
     rows = [[folder, *(f"{count[o]:,}" for o in OUTCOMES)] for folder, count in sorted(counts.items())]
     body = "\n\n".join([table(["tests", *OUTCOMES], rows), *notes])
-    shown = {**(environment or {})}
-    settings = " ".join(f"{name}={value}" for name, value in shown.items() if name == "INGOT_ISA")
-    return Outcome(
-        bool(status or bad or not total["passed"]), body, f"{settings} pytest {' '.join(words)}".strip(), total
-    )
+    level = [f"INGOT_ISA={environment['INGOT_ISA']}"] if environment and "INGOT_ISA" in environment else []
+    return Outcome(bool(status or bad or not total["passed"]), body, shlex.join([*level, "pytest", *words]), total)
 
 
 def counted(report: str) -> tuple[dict[str, Counter[str]], list[str]]:
