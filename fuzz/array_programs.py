@@ -156,13 +156,14 @@ def reductions() -> Iterator[Template]:
                 "extremes": ["max", "min"],
                 "integer": ["sum", "max", "min", "prod"],
             }[kind]
-            number_of_op = t.choice("number_of_op", *range(len(ops)))
+            number_of_op, values = t.choice("number_of_op", *range(len(ops))), "moderate"
             if kind == "sums":
+                values = t.value("values", calc("at", ["moderate", "moderate", "near_one"], number_of_op))
                 largest = 4  # of moderate values
                 count = calc("*", largest, *(x[i] for i in reduced))
                 t.magnitude = calc("at", [count, largest, 0], number_of_op)
             dtypes = (*INTEGERS, "bool") if kind == "integer" else FLOATS
-            operand = t.input("x", x, t.choice("dtype", *dtypes), kind="moderate")
+            operand = t.input("x", x, t.choice("dtype", *dtypes), kind=values)
             result = t.result(y, t.choice("y_dtype", *dtypes))
             t.call("reduce", [operand], [result], op=calc("at", ops, number_of_op), axes=reduced, keepdims=keep)
             yield t

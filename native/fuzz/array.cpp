@@ -13,7 +13,12 @@ namespace {
 constexpr float kSpecial[] = {INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f, 0.0f, -0.0f, 1e-7f, 3e38f, -3e38f, 6e4f};
 constexpr std::uint64_t kModerate = 8;  // of those
 
-float any_float(Random& random, int flavour, bool moderate) {
+float any_float(Random& random, int flavour, const std::string& kind) {
+  if (kind == "near_one") {
+    constexpr float kNear[] = {1.0f, -1.0f, 1.0625f, -1.0625f, 0.94140625f, -0.94140625f};
+    return flavour == 2 && random.chance(64) ? NAN : random.pick(kNear);
+  }
+  const bool moderate = kind == "moderate";
   if (flavour == 2 && random.chance(16)) return kSpecial[random.below(moderate ? kModerate : std::size(kSpecial))];
   if (flavour == 3) return 1.0f;
   const float small = static_cast<float>(random.between(-32, 32)) / 16.0f;
@@ -102,8 +107,8 @@ void fill_elements(Array& array, const Json& spec, Random& random) {
   const auto at = [&](std::int64_t i) { return array.bytes.data() + static_cast<std::size_t>(i) * size; };
   if (is_float(array.dtype)) {
     const int flavour = random.chance(8) ? 2 : random.chance(16) ? 3 : static_cast<int>(random.below(2));
-    const bool moderate = spec.value("kind", "") == "moderate";
-    for (std::int64_t i = 0; i < count; ++i) store_float(array.dtype, any_float(random, flavour, moderate), at(i));
+    const std::string kind = spec.value("kind", "");
+    for (std::int64_t i = 0; i < count; ++i) store_float(array.dtype, any_float(random, flavour, kind), at(i));
   } else if (spec.value("kind", "") == "index") {
     const auto low = spec["low"].get<std::int64_t>(), high = spec["high"].get<std::int64_t>();
     const bool wild = random.chance(32);

@@ -53,7 +53,9 @@ class Random {
 
 /// Elements as `spec` has them: {"kind": "index", "low", "high"} for integers between those (and now and then outside),
 /// {} for anything that the dtype holds (floats: small numbers, with infinities, NaN, huge ones and denormals in some
-/// arrays); {"kind": "moderate"} leaves huge finite ones out, whose sums overflow in one order and not in another.
+/// arrays); {"kind": "moderate"} leaves huge finite ones out, whose sums overflow in one order and not in another;
+/// {"kind": "near_one"} has NaN and numbers so near to 1 or -1 that 65536 of them, multiplied in any order, neither
+/// overflow nor underflow.
 void fill_elements(Array& array, const Json& spec, Random& random);
 
 /// Arrays whose elements depend on each other, filled after the others: "starts" (where each request's rows begin),

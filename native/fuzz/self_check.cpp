@@ -15,9 +15,15 @@ namespace {
 
 constexpr std::int64_t kSize = 5;  // elements of each operand
 constexpr Scratch kScratch{40, 24};
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSeesReads = true;
+#else
+constexpr bool kSeesReads = false;
+#endif
 
 struct Trespass {
   const char* name;
+  bool reads;  // which only the address sanitizer sees
   void (*run)(const TensorView& in, const TensorView& out, const Worker& worker);
 };
 
@@ -29,15 +35,15 @@ void write(void* at) { *static_cast<volatile char*>(at) = 1; }
 float* floats(const TensorView& view) { return view.as<float>(); }
 
 const Trespass kTrespasses[] = {
-    {"reads behind an operand", [](auto& in, auto&, auto&) { read(floats(in) + kSize); }},
-    {"reads before an operand", [](auto& in, auto&, auto&) { read(floats(in) - 2); }},
-    {"reads a buffer that is no operand",
+    {"reads behind an operand", true, [](auto& in, auto&, auto&) { read(floats(in) + kSize); }},
+    {"reads before an operand", true, [](auto& in, auto&, auto&) { read(floats(in) - 2); }},
+    {"reads a buffer that is no operand", true,
      [](auto& in, auto&, auto&) { read(in.template as<std::byte>() + align_up(kSize * sizeof(float))); }},
-    {"writes behind a result", [](auto&, auto& out, auto&) { write(floats(out) + 2 * kSize); }},
-    {"writes into the gap of a result", [](auto&, auto& out, auto&) { write_unseen(floats(out) + 1); }},
-    {"writes an operand", [](auto& in, auto&, auto&) { write_unseen(in.data); }},
-    {"reads behind its shared memory", [](auto&, auto&, auto& worker) { read(worker.shared + kScratch.shared); }},
-    {"writes behind its own memory",
+    {"writes behind a result", false, [](auto&, auto& out, auto&) { write(floats(out) + 2 * kSize); }},
+    {"writes into the gap of a result", false, [](auto&, auto& out, auto&) { write_unseen(floats(out) + 1); }},
+    {"writes an operand", false, [](auto& in, auto&, auto&) { write_unseen(in.data); }},
+    {"reads behind its shared memory", true, [](auto&, auto&, auto& worker) { read(worker.shared + kScratch.shared); }},
+    {"writes behind its own memory", false,
      [](auto&, auto&, auto& worker) { write_unseen(worker.local + kScratch.per_thread); }},
 };
 
@@ -100,6 +106,10 @@ int self_check() {
   int missed = !ends_well(nullptr);
   if (missed != 0) std::printf("a call that does nothing wrong is reported\n");
   for (const Trespass& trespass : kTrespasses) {
+    if (trespass.reads && !kSeesReads) {
+      std::printf("a call that %s: not looked for without the address sanitizer\n", trespass.name);
+      continue;
+    }
     const bool found = !ends_well(&trespass);
     std::printf("a call that %s: %s\n", trespass.name, found ? "found" : "MISSED");
     missed += !found;
