@@ -112,7 +112,7 @@ def test_the_makefile_runs_only_what_it_installs() -> None:
 @pytest.mark.parametrize("target", ["demo", "test", "bench", "fuzz", "conformance", "wheel", "size"])
 def test_every_recipe_is_shell(target: str) -> None:
     """As make would run it, were nothing there yet."""
-    words = ["make", "-n", f"PYTHON={sys.executable}", "VENV=build/no-such-environment", target]
+    words = ["make", "-n", "--no-print-directory", f"PYTHON={sys.executable}", "VENV=build/no-such-environment", target]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert "@" not in done.stdout and len(done.stdout.splitlines()) > 5
     subprocess.run(["sh", "-n"], input=done.stdout, text=True, check=True, timeout=60)
@@ -125,7 +125,7 @@ def test_the_path_of_the_clone_may_have_spaces(target: str, tmp_path: Path) -> N
     clone.mkdir()
     for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", "native", "tools"):
         (clone / name).symlink_to(ROOT / name)
-    words = ["make", "-n", f"PYTHON={sys.executable}", target]
+    words = ["make", "-n", "--no-print-directory", f"PYTHON={sys.executable}", target]  # make itself runs these tests
     done = subprocess.run(words, cwd=clone, capture_output=True, text=True, check=True, timeout=60)
     assert str(clone) in done.stdout
     assert done.stdout.count(str(clone)) == done.stdout.count(f'"{clone}/.venv/bin"')
