@@ -156,6 +156,13 @@ def test_a_run_without_tests_has_failed() -> None:
     assert "pytest ended with status 5" in outcome.body
 
 
+def test_a_run_that_somebody_ends_is_none(tmp_path: Path) -> None:
+    """pytest is killed by a test here; a test that fails for whatever reason is no such end."""
+    (tmp_path / "test_end.py").write_text("import os, signal\ndef test(): os.kill(os.getpid(), signal.SIGTERM)\n")
+    with pytest.raises(KeyboardInterrupt, match="status -15"):
+        run_tests([str(tmp_path / "test_end.py"), f"--rootdir={tmp_path}"], workers=0)
+
+
 def test_reports_are_found_once_each(tmp_path: Path) -> None:
     one = "==================\nWARNING: ThreadSanitizer: data race (pid=7)\n  Write of size 4\n"
     one += "SUMMARY: ThreadSanitizer: data race pool.cpp:9 in run\n==================\n"

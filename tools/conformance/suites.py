@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,10 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tools.conformance.page import table
 
 ROOT = Path(__file__).parents[2]
 OUTCOMES = ("passed", "failed", "skipped")
+ENDED = (-signal.SIGINT, -signal.SIGTERM)  # by somebody
 MOST_NAMES = 40  # of failed tests, in a section
 
 
@@ -31,7 +35,10 @@ class Outcome:
 
 
 def run_tests(arguments: Sequence[str], environment: Mapping[str, str] | None = None, workers: int = 2) -> Outcome:
-    """pytest with these arguments. A run that ends otherwise than well has failed, whatever it counted."""
+    """pytest with these arguments. A run that ends otherwise than well has failed, whatever it counted.
+
+    One that somebody ends is none: KeyboardInterrupt.
+    """
     words = ["-q", "-n", str(workers), *arguments]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -39,6 +46,8 @@ def run_tests(arguments: Sequence[str], environment: Mapping[str, str] | None = 
         status = subprocess.run(command, cwd=ROOT, env={**os.environ, **(environment or {})}).returncode
         text = report.read_text() if report.exists() else "<none/>"
     counts, bad = counted(text)
+    if status in ENDED or (status == pytest.ExitCode.INTERRUPTED and not bad):
+        raise KeyboardInterrupt(f"pytest ended with status {status}")
     total = sum(counts.values(), Counter[str]())
     notes = []
     if status and not bad:
