@@ -4,7 +4,6 @@
 // Limits: x, weight and b are all float32, bfloat16 or float16; sums are float32. matmul_packed: rows of x and y are dense and
 // equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b; rows of y are dense.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -165,14 +164,7 @@ class Matmul final : public Kernel {
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];
-    require(a.rank >= 2 && b.rank >= 2 && y.rank == std::max(a.rank, b.rank), "matmul", "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]");
-    require(a.shape[a.rank - 1] == b.shape[b.rank - 2] && a.shape[a.rank - 2] == y.shape[y.rank - 2] &&
-                b.shape[b.rank - 1] == y.shape[y.rank - 1],
-            "matmul", "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]");
-    for (int dim = 0; dim + 2 < y.rank; ++dim)
-      require(broadcasts(a, y, dim) && broadcasts(b, y, dim) && (batch_size(a, y, dim) == y.shape[dim] || batch_size(b, y, dim) == y.shape[dim]),
-              "matmul", "the batch dimensions of a and b must broadcast to those of y");
-    require_dense_rows("matmul", "y", y);
+    require_batched_product("matmul", a, b, y);
     const Sizes sizes = sizes_of(in, out);
     const std::size_t frame = sizes.panels + sizes.rows + matmul_scratch(blocking_, sizes.block_rows, sizes.units, a.shape[a.rank - 1], 1);
     return {0, std::max(frame + expression_.scratch(), small_ == nullptr ? 0 : kSmallScratch)};
@@ -201,21 +193,20 @@ class Matmul final : public Kernel {
     std::int64_t packed = -1;
     for (std::int64_t task = share.first; task < share.last; ++task) {
       const std::int64_t block = task % blocks, column = task / blocks % chunks * chunk, batch = task / blocks / chunks;
-      const auto [at_a, at_b, at_y] = places_of(a, b, y, batch);
       const std::int64_t columns = std::min(chunk, n - column);
       if (packed != task / blocks) {
-        pack(b, at_b + column * b.stride[b.rank - 1], columns, panels);
+        pack(b, batch_offset(b, y, batch) + column * b.stride[b.rank - 1], columns, panels);
         packed = task / blocks;
       }
       const std::int64_t first = m * block / blocks;
       job.rows = m * (block + 1) / blocks - first;
-      const std::byte* x = a.as<std::byte>() + (at_a + first * a.stride[a.rank - 2]) * width;
+      const std::byte* x = a.as<std::byte>() + (batch_offset(a, y, batch) + first * a.stride[a.rank - 2]) * width;
       job.x = sizes.rows == 0 ? x : gather(a, x, job.rows, gathered);
       job.x_stride = (sizes.rows == 0 ? a.stride[a.rank - 2] : k) * width;
       job.units = (columns + kPanel - 1) / kPanel;
       job.columns = columns;
-      job.out = {y.as<std::byte>() + (at_y + first * y.stride[y.rank - 2] + column) * bytes_of(y.dtype), y.dtype,
-                 y.stride[y.rank - 2], 1};
+      const std::int64_t to = batch_offset(y, y, batch) + first * y.stride[y.rank - 2] + column;
+      job.out = {y.as<std::byte>() + to * bytes_of(y.dtype), y.dtype, y.stride[y.rank - 2], 1};
       function_(job);
     }
   }
@@ -268,39 +259,14 @@ class Matmul final : public Kernel {
     }
     const Share share = share_of(y.elements() / (job.m * job.n), worker.index, worker.count);
     for (std::int64_t batch = share.first; batch < share.last; batch += job.count) {
-      const auto [at_a, at_b, at_y] = places_of(a, b, y, batch);
-      job.a = a.as<std::byte>() + at_a * width;
-      job.b = b.as<std::byte>() + at_b * width;
-      job.y = y.as<std::byte>() + at_y * out_width;
+      job.a = a.as<std::byte>() + batch_offset(a, y, batch) * width;
+      job.b = b.as<std::byte>() + batch_offset(b, y, batch) * width;
+      job.y = y.as<std::byte>() + batch_offset(y, y, batch) * out_width;
       job.count = std::min(size - batch % size, share.last - batch);
       small_(job);
     }
   }
 
-  /// Where a batch's matrices lie, in elements.
-  static std::array<std::int64_t, 3> places_of(const TensorView& a, const TensorView& b, const TensorView& y, std::int64_t batch) {
-    std::array<std::int64_t, 3> at{};
-    for (int dim = y.rank - 3; dim >= 0; --dim) {
-      const std::int64_t index = batch % y.shape[dim];
-      batch /= y.shape[dim];
-      at[0] += index * batch_stride(a, y, dim);
-      at[1] += index * batch_stride(b, y, dim);
-      at[2] += index * y.stride[dim];
-    }
-    return at;
-  }
-
-  static std::int64_t batch_size(const TensorView& v, const TensorView& y, int dim) {
-    const int own = dim - (y.rank - v.rank);
-    return own < 0 ? 1 : v.shape[own];
-  }
-  static bool broadcasts(const TensorView& v, const TensorView& y, int dim) {
-    const std::int64_t size = batch_size(v, y, dim);
-    return size == 1 || size == y.shape[dim];
-  }
-  static std::int64_t batch_stride(const TensorView& v, const TensorView& y, int dim) {
-    return batch_size(v, y, dim) == 1 ? 0 : v.stride[dim - (y.rank - v.rank)];
-  }
   static void pack(const TensorView& b, std::int64_t offset, std::int64_t columns, std::byte* panels) {
     const std::int64_t k = b.shape[b.rank - 2], k_stride = b.stride[b.rank - 2], n_stride = b.stride[b.rank - 1];
     for (std::int64_t column = 0; column < columns; column += kPanel) {

@@ -5,44 +5,18 @@
 #include <algorithm>
 
 #include "check.h"
+#include "product.h"
 
 namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
 constexpr std::int64_t kRows = 16, kColumns = 64, kDepth = 64;  // of a block: 8 KiB of sums, 32 KiB of b
-
-std::int64_t batch_size(const TensorView& v, const TensorView& y, int dim) {
-  const int own = dim - (y.rank - v.rank);
-  return own < 0 ? 1 : v.shape[own];
-}
-
-/// Where the matrix of a batch lies in an operand that broadcasts to y, in elements.
-std::int64_t place_of(const TensorView& v, const TensorView& y, std::int64_t batch) {
-  std::int64_t at = 0;
-  for (int dim = y.rank - 3; dim >= 0; --dim) {
-    if (batch_size(v, y, dim) != 1) at += batch % y.shape[dim] * v.stride[dim - (y.rank - v.rank)];
-    batch /= y.shape[dim];
-  }
-  return at;
-}
 
 class MatmulFloat64 final : public Kernel {
  public:
   Scratch plan(Views in, Views out, int) const override {
-    const TensorView &a = in[0], &b = in[1], &y = out[0];
-    constexpr const char* kShapes = "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]";
-    require(a.rank >= 2 && b.rank >= 2 && y.rank == std::max(a.rank, b.rank), "matmul_float64", kShapes);
-    require(a.shape[a.rank - 1] == b.shape[b.rank - 2] && a.shape[a.rank - 2] == y.shape[y.rank - 2] &&
-                b.shape[b.rank - 1] == y.shape[y.rank - 1],
-            "matmul_float64", kShapes);
-    for (int dim = 0; dim + 2 < y.rank; ++dim) {
-      const std::int64_t of_a = batch_size(a, y, dim), of_b = batch_size(b, y, dim);
-      const bool fits = (of_a == y.shape[dim] && (of_b == 1 || of_b == of_a)) || (of_b == y.shape[dim] && of_a == 1);
-      require(fits, "matmul_float64", "the batch dimensions of a and b must broadcast to those of y");
-    }
-    require_dense_rows("matmul_float64", "y", y);
+    require_batched_product("matmul_float64", in[0], in[1], out[0]);
     return {0, (kRows + kDepth) * kColumns * sizeof(double)};
   }
 
@@ -55,11 +29,11 @@ class MatmulFloat64 final : public Kernel {
     for (std::int64_t task = share.first; task < share.last; ++task) {
       const std::int64_t row = task % down * kRows, column = task / down % across * kColumns, batch = task / down / across;
       const std::int64_t rows = std::min(kRows, m - row), columns = std::min(kColumns, n - column);
-      const double* from_a = a.as<double>() + place_of(a, y, batch) + row * a.stride[a.rank - 2];
-      const double* from_b = b.as<double>() + place_of(b, y, batch) + column * b.stride[b.rank - 1];
+      const double* from_a = a.as<double>() + batch_offset(a, y, batch) + row * a.stride[a.rank - 2];
+      const double* from_b = b.as<double>() + batch_offset(b, y, batch) + column * b.stride[b.rank - 1];
       double* sums = reinterpret_cast<double*>(worker.local);
       block(a, from_a, b, from_b, rows, columns, sums);
-      double* to = y.as<double>() + place_of(y, y, batch) + row * y.stride[y.rank - 2] + column;
+      double* to = y.as<double>() + batch_offset(y, y, batch) + row * y.stride[y.rank - 2] + column;
       for (std::int64_t i = 0; i < rows; ++i) std::copy_n(sums + i * kColumns, columns, to + i * y.stride[y.rank - 2]);
     }
   }

@@ -82,6 +82,42 @@ TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row
   return {view.as<std::byte>() + (row * stride + column * step) * bytes_of(view.dtype), view.dtype, stride, step};
 }
 
+namespace {
+
+std::int64_t batch_size(const TensorView& view, const TensorView& y, int dim) {
+  const int own = dim - (y.rank - view.rank);
+  return own < 0 ? 1 : view.shape[own];
+}
+
+}  // namespace
+
+void require_batched_product(std::string_view kernel, const TensorView& a, const TensorView& b, const TensorView& y) {
+  constexpr const char* kShapes = "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]";
+  require(a.rank >= 2 && b.rank >= 2 && y.rank == std::max(a.rank, b.rank), kernel, kShapes);
+  require(a.shape[a.rank - 1] == b.shape[b.rank - 2] && a.shape[a.rank - 2] == y.shape[y.rank - 2] &&
+              b.shape[b.rank - 1] == y.shape[y.rank - 1],
+          kernel, kShapes);
+  for (int dim = 0; dim + 2 < y.rank; ++dim) {
+    const std::int64_t of_a = batch_size(a, y, dim), of_b = batch_size(b, y, dim), of_y = y.shape[dim];
+    require((of_a == of_y && (of_b == of_y || of_b == 1)) || (of_a == 1 && of_b == of_y), kernel,
+            "the batch dimensions of a and b must broadcast to those of y");
+  }
+  require_dense_rows(kernel, "y", y);
+}
+
+std::int64_t batch_stride(const TensorView& view, const TensorView& y, int dim) {
+  return batch_size(view, y, dim) == 1 ? 0 : view.stride[dim - (y.rank - view.rank)];
+}
+
+std::int64_t batch_offset(const TensorView& view, const TensorView& y, std::int64_t batch) {
+  std::int64_t offset = 0;
+  for (int dim = y.rank - 3; dim >= 0; --dim) {
+    offset += batch % y.shape[dim] * batch_stride(view, y, dim);
+    batch /= y.shape[dim];
+  }
+  return offset;
+}
+
 std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts, int threads) {
   std::size_t most = 0;
   for (const std::int64_t each : {rows, (rows + threads - 1) / threads, std::int64_t{1}})  // groups differ for one row

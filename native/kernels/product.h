@@ -1,4 +1,4 @@
-// What the host halves that multiply by packed weights share: the level's function, rows of views, the split of the work.
+// What the host halves of products share: the level's function, rows and batches of views, the split of the work.
 #pragma once
 
 #include <span>
@@ -25,6 +25,14 @@ std::int64_t rows_of(const TensorView& y);
 void require_extras(std::string_view kernel, Views in, std::size_t first, const TensorView& y);
 /// An operand of the expression, or y itself, from that row and column of y on.
 TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row, std::int64_t column);
+
+/// Refuses operands that are not a[..., m, k], b[..., k, n] -> y[..., m, n] with batch dimensions that broadcast to y's, and
+/// rows of y that are not dense.
+void require_batched_product(std::string_view kernel, const TensorView& a, const TensorView& b, const TensorView& y);
+/// How far apart the matrices of an operand lie along a batch dimension of y, in elements; 0 where it is broadcast.
+std::int64_t batch_stride(const TensorView& view, const TensorView& y, int dim);
+/// Where the matrix of an operand for that batch of y begins, in elements.
+std::int64_t batch_offset(const TensorView& view, const TensorView& y, std::int64_t batch);
 
 /// Most scratch of a worker that gets some of the rows.
 std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts, int threads);
