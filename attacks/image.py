@@ -93,7 +93,7 @@ def good() -> Image:
 #   session   the same and a session
 #   run       the same and a run               run_far, run_negative  with an index out of range
 #   network   the portable networks in the header, verified           interpret  the same and a run
-#   directory ingot.llm.models.load                llm        ingot.LLM
+#   directory ingot.models.load                llm        ingot.LLM
 #   adapter   a LoRA adapter for the model that attacks by a directory start from
 #   chat      the same, and a prompt by the chat template
 #   exported  a .pt2 file, imported, all its weights read

@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 
 from attacks.directories import Directory
-from ingot import _native
+from ingot import _native, models
 from ingot.engine import file, session
 from ingot.errors import IngotError
+from ingot.frontends.lora.adapter import read_adapter
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import Network, interpret, text
-from ingot.llm import models
 from ingot.llm.llm import LLM
-from ingot.llm.lora import read_adapter
 from ingot.nn import trace
 
 MEMORY = 4 << 30  # of address space; the interpreter with NumPy takes about 0.5 GiB of it

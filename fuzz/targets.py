@@ -21,7 +21,7 @@ from ingot.errors import IngotError
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import text
 from ingot.ir.recipe import Recipe
-from ingot.llm.models import parse_config
+from ingot.models import parse_config
 from ingot.safetensors_file import SafetensorsFile
 
 

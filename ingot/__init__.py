@@ -28,7 +28,7 @@ _NAMES = {
     "Session": "ingot.engine.session:Session",
     "Spec": "ingot.ir:Spec",
     "Tensor": "ingot.ir:Value",
-    "build": "ingot.engine.build:build",
+    "build": "ingot.builder.build:build",
     "dtypes": "ingot.dtypes",
     "functional": "ingot.functional",
     "interpret": "ingot.ir:interpret",

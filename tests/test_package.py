@@ -23,9 +23,8 @@ COMPILER = (
     "functional",
     "ir",
     "backends",
-    "engine.build",
-    "engine.compile",
-    "llm.models",
+    "builder",
+    "models",
 )
 NEVER = ("torch", "transformers", "huggingface_hub", "onnx", "triton", "tensorflow", "jax")
 
@@ -64,7 +63,7 @@ def test_an_engine_runs_without_the_compiler(pico_engine: Path) -> None:
 
 def test_a_directory_runs_without_torch(pico: Path) -> None:
     modules = command("generate", str(pico), "--prompt", "import os", "--max-tokens", "4", "--json")
-    assert "ingot.engine.build" in modules
+    assert "ingot.builder.build" in modules
     assert not any_of(modules, NEVER)
 
 

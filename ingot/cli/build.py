@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     path = args.output or default_name(args.source)
     check_output(path, args.source)
     with progress_bar(out) as progress:
-        engine = _lazy.load("ingot.engine.build:build")(
+        engine = _lazy.load("ingot.builder.build:build")(
             args.source,
             precision=args.precision,
             weights=args.weights or "same",
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
             seed=args.seed,
             **options.lora_words(args),
             progress=progress,
-            debug=_lazy.load("ingot.engine.build:Debug")(args.dump_stages, args.check_stages),
+            debug=_lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages),
         )
     begin = perf_counter()
     written = engine.save(path)

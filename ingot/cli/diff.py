@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     given = bool(args.input or args.input_dir or args.npz)
     args.random = args.random or not given
     feeds = _feeds(engine, args)
-    compare = _lazy.load("ingot.engine.diff")
+    compare = _lazy.load("ingot.builder.diff")
     other, against = compare.diff_torch, args.other
     if not (args.other.endswith(".pt2") and _has_torch(out)):
         other = compare.diff
@@ -84,8 +84,8 @@ def _has_torch(out: Output) -> bool:
 
 def _feeds(engine: Any, args: argparse.Namespace) -> Any:
     if engine.kind == "llm" and args.random:
-        network = _lazy.load("ingot.engine.layers:network_of")(engine)
-        return _lazy.load("ingot.engine.report:seeded")(network, args.seed)
+        network = _lazy.load("ingot.builder.layers:network_of")(engine)
+        return _lazy.load("ingot.builder.report:seeded")(network, args.seed)
     return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source, usual=USUAL)
 
 

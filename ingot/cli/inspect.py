@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
                 out.text(_calls(body))
         out.result({"programs": programs})
     elif args.why:
-        log = _lazy.load("ingot.engine.compile:compile_network")(_network(engine)).log
+        log = _lazy.load("ingot.builder.compile:compile_network")(_network(engine)).log
         out.text(table([(e.rule, e.where, e.node, e.verdict) for e in log], ("rewrite", "in", "node", "verdict")))
         out.result({"decisions": [e._asdict() for e in log]})
     else:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
 def open_source(source: str) -> Any:
     """The engine of a file, or of a source that is built in memory."""
     if os.path.isdir(source) or source.endswith(BUILT):
-        return _lazy.load("ingot.engine.build:build")(source, report=False)
+        return _lazy.load("ingot.builder.build:build")(source, report=False)
     return _lazy.load("ingot.engine.session:load")(source)
 
 

@@ -120,7 +120,7 @@ def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
         engine = _lazy.load("ingot.engine.session:load")(args.source)
         check_words(engine, args.source, words, args.device)
         return engine, []
-    return _lazy.load("ingot.engine.outline:outline")(args.source, **words, device=args.device)  # type: ignore[no-any-return]
+    return _lazy.load("ingot.builder.outline:outline")(args.source, **words, device=args.device)  # type: ignore[no-any-return]
 
 
 def _row(planner: Any, length: int, memory: int) -> dict[str, int]:

@@ -37,10 +37,10 @@ def open_engine(
         if check:
             check_words(engine, source, words, device)
         if adapter["lora"] is not None:
-            engine = _lazy.load("ingot.engine.adapter:merge")(engine, adapter["lora"], adapter["lora_scale"])
+            engine = _lazy.load("ingot.builder.adapter:merge")(engine, adapter["lora"], adapter["lora_scale"])
         return engine, {"load": perf_counter() - begin}
     with progress_bar(out) as progress:
-        build = _lazy.load("ingot.engine.build:build")
+        build = _lazy.load("ingot.builder.build:build")
         engine = build(source, device=device, report=False, progress=progress, **words, **adapter)
     return engine, {"build": perf_counter() - begin}
 

@@ -46,7 +46,7 @@ def open_engine(
         engine = load(source)
     else:
         words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
-        engine = _lazy.load("ingot.engine.build:build")(
+        engine = _lazy.load("ingot.builder.build:build")(
             source, report=False, lora=lora, lora_scale=lora_scale, **words
         )
         lora = None  # it is in
@@ -60,7 +60,7 @@ def open_engine(
                 "leave it out, or build another engine"
             )
     if lora is not None:
-        engine = _lazy.load("ingot.engine.adapter:merge")(engine, lora, lora_scale)
+        engine = _lazy.load("ingot.builder.adapter:merge")(engine, lora, lora_scale)
     return engine
 
 

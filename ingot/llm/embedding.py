@@ -13,8 +13,8 @@ import numpy as np
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, RequestError
 from ingot.llm.assembly import open_engine
-from ingot.llm.tokenizer import Tokenizer
 from ingot.llm.vectors import POOLINGS, Pool, Prompt, Texts, pooling_of, scaled
+from ingot.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
 

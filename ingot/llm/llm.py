@@ -24,8 +24,8 @@ from ingot.llm.loop import EngineLoop, Stats
 from ingot.llm.runner import sampler_of
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
-from ingot.llm.tokenizer import Tokenizer, token_ids
 from ingot.llm.vectors import Prompt, Texts, pooling_of, scaled
+from ingot.text.tokenizer import Tokenizer, token_ids
 
 MAX_PRIORITY = 100
 
@@ -168,7 +168,7 @@ class LLM:
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation up to where the model's answer begins. Raises as `chat`."""
-        chats = _lazy.load("ingot.llm.chat_prompt")  # Jinja takes its time, and most starts need none
+        chats = _lazy.load("ingot.text.chat_prompt")  # Jinja takes its time, and most starts need none
         with self._lock:
             if self._chat is None:
                 self._chat = chats.open_chat(self.engine.files, self._template_source, lambda: self.tokenizer)

@@ -11,7 +11,7 @@ from time import perf_counter
 from types import TracebackType
 
 from ingot.llm.jobs import Generation, Job
-from ingot.llm.tokenizer import TextStream, Tokenizer
+from ingot.text.tokenizer import TextStream, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from ingot.errors import RequestError, TooLongError, UserError
-from ingot.llm.tokenizer import Tokenizer, token_ids
+from ingot.text.tokenizer import Tokenizer, token_ids
 
 Array = np.ndarray[Any, Any]
 

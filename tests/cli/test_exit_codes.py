@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 import ingot
 from ingot import functional as F
 from ingot import nn
+from ingot.builder.outline import outline
 from ingot.cli import doctor
 from ingot.cli.main import COMMANDS, main
-from ingot.engine.outline import outline
 from ingot.llm.plan import Planner
 from tests.native.engines import seal
 

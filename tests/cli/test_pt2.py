@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ingot
-from ingot.engine.diff import diff_torch
+from ingot.builder.diff import diff_torch
 from ingot.errors import UserError
 from tests.cli.test_cli import as_json
 from tests.cli.test_cli import ingot as command

@@ -15,10 +15,10 @@ import pytest
 
 import ingot
 from ingot import dtypes
+from ingot.builder.build import build_network
 from ingot.cli import arrays, cost
 from ingot.cli.feed import figures
 from ingot.cli.output import Output
-from ingot.engine.build import build_network
 from ingot.engine.inputs import problems, sizes_of
 from ingot.engine.session import Engine, Port
 from ingot.errors import ArgumentError, FileError, MemoryLimitError, UserError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.engine.build import build_network
+from ingot.builder.build import build_network
 from ingot.ir.interpret import interpret
 from tests import nets
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.engine.build import build_network
 from ingot.engine.session import Engine
 from ingot.errors import IngotError
 from ingot.ir import F, Network, Spec

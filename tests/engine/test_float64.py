@@ -12,8 +12,8 @@ from torch import nn as tnn
 
 import ingot
 from ingot import dtypes, nn
+from ingot.builder.build import build_network
 from ingot.cli.main import main
-from ingot.engine.build import build_network
 from ingot.errors import DTypeError, OpError
 from ingot.ir import OPS, Case, Op, Spec
 from tests.ops.check import assert_close, make_network, sample, sizes_for

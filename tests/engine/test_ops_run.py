@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingot import dtypes
-from ingot.engine.build import build_network
+from ingot.builder.build import build_network
 from ingot.ir import OPS, Case, F, Network, Op, Spec, StateSpec, Value
 from ingot.ir.interpret import interpret
 from tests.ops.check import assert_close, make_network, sample, sizes_for

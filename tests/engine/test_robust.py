@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from ingot import functional
+from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.engine.build import build_network
 from ingot.engine.session import IDLE_SESSIONS, Engine, Session
 from ingot.errors import BusyError, IngotError, InputError, ValueFault
 from ingot.ir import F, Network, Spec, Value

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from ingot import dtypes
+from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.engine import file
-from ingot.engine.build import build_network
 from ingot.engine.session import Engine, load
 from ingot.errors import BusyError, EngineFileError, FileError, IngotError, InputError, UserError, ValueFault
 from ingot.ir import F, Network, Spec

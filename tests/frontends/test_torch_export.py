@@ -13,7 +13,7 @@ from torch import nn
 
 import ingot
 from ingot import _lazy
-from ingot.engine.build import build
+from ingot.builder.build import build
 from ingot.errors import InputError, MismatchError, ModuleError, UnsupportedError, UserError
 from ingot.frontends.torch_export import build_network, export, open_archive
 from ingot.frontends.torch_export.aten.table import TABLE

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ingot import dtypes
-from ingot.engine.build import build_network
+from ingot.builder.build import build_network
 from ingot.frontends import torch_export
 from ingot.ir import interpret
 from ingot.nn.parameter import as_array

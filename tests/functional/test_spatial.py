@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ingot import functional as F
+from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.engine.build import build_network
 from ingot.errors import OpError
 from ingot.ir import Network, Spec
 from ingot.ir.interpret import interpret

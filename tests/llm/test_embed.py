@@ -16,16 +16,17 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.engine.compile import compile_network, header_of, make_tensors
+from ingot import models
+from ingot.builder.compile import compile_network, header_of, make_tensors
 from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, EngineFileError, RequestError, TooLongError, UserError
-from ingot.llm import assembly, models
+from ingot.llm import assembly
 from ingot.llm.llm import LLM
 from ingot.llm.plan import Planner
 from ingot.llm.vectors import POOLINGS, Pool
 from ingot.nn import Module, trace
-from tests.llm import model_zoo, test_models_gpt
-from tests.llm.test_embedding import WORDS, add_tokenizer, describe, pooled
+from tests.models import model_zoo, test_models_gpt
+from tests.models.test_embedding import WORDS, add_tokenizer, describe, pooled
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: nothing to compare with")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")

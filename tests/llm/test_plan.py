@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.engine.outline import outline
+from ingot.builder.outline import outline
 from ingot.errors import CheckpointError, UserError
 from ingot.llm.llm import LLM
 from ingot.llm.plan import Planner
-from tests.llm.model_zoo import SMALL
+from tests.models.model_zoo import SMALL
 
 ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"

@@ -10,7 +10,7 @@ import pytest
 
 import ingot
 from ingot.llm.kv_cache import RELEASED
-from tests.llm.model_zoo import make
+from tests.models.model_zoo import make
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
 SHARED = [int(i) for i in np.random.default_rng(4).integers(5, 4000, 150)]

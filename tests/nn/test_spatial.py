@@ -11,8 +11,8 @@ import pytest
 
 from ingot import functional as F
 from ingot import nn
+from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.engine.build import build_network
 from ingot.errors import InputError, ModuleError, OpError
 from ingot.ir import Spec
 from ingot.ir.interpret import interpret

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import dtypes, ops
+from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.engine.build import build_network
 from ingot.errors import IngotError, OpError
 from ingot.ir import OPS, Case, Network, Op, Spec
 from ingot.ir.interpret import interpret

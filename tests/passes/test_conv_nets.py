@@ -13,8 +13,8 @@ import pytest
 from ingot import dtypes
 from ingot.backends.cpu import CPU
 from ingot.backends.plan import Planner
+from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.engine.build import build_network
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir import recipe as R
 from ingot.ir.interpret import interpret

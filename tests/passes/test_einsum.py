@@ -14,7 +14,7 @@ import ingot
 from ingot import dtypes
 from ingot.backends.cpu import CPU
 from ingot.backends.plan import Planner
-from ingot.engine.build import build_network
+from ingot.builder.build import build_network
 from ingot.errors import OpError
 from ingot.ir import F, Network, Spec
 from ingot.ops.contraction import OPTIMAL_OPERANDS, contraction_path

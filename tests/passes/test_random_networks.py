@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.engine.build import build_network
 from ingot.errors import OpError
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret

@@ -35,7 +35,7 @@ def at_level(level: str) -> Outcome:
     """The suites that reach kernels, forced to an instruction-set level."""
     if level not in _native.levels():
         raise UserError(f"this machine has no {level}: it has {', '.join(_native.levels())}")
-    folders = [f"tests/{name}" for name in ("kernels", "native", "passes", "engine", "llm")]
+    folders = [f"tests/{name}" for name in ("kernels", "native", "passes", "engine", "builder", "models", "llm")]
     return run_tests([*ALL, "--ignore=tests/kernels/test_levels.py", *folders], {"INGOT_ISA": level})
 
 
@@ -86,9 +86,10 @@ SUITES = (
     ("ops", "every op", 20, folders("ops")),
     ("kernels", "every kernel at this machine's level, samples at the others; the native core", 20,
      folders("kernels", "native")),
-    ("engine", "building and running, the compiler's passes, the network", 20, folders("engine", "passes", "ir")),
+    ("engine", "building and running, the compiler's passes, the network", 20,
+     folders("engine", "builder", "passes", "ir")),
     ("torch", "layers, functions, programs of torch", 15, folders("frontends", "functional", "nn")),
-    ("llm", "language models of every family", 15, folders("llm")),
+    ("llm", "language models of every family", 15, folders("models", "llm", "text")),
     ("outside", "command line, server, attacks, failures", 15,
      folders("cli", "serve", *sorted(path.name for path in (ROOT / "tests").glob("test_*.py")))),
 )  # fmt: skip

@@ -1,0 +1,416 @@
+"""`ingot.build`: from a Hugging Face directory, a Module, what torch exported, or an engine file to an Engine."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes, models
+from ingot.builder import adapter as lora_adapter
+from ingot.builder import report as accuracy
+from ingot.builder.blame import blame
+from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
+from ingot.engine.session import Engine, load
+from ingot.errors import DTypeError, ModuleError, UserError
+from ingot.frontends import torch_export
+from ingot.frontends.checkpoint import resolve_directory
+from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
+from ingot.ir import Network, Spec
+from ingot.ir.verify import verify
+from ingot.models.weights import RandomWeights, parameter_specs
+from ingot.nn import Module, trace
+from ingot.passes.pipeline import Check
+from ingot.passes.precision import in_precision
+from ingot.passes.widen import NARROW, widen, without_float64
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[str, int, int], None]
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+FILE = "file."
+
+
+@dataclass(frozen=True)
+class Debug:
+    """The two switches for finding a fault in the compile path.
+
+    dump: a folder that gets the network's text after every step. check: run every step's network on the inputs of the
+    report, or on seeded ones, and stop at the one that changes the numbers (slow: by the ops' references).
+    """
+
+    dump: str | os.PathLike[str] | None = None
+    check: bool = False
+
+
+class Phases:
+    """The seconds of each phase, and a callback (phase, done, total) for progress bars."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def phase(self, name: str) -> Any:
+        """Times what happens inside."""
+        self.tell(name, 0, 1)
+        begin = time.perf_counter()
+        yield lambda done, total: self.tell(name, done, total)
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        self.tell(name, 1, 1)
+
+    def tell(self, name: str, done: int, total: int) -> None:
+        if self._progress:
+            self._progress(name, done, total)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `build` was asked for, beside the source."""
+
+    precision: str | None
+    report: bool | Mapping[str, Any]
+    weights_from: str | None
+    seed: int
+    debug: Debug
+    phases: Phases
+    lora: str | os.PathLike[str] | None = None
+    lora_scale: float | None = None
+
+
+def build(
+    source: Any,
+    inputs: Any = None,
+    *,
+    precision: str | None = None,
+    weights: str = "same",
+    device: str = "cpu",
+    dynamic: Any = None,
+    report: bool | Mapping[str, Any] = True,
+    weights_from: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    debug: Debug | None = None,
+    lora: str | os.PathLike[str] | None = None,
+    lora_scale: float | None = None,
+) -> Engine:
+    """An engine of `source`.
+
+    Args:
+        source: a Module, a torch.nn.Module, a file of torch.export.save (.pt2), the folder of a Hugging Face model, or
+            an engine file (which is opened).
+        inputs: for a Module, Specs by the names of forward's parameters; for a torch module, example inputs: a tuple,
+            or a dict by name.
+        precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
+            and outputs keep their types, with casts at the border. A network of float64, by a parameter or an input, is
+            built only when this is given: then nothing inside is float64. A float32 network may compute in float64.
+        weights, device: see the table of formats; a value that cannot be had is an error, never another one silently.
+        dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
+            {0: ingot.Dim("N", 1, 8, 64)} with bounds. A Module's Specs say it themselves, a file says it too.
+        report: compare with float32 layer by layer, and what was imported with its source: on seeded or example
+            inputs, on the arrays given here by name, or not (False).
+        weights_from: "random" takes seeded weights of the true shapes instead of the stored ones.
+        progress: called with (phase, done, total).
+        debug: see Debug.
+        lora: the folder of a LoRA adapter, which is merged into the weights (docs/lora.md).
+        lora_scale: multiplies the adapter's own scale; default 1.
+
+    Raises:
+        CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
+        DTypeError: a network of float64, without a precision to compute it in.
+    """
+    check_words(precision, weights, device, weights_from)
+    request = Request(
+        precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale)
+    )
+    if lora is not None and (isinstance(source, Module) or _is_torch(source) or str(source).endswith(".pt2")):
+        raise UserError("lora is for the folder of a Hugging Face model, or for an engine of one")
+    if isinstance(source, Module):
+        if dynamic is not None:
+            raise UserError(
+                "dynamic is for sources with example inputs; give a Module's inputs as Specs with ingot.Dim sizes"
+            )
+        return _build_module(source, inputs, request)
+    if _is_torch(source):
+        return _build_torch(source, inputs, dynamic, request)
+    if not isinstance(source, str | os.PathLike):
+        raise UserError(f"build takes a Module, a torch module or a path, not a {type(source).__name__}")
+    if inputs is not None or dynamic is not None:
+        raise UserError("inputs and dynamic are for Modules; a model folder, a .pt2 file or an engine has its own")
+    path = Path(source)
+    if path.suffix == ".pt2":
+        return _build_exported(path, request)
+    if path.is_file():
+        engine = _open(path, precision, weights_from)
+        return engine if lora is None else lora_adapter.merge(engine, lora, lora_scale)
+    resolve_directory(source)  # the error for a Hub id, or for nothing at all
+    return _build_directory(path, request)
+
+
+def check_words(precision: str | None, weights: str, device: str, weights_from: str | None = None) -> None:
+    """Raises UserError for a word that this version cannot build by."""
+    if precision is not None and precision not in PRECISIONS:
+        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+    if weights != "same":
+        raise UserError(
+            f"weights={weights!r} is not available: this version stores weights in the precision of the engine"
+        )
+    if device != "cpu":
+        raise UserError(f"device={device!r} is not available: this version builds for and runs on the CPU")
+    if weights_from not in (None, "random"):
+        raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
+
+
+def _lora_scale(lora: Any, scale: float | None) -> float:
+    if scale is not None and lora is None:
+        raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
+    return check_scale(scale)
+
+
+def _open(path: Path, precision: str | None, weights_from: str | None) -> Engine:
+    if path.suffix in (".onnx", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
+        raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
+    engine = load(path)
+    has = engine.config.get("precision")
+    if precision is not None and has is not None and precision != has:
+        raise UserError(
+            f"{path} was built with precision {has}, which conflicts with {precision}: build it again from its source"
+        )
+    if weights_from is not None:
+        raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
+    return engine
+
+
+def _build_directory(path: Path, request: Request) -> Engine:
+    precision, phases = request.precision, request.phases
+    with phases.phase("read"):
+        if request.weights_from:
+            model = models.load_config_only(path, request.seed, precision)
+        else:
+            model = models.load(path, precision)
+    with phases.phase("trace"):
+        network = trace(model.module, model.input_specs)
+    adapter = None
+    if request.lora is not None:
+        with phases.phase("read"):
+            adapter = read_adapter(
+                request.lora, network, check_scale(request.lora_scale), model.config.get("unit_rows", ())
+            )
+            adapter.check_base(model.weights)
+    wide: Mapping[str, Array] = model.weights
+    if request.report is not False and model.config["precision"] != "float32" and not request.weights_from:
+        with phases.phase("read"):
+            wide = models.load(path, "float32").weights
+    report = model.example if request.report is True and model.example else request.report
+    return build_network(
+        network, model.weights, config=model.config, kind=model.kind, files=model.files, report=report, wide=wide,
+        seed=request.seed, phases=phases, debug=request.debug, adapter=adapter,
+    )  # fmt: skip
+
+
+def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
+    if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(spec, Spec) for spec in inputs.values()):
+        raise UserError(
+            'a Module is built with inputs={"x": ingot.Spec(shape, dtype), …}, one Spec per parameter of forward'
+        )
+    values = _values(module, request)
+    with request.phases.phase("trace"):
+        network, config = _in_precision(trace(module, inputs), request.precision, type(module).__name__)
+    return build_network(
+        network, values, config=config, report=request.report, seed=request.seed,
+        phases=request.phases, debug=request.debug,
+    )  # fmt: skip
+
+
+def _in_precision(
+    network: Network, precision: str | None, name: str, buffers: Collection[str] = ()
+) -> tuple[Network, dict[str, Any]]:
+    """The network in the precision asked for, and what the engine's config says about it.
+
+    It is one of float64 when a parameter or an input is; `buffers`, parameters that the user does not train, may be.
+    """
+    config: dict[str, Any] = {}
+    wide = [f"parameter {v.name}" for v in network.parameters if v.dtype is dtypes.float64 and v.name not in buffers]
+    wide += [f"input {v.name}" for v in network.inputs if v.dtype is dtypes.float64]
+    if wide:
+        shown = wide[0] + (f" and {len(wide) - 1} more" if len(wide) > 1 else "")
+        if precision is None:
+            raise DTypeError(
+                f"{name} computes in float64 ({shown}), and engines compute in float32, bfloat16 or float16: build it "
+                'with precision="float32" (on the command line --precision float32), which converts its weights once '
+                "and its inputs when they come in"
+            )
+        network = without_float64(network)
+        config["converted"] = [f"{shown}: float64 became {precision}, inside and in what is stored"]
+    floats = {v.dtype.name for v in network.parameters if v.dtype.is_float and v.dtype is not dtypes.float64}
+    if precision is not None and floats - {precision}:
+        return in_precision(network, dtypes.get(precision)), {"precision": precision, **config}
+    found = next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"
+    return network, {"precision": found, **config}
+
+
+# ------------------------------------------------------------------------------------------- what torch exported
+
+
+def _is_torch(source: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.nn.Module)
+
+
+def _build_torch(module: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
+    with request.phases.phase("export"):
+        exported = torch_export.export(module, inputs, dynamic)
+    name = type(module).__name__
+    with request.phases.phase("import"):
+        imported = torch_export.build_network(exported.program, exported.source, name, exported.dims)
+    origin = torch_export.Origin(name, exported.program, exported.source, module, exported)
+    return _build_imported(imported, origin, request)
+
+
+def _build_exported(path: Path, request: Request) -> Engine:
+    with request.phases.phase("read"):
+        program, source = torch_export.open_archive(path)
+    with request.phases.phase("import"):
+        imported = torch_export.build_network(program, source, str(path))
+    return _build_imported(imported, torch_export.Origin(str(path), program, source), request)
+
+
+def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin, request: Request) -> Engine:
+    """An engine of an imported network, compared with its source."""
+    if request.weights_from is not None:
+        raise UserError(f"{origin.name} has its weights; weights_from is for model folders and Modules")
+    network, config = _in_precision(imported.network, request.precision, origin.name, imported.buffers)
+    given = request.report if isinstance(request.report, Mapping) else None
+    report = request.report is not False
+    inputs = torch_export.first_inputs(imported, origin, given, request.seed) if report else None
+    engine = build_network(
+        network, imported.weights, config=config, report=inputs.arrays if inputs else False,
+        seed=request.seed, phases=request.phases, debug=request.debug,
+    )  # fmt: skip
+    engine.log = [*imported.notes, *engine.log]
+    if inputs is not None:
+        with request.phases.phase("compare"):
+            wide = engine if config["precision"] == "float32" else _wide_engine(imported, "converted" in config)
+            found = torch_export.compare(
+                imported, origin, wide.session().run, inputs, partial(_blame, imported), request.seed
+            )
+        word = engine.report.inputs if engine.report.note else inputs.word
+        engine.report = replace(engine.report, inputs=word, source=str(found))
+        engine.seconds = request.phases.seconds
+    return engine
+
+
+def _wide_engine(imported: torch_export.Imported, converted: bool) -> Engine:
+    """The network in float32, for the comparison with its source."""
+    network = widen(without_float64(imported.network) if converted else imported.network)
+    compiled = compile_network(network)
+    tensors = make_tensors(compiled.stored, imported.weights)
+    return Engine.from_memory(header_of("network", {}, network, compiled), tensors)
+
+
+def _blame(imported: torch_export.Imported, feeds: Mapping[str, Array], tolerance: float) -> str:
+    """What is at fault where the network in float32 is not what it was imported from, though all of its ops are."""
+    network = widen(imported.network)
+    weights = {v.name: imported.weights[v.name].astype(v.dtype.numpy) for v in network.parameters}
+    kept = {v.name: feeds[v.name].astype(v.dtype.numpy) for v in network.inputs}
+    return blame(network, kept, weights, tolerance)
+
+
+def _values(module: Module, request: Request) -> Mapping[str, Array]:
+    """The value of every parameter of a Module. Raises ModuleError listing those without."""
+    if request.weights_from:
+        return RandomWeights(parameter_specs(module), request.seed)
+    parameters = dict(module.named_parameters())
+    if missing := [name for name, p in parameters.items() if p.value is None]:
+        raise ModuleError(
+            f"{len(missing)} parameter(s) have no value: "
+            f"{', '.join(missing[:40])}{', …' if len(missing) > 40 else ''}. "
+            'Use load_state_dict, assign .value, or build with weights_from="random"'
+        )
+    return {name: p.value for name, p in parameters.items() if p.value is not None}
+
+
+def build_network(
+    network: Network,
+    weights: Mapping[str, Array],
+    *,
+    config: Mapping[str, Any] | None = None,
+    kind: str = "network",
+    files: Mapping[str, bytes] | None = None,
+    report: bool | Mapping[str, Any] = False,
+    wide: Mapping[str, Array] | None = None,
+    seed: int = 0,
+    phases: Phases | None = None,
+    debug: Debug | None = None,
+    adapter: Adapter | None = None,
+) -> Engine:
+    """An engine of any Network.
+
+    Args:
+        weights: the value of every parameter by name, read when needed.
+        config: free facts for the runtime, in JSON values.
+        files: carried along byte for byte.
+        wide: the weights for the float32 reference of the report, when they have more bits than `weights`.
+        adapter: merged into the weights by their recipes; the portable network stays that of the base.
+
+    Raises NetworkError, RecipeError, KernelRefused.
+    """
+    phases = phases or Phases(None)
+    with phases.phase("lower"):
+        verify(network)
+        sources = weights if adapter is None else lora_adapter.WithAdapter(weights, adapter)
+        made_of = network if adapter is None else lora_adapter.adapted(network, adapter)
+        feeds = report if isinstance(report, Mapping) else None
+        compiled = compile_network(made_of, **_switches(debug or Debug(), network, sources, feeds, seed))
+    with phases.phase("pack") as done:
+        tensors = make_tensors(compiled.stored, sources, done)
+    config = {**(config or {}), "report": report is not False}
+    config = config if adapter is None else lora_adapter.described(config, adapter)
+    engine = _engine(network, compiled, tensors, config, kind, files or {})
+    if report is not False:
+        with phases.phase("report") as done:
+            wide = wide or weights
+            if adapter is not None:
+                weights = lora_adapter.Merged(weights, adapter)
+                wide = lora_adapter.Merged(wide, adapter, dtypes.float32)
+            engine.report = accuracy.report(network, engine, weights, wide, feeds=feeds, seed=seed, done=done)
+    engine.seconds = phases.seconds
+    engine.log = [str(event) for event in compiled.log]
+    return engine
+
+
+def _switches(
+    debug: Debug, network: Network, weights: Mapping[str, Array], feeds: Mapping[str, Array] | None, seed: int
+) -> dict[str, Any]:
+    """The debug switches as the pipeline takes them. feeds: what the report is made on; None: seeded inputs."""
+    found: dict[str, Any] = {}
+    if debug.dump is not None:
+        folder = Path(debug.dump)
+        folder.mkdir(parents=True, exist_ok=True)
+        number = itertools.count()
+        found["dump"] = lambda step, text: (folder / f"{next(number):02}-{step.replace(' ', '-')}.txt").write_text(text)
+    if debug.check:
+        feeds = accuracy.seeded(network, seed) if feeds is None else feeds
+        narrow = any(v.dtype in NARROW for v in network.values.values())
+        caches = {v.name: accuracy.empty_cache(v.spec, feeds) for v in network.states}
+        found["check"] = Check(feeds, weights, caches, 0.05 if narrow else 1e-4)
+    return found
+
+
+def _engine(
+    network: Network, compiled: Compiled, tensors: dict[str, Array], config: Mapping[str, Any], kind: str,
+    files: Mapping[str, bytes],
+) -> Engine:  # fmt: skip
+    names = {name: FILE + name for name in files}
+    header = header_of(kind, config, network, compiled, names)
+    carried = {names[name]: np.frombuffer(data, np.uint8) for name, data in files.items()}
+    return Engine.from_memory(header, tensors | carried)

@@ -1,0 +1,290 @@
+"""Running a network layer by layer on what an engine has stored: the mechanism that the accuracy report and
+`ingot diff` share.
+
+A network is cut into sections (passes/sections.py). Each is compiled by itself and takes the engine's tensors where
+they have the recipe that it needs. What it lacks is made from the sources: those of the build, or those that the stored
+tensors still show, for a recipe of casts and layouts can be followed backwards.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
+from ingot.dims import values_of
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.ir import Network, Node, StateSpec, Value
+from ingot.ir.difference import difference
+from ingot.ir.recipe import Known, Recipe, parameter_at
+from ingot.ir.text import from_json
+from ingot.passes.sections import BETWEEN, Section, runs_of, section
+from ingot.passes.weights import recipe_of
+
+Array = np.ndarray[Any, Any]
+
+JOIN = " to "  # between the names of the first and the last of joined layers
+BLOCK = 16  # tokens in a block of the caches that sections use
+
+
+@dataclass(frozen=True)
+class Row:
+    """How far two arrays are apart: the largest difference, and the differences' root mean square over the values'.
+
+    odd: where NaN or infinities stand in one of both only, which makes either number infinite.
+    """
+
+    name: str
+    relative: float
+    largest: float
+    odd: str = ""
+
+
+def row(name: str, a: Array, b: Array) -> Row:
+    """`a` against `b`. NaN or one infinity in the same place of both is no difference; in one only, an infinite one."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    odd = ""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = x - y
+        if not np.isfinite(apart).all():
+            odd = difference(a, b).odd
+            same = (x == y) | (np.isnan(x) & np.isnan(y))
+            apart = np.where(np.isfinite(apart), apart, np.where(same, 0.0, np.inf))
+            y = np.where(np.isfinite(y), y, 0.0)
+    scale = math.sqrt(float(np.mean(y * y))) if y.size else 0.0
+    relative = math.sqrt(float(np.mean(apart * apart))) if y.size else 0.0
+    return Row(name, relative / scale if scale else relative, float(np.abs(apart).max(initial=0)), odd)
+
+
+class Sources(Mapping[str, Array]):
+    """The parameters of a build, by name: what a section makes its tensors from when there is no engine to ask."""
+
+    def __init__(self, sources: Mapping[str, Array]) -> None:
+        self.sources = sources
+
+    def __getitem__(self, name: str) -> Array:
+        return self.sources[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def tensor(self, name: str, value: Value) -> Array | None:
+        """A tensor that is stored already under this name with the recipe of `value`."""
+        return None
+
+
+class Stored(Sources):
+    """What an engine has stored, and the parameters beside it: those given, else those that the tensors still show."""
+
+    def __init__(self, engine: Engine, network: Network, sources: Mapping[str, Array] | None = None) -> None:
+        super().__init__(Recovered(engine, network) if sources is None else sources)
+        self.engine = engine
+
+    @cached_property
+    def _by_recipe(self) -> dict[str, str]:
+        weights = self.engine.header["weights"]
+        return {_key(entry["recipe"]): name for name, entry in weights.items() if entry["recipe"] is not None}
+
+    def tensor(self, name: str, value: Value) -> Array | None:
+        if value.kind != "parameter":
+            return None
+        found = self._by_recipe.get(_key(recipe_of(value).json()))
+        return None if found is None else self.engine.tensor(found)
+
+
+def _key(recipe: Any) -> str:
+    return json.dumps(recipe, sort_keys=True)
+
+
+def network_of(engine: Engine) -> Network:
+    """The portable network of an engine."""
+    return from_json(engine.header["networks"]["main"])
+
+
+class Recovered(Mapping[str, Array]):
+    """The parameters whose values an engine's tensors still show: those stored through casts and layouts only.
+
+    Each is made when it is asked for. A cast is left as it is: it is made again with the recipe, and changes nothing.
+    What an adapter was merged into is given as it is with it.
+    """
+
+    def __init__(self, engine: Engine, network: Network) -> None:
+        self.engine = engine
+        self.known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
+        self.found: dict[str, tuple[str, Recipe, int]] = {}  # stored tensor, its recipe, and which of its values
+        for name, entry in engine.header["weights"].items():
+            if entry["recipe"] is not None:
+                recipe = Recipe.from_json(entry["recipe"])
+                shown = _shown(recipe).items()
+                self.found |= {source: (name, recipe, number) for source, number in shown if source in self.known}
+
+    def __getitem__(self, name: str) -> Array:
+        tensor, recipe, number = self.found[name]
+        specs = recipe._infer_all(self.known)
+        count = len(recipe.sources)
+        arrays = {len(specs) - 1: self.engine.tensor(tensor)}
+        for i in reversed(range(max(count, number + 1), len(specs))):
+            call = recipe.steps[i - count]
+            if i in arrays and call.name == "cast":
+                arrays[call.inputs[0]] = arrays[i]
+            elif i in arrays and call.step.inverse is not None:
+                operands = call.step.inverse(arrays[i], [specs[j] for j in call.inputs], **dict(call.args))
+                arrays |= dict(zip(call.inputs, operands, strict=True))
+        return arrays[number]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+def _shown(recipe: Recipe) -> dict[str, int]:
+    """The parameters that can be had back from a recipe's result, and the number of the value that is each."""
+    count = len(recipe.sources)
+    shown = {count + len(recipe.steps) - 1}
+    found: dict[str, int] = {}
+    for i in reversed(range(count + len(recipe.steps))):
+        if i not in shown:
+            continue
+        if (name := parameter_at(recipe, i)) is not None:
+            found.setdefault(name, i)
+        elif i >= count and ((call := recipe.steps[i - count]).name == "cast" or call.step.inverse is not None):
+            shown |= set(call.inputs)
+    return found
+
+
+def sections(network: Network, layer: Callable[[str], str], weights: Stored) -> list[Section]:
+    """The sections of `runs_of`; those that a weight is folded across, so that neither can be made alone, are one."""
+    made: list[tuple[str, list[Node]]] = []
+    found: list[Section] = []
+    for name, nodes in runs_of(network, layer):
+        if found and not _whole(found[-1], weights):
+            before, earlier = made.pop()
+            found.pop()
+            name, nodes = _joined(before, name), earlier + nodes
+        made.append((name, nodes))
+        found.append(section(network, name, nodes))
+    while len(found) > 1 and not _whole(found[-1], weights):
+        (before, earlier), (name, nodes) = made[-2:]
+        made[-2:] = [(_joined(before, name), earlier + nodes)]
+        found[-2:] = [section(network, *made[-1])]
+    return found
+
+
+def _whole(section: Section, weights: Stored) -> bool:
+    """Whether a section can be made from what is stored."""
+    return all(v.name in weights for v in section.network.parameters) or not _lacking(section.network, weights)[1]
+
+
+def _joined(one: str, other: str) -> str:
+    if BETWEEN in (one, other):
+        return other if one == BETWEEN else one
+    return f"{one.partition(JOIN)[0]}{JOIN}{other.rpartition(JOIN)[2]}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def run(section: Section, arrays: dict[Value, Array], weights: Sources) -> None:
+    """Runs a section on what came before it, and adds what it writes to `arrays`."""
+    results = _results(section, _compiled(section.network, weights), arrays, weights)
+    for label, value in section.writes.items():
+        arrays[value] = results[label]
+
+
+def run_values(
+    section: Section, arrays: dict[Value, Array], weights: Sources
+) -> tuple[dict[int, list[Array]], list[Node]]:
+    """The same, and the results of its nodes by their number. Nodes whose result cannot be had are listed: an operand
+    is stored only as folded into what comes after them.
+    """
+    network = section.network
+    taps = {
+        i: node for i, node in enumerate(network.nodes) if not any(isinstance(v.spec, StateSpec) for v in node.outputs)
+    }
+    kept = dict(network.outputs)
+    hidden: list[Node] = []
+    front: set[Node] = set()
+    while True:
+        network.outputs = kept | {f"tap.{i}.{j}": v for i, node in taps.items() for j, v in enumerate(node.outputs)}
+        compiled, lacking = _lacking(network, weights)
+        if not lacking:
+            break
+        # First the nodes that read what is lacking, but not those that read their results: a fold may end there and be
+        # whole again. Then one step further.
+        readers = {user for name in lacking if name in network.values for user in network.values[name].uses}
+        first = {node for node in readers if not any(v.node in readers for v in node.inputs)}
+        front = (first - set(hidden)) or {user for node in front for v in node.outputs for user in v.uses}
+        gone = [i for i, node in taps.items() if node in front]
+        if not front:
+            raise _unmakeable(section.name, lacking)
+        for i in gone:
+            hidden.append(taps.pop(i))
+    results = _results(section, compiled, arrays, weights)
+    network.outputs = kept
+    for label, value in section.writes.items():
+        arrays[value] = results[label]
+    return {i: [results[f"tap.{i}.{j}"] for j in range(len(node.outputs))] for i, node in taps.items()}, hidden
+
+
+def _compiled(network: Network, weights: Sources) -> Compiled:
+    compiled, lacking = _lacking(network, weights)
+    if lacking:
+        raise _unmakeable(network.name, lacking)
+    return compiled
+
+
+def _lacking(network: Network, weights: Sources) -> tuple[Compiled, list[str]]:
+    """The compiled network, and the parameters that it needs and that nobody has."""
+    compiled = compile_network(network)
+    needed = [v for n, v in compiled.stored.items() if v.kind == "parameter" and weights.tensor(n, v) is None]
+    names = dict.fromkeys(name for v in needed for name in recipe_of(v).sources)
+    return compiled, [name for name in names if name not in weights]
+
+
+def _unmakeable(where: str, names: list[str]) -> UserError:
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return UserError(
+        f"{where}: the values of {shown} are stored only in a form that cannot be undone (folded into another weight): "
+        "build the engine again from its source"
+    )
+
+
+def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], weights: Sources) -> dict[str, Array]:
+    found = {name: weights.tensor(name, value) for name, value in compiled.stored.items()}
+    known = {name: array for name, array in found.items() if array is not None}
+    lacking = {name: value for name, value in compiled.stored.items() if name not in known}
+    engine = Engine.from_memory(
+        header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights)
+    )
+    tables = {v.name: a for v, a in arrays.items() if v.name == "block_table"}
+    blocks = cache_blocks(tables) if section.network.states else 0
+    session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
+    feeds = {label: arrays[value] for label, value in section.reads.items()}
+    if section.sizes:
+        inputs = [(v.spec.shape, array.shape) for v, array in arrays.items() if v.kind == "input"]
+        values = values_of(pair for shapes in inputs for pair in zip(*shapes, strict=True))
+        feeds |= {label: np.zeros(values[dim.name], np.uint8) for label, dim in section.sizes.items()}
+    return session.run(feeds)
+
+
+def cache_blocks(feeds: Mapping[str, Array]) -> int:
+    """How many cache blocks a step's inputs name."""
+    table = feeds.get("block_table")
+    return 1 + (0 if table is None else int(table.max(initial=0)))
+
+
+def empty_cache(spec: StateSpec, feeds: Mapping[str, Array]) -> Array:
+    """A state for the interpreter, large enough for these inputs."""
+    return np.zeros((cache_blocks(feeds), BLOCK, 2, spec.heads, spec.head_dim), spec.dtype.numpy)

@@ -1,0 +1,151 @@
+"""How far an engine's numbers are from float32, layer by layer.
+
+The network is cut into its layers. Each runs twice, in the engine's precision and in float32 on our own kernels, each
+chain fed by its own previous layer; so only one layer's float32 weights exist at a time. Without given inputs seeded
+ones are used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.builder.layers import BLOCK, Row, Sources, Stored, row, run
+from ingot.builder.layers import empty_cache as empty_cache
+from ingot.engine.session import Engine
+from ingot.ir import Network, Spec
+from ingot.ir.interpret import bind
+from ingot.passes.masks import shows
+from ingot.passes.sections import cut
+from ingot.passes.widen import NARROW, widen
+from ingot.seeded import bools
+
+Array = np.ndarray[Any, Any]
+
+SEEDED_TOKENS = 16  # rows of a seeded language model step, and the size of a dim that nothing else fixes …
+SEEDED_ELEMENTS = 1 << 19  # … unless the inputs would have more elements than this: images come in smaller batches
+
+
+@dataclass(frozen=True)
+class Report:
+    """Differences from float32 after each layer and of the outputs. `same_top`: the rows of one largest logit.
+
+    source: for imported networks, how far the float32 outputs are from those of what was imported.
+    """
+
+    inputs: str
+    layers: tuple[Row, ...]
+    outputs: tuple[Row, ...]
+    same_top: float | None = None
+    note: str = ""
+    source: str = ""
+
+    def json(self) -> dict[str, Any]:
+        rows = {"layers": [r.__dict__ for r in self.layers], "outputs": [r.__dict__ for r in self.outputs]}
+        return {"reference": "float32", "inputs": self.inputs, **rows, "same_top": self.same_top, "note": self.note,
+                "source": self.source}  # fmt: skip
+
+    def __str__(self) -> str:
+        if self.note:
+            return "\n".join(filter(None, (self.note, self.source)))
+        width = max(len(r.name) for r in (*self.layers, *self.outputs))
+        lines = [f"{'against float32, ' + self.inputs + ' inputs':{max(width, 8)}}  relative   largest"]
+        lines += [
+            f"{r.name:{len(lines[0]) - 20}}  {r.relative:8.1e}  {r.largest:8.1e}{f'  {r.odd}' if r.odd else ''}"
+            for r in (*self.layers, *self.outputs)
+        ]
+        if self.same_top is not None:
+            lines.append(f"the same most likely token in {self.same_top:.0%} of the rows")
+        if self.source:
+            lines.append(self.source)
+        return "\n".join(lines)
+
+
+def report(
+    network: Network, engine: Engine, narrow: Mapping[str, Array], wide: Mapping[str, Array], *,
+    feeds: Mapping[str, Array] | None = None, seed: int = 0, done: Callable[[int, int], None] | None = None,
+) -> Report:  # fmt: skip
+    """Compares an engine with float32. `narrow` and `wide` are the source weights for either precision."""
+    reference = widen(network)
+    floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
+    if not any(v.dtype in NARROW for v in floats):
+        return Report("no", (), (), note="nothing is narrower than float32: no loss of precision to report")
+    arrays = dict(feeds) if feeds is not None else seeded(network, seed)
+    ours = {v: arrays[v.name] for v in network.inputs}
+    theirs = {v: _as(arrays[v.name], v.dtype) for v in reference.inputs}
+    rows: list[Row] = []
+    stored, sources = Stored(engine, network, narrow), Sources(wide)
+    sections = list(zip(cut(network), cut(reference), strict=True))
+    for i, (low, high) in enumerate(sections):
+        run(low, ours, stored)
+        run(high, theirs, sources)
+        if i < len(sections) - 1:
+            pairs = [(ours[a], theirs[b]) for a, b in zip(low.writes.values(), high.writes.values(), strict=True)]
+            rows += [row(low.name, *pair) for pair in pairs[-1:]]
+        if done:
+            done(i + 1, len(sections))
+    outputs = tuple(row(name, ours[v], theirs[reference.outputs[name]]) for name, v in network.outputs.items())
+    logits = network.outputs.get("logits")
+    same = None if logits is None else _same_top(ours[logits], theirs[reference.outputs["logits"]])
+    return Report("seeded" if feeds is None else "given", tuple(rows), outputs, same)
+
+
+def _as(array: Array, dtype: dtypes.DType) -> Array:
+    return array.astype(dtype.numpy) if array.dtype != dtype.numpy else array
+
+
+def _same_top(low: Array, high: Array) -> float:
+    return float(np.mean(low.argmax(-1) == high.argmax(-1))) if low.size else 1.0
+
+
+# --------------------------------------------------------------------------------------------------------------- inputs
+
+
+def seeded(network: Network, seed: int) -> dict[str, Array]:
+    """Inputs from a seed: one request's tokens for a language model, else normal numbers, zeros for integers, and masks
+    that hide no row whole for bools.
+    """
+    names = {v.name for v in network.inputs}
+    rng = np.random.default_rng(seed)
+    if {"token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows"} <= names:
+        return _step(network, rng)
+    for usual in (SEEDED_TOKENS, 8, 4, 2):
+        sizes = {d.name: d.opt or min(max(usual, d.min), d.max or usual) for d in network.dims.values()}
+        if sum(math.prod(v.spec.evaluate(sizes)) for v in network.inputs) <= SEEDED_ELEMENTS:
+            break
+    return {v.name: _random(rng, v.spec, sizes, shows(network, v)) for v in network.inputs}
+
+
+def _random(rng: np.random.Generator, spec: Spec, sizes: Mapping[str, int], shown: bool | None) -> Array:
+    shape = spec.evaluate(sizes)
+    if spec.dtype is dtypes.bool_:
+        return bools(rng, shape, shown)
+    if spec.dtype.is_float:
+        return rng.standard_normal(shape).astype(spec.dtype.numpy)
+    return np.zeros(shape, spec.dtype.numpy)
+
+
+def _step(network: Network, rng: np.random.Generator) -> dict[str, Array]:
+    table = next((n.inputs[1] for n in network.nodes if n.op.name == "embedding"), None)
+    vocabulary: Any = table.shape[0] if table is not None else 2
+    rows = np.arange(SEEDED_TOKENS)
+    step = {
+        "token_ids": rng.integers(0, vocabulary, SEEDED_TOKENS),
+        "positions": rows,
+        "query_start": np.array([0, SEEDED_TOKENS]),
+        "context_len": np.array([SEEDED_TOKENS]),
+        "block_table": np.arange(-(-SEEDED_TOKENS // BLOCK))[None],
+        "slot": rows,
+        "logit_rows": rows,
+        "hidden_rows": rows,
+        "long_rope": np.zeros(SEEDED_TOKENS),
+    }
+    names = {v.name for v in network.inputs}
+    arrays = {name: a.astype(np.int32) for name, a in step.items() if name in names}
+    bind(network, {name: a.shape for name, a in arrays.items()})  # a model of fewer tokens says so here
+    return arrays
