@@ -1,5 +1,7 @@
 """Every instruction-set level is clean: no registers above its own, and the right numbers when it is forced.
 
+A family without a half at a level runs that of the level which it extends.
+
 The objects of the newest native build are disassembled; where there are none (an installed wheel), those tests are
 skipped.
 """
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from ingot import _native
+from tools.conformance.parts import LEVELS
 
 ROOT = Path(__file__).parent.parent
 REGISTERS = {
@@ -32,6 +35,7 @@ FORBIDDEN = {
     "avx2": ("zmm", "mask", "tile"),
     "avx512": ("tile",),
     "avx512_bf16": ("tile",),
+    "amx": (),
 }
 
 
@@ -88,6 +92,65 @@ def test_no_level_shares_functions_with_the_others(level: str) -> None:
             line for line in listing.splitlines() if re.search(r" [WVu] ", line) and f"ingot::{level}::" not in line
         ]
         assert not [line for line in shared if not line.endswith(("__cxa_finalize", "_ITM_deregisterTMCloneTable"))]
+
+
+@needs_objects
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_half_shows_its_table_and_nothing_else(level: str) -> None:
+    """So CMakeLists.txt says all: a half that it does not list cannot be reached, and none is compiled in vain."""
+    for path in objects(level):
+        family = path.name.removesuffix(".cpp.o").removesuffix(f"_{level}")
+        if family == "matmul":
+            continue
+        command = ["nm", "--demangle", "--extern-only", "--defined-only", str(path)]
+        listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert [line.split()[-1] for line in listing.splitlines()] == [f"ingot::{level}::{family}_table"]
+
+
+def test_the_levels_are_those_of_the_build() -> None:
+    listed = re.findall(r"^ *ingot_level\((\w+) ", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    assert listed == list(LEVELS) == [level for level in FORBIDDEN if level != "core"]
+    assert [level for level in listed if level in _native.levels()] == _native.levels()
+
+
+BRANCHES = """
+#include "level/dispatch.h"
+
+namespace ingot {
+struct DotTable { int name; };
+INGOT_FAMILY(dot, DotTable)
+namespace portable { const DotTable dot_table{0}; }
+namespace avx2 { const DotTable dot_table{1}; }
+namespace avx_vnni { const DotTable dot_table{2}; }
+namespace avx512_vnni { const DotTable dot_table{3}; }
+}
+
+int main() {
+  using namespace ingot;
+  const int expected[] = {0, 1, 2, 1, 3};  // avx512 does not extend avx_vnni: its processors need not have it
+  for (int level = 0; level < kLevelCount; ++level)
+    if (half_for(dot_halves, static_cast<Level>(level)).name != expected[level]) return 1 + level;
+}
+"""
+
+
+def test_a_family_without_a_half_runs_that_of_the_level_below(tmp_path: Path) -> None:
+    """Below is what a level extends, and not what stands before it in the list."""
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    below = {"portable": "portable", "avx2": "portable", "avx_vnni": "avx2", "avx512": "avx2", "avx512_vnni": "avx512"}
+    template = (ROOT / "native/src/levels.h.in").read_text()
+    levels = "".join(f" X({level}, {extended})" for level, extended in below.items())
+    halves = "".join(f" X({level}, __VA_ARGS__)" for level in below if level != "avx512")
+    header = template.replace("@INGOT_LEVELS@", levels)
+    (tmp_path / "levels.h").write_text(
+        header.replace("@INGOT_LEVELS_OF@", f"#define INGOT_LEVELS_OF_dot(X, ...){halves}\n")
+    )
+    (tmp_path / "branches.cpp").write_text(BRANCHES)
+    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", f"-I{ROOT / 'native/kernels'}"]
+    subprocess.run([compiler, *flags, "branches.cpp", "-o", "branches"], cwd=tmp_path, check=True)
+    subprocess.run([str(tmp_path / "branches")], check=True)
 
 
 @pytest.mark.parametrize("level", _native.levels())

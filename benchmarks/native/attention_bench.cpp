@@ -1,8 +1,9 @@
 // Times paged_attention on steps of decoding, as the executor calls it: host half, threads and barriers, without Python.
 //
 // From the repository's root, after a build in build/dev:
-//   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Inative/src -Inative/kernels -isystem $(python -c "import nlohmann_json;
-//       print(nlohmann_json.__path__[0])")/include benchmarks/native/attention_bench.cpp build/dev/libingot_core.a -pthread -o bench
+//   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
+//     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
+//     benchmarks/native/attention_bench.cpp build/dev/libingot_core.a -pthread -o bench
 // Run: [INGOT_ISA=level] ./bench [dtype = bfloat16] [threads = 2] [seconds per figure = 0.05] [kv heads = 2] [query tokens = 1]
 // [only figures whose "width group requests context" begins so].
 // Blocks of 16 tokens lie in random order. "cold" states come one after the other from 256 MiB or more, "warm" ones are the same

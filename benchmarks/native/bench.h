@@ -25,7 +25,7 @@
 #define JOIN(a, b) JOIN_(a, b)
 
 namespace ingot::INGOT_LEVEL {
-void run_tile(const TileCode&, const TileOperand*, const TileOperand*, int rows, int width, std::byte* scratch);
+extern const ElementwiseTable elementwise_table;
 void JOIN(matmul_, BENCH_DTYPE)(const MatmulJob& job);
 }  // namespace ingot::INGOT_LEVEL
 

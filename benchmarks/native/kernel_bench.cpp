@@ -2,8 +2,9 @@
 // barriers included, without Python and planning. The epilogue is a bias and a relu.
 //
 // From the repository's root, after a build in build/dev:
-//   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Inative/src -Inative/kernels -isystem $(python -c "import nlohmann_json;
-//       print(nlohmann_json.__path__[0])")/include benchmarks/native/kernel_bench.cpp build/dev/libingot_core.a -pthread -o bench
+//   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
+//     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
+//     benchmarks/native/kernel_bench.cpp build/dev/libingot_core.a -pthread -o bench
 // Run: [INGOT_ISA=level] ./bench [dtype = float32] [only names that contain this] [threads = 2] [seconds per figure = 0.1].
 // "cold" weights come one after the other from a pool of 512 MiB (the median of the repetitions), "warm" ones are the same each
 // time (the best). Winograd's weights are transformed, and so always warm.

@@ -1,8 +1,8 @@
 // Times the level code of matmul_packed alone, without Python or the executor.
 //
-// From the repository's root, one command line per level (bfloat16; add -DBENCH_DTYPE=float32 for float32):
-//   amx:          g++ -std=c++20 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -DINGOT_LEVEL=amx -Inative/src
-//                 -Inative/kernels benchmarks/native/matmul_bench.cpp native/kernels/level/{matmul_amx,elementwise}.cpp -pthread -o bench
+// From the repository's root, after build/dev is configured, one command line per level (bfloat16; -DBENCH_DTYPE=float32 for float32):
+//   amx:          g++ -std=c++20 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -DINGOT_LEVEL=amx
+//                 -Ibuild/dev/include -Inative/src -Inative/kernels benchmarks/native/matmul_bench.cpp native/kernels/level/{matmul_amx,elementwise}.cpp -pthread -o bench
 //   avx512_bf16:  the same with -DINGOT_LEVEL=avx512_bf16 and native/kernels/level/{matmul,elementwise}.cpp
 //   avx2:         the same with -mavx2 -mfma -mf16c instead of -march=native, and -DINGOT_LEVEL=avx2
 // Run: ./bench [threads = 2] [seconds per figure = 0.3]. "cold" weights come one after the other from a pool of 1 GiB of huge
@@ -44,7 +44,7 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
     job.parts = p.parts;
     job.columns = p.n - first * kPanel;
     job.code = &code;
-    job.run_tile = INGOT_LEVEL::run_tile;
+    job.run_tile = INGOT_LEVEL::elementwise_table.run_tile;
     job.out = {y + first * kPanel * kWidth, kDType, p.n, 1};
     job.tile_scratch = scratch[i];
     job.scratch = scratch[i] + 8192;

@@ -2,9 +2,9 @@
 // product of the same size: matmul_packed's level code on rows of 9 * channels values, which overlap as patches of pixels do.
 //
 // From the repository's root, after a build in build/dev (levels: avx512; avx2 with -mavx2 -mfma -mf16c; portable with neither):
-//   g++ -std=c++20 -O3 -march=native -mno-avx512bf16 -DINGOT_LEVEL=avx512 -DINGOT_X86=1 -Inative/src -Inative/kernels -isystem
-//     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include benchmarks/native/winograd_bench.cpp
-//     build/dev/libingot_core.a -pthread -o bench
+//   g++ -std=c++20 -O3 -march=native -mno-avx512bf16 -DINGOT_LEVEL=avx512 -DINGOT_X86=1 -Ibuild/dev/include -Inative/src
+//     -Inative/kernels -isystem $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
+//     benchmarks/native/winograd_bench.cpp build/dev/libingot_core.a -pthread -o bench
 // Run: ./bench [threads = 2] [seconds per figure = 0.2] [only this layer, or images,size,channels,outputs]. "warm": the same weights
 // each time (the best), "cold": one after the other from 64 MiB, 256 once transformed (the median). GFLOP/s count the direct
 // product's operations.
@@ -63,7 +63,7 @@ struct Bench {
     o.y = dense(y, {l.images, l.size, l.size, l.outputs});
     o.panels = panels;
     o.top = o.left = 1;
-    o.code = &kBiasRelu, o.tile_scratch = 8192, o.run_tile = INGOT_LEVEL::run_tile, o.extras = &extra, o.extra_count = 1;
+    o.code = &kBiasRelu, o.tile_scratch = 8192, o.run_tile = INGOT_LEVEL::elementwise_table.run_tile, o.extras = &extra, o.extra_count = 1;
     o.out = {y, DType::float32, l.outputs, 1};
     team.run([&](int i) {
       Worker worker;
@@ -85,7 +85,7 @@ struct Bench {
       job.rows = last - first, job.k = 9 * l.channels;
       job.w = panels + unit * 9 * l.channels * 128;
       job.units = end - unit, job.parts = 1, job.columns = l.outputs - unit * kPanel;
-      job.code = &kBiasRelu, job.run_tile = INGOT_LEVEL::run_tile, job.extras = &extra, job.extra_count = 1;
+      job.code = &kBiasRelu, job.run_tile = INGOT_LEVEL::elementwise_table.run_tile, job.extras = &extra, job.extra_count = 1;
       job.out = {y + (first * l.outputs + unit * kPanel) * 4, DType::float32, l.outputs, 1};
       job.tile_scratch = local[static_cast<std::size_t>(i)];
       job.scratch = job.tile_scratch + 8192;

@@ -12,12 +12,10 @@
 namespace ingot::fuzz {
 namespace {
 
-/// The highest level up to `level` for which the kernel has a half.
+/// The level whose half of the kernel runs at `level`.
 Level own_level(const KernelEntry& entry, Level level) {
-  Level own = Level::portable;
-  for (Level has : entry.levels)
-    if (has <= level) own = std::max(own, has);
-  return own;
+  while (std::find(entry.levels.begin(), entry.levels.end(), level) == entry.levels.end()) level = extended_by(level);
+  return level;
 }
 
 }  // namespace

@@ -165,7 +165,7 @@ std::unique_ptr<Kernel> make_rope(const nlohmann::json& json, Types in, Types ou
   const bool interleaved = interleaved_style(params);
   params.done();
   require_rope_types("rope", in[0], in[1], in[2], out[0]);
-  return std::make_unique<Rope>(table_for(level), interleaved);
+  return std::make_unique<Rope>(half_for(attention_halves, level), interleaved);
 }
 
 // ---- kv_write, rope_kv_write ----
@@ -221,7 +221,7 @@ std::unique_ptr<Kernel> make_kv_write(const nlohmann::json& json, Types in, Type
   require_operands("kv_write", in, 4, 4, out, 0);
   Params("kv_write", json).done();
   require_key_types("kv_write", in[0], in[1], in[2], in[3]);
-  return std::make_unique<KvWrite>(table_for(level));
+  return std::make_unique<KvWrite>(half_for(attention_halves, level));
 }
 
 /// The same bits as rope on q and k followed by kv_write: the rotated key is rounded to k's dtype first.
@@ -267,7 +267,7 @@ std::unique_ptr<Kernel> make_rope_kv_write(const nlohmann::json& json, Types in,
   params.done();
   require_rope_types("rope_kv_write", in[0], in[3], in[4], out[0]);
   require_key_types("rope_kv_write", in[6], in[1], in[2], in[5]);
-  return std::make_unique<RopeKvWrite>(table_for(level), interleaved);
+  return std::make_unique<RopeKvWrite>(half_for(attention_halves, level), interleaved);
 }
 
 constexpr KernelInfo kKernels[] = {

@@ -26,15 +26,6 @@ using Types = std::span<const OperandType>;
 
 constexpr const char* kName = "attention";
 
-const DenseAttentionTable& table_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512_bf16) return avx512_bf16::dense_attention_table;
-  if (level >= Level::avx512) return avx512::dense_attention_table;
-  if (level >= Level::avx2) return avx2::dense_attention_table;
-#endif
-  return portable::dense_attention_table;
-}
-
 std::byte* at(const TensorView& view, std::int64_t offset) {
   return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
 }
@@ -344,7 +335,7 @@ std::unique_ptr<Kernel> make_attention(const nlohmann::json& json, Types in, Typ
   require(out[0].rank >= (heads_inside ? 3 : 2), kName, "the output has too few dimensions");
   if (mask == 1) require_dtype(kName, "the mask", in[3].dtype, {DType::boolean});
   if (mask == 2) require_dtype(kName, "the mask", in[3].dtype, kComputeFloats);
-  return std::make_unique<Attention>(table_for(level), static_cast<float>(scale), causal, heads_inside, mask != 0,
+  return std::make_unique<Attention>(half_for(dense_attention_halves, level), static_cast<float>(scale), causal, heads_inside, mask != 0,
                                      empty_nan);
 }
 

@@ -17,14 +17,6 @@ namespace {
 using Views = std::span<const TensorView>;
 using Types = std::span<const OperandType>;
 
-DepthwiseFunction function_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512) return avx512::depthwise;
-  if (level >= Level::avx2) return avx2::depthwise;
-#endif
-  return portable::depthwise;
-}
-
 /// The operand of tiles whose row 0 is that output column of a line, from a channel on.
 TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, std::int64_t column, std::int64_t channel) {
   const std::int64_t offset = at.at(line.image, line.plane, line.line) + column * at.stride[3] + channel * at.stride[4];
@@ -34,7 +26,7 @@ TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, 
 class Depthwise final : public Kernel {
  public:
   Depthwise(const Window& window, Ending ending, Level level)
-      : window_(window), ending_(std::move(ending)), function_(function_for(level)) {
+      : window_(window), ending_(std::move(ending)), table_(half_for(depthwise_halves, level)) {
     for (const WindowAxis& axis : window_.axis) taps_ *= axis.kernel;
   }
 
@@ -87,7 +79,7 @@ class Depthwise final : public Kernel {
         extras[i - 2] = placed(in[i], Spatial(in[i], window_.axes), line, columns.first, channels.first);
       job.finish.out = placed(out[0], y, line, columns.first, channels.first);
       job.finish.out.column_stride = 1;
-      function_(job);
+      table_.run(job);
     }
   }
 
@@ -95,7 +87,7 @@ class Depthwise final : public Kernel {
   Window window_;
   std::int64_t taps_ = 1;
   Ending ending_;
-  DepthwiseFunction function_;
+  const DepthwiseTable& table_;
 };
 
 std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in, Types out, Level level) {

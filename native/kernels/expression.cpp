@@ -356,12 +356,6 @@ TileCode Expression::code() const noexcept {
           static_cast<int>(outputs_.size()), constants_.empty() ? nullptr : constants_[0].bytes};
 }
 
-RunTile run_tile_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512) return avx512::run_tile;
-  if (level >= Level::avx2) return avx2::run_tile;
-#endif
-  return portable::run_tile;
-}
+RunTile run_tile_for(Level level) { return half_for(elementwise_halves, level).run_tile; }
 
 }  // namespace ingot

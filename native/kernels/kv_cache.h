@@ -12,15 +12,6 @@
 
 namespace ingot {
 
-inline const AttentionTable& table_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512_bf16) return avx512_bf16::attention_table;
-  if (level >= Level::avx512) return avx512::attention_table;
-  if (level >= Level::avx2) return avx2::attention_table;
-#endif
-  return portable::attention_table;
-}
-
 inline std::byte* at(const TensorView& view, std::int64_t offset) {
   return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
 }

@@ -21,14 +21,6 @@ namespace {
 using Views = std::span<const TensorView>;
 using Types = std::span<const OperandType>;
 
-const NormTable& table_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512) return avx512::norm_table;
-  if (level >= Level::avx2) return avx2::norm_table;
-#endif
-  return portable::norm_table;
-}
-
 Row row_at(const TensorView& view, std::int64_t offset) {
   return {view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype)), view.dtype};
 }
@@ -110,7 +102,7 @@ std::unique_ptr<Kernel> make_rms_norm(const nlohmann::json& json, Types in, Type
   params.done();
   require(shift == 0 || in.size() > 1, "rms_norm", "a shift needs a weight");
   require_norm_types("rms_norm", in, out);
-  return std::make_unique<Norm>(table_for(level), "rms_norm", false, in.size() > 1 ? 1 : 0, 0, eps, shift);
+  return std::make_unique<Norm>(half_for(norm_halves, level), "rms_norm", false, in.size() > 1 ? 1 : 0, 0, eps, shift);
 }
 
 std::unique_ptr<Kernel> make_layer_norm(const nlohmann::json& json, Types in, Types out, Level level) {
@@ -121,7 +113,7 @@ std::unique_ptr<Kernel> make_layer_norm(const nlohmann::json& json, Types in, Ty
   params.done();
   require(in.size() == 1u + weight + bias, "layer_norm", "the operands must be x and what the parameters weight and bias announce");
   require_norm_types("layer_norm", in, out);
-  return std::make_unique<Norm>(table_for(level), "layer_norm", true, weight ? 1 : 0, bias ? 1 + weight : 0, eps);
+  return std::make_unique<Norm>(half_for(norm_halves, level), "layer_norm", true, weight ? 1 : 0, bias ? 1 + weight : 0, eps);
 }
 
 class Softmax final : public Kernel {
@@ -170,7 +162,7 @@ std::unique_ptr<Kernel> make_softmax(const nlohmann::json& json, Types in, Types
   const bool log = params.flag("log", false);
   params.done();
   require_norm_types("softmax", in, out);
-  return std::make_unique<Softmax>(table_for(level), axis, log);
+  return std::make_unique<Softmax>(half_for(norm_halves, level), axis, log);
 }
 
 /// Where the rows of images [N, *S, C] lie, or of an operand that broadcasts to them.
@@ -340,7 +332,7 @@ std::unique_ptr<Kernel> make_group_norm(const nlohmann::json& json, Types in, Ty
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
   for (std::size_t i = 1; i < own; ++i) require_dtype(name, "the weight or bias", in[i].dtype, {in[0].dtype});
   require_dtype(name, "y", out[0].dtype, kComputeFloats);
-  return std::make_unique<GroupNorm>(table_for(level), groups, eps, weight ? 1 : 0, bias ? 1 + weight : 0,
+  return std::make_unique<GroupNorm>(half_for(norm_halves, level), groups, eps, weight ? 1 : 0, bias ? 1 + weight : 0,
                                      Ending(name, json, in.subspan(own), out[0].dtype, level));
 }
 

@@ -441,7 +441,7 @@ std::unique_ptr<Kernel> make_paged_attention(const nlohmann::json& json, Types i
     require_dtype(kName, "slopes", in[5].dtype, {DType::float32});
     require_rank(kName, "slopes", in[5].rank, 1);
   }
-  return std::make_unique<PagedAttention>(table_for(level), static_cast<float>(scale), window, static_cast<float>(softcap));
+  return std::make_unique<PagedAttention>(half_for(attention_halves, level), static_cast<float>(scale), window, static_cast<float>(softcap));
 }
 
 constexpr KernelInfo kKernels[] = {

@@ -16,14 +16,6 @@ namespace {
 using Views = std::span<const TensorView>;
 using Types = std::span<const OperandType>;
 
-const PoolTable& table_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512) return avx512::pool_table;
-  if (level >= Level::avx2) return avx2::pool_table;
-#endif
-  return portable::pool_table;
-}
-
 class Pool final : public Kernel {
  public:
   Pool(const char* name, void (*pool)(const PoolJob&), const Window& window, bool count_padding, std::int64_t divisor)
@@ -90,7 +82,7 @@ std::unique_ptr<Kernel> make_avg_pool(const nlohmann::json& json, Types in, Type
   const bool count_padding = params.flag("count_include_pad");
   const std::int64_t divisor = params.integer("divisor", 0, std::int64_t{1} << 53);
   params.done();
-  return std::make_unique<Pool>("avg_pool", table_for(level).average, window, count_padding, divisor);
+  return std::make_unique<Pool>("avg_pool", half_for(pool_halves, level).average, window, count_padding, divisor);
 }
 
 std::unique_ptr<Kernel> make_max_pool(const nlohmann::json& json, Types in, Types out, Level level) {
@@ -98,7 +90,7 @@ std::unique_ptr<Kernel> make_max_pool(const nlohmann::json& json, Types in, Type
   Params params("max_pool", json);
   const Window window("max_pool", params, in, out, false, true);
   params.done();
-  return std::make_unique<Pool>("max_pool", table_for(level).greatest, window, false, 0);
+  return std::make_unique<Pool>("max_pool", half_for(pool_halves, level).greatest, window, false, 0);
 }
 
 constexpr KernelInfo kKernels[] = {

@@ -25,14 +25,6 @@ constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16
                                                  DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
                                                  DType::float64};
 
-const ReduceTable& table_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512) return avx512::reduce_table;
-  if (level >= Level::avx2) return avx2::reduce_table;
-#endif
-  return portable::reduce_table;
-}
-
 std::byte* bytes_at(const TensorView& view, std::int64_t offset) {
   return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
 }
@@ -270,7 +262,7 @@ std::unique_ptr<Kernel> make_reduce(const nlohmann::json& json, Types in, Types 
   require(is_float(in[0].dtype) == is_float(out[0].dtype), "reduce", "floats reduce to floats, integers to integers");
   require((in[0].dtype == DType::float64) == (out[0].dtype == DType::float64), "reduce", "float64 reduces to float64");
   require(is_float(in[0].dtype) || how != Reduction::mean, "reduce", "the mean of integers is not defined: cast first");
-  return std::make_unique<Reduce>(table_for(level), how, axes);
+  return std::make_unique<Reduce>(half_for(reduce_halves, level), how, axes);
 }
 
 class Argmax final : public Kernel {
@@ -336,7 +328,7 @@ std::unique_ptr<Kernel> make_argmax(const nlohmann::json& json, Types in, Types 
   require_rank("argmax", "the output", out[0].rank, in[0].rank - (keep ? 0 : 1));
   require_dtype("argmax", "x", in[0].dtype, kTypes);
   require_dtype("argmax", "the output", out[0].dtype, {DType::int64});
-  return std::make_unique<Argmax>(table_for(level), axis);
+  return std::make_unique<Argmax>(half_for(reduce_halves, level), axis);
 }
 
 constexpr KernelInfo kKernels[] = {

@@ -11,14 +11,6 @@ namespace ingot {
 
 namespace {
 
-const SampleTable& table_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512) return avx512::sample_table;
-  if (level >= Level::avx2) return avx2::sample_table;
-#endif
-  return portable::sample_table;
-}
-
 constexpr const char* kNotFinite = "a logit is NaN or infinite, or none is finite";
 
 /// One row of logits: its greatest value and its weights exp((logit - greatest) / temperature).
@@ -240,7 +232,7 @@ void Sampler::change(float* logits) const {
 
 SampleFault sample_rows(const float* logits, std::int64_t rows, std::int64_t vocabulary, Sampler* const* samplers,
                         const std::int64_t* positions, const SampleResults& results, Level level) {
-  Distribution row(table_for(level), vocabulary);
+  Distribution row(half_for(sample_halves, level), vocabulary);
   std::vector<float> changed;
   for (std::int64_t r = 0; r < rows; ++r) {
     Sampler& sampler = *samplers[r];
@@ -275,7 +267,7 @@ SampleFault sample_rows(const float* logits, std::int64_t rows, std::int64_t voc
 
 SampleFault log_probs(const float* logits, std::int64_t rows, std::int64_t vocabulary, const std::int64_t* targets,
                       float* logprobs, Level level) {
-  Distribution row(table_for(level), vocabulary);
+  Distribution row(half_for(sample_halves, level), vocabulary);
   for (std::int64_t r = 0; r < rows; ++r) {
     if (targets[r] < 0 || targets[r] >= vocabulary) return {"a target is not in the vocabulary", r};
     if (!row.read(logits + r * vocabulary)) return {kNotFinite, r};

@@ -12,14 +12,6 @@ namespace {
 constexpr std::int64_t kPanel = 32;
 constexpr std::int64_t kFinished = 4 * kTileRun * 4 * kPanel;  // floats of WinogradJob::finished
 
-WinogradLevel functions_for([[maybe_unused]] Level level) {
-#if INGOT_X86
-  if (level >= Level::avx512) return {avx512::winograd_weight, avx512::winograd_inputs, avx512::winograd_outputs};
-  if (level >= Level::avx2) return {avx2::winograd_weight, avx2::winograd_inputs, avx2::winograd_outputs};
-#endif
-  return {portable::winograd_weight, portable::winograd_inputs, portable::winograd_outputs};
-}
-
 /// Outputs of a tile each way. Small images have few pixels for each value of the weight, whose reading then costs more than the
 /// products.
 int tile_for(std::int64_t height, std::int64_t width) { return height * width < 100 ? 2 : 4; }
@@ -49,7 +41,7 @@ bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t h
 }
 
 Winograd::Winograd(std::int64_t outputs, std::int64_t channels, Level level)
-    : outputs_(outputs), channels_(channels), level_(functions_for(level)) {}
+    : outputs_(outputs), channels_(channels), table_(half_for(winograd_halves, level)) {}
 
 void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
   const int tile = tile_for(y.shape[1], y.shape[2]);
@@ -60,7 +52,7 @@ void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
     Pages pages(bytes + rounded(static_cast<std::size_t>(channels_) * 4), "a convolution's transformed weight");
     float* u = reinterpret_cast<float*>(pages.data());
     for (std::int64_t panel = 0; panel < count; ++panel)
-      level_.weight(panels.as<float>() + panel * 9 * floats, channels_, tile, u + panel * positions * floats);
+      table_.weight(panels.as<float>() + panel * 9 * floats, channels_, tile, u + panel * positions * floats);
     own.pages = std::move(pages);
   });
 }
@@ -132,9 +124,9 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
     job.first_tile = mine.first + first;
     job.tiles = static_cast<int>(last - first);
     job.v_position = v_position(channels_, job.tiles);
-    level_.inputs(job);
+    table_.inputs(job);
     for (std::int64_t panel = panels.first; panel < panels.last; panel += grid.panels)
-      level_.outputs(job, panel, static_cast<int>(std::min(grid.panels, panels.last - panel)));
+      table_.outputs(job, panel, static_cast<int>(std::min(grid.panels, panels.last - panel)));
   }
 }
 

@@ -54,7 +54,7 @@ class Winograd {
   Split split(const TensorView& y, int workers) const;
 
   std::int64_t outputs_, channels_;
-  WinogradLevel level_;
+  const WinogradTable& table_;
   mutable Weight weights_[2];  // for tiles of 4x4 and of 2x2 outputs
 };
 

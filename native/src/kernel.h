@@ -15,13 +15,11 @@
 #include <string>
 
 #include "dtype.h"
+#include "levels.h"
 
 namespace ingot {
 
 constexpr int kMaxRank = 8;
-
-/// Instruction-set levels, lowest first. A family may leave levels out: the next lower one that it has is used.
-enum class Level : std::uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 
 /// A typed, strided window on memory. Strides count elements. Never owns.
 struct TensorView {

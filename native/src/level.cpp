@@ -2,6 +2,7 @@
 // permission.
 #include "level.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -16,7 +17,12 @@
 namespace ingot {
 namespace {
 
-constexpr std::string_view kNames[kLevelCount] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+#define INGOT_LEVEL_TEXT(level, extended) #level,
+constexpr std::string_view kNames[] = {INGOT_LEVELS(INGOT_LEVEL_TEXT)};
+
+// For every level, whether the processor and its operating system have what the level adds to the one that it extends.
+
+bool has_portable() { return true; }
 
 #if INGOT_X86
 
@@ -49,34 +55,38 @@ bool request_tiles() {
 #endif
 }
 
-std::vector<Level> detect() {
-  std::vector<Level> levels = {Level::portable};
-  const Registers one = cpuid(1, 0);
-  const Registers seven = cpuid(7, 0);
-  const Registers seven_one = cpuid(7, 1);
-  if (!bit(one.ecx, 27)) return levels;  // OSXSAVE
-  const unsigned long long state = saved_state();
-  const bool ymm = (state & 0x6) == 0x6;
-  const bool fma = bit(one.ecx, 12), f16c = bit(one.ecx, 29), avx2 = bit(seven.ebx, 5);
-  if (!(ymm && fma && f16c && avx2)) return levels;
-  levels.push_back(Level::avx2);
-  const bool zmm = (state & 0xe6) == 0xe6;
-  const bool f = bit(seven.ebx, 16), dq = bit(seven.ebx, 17), bw = bit(seven.ebx, 30), vl = bit(seven.ebx, 31);
-  if (!(zmm && f && dq && bw && vl)) return levels;
-  levels.push_back(Level::avx512);
-  if (!bit(seven_one.eax, 5)) return levels;
-  levels.push_back(Level::avx512_bf16);
-  const bool tiles = (state & 0x60000) == 0x60000;
-  const bool amx_bf16 = bit(seven.edx, 22), amx_tile = bit(seven.edx, 24), amx_int8 = bit(seven.edx, 25);
-  if (tiles && amx_bf16 && amx_tile && amx_int8 && request_tiles()) levels.push_back(Level::amx);
-  return levels;
+bool has_avx2() {
+  const Registers one = cpuid(1, 0), seven = cpuid(7, 0);
+  const bool osxsave = bit(one.ecx, 27);
+  return osxsave && (saved_state() & 0x6) == 0x6 && bit(one.ecx, 12) && bit(one.ecx, 29) && bit(seven.ebx, 5);  // fma, f16c, avx2
 }
 
-#else
+bool has_avx512() {
+  const Registers seven = cpuid(7, 0);
+  const bool f = bit(seven.ebx, 16), dq = bit(seven.ebx, 17), bw = bit(seven.ebx, 30), vl = bit(seven.ebx, 31);
+  return (saved_state() & 0xe6) == 0xe6 && f && dq && bw && vl;
+}
 
-std::vector<Level> detect() { return {Level::portable}; }
+bool has_avx512_bf16() { return bit(cpuid(7, 1).eax, 5); }
+
+bool has_amx() {
+  const Registers seven = cpuid(7, 0);
+  const bool amx_bf16 = bit(seven.edx, 22), amx_tile = bit(seven.edx, 24), amx_int8 = bit(seven.edx, 25);
+  return (saved_state() & 0x60000) == 0x60000 && amx_bf16 && amx_tile && amx_int8 && request_tiles();
+}
 
 #endif
+
+std::vector<Level> detect() {
+  std::vector<Level> levels;
+  const auto add = [&](Level level, bool (*has)()) {
+    const Level extended = extended_by(level);
+    if ((extended == level || std::find(levels.begin(), levels.end(), extended) != levels.end()) && has()) levels.push_back(level);
+  };
+#define INGOT_ADD_LEVEL(level, extended) add(Level::level, has_##level);
+  INGOT_LEVELS(INGOT_ADD_LEVEL)
+  return levels;
+}
 
 std::string usable_names() {
   std::string names;

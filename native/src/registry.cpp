@@ -5,30 +5,28 @@ namespace ingot {
 
 namespace {
 
-// The levels for which CMakeLists.txt compiles a half of the family.
-constexpr Level kPortable[] = {Level::portable};
-#if INGOT_X86
-constexpr Level kCommonLevels[] = {Level::portable, Level::avx2, Level::avx512};
-constexpr Level kMatmulLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16, Level::amx};
-constexpr Level kAttentionLevels[] = {Level::portable, Level::avx2, Level::avx512, Level::avx512_bf16};
-#else
-constexpr std::span<const Level> kCommonLevels = kPortable;
-constexpr std::span<const Level> kMatmulLevels = kPortable;
-constexpr std::span<const Level> kAttentionLevels = kPortable;
-#endif
-
 std::vector<KernelEntry> join() {
   struct Family {
     std::span<const KernelInfo> (*kernels)();
-    std::span<const Level> levels;
+    std::vector<Level> levels;
   };
+#define INGOT_LIST_LEVEL(level, ...) Level::level,
+#define INGOT_LEVELS_WITH(family) {INGOT_LEVELS_OF_##family(INGOT_LIST_LEVEL)}
+  const std::vector<Level> host = {Level::portable};
   const Family families[] = {
-      {conv_kernels, kMatmulLevels},
-      {matmul_kernels, kMatmulLevels}, {elementwise_kernels, kCommonLevels}, {norm_kernels, kCommonLevels},
-      {reduce_kernels, kCommonLevels}, {movement_kernels, kPortable},        {attention_kernels, kAttentionLevels},
-      {pool_kernels, kCommonLevels},   {depthwise_kernels, kCommonLevels},
-      {paged_attention_kernels, kAttentionLevels}, {dense_attention_kernels, kAttentionLevels}, {moe_kernels, kMatmulLevels},
-      {matmul_float64_kernels, kPortable},
+      {conv_kernels, INGOT_LEVELS_WITH(matmul)},
+      {matmul_kernels, INGOT_LEVELS_WITH(matmul)},
+      {elementwise_kernels, INGOT_LEVELS_WITH(elementwise)},
+      {norm_kernels, INGOT_LEVELS_WITH(norm)},
+      {reduce_kernels, INGOT_LEVELS_WITH(reduce)},
+      {movement_kernels, host},
+      {attention_kernels, INGOT_LEVELS_WITH(attention)},
+      {pool_kernels, INGOT_LEVELS_WITH(pool)},
+      {depthwise_kernels, INGOT_LEVELS_WITH(depthwise)},
+      {paged_attention_kernels, INGOT_LEVELS_WITH(attention)},
+      {dense_attention_kernels, INGOT_LEVELS_WITH(dense_attention)},
+      {moe_kernels, INGOT_LEVELS_WITH(matmul)},
+      {matmul_float64_kernels, host},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

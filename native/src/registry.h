@@ -12,7 +12,7 @@ namespace ingot {
 
 struct KernelEntry {
   const KernelInfo* info;
-  std::span<const Level> levels;  // for which its family has a level half
+  std::vector<Level> levels;  // at which its family has a half
 };
 
 /// The whole table, in the order of the families.

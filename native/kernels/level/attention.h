@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
 
 namespace ingot {
@@ -85,19 +86,6 @@ struct AttentionTable {
   void (*convert)(const void* x, DType x_dtype, void* y, DType y_dtype, std::int64_t count);
 };
 
-namespace portable {
-extern const AttentionTable attention_table;
-}
-#if INGOT_X86
-namespace avx2 {
-extern const AttentionTable attention_table;
-}
-namespace avx512 {
-extern const AttentionTable attention_table;
-}
-namespace avx512_bf16 {
-extern const AttentionTable attention_table;
-}
-#endif
+INGOT_FAMILY(attention, AttentionTable)
 
 }  // namespace ingot

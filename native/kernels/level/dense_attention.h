@@ -29,19 +29,6 @@ struct DenseAttentionTable {
   void (*finish)(const AttentionTask& task);
 };
 
-namespace portable {
-extern const DenseAttentionTable dense_attention_table;
-}
-#if INGOT_X86
-namespace avx2 {
-extern const DenseAttentionTable dense_attention_table;
-}
-namespace avx512 {
-extern const DenseAttentionTable dense_attention_table;
-}
-namespace avx512_bf16 {
-extern const DenseAttentionTable dense_attention_table;
-}
-#endif
+INGOT_FAMILY(dense_attention, DenseAttentionTable)
 
 }  // namespace ingot

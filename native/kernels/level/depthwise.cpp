@@ -114,10 +114,12 @@ void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
   }
 }
 
-}  // namespace
-
-void depthwise(const DepthwiseJob& job) {
+void run(const DepthwiseJob& job) {
   with_floats(job.dtype, job.x, [&](const auto* x) { depthwise_as(job, x, (decltype(x))job.w); });
 }
+
+}  // namespace
+
+const DepthwiseTable depthwise_table = {run};
 
 }  // namespace ingot::INGOT_LEVEL

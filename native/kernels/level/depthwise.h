@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
 #include "finish.h"
 #include "window.h"
@@ -32,16 +33,10 @@ struct DepthwiseJob {
   Finish finish;                    // row 0 is column `first`
 };
 
-using DepthwiseFunction = void (*)(const DepthwiseJob& job);
+struct DepthwiseTable {
+  void (*run)(const DepthwiseJob& job);
+};
 
-namespace portable {
-void depthwise(const DepthwiseJob& job);
-}
-namespace avx2 {
-void depthwise(const DepthwiseJob& job);
-}
-namespace avx512 {
-void depthwise(const DepthwiseJob& job);
-}
+INGOT_FAMILY(depthwise, DepthwiseTable)
 
 }  // namespace ingot

@@ -464,8 +464,6 @@ void run_step(const Tile& tile, const Instruction& s) {
   }
 }
 
-}  // namespace
-
 void run_tile(const TileCode& code, const TileOperand* in, const TileOperand* out, int rows, int width, std::byte* scratch) {
   Register registers[kMaxSteps];
   const int count = rows * width;
@@ -488,5 +486,9 @@ void run_tile(const TileCode& code, const TileOperand* in, const TileOperand* ou
     if (result.data != out[i].data || result.step == 0) store_output(tile, result, out[i]);
   }
 }
+
+}  // namespace
+
+const ElementwiseTable elementwise_table = {run_tile};
 
 }  // namespace ingot::INGOT_LEVEL

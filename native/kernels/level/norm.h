@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
 #include "finish.h"
 
@@ -35,16 +36,6 @@ struct NormTable {
                           const Finish& finish, float* scratch);
 };
 
-namespace portable {
-extern const NormTable norm_table;
-}
-#if INGOT_X86
-namespace avx2 {
-extern const NormTable norm_table;
-}
-namespace avx512 {
-extern const NormTable norm_table;
-}
-#endif
+INGOT_FAMILY(norm, NormTable)
 
 }  // namespace ingot

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
 #include "window.h"
 
@@ -29,16 +30,6 @@ struct PoolTable {
   void (*greatest)(const PoolJob& job);
 };
 
-namespace portable {
-extern const PoolTable pool_table;
-}
-#if INGOT_X86
-namespace avx2 {
-extern const PoolTable pool_table;
-}
-namespace avx512 {
-extern const PoolTable pool_table;
-}
-#endif
+INGOT_FAMILY(pool, PoolTable)
 
 }  // namespace ingot

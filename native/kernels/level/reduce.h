@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
 
 namespace ingot {
@@ -19,16 +20,6 @@ struct ReduceTable {
   void (*convert)(const void* x, DType x_dtype, void* y, DType y_dtype, std::int64_t count);
 };
 
-namespace portable {
-extern const ReduceTable reduce_table;
-}
-#if INGOT_X86
-namespace avx2 {
-extern const ReduceTable reduce_table;
-}
-namespace avx512 {
-extern const ReduceTable reduce_table;
-}
-#endif
+INGOT_FAMILY(reduce, ReduceTable)
 
 }  // namespace ingot

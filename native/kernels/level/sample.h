@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "dispatch.h"
+
 namespace ingot {
 
 constexpr int kWeightBlock = 256;  // elements whose weights are added up in float32
@@ -14,16 +16,6 @@ struct SampleTable {
   void (*weigh)(const float* x, std::int64_t count, float maximum, float temperature, float* weights, float* sums);
 };
 
-namespace portable {
-extern const SampleTable sample_table;
-}
-#if INGOT_X86
-namespace avx2 {
-extern const SampleTable sample_table;
-}
-namespace avx512 {
-extern const SampleTable sample_table;
-}
-#endif
+INGOT_FAMILY(sample, SampleTable)
 
 }  // namespace ingot

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
 
 namespace ingot {
@@ -86,14 +87,10 @@ constexpr int kMaxSteps = 256;
 constexpr int kMaxInputs = 64;
 constexpr int kMaxOutputs = 16;
 
-namespace portable {
-void run_tile(const TileCode&, const TileOperand*, const TileOperand*, int rows, int width, std::byte* scratch);
-}
-namespace avx2 {
-void run_tile(const TileCode&, const TileOperand*, const TileOperand*, int rows, int width, std::byte* scratch);
-}
-namespace avx512 {
-void run_tile(const TileCode&, const TileOperand*, const TileOperand*, int rows, int width, std::byte* scratch);
-}
+struct ElementwiseTable {
+  RunTile run_tile;
+};
+
+INGOT_FAMILY(elementwise, ElementwiseTable)
 
 }  // namespace ingot

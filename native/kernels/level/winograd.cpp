@@ -341,9 +341,7 @@ INGOT_INLINE void transform_tiles(const WinogradJob& job) {
   }
 }
 
-}  // namespace
-
-void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u) {
+void transform_weight(const float* panel, std::int64_t channels, int tile, float* u) {
   // Row p of G is (1, p, p²) over the product of p's distances to the other points; the last one, for infinity, is (0, 0, 1).
   // F(2x2, 3x3): the signs of the first row of G and of Bᵀ are turned.
   const double a = kNear, b = kFar, zero = a * a * b * b, near = 2 * a * a * (a * a - b * b), far = 2 * b * b * (b * b - a * a);
@@ -358,12 +356,12 @@ void winograd_weight(const float* panel, std::int64_t channels, int tile, float*
   else transform_weight(four, panel, channels, u);
 }
 
-void winograd_inputs(const WinogradJob& job) {
+void transform_inputs(const WinogradJob& job) {
   if (job.tile == 2) transform_tiles<2>(job);
   else transform_tiles<4>(job);
 }
 
-void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels) {
+void compute_outputs(const WinogradJob& job, std::int64_t first, int panels) {
   const int positions = (job.tile + 2) * (job.tile + 2);
   const std::int64_t position_floats = job.channels * kPanel, panel_floats = positions * position_floats, m_panel = (std::int64_t)job.tiles * kMTile;
   const float* u = job.u + first * panel_floats;
@@ -387,5 +385,9 @@ void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels) {
     }
   }
 }
+
+}  // namespace
+
+const WinogradTable winograd_table = {transform_weight, transform_inputs, compute_outputs};
 
 }  // namespace ingot::INGOT_LEVEL

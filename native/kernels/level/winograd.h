@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
 #include "tile.h"
 
@@ -61,33 +62,15 @@ constexpr std::int64_t v_position(std::int64_t channels, std::int64_t tiles) {
   return ((v_blocks(channels) * tiles * kVRow) / 16 | 1) * 16;
 }
 
-/// Transforms a panel [9][channels][32] of the weight to [positions][channels][32].
-using WinogradWeight = void (*)(const float* panel, std::int64_t channels, int tile, float* u);
-/// Transforms the tiles of the group.
-using WinogradInputs = void (*)(const WinogradJob& job);
-/// Computes all tiles of the group for `panels` panels from `first` on.
-using WinogradOutputs = void (*)(const WinogradJob& job, std::int64_t first, int panels);
-
-struct WinogradLevel {
-  WinogradWeight weight;
-  WinogradInputs inputs;
-  WinogradOutputs outputs;
+struct WinogradTable {
+  /// Transforms a panel [9][channels][32] of the weight to [positions][channels][32].
+  void (*weight)(const float* panel, std::int64_t channels, int tile, float* u);
+  /// Transforms the tiles of the group.
+  void (*inputs)(const WinogradJob& job);
+  /// Computes all tiles of the group for `panels` panels from `first` on.
+  void (*outputs)(const WinogradJob& job, std::int64_t first, int panels);
 };
 
-namespace portable {
-void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u);
-void winograd_inputs(const WinogradJob& job);
-void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
-}  // namespace portable
-namespace avx2 {
-void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u);
-void winograd_inputs(const WinogradJob& job);
-void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
-}  // namespace avx2
-namespace avx512 {
-void winograd_weight(const float* panel, std::int64_t channels, int tile, float* u);
-void winograd_inputs(const WinogradJob& job);
-void winograd_outputs(const WinogradJob& job, std::int64_t first, int panels);
-}  // namespace avx512
+INGOT_FAMILY(winograd, WinogradTable)
 
 }  // namespace ingot
