@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot plan`. Raises UserError, after all has been shown, when the plan does not fit."""
     engine, granted = _engine(args)
-    planner = _lazy.load("ingot.llm.plan:Planner")(engine, args.threads)
+    planner = _lazy.load("ingot.llm.plan:MemoryPlanner")(engine, args.threads)
     context = args.context or planner.context_limit
     plan = planner.plan(args.concurrency, context)
     memory = _lazy.load("ingot.llm.memory:available_memory")() if args.memory is None else args.memory
@@ -109,7 +109,7 @@ def _other_precisions(args: argparse.Namespace, precision: str) -> dict[str, Any
     for name in options.PRECISIONS:
         if name != precision:
             engine, _ = _engine(argparse.Namespace(**{**vars(args), "precision": name}))
-            found[name] = _lazy.load("ingot.llm.plan:Planner")(engine, args.threads)
+            found[name] = _lazy.load("ingot.llm.plan:MemoryPlanner")(engine, args.threads)
     return found
 
 

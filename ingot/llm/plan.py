@@ -38,7 +38,7 @@ class MemoryPlan:
         return self.weights + self.activations + self.results + self.kv_bytes
 
 
-class Planner:
+class MemoryPlanner:
     """Plans for one model.
 
     Args:

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingot.serve import frames, schema
 from ingot.serve.answers import Reply
-from ingot.serve.engine import ClientGone, Engine, Ticket
+from ingot.serve.engine_process import ClientGone, EngineProcess, Ticket
 from ingot.serve.metrics import TYPE, Metrics
 from ingot.serve.openapi import description
 from ingot.serve.problem import Problem
@@ -76,7 +76,7 @@ class Settings:
 class App:
     """The server's state, and its routes as methods."""
 
-    def __init__(self, engine: Engine, settings: Settings, now: int) -> None:
+    def __init__(self, engine: EngineProcess, settings: Settings, now: int) -> None:
         self.engine = engine
         self.settings = settings
         self.metrics = Metrics()

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 
 from ingot.serve import frames
-from ingot.serve.engine import Engine
+from ingot.serve.engine_process import EngineProcess
 
 TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _TTFT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -64,7 +64,7 @@ class Metrics:
             self.per_token.observe(end.decode / (end.completion_tokens - 1))
         self.whole.observe(end.queue + end.prefill + end.decode)
 
-    def text(self, engine: Engine) -> bytes:
+    def text(self, engine: EngineProcess) -> bytes:
         """Everything, in the text format."""
         load = engine.load or frames.Load(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
         lines = ["# HELP ingot_requests_total Requests by route and status.", "# TYPE ingot_requests_total counter"]

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ingot.errors import UserError
 from ingot.serve import frames
 from ingot.serve.app import LOOPBACK, App, Settings
-from ingot.serve.engine import Engine
+from ingot.serve.engine_process import EngineProcess
 from ingot.serve.problem import Problem
 
 SEND_SECONDS = 60.0  # for a client to take something of what it is sent
@@ -151,7 +151,7 @@ class Server:
     async def _run(self) -> dict[str, Any]:
         options, begin = self._options, time.monotonic()
         listener = _bind(options.host, options.port)
-        engine = Engine(options.start, options.max_queue, options.step_timeout)
+        engine = EngineProcess(options.start, options.max_queue, options.step_timeout)
         loop = asyncio.get_running_loop()
         opening = asyncio.ensure_future(engine.open())
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -189,7 +189,7 @@ class Server:
         return {"requests": answered, "engine_restarts": engine.restarts, "seconds": time.monotonic() - begin,
                 "interrupted": signal.SIGINT in self._signals}  # fmt: skip
 
-    def _app(self, engine: Engine) -> App:
+    def _app(self, engine: EngineProcess) -> App:
         options = self._options
         assert engine.ready is not None
         local = options.host in ("localhost", "::1") or options.host.startswith("127.")

@@ -19,7 +19,7 @@ from ingot import nn
 from ingot.builder.outline import outline
 from ingot.cli import doctor
 from ingot.cli.main import COMMANDS, main
-from ingot.llm.plan import Planner
+from ingot.llm.plan import MemoryPlanner
 from tests.native.engines import seal
 
 ROOT = Path(__file__).parents[2]
@@ -110,14 +110,14 @@ def test_a_plan_that_fits_in_no_way(capsys: pytest.CaptureFixture[str]) -> None:
     line = Found(capsys, *PLAN, "--memory", "1MB").verdict(2)
     assert line.endswith(": it needs more memory") and "one request of one token takes" in line
     assert "do not fit in --memory 0 bytes" in Found(capsys, *PLAN, "--memory", "0").verdict(2)
-    least = Planner(outline(PICO)[0], 1).plan(1, 1).total
+    least = MemoryPlanner(outline(PICO)[0], 1).plan(1, 1).total
     line = Found(capsys, *PLAN, "--memory", least).verdict(2)
     assert "fewer requests and a shorter context together" in line
 
 
 def test_a_plan_that_another_precision_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def planner(precision: str) -> Planner:
-        return Planner(outline(PICO, precision)[0], 1)
+    def planner(precision: str) -> MemoryPlanner:
+        return MemoryPlanner(outline(PICO, precision)[0], 1)
 
     wide = (*PLAN, "--precision", "float32", "--memory")
     for asked, words in (((16, 512), "what fits: "), ((1, 1), "more memory or ")):

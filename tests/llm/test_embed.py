@@ -22,7 +22,7 @@ from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, EngineFileError, RequestError, TooLongError, UserError
 from ingot.llm import assembly
 from ingot.llm.llm import LLM
-from ingot.llm.plan import Planner
+from ingot.llm.plan import MemoryPlanner
 from ingot.llm.vectors import POOLINGS, Pool
 from ingot.nn import Module, trace
 from tests.models import model_zoo, test_models_gpt
@@ -430,7 +430,7 @@ def test_a_model_without_a_head_embeds_and_says_that_it_generates_nothing(name: 
             with pytest.raises(UserError, match="this model has no head: it embeds texts"):
                 call([5, 6, 7])
     with pytest.raises(UserError, match="this model has no head"):
-        Planner(engine)
+        MemoryPlanner(engine)
 
 
 def test_a_body_whose_head_is_its_table_generates(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import ingot
 from ingot.builder.outline import outline
 from ingot.errors import CheckpointError, UserError
 from ingot.llm.llm import LLM
-from ingot.llm.plan import Planner
+from ingot.llm.plan import MemoryPlanner
 from tests.models.model_zoo import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -76,10 +76,10 @@ def run_full(llm: LLM, requests: int, length: int) -> None:
     llm.generate(prompts, max_tokens=4, ignore_end=True, seed=0)
 
 
-def check(directory_planner: Planner, engine: Any, requests: int, length: int, threads: int) -> float:
+def check(directory_planner: MemoryPlanner, engine: Any, requests: int, length: int, threads: int) -> float:
     """Compares the plans of directory and engine with a run; returns by how much the arena differs."""
     plan = directory_planner.plan(requests, length)
-    assert Planner(engine, threads).plan(requests, length) == plan, "an engine and its source plan alike"
+    assert MemoryPlanner(engine, threads).plan(requests, length) == plan, "an engine and its source plan alike"
     with LLM(engine, threads=threads, max_running=requests, context_length=length, kv_memory=plan.kv_bytes) as llm:
         run_full(llm, requests, length)
         found = llm.memory()
@@ -96,18 +96,18 @@ def check(directory_planner: Planner, engine: Any, requests: int, length: int, t
 def test_a_run_takes_what_was_planned(name: str, requests: int, length: int, threads: int, tmp_path: Path) -> None:
     source = family(name, tmp_path)
     engine = ingot.build(source, weights_from="random", report=False)
-    found = check(Planner(outline(source)[0], threads), engine, requests, length, threads)
+    found = check(MemoryPlanner(outline(source)[0], threads), engine, requests, length, threads)
     print(f"{name}: the arena of {requests} x {length} is {found:+.2%} off the plan")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_real_model_takes_what_was_planned(precision: str, tmp_path: Path) -> None:
     engine = ingot.build(PICO, precision=precision, report=False)
-    found = check(Planner(outline(PICO, precision)[0], 2), engine, 8, 1024, 2)
+    found = check(MemoryPlanner(outline(PICO, precision)[0], 2), engine, 8, 1024, 2)
     print(f"pico {precision}: the arena is {found:+.2%} off the plan")
     engine.save(tmp_path / "pico.ingot")
-    mapped = Planner(ingot.load(tmp_path / "pico.ingot"), 2).plan(8, 1024)
-    assert mapped == Planner(outline(PICO, precision)[0], 2).plan(8, 1024)
+    mapped = MemoryPlanner(ingot.load(tmp_path / "pico.ingot"), 2).plan(8, 1024)
+    assert mapped == MemoryPlanner(outline(PICO, precision)[0], 2).plan(8, 1024)
 
 
 def test_memory_of_the_process_grows_as_planned(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_memory_of_the_process_grows_as_planned(tmp_path: Path) -> None:
                      "vocab_size": 16000}  # fmt: skip
     source = directory(tmp_path, config)
     ingot.build(source, weights_from="random", report=False).save(tmp_path / "m.ingot")
-    plan = Planner(outline(source)[0], 2).plan(8, 1500)
+    plan = MemoryPlanner(outline(source)[0], 2).plan(8, 1500)
     assert plan.total > 400e6
     code = f"""
 import numpy as np, ingot
@@ -143,7 +143,7 @@ with LLM({str(PICO)!r}, threads=2) as small:  # imports, threads and their stack
 
 
 def test_the_largest_combinations_are_the_last_that_fit() -> None:
-    planner = Planner(outline(PICO)[0], 1)
+    planner = MemoryPlanner(outline(PICO)[0], 1)
     memory = planner.plan(10, 512).total
     most = planner.most_requests(512, memory)
     assert most == 10
@@ -161,7 +161,7 @@ def test_a_model_that_this_machine_could_never_load(tmp_path: Path) -> None:
     source = directory(tmp_path, LARGE)
     begin = time.perf_counter()
     engine, granted = outline(source)
-    plan = Planner(engine, 1).plan(8, 8192)
+    plan = MemoryPlanner(engine, 1).plan(8, 8192)
     assert time.perf_counter() - begin < 30, "it takes two seconds; seventy billion numbers would take longer"
     parameters = 80 * (8192 * (8192 * 2 + 1024 * 2 + 28672 * 3) + 2 * 8192) + 2 * 128256 * 8192 + 8192
     assert plan.weights == pytest.approx(2 * parameters, rel=1e-4)
@@ -189,7 +189,7 @@ def test_the_command(tmp_path: Path) -> None:
     output, _ = command(*words, "--memory", "24GB", "--json")
     assert len(output.splitlines()) == 1
     found = json.loads(output)
-    plan = Planner(outline(PICO)[0], 2).plan(16, 512)
+    plan = MemoryPlanner(outline(PICO)[0], 2).plan(16, 512)
     assert found["weights"] == plan.weights and found["activations"] == plan.activations
     assert found["kv_bytes"] == plan.kv_bytes == 16 * 512 * found["kv_bytes_per_token"]
     assert found["total"] == plan.total and found["fits"] is True and found["memory"] == 24 << 30

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.frontends.lora.patterns import Pattern, PatternError
+from ingot.frontends.lora.patterns import BoundedPattern, BoundedPatternError
 
 SAME = [
     r".*\.(q_proj|v_proj)",
@@ -32,7 +32,7 @@ SAME = [
 @pytest.mark.parametrize("pattern", SAME)
 @given(text=st.text("abcd_.1 ", max_size=8) | st.sampled_from(["model.layers.0.q_proj", "text.mlp.k_proj", "x.v_proj"]))
 def test_patterns_mean_what_re_means(pattern: str, text: str) -> None:
-    assert Pattern(pattern).matches(text) == bool(re.fullmatch(pattern, text))
+    assert BoundedPattern(pattern).matches(text) == bool(re.fullmatch(pattern, text))
 
 
 @pytest.mark.timeout(30)
@@ -50,7 +50,7 @@ def test_patterns_mean_what_re_means(pattern: str, text: str) -> None:
     ],
 )
 def test_patterns_that_take_re_forever(pattern: str, matches: bool) -> None:
-    assert Pattern(pattern).matches("a" * 100) == matches
+    assert BoundedPattern(pattern).matches("a" * 100) == matches
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_patterns_that_take_re_forever(pattern: str, matches: bool) -> None:
     ],
 )
 def test_what_is_refused(pattern: str, why: str) -> None:
-    with pytest.raises(PatternError, match=why):
-        Pattern(pattern)
+    with pytest.raises(BoundedPatternError, match=why):
+        BoundedPattern(pattern)

@@ -17,9 +17,8 @@ import pytest
 
 from attacks.directories import Directory
 from attacks.tokenizers import tokenizer
-from ingot.serve import engine as engines
-from ingot.serve import frames
-from ingot.serve.engine import Engine
+from ingot.serve import engine_process, frames
+from ingot.serve.engine_process import EngineProcess
 from ingot.serve.problem import Problem
 from ingot.serve.worker import STATS_EVERY, Stillness
 from tests.serve.harness import MODEL, ROOT, serving, until
@@ -53,7 +52,7 @@ def test_without_a_limit_nobody_is_killed() -> None:
         os.kill(engine, signal.SIGSTOP)
         waiting = pool.submit(server.post, "/v1/completions", LONG | {"max_tokens": 3})
         with pytest.raises(TimeoutError):
-            waiting.result(engines.SILENCE + 2 * frames.HEARTBEAT)
+            waiting.result(engine_process.SILENCE + 2 * frames.HEARTBEAT)
         os.kill(engine, signal.SIGCONT)
         assert waiting.result().status_code == 200
         assert server.metrics()["ingot_engine_hangs_total"] == 0
@@ -107,17 +106,17 @@ def _start() -> frames.Start:
 
 def test_a_step_without_end_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(engines, "_spawn", _spawned(50.0, started))
+    monkeypatch.setattr(engine_process, "_spawn", _spawned(50.0, started))
 
     async def meet() -> None:
-        engine = Engine(_start(), 1, patience=100.0)
+        engine = EngineProcess(_start(), 1, patience=100.0)
         await engine.open()
         engine.admit(1, "input")
         ticket = engine.submit([frames.Embed(engine.next_id(), ["x"])], 1)
         with pytest.raises(Problem) as caught:
             await ticket.vectors()
         assert (caught.value.status, caught.value.code) == (503, "engine_down")
-        monkeypatch.setattr(engines, "_spawn", _spawned(0.0, started))
+        monkeypatch.setattr(engine_process, "_spawn", _spawned(0.0, started))
         while engine.restarts < engine.hangs or engine.ready is None or engine.load is None:
             await asyncio.sleep(0.05)
         hangs, pid = engine.hangs, engine.pid

@@ -10,7 +10,7 @@ from typing import Any
 
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.frontends.lora.patterns import Pattern, PatternError
+from ingot.frontends.lora.patterns import BoundedPattern, BoundedPatternError
 from ingot.ir import Network, Node, Value
 from ingot.ops.indexing import Embedding
 from ingot.ops.product import Matmul
@@ -103,7 +103,7 @@ class _Matcher:
     def __init__(self, text: str) -> None:
         self.text = text
         self.plain = re.fullmatch(r"[\w.-]+", text) is not None
-        self._pattern = None if self.plain else Pattern(rf"(.*\.)?({text})")
+        self._pattern = None if self.plain else BoundedPattern(rf"(.*\.)?({text})")
 
     def ends(self, module: str) -> bool:
         """For rank_pattern and alpha_pattern: a pattern for the end of a module's path."""
@@ -192,7 +192,7 @@ class AdapterConfig:
         """A pattern of the file, or None and a fault."""
         try:
             made = make(text)
-        except PatternError as error:
+        except BoundedPatternError as error:
             self.fields.fault(key, str(error))
             return None
         self._patterns += not getattr(made, "plain", False)
@@ -207,7 +207,7 @@ class AdapterConfig:
         if isinstance(given, str) and given.lower() == "all-linear":
             return [m for m, layer in layers.items() if layer.kind == "linear"]
         if isinstance(given, str) and given:
-            pattern = self._compiled("target_modules", Pattern, given)
+            pattern = self._compiled("target_modules", BoundedPattern, given)
             found = [m for m in layers if pattern is not None and pattern.matches(m)]
             if pattern is not None and not found:
                 self.fields.fault("target_modules", f"{given[:80]!r} matches no layer of this model")
@@ -257,7 +257,7 @@ class AdapterConfig:
         """Whether exclude_modules names a module."""
         given = self.fields.values.get("exclude_modules")
         if isinstance(given, str) and given:
-            pattern = self._compiled("exclude_modules", Pattern, given)
+            pattern = self._compiled("exclude_modules", BoundedPattern, given)
             return lambda module: pattern is not None and pattern.matches(module)
         names = self._names("exclude_modules")
         return lambda module: _named(module, names) is not None

@@ -27,27 +27,27 @@ _CATEGORIES: dict[str, Callable[[str], bool]] = {
 }
 
 
-class PatternError(ValueError):
+class BoundedPatternError(ValueError):
     """Text that is no pattern, or one with parts that are not supported."""
 
 
-class Pattern:
-    """A regular expression. Raises PatternError."""
+class BoundedPattern:
+    """A regular expression. Raises BoundedPatternError."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_PATTERN:
-            raise PatternError(f"a pattern has at most {MAX_PATTERN:,} characters, this one {len(text):,}")
+            raise BoundedPatternError(f"a pattern has at most {MAX_PATTERN:,} characters, this one {len(text):,}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about syntax that will mean something else one day
                 self._tree: Any = _parser.parse(text)
             _check(self._tree, 0)
         except (re.error, OverflowError) as error:
-            raise PatternError(f"{text[:80]!r} is no regular expression: {error}") from None
+            raise BoundedPatternError(f"{text[:80]!r} is no regular expression: {error}") from None
         except RecursionError:
-            raise PatternError(TOO_DEEP) from None
+            raise BoundedPatternError(TOO_DEEP) from None
         if self._tree.state.flags & ~re.UNICODE:
-            raise PatternError(f"{text[:80]!r} sets flags, which is not supported")
+            raise BoundedPatternError(f"{text[:80]!r} sets flags, which is not supported")
 
     def matches(self, text: str) -> bool:
         """Whether the whole of `text` is of this pattern, as `re.fullmatch` has it."""
@@ -55,9 +55,9 @@ class Pattern:
 
 
 def _check(tree: Any, depth: int) -> None:
-    """Raises PatternError for what `_Run` does not know."""
+    """Raises BoundedPatternError for what `_Run` does not know."""
     if depth > MAX_DEPTH:
-        raise PatternError(TOO_DEEP)
+        raise BoundedPatternError(TOO_DEEP)
     for op, value in tree:
         name = str(op)
         if name == "IN":
@@ -69,12 +69,12 @@ def _check(tree: Any, depth: int) -> None:
             _check(value[2], depth + 1)
         elif name == "SUBPATTERN":
             if value[1] or value[2]:
-                raise PatternError("flags inside a pattern are not supported")
+                raise BoundedPatternError("flags inside a pattern are not supported")
             _check(value[3], depth + 1)
         elif name in ("ASSERT", "ASSERT_NOT") and value[0] == 1:
             _check(value[1], depth + 1)
         elif name not in ("LITERAL", "NOT_LITERAL", "ANY", "AT"):
-            raise PatternError(f"{name.lower().replace('_', ' ')} is not supported in a pattern")
+            raise BoundedPatternError(f"{name.lower().replace('_', ' ')} is not supported in a pattern")
 
 
 class _Run:

@@ -128,7 +128,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Engine:
+class EngineProcess:
     """The engine process, started again when it ends, and ended when it hangs.
 
     Args:
