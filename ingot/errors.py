@@ -161,3 +161,8 @@ BY_CODE: dict[str, type[IngotError]] = {
 def from_code(code: str, message: str) -> IngotError:
     """The error of the native core's `code` (an unknown code is a fault of ours: the base class)."""
     return BY_CODE.get(code, IngotError)(message)
+
+
+def typed(error: Exception) -> IngotError:
+    """The error of an exception of the native core's."""
+    return from_code(getattr(error, "code", "internal"), str(error))

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "seeded", "tensor_table", "version"}
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
-RUN = BASE | {"_native", "_lazy", "engine"}
+RUN = BASE | {"_native", "_lazy", "engine", "backends.device"}
 # What a module may import beside its own layer: the longest prefix of its name decides. Names are without "ingot.".
 MAY_IMPORT = {
     "": {"_lazy", "errors", "version"},
@@ -31,10 +31,12 @@ MAY_IMPORT = {
     "ops": IR,
     "functional": IR | {"ops"},
     "nn": IR | {"ops", "functional"},
-    "passes": IR | {"ops", "functional", "backends.base"},
+    "passes": IR | {"ops", "functional"},
     "frontends": COMPILER | {"_lazy"},
     "models": IR | {"functional", "nn", "frontends.checkpoint", "frontends.fields", "text"},
-    "backends": IR | {"ops.fused", "ops.movement"},  # a target lowers a network; whatever runs sees programs only
+    "backends": IR | {"_lazy", "ops", "passes"},  # a target lowers a network; whatever runs sees programs only
+    "backends.device": BASE | {"_lazy"},
+    "backends.native": BASE | {"_lazy", "_native", "backends.device"},
     "builder": COMPILER | RUN | {"backends", "models"},
     "engine": RUN,
     "text": BASE,
@@ -47,7 +49,7 @@ MAY_IMPORT = {
 # What folders may name for a late import, beside what they import: an engine has host calls, a model a directory.
 MAY_NAME = {
     "": {"dims", "dtypes", "builder", "engine", "functional", "ir", "llm", "nn", "ops"},
-    "engine": {"ops"},
+    "backends": {"ops"},
     "llm": {"builder"},
     "cli": {"backends", "builder", "frontends", "ir", "models", "ops", "serve", "text"},
 }

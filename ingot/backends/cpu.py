@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ingot import dtypes
+from ingot.backends import cpu_steps, device
 from ingot.backends.base import Choose, KernelCall, Reads, Refusal, Target
 from ingot.dtypes import DType
 from ingot.ir import Node, StateSpec
@@ -237,7 +238,7 @@ def _attention(node: Node) -> KernelCall | Refusal:
 
 
 CPU = Target(
-    "cpu",
+    device.CPU,
     {
         "fused_elementwise": taking(STORED, _elementwise),
         "packed_linear": taking(FLOATS, _packed_linear, first=2),
@@ -269,4 +270,5 @@ CPU = Target(
         "paged_attention": taking(FLOATS, _paged_attention),
         "scaled_dot_product_attention": taking(FLOATS, _attention, first=3),
     },
+    cpu_steps.steps,
 )

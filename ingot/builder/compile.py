@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot.backends.base import Target
 from ingot.backends.cpu import CPU
 from ingot.backends.plan import Planner
 from ingot.dtypes import DType
@@ -28,12 +29,14 @@ Array = np.ndarray[Any, Any]
 
 FORMAT = 1
 PRODUCER = f"ingot {__version__}"
+DEFAULT = CPU  # what an engine is built for
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A lowered network and its program; `stored` are the tensors that it reads, parameters and constants."""
 
+    target: Target
     network: Network
     program: dict[str, Any]
     stored: dict[str, Value]
@@ -42,14 +45,15 @@ class Compiled:
 
 
 def compile_network(
-    network: Network, *, dump: Callable[[str, str], None] | None = None, check: Check | None = None
-) -> Compiled:
-    """The network as a program for this back end. Raises NetworkError for what cannot be expressed."""
+    network: Network, target: Target = DEFAULT, *, dump: Callable[[str, str], None] | None = None,
+    check: Check | None = None,
+) -> Compiled:  # fmt: skip
+    """The network as a program for a target. Raises NetworkError for what cannot be expressed."""
     log: Log = []
-    lowered = lower(network, CPU, log=log, dump=dump, check=check)
-    planner = Planner(lowered, CPU)
+    lowered = lower(network, target, log=log, dump=dump, check=check)
+    planner = Planner(lowered, target)
     program = planner.plan()
-    return Compiled(lowered, program, planner.weights, planner.host_calls, log)
+    return Compiled(target, lowered, program, planner.weights, planner.host_calls, log)
 
 
 def make_tensors(
@@ -96,6 +100,6 @@ def header_of(
         "config": dict(config),
         "networks": {"main": to_json(network)},
         "weights": {name: {"recipe": recipe, "hash": []} for name, recipe in recipes.items()},
-        "programs": {"cpu": {"entries": {"main": compiled.program}}},
+        "programs": {compiled.target.name: {"entries": {"main": compiled.program}}},
         "files": names,
     }

@@ -80,7 +80,8 @@ def _verify(source: str, out: Output) -> None:
 
 def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
     header, source = engine.header, args.source
-    fusion = {entry: _fusion(program) for entry, program in header["programs"]["cpu"]["entries"].items()}
+    programs = _lazy.load("ingot.backends.device:programs_of")(header)
+    fusion = {entry: _fusion(program) for entry, program in programs.items()}
     memory = {entry: _memory(engine, entry, args, out) for entry in fusion}
     weights = {name: engine.tensor(name) for name in header["weights"]}
     config = {name: value for name, value in header["config"].items() if name != "kv"}
@@ -119,7 +120,7 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
 def _memory(engine: Any, entry: str, args: argparse.Namespace, out: Output) -> dict[str, Any] | None:
     """The memory that a run takes at the sizes asked for; None when only a run can tell."""
     inputs = _lazy.load("ingot.engine.inputs")
-    program = inputs.program_of(engine, entry)
+    program = _lazy.load("ingot.backends.device:program_of")(engine.header, entry)
     plain = entry == "main" and engine.kind != "llm"
     sizes = inputs.sizes_that_run(engine, args.size) if plain else inputs.sizes_of(engine, args.size, entry)
     if any(symbol.get("unbacked") for symbol in program["symbols"]):

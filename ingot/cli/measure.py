@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ingot import _native, dtypes
+from ingot.backends.device import program_of
 from ingot.cli.cost import Attended
 from ingot.cli.feed import feeds_of
 from ingot.cli.profiling import Roofs, peak
-from ingot.engine.inputs import program_of
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.llm.assembly import assemble
@@ -123,7 +123,7 @@ def _network_case(engine: Engine, args: argparse.Namespace) -> Case:
 
 def weight_bytes(engine: Engine, rows: int) -> int:
     """The bytes of weights that a run over `rows` tokens reads: a table that is only looked up counts by its rows."""
-    program = program_of(engine)
+    program = program_of(engine.header)
     whole: dict[str, int] = {}
     looked_up: dict[str, int] = {}
     for call in program["calls"]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.backends.device import DEFAULT, program_of
 from ingot.cli import cost
 from ingot.cli.output import table
 from ingot.engine.session import Engine
@@ -143,7 +144,7 @@ def profile(
 ) -> Profile:
     """Profiles `runs` runs; a call's time is the median of its times. `attended`: see cost.Attended."""
     measured = [run() for _ in range(runs)]
-    program = engine.header["programs"]["cpu"]["entries"]["main"]
+    program = program_of(engine.header)
     rows = []
     for each in zip(*measured, strict=True):
         seconds = statistics.median(item["ns"] for item in each) / 1e9
@@ -214,7 +215,7 @@ def peak(dtype: str, threads: int | None) -> float:
         "outputs": [{"name": "y", "buffer": 2}],
     }  # fmt: skip
     kind = dtypes.get(dtype).numpy
-    header = {"format": 1, "programs": {"cpu": {"entries": {"main": program}}}}
+    header = {"format": 1, "programs": {DEFAULT: {"entries": {"main": program}}}}
     engine = Engine.from_memory(header, {"w": np.ones(shape, kind)})
     session = engine.session(threads)
     feeds = {"x": np.ones((PEAK_ROWS, PEAK_WIDTH), kind)}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dims, dtypes
+from ingot.backends.device import program_of
 from ingot.engine.session import Engine, Port
 from ingot.errors import ArgumentError, InputError, UserError
 from ingot.seeded import bools
@@ -19,12 +20,6 @@ LARGER = (8, 32, 64, 256)  # sizes to try where the smallest cannot be
 MAX_DRAWN = 1 << 32  # elements of one seeded array
 
 
-def program_of(engine: Engine, entry: str = "main") -> dict[str, Any]:
-    """One of its programs."""
-    program: dict[str, Any] = engine.header["programs"]["cpu"]["entries"][entry]
-    return program
-
-
 def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main", usual: int = 1) -> dict[str, int]:
     """The size of every dim that inputs have: as `given` ("N=8"), else the one to tune for, else `usual` or next to it.
 
@@ -33,7 +28,7 @@ def sizes_of(engine: Engine, given: Sequence[str] = (), entry: str = "main", usu
     network = engine.header["networks"].get("main")
     declared = network.get("dims", ()) if isinstance(network, dict) else ()
     best = {d["name"]: d["opt"] for d in declared if isinstance(d, dict) and isinstance(d.get("opt"), int)}
-    symbols = {s["name"]: s for s in program_of(engine, entry)["symbols"] if not s.get("unbacked")}
+    symbols = {s["name"]: s for s in program_of(engine.header, entry)["symbols"] if not s.get("unbacked")}
     sizes = {name: best.get(name) or _near(usual, s["min"], s["max"]) for name, s in symbols.items()}
     for text in given:
         name, _, value = text.partition("=")
@@ -108,7 +103,7 @@ def seeded(port: Port, sizes: Mapping[str, int], rng: np.random.Generator) -> Ar
 def problems(engine: Engine, arrays: Mapping[str, Array]) -> list[str]:
     """Everything that keeps these arrays from being the inputs, a line each; empty when they fit."""
     found: list[str] = []
-    symbols = {s["name"]: s for s in program_of(engine)["symbols"]}
+    symbols = {s["name"]: s for s in program_of(engine.header)["symbols"]}
     ports = {port.name: port for port in engine.inputs}
     bare = {dim for port in engine.inputs for dim in port.dims if isinstance(dim, str)}
     bound: dict[str, tuple[int, str]] = {}

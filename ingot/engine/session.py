@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _lazy, _native, dtypes, errors
+from ingot import _native, dtypes
+from ingot.backends.device import Device, Executor, Opening, device_of, programs_of
 from ingot.engine import file
-from ingot.errors import ArgumentError, InputError, UserError
+from ingot.errors import ArgumentError, InputError, UserError, typed
 
 Array = np.ndarray[Any, Any]
 
@@ -68,11 +69,6 @@ class Memory:
     arena: int
     arena_lower_bound: int
     state: int
-
-
-def typed(error: Exception) -> errors.IngotError:
-    """The ingot error of one of the native core's."""
-    return errors.from_code(getattr(error, "code", "internal"), str(error))
 
 
 _CPU_DEVICES = (1, 3)  # DLPack's kDLCPU, and kDLCUDAHost: pinned memory of the host
@@ -157,13 +153,17 @@ class Engine:
     """A built network: header, weights and programs. Made by `ingot.build` and `ingot.load`; shared by threads safely.
 
     `header` is the engine's own JSON: producer, kind, config, networks, weights (recipes and digests), programs, files.
+    `device` is where its sessions run unless they are told otherwise.
     """
 
     def __init__(
-        self, native: Any, header: dict[str, Any], tensors: Mapping[str, Array] | None, path: Path | None
-    ) -> None:
+        self, native: Any, header: dict[str, Any], tensors: Mapping[str, Array] | None, path: Path | None,
+        device: Device | None = None,
+    ) -> None:  # fmt: skip
         self._native = native
         self._tensors = tensors
+        self.device = device or Device()
+        self._kept: dict[Any, Any] = {}  # of targets, for the sessions that run there
         # No lock: a signal handler or destructor that runs the engine, or a fork, could meet it held.
         self._idle: deque[Session] = deque(maxlen=IDLE_SESSIONS)
         self.header = header
@@ -196,6 +196,15 @@ class Engine:
             raise typed(e) from None
         return cls(native, file.check_header(where, json.loads(native.header())), None, Path(where))
 
+    def on(self, device: str | Device | None) -> Engine:
+        """The same engine, weights shared, with its sessions on a device ("cpu", "torch", "torch:cuda:0").
+
+        Raises UserError for a device that is not there.
+        """
+        other = Engine(self._native, self.header, self._tensors, self.path, device_of(device))
+        other.report, other.seconds, other.log, other._kept = self.report, self.seconds, self.log, self._kept
+        return other
+
     def __repr__(self) -> str:
         return f"Engine({self.header['producer']}, {self.header['kind']}, {', '.join(self.entries)})"
 
@@ -212,7 +221,7 @@ class Engine:
     @property
     def entries(self) -> list[str]:
         """The names of its programs."""
-        return list(self._native.entries("cpu"))
+        return sorted(programs_of(self.header))
 
     def tensor(self, name: str) -> Array:
         """A stored tensor, read-only, without a copy. Raises UserError when there is none of that name."""
@@ -231,7 +240,7 @@ class Engine:
     @cached_property
     def _specs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """dtype and shape of every tensor that a program reads; the others are plain bytes."""
-        entries = _programs(self.header)
+        entries = programs_of(self.header)
         weights = (b for _, program in sorted(entries.items()) for b in program["buffers"] if b["kind"] == "weight")
         return {b["tensor"]: (dtypes.get(b["dtype"]).numpy, tuple(b["shape"])) for b in weights}
 
@@ -248,10 +257,14 @@ class Engine:
         return file.write(path, {**self.header, "weights": weights}, tensors)
 
     def session(
-        self, threads: int | None = None, *, entry: str = "main", kv_blocks: int = 0, kv_block_size: int = 16
-    ) -> Session:
-        """A session of its own arena and states. `threads`: default, the smaller of affinity and cgroup quota."""
-        return Session(self, threads, entry=entry, kv_blocks=kv_blocks, kv_block_size=kv_block_size)
+        self, threads: int | None = None, *, entry: str = "main", kv_blocks: int = 0, kv_block_size: int = 16,
+        device: str | Device | None = None,
+    ) -> Session:  # fmt: skip
+        """A session of its own arena and states. `threads`: default, the smaller of affinity and cgroup quota.
+
+        `device`: where it runs; default, where the engine's sessions run.
+        """
+        return Session(self, threads, entry=entry, kv_blocks=kv_blocks, kv_block_size=kv_block_size, device=device)
 
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """One run in a session that the engine keeps for it; from several threads at once, in several.
@@ -280,7 +293,7 @@ class Engine:
         return self._ports("output")
 
     def _ports(self, kind: str) -> list[Port]:
-        entries = _programs(self.header)
+        entries = programs_of(self.header)
         program = entries.get("main") or next(iter(entries.values()))
         buffers = program["buffers"]
         if kind == "input":
@@ -310,9 +323,13 @@ def _dtype(buffers: list[dict[str, Any]], buffer: dict[str, Any]) -> str:
     return str(buffer["dtype"])
 
 
-def load(path: str | os.PathLike[str]) -> Engine:
-    """Opens an engine file. The weights are mapped, so this takes milliseconds whatever the size."""
-    return Engine.load(path)
+def load(path: str | os.PathLike[str], device: str | None = None) -> Engine:
+    """Opens an engine file. The weights are mapped, so this takes milliseconds whatever the size.
+
+    `device`: where its sessions run; default, the CPU.
+    """
+    engine = Engine.load(path)
+    return engine if device is None else engine.on(device)
 
 
 class Session:
@@ -326,37 +343,36 @@ class Session:
         entry: str = "main",
         kv_blocks: int = 0,
         kv_block_size: int = 16,
+        device: str | Device | None = None,
     ) -> None:
         self.engine = engine
+        self.device = engine.device if device is None else device_of(device)
         asked: Any = entry  # whatever a caller gave
         if not isinstance(asked, str) or asked not in engine.entries:
             raise ArgumentError(f"the engine has no entry {brief(entry)}; it has {', '.join(engine.entries)}")
-        workers = 0 if threads is None else _count("threads", threads, 0, 2**31 - 1)
-        cache = (_count("kv_blocks", kv_blocks, 0), _count("kv_block_size", kv_block_size, 1))
-        try:
-            host = _host_calls(engine, entry) if engine._native.host_calls(entry) else None
-            self._native = _native.Session(engine._native, entry, workers, *cache, host)
-        except _native.Error as e:
-            raise typed(e) from None
-        self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.inputs]
-        self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._native.outputs]
+        opening = Opening(
+            engine.header, engine.tensor, engine._native, entry,
+            None if threads is None else _count("threads", threads, 0, 2**31 - 1),
+            _count("kv_blocks", kv_blocks, 0), _count("kv_block_size", kv_block_size, 1),
+            self.device.name, engine._kept,
+        )  # fmt: skip
+        self._executor: Executor = self.device.open(opening)
+        self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._executor.inputs]
+        self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._executor.outputs]
 
     @property
     def threads(self) -> int:
         """How many threads a run uses."""
-        return int(self._native.threads)
+        return self._executor.threads
 
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Runs the program. Results are fresh arrays, or those given in `out`, which are written in place.
 
         Raises InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
         """
-        try:
-            if out is None:
-                return self._native.run(self._feeds(feeds))
-            results = self._native.run(self._feeds(feeds), _results(out))
-        except _native.Error as e:
-            raise typed(e) from None
+        if out is None:
+            return self._executor.run(self._feeds(feeds))
+        results = self._executor.run(self._feeds(feeds), _results(out))
         return {**results, **out}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -364,14 +380,23 @@ class Session:
 
         `in` and `out` list (dtype, shape); `bytes` counts both, what is broadcast once.
         """
-        try:
-            return list(self._native.profile(self._feeds(feeds)))
-        except _native.Error as e:
-            raise typed(e) from None
+        return self._executor.profile(self._feeds(feeds))
+
+    def sample(self, logits: Array, samplers: Sequence[Any], positions: Array) -> tuple[Array, Array, Array, Array]:
+        """A token for each row of logits (float32 [rows, vocabulary]), chosen and remembered by the row's sampler.
+
+        Returns (ids, their log probabilities, the likeliest ids [rows, most] with -1 for none, their log
+        probabilities). Raises ValueFault for a row of which no token can be chosen.
+        """
+        return self._executor.sample(logits, samplers, positions)
+
+    def log_probs(self, logits: Array, targets: Array) -> Array:
+        """log softmax of each row of logits at its target, float32 [rows]. Raises ArgumentError, ValueFault."""
+        return self._executor.log_probs(logits, targets)
 
     def memory(self) -> Memory:
         """What this session holds, at the sizes of its last run."""
-        found = self._native.memory()
+        found = self._executor.memory()
         return Memory(found["weights"], found["arena"], found["arena_lower_bound"], found["state"])
 
     def planned(self, sizes: Mapping[str, int]) -> Planned:
@@ -384,23 +409,9 @@ class Session:
             raise ArgumentError(f"sizes must be a dict of ints by name, not a {type(sizes).__name__}")
         given = {name: _count(f"the size of {brief(name)}", value, 0) for name, value in sizes.items()}
         try:
-            return Planned(**self._native.planned(given))
+            return Planned(**self._executor.planned(given))
         except TypeError:  # a name that is no UTF-8
             raise ArgumentError(f"sizes has names that are none: {brief(list(given))}") from None
-        except _native.Error as e:
-            raise typed(e) from None
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         return {name: as_array(value, name) for name, value in _named(feeds, "the inputs").items()}
-
-
-def _host_calls(engine: Engine, entry: str) -> Callable[..., list[Array]]:
-    """Runs the ops that have no native kernel by their references. Raises ProgramError for what these refuse."""
-    made: Callable[..., list[Array]] = _lazy.load("ingot.ops.host:HostCalls")(_programs(engine.header)[entry])
-    return made
-
-
-def _programs(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The programs of an engine, by their names."""
-    entries: dict[str, Any] = header["programs"]["cpu"]["entries"]
-    return entries

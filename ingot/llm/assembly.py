@@ -15,14 +15,6 @@ from ingot.llm.memory import available_memory, cache_blocks
 from ingot.llm.runner import Runner
 from ingot.llm.scheduler import Scheduler
 
-BLOCK_SIZE = 16
-MAX_RUNNING = 64  # requests in flight at once
-MAX_STEP_TOKENS = 512  # a chunk of this size already keeps a CPU's matrix units busy
-# Of prompts, in a step of answers that are read as they come. A dozen rows more make a step of a large model half as
-# long again, for it waits for its weights; prompts beside answers then still advance nearly as fast as alone.
-MAX_MIXED_TOKENS = 12
-MAX_ROW_BYTES = 64 << 20  # of logits and hidden states that one step may leave for scores and vectors
-
 _WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
 _HOW = {
     "network": "run it with ingot.load(…).run",
@@ -66,21 +58,23 @@ def open_engine(
 
 def assemble(
     engine: Engine, config: ModelConfig, threads: int | None, context_length: int, kv_memory: int | None,
-    max_running: int, prefix_cache: bool = True,
+    max_running: int | None, prefix_cache: bool = True,
 ) -> tuple[Scheduler[Job], Runner]:  # fmt: skip
-    """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say.
+    """The scheduler and the runner of an engine, over one cache and one session, sized as LLM's arguments say, within
+    what the engine's device likes best.
 
     `config`: the engine's, from model_config.
     """
-    max_step_tokens = min(MAX_STEP_TOKENS, config.max_step_tokens)
-    max_running = within("max_running", max_running, max_step_tokens)
-    row_bytes = max(MAX_ROW_BYTES, 4 * config.vocab_size, 4 * config.embedding.width)
-    blocks = _cache_blocks(config.state_bytes * BLOCK_SIZE, context_length, kv_memory, max_running)
-    cache = KVCache(blocks, BLOCK_SIZE, prefix_cache)
-    session = engine.session(threads, kv_blocks=blocks, kv_block_size=BLOCK_SIZE)
+    limits = engine.device.limits
+    max_step_tokens = min(limits.max_step_tokens, config.max_step_tokens)
+    max_running = within("max_running", max_running, max_step_tokens, min(limits.max_running, max_step_tokens))
+    row_bytes = max(limits.max_row_bytes, 4 * config.vocab_size, 4 * config.embedding.width)
+    blocks = _cache_blocks(config.state_bytes, limits.block_size, context_length, kv_memory, max_running)
+    cache = KVCache(blocks, limits.block_size, prefix_cache)
+    session = engine.session(threads, kv_blocks=blocks, kv_block_size=limits.block_size)
     scheduler: Scheduler[Job] = Scheduler(
         cache, max_step_tokens, max_running, row_bytes, config.window, config.short_length,
-        min(MAX_MIXED_TOKENS, max_step_tokens),
+        min(limits.max_mixed_tokens, max_step_tokens),
     )  # fmt: skip
     return scheduler, Runner(
         session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length,
@@ -88,9 +82,12 @@ def assemble(
     )  # fmt: skip
 
 
-def _cache_blocks(block_bytes: int, context_length: int, kv_memory: int | None, max_running: int) -> int:
+def _cache_blocks(
+    token_bytes: int, block_size: int, context_length: int, kv_memory: int | None, max_running: int
+) -> int:
     """How many blocks the cache gets."""
-    useful = cache_blocks(max_running, context_length, BLOCK_SIZE)
+    block_bytes = token_bytes * block_size
+    useful = cache_blocks(max_running, context_length, block_size)
     if kv_memory is None:
         return max(1, min(useful, available_memory() // 4 // block_bytes))
     if type(kv_memory) is not int or kv_memory < block_bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingot import dtypes
+from ingot.backends.device import programs_of
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError
 from ingot.llm.vectors import POOLINGS
@@ -92,9 +93,9 @@ def _left_out(words: Any, faults: list[str]) -> tuple[str, ...]:
 
 def _state_bytes(engine: Engine, faults: list[str]) -> int:
     """Of keys and values; the program itself has been verified when the engine was opened."""
-    program = engine.header["programs"].get("cpu", {}).get("entries", {}).get("main")
+    program = programs_of(engine.header).get("main")
     if program is None:
-        faults.append("it has no program main for cpu")
+        faults.append("it has no program main")
         return 1
     states = [b for b in program["buffers"] if b["kind"] == "state" and b["state"]["type"] == "kv_cache"]
     if not states:

@@ -17,7 +17,7 @@ import numpy as np
 from ingot import _lazy
 from ingot.engine.session import Engine, Memory
 from ingot.errors import RequestError, TooLongError, UserError
-from ingot.llm.assembly import MAX_RUNNING, assemble, open_engine, within
+from ingot.llm.assembly import assemble, open_engine, within
 from ingot.llm.config import model_config
 from ingot.llm.jobs import Embedding, Generation, Job, Scoring, Wakeups
 from ingot.llm.loop import EngineLoop, Stats
@@ -44,7 +44,8 @@ class LLM:
         context_length: the most tokens of one request, prompt included; default and limit: the model's.
         kv_memory: bytes for the key-value cache. Default: room for 64 requests of full length, but at most a quarter of
             the memory that is available. Pages are taken as they are used.
-        max_running: requests in flight at once; the others wait their turn.
+        max_running: requests in flight at once (default: 64, or what the device likes best); the others wait their
+            turn.
         prefix_cache: whether requests that begin alike share what has been computed; the results are the same bits.
         chat_template: Jinja, in place of the template that came with the model.
         lora, lora_scale: the folder of a LoRA adapter that is merged into the weights, and a number that multiplies its
@@ -65,7 +66,7 @@ class LLM:
         threads: int | None = None,
         context_length: int | None = None,
         kv_memory: int | None = None,
-        max_running: int = MAX_RUNNING,
+        max_running: int | None = None,
         prefix_cache: bool = True,
         chat_template: str | None = None,
         lora: str | os.PathLike[str] | None = None,

@@ -11,7 +11,6 @@ from functools import cached_property
 
 from ingot.engine.session import Engine
 from ingot.errors import UserError
-from ingot.llm.assembly import BLOCK_SIZE, MAX_STEP_TOKENS
 from ingot.llm.config import model_config
 from ingot.llm.memory import cache_blocks
 
@@ -55,9 +54,11 @@ class MemoryPlanner:
         self._config = model_config(engine)
         if not self._config.generates:
             raise UserError("this model has no head: it generates nothing, so it has no requests to plan for")
-        self._session = engine.session(threads, kv_blocks=1, kv_block_size=BLOCK_SIZE)
+        limits = engine.device.limits
+        self._block_size = limits.block_size
+        self._session = engine.session(threads, kv_blocks=1, kv_block_size=limits.block_size)
         self.threads = self._session.threads
-        self.step_tokens = min(MAX_STEP_TOKENS, self._config.max_step_tokens)
+        self.step_tokens = min(limits.max_step_tokens, self._config.max_step_tokens)
         self.context_limit = self._config.context_length
         self.windowed = self._config.window is not None
 
@@ -77,7 +78,7 @@ class MemoryPlanner:
             raise UserError(f"the concurrency must be from 1 to {self.step_tokens}, a step's tokens, not {concurrency}")
         if not 1 <= context_length <= self.context_limit:
             raise UserError(f"the context must be from 1 to {self.context_limit}, the model's, not {context_length}")
-        blocks = cache_blocks(1, context_length, BLOCK_SIZE)
+        blocks = cache_blocks(1, context_length, self._block_size)
         sizes = {"T": self.step_tokens, "B": concurrency, "N": blocks, "R": concurrency, "E": 0}
         return MemoryPlan(
             concurrency,
@@ -85,7 +86,7 @@ class MemoryPlanner:
             self.weights,
             self._session.planned(sizes).arena,
             concurrency * self._config.vocab_size * 4,
-            cache_blocks(concurrency, context_length, BLOCK_SIZE) * BLOCK_SIZE * self.kv_bytes_per_token,
+            cache_blocks(concurrency, context_length, self._block_size) * self._block_size * self.kv_bytes_per_token,
         )
 
     def most_requests(self, context_length: int, memory: int) -> int:
@@ -99,10 +100,10 @@ class MemoryPlanner:
 
         Whole blocks, but for the model's own limit.
         """
-        blocks = cache_blocks(1, self.context_limit, BLOCK_SIZE)
+        blocks = cache_blocks(1, self.context_limit, self._block_size)
 
         def length(n: int) -> int:
-            return min(n * BLOCK_SIZE, self.context_limit)
+            return min(n * self._block_size, self.context_limit)
 
         fitting = bisect_left(
             range(1, blocks + 1), True, key=lambda n: self.plan(concurrency, length(n)).total > memory

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ingot import _native
-from ingot.engine.session import Memory, Session, typed
+from ingot.engine.session import Memory, Session
 from ingot.errors import RequestError
 from ingot.llm.jobs import Embedding, Generation, Job, Scoring
 from ingot.llm.kv_cache import KVCache
@@ -82,12 +82,9 @@ class Runner:
         found = self._session.run(feeds)
         logits = found.get("logits", _NOTHING)
         begin = perf_counter()
-        try:
-            tokens, logprobs, tops = self._sample(logits[:sampled], samplers) if sampled else ([], [], [])
-            took = perf_counter() - begin
-            scores = _native.log_probs(logits[sampled:], np.array(targets, np.int64)).tolist() if targets else []
-        except _native.Error as e:
-            raise typed(e) from None
+        tokens, logprobs, tops = self._sample(logits[:sampled], samplers) if sampled else ([], [], [])
+        took = perf_counter() - begin
+        scores = self._session.log_probs(logits[sampled:], np.array(targets, np.int64)).tolist() if targets else []
         return StepResult(tokens, logprobs, tops, scores, found.get("hidden", _NOTHING), took)
 
     def memory(self) -> Memory:
@@ -174,7 +171,7 @@ class Runner:
     def _sample(
         self, logits: Array, samplers: list[_native.Sampler]
     ) -> tuple[list[int], list[float], list[dict[int, float]]]:
-        tokens, logprobs, ids, values = _native.sample(logits, samplers, self._position[: len(samplers)])
+        tokens, logprobs, ids, values = self._session.sample(logits, samplers, self._position[: len(samplers)])
         tops: list[dict[int, float]] = []
         if ids.shape[1]:
             tops = [

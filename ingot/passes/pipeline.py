@@ -1,37 +1,27 @@
 """The compile path of a Network, as a list of named steps. After each the network is verified.
 
+A target says which steps there are. Those that change what is stored of a weight beyond its layout are the same ones
+for all targets, `portable`, and come first: so a weight that one target has stored can be had back for another one.
+
 Two switches help to find a fault: `dump` gets the text of every stage, and `check` runs every stage on the given feeds
 and names the step that changed the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ingot.backends.base import Refusal, Target
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Op, Value
 from ingot.ir.difference import difference
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
-from ingot.ops.contraction import Einsum
-from ingot.ops.fused import Bodied
-from ingot.passes import (
-    batch_norm,
-    channels_last,
-    convolution,
-    dense_attention,
-    einsum,
-    fuse,
-    layout,
-    simplify,
-    weights,
-)
+from ingot.passes import batch_norm, simplify, weights
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import recipe_of
@@ -46,11 +36,18 @@ class Step(NamedTuple):
     run: Callable[[Network, Log], None]
 
 
-# Ops that wait for their operands' layout before anything simpler is made of them.
-LAID_OUT = (*channels_last.SPATIAL, Einsum)
+class Lowers(Protocol):
+    """What a lowering asks of its target."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What makes any network one that the target runs."""
+
+    def refuses(self, node: Node) -> str | None:
+        """Why no kernel of the target takes a node; None when one does."""
 
 
-def decompose(target: Target, later: tuple[type[Op], ...] = ()) -> Callable[[Network, Log], None]:
+def decompose(target: Lowers, later: tuple[type[Op], ...] = ()) -> Callable[[Network, Log], None]:
     """Ops with neither a kernel on the target nor a scalar expression become simpler ops, where they have that form."""
 
     def run(network: Network, log: Log) -> None:
@@ -60,10 +57,10 @@ def decompose(target: Target, later: tuple[type[Op], ...] = ()) -> Callable[[Net
             op: Any = node.op
             if op.is_view or op.expr is not None or op.decompose is None or isinstance(op, later):
                 continue
-            choice = target.choose(node)
-            if not isinstance(choice, Refusal):
+            why = target.refuses(node)
+            if why is None:
                 continue
-            note(log, "decompose", node, choice.why)
+            note(log, "decompose", node, why)
             todo.extend(_decomposed(network, node))
 
     return run
@@ -89,35 +86,14 @@ def _joined(network: Network, node: Node, found: Value | Array) -> Value:
     return found
 
 
-def steps(target: Target) -> list[Step]:
-    """The steps that make any network one that the target runs."""
+def portable() -> list[Step]:
+    """The steps that every target begins with: they fold what is known, also into weights."""
     return [
         Step("remove dead", simplify.remove_dead),
         Step("fold", simplify.fold),
         Step("algebra", simplify.algebra),
-        Step("batch norm", batch_norm.batch_norm),
-        Step("paddings", convolution.paddings),
-        Step("decompose", decompose(target, LAID_OUT)),
-        Step("channels last", channels_last.channels_last),
-        Step("einsum", einsum.einsum),
-        Step("dense attention", dense_attention.dense_attention),
-        Step("convolutions", convolution.convolutions),
-        Step("decompose again", decompose(target, (Bodied,))),
-        Step("reversals", simplify.reversals),
-        Step("sizes", simplify.sizes),
-        Step("fold again", simplify.fold),
-        Step("algebra again", simplify.algebra),
-        Step("share", simplify.share),
         Step("lookups", weights.lookups),
-        Step("attention", fuse.attention),
-        Step("elementwise", fuse.elementwise),
-        Step("products", fuse.products),
-        Step("epilogues", fuse.epilogues),
-        Step("siblings", fuse.siblings),
-        Step("pack", layout.pack),
-        Step("strides", layout.strides),
-        Step("remove dead again", simplify.remove_dead),
-        Step("settle", layout.settle),
+        Step("batch norm", batch_norm.batch_norm),
     ]
 
 
@@ -145,7 +121,7 @@ class Check:
 
 
 def lower(
-    network: Network, target: Target, *, log: Log | None = None, dump: Callable[[str, str], None] | None = None,
+    network: Network, target: Lowers, *, log: Log | None = None, dump: Callable[[str, str], None] | None = None,
     check: Check | None = None,
 ) -> Network:  # fmt: skip
     """A lowered copy: every node has a kernel on the target or will be a host call. The log gets what was decided.
@@ -157,7 +133,7 @@ def lower(
     numbers = check.outputs(new) if check else {}
     if dump:
         dump("start", str(new))
-    for step in steps(target):
+    for step in target.steps:
         step.run(new, decisions)
         try:
             verify(new)

@@ -21,7 +21,7 @@ from ingot.engine.session import load
 from ingot.errors import CheckpointError, IngotError, ModuleError, NetworkError, RecipeError, UserError
 from ingot.ir import F, Network, Spec
 from ingot.ir.text import from_json
-from ingot.passes import pipeline, simplify
+from ingot.passes import simplify
 from tests import nets
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
@@ -153,7 +153,7 @@ def test_debug_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     net = nets.llama(layers=1, dtype="bfloat16")
     build_network(net, nets.weights(net), debug=Debug(dump=tmp_path / "stages", check=True))
     texts = sorted((tmp_path / "stages").iterdir())
-    assert texts[0].name == "00-start.txt" and len(texts) == 1 + len(pipeline.steps(CPU))
+    assert texts[0].name == "00-start.txt" and len(texts) == 1 + len(CPU.steps)
     assert "packed_linear" in texts[-1].read_text()
 
     def bad(network: Network, log: Any) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import pytest
 
 import ingot
 from ingot import models
+from ingot.backends.device import CPU, Device
 from ingot.builder.compile import compile_network, header_of, make_tensors
 from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, EngineFileError, RequestError, TooLongError, UserError
-from ingot.llm import assembly
 from ingot.llm.llm import LLM
 from ingot.llm.plan import MemoryPlanner
 from ingot.llm.vectors import POOLINGS, Pool
@@ -123,7 +124,7 @@ def test_company_chunks_and_found_prefixes_change_no_bit(
     engine: Engine, prompts: list[list[int]], alone: dict[str, np.ndarray], tokens: int, prefix_cache: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(assembly, "MAX_STEP_TOKENS", tokens)
+    monkeypatch.setattr(Device, "limits", replace(CPU.limits, max_step_tokens=tokens))
     with LLM(engine, threads=1, prefix_cache=prefix_cache, max_running=min(tokens, 8)) as llm, llm.stream(
         prompts[3][:60], max_tokens=300, ignore_end=True
     ) as stream:
@@ -187,7 +188,7 @@ class Gate:
 @contextmanager
 def held(engine: Engine, monkeypatch: pytest.MonkeyPatch, **words: Any) -> Iterator[tuple[LLM, Gate]]:
     """An LLM of short steps that waits before the first one."""
-    monkeypatch.setattr(assembly, "MAX_STEP_TOKENS", 24)
+    monkeypatch.setattr(Device, "limits", replace(CPU.limits, max_step_tokens=24))
     with LLM(engine, threads=1, max_running=8, **words) as llm:
         gate = Gate(llm, monkeypatch)
         try:

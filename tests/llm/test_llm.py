@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot.backends.device import CPU, Device
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, IngotError, RequestError, TooLongError, UserError, ValueFault
-from ingot.llm import assembly
 from ingot.llm.llm import LLM
 from ingot.llm.stream import Completion
 
@@ -51,7 +52,7 @@ def prompts() -> list[str]:
 
 def tiny(engine: Engine, monkeypatch: pytest.MonkeyPatch, **words: Any) -> LLM:
     """An LLM whose steps hold few tokens, so that prompts come in chunks."""
-    monkeypatch.setattr(assembly, "MAX_STEP_TOKENS", 24)
+    monkeypatch.setattr(Device, "limits", replace(CPU.limits, max_step_tokens=24))
     return LLM(engine, threads=1, **words)
 
 

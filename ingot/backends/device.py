@@ -1,0 +1,171 @@
+"""Where a session runs: targets by the names that people write, their limits, and how a session opens there.
+
+Only what a run needs is here. What lowers networks for a target is its `Target` (backends/base.py), which serving a
+built engine never loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from reprlib import repr as brief
+from typing import Any, Protocol
+
+import numpy as np
+
+from ingot import _lazy
+from ingot.errors import UserError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a target likes to run a language model.
+
+    block_size: tokens in a block of the KV cache. max_running: requests in flight at once. max_step_tokens: of one
+    step; a chunk of that size already keeps the machine busy. max_mixed_tokens: of prompts, in a step of answers that
+    are read as they come. max_row_bytes: of logits and hidden states that one step may leave for scores and vectors.
+    """
+
+    block_size: int = 16
+    max_running: int = 64
+    max_step_tokens: int = 512
+    max_mixed_tokens: int = 12
+    max_row_bytes: int = 64 << 20
+
+
+class Executor(Protocol):
+    """What runs one program of an engine: memory of its own, one run at a time. Raises ingot errors only.
+
+    inputs, outputs: (name, dtype, dims) each; dims as in a program. threads: that a run uses.
+    """
+
+    inputs: Sequence[tuple[str, str, Sequence[Any]]]
+    outputs: Sequence[tuple[str, str, Sequence[Any]]]
+    threads: int
+
+    def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
+        """The results by name, in arrays of `out` where it has them."""
+
+    def profile(self, feeds: dict[str, Array]) -> list[dict[str, Any]]:
+        """One run with the time of every call, as Session.profile gives it."""
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes: weights, arena, arena_lower_bound, state."""
+
+    def planned(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Bytes of a run with dims of these sizes: buffers, lower_bound, working, arena."""
+
+    def sample(
+        self, logits: Array, samplers: Sequence[Any], positions: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        """A token for each row of logits (float32 [rows, vocabulary]): ids, their log probabilities, the likeliest
+        ids [rows, most] (-1: none) and theirs."""
+
+    def log_probs(self, logits: Array, targets: Array) -> Array:
+        """log softmax of each row of logits at its target, float32 [rows]."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a session is opened on.
+
+    tensor: a stored tensor by name. native: the engine in the native core. device: what follows the target's name.
+    kept: the engine's, for what its sessions share on this target; whoever puts something there may be one of several
+    threads.
+    """
+
+    header: Mapping[str, Any]
+    tensor: Callable[[str], Array]
+    native: Any
+    entry: str
+    threads: int | None
+    kv_blocks: int
+    kv_block_size: int
+    device: str
+    kept: dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The half of a target that a run needs.
+
+    opener: where the function stands that makes an Executor of an Opening. resolver: where the one stands that makes a
+    device's full name of what follows the target's ("" for nothing), or raises UserError; without it nothing follows.
+    words: how it is written, for messages.
+    """
+
+    name: str
+    words: str
+    opener: str
+    limits: Limits = Limits()
+    resolver: str = ""
+
+
+CPU = Runtime(
+    "cpu", "cpu", "ingot.backends.native:open_session",
+    # A dozen rows more make a step of a large model half as long again, for it waits for its weights; prompts beside
+    # answers then still advance nearly as fast as alone.
+    Limits(max_step_tokens=512, max_mixed_tokens=12),
+)  # fmt: skip
+TORCH = Runtime(
+    "torch", "torch[:DEVICE]", "ingot.backends.torch_executor:open_session",
+    Limits(max_step_tokens=512, max_mixed_tokens=512),  # a step's time hardly depends on its rows
+    "ingot.backends.torch_device:resolve",
+)  # fmt: skip
+RUNTIMES = {runtime.name: runtime for runtime in (CPU, TORCH)}
+DEFAULT = CPU.name
+WORDS = "|".join(runtime.words for runtime in RUNTIMES.values())
+
+
+@dataclass(frozen=True)
+class Device:
+    """A target, and which of its devices ("" where it has one only)."""
+
+    runtime: Runtime = CPU
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.runtime.name}:{self.name}" if self.name else self.runtime.name
+
+    @property
+    def limits(self) -> Limits:
+        """Its target's."""
+        return self.runtime.limits
+
+    def open(self, opening: Opening) -> Executor:
+        """An executor there."""
+        executor: Executor = _lazy.load(self.runtime.opener)(opening)
+        return executor
+
+
+def device_of(word: str | Device | None) -> Device:
+    """The device of a word: "cpu", "torch", "torch:cuda:0". None is the CPU.
+
+    Raises UserError for words that name none, and for a device that is not there.
+    """
+    if word is None or isinstance(word, Device):
+        return word or Device()
+    asked: Any = word  # whatever a caller gave
+    target, colon, rest = asked.partition(":") if isinstance(asked, str) else ("", "", "")
+    runtime = RUNTIMES.get(target)
+    if runtime is None or (colon and not (rest and runtime.resolver)):
+        near = "; an NVIDIA GPU is torch:cuda" if target == "cuda" else ""
+        raise UserError(f"device {brief(word)} is not available: write {WORDS.replace('|', ' or ')}{near}")
+    return Device(runtime, _lazy.load(runtime.resolver)(rest) if runtime.resolver else "")
+
+
+def programs_of(header: Mapping[str, Any], target: str = DEFAULT) -> dict[str, Any]:
+    """The programs of an engine for a target, by the names of their entries; none where it was not built for it."""
+    entries: dict[str, Any] = header["programs"].get(target, {}).get("entries", {})
+    return entries
+
+
+def program_of(header: Mapping[str, Any], entry: str = "main", target: str = DEFAULT) -> dict[str, Any]:
+    """One of them. Raises UserError when there is none."""
+    found = programs_of(header, target)
+    if entry not in found:
+        raise UserError(f"the engine has no program {brief(entry)} for {target}; it has {', '.join(found) or 'none'}")
+    program: dict[str, Any] = found[entry]
+    return program
