@@ -22,7 +22,9 @@ COMPILER = (
     "nn",
     "functional",
     "ir",
-    "backends",
+    "backends.base",
+    "backends.cpu",
+    "backends.plan",
     "builder",
     "models",
 )
