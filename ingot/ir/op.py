@@ -34,13 +34,20 @@ AnySpec = Spec | StateSpec
 
 
 class Case(NamedTuple):
-    """One configuration an op promises to get right, or (with `error`, a regular expression) promises to refuse."""
+    """One configuration an op promises to get right, or (with `error`, a regular expression) promises to refuse.
+
+    An engine of it runs natively, unless `host` says why it takes a host call, or `no_engine` (a regular expression)
+    what error ends its build. `stored` names the operands that are parameters in it: kernels may want these packed.
+    """
 
     why: str
     specs: tuple[Any, ...] = ()
     attrs: Mapping[str, Any] = {}
     error: str | None = None
     dims: Mapping[str, int] = {}  # values of named dims; others get small ones
+    host: str | None = None  # None: as the op says; "" for natively
+    no_engine: str | None = None
+    stored: tuple[str, ...] | None = None  # None: as the op says
 
 
 def require(ok: bool, why: str) -> None:
@@ -70,6 +77,8 @@ class Op:
     outputs: ClassVar[int | None] = 1  # None: depends on the operands
     kernels: ClassVar[tuple[str, ...]] = ()  # names in the native table, best first
     cases: ClassVar[tuple[Case, ...]] = ()
+    host: ClassVar[str] = ""  # of cases that do not say: why they take a host call; "": they run natively
+    stored: ClassVar[tuple[str, ...]] = ()  # of cases that do not say: the operands that their engines store
     tolerance: ClassVar[float] = 1.0  # multiplies the tests' rounding allowance; above 1 only with a reason beside it
     scalars_like: ClassVar[tuple[str, ...] | None] = None  # operands whose dtype a Python scalar takes; None: any
     binds: ClassVar[bool] = False  # whether it brings an unbacked dim into being (see bind)

@@ -114,6 +114,7 @@ class Cond(Op):
     then_branch: Network
     else_branch: Network
     scalars_like = ("xs",)
+    host = "no kernel runs a network"
     cases = (
         Case("one result", (boolean(), f32("T", 3)), {"then_branch": _DOUBLED, "else_branch": _NEGATED}),
         Case("two results", (boolean(), f32("T", 3)), {"then_branch": _TWO, "else_branch": _TWO}),
@@ -153,6 +154,7 @@ class WhileLoop(Op):
     condition: Network
     body: Network
     limit: int = 1_000_000
+    host = "no kernel runs a network"
     cases = (
         Case("five rounds", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _COUNT_UP}),
         Case("a body of other results", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _BELOW_FIVE},

@@ -164,8 +164,11 @@ def drawn_geometry(draw: Any, **more: Any) -> tuple[tuple[int, ...], dict[str, A
 class FusedConv(Convolution):
     """`body` of a convolution x [N, *S, C] with weight [O, K], K = (kernel positions…, channel of the group)."""
 
+    stored = ("weight",)
     cases = (
         Case("3×3", (f32("T", 5, 6, 4), f32(8, 36)), geometry(groups=1)),
+        Case("the same, its weight computed", (f32("T", 5, 6, 4), f32(8, 36)), geometry(groups=1), stored=(),
+             host="the kernel takes packed weights"),
         Case("bias, residual and relu, strided", (bf16(2, 7, 6, 4), bf16(5, 36), bf16(5)),
              geometry(stride=2, groups=1, body=RELU_PLUS, dtype="bfloat16")),
         Case("groups, dilated, one dim", (f32(2, 9, 6), f32(4, 9)), geometry(1, dilation=2, groups=2)),

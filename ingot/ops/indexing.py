@@ -156,6 +156,7 @@ class NonZero(Op):
 
     count: Dimension | None = None
     binds = True
+    host = "there is no kernel"
     cases = (
         Case("a mask", (boolean(3, 4),)),
         Case("numbers of unknown count", (f32("T"),)),

@@ -74,8 +74,11 @@ class Moe(Op):
     top_k: int
     normalize: bool = True
     activation: str = "silu"
+    stored = ("weights",)
     cases = (
         Case("two of three", (f32("T", 6), f32("T", 3), *_EXPERTS), {"top_k": 2}),
+        Case("the same, weights computed", (f32("T", 6), f32("T", 3), *_EXPERTS), {"top_k": 2}, stored=(),
+             host="the kernel takes packed weights"),
         Case("all, weights as they are", (f32(4, 6), f32(4, 3), *_EXPERTS), {"top_k": 3, "normalize": False}),
         Case("bfloat16, tanh gelu", (bf16(4, 6), f32(4, 2), *[bf16(5, 6)] * 4, *[bf16(6, 5)] * 2),
              {"top_k": 1, "activation": "gelu_tanh"}),

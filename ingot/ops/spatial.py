@@ -198,8 +198,11 @@ class Conv(Op):
     groups: int = 1
     channels_last: bool = False
     kernels = ("conv_packed", "conv_depthwise")
+    stored = ("weight", "bias")
     cases = (
         Case("3×3 with padding, a bias", (f32(2, 3, 8, 7), f32(5, 3, 3, 3), f32(5)), at(2, pre=1)),
+        Case("the same, its weight computed", (f32(2, 3, 8, 7), f32(5, 3, 3, 3), f32(5)), at(2, pre=1), stored=(),
+             host="the kernels take packed weights"),
         Case("1×1 is a matrix product", (f32(2, 40, 5, 6), f32(33, 40, 1, 1)), at(2)),
         Case("the same, channels last", (f32(2, 5, 6, 40), f32(33, 40, 1, 1), f32(33)), at(2, channels_last=True)),
         Case("1×1 with a stride leaves elements out", (f32(1, 8, 7, 6), f32(4, 8, 1, 1)), at(2, stride=(2, 3))),
@@ -219,7 +222,7 @@ class Conv(Op):
              at(2, stride=(2, 1), pre=1)),
         Case("bfloat16 rounds once", (bf16(1, 24, 6, 6), bf16(33, 24, 3, 3), bf16(33)), at(2, pre=1)),
         Case("float16 rounds once, an odd number of products", (f16(1, 3, 9), f16(5, 3, 3), f16(5)), at(1, pre=1)),
-        Case("float64 has no kernel", (f64(1, 3, 9), f64(5, 3, 3)), at(1, pre=1)),
+        Case("float64 has no kernel", (f64(1, 3, 9), f64(5, 3, 3)), at(1, pre=1), host="the kernels take no float64"),
         Case("no samples", (f32(0, 3, 8), f32(4, 3, 3)), at(1)),
         Case("nothing to convolve", (f32(1, 3, 0), f32(4, 3, 1)), at(1, pre=1), error="x has no elements in a spatial"),
         Case("the kernel is larger than x", (f32(1, 3, 8, 2), f32(4, 3, 3, 3)), at(2),
@@ -357,9 +360,12 @@ class ConvTranspose(Op):
     groups: int = 1
     channels_last: bool = False
     kernels = ("conv_transpose_packed",)
+    stored = ("weight", "bias")
     cases = (
         Case("doubles the size, as decoders do", (f32(2, 6, 4, 5), f32(6, 4, 3, 3), f32(4)),
              at(2, stride=2, pre=1, post=0)),
+        Case("the same, its weight computed", (f32(2, 6, 4, 5), f32(6, 4, 3, 3), f32(4)),
+             at(2, stride=2, pre=1, post=0), stored=(), host="the kernel takes packed weights"),
         Case("the same, channels last", (f32(2, 4, 5, 6), f32(6, 4, 3, 3), f32(4)),
              at(2, stride=2, pre=1, post=0, channels_last=True)),
         Case("stride 1 is a convolution", (f32(1, 3, 5, 5), f32(3, 4, 3, 3)), at(2)),

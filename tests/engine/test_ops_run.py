@@ -9,36 +9,49 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot import dtypes
 from ingot.builder.build import build_network
-from ingot.ir import OPS, Case, F, Network, Op, Spec, StateSpec, Value
+from ingot.errors import IngotError
+from ingot.ir import OPS, Case, F, Network, Op, Spec, Value
 from ingot.ir.interpret import interpret
 from tests.ops.check import assert_close, make_network, sample, sizes_for
 from tests.ops.draw import Draw
 
-# What a program cannot hold: element types that the core does not store, and sizes that only attributes know.
-NOT_STORED = {d for d in dtypes.ALL if d.safetensors is None or d.kind == "complex" or d.name.startswith("float8")}
-CASES = [
-    (cls, case)
-    for _, cls in sorted(OPS.items())
-    for case in cls.cases
-    if case.error is None and not any(isinstance(s, StateSpec) for s in case.specs)
-]
+F32 = Spec("float32", (3,))
+CASES = [(cls, case) for _, cls in sorted(OPS.items()) for case in cls.cases if case.error is None]
 DRAWN = [cls for _, cls in sorted(OPS.items()) if cls.draw is not None]
 
 
+def network_of(cls: type[Op], case: Case) -> Network:
+    """A network of this one call, whose engine stores what the case says."""
+    network, result = make_network(cls, case, cls.stored if case.stored is None else case.stored)
+    if not network.nodes:  # all was known, and computed at once: here it is a call nevertheless
+        network.output("y0", network.emit(cls(**case.attrs), ()))
+    assert network.nodes and (network.outputs or network.states), f"{result} leaves nothing to build"
+    return network
+
+
 def compare(cls: type[Op], case: Case, seed: int = 0) -> None:
-    """The outputs of the engine of a network of this one call, and those of the interpreter."""
-    network, _ = make_network(cls, case)
-    if not network.outputs or any(v.dtype in NOT_STORED for v in network.values.values()):
+    """The engine of a network of this one call: natively or with host calls as declared, and its outputs are those of
+    the interpreter. States are the language models' own; their kernels are compared in tests/kernels.
+    """
+    network = network_of(cls, case)
+    if case.no_engine is not None:
+        with pytest.raises(IngotError, match=case.no_engine):
+            build_network(network, {})
         return
     sizes = sizes_for(case)
     arrays = sample(network.nodes[-1].op, case.specs, sizes, seed)
-    named = [v for v in network.inputs if not v.name.startswith("shows_")]
-    feeds = {v.name: a for v, a in zip(named, arrays, strict=True)}
-    feeds |= {v.name: np.zeros(v.spec.evaluate(sizes), np.bool_) for v in network.inputs if v.name not in feeds}
-    want = interpret(network, feeds)
-    got = build_network(network, {}).run(feeds)
+    given = {v.name: a for v, a in zip(network.nodes[-1].inputs, arrays, strict=True)}
+    weights = {v.name: given[v.name] for v in network.parameters}
+    engine = build_network(network, weights)
+    host = cls.host if case.host is None else case.host
+    calls = engine._native.host_calls("main")
+    assert bool(calls) == bool(host), f"host calls: {calls}; {f'declared: {host}' if host else 'none is declared'}"
+    if network.states:
+        return
+    feeds = {v.name: given[v.name] if v.name in given else np.zeros(v.spec.evaluate(sizes), np.bool_)
+             for v in network.inputs}
+    want, got = interpret(network, feeds, weights), engine.run(feeds)
     assert got.keys() == want.keys()
     for name, array in want.items():
         assert_close(got[name], array, f"{cls.name}: {case.why}", 2 * cls.tolerance)
@@ -54,6 +67,17 @@ def test_case(cls: type[Op], case: Case) -> None:
 @given(data=st.data())
 def test_random(cls: type[Op], data: st.DataObject) -> None:
     compare(cls, cls.draw(Draw(data)), data.draw(st.integers(0, 9)))
+
+
+def test_a_fallback_is_seen() -> None:
+    """What is declared otherwise than it runs fails, both ways."""
+    native, host = Case("x", (F32,)), Case("x", (F32,), host="said so")
+    compare(OPS["relu"], native)
+    compare(OPS["sort"], host)
+    with pytest.raises(AssertionError, match=r"host calls: \[\]; declared: said so"):
+        compare(OPS["relu"], host)
+    with pytest.raises(AssertionError, match=r"host calls: \['sort'\]; none is declared"):
+        compare(OPS["sort"], native._replace(host=""))
 
 
 def test_a_network_of_many_kinds_of_calls() -> None:

@@ -1,4 +1,6 @@
-"""Every entry of the table of ATen ops against torch: each op by itself, exported, imported, run by its references."""
+"""Every entry of the table of ATen ops against torch: each op by itself, exported, imported, run by its references and
+as an engine.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from ingot.builder.build import build_network as build_engine
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.frontends.torch_export.aten import TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
@@ -36,18 +39,21 @@ def positive(*shape: int) -> torch.Tensor:
 
 
 class Case(NamedTuple):
+    """One call; its engine runs natively but for host calls of the op `host`."""
+
     op: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    host: str
 
 
 CASES: list[Case] = []
 
 
-def case(names: str, *args: Any, **kwargs: Any) -> None:
+def case(names: str, *args: Any, host: str = "", **kwargs: Any) -> None:
     """One call for each of the ops named, by their names after `aten.`."""
     for name in names.split():
-        CASES.append(Case(name if "." in name and name.startswith("prims") else f"aten.{name}", args, kwargs))
+        CASES.append(Case(name if "." in name and name.startswith("prims") else f"aten.{name}", args, kwargs, host))
 
 
 # ---------------------------------------------------------------------------------------------------- pointwise
@@ -207,11 +213,11 @@ for order in (1, 2, float("inf")):
     case("linalg_vector_norm.default", f(3, 4), order, [1])
 case("norm.ScalarOpt_dim", f(3, 4), 2, [1], True)
 case("norm.Scalar", f(3, 4))
-case("cumsum.default", f(3, 4, 2), 1)
-case("cumsum.default", i(3, 4), 1)
-case("cumsum.default", b(3, 4), 0)
-case("cumsum.default", positive(1100), 0)
-case("cumsum.default", f(4), 0, dtype=torch.int32)
+case("cumsum.default", f(3, 4, 2), 1)  # a product with a triangle
+case("cumsum.default", i(3, 4), 1, host="cumsum")
+case("cumsum.default", b(3, 4), 0, host="cumsum")
+case("cumsum.default", positive(1100), 0, host="cumsum")
+case("cumsum.default", f(4), 0, dtype=torch.int32, host="cumsum")
 
 # ------------------------------------------------------------------------------------------------------- shapes
 case("view.default reshape.default _unsafe_view.default", f(3, 4), [2, 6])
@@ -274,24 +280,24 @@ case("index.Tensor _unsafe_index.Tensor", f(5, 3), [None, i(4, low=0, high=3)])
 case("index.Tensor", f(5, 3), [i(4, low=-5, high=5), i(2, 1, low=-3, high=3)])
 case("index.Tensor", f(5, 3, 4), [None, i(4, low=-3, high=3), i(4, low=0, high=4)])
 case("index.Tensor", f(5, 3, 4), [i(4, low=-5, high=5), None, i(4, low=0, high=4)])
-case("index.Tensor", f(5, 3), [b(5, 3)])
-case("index.Tensor", f(5, 3), [b(5)])
-case("index.Tensor", f(5, 3, 2), [None, b(3, 2)])
-case("index.Tensor", f(4, 5, 3), [i(1, low=0, high=4), b(5)])
-case("nonzero.default", b(4, 3))
-case("nonzero.default", i(7, low=0, high=2))
-case("nonzero_numpy.default where.default", b(4, 3))
-case("masked_select.default", f(4, 3), b(4, 3))
-case("masked_select.default", f(4, 3), b(3))
+case("index.Tensor", f(5, 3), [b(5, 3)], host="nonzero")
+case("index.Tensor", f(5, 3), [b(5)], host="nonzero")
+case("index.Tensor", f(5, 3, 2), [None, b(3, 2)], host="nonzero")
+case("index.Tensor", f(4, 5, 3), [i(1, low=0, high=4), b(5)], host="nonzero")
+case("nonzero.default", b(4, 3), host="nonzero")
+case("nonzero.default", i(7, low=0, high=2), host="nonzero")
+case("nonzero_numpy.default where.default", b(4, 3), host="nonzero")
+case("masked_select.default", f(4, 3), b(4, 3), host="nonzero")
+case("masked_select.default", f(4, 3), b(3), host="nonzero")
 case("index_put.default", f(4, 3), [b(4, 3)], f())
 case("index_put.default", f(4, 3), [b(4)], f(3))
 for descending in (False, True):
-    case("sort.default argsort.default", f(4, 9), 0, descending)
-    case("sort.stable argsort.stable", i(4, 9), stable=True, dim=1, descending=descending)
-    case("sort.default", torch.tensor([2.0, float("nan"), -1.0, float("inf")]), -1, descending)
-    case("topk.default", f(4, 9), 3, -1, descending)
+    case("sort.default argsort.default", f(4, 9), 0, descending, host="sort")
+    case("sort.stable argsort.stable", i(4, 9), stable=True, dim=1, descending=descending, host="sort")
+    case("sort.default", torch.tensor([2.0, float("nan"), -1.0, float("inf")]), -1, descending, host="sort")
+    case("topk.default", f(4, 9), 3, -1, descending, host="top_k")
 case("sort.default", f())
-case("topk.default", f(9, 4), 2, 0, True, False)
+case("topk.default", f(9, 4), 2, 0, True, False, host="top_k")
 case("tril.default triu.default", f(4, 5))
 case("tril.default triu.default", f(2, 4, 3), 1)
 case("full.default", [2, 3], 1.5)
@@ -404,18 +410,19 @@ def op_of(name: str) -> Any:
 
 
 class Call(nn.Module):
-    """One op; tensors among its arguments are the inputs."""
+    """One op; tensors among its arguments are the inputs, but for the first `inputs` ones parameters."""
 
-    def __init__(self, one: Case) -> None:
+    def __init__(self, one: Case, inputs: int | None = None) -> None:
         super().__init__()
         self.one = one
-
-    def tensors(self) -> list[torch.Tensor]:
-        flat = [x for a in (*self.one.args, *self.one.kwargs.values()) for x in (a if isinstance(a, list) else [a])]
-        return [x for x in flat if isinstance(x, torch.Tensor)]
+        flat = [x for a in (*one.args, *one.kwargs.values()) for x in (a if isinstance(a, list) else [a])]
+        tensors = [x for x in flat if isinstance(x, torch.Tensor)]
+        self.inputs = tuple(tensors[:inputs])
+        stored = tensors[len(self.inputs) :]
+        self.stored = nn.ParameterList(nn.Parameter(x, requires_grad=False) for x in stored)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        rest = iter(inputs)
+        rest = iter((*inputs, *self.stored))
 
         def put(value: Any) -> Any:
             if isinstance(value, list):
@@ -434,22 +441,41 @@ PARTIAL = ("with_indices", "adaptive_max_pool", "native_dropout", "native_layer_
 FOLDED = {"aten.lift_fresh.default", "aten.detach_.default"}  # torch leaves these out where it can
 
 
+# Layers whose kernels want packed weights: these cases store all tensors but the first.
+LAYERS = ("aten.conv", "aten.linear.", "aten.batch_norm", "aten.layer_norm", "aten.group_norm", "aten.rms_norm")
+
+
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.op)
 def test_entry(one: Case, tmp_path: Path) -> None:
-    call = Call(one)
+    """The network that is imported, by its references and as an engine, against torch; host calls as declared."""
+    check_entry(one, Call(one, 1 if one.op.startswith(LAYERS) else None), tmp_path)
+
+
+@pytest.mark.parametrize("one", [c for c in CASES if c.op.startswith("aten.conv")], ids=lambda one: one.op)
+def test_a_convolution_with_a_computed_weight(one: Case, tmp_path: Path) -> None:
+    transposed = "transpose" in one.op or any(arg is True for arg in one.args)
+    check_entry(one._replace(host="conv_transpose" if transposed else "conv"), Call(one), tmp_path)
+
+
+def check_entry(one: Case, call: Call, tmp_path: Path) -> None:
     if any(word in one.op for word in PARTIAL):
         whole, call.forward = call.forward, lambda *x: whole(*x)[0]  # type: ignore[method-assign]
-    inputs = tuple(call.tensors())
     with torch.no_grad():
-        program = torch.export.export(call, inputs, strict=False)
+        program = torch.export.export(call, call.inputs, strict=False)
     torch.export.save(program, tmp_path / "one.pt2")
     read, source = open_archive(tmp_path / "one.pt2")
     assert any(node.op == one.op for node in read.graph.nodes) or one.op in FOLDED, "torch exports another op"
     imported = build_network(read, source, one.op)
-    names = [v.name for v in imported.network.inputs]
-    ours = interpret(imported.network, {n: as_array(x) for n, x in zip(names, inputs, strict=True)}, imported.weights)
-    theirs = call(*inputs)
+    feeds = dict(zip((v.name for v in imported.network.inputs), map(as_array, call.inputs), strict=True))
+    theirs = call(*call.inputs)
     theirs = list(theirs) if isinstance(theirs, tuple | list) else [theirs]
+    check(interpret(imported.network, feeds, imported.weights), theirs)
+    engine = build_engine(imported.network, imported.weights)
+    assert engine._native.host_calls("main") == [one.host] * bool(one.host)
+    check(engine.run(feeds), theirs)
+
+
+def check(ours: dict[str, Any], theirs: list[torch.Tensor]) -> None:
     assert len(ours) == len(theirs)
     for found, wanted in zip(ours.values(), theirs, strict=True):
         assert found.dtype == as_array(wanted).dtype and found.shape == tuple(wanted.shape)

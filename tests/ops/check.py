@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,14 +78,15 @@ def assert_same(got: Array, want: Array) -> None:
     np.testing.assert_array_equal(got.astype(wide), want.astype(wide))
 
 
-def make_network(cls: type[Op], case: Case) -> tuple[Network, Any]:
-    """A network with one call of the op, through the function that users call."""
+def make_network(cls: type[Op], case: Case, stored: Collection[str] = ()) -> tuple[Network, Any]:
+    """A network with one call of the op, through the function that users call; operands in `stored` are parameters."""
     network = Network("case")
-    names = [o.name for o in cls.operands if not o.variadic]
+    operands = [*cls.operands, *[cls.operands[-1]] * len(case.specs)] if cls.operands else []
     values = []
-    for i, spec in enumerate(case.specs):
-        name = names[i] if i < len(names) else f"x{i}"
-        values.append(network.state(name, spec) if isinstance(spec, StateSpec) else network.input(name, spec))
+    for i, (operand, spec) in enumerate(zip(operands, case.specs, strict=False)):
+        name = f"x{i}" if operand.variadic else operand.name
+        make = network.parameter if operand.name in stored else network.input
+        values.append(network.state(name, spec) if isinstance(spec, StateSpec) else make(name, spec))
     shown = {n for v in network.inputs for n in dims.dims_of(v.shape)}
     for name in sorted(sizes_for(case).keys() - shown):  # dims that only attributes name come from somewhere too
         network.input(f"shows_{name}", Spec("bool", (name,)))
