@@ -14,6 +14,7 @@
 
 #include "check.h"
 #include "expression.h"
+#include "packed_weight.h"
 #include "product.h"
 #include "winograd.h"
 
@@ -52,7 +53,7 @@ struct Parameters {
 /// One product: all groups of a convolution, or of a phase of a transposed one.
 struct Product {
   const Window* window;
-  const std::byte* panels;
+  const TensorView* weight; // in panels; null where no tap reaches
   Sizes out;                // pixels
   std::int64_t first_row;   // of y
   const RowPlaces* places;  // or null
@@ -82,12 +83,7 @@ class Convolution : public Kernel {
   }
 
   void check_panels(const TensorView& w, std::int64_t taps) const {
-    const std::int64_t panels = p_.groups * p_.group_units(), k = taps * p_.group_channels();
-    if (w.dtype == DType::bfloat16)
-      require_shape(name_, "the weight", w, {panels, (k + 1) / 2, kPanel, 2});
-    else
-      require_shape(name_, "the weight", w, {panels, k, kPanel});
-    require_contiguous(name_, "the weight", w);
+    PackedWeight(w.dtype, taps * p_.group_channels()).check(name_, "the weight", &w, p_.groups * p_.group_units());
   }
 
   std::size_t scratch(std::int64_t rows, std::int64_t taps, int threads) const {
@@ -103,7 +99,7 @@ class Convolution : public Kernel {
     const Share across = share_of(p_.groups * units, worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last) return;
     const int width = bytes_of(p_.dtype);
-    const std::int64_t panel_bytes = (p_.dtype == DType::bfloat16 ? round_up(k, 2) : k) * kPanel * width;
+    const PackedWeight weight(p_.dtype, k);
     const TileCode code = expression_.code();
     Patches patches = patches_of(*product.window, in[0], product.out, down.first);
     std::optional<RowPlaces> places;
@@ -126,7 +122,7 @@ class Convolution : public Kernel {
       const std::int64_t group = unit / units, column = unit % units * kPanel;
       patches.x = in[0].as<std::byte>() + group * p_.group_channels() * width;
       job.units = std::min(units - unit % units, across.last - unit);
-      job.w = product.panels + unit * panel_bytes;
+      if (product.weight != nullptr) weight.place(job, product.weight, unit, nullptr);
       job.columns = p_.group_outputs() - column;
       const std::int64_t output = group * p_.group_outputs() + column;
       for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, row, output);
@@ -190,7 +186,7 @@ class ConvPacked final : public Convolution {
 
   void run(Views in, Views out, const Worker& worker) const override {
     if (by_winograd(out[0])) return transform(in, out[0], worker);
-    multiply({&p_.window, in[1].as<std::byte>(), spatial(out[0]), 0, nullptr}, in, out[0], 2, worker);
+    multiply({&p_.window, &in[1], spatial(out[0]), 0, nullptr}, in, out[0], 2, worker);
   }
 
  private:
@@ -276,8 +272,8 @@ class ConvTransposePacked final : public Convolution {
         places.step[dim] = p_.window.step[dim] * rows[dim];
         first += phase.phase[dim] * rows[dim];
       }
-      const std::byte* panels = phase.weight < 0 ? nullptr : in[phase.weight].as<std::byte>();
-      multiply({&phase.window, panels, sizes, first, &places}, in, out[0], 1 + weights_, worker);
+      const TensorView* weight = phase.weight < 0 ? nullptr : &in[phase.weight];
+      multiply({&phase.window, weight, sizes, first, &places}, in, out[0], 1 + weights_, worker);
     }
   }
 

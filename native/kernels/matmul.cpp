@@ -1,7 +1,7 @@
 // matmul_packed: rows of x times a constant weight stored in panels, with a scalar expression on the float32 results.
 // matmul: batched product of two computed operands, which packs b on the way and uses the same level code.
 //
-// Limits: x, weight and b are all float32, bfloat16 or float16; sums are float32. matmul_packed: rows of x and y are dense and
+// Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32. matmul_packed: rows of x and y are dense and
 // equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b; rows of y are dense.
 #include <algorithm>
 #include <cstring>
@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "expression.h"
+#include "packed_weight.h"
 #include "product.h"
 
 namespace ingot {
@@ -19,21 +20,15 @@ constexpr DType kAccumulator = DType::float32;
 
 class MatmulPacked final : public Kernel {
  public:
-  MatmulPacked(std::int64_t n, std::int64_t k, int parts, Expression expression, DType dtype, Level level)
-      : n_(n), k_(k), parts_(parts), expression_(std::move(expression)), blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)),
+  MatmulPacked(std::int64_t n, std::int64_t k, int parts, PackedWeight weight, Expression expression, DType dtype, Level level)
+      : n_(n), k_(k), parts_(parts), weight_(weight), expression_(std::move(expression)), blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)),
         run_tile_(run_tile_for(level)) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
     const TensorView& x = in[0];
-    const TensorView& w = in[1];
     const TensorView& y = out[0];
     const std::string name = "matmul_packed";
-    const std::int64_t panels = parts_ * ((n_ + kPanel - 1) / kPanel);
-    if (w.dtype == DType::bfloat16)
-      require_shape(name, "the weight", w, {panels, (k_ + 1) / 2, kPanel, 2});
-    else
-      require_shape(name, "the weight", w, {panels, k_, kPanel});
-    require_contiguous(name, "the weight", w);
+    weight_.check(name, "the weight", &in[1], parts_ * units());
     require(x.rank >= 1 && x.rank == y.rank && x.shape[x.rank - 1] == k_, name, "x must be [..., k] and y [..., n]");
     require(y.shape[y.rank - 1] == n_, name, "x must be [..., k] and y [..., n]");
     for (int dim = 0; dim + 1 < y.rank; ++dim)
@@ -43,20 +38,20 @@ class MatmulPacked final : public Kernel {
     std::int64_t stride;
     require(row_stride(x, y, &stride), name, "rows of x must be equally far apart");
     require(row_stride(y, y, &stride), name, "rows of y must be equally far apart");
-    require_extras(name, in, 2, y);
-    return {0, product_scratch(blocking_, rows_of(y), (n_ + kPanel - 1) / kPanel, k_, parts_, threads) + expression_.scratch()};
+    require_extras(name, in, first_extra(), y);
+    return {0, weight_.scratch() + product_scratch(blocking_, rows_of(y), units(), k_, parts_, threads) + expression_.scratch()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView& y = out[0];
-    const std::int64_t rows = rows_of(y), units = (n_ + kPanel - 1) / kPanel;
-    const Grid grid = grid_of(rows, units, worker.count, kPackingRows);
+    const std::int64_t rows = rows_of(y);
+    const Grid grid = grid_of(rows, units(), worker.count, kPackingRows);
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
-    const Share across = share_of(units, worker.index % grid.by_units, grid.by_units);
+    const Share across = share_of(units(), worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last || across.first == across.last) return;
     const std::int64_t column = across.first * kPanel;
     TileOperand extras[kMaxExtras];
-    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y, down.first, column);
+    for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, down.first, column);
     const int width = bytes_of(in[0].dtype);
     const TileCode code = expression_.code();
     MatmulJob job{};
@@ -65,25 +60,28 @@ class MatmulPacked final : public Kernel {
     job.x_stride = x.row_stride * width;
     job.rows = down.last - down.first;
     job.k = k_;
-    const std::int64_t depth = in[1].dtype == DType::bfloat16 ? round_up(k_, 2) : k_;
-    job.w = in[1].as<std::byte>() + across.first * parts_ * depth * kPanel * width;
+    weight_.place(job, &in[1], across.first * parts_, worker.local);
     job.units = across.last - across.first;
     job.parts = parts_;
     job.columns = n_ - column;
     job.code = &code;
     job.run_tile = run_tile_;
     job.extras = extras;
-    job.extra_count = static_cast<int>(in.size()) - 2;
+    job.extra_count = static_cast<int>(in.size() - first_extra());
     job.out = placed(y, y, down.first, column);
     job.out.column_stride = 1;
-    job.scratch = worker.local + expression_.scratch();
-    job.tile_scratch = worker.local;
+    job.tile_scratch = worker.local + weight_.scratch();
+    job.scratch = job.tile_scratch + expression_.scratch();
     function_(job);
   }
 
  private:
+  std::int64_t units() const noexcept { return (n_ + kPanel - 1) / kPanel; }
+  std::size_t first_extra() const noexcept { return 1 + weight_.operands(); }
+
   std::int64_t n_, k_;
   int parts_;
+  PackedWeight weight_;
   Expression expression_;
   Blocking blocking_;
   MatmulFunction function_;
@@ -98,15 +96,19 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, std::span
   Params params(name, json);
   const std::int64_t n = params.integer("n", 1, kLargest), k = params.integer("k", 0, kLargest);
   const int parts = static_cast<int>(params.integer("parts", 1, 2));
+  const std::int64_t group = params.has("group") ? params.integer("group", 8, kLargest) : 0;
   const nlohmann::json& expression = params.value("expr");
   params.done();
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
-  require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
+  require_weight(name, "the weight", in[1].dtype, in[0].dtype, group);
   require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  const PackedWeight weight(in[1].dtype, k, group);
+  require_operands(name, in, 1 + weight.operands(), kMaxExtras, out, 1);
+  if (group != 0) require_dtype(name, "the scales", in[2].dtype, {DType::float32});
   std::vector<DType> inputs(parts, DType::float32);
-  for (std::size_t i = 2; i < in.size(); ++i) inputs.push_back(in[i].dtype);
+  for (std::size_t i = 1 + weight.operands(); i < in.size(); ++i) inputs.push_back(in[i].dtype);
   const DType output = out[0].dtype;
-  return std::make_unique<MatmulPacked>(n, k, parts, Expression(name, expression, inputs, {&output, 1}), in[0].dtype, level);
+  return std::make_unique<MatmulPacked>(n, k, parts, weight, Expression(name, expression, inputs, {&output, 1}), in[0].dtype, level);
 }
 
 /// 32 columns of b that lie side by side, as a panel [k / Depth][32][Depth].
@@ -316,7 +318,7 @@ std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, std::span<const 
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"matmul_packed", 1, "x[..., k], weight in panels, operands of expr... -> y[..., n]; {n, k, parts: 1|2, expr}", make_matmul_packed},
+    {"matmul_packed", 1, "x[..., k], weight in panels, scales of groups?, operands of expr... -> y[..., n]; {n, k, parts: 1|2, group?, expr}", make_matmul_packed},
     {"matmul", 1, "a[..., m, k], b[..., k, n] -> y[..., m, n]; {}", make_matmul},
 };
 

@@ -13,6 +13,7 @@
 
 #include "check.h"
 #include "expression.h"
+#include "packed_weight.h"
 #include "product.h"
 
 namespace ingot {
@@ -58,8 +59,8 @@ class Moe final : public Kernel {
     require(x.rank == 2 && x.shape[1] == sizes_.hidden, "moe", "x must be [rows, hidden]");
     require_shape("moe", "the router's scores", router, {x.shape[0], sizes_.experts});
     require_same_shape("moe", "y", y, x);
-    require_packed("gates and ups", in[2], 2 * sizes_.experts * units_of(sizes_.inner), sizes_.hidden);
-    require_packed("downs", in[3], sizes_.experts * units_of(sizes_.hidden), sizes_.inner);
+    PackedWeight(x.dtype, sizes_.hidden).check("moe", "gates and ups", &in[2], 2 * sizes_.experts * units_of(sizes_.inner));
+    PackedWeight(x.dtype, sizes_.inner).check("moe", "downs", &in[3], sizes_.experts * units_of(sizes_.hidden));
     for (const TensorView* view : {&x, &router, &y}) require_dense_rows("moe", "x, router or y", *view);
     const std::int64_t rows = std::min(x.shape[0], kPass);
     return {layout(rows, x.dtype).bytes, local_bytes(rows)};
@@ -130,14 +131,6 @@ class Moe final : public Kernel {
       most = std::max(most, matmul_scratch(blocking_, each, units_of(sizes_.hidden), sizes_.inner, 1));
     }
     return tile_bytes() + most;
-  }
-
-  static void require_packed(const char* what, const TensorView& w, std::int64_t panels, std::int64_t k) {
-    if (w.dtype == DType::bfloat16)
-      require_shape("moe", what, w, {panels, (k + 1) / 2, kPanel, 2});
-    else
-      require_shape("moe", what, w, {panels, k, kPanel});
-    require_contiguous("moe", what, w);
   }
 
   /// Softmax of each row's scores, and its top_k experts: best first, of equals the lower number.
@@ -212,7 +205,7 @@ class Moe final : public Kernel {
   void multiply(const TensorView& w, int parts, std::int64_t k, std::int64_t outputs, const Expression& expression,
                 const std::byte* from, std::byte* to, DType to_dtype, const Pass& pass, const Worker& worker) const {
     const std::int64_t units = units_of(outputs), width = bytes_of(w.dtype), to_width = bytes_of(to_dtype);
-    const std::int64_t unit_bytes = parts * (w.dtype == DType::bfloat16 ? round_up(k, 2) : k) * kPanel * width;
+    const PackedWeight weight(w.dtype, k);
     const Cut begin = cut(pass, units, worker.index, worker.count), end = cut(pass, units, worker.index + 1, worker.count);
     const TileCode code = expression.code();
     MatmulJob job{};
@@ -228,7 +221,7 @@ class Moe final : public Kernel {
       job.rows = pass.begin[e + 1] - pass.begin[e];
       if (job.rows == 0 || first >= last) continue;
       job.x = from + pass.begin[e] * k * width;
-      job.w = w.as<std::byte>() + (e * units + first) * unit_bytes;
+      weight.place(job, &w, (e * units + first) * parts, nullptr);
       job.units = last - first;
       job.columns = outputs - first * kPanel;
       job.out = {to + (pass.begin[e] * outputs + first * kPanel) * to_width, to_dtype, outputs, 1};

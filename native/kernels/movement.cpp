@@ -2,10 +2,12 @@
 //
 // Limits: operands may have any strides (tables of `embedding`: dense rows). Indices are int32 or int64 and are checked
 // one by one; a row whose index is out of range is left zero and the run ends in a typed error.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "check.h"
+#include "packed_weight.h"
 #include "strided.h"
 
 namespace ingot {
@@ -87,8 +89,6 @@ std::unique_ptr<Kernel> make_concat(const nlohmann::json& json, std::span<const 
 
 // ---- embedding ----
 
-constexpr std::int64_t kPanel = 32;
-
 /// Rows of a table; packed: the table is a packed matmul weight whose outputs are the rows.
 class Embedding final : public Kernel {
  public:
@@ -97,13 +97,7 @@ class Embedding final : public Kernel {
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &ids = in[0], &table = in[1], &y = out[0];
     if (packed_) {
-      require_contiguous("embedding", "the table", table);
-      const bool pairs = table.dtype == DType::bfloat16;
-      const std::int64_t panels = (rows_ + kPanel - 1) / kPanel;
-      if (pairs)
-        require_shape("embedding", "the packed table", table, {panels, (width_ + 1) / 2, kPanel, 2});
-      else
-        require_shape("embedding", "the packed table", table, {panels, width_, kPanel});
+      PackedWeight(table.dtype, width_).check("embedding", "the packed table", &table, (rows_ + kPanel - 1) / kPanel);
     } else {
       require_rank("embedding", "the table", table.rank, 2);
       require_dense_rows("embedding", "the table", table);
@@ -140,16 +134,19 @@ class Embedding final : public Kernel {
 
  private:
   static void unpack_row(const TensorView& table, std::int64_t id, std::int64_t width, std::byte* to) {
-    const std::int64_t panel = id / kPanel, lane = id % kPanel;
-    StridedCopy copy;
-    if (table.dtype == DType::bfloat16) {
-      const auto* from = table.as<const std::uint16_t>() + panel * table.stride[0] + lane * 2;
-      auto* row = reinterpret_cast<std::uint16_t*>(to);
-      for (std::int64_t k = 0; k < width; ++k) row[k] = from[(k >> 1) * (2 * kPanel) + (k & 1)];
-    } else {
-      copy.add(width, 1, kPanel);
-      copy_strided(copy, to, bytes_at(table, panel * table.stride[0] + lane), size_of(table.dtype));
+    const PackedWeight weight(table.dtype, width);
+    switch (size_of(table.dtype)) {
+      case 1: return unpack_elements(weight, table.as<const std::uint8_t>(), id, width, reinterpret_cast<std::uint8_t*>(to));
+      case 2: return unpack_elements(weight, table.as<const std::uint16_t>(), id, width, reinterpret_cast<std::uint16_t*>(to));
+      default: return unpack_elements(weight, table.as<const std::uint32_t>(), id, width, reinterpret_cast<std::uint32_t*>(to));
     }
+  }
+  template <class T>
+  static void unpack_elements(const PackedWeight& weight, const T* table, std::int64_t id, std::int64_t width, T* to) {
+    const std::int64_t depth = weight.depth();
+    const T* from = table + weight.begin(id);
+    for (std::int64_t k = 0; k < width; k += depth, from += depth * kPanel)
+      std::copy_n(from, std::min(depth, width - k), to + k);
   }
 
   bool packed_;
@@ -166,7 +163,8 @@ std::unique_ptr<Kernel> make_embedding(const nlohmann::json& json, std::span<con
   if (packed || params.has("k")) width = params.integer("k", 1, std::int64_t{1} << 32);
   params.done();
   require_dtype("embedding", "ids", in[0].dtype, kIndexTypes);
-  if (packed) require_dtype("embedding", "the packed table", in[1].dtype, kComputeFloats);
+  if (packed)
+    require_dtype("embedding", "the packed table", in[1].dtype, {DType::float32, DType::bfloat16, DType::float16, DType::int8});
   require_same_dtype("embedding", "the output", out[0].dtype, in[1].dtype);
   return std::make_unique<Embedding>(packed, rows, width);
 }

@@ -1,7 +1,6 @@
 // Matrix products with packed weights: what the host half (kernels/matmul.cpp) hands to the level halves. Plain data only.
 //
-// Packed weights are panels of 32 outputs: float32 and float16 [panel][k][32], bfloat16 [panel][ceil(k / 2)][32][2], zero
-// padded. With `parts` = 2 a *unit* is two panels, part 0 and part 1 of the same 32 output columns; otherwise one panel.
+// Packed weights are panels of 32 outputs, zero padded (Packing). With `parts` = 2 a *unit* is two panels, part 0 and part 1 of the same 32 output columns; otherwise one panel.
 //
 // The order of summation of an output is the same for every number of rows, block and thread: k runs upwards in one
 // accumulator (float32, kept as it is between blocks of k), so a row's result does not depend on its company.
@@ -16,10 +15,23 @@
 namespace ingot {
 
 constexpr int kPanel = 32;           // outputs of a panel
+constexpr std::int64_t kUnpackedPanel = 16 << 10;  // bytes of a block of k of one panel, once it is unpacked
 constexpr int kGroupOneRow = 16;     // units whose accumulators are finished by one epilogue; for more rows see Blocking
 constexpr int kXStride = 512 + 64;   // bytes from row to row of a packed block of x: an odd number of cache lines
 constexpr int kNarrow = 128;         // an epilogue of at most so many outputs takes several rows at a time
 constexpr int kMaxExtras = kMaxInputs;
+
+/// How panels hold their values. What is not stored as x is gets unpacked block by block into the panels that x is multiplied
+/// with.
+enum class Packing : std::uint8_t {
+  same,  // as x: float32 and float16 [panel][k][32], bfloat16 [panel][ceil(k / 2)][32][2]
+  int8,  // [panel][ceil(k / 4)][32][4]: whole numbers; the scale of an output belongs to the epilogue
+  int4,  // [panel][ceil(k / 8)][32][4 bytes], 8 values from the lowest bits up; with scales [panel][ceil(k / group)][32]
+};
+
+/// Values of k that lie side by side in a panel that is not `same`; with 32 outputs they take 128 bytes.
+constexpr std::int64_t packed_depth(Packing packing) { return packing == Packing::int4 ? 8 : 4; }
+constexpr std::int64_t kPackedBytes = kPanel * 4;
 
 /// Most rows of one pass over the weights, how many k a block of packed x holds, and the units of a group, whose
 /// accumulators are finished by one epilogue. What is packed of x and a group's accumulators share L2 (AMX: 2 MiB). Rows of up
@@ -63,6 +75,10 @@ struct MatmulJob {
   const RowPlaces* places;     // or null: row r is row r
   std::int64_t rows, k;
   const std::byte* w;          // the first unit
+  Packing packing;
+  const float* scales;         // int4: of the first unit
+  int group;                   // int4: values of k that share a scale, a multiple of 8
+  std::byte* unpacked;         // unless `same`: 2 * kUnpackedPanel bytes, aligned to 64
   std::int64_t units;
   int parts;
   std::int64_t columns;        // outputs from the first unit's first one on; the last unit may have fewer than 32

@@ -9,6 +9,7 @@
 #include "chain.h"
 #include "matmul.h"
 #include "matmul_patches.h"
+#include "matmul_unpack.h"
 #include "simd.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -143,11 +144,13 @@ struct Frame {
   float* accumulators;
 };
 
-/// All blocks of k of the panels from w on, for rows that are packed (kept) or get packed here. `end`, or null, is the epilogue that
-/// begins at the first panel's column.
+/// All blocks of k of the panels from that number on, for rows that are packed (kept) or get packed here. `end`, or null, is the
+/// epilogue that begins at the first panel's column.
 template <class Kind>
-INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, const std::byte* w, std::int64_t panels,
+INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, std::int64_t first_panel, std::int64_t panels,
                                  std::int64_t first_row, std::int64_t rows, bool kept, RowsEnd* end) {
+  static_assert(Kind::blocking.depth * kPanel * sizeof(typename Kind::Source) <= kUnpackedPanel && Kind::blocking.depth % 8 == 0);
+  const std::byte* w = job.w + first_panel * frame.panel_bytes;
   const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
   const std::int64_t turns = (panels + taken - 1) / taken;
   const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * frame.panel_bytes + block * frame.block_bytes; };
@@ -172,6 +175,13 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, const
     product.apart = job.parts == 2 ? frame.part_stride : kPanel;
     product.rows = (int)rows;
     product.k = (int)smaller(Kind::blocking.depth, job.k - block * Kind::blocking.depth);
+    if (job.packing != Packing::same) {
+      for (int p = 0; p < product.panels; ++p)
+        unpack<typename Kind::Source>(job, first_panel + panel + p, weights(panel + p, block), block * Kind::blocking.depth, product.k,
+                                      job.unpacked + p * kUnpackedPanel);
+      product.w = job.unpacked;
+      product.w_apart = kUnpackedPanel;
+    }
     product.accumulators = frame.accumulators + panel % job.parts * frame.part_stride + panel / job.parts * kPanel;
     product.stride = frame.stride;
     product.first = block == 0;
@@ -226,8 +236,10 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
   const int most = pass_rows(Kind::blocking, job.k);
   const std::int64_t passes = (job.rows + most - 1) / most;
   Frame frame;
-  frame.panel_bytes = (job.k + Kind::w_depth - 1) / Kind::w_depth * Kind::w_bytes;
-  frame.block_bytes = Kind::blocking.depth / Kind::w_depth * Kind::w_bytes;
+  const bool same = job.packing == Packing::same;
+  const std::int64_t depth = same ? Kind::w_depth : packed_depth(job.packing), bytes = same ? Kind::w_bytes : kPackedBytes;
+  frame.panel_bytes = (job.k + depth - 1) / depth * bytes;
+  frame.block_bytes = Kind::blocking.depth / depth * bytes;
   frame.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     const std::int64_t first_row = job.rows * pass / passes;
@@ -247,7 +259,7 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
       const std::int64_t units = smaller(group, job.units - unit), column = unit * kPanel;
       end.first_row = first_row;
       end.column = column;
-      multiply_group<Kind>(job, frame, job.w + unit * job.parts * frame.panel_bytes, units * job.parts, first_row, rows, kept,
+      multiply_group<Kind>(job, frame, unit * job.parts, units * job.parts, first_row, rows, kept,
                            ended ? &end : nullptr);
       if (ended) continue;
       const std::int64_t width = smaller(units * kPanel, job.columns - column);

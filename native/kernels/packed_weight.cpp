@@ -1,0 +1,51 @@
+// What the operands of a packed weight have to be.
+#include "packed_weight.h"
+
+#include <string>
+
+namespace ingot {
+
+namespace {
+
+Packing packing_of(DType stored) {
+  return stored == DType::int8 ? Packing::int8 : stored == DType::uint8 ? Packing::int4 : Packing::same;
+}
+
+}  // namespace
+
+void require_weight(std::string_view kernel, const char* what, DType weight, DType x, std::int64_t group) {
+  require_dtype(kernel, what, weight, {x, DType::int8, DType::uint8});
+  const bool grouped = packing_of(weight) == Packing::int4;
+  if (grouped != (group != 0)) refuse(kernel, std::string(what) + " of 4 bits, and no other, has scales of groups");
+  require(group % 8 == 0, kernel, "group must be a multiple of 8");
+}
+
+PackedWeight::PackedWeight(DType stored, std::int64_t k, std::int64_t group)
+    : packing_(packing_of(stored)), k_(k), group_(group),
+      depth_(packing_ == Packing::same ? (stored == DType::bfloat16 ? 2 : 1) : packed_depth(packing_)),
+      width_(packing_ == Packing::same ? depth_ * static_cast<std::int64_t>(size_of(stored)) : kPackedBytes / kPanel),
+      steps_((k + depth_ - 1) / depth_) {}
+
+void PackedWeight::check(std::string_view kernel, const char* what, const TensorView* operands, std::int64_t panels) const {
+  const TensorView& w = operands[0];
+  const std::int64_t inner = packing_ == Packing::int4 ? width_ : depth_;
+  if (inner == 1)
+    require_shape(kernel, what, w, {panels, steps_, kPanel});
+  else
+    require_shape(kernel, what, w, {panels, steps_, kPanel, inner});
+  require_contiguous(kernel, what, w);
+  if (packing_ != Packing::int4) return;
+  require_shape(kernel, "the scales", operands[1], {panels, (k_ + group_ - 1) / group_, kPanel});
+  require_contiguous(kernel, "the scales", operands[1]);
+}
+
+void PackedWeight::place(MatmulJob& job, const TensorView* operands, std::int64_t panel, std::byte* unpacked) const noexcept {
+  job.w = operands[0].as<std::byte>() + panel * panel_bytes();
+  job.packing = packing_;
+  job.unpacked = unpacked;
+  if (packing_ != Packing::int4) return;
+  job.group = static_cast<int>(group_);
+  job.scales = operands[1].as<const float>() + panel * ((k_ + group_ - 1) / group_) * kPanel;
+}
+
+}  // namespace ingot

@@ -1,0 +1,182 @@
+"""Products with weights of 8 and 4 bits: the same bits as with the floats that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ingot import _native
+from tests.kernels.one_call import Array, Operand, Weight, run
+from tests.kernels.test_matmul import GATE, IDENTITY, product
+
+DTYPES = ["float32", "bfloat16", "float16"]
+NUMPY = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
+SCALED = {"steps": [["input", "float32", 0], ["input", "float32", 1], ["mul", "float32", 0, 1]], "outputs": [2]}
+
+
+def panels(q: Array, depth: int) -> Array:
+    """[N, K] of small integers as [panels, ceil(K / depth), 32, depth], zero padded."""
+    n, k = q.shape
+    whole = np.zeros((-(-n // 32) * 32, -(-k // depth) * depth), np.int8)
+    whole[:n, :k] = q
+    return whole.reshape(-1, 32, whole.shape[1] // depth, depth).transpose(0, 2, 1, 3)
+
+
+def alternating(parts: list[Array]) -> Array:
+    stacked = np.stack(parts, 1)
+    return np.ascontiguousarray(stacked.reshape(-1, *stacked.shape[2:]))
+
+
+def pack8(parts: list[Array]) -> Array:
+    return alternating([panels(q, 4) for q in parts])
+
+
+def pack4(parts: list[Array]) -> Array:
+    """Two values a byte, the first in the lower half."""
+    halves = alternating([panels(q, 8) for q in parts]).view(np.uint8) & 15
+    return np.ascontiguousarray(halves[..., ::2] | halves[..., 1::2] << 4)
+
+
+def pack_scales(parts: list[Array]) -> Array:
+    """Scales [N, groups] of each part as [panels, groups, 32]."""
+    padded = []
+    for scale in parts:
+        whole = np.zeros((-(-len(scale) // 32) * 32, scale.shape[1]), np.float32)
+        whole[: len(scale)] = scale
+        padded.append(whole.reshape(-1, 32, scale.shape[1]).transpose(0, 2, 1))
+    return alternating(padded)
+
+
+def product8(x: Array, parts: list[Array], out: str = "float32", expr: Any = None, extras: tuple[Operand, ...] = (),
+             threads: int = 1) -> Array:  # fmt: skip
+    n, k = parts[0].shape
+    params = {"n": n, "k": k, "parts": len(parts), "expr": expr or IDENTITY}
+    operands = [x, Weight(pack8(parts)), *extras]
+    return run("matmul_packed", params, operands, [(out, (*x.shape[:-1], n))], threads)[0]
+
+
+def product4(x: Array, parts: list[Array], scales: list[Array], group: int, out: str = "float32", expr: Any = None,
+             threads: int = 1) -> Array:  # fmt: skip
+    n, k = parts[0].shape
+    params = {"n": n, "k": k, "parts": len(parts), "group": group, "expr": expr or IDENTITY}
+    operands = [x, Weight(pack4(parts)), Weight(pack_scales(scales))]
+    return run("matmul_packed", params, operands, [(out, (*x.shape[:-1], n))], threads)[0]
+
+
+def draw(rows: int, n: int, k: int, dtype: str, bits: int = 8) -> tuple[Array, Array]:
+    rng = np.random.default_rng(n * 1000 + k + rows)
+    most = 2 ** (bits - 1) - 1
+    return rng.standard_normal((rows, k)).astype(NUMPY[dtype]), rng.integers(-most, most + 1, (n, k)).astype(np.int8)
+
+
+def dequantized(q: Array, scale: Array, group: int, dtype: str) -> Array:
+    """The floats that values of 4 bits stand for, rounded once."""
+    wide = np.repeat(scale, group, 1)[:, : q.shape[1]]
+    return (q.astype(np.float32) * wide).astype(NUMPY[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 32, 33, 299])
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 128, 257, 517])
+@pytest.mark.parametrize("rows", [1, 3, 17, 40])
+def test_int8_is_its_whole_numbers(dtype: str, n: int, k: int, rows: int) -> None:
+    """Every int8 is a bfloat16, so the product is that of a weight of x's type bit for bit."""
+    x, q = draw(rows, n, k, dtype)
+    q[0, 0] = -128
+    expected = product(x, [q.astype(NUMPY[dtype])])
+    assert np.array_equal(product8(x, [q]), expected)
+    assert np.array_equal(product8(x, [q], threads=2), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 4, 50, 200])
+def test_scale_of_each_output(dtype: str, rows: int) -> None:
+    """The scale is an operand of the expression; against NumPy in float64."""
+    x, q = draw(rows, 77, 300, dtype)
+    scale = np.random.default_rng(1).uniform(0.001, 0.02, 77).astype(np.float32)
+    found = product8(x, [q], "float32", SCALED, (Weight(scale),), threads=2)
+    exact = x.astype(np.float64) @ (q * scale.astype(np.float64)[:, None]).T
+    limit = np.abs(x.astype(np.float64)) @ np.abs(q * scale.astype(np.float64)[:, None]).T
+    assert (np.abs(found - exact) <= limit * 2.0**-20).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 4, 50])
+def test_two_parts(dtype: str, rows: int) -> None:
+    x, gate = draw(rows, 100, 70, dtype)
+    up = gate[::-1].copy()
+    expr = {"steps": GATE, "outputs": [3]}
+    floats = [q.astype(NUMPY[dtype]) for q in (gate, up)]
+    assert np.array_equal(product8(x / 99, [gate, up], expr=expr), product(x / 99, floats, expr=expr))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "k", "group"), [(33, 64, 32), (299, 200, 64), (70, 517, 128), (32, 5, 8)])
+@pytest.mark.parametrize("rows", [1, 3, 17, 40])
+def test_int4_groups(dtype: str, n: int, k: int, group: int, rows: int) -> None:
+    x, q = draw(rows, n, k, dtype, 4)
+    q[0, 0] = -8
+    scale = np.random.default_rng(2).uniform(0.001, 0.02, (n, -(-k // group))).astype(np.float32)
+    expected = product(x, [dequantized(q, scale, group, dtype)])
+    assert np.array_equal(product4(x, [q], [scale], group), expected)
+    assert np.array_equal(product4(x, [q], [scale], group, threads=2), expected)
+
+
+def test_int4_in_two_parts() -> None:
+    x, gate = draw(5, 100, 70, "bfloat16", 4)
+    up = gate[::-1].copy()
+    scales = [np.random.default_rng(i).uniform(0.001, 0.02, (100, 3)).astype(np.float32) for i in range(2)]
+    expr = {"steps": GATE, "outputs": [3]}
+    floats = [dequantized(q, s, 32, "bfloat16") for q, s in zip((gate, up), scales, strict=True)]
+    assert np.array_equal(product4(x, [gate, up], scales, 32, expr=expr), product(x, floats, expr=expr))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "k"), [(100, 333), (256, 1024)])
+def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None:
+    """Bit for bit, with the scale and an activation behind: any number of rows, any place among them, any threads."""
+    x, q = draw(200, n, k, dtype)
+    scale = np.random.default_rng(3).uniform(0.001, 0.02, n).astype(np.float32)
+    steps = [*SCALED["steps"], ["silu", "float32", 2]]
+    settings: Any = {"out": dtype, "expr": {"steps": steps, "outputs": [3]}, "extras": (Weight(scale),)}
+    whole = product8(x, [q], **settings)
+    for threads in (2, 3):
+        assert np.array_equal(whole, product8(x, [q], threads=threads, **settings))
+    for count in (1, 2, 5, 16, 33, 129):
+        for start in (0, 37, 200 - count):
+            part = np.ascontiguousarray(x[start : start + count])
+            assert np.array_equal(product8(part, [q], **settings), whole[start : start + count]), (count, start)
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 6, 256])
+def test_rows_of_a_packed_table(width: int) -> None:
+    table = np.random.default_rng(width).integers(-127, 128, (70, width)).astype(np.int8)
+    ids = np.array([0, 69, 31, 32, 33, 5], np.int32)
+    params = {"packed": True, "n": 70, "k": width}
+    found = run("embedding", params, [ids, Weight(pack8([table]))], [("int8", (6, width))])[0]
+    assert np.array_equal(found, table[ids])
+
+
+X, Q = np.zeros((2, 16), np.float32), np.zeros((32, 16), np.int8)
+WRONG = [
+    ("int8 of another k", {}, [X, Weight(pack8([Q[:, :12]]))], r"must be \(1, 4, 32, 4\)"),
+    ("not packed", {}, [X, Weight(Q)], "the weight has shape"),
+    ("int4 without scales", {}, [X, Weight(pack4([Q]))], "of 4 bits, and no other, has scales of groups"),
+    ("int8 with groups", {"group": 8}, [X, Weight(pack8([Q]))], "of 4 bits, and no other, has scales of groups"),
+    ("an odd group", {"group": 12}, [X, Weight(pack4([Q])), Weight(pack_scales([np.ones((32, 2))]))], "multiple of 8"),
+    ("no operand for them", {"group": 8}, [X, Weight(pack4([Q]))], "2 operands, must be 3"),
+    ("scales of too few groups", {"group": 8}, [X, Weight(pack4([Q])), Weight(pack_scales([np.ones((32, 1))]))],
+     r"the scales has shape \(1, 1, 32\), must be \(1, 2, 32\)"),
+    ("scales of another type", {"group": 8}, [X, Weight(pack4([Q])), Weight(np.zeros((1, 2, 32), np.float16))],
+     "the scales"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("params", "operands", "why"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_what_does_not_fit_is_refused(params: dict[str, int], operands: list[Operand], why: str) -> None:
+    settings = {"n": 32, "k": 16, "parts": 1, "expr": IDENTITY, **params}
+    with pytest.raises(_native.Error, match=why):
+        run("matmul_packed", settings, operands, [("float32", (2, 32))])
