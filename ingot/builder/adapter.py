@@ -166,7 +166,7 @@ class _Respecialised:
     def __init__(self, recipe: Recipe, known: Mapping[str, Known], adapter: Adapter) -> None:
         self.recipe, self.adapter = recipe, adapter
         self.count = len(recipe.sources)
-        self.known = recipe._infer_all(known)
+        self.known = recipe.infer_all(known)
         self.depends = _depends(recipe, adapter)
         self.leaves: dict[int, Array] = {}
 

@@ -130,7 +130,7 @@ class Recovered(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         tensor, recipe, number = self.found[name]
-        specs = recipe._infer_all(self.known)
+        specs = recipe.infer_all(self.known)
         count = len(recipe.sources)
         arrays = {len(specs) - 1: self.engine.tensor(tensor)}
         for i in reversed(range(max(count, number + 1), len(specs))):

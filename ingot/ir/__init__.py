@@ -1,6 +1,7 @@
 """The intermediate representation: specs, values, ops, networks, and what can be done with any of them."""
 from __future__ import annotations
 
+from ingot.ir import steps  # noqa: F401 recipes name them
 from ingot.ir.attribute import Hole
 from ingot.ir.call import apply, op
 from ingot.ir.expr import ExprBuilder, Scalar

@@ -17,11 +17,11 @@ from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
 from ingot.ir.expr import MAX_INPUTS, NoExpression, check, class_of, evaluate
-from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
 from ingot.ir.spec import Shape, broadcast
 from ingot.ops.attention import KvWrite, Rope
 from ingot.ops.common import Array, bf16, f32, f64, i32, require_index, rounded, same_dtype, show, widen
 from ingot.ops.indexing import in_range
+from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
 
 WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 

@@ -16,9 +16,9 @@ from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.ir import Case, Spec, op, require
 from ingot.ir.expr import evaluate
-from ingot.ir.recipe import PANEL, pack_panels, packed_shape, unpack_panels
 from ingot.ops.common import Array, bf16, certainly_negative, f16, f32, rounded, same_dtype, show, widen
 from ingot.ops.fused import FIVE, IDENTITY, PLUS, Bodied, expr_json
+from ingot.ops.panels import PANEL, pack_panels, packed_shape, unpack_panels
 
 RELU_PLUS = ((*PLUS[0], ("const", "float32", 0.0), ("max", "float32", 2, 3)), (4,))
 TWICE = ((("input", "float32", 0), ("const", "float32", 2.0), ("mul", "float32", 0, 1)), (2,))

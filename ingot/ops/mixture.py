@@ -9,10 +9,10 @@ import numpy as np
 from ingot import dtypes
 from ingot.ir import Case, ExprBuilder, Op, Spec, op, require
 from ingot.ir.expr import evaluate
-from ingot.ir.recipe import pack_panels, packed_shape, unpack_panels
 from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, show, widen
 from ingot.ops.elementwise import Gelu, Relu, Silu
 from ingot.ops.fused import WEIGHTS, check_expr, expr_json, expr_tuple
+from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
 
 ACTIVATIONS: dict[str, Op] = {
     "silu": Silu(), "gelu": Gelu(), "gelu_tanh": Gelu(approximate=True), "relu": Relu()}

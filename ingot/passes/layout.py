@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.ir import F, Network, Node, Spec, Value
-from ingot.ir.recipe import PANEL, combine, packed_shape
+from ingot.ir.recipe import combine
 from ingot.ops.fused import FusedLinear, PackedEmbedding
 from ingot.ops.fused_spatial import FusedConv
 from ingot.ops.indexing import Embedding
 from ingot.ops.mixture import Moe, gated_body
+from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, joined_name, recipe_of, sizes, stored

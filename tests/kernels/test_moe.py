@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ingot import _native, dtypes
-from ingot.ir.recipe import pack_panels
 from ingot.ops.fused import expr_json
 from ingot.ops.mixture import PackedMoe, gated_body
+from ingot.ops.panels import pack_panels
 from tests.kernels.support import FLOATS, Array, run, same_bits
 
 TOLERANCE = dict(zip(map(str, FLOATS), (2e-5, 2e-2, 3e-3), strict=True))

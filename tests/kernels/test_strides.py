@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from ingot import _native, dtypes
-from ingot.ir.recipe import pack_panels
 from ingot.ops.fused import expr_json
 from ingot.ops.mixture import gated_body
+from ingot.ops.panels import pack_panels
 from tests.kernels.support import Array, session
 
 F32, BF16, F16 = np.dtype(np.float32), dtypes.bfloat16.numpy, np.dtype(np.float16)

@@ -20,6 +20,7 @@ from ingot.builder.layers import Recovered, network_of
 from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, RecipeError, UserError
 from ingot.ir import recipe as R
+from ingot.ir.steps import lora as lora_step
 from ingot.llm.llm import LLM
 from ingot.safetensors_file import SafetensorsFile
 from tests.models import model_zoo, reference_models, test_models_gpt
@@ -423,7 +424,7 @@ def test_a_large_weight_is_merged_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in ((50, 9), (2, 9), (50, 2))]
     whole = R.STEPS["lora_merge", 1].apply(arrays, scale=1.5, transposed=False)
-    monkeypatch.setattr(R, "MERGED_AT_ONCE", 40)
+    monkeypatch.setattr(lora_step, "MERGED_AT_ONCE", 40)
     np.testing.assert_array_equal(R.STEPS["lora_merge", 1].apply(arrays, scale=1.5, transposed=False), whole)
 
 

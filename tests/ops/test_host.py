@@ -16,12 +16,12 @@ from fuzz.mutate import mutated
 from ingot import dims
 from ingot.errors import IngotError, InputError, MemoryLimitError, OpError, ProgramError, ValueFault
 from ingot.ir import OPS, F, Op, Spec, StateSpec, apply
-from ingot.ir.recipe import pack_panels
 from ingot.ir.text import attrs_json
 from ingot.ops import host
 from ingot.ops.common import nbytes
 from ingot.ops.control import Cond, WhileLoop, branch
 from ingot.ops.host import HostCalls
+from ingot.ops.panels import pack_panels
 from tests.ops.check import make_network, sample, sizes_for
 
 Array = np.ndarray[Any, Any]

@@ -19,6 +19,7 @@ from ingot.ir import F, Network, Spec, Value
 from ingot.ir import recipe as R
 from ingot.ir.interpret import interpret
 from ingot.ir.text import parse
+from ingot.ops.panels import unpack_panels
 from ingot.passes import channels_last, pipeline
 from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log
@@ -107,7 +108,7 @@ def test_another_precision_rounds_folded_weights_once() -> None:
     assert [c.name for c in w.recipe.steps].count("cast") == 4 and w.dtype is dtypes.bfloat16
     scale = given["stem.bn.weight"] / np.sqrt(given["stem.bn.running_var"] + np.float32(1e-5))
     want = (given["stem.conv.weight"] * scale[:, None, None, None]).astype(dtypes.bfloat16.numpy)
-    (panels,) = R.unpack_panels(R.evaluate(w.recipe, given), 8, 147, 1)
+    (panels,) = unpack_panels(R.evaluate(w.recipe, given), 8, 147, 1)
     got = panels.reshape(8, 7, 7, 3).transpose(0, 3, 1, 2).astype(np.float32)
     assert np.mean(got == want.astype(np.float32)) > 0.99  # the scale itself is rounded from float64
 

@@ -16,15 +16,19 @@ from ingot.ir import Network, Spec
 from ingot.ir import recipe as R
 from ingot.ops.fused_spatial import pack_groups, unpack_groups
 from ingot.ops.fused_transpose import phases
+from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
 from ingot.passes.convolution import phase_recipe
 from ingot.passes.layout import packed_groups
 
 FLOATS = ("float32", "bfloat16", "float16")
+PACKED = (*FLOATS, "int8", "int4")
 
 
 def bits(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Arbitrary bit patterns: NaNs, infinities and denormals too."""
+    """Arbitrary bit patterns: NaNs, infinities and denormals too. int4 has a byte for each of its values."""
     kind = dtypes.get(dtype)
+    if kind is dtypes.int4:
+        return np.random.default_rng(seed).integers(-8, 8, shape).astype(kind.numpy)
     raw = np.random.default_rng(seed).integers(0, 256, (*shape, kind.bits // 8), np.uint8)
     return raw.view(kind.numpy).reshape(shape)
 
@@ -33,19 +37,19 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@given(st.integers(1, 100), st.integers(1, 70), st.sampled_from(FLOATS), st.integers(1, 2), st.integers(0, 2**32 - 1))
+@given(st.integers(1, 100), st.integers(1, 70), st.sampled_from(PACKED), st.integers(1, 2), st.integers(0, 2**32 - 1))
 def test_packing_inverts_bit_for_bit(n: int, k: int, dtype: str, parts: int, seed: int) -> None:
     weights = [bits((n, k), dtype, seed + i) for i in range(parts)]
-    packed = R.pack_panels(weights)
-    assert packed.shape == R.packed_shape(dtypes.get(dtype), n, k, parts)
-    assert all(same_bits(a, b) for a, b in zip(R.unpack_panels(packed, n, k, parts), weights, strict=True))
+    packed = pack_panels(weights)
+    assert packed.shape == packed_shape(dtypes.get(dtype), n, k, parts)
+    assert all(same_bits(a, b) for a, b in zip(unpack_panels(packed, n, k, parts), weights, strict=True))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_packing_is_the_documented_layout(dtype: str) -> None:
     n, k, kind = 40, 5, dtypes.get(dtype)
     gate, up = (np.random.default_rng(i).standard_normal((n, k)).astype(kind.numpy) for i in range(2))
-    packed = R.pack_panels([gate, up])
+    packed = pack_panels([gate, up])
     for panel in range(4):
         part = (gate, up)[panel % 2]
         for col in range(k + k % 2 if dtype == "bfloat16" else k):
@@ -54,6 +58,19 @@ def test_packing_is_the_documented_layout(dtype: str) -> None:
                 want = part[row, col] if row < n and col < k else 0
                 got = packed[panel, col // 2, lane, col % 2] if dtype == "bfloat16" else packed[panel, col, lane]
                 assert got == want
+
+
+@pytest.mark.parametrize(("dtype", "depth"), [("int8", 4), ("int4", 8)])
+def test_packing_of_integers_is_the_documented_layout(dtype: str, depth: int) -> None:
+    weight = bits((40, 13), dtype)
+    packed = pack_panels([weight]).view(np.uint8)
+    assert packed.shape == (2, -(-13 // depth), 32, 4)
+    for row in range(64):
+        for k in range(-(-13 // depth) * depth):
+            byte = packed[row // 32, k // depth, row % 32, k % depth * 4 // depth]
+            got = byte if dtype == "int8" else byte >> k % 2 * 4 & 15
+            want = int(weight[row, k]) if row < 40 and k < 13 else 0
+            assert got == want % 2 ** (32 // depth)
 
 
 @given(st.data())
@@ -70,6 +87,54 @@ def test_layout_steps_invert(data: st.DataObject) -> None:
         assert same_bits(R.invert_last(made, stored, known)[0], x)
 
 
+def quantized(weight: np.ndarray[Any, Any], dtype: str, group: int, limit: int) -> list[np.ndarray[Any, Any]]:
+    """Integers and scales by the recipe's steps."""
+    scales = R.source("w").then("scales", group=group, limit=limit)
+    made = R.combine("quantize", [R.source("w"), scales], dtype=dtype, group=group, limit=limit)
+    assert R.Recipe.from_json(json.loads(json.dumps(made.json()))) == made
+    known = {"w": (dtypes.get(weight.dtype), weight.shape)}
+    specs = [r.infer(known) for r in (made, scales)]
+    found = [R.evaluate(r, {"w": weight}) for r in (made, scales)]
+    assert [(dtypes.get(a.dtype), a.shape) for a in found] == specs
+    return found
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("to", "group", "limit"), [("int8", 0, 127), ("int8", 32, 127), ("int4", 32, 7)])
+def test_quantised_weights_are_the_nearest(dtype: str, to: str, group: int, limit: int) -> None:
+    """Against NumPy in float64: the largest of each group is `limit`, and every weight is at most half a step off."""
+    w = (np.random.default_rng(0).standard_normal((70, 96)) * 0.05).astype(dtypes.get(dtype).numpy)
+    w[3, :] = 0
+    q, scale = quantized(w, to, group, limit)
+    assert scale.shape == (70, 3 if group else 1)
+    wide = w.astype(np.float64).reshape(70, scale.shape[1], -1)
+    largest = np.abs(wide).max(-1)
+    np.testing.assert_array_equal(scale, np.where(largest, (largest.astype(np.float32) / np.float32(limit)), 1))
+    whole = q.astype(np.float64).reshape(wide.shape)
+    np.testing.assert_array_equal(np.abs(whole).max(-1), np.where(largest, limit, 0))
+    assert (np.abs(whole * scale[..., None] - wide) <= scale[..., None] * (0.5 + 1e-4)).all()
+
+
+def test_large_weights_are_quantised_a_few_rows_at_a_time() -> None:
+    w = np.random.default_rng(0).standard_normal((1100, 2048)).astype(np.float32)
+    q, scale = quantized(w, "int8", 0, 127)
+    for rows in (slice(0, 3), slice(510, 515), slice(1097, 1100)):
+        some = quantized(w[rows], "int8", 0, 127)
+        assert same_bits(q[rows], some[0]) and same_bits(scale[rows], some[1])
+
+
+def test_what_cannot_be_quantised() -> None:
+    w = np.ones((2, 6), np.float32)
+    with pytest.raises(RecipeError, match="groups of 4 do not divide the 6 inputs"):
+        quantized(w, "int8", 4, 127)
+    with pytest.raises(RecipeError, match="300 does not fit int8"):
+        quantized(w, "int8", 0, 300)
+    for odd in (np.nan, np.inf):
+        w[1, 2] = odd
+        with pytest.raises(RecipeError, match=r"step 0 \(scales\) of the recipe from w: weights that are not finite"):
+            quantized(w, "int8", 0, 127)
+
+
 def test_three_weights_in_one_product() -> None:
     rng = np.random.default_rng(0)
     weights = {
@@ -78,7 +143,7 @@ def test_three_weights_in_one_product() -> None:
     cast = [R.source(name).then("cast", dtype="bfloat16") for name in weights]
     made = R.combine("pack_panels", [R.combine("concat", cast, axis=0)])
     joined = np.concatenate([w.astype(dtypes.bfloat16.numpy) for w in weights.values()])
-    assert same_bits(R.evaluate(made, weights), R.pack_panels([joined]))
+    assert same_bits(R.evaluate(made, weights), pack_panels([joined]))
     again = R.Recipe.from_json(json.loads(json.dumps(made.json())))
     assert again == made and hash(again) == hash(made)
     known = {name: (dtypes.float32, w.shape) for name, w in weights.items()}

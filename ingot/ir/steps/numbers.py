@@ -1,0 +1,84 @@
+"""Steps that compute: conversions, and what is folded into a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.errors import RecipeError
+from ingot.ir.recipe import Array, Known, Step, register, require
+from ingot.ir.steps.check import is_bool, is_dtype, is_int, is_positive, one
+
+
+# cast: conversion between number formats, round half to even.
+def _cast_apply(arrays: Sequence[Array], dtype: str) -> Array:
+    array, target = arrays[0], dtypes.get(dtype)
+    if array.dtype == target.numpy:
+        return array
+    with np.errstate(over="ignore"):
+        out: Array = array.astype(target.numpy)
+    if target is dtypes.float16 and not np.isfinite(out).all():
+        lost = np.isfinite(array) & ~np.isfinite(out)
+        if lost.any():
+            worst = float(np.abs(array[lost].astype(np.float64)).max())
+            raise RecipeError(
+                f"{int(lost.sum())} weight(s) do not fit float16 (largest magnitude {worst:g}, limit 65504): "
+                f"build with "
+                "precision bfloat16 or float32"
+            )
+    return out
+
+
+# scale: the first operand times a vector along one of its dims, in float32, rounded once: folding of a norm's weight.
+def _scale_infer(known: Sequence[Known], axis: int) -> Known:
+    require(len(known) == 2, f"takes a tensor and a vector, not {len(known)} operands")
+    (dtype, shape), (_, vector) = known
+    require(
+        axis < len(shape) and vector == (shape[axis],),
+        f"a vector of {list(shape)} dim {axis} is needed, not {list(vector)}",
+    )
+    return dtype, shape
+
+
+def _scale_apply(arrays: Sequence[Array], axis: int) -> Array:
+    array, vector = arrays
+    shape = tuple(-1 if d == axis else 1 for d in range(array.ndim))
+    return (array.astype(np.float32) * vector.astype(np.float32).reshape(shape)).astype(array.dtype)
+
+
+# norm_scale, norm_shift: batch normalisation as y = x · scale + shift, computed in float64 and rounded to float32.
+# Operands: variance, weight?; and mean, scale, bias?, prior? (what was added to x before).
+def _vectors_infer(known: Sequence[Known], least: int, most: int) -> Known:
+    count = str(least) if least == most else f"{least} to {most}"
+    require(least <= len(known) <= most, f"takes {count} vectors, not {len(known)}")
+    shape = known[0][1]
+    require(len(shape) == 1 and all(other == shape for _, other in known),
+            f"needs vectors of one size, not {', '.join(str(list(other)) for _, other in known)}")  # fmt: skip
+    return dtypes.float32, shape
+
+
+def _norm_scale_apply(arrays: Sequence[Array], eps: float) -> Array:
+    variance, *weight = (a.astype(np.float64) for a in arrays)
+    with np.errstate(all="ignore"):
+        return np.asarray((weight[0] if weight else 1.0) / np.sqrt(variance + eps), np.float32)
+
+
+def _norm_shift_infer(known: Sequence[Known], bias: bool, prior: bool) -> Known:
+    return _vectors_infer(known, 2 + bias + prior, 2 + bias + prior)
+
+
+def _norm_shift_apply(arrays: Sequence[Array], bias: bool, prior: bool) -> Array:
+    mean, scale, *rest = (a.astype(np.float64) for a in arrays)
+    with np.errstate(all="ignore"):
+        shift = ((rest[-1] if prior else 0.0) - mean) * scale
+        return np.asarray(shift + rest[0] if bias else shift, np.float32)
+
+
+register(Step("cast", 1, lambda known, dtype: (dtypes.get(dtype), one(known)[1]), _cast_apply, {"dtype": is_dtype}))
+register(Step("scale", 1, _scale_infer, _scale_apply, {"axis": is_int}))
+register(
+    Step("norm_scale", 1, lambda known, eps: _vectors_infer(known, 1, 2), _norm_scale_apply, {"eps": is_positive})
+)
+register(Step("norm_shift", 1, _norm_shift_infer, _norm_shift_apply, {"bias": is_bool, "prior": is_bool}))
