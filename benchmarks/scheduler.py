@@ -14,7 +14,7 @@ GOAL_MS = 0.3
 
 
 def scheduler(options: Options) -> Result:
-    """64 requests that decode, with the prefix cache on: milliseconds of plan and advance a step."""
+    """64 requests that decode, with the prefix cache on: milliseconds of plan, advance and accept a step."""
     costs = [_cost() for _ in range(options.pairs + 1)][1:]
     result = Result("scheduler")
     for what, name in (("median", 0), ("99th percentile", 1)):
@@ -37,8 +37,9 @@ def _cost() -> tuple[float, float, float]:
     while ours:
         begin = time.perf_counter()
         step = ours.plan()
+        ours.advance(step)
         for chunk in step.chunks:
-            ours.advance(chunk, 1 if chunk.ends else None)
+            ours.accept(chunk, (1,) if chunk.ends else ())
         took = (time.perf_counter() - begin) * 1e3
         first = first or took
         if len(step.chunks) == step.tokens == REQUESTS:

@@ -24,7 +24,7 @@ from ingot.errors import UserError
 from ingot.llm.assembly import assemble
 from ingot.llm.config import model_config
 from ingot.llm.jobs import Generation, Job
-from ingot.llm.sampling import SamplingParams
+from ingot.llm.sampling import SamplingParams, sampler_of
 
 BANDWIDTH_BYTES = 256 << 20  # read by each thread; well beyond any cache
 
@@ -70,9 +70,9 @@ def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
 
     def step() -> None:
         plan = scheduler.plan()
-        tokens = iter(runner.run(plan).tokens)
-        for chunk in plan.chunks:
-            scheduler.advance(chunk, next(tokens) if chunk.ends else None)
+        scheduler.advance(plan)
+        for chunk, result in zip(plan.chunks, runner.run(plan), strict=True):
+            scheduler.accept(chunk, result.tokens)
 
     def prefill() -> None:
         (job,) = start(1)
@@ -103,8 +103,10 @@ def _llm_case(engine: Engine, args: argparse.Namespace) -> Case:
 
 
 def _job(engine: Engine, length: int) -> Job:
-    prompt = np.random.default_rng(0).integers(0, engine.config["vocab_size"], length).tolist()
-    return Generation(prompt, length + 2, SamplingParams(seed=0), frozenset(), SimpleQueue(), False)
+    vocabulary, params = engine.config["vocab_size"], SamplingParams(seed=0)
+    prompt = np.random.default_rng(0).integers(0, vocabulary, length).tolist()
+    sampler = sampler_of(params, prompt, vocabulary)
+    return Generation(prompt, length + 2, params, sampler, frozenset(), SimpleQueue(), False)
 
 
 # ------------------------------------------------------------------------------------------------------------- networks

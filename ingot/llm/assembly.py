@@ -74,10 +74,10 @@ def assemble(
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=limits.block_size)
     scheduler: Scheduler[Job] = Scheduler(
         cache, max_step_tokens, max_running, row_bytes, config.window, config.short_length,
-        min(limits.max_mixed_tokens, max_step_tokens),
+        min(limits.max_mixed_tokens, max_step_tokens), draft_bytes=4 * config.vocab_size,
     )  # fmt: skip
     return scheduler, Runner(
-        session, cache, config.vocab_size, max_step_tokens, max_running, context_length, config.short_length,
+        session, cache, max_step_tokens, max_running, context_length, config.short_length,
         embeds=config.embedding.width > 0,
     )  # fmt: skip
 

@@ -1,19 +1,57 @@
-"""What the engine loop carries out: jobs that generate, that score, and that turn a text into a vector."""
+"""What the engine loop carries out: jobs that generate, that score, and that turn a text into a vector.
+
+A job says of each of its chunks which rows of the network's results it wants (`rows`), and is then given what was made
+of them (`take`). Neither the loop nor what runs a step knows kinds of jobs.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from itertools import takewhile
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ingot import _native
 from ingot.errors import IngotError
 from ingot.llm.sampling import SamplingParams
-from ingot.llm.scheduler import Request
+from ingot.llm.scheduler import Chunk, Request
 from ingot.llm.vectors import Pool
 
 Array = np.ndarray[Any, Any]
+
+_NO_STATES: Array = np.zeros((0, 0), np.float32)
+
+
+class Rows(NamedTuple):
+    """What a job wants of a chunk's rows. A row is the network's result at one position of the chunk.
+
+    sampler: chooses the token behind the chunk; where that has drafts, the token at each draft, as long as those before
+        were what was chosen, and the one behind them all. None: no token is chosen.
+    targets: of the last rows, as many as there are, the log probability of these tokens.
+    states: of so many last rows the hidden states.
+    """
+
+    sampler: _native.Sampler | None = None
+    targets: Sequence[int] = ()
+    states: int = 0
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a chunk, as its job's Rows asked: the tokens chosen, their log probabilities and, where the sampler
+    reports them, the likeliest ones; the log probabilities of the targets; hidden states, float32 [n, hidden].
+    `sampling`: seconds that the whole step spent on choosing tokens."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    tops: list[dict[int, float]] = field(default_factory=list)
+    scores: Sequence[float] = ()
+    states: Array = field(default_factory=lambda: _NO_STATES)
+    sampling: float = 0.0
 
 
 class Wakeups(Protocol):
@@ -23,14 +61,15 @@ class Wakeups(Protocol):
         """Called in the engine's thread."""
 
 
-class Job(Request):
+class Job(Request, ABC):
     """A request as the runtime carries it: what came of it, and whom to wake.
 
     The engine loop writes, the caller's thread reads: results only grow, and `finish_reason` or `error` is set before
-    the last wake-up, which is the job itself put into `wakeups`.
+    the last wake-up, which is the job itself put into `wakeups`. `eager`: wake the caller at every step that brings
+    tokens, not only at the end.
     """
 
-    __slots__ = ("ended_at", "error", "finish_reason", "started_at", "wakeups")
+    __slots__ = ("eager", "ended_at", "error", "finish_reason", "started_at", "wakeups")
 
     def __init__(
         self, prompt: list[int], max_length: int, wakeups: Wakeups, *, generates: bool, row_bytes: int = 0
@@ -41,35 +80,78 @@ class Job(Request):
         self.finish_reason: str | None = None
         self.error: IngotError | None = None
         self.wakeups = wakeups
+        self.eager = False
+
+    @abstractmethod
+    def rows(self, chunk: Chunk[Any]) -> Rows:
+        """What it wants of one of its chunks."""
+
+    @abstractmethod
+    def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
+        """Notes what came of a chunk. Returns the tokens that the request goes on with, and why it ends, if it does.
+
+        After a preemption chunks come again.
+        """
+
+    def usable(self, drafts: Sequence[int]) -> Sequence[int]:
+        """Those of a drafter's guesses, the first ones, that are worth computing."""
+        return drafts
+
+
+_NOTHING = Rows()
 
 
 class Generation(Job):
-    """A job that chooses tokens: `tokens`, `logprobs` and `top_logprobs` grow by one at a time.
+    """A job that chooses tokens: `tokens`, `logprobs` and `top_logprobs` grow."""
 
-    `eager`: wake the caller at every token, not only at the end.
-    """
-
-    __slots__ = ("eager", "first_token_at", "logprobs", "params", "sampler", "sampling", "stop_ids", "top_logprobs")
+    __slots__ = ("_rows", "first_token_at", "logprobs", "params", "sampling", "stop_ids", "top_logprobs")
 
     def __init__(
         self,
         prompt: list[int],
         max_length: int,
         params: SamplingParams,
+        sampler: _native.Sampler,
         stop_ids: frozenset[int],
         wakeups: Wakeups,
         eager: bool,
-        sampler: _native.Sampler | None = None,
     ) -> None:
         super().__init__(prompt, max_length, wakeups, generates=True)
         self.params = params
-        self.sampler = sampler
+        self._rows = Rows(sampler)
         self.stop_ids = stop_ids
         self.eager = eager
         self.logprobs: list[float] = []
         self.top_logprobs: list[dict[int, float]] = []  # by place: the likeliest tokens, as many as were asked for
         self.first_token_at = 0.0
         self.sampling = 0.0  # seconds that its steps spent on choosing tokens
+
+    def rows(self, chunk: Chunk[Any]) -> Rows:
+        """The one that chooses the next token, and those of drafts."""
+        return self._rows if chunk.ends else _NOTHING
+
+    def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
+        """The tokens chosen, one after the other: what comes behind one that ends the text does not count."""
+        if not chunk.ends:
+            return (), None
+        self.sampling += result.sampling
+        self.first_token_at = self.first_token_at or perf_counter()
+        tokens, reason = result.tokens, None
+        if not self.stop_ids.isdisjoint(tokens):
+            tokens, reason = list(takewhile(self._goes_on, tokens)), "stop"
+        elif len(self.tokens) + len(tokens) == self.max_length:
+            reason = "length"
+        self.logprobs += result.logprobs[: len(tokens)]  # before the tokens: who reads those finds these
+        if self.params.logprobs:
+            self.top_logprobs += result.tops[: len(tokens)]
+        return tokens, reason
+
+    def usable(self, drafts: Sequence[int]) -> Sequence[int]:
+        """Those before one that would end the text, for nothing is wanted behind that."""
+        return drafts if self.stop_ids.isdisjoint(drafts) else list(takewhile(self._goes_on, drafts))
+
+    def _goes_on(self, token: int) -> bool:
+        return token not in self.stop_ids
 
 
 class Scoring(Job):
@@ -85,9 +167,14 @@ class Scoring(Job):
         self.targets = targets
         self.logprobs: list[float] = []
 
-    def take(self, start: int, logprobs: Sequence[float]) -> None:
-        """Those of the targets from `start` on. Computed again after a preemption they are the same numbers."""
-        self.logprobs[start:] = logprobs
+    def rows(self, chunk: Chunk[Any]) -> Rows:
+        """All."""
+        return Rows(targets=self.targets[chunk.start : chunk.start + chunk.count])
+
+    def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
+        """The log probabilities of the chunk's targets. After a preemption the same numbers come again."""
+        self.logprobs[chunk.start :] = result.scores
+        return (), "done" if chunk.ends else None
 
 
 class Embedding(Job):
@@ -106,16 +193,32 @@ class Embedding(Job):
         self._how = how
         self._pool = Pool(how)
 
-    def rows(self, count: int, ends: bool) -> int:
-        """How many hidden states are wanted of a chunk of `count` tokens, the last ones."""
-        return count if self.row_bytes else int(ends)
+    def rows(self, chunk: Chunk[Any]) -> Rows:
+        """All, or the text's last one, as the pooling needs."""
+        return Rows(states=chunk.count if self.row_bytes else int(chunk.ends))
 
-    def take(self, start: int, states: Array) -> None:
-        """The hidden states of a chunk that begins at `start`."""
-        if not start:  # for the first time, or again after a preemption
+    def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
+        """The hidden states of a chunk."""
+        if not chunk.start:  # for the first time, or again after a preemption
             self._pool = Pool(self._how)
-        self._pool.add(states)
+        self._pool.add(result.states)
+        return (), "done" if chunk.ends else None
 
     def vector(self) -> Array:
         """float32 [hidden], once the job has ended."""
         return self._pool.vector()
+
+
+class Drafter(Protocol):
+    """Guesses what comes next, so that a step can check several tokens at once. What comes out is the same bits
+    whatever it guesses; good guesses save steps.
+
+    The engine loop calls it, in its thread. A model that drafts keeps what it computed by job, and finds in a job's
+    `tokens` what was accepted since: they only grow.
+    """
+
+    def propose(self, jobs: Sequence[Job]) -> Sequence[Sequence[int]]:
+        """For each job the token ids, of the model's vocabulary, that may come after its `tokens`; none is fine."""
+
+    def forget(self, job: Job) -> None:
+        """A job has ended, whether it was ever asked about or not."""

@@ -148,9 +148,27 @@ class KVCache:
             has.table[has.released] = RELEASED
             has.released += 1
 
+    def trim(self, owner: int, length: int) -> None:
+        """Takes back the blocks behind those of `length` positions. They must be of tokens that were never accepted."""
+        has = self._owners[owner]
+        kept = self.blocks_for(length)
+        if kept < max(has.named, has.released):
+            raise ValueError(f"request {owner} has {has.named} blocks that can be found by their tokens, not {kept}")
+        if kept < len(has.table):
+            for block in reversed(has.table[kept:]):
+                self._drop(block)
+            has.table = has.table[:kept]
+
     def table(self, owner: int) -> list[int]:
-        """The owner's blocks in order of position. The list is the cache's own and grows with it: read only."""
+        """The owner's blocks in order of position. The list is the cache's own: read only.
+
+        It grows with the owner; when blocks are taken off its end there is another list in its place.
+        """
         return self._owners[owner].table
+
+    def named(self, owner: int) -> int:
+        """How many of the owner's leading blocks can be found by their tokens, or could be but for an equal one."""
+        return self._owners[owner].named
 
     def owners(self) -> set[int]:
         """Everybody with a block table."""
@@ -214,6 +232,8 @@ class KVCache:
         """Raises IngotError unless every block is free, idle or owned, its owners are counted, and names fit."""
         owned = [0] * self.num_blocks
         for owner, has in self._owners.items():
+            if has.named > len(has.table):
+                raise _corrupt(f"request {owner} has {has.named} named blocks of {len(has.table)}")
             for i, block in enumerate(has.table):
                 if (block == RELEASED) != (i < has.released):
                     raise _corrupt(f"request {owner} has released {has.released} blocks, and block {i} is {block}")

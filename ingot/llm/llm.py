@@ -21,8 +21,7 @@ from ingot.llm.assembly import assemble, open_engine, within
 from ingot.llm.config import model_config
 from ingot.llm.jobs import Embedding, Generation, Job, Scoring, Wakeups
 from ingot.llm.loop import EngineLoop, Stats
-from ingot.llm.runner import sampler_of
-from ingot.llm.sampling import SamplingParams
+from ingot.llm.sampling import SamplingParams, sampler_of
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
 from ingot.llm.vectors import Prompt, Texts, pooling_of, scaled
 from ingot.text.tokenizer import Tokenizer, token_ids
@@ -336,7 +335,7 @@ class LLM:
             length = min(len(ids) + params.max_tokens, self.context_length)
             for index in range(params.n):
                 sampler = sampler_of(params, ids, self.vocab_size, index, bad_words)
-                job = Generation(ids, length, params, stop_ids, wakeups, streaming or bool(params.stop), sampler)
+                job = Generation(ids, length, params, sampler, stop_ids, wakeups, streaming or bool(params.stop))
                 job.streamed = streaming
                 job.after = jobs[-index] if index else None  # the first answer to this prompt
                 jobs.append(job)

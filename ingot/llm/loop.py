@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
+from typing import Protocol
 
 from ingot.errors import IngotError, MemoryLimitError, RequestError
-from ingot.llm.jobs import Embedding, Generation, Job, Scoring
-from ingot.llm.runner import Runner, StepResult
+from ingot.llm.jobs import Drafter, Job, Result
 from ingot.llm.scheduler import Scheduler, Status, StepPlan
 
 
@@ -29,16 +31,42 @@ class Stats:
     tokens_found: int
 
 
+class StepRunner(Protocol):
+    """What computes steps, in the order in which it gets them.
+
+    `lag`: how many of them may be under way when the next one is planned. With none the loop waits for each step's
+    results. With more, a position may hold a token that is not known when its step is launched (scheduler.Chunk): the
+    runner takes it from the step before.
+    """
+
+    lag: int
+
+    def launch(self, step: StepPlan[Job]) -> Callable[[], Sequence[Result]]:
+        """Starts a step. Returns what waits for its results, one of each chunk, in order, or raises why there are none.
+
+        Everything that it needs to know of the scheduler, the cache and the jobs it reads now, for they change as soon
+        as the results of earlier steps come.
+        """
+
+
 class EngineLoop:
     """Runs jobs until `close`. An error ends the jobs of the step it struck, never the loop.
+
+    Args:
+        scheduler: says what a step computes.
+        runner: computes it.
+        drafter: guesses tokens ahead, which steps then check. What it guesses follows from what was accepted, so with
+            one the loop waits for each step's results.
 
     Every job submitted gets its last wake-up with `finish_reason` ("stop", "length", "abort", or "done" of one that
     generates nothing) or `error` set, and by then its blocks are free.
     """
 
-    def __init__(self, scheduler: Scheduler[Job], runner: Runner) -> None:
+    def __init__(self, scheduler: Scheduler[Job], runner: StepRunner, drafter: Drafter | None = None) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._drafter = drafter
+        self._under_way: deque[tuple[StepPlan[Job], Callable[[], Sequence[Result]]]] = deque()
         self._inbox: SimpleQueue[tuple[str, Job | None]] = SimpleQueue()
         self._lock = threading.Lock()  # numbers go up in the order of the inbox; nothing enters it after "close"
         self._submitted = 0
@@ -94,9 +122,15 @@ class EngineLoop:
         error = None
         try:
             while self._take_messages():
-                step = self._scheduler.plan()
+                drafts = {} if self._drafter is None else self._propose(self._drafter)
+                step = self._scheduler.plan(drafts)
                 if step:
-                    self._step(step)
+                    self._launch(step)
+                lag = self._runner.lag if step and self._drafter is None else 0
+                while len(self._under_way) > lag:
+                    self._finish(*self._under_way.popleft())
+            while self._under_way:
+                self._finish(*self._under_way.popleft())
         except Exception as e:  # a fault of ours, in the planning itself: nobody may be left waiting
             error = IngotError(f"the engine loop has ended: {type(e).__name__}: {e}")
             error.__cause__ = e
@@ -106,7 +140,7 @@ class EngineLoop:
 
     def _take_messages(self) -> bool:
         """Carries out what has arrived, waiting when there is nothing else to do. False once closed."""
-        while not (self._scheduler and self._inbox.empty()):
+        while not ((self._scheduler or self._under_way) and self._inbox.empty()):
             message, job = self._inbox.get()
             if job is None:
                 return False
@@ -116,67 +150,65 @@ class EngineLoop:
                 self._end(job, "abort")
         return True
 
-    def _step(self, step: StepPlan[Job]) -> None:
+    def _propose(self, drafter: Drafter) -> dict[int, Sequence[int]]:
+        """What the next step may check, by request."""
+        jobs = self._scheduler.decoding()
+        if not jobs:
+            return {}
+        try:
+            proposed = drafter.propose(jobs)
+            return {job.id: job.usable(drafts) for job, drafts in zip(jobs, proposed, strict=True)}
+        except Exception as e:
+            self._fail(jobs, e)
+            return {}
+
+    def _launch(self, step: StepPlan[Job]) -> None:
         begin = perf_counter()
         self._steps += 1
         for chunk in step.chunks:
             chunk.request.started_at = chunk.request.started_at or begin
+        self._scheduler.advance(step)
         try:
-            result = self._runner.run(step)
-        except IngotError as e:
-            self._fail(step, e)
-        except MemoryError:
-            self._fail(step, MemoryLimitError("the process ran out of memory during a step"))
-        except Exception as e:  # a fault of ours: the jobs get it, the loop goes on
-            error = IngotError(f"a step failed: {type(e).__name__}: {e}")
-            error.__cause__ = e
-            self._fail(step, error)
-        else:
-            self._record(step, result)
+            self._under_way.append((step, self._runner.launch(step)))
+        except Exception as e:
+            self._fail([chunk.request for chunk in step.chunks], e)
 
-    def _record(self, step: StepPlan[Job], result: StepResult) -> None:
-        sampled = scored = embedded = 0
-        for chunk in step.chunks:
-            job, token = chunk.request, None
-            if isinstance(job, Generation):
-                if chunk.ends:
-                    token = self._sampled(job, result, sampled)
-                    sampled += 1
-                    if token is None:
-                        continue
-            elif isinstance(job, Scoring):
-                job.take(chunk.start, result.scores[scored : scored + chunk.count])
-                scored += chunk.count
-            elif isinstance(job, Embedding):
-                rows = job.rows(chunk.count, chunk.ends)
-                job.take(chunk.start, result.hidden[embedded : embedded + rows])
-                embedded += rows
-            self._scheduler.advance(chunk, token)
-            if chunk.ends and len(job.tokens) == job.max_length:
-                self._end(job, "length" if job.generates else "done")
-            elif token is not None and isinstance(job, Generation) and job.eager:
+    def _finish(self, step: StepPlan[Job], results: Callable[[], Sequence[Result]]) -> None:
+        """Waits for a step, and gives its jobs what came of it; those that have ended meanwhile need nothing."""
+        try:
+            found = results()
+        except Exception as e:
+            self._fail([chunk.request for chunk in step.chunks], e)
+            return
+        for chunk, result in zip(step.chunks, found, strict=True):
+            job = chunk.request
+            if job.status is Status.FINISHED:
+                continue
+            tokens, reason = job.take(chunk, result)
+            self._scheduler.accept(chunk, tokens)
+            if reason is not None:
+                self._end(job, reason)
+            elif tokens and job.eager:
                 job.wakeups.put(job)
 
-    def _sampled(self, job: Generation, result: StepResult, at: int) -> int | None:
-        """The token chosen for a job, noted; None if it ends the text, and with it the job."""
-        token, logprob = result.tokens[at], result.logprobs[at]
-        if job.params.logprobs:
-            job.top_logprobs.append(result.tops[at])
-        job.sampling += result.sampling
-        job.first_token_at = job.first_token_at or perf_counter()
-        if token in job.stop_ids:
-            self._end(job, "stop")
-            return None
-        job.logprobs.append(logprob)
-        return token
-
-    def _fail(self, step: StepPlan[Job], error: IngotError) -> None:
-        for chunk in step.chunks:
-            chunk.request.error = error
-            self._end(chunk.request, None)
+    def _fail(self, jobs: Sequence[Job], why: Exception) -> None:
+        """Ends jobs with an error; one that is a fault of ours too, and the loop goes on."""
+        if isinstance(why, IngotError):
+            error = why
+        elif isinstance(why, MemoryError):
+            error = MemoryLimitError("the process ran out of memory during a step")
+        else:
+            error = IngotError(f"a step failed: {type(why).__name__}: {why}")
+            error.__cause__ = why
+        for job in jobs:
+            if job.status is not Status.FINISHED:
+                job.error = error
+                self._end(job, None)
 
     def _end(self, job: Job, reason: str | None) -> None:
         self._scheduler.remove(job)
+        if self._drafter is not None:
+            self._drafter.forget(job)
         job.ended_at = perf_counter()
         job.finish_reason = reason
         job.wakeups.put(job)

@@ -1,10 +1,10 @@
-"""A planned step becomes the arrays of the network's inputs, one run of the session, and one choice of tokens."""
+"""A planned step becomes the arrays of the network's inputs, one run of the session, and what its jobs asked for."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -12,53 +12,57 @@ import numpy as np
 
 from ingot import _native
 from ingot.engine.session import Memory, Session
-from ingot.errors import RequestError
-from ingot.llm.jobs import Embedding, Generation, Job, Scoring
+from ingot.llm.jobs import Job, Result, Rows
 from ingot.llm.kv_cache import KVCache
-from ingot.llm.sampling import SamplingParams
-from ingot.llm.scheduler import StepPlan
+from ingot.llm.scheduler import Chunk, StepPlan
 
 Array = np.ndarray[Any, Any]
 
 
-_NOTHING = np.zeros((0, 0), np.float32)
+@dataclass(slots=True)
+class Choice:
+    """Tokens to choose for a job: one, and after each of `drafts` that is what was chosen one more. `position`: of the
+    first in its sequence; `behind`: which of the rows of drafts is the one of its first draft."""
+
+    sampler: _native.Sampler
+    position: int
+    drafts: Sequence[int]
+    behind: int
+    result: Result
 
 
 @dataclass(slots=True)
-class StepResult:
-    """What a step computed: for each chunk that ends a generating request, in order, its next token and log
-    probability, and the likeliest tokens where a request asked for them; for the tokens of scored requests, in order,
-    the log probabilities of their targets; for the tokens of embedded texts that want it, in order, their hidden
-    states, float32 [E, hidden]. `sampling`: seconds of choosing tokens."""
+class Wanted:
+    """What is to be made of a step's results. Its rows of logits are a row of each choice, then those of drafts, then
+    those of targets, each in the order of the chunks."""
 
-    tokens: list[int]
-    logprobs: list[float]
-    tops: list[dict[int, float]]
-    scores: list[float]
-    hidden: Array
-    sampling: float = 0.0
+    rows: list[Rows] = field(default_factory=list)  # by chunk
+    results: list[Result] = field(default_factory=list)  # by chunk
+    choices: list[Choice] = field(default_factory=list)
+    drafts: int = 0
+    targets: list[int] = field(default_factory=list)
 
 
 class Runner:
-    """Owns the input arrays, which are filled again at every step, and the session.
+    """Computes the engine loop's steps. Owns the input arrays, which are filled again at every step, and the session.
 
     Args:
         session: of an engine whose program has the inputs of a step (docs/format.md).
         cache: the block pool that the steps' requests have their tables in.
-        vocabulary: columns of the logits.
         max_step_tokens, max_running: as the scheduler's.
         max_length: the most tokens a request can have; fixes the width of the block table.
         short_length: as the scheduler's.
         embeds: whether hidden_rows is among the inputs; engines of earlier versions have none.
     """
 
+    lag = 0  # a step is computed when its results are asked for
+
     def __init__(
-        self, session: Session, cache: KVCache, vocabulary: int, max_step_tokens: int, max_running: int,
-        max_length: int, short_length: int | None = None, embeds: bool = True,
+        self, session: Session, cache: KVCache, max_step_tokens: int, max_running: int, max_length: int,
+        short_length: int | None = None, embeds: bool = True,
     ) -> None:  # fmt: skip
         self._session = session
         self._embeds = embeds
-        self._vocabulary = vocabulary
         self._cache = cache
         self._token_ids = np.zeros(max_step_tokens, np.int32)
         self._positions = np.zeros(max_step_tokens, np.int32)
@@ -72,20 +76,31 @@ class Runner:
         self._block_table = np.zeros((max_running, cache.blocks_for(max_length)), np.int32)
         # Which table each row shows, and how many of its blocks: a row is written only where it has changed.
         self._shown: list[tuple[list[int] | None, int]] = [(None, 0)] * max_running
-        # The place in the sequence, so that a request computed again after a preemption draws what it drew before.
-        self._position = np.zeros(max_running, np.int64)
 
-    def run(self, step: StepPlan[Job]) -> StepResult:
-        """Computes a step. Raises what the session raises; then nothing has been recorded of it."""
-        feeds, samplers, targets = self.prepare(step)
-        sampled = len(samplers)
+    def launch(self, step: StepPlan[Job]) -> Callable[[], list[Result]]:
+        """What computes a step, when its results are asked for."""
+        return partial(self.run, step)
+
+    def run(self, step: StepPlan[Job]) -> list[Result]:
+        """Computes a step: for each of its chunks what its job asked for. Raises what the session raises; then nothing
+        has been recorded of it."""
+        feeds, wanted = self.prepare(step)
         found = self._session.run(feeds)
-        logits = found.get("logits", _NOTHING)
-        begin = perf_counter()
-        tokens, logprobs, tops = self._sample(logits[:sampled], samplers) if sampled else ([], [], [])
-        took = perf_counter() - begin
-        scores = self._session.log_probs(logits[sampled:], np.array(targets, np.int64)).tolist() if targets else []
-        return StepResult(tokens, logprobs, tops, scores, found.get("hidden", _NOTHING), took)
+        scores: list[float] = []
+        if wanted.choices:
+            self._choose(found["logits"], wanted.choices)
+        if wanted.targets:
+            logits = found["logits"][len(wanted.choices) + wanted.drafts :]
+            scores = self._session.log_probs(logits, np.array(wanted.targets, np.int64)).tolist()
+        scored = seen = 0
+        for rows, result in zip(wanted.rows, wanted.results, strict=True):
+            if rows.targets:
+                result.scores = scores[scored : scored + len(rows.targets)]
+                scored += len(rows.targets)
+            if rows.states:
+                result.states = found["hidden"][seen : seen + rows.states]
+                seen += rows.states
+        return wanted.results
 
     def memory(self) -> Memory:
         """What the session holds."""
@@ -95,40 +110,37 @@ class Runner:
         """One run of a step with the time of every call, as Session.profile gives it."""
         return self._session.profile(self.prepare(step)[0])
 
-    def prepare(self, step: StepPlan[Job]) -> tuple[dict[str, Array], list[_native.Sampler], list[int]]:
-        """The step's inputs, the samplers of the first rows of logits, and the targets of the rows after those."""
+    def prepare(self, step: StepPlan[Job]) -> tuple[dict[str, Array], Wanted]:
+        """The step's inputs, and what is to be made of its results."""
         at = 0
-        samplers: list[_native.Sampler] = []
-        scored_rows: list[int] = []
-        hidden_rows: list[int] = []
-        targets: list[int] = []
-        for row, chunk in enumerate(step.chunks):
-            job, start, count = chunk.request, chunk.start, chunk.count
-            stop = start + count
-            self._show_table(row, self._cache.table(job.id))
-            self._fill_tokens(at, row, job.tokens, start, stop)
+        wanted = Wanted()
+        chosen: list[int] = []  # rows, counted over the whole step
+        drafted: list[int] = []
+        scored: list[int] = []
+        hidden: list[int] = []
+        for number, chunk in enumerate(step.chunks):
+            job, count, drafts = chunk.request, chunk.count, chunk.drafts
+            self._show_table(number, self._cache.table(job.id))
+            self._fill_tokens(at, number, chunk)
             if self._short_length is not None:
                 self._long_rope[at : at + count] = len(job.tokens) > self._short_length
             at += count
-            self._query_start[row + 1] = at
-            self._context_len[row] = stop
-            if isinstance(job, Generation):
-                if chunk.ends:
-                    sampled = len(samplers)
-                    self._logit_rows[sampled] = at - 1
-                    self._position[sampled] = len(job.tokens)
-                    if job.sampler is None:
-                        job.sampler = sampler_of(job.params, job.tokens, self._vocabulary)
-                    samplers.append(job.sampler)
-            elif isinstance(job, Scoring):
-                scored_rows += range(at - count, at)
-                targets += job.targets[start:stop]
-            elif isinstance(job, Embedding):
-                hidden_rows += range(at - job.rows(count, chunk.ends), at)
-        sampled = len(samplers)
-        rows = sampled + len(scored_rows)
-        if scored_rows:
-            self._logit_rows[sampled:rows] = scored_rows
+            self._query_start[number + 1] = at
+            self._context_len[number] = chunk.start + count
+            rows, result = job.rows(chunk), Result()
+            wanted.rows.append(rows)
+            wanted.results.append(result)
+            if rows.sampler is not None:
+                position = chunk.start + count - len(drafts)
+                wanted.choices.append(Choice(rows.sampler, position, drafts, len(drafted), result))
+                chosen.append(at - len(drafts) - 1)
+                drafted += range(at - len(drafts), at)
+            if rows.targets:
+                scored += range(at - len(rows.targets), at)
+                wanted.targets += rows.targets
+            if rows.states:
+                hidden += range(at - rows.states, at)
+        wanted.drafts = len(drafted)
         requests = len(step.chunks)
         feeds = {
             "token_ids": self._token_ids[:at],
@@ -137,15 +149,13 @@ class Runner:
             "context_len": self._context_len[:requests],
             "block_table": self._block_table[:requests],
             "slot": self._slot[:at],
-            "logit_rows": self._logit_rows[:rows],
+            "logit_rows": _filled(self._logit_rows, chosen + drafted + scored),
         }
         if self._short_length is not None:
             feeds["long_rope"] = self._long_rope[:at]
         if self._embeds:
-            if hidden_rows:
-                self._hidden_rows[: len(hidden_rows)] = hidden_rows
-            feeds["hidden_rows"] = self._hidden_rows[: len(hidden_rows)]
-        return feeds, samplers, targets
+            feeds["hidden_rows"] = _filled(self._hidden_rows, hidden)
+        return feeds, wanted
 
     def _show_table(self, row: int, table: list[int]) -> None:
         shown, length = self._shown[row]
@@ -155,46 +165,50 @@ class Runner:
             self._block_table[row, length : len(table)] = table[length:]
             self._shown[row] = (table, len(table))
 
-    def _fill_tokens(self, at: int, row: int, tokens: list[int], start: int, stop: int) -> None:
-        size = self._cache.block_size
-        if stop - start == 1:  # the many decodes: plain numbers are faster than arrays of one
-            self._token_ids[at] = tokens[start]
+    def _fill_tokens(self, at: int, row: int, chunk: Chunk[Job]) -> None:
+        size, start, tokens = self._cache.block_size, chunk.start, chunk.tokens
+        if len(tokens) == 1:  # the many decodes: plain numbers are faster than arrays of one
+            self._token_ids[at] = tokens[0]
             self._positions[at] = start
             self._slot[at] = self._block_table[row, start // size] * size + start % size
             return
-        end = at + stop - start
-        positions = np.arange(start, stop, dtype=np.int32)
-        self._token_ids[at:end] = tokens[start:stop]
+        end = at + len(tokens)
+        positions = np.arange(start, start + len(tokens), dtype=np.int32)
+        self._token_ids[at:end] = tokens
         self._positions[at:end] = positions
         self._slot[at:end] = self._block_table[row, positions // size] * size + positions % size
 
-    def _sample(
-        self, logits: Array, samplers: list[_native.Sampler]
-    ) -> tuple[list[int], list[float], list[dict[int, float]]]:
-        tokens, logprobs, ids, values = self._session.sample(logits, samplers, self._position[: len(samplers)])
-        tops: list[dict[int, float]] = []
-        if ids.shape[1]:
-            tops = [
-                {token: value for token, value in zip(*row, strict=True) if token >= 0}
-                for row in zip(ids.tolist(), values.tolist(), strict=True)
-            ]
-        return tokens.tolist(), logprobs.tolist(), tops
+    def _choose(self, logits: Array, choices: list[Choice]) -> None:
+        """Chooses tokens and writes them into the results.
+
+        Row after row, since a sampler remembers what it chose: those of one depth together, then those whose draft it
+        was.
+        """
+        begin = perf_counter()
+        live, rows, depth = choices, logits[: len(choices)], 0
+        while live:
+            positions = np.array([choice.position + depth for choice in live], np.int64)
+            tokens, logprobs, ids, values = self._session.sample(rows, [c.sampler for c in live], positions)
+            chosen = zip(live, tokens.tolist(), logprobs.tolist(), strict=True)
+            for choice, token, logprob in chosen:
+                choice.result.tokens.append(token)
+                choice.result.logprobs.append(logprob)
+            if ids.shape[1]:
+                likeliest = zip(live, ids.tolist(), values.tolist(), strict=True)
+                for choice, row_ids, row_values in likeliest:
+                    pairs = zip(row_ids, row_values, strict=True)
+                    choice.result.tops.append({token: value for token, value in pairs if token >= 0})
+            live = [c for c in live if len(c.drafts) > depth and c.drafts[depth] == c.result.tokens[depth]]
+            if live:
+                rows = logits[[len(choices) + choice.behind + depth for choice in live]]
+            depth += 1
+        took = perf_counter() - begin
+        for choice in choices:
+            choice.result.sampling = took
 
 
-def sampler_of(
-    params: SamplingParams, prompt: Sequence[int], vocabulary: int, index: int = 0,
-    bad_words: Sequence[Sequence[int]] = (),
-) -> _native.Sampler:  # fmt: skip
-    """The sampler of a request's answer `index`. Raises RequestError for token ids that the model does not have."""
-    seed = secrets.randbits(64) if params.seed is None else (params.seed + index) % 2**64
-    remembers = params.repetition_penalty != 1 or bool(bad_words)
-    try:
-        return _native.Sampler(
-            vocabulary, np.array(prompt if remembers else (), np.int64), temperature=params.temperature,
-            top_k=params.top_k, top_p=params.top_p, min_p=params.min_p, seed=seed,
-            repetition=params.repetition_penalty, presence=params.presence_penalty, frequency=params.frequency_penalty,
-            bias=list(params.logit_bias.items()), bad_words=[list(word) for word in bad_words],
-            top_logprobs=min(params.logprobs, vocabulary),
-        )  # fmt: skip
-    except _native.Error as e:
-        raise RequestError(f"sampling: {e}; the model has tokens 0 to {vocabulary - 1}") from None
+def _filled(memory: Array, values: list[int]) -> Array:
+    """The beginning of an array, with these values."""
+    if values:
+        memory[: len(values)] = values
+    return memory[: len(values)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from ingot import _native
 from ingot.errors import RequestError
 
 MAX_TOKENS = 1_000_000
@@ -92,6 +96,25 @@ class SamplingParams:
         yield _bad_words(self.bad_words)
         yield _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         yield _integer("n", self.n, 1, MAX_N)
+
+
+def sampler_of(
+    params: SamplingParams, prompt: Sequence[int], vocabulary: int, index: int = 0,
+    bad_words: Sequence[Sequence[int]] = (),
+) -> _native.Sampler:  # fmt: skip
+    """The sampler of a request's answer `index`. Raises RequestError for token ids that the model does not have."""
+    seed = secrets.randbits(64) if params.seed is None else (params.seed + index) % 2**64
+    remembers = params.repetition_penalty != 1 or bool(bad_words)
+    try:
+        return _native.Sampler(
+            vocabulary, np.array(prompt if remembers else (), np.int64), temperature=params.temperature,
+            top_k=params.top_k, top_p=params.top_p, min_p=params.min_p, seed=seed,
+            repetition=params.repetition_penalty, presence=params.presence_penalty, frequency=params.frequency_penalty,
+            bias=list(params.logit_bias.items()), bad_words=[list(word) for word in bad_words],
+            top_logprobs=min(params.logprobs, vocabulary),
+        )  # fmt: skip
+    except _native.Error as e:
+        raise RequestError(f"sampling: {e}; the model has tokens 0 to {vocabulary - 1}") from None
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

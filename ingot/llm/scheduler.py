@@ -12,12 +12,20 @@ is admitted in that order when the cache has room for all its tokens so far, if 
 ones; from then on only decoding asks for blocks, one at a time. When there is none left the least urgent request
 gives all its blocks back and waits again: its tokens are kept, and what of them is not still in the cache is computed
 again later. So the most urgent request always advances and nothing is lost.
+
+A step goes through three calls. `plan` says what it computes. `advance` tells that it was handed to whatever runs it:
+from then on its positions count as computed, and the next step may be planned although no result is known. `accept`
+brings the results of one of its chunks: the tokens that the request goes on with, none to several. A decode may carry
+*drafts*, tokens that somebody has guessed to come next: the step computes them behind the last token, and those that
+turn out to be what is chosen are accepted all at once. The positions of the others are computed again with the right
+tokens, the blocks taken for them alone are given back, and the cache never finds a block by tokens that were not
+accepted.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -47,11 +55,14 @@ class Request:
     first. `arrival`: seconds on any clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt
     tokens that were in the cache when it was first admitted. `after`: an earlier request with the same prompt; this one
     waits until that has been computed, and finds it in the cache. `streamed`: somebody reads its tokens as they come.
+
+    `tokens` holds the prompt and what was accepted. `computed` counts the leading positions whose keys and values are
+    in the cache, or will be when the chunks `under_way` have run; those of the first `settled` are known to be.
     """
 
     __slots__ = (
         "after", "arrival", "computed", "found", "generates", "id", "max_length", "priority", "prompt_length",
-        "row_bytes", "salt", "status", "streamed", "tokens", "urgency",
+        "row_bytes", "salt", "settled", "status", "streamed", "tokens", "under_way", "urgency", "verifying",
     )  # fmt: skip
 
     def __init__(
@@ -64,7 +75,10 @@ class Request:
         self.max_length = max_length
         self.generates = generates
         self.row_bytes = row_bytes
-        self.computed = 0  # leading tokens whose keys and values are in the cache
+        self.computed = 0
+        self.settled = 0
+        self.under_way = 0  # chunks that `advance` has seen and `accept` has not
+        self.verifying = False  # one of those has drafts: where the request goes on is not known
         self.status = Status.NEW
         self.priority = priority
         self.arrival = arrival
@@ -82,15 +96,28 @@ class Request:
 
 R = TypeVar("R", bound=Request)
 
+_NONE: Mapping[int, Sequence[int]] = {}
+
 
 @dataclass(slots=True)
 class Chunk(Generic[R]):
-    """The tokens `start … start+count-1` of a request, to be computed in this step."""
+    """The positions `start … start+count-1` of a request, to be computed in this step.
+
+    They hold the request's tokens, and behind its last one `drafts`. A position just behind the last known token and
+    no draft holds what the step before chooses: only steps that are planned before its results are known have such.
+    """
 
     request: R
     start: int
     count: int
     ends: bool  # it reaches the request's last token, whose logits choose the next one
+    drafts: Sequence[int] = ()
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Those of its positions that are known."""
+        known = self.request.tokens[self.start : self.start + self.count]
+        return [*known, *self.drafts] if self.drafts else known
 
 
 @dataclass(slots=True)
@@ -117,11 +144,13 @@ class Scheduler(Generic[R]):
             token on, so what was computed of one that outgrows it is computed again. None: there is one way.
         max_mixed_tokens: of the budget, how many may belong to prompts beside the decodes of streamed requests. None:
             all that decodes leave.
+        draft_bytes: what each draft leaves as a result; `max_row_bytes` is for them too.
     """
 
     def __init__(
         self, cache: KVCache, max_step_tokens: int, max_running: int, max_row_bytes: int,
         window: int | None = None, short_length: int | None = None, max_mixed_tokens: int | None = None,
+        draft_bytes: int = 0,
     ) -> None:  # fmt: skip
         mixed = max_step_tokens if max_mixed_tokens is None else max_mixed_tokens
         if not all(1 <= n <= max_step_tokens for n in (max_running, mixed)):
@@ -133,6 +162,7 @@ class Scheduler(Generic[R]):
         self.window = window
         self.short_length = short_length
         self.max_mixed_tokens = mixed
+        self.draft_bytes = draft_bytes
         self.waiting: list[R] = []  # both most urgent first
         self.running: list[R] = []
         self.preemptions = 0
@@ -175,35 +205,59 @@ class Scheduler(Generic[R]):
             self.waiting.remove(request)
         request.status = Status.FINISHED
 
-    def plan(self) -> StepPlan[R]:
-        """The next step; empty only when there is nothing to do. Every chunk's blocks are allocated."""
+    def decoding(self) -> list[R]:
+        """The requests, most urgent first, that have one token left to compute and whose drafts `plan` would take."""
+        return [r for r in self.running if r.generates and r.computed == len(r.tokens) - 1]
+
+    def plan(self, drafts: Mapping[int, Sequence[int]] = _NONE) -> StepPlan[R]:
+        """The next step; empty when there is nothing to do before results of steps under way are known.
+
+        Every chunk's blocks are allocated.
+
+        Args:
+            drafts: by request, what may come after its tokens. As many are taken, from the first on, as the request
+                may still have, and as the other chunks leave of tokens, result bytes and blocks.
+        """
         step: StepPlan[R] = StepPlan([], 0)
         if self.waiting:
             self._admit()
         self._plan_decodes(step)
         if len(step.chunks) < len(self.running):
             self._plan_prompts(step)
+        if drafts:
+            self._plan_drafts(step, drafts)
         return step
 
-    def advance(self, chunk: Chunk[R], token: int | None) -> None:
-        """Records that a chunk was computed, and the token chosen after it when it `ends` a request that generates.
+    def advance(self, step: StepPlan[R]) -> None:
+        """Records that a step is on its way: the next plan goes on behind it. Steps must be run in that order."""
+        for chunk in step.chunks:
+            request = chunk.request
+            request.computed += chunk.count
+            request.under_way += 1
+            if chunk.drafts:
+                request.verifying = True
 
-        A request removed since the step was planned is left alone.
+    def accept(self, chunk: Chunk[R], tokens: Sequence[int] = ()) -> None:
+        """Records that a chunk was computed, and the tokens that its request goes on with.
+
+        A chunk that does not end its request has none. One that does may have up to one more than its drafts: those
+        before the last must be the first drafts. With none the last position is computed again. A request that was
+        removed meanwhile is left alone; one that was preempted keeps the tokens.
         """
         request = chunk.request
-        if request.status is not Status.RUNNING:
+        request.under_way -= 1
+        if request.status is Status.FINISHED:
             return
-        computed = request.computed = request.computed + chunk.count
-        cache = self.cache
-        if chunk.count > 1 or computed % cache.block_size == 0:
-            cache.record(request.id, request.tokens, computed)
-            if self.window is not None and computed >= self.window:
-                cache.release(request.id, computed - self.window + 1)  # the next token sees itself and window - 1
-        if token is not None:
-            if len(request.tokens) >= request.max_length:
-                raise IngotError(f"request {request.id} has its {request.max_length} tokens already")
-            request.tokens.append(token)
-            if len(request.tokens) - 1 == self.short_length and len(request.tokens) < request.max_length:
+        if chunk.drafts:
+            request.verifying = False
+        before = len(request.tokens)
+        if before + len(tokens) > request.max_length:
+            raise IngotError(f"request {request.id} may have {request.max_length} tokens, not {before + len(tokens)}")
+        request.tokens += tokens
+        if request.status is Status.RUNNING:
+            self._settle(chunk, tokens)
+            short = self.short_length
+            if short is not None and before <= short < len(request.tokens) < request.max_length:
                 self._requeue(request)
 
     def is_long(self, request: R) -> bool:
@@ -219,34 +273,95 @@ class Scheduler(Generic[R]):
         if len(self.running) > self.max_running:
             raise IngotError(f"{len(self.running)} requests run, more than {self.max_running}")
         for request in self.waiting:
-            if request.status is not Status.WAITING or request.computed:
+            if request.status is not Status.WAITING or request.computed or request.settled:
                 raise IngotError(f"request {request.id} waits as {request.status}, {request.computed} tokens computed")
         for request in self.running:
-            room = len(self.cache.table(request.id)) * self.cache.block_size
-            if request.status is not Status.RUNNING or not request.computed <= min(room, len(request.tokens)):
-                raise IngotError(
-                    f"request {request.id} runs as {request.status}, {request.computed} tokens in room for {room}"
-                )
+            self._check_running(request)
         if self.cache.owners() != {r.id for r in self.running}:
             raise IngotError(
                 f"blocks are owned by {sorted(self.cache.owners())}, running are {[r.id for r in self.running]}"
             )
 
+    def _check_running(self, request: R) -> None:
+        """Positions are named, settled, computed and given room in that order; with no chunk under way nothing is
+        computed behind what was accepted.
+        """
+        settled, computed, length = request.settled, request.computed, len(request.tokens)
+        table, size = self.cache.table(request.id), self.cache.block_size
+        fits = self.cache.named(request.id) * size <= settled <= computed <= len(table) * size
+        if not request.under_way:
+            fits = fits and settled == computed <= length - request.generates and not request.verifying
+        if request.status is not Status.RUNNING or not fits or request.under_way < 0:
+            raise IngotError(
+                f"request {request.id} of {length} tokens runs as {request.status}: {settled} settled, {computed} "
+                f"computed, {request.under_way} chunks under way, in {len(table)} blocks"
+            )
+
+    def _settle(self, chunk: Chunk[R], tokens: Sequence[int]) -> None:
+        """Names the blocks that a running request has filled for good, and takes back what was computed in vain."""
+        request, drafts, cache = chunk.request, chunk.drafts, self.cache
+        end = settled = chunk.start + chunk.count
+        if drafts:
+            right = 0
+            while right < min(len(drafts), len(tokens)) and drafts[right] == tokens[right]:
+                right += 1
+            settled -= len(drafts) - right
+        if tokens and settled < len(request.tokens) - 1:
+            raise IngotError(f"request {request.id} accepts {list(tokens)}, and {settled} positions were computed")
+        if chunk.ends and request.generates:
+            settled = min(settled, len(request.tokens) - 1)  # the last token's logits are still wanted
+        request.settled = settled
+        request.computed -= end - settled
+        if settled // cache.block_size > chunk.start // cache.block_size:
+            cache.record(request.id, request.tokens, settled)
+            if self.window is not None and settled >= self.window:
+                cache.release(request.id, settled - self.window + 1)  # the next token sees itself and window - 1
+        if drafts:
+            cache.trim(request.id, len(request.tokens))
+
     def _plan_decodes(self, step: StepPlan[R]) -> None:
-        """One token for each running request that has one left to compute, most urgent first."""
-        running, append, chunks = self.running, self.cache.append, step.chunks
+        """One token for each running request that goes on with one, most urgent first.
+
+        It may be the token that a step under way chooses, unless that can make the request another one: by drafts, or
+        by outgrowing `short_length`.
+        """
+        running, append, chunks, short = self.running, self.cache.append, step.chunks, self.short_length
         at = 0
         while at < len(running):  # preemption shortens the list, at its end
             request = running[at]
-            length = len(request.tokens)
+            start, known = request.computed, len(request.tokens)
             if (
-                request.computed == length - 1
+                known - 1 <= start < request.max_length - 1
                 and request.generates
-                and (append(request.id, length) or self._make_room(request, length))
+                and not request.verifying
+                and (short is None or not known <= short <= start)
+                and (append(request.id, start + 1) or self._make_room(request, start + 1))
             ):
-                chunks.append(Chunk(request, length - 1, 1, True))
+                chunks.append(Chunk(request, start, 1, True))
             at += 1
         step.tokens = len(chunks)
+
+    def _plan_drafts(self, step: StepPlan[R], drafts: Mapping[int, Sequence[int]]) -> None:
+        """Puts drafts behind decodes, most urgent first, as far as there is room without taking it from anybody."""
+        cache, left = self.cache, self.max_step_tokens - step.tokens
+        if self.draft_bytes:
+            results = sum(chunk.count * chunk.request.row_bytes for chunk in step.chunks)
+            left = min(left, (self.max_row_bytes - results) // self.draft_bytes)
+        for chunk in step.chunks:
+            request = chunk.request
+            proposed, length = drafts.get(request.id, ()), len(request.tokens)
+            if not proposed or not request.generates or chunk.start != length - 1:
+                continue
+            longest = request.max_length - 1  # one more token is chosen behind the drafts
+            if not self.is_long(request) and self.short_length is not None:
+                longest = min(longest, self.short_length)
+            room = (len(cache.table(request.id)) + cache.num_free) * cache.block_size
+            count = min(len(proposed), left, longest - length, room - length)
+            if count > 0 and cache.append(request.id, length + count):
+                chunk.drafts = proposed[:count]
+                chunk.count += count
+                step.tokens += count
+                left -= count
 
     def _make_room(self, request: R, length: int) -> bool:
         """Grows the table to `length` tokens by preempting the less urgent; False if it had to go itself."""
@@ -266,14 +381,16 @@ class Scheduler(Generic[R]):
         """Takes a running request's blocks back; all its tokens will be computed again."""
         self.running.remove(request)
         self.cache.free(request.id)
-        request.computed = 0
+        request.computed = request.settled = 0
         request.status = Status.WAITING
         insort(self.waiting, request, key=_urgency)
 
     def _plan_prompts(self, step: StepPlan[R]) -> None:
         """What the budget leaves: half to the most urgent prompt, half to the others alike, the rest in order."""
         planned = {chunk.request.id for chunk in step.chunks}
-        todo = [r for r in self.running if r.id not in planned]
+        todo = [r for r in self.running if r.id not in planned and r.computed < len(r.tokens)]
+        if not todo:
+            return
         most = [len(r.tokens) - r.computed for r in todo]
         left, bytes_left = self.max_step_tokens - step.tokens, self.max_row_bytes
         if any(chunk.request.streamed for chunk in step.chunks):
@@ -302,10 +419,10 @@ class Scheduler(Generic[R]):
 
     def _admit(self) -> None:
         """Starts waiting requests, most urgent first, while there is room and a step has a token for each."""
-        held = 0  # requests passed over, for they wait for another's prompt
+        held = 0  # requests passed over: they wait for another's prompt, or for results from before a preemption
         while held < len(self.waiting):
             request = self.waiting[held]
-            if request.after is not None and _is_computing(request.after):
+            if request.under_way or (request.after is not None and _is_computing(request.after)):
                 held += 1
                 continue
             found = self._place(request)
@@ -313,7 +430,7 @@ class Scheduler(Generic[R]):
                 return
             self.waiting.remove(request)
             request.status = Status.RUNNING
-            request.computed = found
+            request.computed = request.settled = found
             if request.found is None:
                 request.found = found
             insort(self.running, request, key=_urgency)
@@ -343,4 +460,4 @@ _urgency = attrgetter("urgency")
 
 def _is_computing(request: Request) -> bool:
     """Whether a request's prompt is on its way into the cache, and not there yet."""
-    return request.computed < request.prompt_length and request.status in (Status.WAITING, Status.RUNNING)
+    return request.settled < request.prompt_length and request.status in (Status.WAITING, Status.RUNNING)

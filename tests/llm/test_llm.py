@@ -24,6 +24,7 @@ from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, IngotError, RequestError, TooLongError, UserError, ValueFault
 from ingot.llm.llm import LLM
 from ingot.llm.stream import Completion
+from tests.llm.drafters import Scripted
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
 HELDOUT = PICO / "heldout.txt"
@@ -140,6 +141,49 @@ def test_company_changes_nothing(precision: str, prompts: list[str], monkeypatch
             assert [c.token_ids for c in a] == [c.token_ids for c in b]
             assert [c.logprobs for c in a] == [c.logprobs for c in b]
             assert [c.text for c in a] == [c.text for c in b]
+
+
+DRAFTED: list[dict[str, Any]] = [
+    *WORDS,
+    {"max_tokens": 30, "temperature": 0.8, "seed": 5, "repetition_penalty": 1.3, "frequency_penalty": 0.7},
+    {"max_tokens": 40, "stop": ["return", "\n\n"], "logprobs": 2},
+    {"max_tokens": 12, "temperature": 1.0, "seed": 7, "n": 3, "bad_words": ["self"]},
+]
+
+
+def outcomes(model: LLM, prompts: list[str]) -> list[tuple[Any, ...]]:
+    """What answers are: by words, then by prompt."""
+    found = [c for words in DRAFTED for c in model.generate(prompts, **words)]
+    return [(c.token_ids, c.logprobs, c.top_logprobs, c.text, c.finish_reason) for c in found]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_drafts_change_nothing(precision: str, prompts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every word with ==, right, wrong and mixed drafts: with prefix hits, in small chunks, with preemptions."""
+    engine = ingot.build(PICO, precision=precision, report=False)
+    short = [p[:120] for p in prompts[::4]]
+    with LLM(engine, threads=1) as model:
+        plain = outcomes(model, short)
+        answers = iter(plain)
+        texts = []
+        for words in DRAFTED:
+            for prompt in short:
+                texts += [model.tokenizer.encode(prompt) + next(answers)[0] for _ in range(words.get("n", 1))]
+        steps = model.stats().steps
+    for script in ([True], [False], [True, True, True, False, True, False]):
+        drafter = Scripted(texts, script, 4096)
+        with LLM(engine, threads=1) as model:
+            model._loop._drafter = drafter
+            assert outcomes(model, short) == plain
+            cache, taken = model._loop._scheduler.cache, model.stats().steps
+            assert cache.tokens_found and drafter.asked
+            assert taken == steps if script == [False] else taken < steps
+            assert idle(model)
+    with tiny(engine, monkeypatch, kv_memory=13 * block_bytes(engine), max_running=8) as model:
+        model._loop._drafter = Scripted(texts, [True] * 9 + [False], 4096, 5)
+        assert outcomes(model, short) == plain
+        assert model._loop._scheduler.preemptions
+        assert idle(model)
 
 
 def test_scores_do_not_depend_on_company_either(engine: Engine, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +371,7 @@ def test_many_threads_at_once(llm: LLM, prompts: list[str]) -> None:
 def test_an_error_ends_the_requests_of_its_step_only(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    runner, real = llm._loop._runner, llm._loop._runner.run
+    runner, real = llm._runner, llm._runner.run
     steps = itertools.count()
 
     def failing(step: Any) -> Any:
@@ -368,7 +412,7 @@ def test_closing_answers_everybody(engine: Engine) -> None:
 
 def test_a_fault_in_the_loop_itself_leaves_nobody_waiting(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     model = LLM(engine, threads=1)
-    monkeypatch.setattr(model._loop._scheduler, "plan", lambda: 1 / 0)
+    monkeypatch.setattr(model._loop._scheduler, "plan", lambda drafts: 1 / 0)
     with pytest.raises(IngotError, match="the engine loop has ended: ZeroDivisionError"):
         model.generate(["a", "b"])
     with pytest.raises(RequestError, match="closed"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,18 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingot import _native
 from ingot.errors import RequestError, TooLongError
-from ingot.llm.jobs import Embedding, Generation, Job, Scoring
+from ingot.llm.jobs import Drafter, Embedding, Generation, Job, Result, Scoring
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
 from ingot.llm.runner import Runner
-from ingot.llm.sampling import SamplingParams
-from ingot.llm.scheduler import Scheduler
+from ingot.llm.sampling import SamplingParams, sampler_of
+from ingot.llm.scheduler import Chunk, Scheduler, StepPlan
 from ingot.llm.vectors import POOLINGS
+from tests.llm.drafters import Scripted
 
 VOCABULARY = 97
 WIDTH = 3
 LONGEST = 64
+LOGITS = np.random.default_rng(0).standard_normal((VOCABULARY, VOCABULARY)).astype(np.float32)
+np.fill_diagonal(LOGITS, 4.5)  # likeliest by far is what comes next, and not the only one
 
 
 def next_token(tokens: list[int]) -> int:
@@ -56,17 +62,63 @@ class FakeSession:
             context = self.memory[table[at // self.block_size] * self.block_size + at % self.block_size].tolist()
             for row in range(begin, end):
                 after[row] = next_token(context[: positions[row] + 1])
-        logits = np.zeros((len(feeds["logit_rows"]), VOCABULARY), np.float32)
-        logits[np.arange(len(logits)), after[feeds["logit_rows"]]] = 50
+        logits = LOGITS[after[feeds["logit_rows"]]]
         states = np.stack([after, after % 7, after / 10], 1).astype(np.float32)
         return {"logits": logits, "hidden": states[feeds["hidden_rows"]]}
 
+    sample = staticmethod(_native.sample)
+    log_probs = staticmethod(_native.log_probs)
 
-def make(blocks: int, size: int, budget: int, running: int) -> EngineLoop:
+
+class Ahead(Runner):
+    """Like a device that works by itself: a step runs when it is launched, and tells its results later."""
+
+    lag = 1
+
+    def launch(self, step: StepPlan[Job]) -> Callable[[], list[Result]]:
+        results = self.run(step)
+        for chunk, result in zip(step.chunks, results, strict=True):
+            if result.tokens:
+                self.chosen[chunk.request.id] = result.tokens[-1]
+        return lambda: results
+
+    def _fill_tokens(self, at: int, row: int, chunk: Chunk[Job]) -> None:
+        if not chunk.tokens:  # what the step before has chosen, which the loop does not know yet
+            known: Any = SimpleNamespace(tokens=[*chunk.request.tokens, self.chosen[chunk.request.id]])
+            chunk = Chunk(known, chunk.start, 1, True)
+        super()._fill_tokens(at, row, chunk)
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.chosen: dict[int, int] = {}
+
+
+class CheckedScheduler(Scheduler[Job]):
+    """Looks at itself after every call."""
+
+    def plan(self, drafts: Mapping[int, Sequence[int]] = {}) -> StepPlan[Job]:
+        self.check_integrity()
+        step = super().plan(drafts)
+        self.check_integrity()
+        return step
+
+    def accept(self, chunk: Chunk[Job], tokens: Sequence[int] = ()) -> None:
+        super().accept(chunk, tokens)
+        self.check_integrity()
+
+
+def scripted(texts: Sequence[Sequence[int]], script: Sequence[bool], count: int = 7) -> Scripted:
+    return Scripted(texts, script, VOCABULARY, count)
+
+
+def make(
+    blocks: int, size: int, budget: int, running: int, runner: type[Runner] = Runner, drafter: Drafter | None = None
+) -> EngineLoop:
     cache = KVCache(blocks, size)
     session: Any = FakeSession(size, blocks)
-    runner = Runner(session, cache, VOCABULARY, budget, running, LONGEST)
-    return EngineLoop(Scheduler(cache, budget, running, 4 * VOCABULARY * max(1, budget // 2)), runner)
+    rows = 4 * VOCABULARY * max(1, budget // 2)
+    scheduler = CheckedScheduler(cache, budget, running, rows, draft_bytes=4 * VOCABULARY)
+    return EngineLoop(scheduler, runner(session, cache, budget, running, LONGEST), drafter)
 
 
 def expected(prompt: list[int], length: int) -> list[int]:
@@ -86,8 +138,9 @@ def vector(prompt: list[int], how: str) -> np.ndarray:
 
 
 def job(prompt: list[int], length: int, wakeups: SimpleQueue[Job], **words: Any) -> Generation:
-    stop_ids = frozenset(words.pop("stop_ids", ()))
-    return Generation(prompt, length, SamplingParams(), stop_ids, wakeups, words.pop("eager", False))
+    stop_ids, eager = frozenset(words.pop("stop_ids", ())), words.pop("eager", False)
+    params = SamplingParams(**words)
+    return Generation(prompt, length, params, sampler_of(params, prompt, VOCABULARY), stop_ids, wakeups, eager)
 
 
 REQUESTS = st.lists(
@@ -102,11 +155,26 @@ REQUESTS = st.lists(
 )
 
 
-@given(REQUESTS, st.integers(2, 12), st.sampled_from([2, 8, 16]), st.integers(3, 30), st.integers(1, 3))
+@given(
+    REQUESTS,
+    st.integers(2, 12),
+    st.sampled_from([2, 8, 16]),
+    st.integers(3, 30),
+    st.integers(1, 3),
+    st.sampled_from([Runner, Ahead]),
+    st.none() | st.lists(st.booleans(), min_size=1, max_size=9),
+)
 def test_everybody_gets_what_they_would_have_got_alone(
-    requests: list[tuple[list[int], int | str, bool, bool]], blocks: int, size: int, budget: int, running: int
+    requests: list[tuple[list[int], int | str, bool, bool]],
+    blocks: int,
+    size: int,
+    budget: int,
+    running: int,
+    runner: type[Runner],
+    script: list[bool] | None,
 ) -> None:
-    loop = make(blocks, size, budget, running)
+    texts = [expected(prompt, len(prompt) + 20) for prompt, *_ in requests]
+    loop = make(blocks, size, budget, running, runner, None if script is None else scripted(texts, script))
     wakeups: SimpleQueue[Job] = SimpleQueue()
     jobs: list[Job] = []
     asked: dict[Job, tuple[list[int], str]] = {}
@@ -212,3 +280,174 @@ def test_a_preempted_score_is_the_same_score() -> None:
     alone.close()
     assert scored.logprobs == again.logprobs
     assert len(scored.logprobs) == 6
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# drafts
+
+RIGHT, WRONG = [True], [False]
+SCRIPTS = {"right": RIGHT, "wrong": WRONG, "mixed": [True, True, False], "mostly": [True] * 6 + [False]}
+PARAMS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "seeded": {"temperature": 2.0, "seed": 5, "logprobs": 3},
+    "filtered": {"temperature": 3.0, "seed": 2**64 - 1, "top_k": 40, "top_p": 0.95, "min_p": 0.001},
+    "penalised": {"repetition_penalty": 1.7, "presence_penalty": 1.2, "frequency_penalty": 1.5, "logprobs": 2},
+    "seeded and penalised": {"temperature": 1.5, "seed": 9, "frequency_penalty": 2.0, "logit_bias": {3: 2.0}},
+}
+PROMPTS = [[3, 1, 4, 1, 5, 9], [2, 7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4], [3, 1, 4, 1, 5, 9, 2, 6]]
+
+
+def finished(loop: EngineLoop, jobs: Sequence[Generation], wakeups: SimpleQueue[Job]) -> list[Any]:
+    """What came of jobs, submitted together; the loop is closed and whole afterwards."""
+    loop.submit(*jobs)
+    while not all(one.finish_reason for one in jobs):
+        wakeups.get(timeout=60)
+    loop.close()
+    cache = loop._scheduler.cache
+    assert cache.num_free == cache.num_blocks
+    return [(one.tokens, one.logprobs, one.top_logprobs, one.finish_reason, one.error) for one in jobs]
+
+
+def generated(loop: EngineLoop, stop_ids: Sequence[int] = (), **words: Any) -> list[Any]:
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    jobs = [job(prompt, len(prompt) + 30, wakeups, stop_ids=stop_ids, **words) for prompt in PROMPTS]
+    return finished(loop, jobs, wakeups)
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize("words", PARAMS.values(), ids=PARAMS)
+def test_drafts_change_no_bit(words: dict[str, Any], script: list[bool]) -> None:
+    """With room for all, in a cache so small that requests are preempted, and with ends in the middle of drafts."""
+    plain = generated(make(40, 4, 64, 4), **words)
+    texts = [tokens for tokens, *_ in plain]
+    drafter = scripted(texts, script)
+    assert generated(make(40, 4, 64, 4, drafter=drafter), **words) == plain
+    assert drafter.asked == {0, 1, 2, 3} and drafter.forgotten.count(0) == 1 and len(drafter.forgotten) == 4
+    small = make(13, 4, 19, 3, drafter=scripted(texts, script, 5))
+    assert generated(small, **words) == plain
+    assert small._scheduler.preemptions and small._scheduler.cache.tokens_found
+    stops = {texts[0][14], texts[1][20], texts[3][31]}
+    ended = generated(make(40, 4, 64, 4), stops, **words)
+    assert [reason for *_, reason, _ in ended].count("stop") >= 2
+    assert generated(make(40, 4, 64, 4, drafter=scripted(texts, script)), stops, **words) == ended
+
+
+@pytest.mark.parametrize("words", PARAMS.values(), ids=PARAMS)
+def test_a_step_behind_changes_no_bit(words: dict[str, Any]) -> None:
+    plain = generated(make(40, 4, 64, 4), **words)
+    assert generated(make(40, 4, 64, 4, Ahead), **words) == plain
+    small = make(13, 4, 19, 3, Ahead)
+    assert generated(small, **words) == plain
+    assert small._scheduler.preemptions
+    stops = {plain[0][0][14], plain[1][0][20]}
+    assert generated(make(40, 4, 64, 4, Ahead), stops, **words) == generated(make(40, 4, 64, 4), stops, **words)
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_right_drafts_save_steps_and_wrong_ones_cost_none(count: int) -> None:
+    for prompt in PROMPTS:
+        text = expected(prompt, len(prompt) + 40)
+        steps = {}
+        for name, script in {"none": [], **SCRIPTS}.items():
+            wakeups: SimpleQueue[Job] = SimpleQueue()
+            loop = make(40, 4, 64, 4, drafter=scripted([text] if script else [], script or RIGHT, count))
+            ((tokens, *_),) = finished(loop, [job(prompt, len(text), wakeups)], wakeups)
+            assert tokens == text
+            steps[name] = loop.stats().steps
+        assert steps["none"] == steps["wrong"] == 40
+        assert steps["right"] == 1 + -(-39 // (count + 1))  # the prompt's step chooses one, every other count + 1
+        assert steps["right"] <= steps["mostly"] <= steps["mixed"] <= 40
+
+
+def test_what_is_rejected_is_never_found() -> None:
+    """Wrong drafts fill whole blocks; a later request with just these tokens has to compute them all."""
+    text = expected(PROMPTS[0], 30)
+    drafter = scripted([text], WRONG)
+    loop = make(40, 2, 64, 4, drafter=drafter)
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    first = job(PROMPTS[0], 30, wakeups)
+    loop.submit(first)
+    wakeups.get(timeout=60)
+    rejected = [*text[:10], *((token + 1) % VOCABULARY for token in text[10:17])]
+    second = job(rejected, 24, wakeups)
+    loop.submit(second)
+    wakeups.get(timeout=60)
+    loop.close()
+    assert (first.tokens, second.tokens) == (text, expected(rejected, 24))
+    assert second.found == 10
+
+
+def test_drafts_behind_an_end_are_not_computed() -> None:
+    """Nor is a token chosen there, where nothing may be left to choose: all but the end is forbidden after it."""
+    prompt = [1, 2]
+    text = expected(prompt, 8)
+    params = SamplingParams()
+    words = [[text[5], token] for token in range(VOCABULARY)]
+    sampler = sampler_of(params, prompt, VOCABULARY, bad_words=words)
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    one = Generation(prompt, 20, params, sampler, frozenset([text[5]]), wakeups, False)
+    loop = make(40, 4, 64, 4, drafter=scripted([text], RIGHT))
+    ((tokens, logprobs, _, reason, error),) = finished(loop, [one], wakeups)
+    assert (tokens, len(logprobs), reason, error) == (text[:5], 3, "stop", None)
+
+
+def test_a_drafter_that_fails_ends_whom_it_was_asked_about() -> None:
+    class Failing(Scripted):
+        def propose(self, jobs: Sequence[Job]) -> list[list[int]]:
+            if len(jobs[0].tokens) == 6:
+                raise ZeroDivisionError("on purpose")
+            return [[]] * (len(jobs) + (len(jobs[0].tokens) == 12))
+
+    loop = make(40, 4, 64, 4, drafter=Failing([], RIGHT, VOCABULARY))
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    for prompt, match in (([1, 2], "ZeroDivisionError: on purpose"), (list(range(9)), "ValueError")):
+        one = job(prompt, 20, wakeups)
+        loop.submit(one)
+        wakeups.get(timeout=60)
+        assert match in str(one.error) and one.finish_reason is None
+    last = job(list(range(20)), 25, wakeups)
+    loop.submit(last)
+    wakeups.get(timeout=60)
+    loop.close()
+    assert last.tokens == expected(list(range(20)), 25)
+
+
+def test_a_step_behind_may_fail() -> None:
+    """The jobs of the step that failed end with its error, those of the next one too if it needed that; others go on.
+    """
+
+    class Failing(Ahead):
+        def launch(self, step: StepPlan[Job]) -> Callable[[], list[Result]]:
+            results = super().launch(step)
+            if all(chunk.request.prompt_length != 5 or chunk.start < 9 for chunk in step.chunks):
+                return results
+
+            def fail() -> list[Result]:
+                raise MemoryError
+
+            return fail
+
+    loop = make(40, 4, 64, 4, Failing)
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    bad, good = job([1, 2, 3, 4, 5], 30, wakeups), job([1, 2, 3], 20, wakeups)
+    loop.submit(bad)
+    wakeups.get(timeout=60)
+    loop.submit(good)
+    wakeups.get(timeout=60)
+    loop.close()
+    assert "out of memory" in str(bad.error) and bad.tokens == expected([1, 2, 3, 4, 5], len(bad.tokens))
+    assert good.tokens == expected([1, 2, 3], 20)
+    loop._scheduler.check_integrity()
+    assert loop._scheduler.cache.num_free == 40
+
+
+def test_a_prompt_whose_answer_ends_at_once_is_found_later() -> None:
+    prompt = list(range(9))
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    loop = make(40, 4, 64, 4)
+    first, second = job(prompt, 20, wakeups, stop_ids=[next_token(prompt)]), job(prompt, 20, wakeups)
+    for one in (first, second):
+        loop.submit(one)
+        wakeups.get(timeout=60)
+    loop.close()
+    assert (first.finish_reason, first.tokens, second.found) == ("stop", prompt, 8)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import chain, takewhile
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from hypothesis.stateful import (
 
 from ingot.errors import IngotError, RequestError, TooLongError
 from ingot.llm.kv_cache import RELEASED, KVCache
-from ingot.llm.scheduler import HEAD_START, Request, Scheduler, Status, StepPlan
+from ingot.llm.scheduler import HEAD_START, Chunk, Request, Scheduler, Status, StepPlan
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -61,6 +63,19 @@ class CacheMachine(RuleBasedStateMachine):
             self.tokens[owner] = wanted
             self.tables[owner] = list(table)
 
+    @rule(owner=owners, less=st.integers(-5, 40))
+    def trim(self, owner: int, less: int) -> None:
+        """Its table is another list when it has become shorter, which is how a copy of it is known to be out of date.
+        """
+        before = self.cache.table(owner)
+        kept = max(0, self.tokens[owner] - less)
+        self.cache.trim(owner, kept)
+        table = self.cache.table(owner)
+        assert table == before[: self.cache.blocks_for(kept)] == self.tables[owner][: len(table)]
+        assert (table is before) == (len(table) == len(self.tables[owner]))
+        self.tokens[owner] = min(kept, self.tokens[owner])
+        self.tables[owner] = list(table)
+
     @rule(owner=consumes(owners))
     def free(self, owner: int) -> None:
         self.cache.free(owner)
@@ -82,6 +97,7 @@ def test_a_corrupt_pool_is_noticed() -> None:
     for harm, words in (
         (lambda c: c._free.append(c.table(1)[0]), "is free and owned"),
         (lambda c: c._free.pop(), "nobody holds"),
+        (lambda c: setattr(c._owners[1], "named", 3), "3 named blocks of 2"),
         (lambda c: c._free.append(99), "block 99"),
         (lambda c: c.table(1).append(99), "holds block 99"),
         (lambda c: c.table(1).append(c.table(1)[0]), "miscounted"),
@@ -106,46 +122,112 @@ def next_token(tokens: list[int]) -> int:
 
 
 class FakeModel:
-    """Remembers tokens by slot, and computes from what it finds there."""
+    """Remembers tokens by slot, and computes from what it finds there.
 
-    def __init__(self, scheduler: Scheduler[Request]) -> None:
+    Steps are computed when they are launched, and their results told when they are finished, so that several may be
+    under way. A token of `stops` ends its request.
+    """
+
+    def __init__(self, scheduler: Scheduler[Request], stops: frozenset[int] = frozenset()) -> None:
         self.scheduler = scheduler
+        self.stops = stops
         self.memory: dict[int, tuple[int, bool]] = {}  # by slot: the token, and whether its request was long
+        self.tokens: dict[int, list[int]] = {}  # by request, with what was chosen in steps under way
+        self.under_way: deque[tuple[StepPlan[Request], list[list[int]]]] = deque()
 
     def run(self, step: StepPlan[Request]) -> None:
-        """Writes every chunk, then reads each context back through its block table, then advances."""
-        cache, size = self.scheduler.cache, self.scheduler.cache.block_size
+        """Launches a step and finishes it."""
+        self.launch(step)
+        self.finish()
+
+    def launch(self, step: StepPlan[Request]) -> None:
+        """Writes every chunk, then reads each context back through its block table."""
+        scheduler, cache = self.scheduler, self.scheduler.cache
         seen = [c.request.id for c in step.chunks]
         assert len(seen) == len(set(seen)), "a request is in a step twice"
-        assert step.tokens == sum(c.count for c in step.chunks) <= self.scheduler.max_step_tokens
-        assert sum(c.count * c.request.row_bytes for c in step.chunks) <= self.scheduler.max_row_bytes
-        for chunk in step.chunks:
-            request, table = chunk.request, cache.table(chunk.request.id)
-            assert request.status is Status.RUNNING
-            assert chunk.start == request.computed
-            for at in range(chunk.start, chunk.start + chunk.count):
-                assert cache._owners_of[table[at // size]] == 1, "a shared block is written"
-                self.memory[table[at // size] * size + at % size] = request.tokens[at], self.scheduler.is_long(request)
-        for chunk in step.chunks:
-            request, table = chunk.request, cache.table(chunk.request.id)
-            stop = chunk.start + chunk.count
-            window = self.scheduler.window
-            seen = range(0 if window is None else max(0, chunk.start + 1 - window), stop)
-            context = [self.memory[table[at // size] * size + at % size] for at in seen]
-            long = self.scheduler.is_long(request)
-            assert context == [(token, long) for token in request.tokens[seen.start : stop]]
-            context = request.tokens[:stop]
-            assert chunk.ends == (stop == len(request.tokens))
-            self.scheduler.advance(chunk, next_token(context) if chunk.ends and request.generates else None)
-            if chunk.ends and len(request.tokens) == request.max_length:
+        assert step.tokens == sum(c.count for c in step.chunks) <= scheduler.max_step_tokens
+        results = sum(c.count * c.request.row_bytes for c in step.chunks)
+        drafts = sum(len(c.drafts) for c in step.chunks)
+        assert results + drafts * scheduler.draft_bytes <= scheduler.max_row_bytes
+        slots = [self._write(chunk) for chunk in step.chunks]
+        assert len(set(chain(*slots))) == step.tokens, "two chunks write one slot"
+        self.under_way.append((step, [self._read(chunk) for chunk in step.chunks]))
+        scheduler.advance(step)
+        for block, (_, tokens) in cache._name_of.items():
+            held = [self.memory[block * cache.block_size + i][0] for i in range(cache.block_size)]
+            assert held == list(tokens), "a block is not what it is found by"
+
+    def finish(self) -> None:
+        """Hands over the results of the step that has been under way for longest."""
+        step, results = self.under_way.popleft()
+        for chunk, tokens in zip(step.chunks, results, strict=True):
+            request = chunk.request
+            taken = list(takewhile(lambda token: token not in self.stops, tokens))
+            self.scheduler.accept(chunk, taken)
+            if request.status is Status.FINISHED:
+                continue
+            whole = len(request.tokens) == request.max_length
+            if len(taken) < len(tokens) or (whole and (request.generates or chunk.ends)):
                 self.scheduler.remove(request)
 
+    def _write(self, chunk: Chunk[Request]) -> list[int]:
+        request, cache = chunk.request, self.scheduler.cache
+        assert request.status is Status.RUNNING
+        assert chunk.start == request.computed
+        mine = self.tokens.setdefault(request.id, list(request.tokens))
+        known = chunk.count - len(chunk.drafts)
+        fed = [*mine[chunk.start : chunk.start + known], *chunk.drafts]
+        assert len(fed) == chunk.count
+        assert fed[: len(chunk.tokens)] == chunk.tokens  # a token that is not known yet is the last one
+        assert chunk.start + len(chunk.tokens) >= min(chunk.start + chunk.count, len(request.tokens))
+        assert chunk.ends == (chunk.start + known >= len(request.tokens))
+        assert not chunk.drafts or chunk.start + known == len(request.tokens)
+        slots = []
+        for at, token in enumerate(fed, chunk.start):
+            block = cache.table(request.id)[at // cache.block_size]
+            assert cache._owners_of[block] == 1, "a shared block is written"
+            assert block not in cache._name_of, "a block that can be found by its tokens is written"
+            slots.append(block * cache.block_size + at % cache.block_size)
+            self.memory[slots[-1]] = token, self.scheduler.is_long(request)
+        return slots
 
-def expected(prompt: list[int], length: int) -> list[int]:
+    def _read(self, chunk: Chunk[Request]) -> list[int]:
+        """The tokens chosen: one, and one more after each draft that is what was chosen."""
+        request, cache = chunk.request, self.scheduler.cache
+        table, size, window = cache.table(request.id), cache.block_size, self.scheduler.window
+        mine, long = self.tokens[request.id], self.scheduler.is_long(request)
+        if not (chunk.ends and request.generates):
+            return []
+        chosen: list[int] = []
+        for place, draft in enumerate([*chunk.drafts, None], chunk.start + chunk.count - len(chunk.drafts)):
+            seen = range(0 if window is None else max(0, place - window), place)
+            context = [self.memory[table[at // size] * size + at % size] for at in seen]
+            assert context == [(token, long) for token in mine[seen.start : place]]
+            short = self.scheduler.short_length
+            assert short is None or long == (place > short), "computed in the other form"
+            mine.append(next_token(mine[:place]))
+            chosen.append(mine[-1])
+            if mine[-1] != draft:
+                break
+        return chosen
+
+
+def expected(prompt: list[int], length: int, stops: frozenset[int] = frozenset()) -> list[int]:
     tokens = list(prompt)
     while len(tokens) < length:
-        tokens.append(next_token(tokens))
+        token = next_token(tokens)
+        if token in stops:
+            break
+        tokens.append(token)
     return tokens
+
+
+def guess(request: Request, rights: list[bool]) -> list[int]:
+    """Drafts for a request, each right or wrong as asked."""
+    tokens = list(request.tokens)
+    for right in rights:
+        tokens.append((next_token(tokens) + (not right)) % 1009)
+    return tokens[len(request.tokens) :]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -160,16 +242,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         window=st.sampled_from([None, None, 3, 9]),
         short=st.sampled_from([None, None, 5, 16, 20]),
         mixed=st.sampled_from([None, 1, 2, 3]),
+        draft_bytes=st.integers(0, 3),
+        stops=st.frozensets(st.integers(0, 1008), min_size=0, max_size=60),
+        habit=st.lists(st.booleans(), max_size=7),
     )
     def start(
         self, blocks: int, size: int, budget: int, running: int, reuse: bool, window: int | None, short: int | None,
-        mixed: int | None,
+        mixed: int | None, draft_bytes: int, stops: frozenset[int], habit: list[bool],
     ) -> None:  # fmt: skip
+        self.habit = habit  # which drafts are right in the end, when there is nothing to do but to finish
         cache = KVCache(blocks, size, reuse)
         self.scheduler: Scheduler[Request] = Scheduler(
-            cache, budget, running, max(3, budget // 2), window, short, mixed
+            cache, budget, running, max(3, budget // 2), window, short, mixed, draft_bytes
         )
-        self.model = FakeModel(self.scheduler)
+        self.model = FakeModel(self.scheduler, stops)
         self.requests: list[Request] = []
         self.aborted: set[int] = set()
 
@@ -206,20 +292,31 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.aborted.add(request.id)
             self.scheduler.remove(request)  # one that has ended already is left alone
 
-    @rule()
-    def step(self) -> None:
+    @rule(rights=st.lists(st.booleans(), max_size=7), lag=st.sampled_from([0, 0, 1, 2]))
+    def step(self, rights: list[bool], lag: int) -> None:
+        """One more step, with drafts, after which so many may stay under way."""
+        alone = not self.model.under_way
         oldest = min((r for r in self.requests if r.status is not Status.FINISHED), key=urgency, default=None)
         before = (len(oldest.tokens), oldest.computed) if oldest else None
-        step = self.scheduler.plan()
-        assert bool(step) == bool(self.scheduler)
+        decoding = self.scheduler.decoding()
+        assert all(r.status is Status.RUNNING and r.computed == len(r.tokens) - 1 for r in decoding)
+        step = self.scheduler.plan({r.id: guess(r, rights) for r in decoding})
+        if alone:
+            assert bool(step) == bool(self.scheduler)
         self.scheduler.check_integrity()
-        self.model.run(step)
-        if oldest and oldest.status is not Status.FINISHED:
+        if step:
+            self.model.launch(step)
+            self.scheduler.check_integrity()
+        while len(self.model.under_way) > (lag if step else 0):
+            self.model.finish()
+            self.scheduler.check_integrity()
+        if alone and not lag and oldest and oldest.status is not Status.FINISHED:
             assert (len(oldest.tokens), oldest.computed) > before, "the most urgent request did not advance"
 
     @rule()
     def weights_change(self) -> None:
-        self.scheduler.cache.forget()
+        if not self.model.under_way:
+            self.scheduler.cache.forget()
 
     @rule(which=st.integers(0, 1000))
     def abort_between_plan_and_result(self, which: int) -> None:
@@ -230,26 +327,35 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.remove(victim)
             step.chunks = [c for c in step.chunks if c.request is not victim]
             step.tokens = sum(c.count for c in step.chunks)
-        self.model.run(step)
+        self.model.launch(step)
+        while self.model.under_way:
+            self.model.finish()
 
     @invariant()
     def whole(self) -> None:
         if hasattr(self, "scheduler"):
             self.scheduler.check_integrity()
+            for request in self.scheduler.running:
+                held = len(self.scheduler.cache.table(request.id))
+                assert request.under_way or held <= self.scheduler.cache.blocks_for(len(request.tokens))
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
         limit = sum(r.max_length for r in self.requests) * 4 + 10
+        while self.model.under_way:
+            self.model.finish()
         while self.scheduler:
-            self.model.run(self.scheduler.plan())
+            self.model.run(self.scheduler.plan({r.id: guess(r, self.habit) for r in self.scheduler.decoding()}))
+            self.scheduler.check_integrity()
             limit -= 1
             assert limit, "requests never end"
         assert self.scheduler.cache.num_free == self.scheduler.cache.num_blocks
         for request in self.requests:
             assert request.status is Status.FINISHED
             if request.id not in self.aborted:
-                assert request.tokens == expected(request.tokens[: request.prompt_length], request.max_length)
+                prompt = request.tokens[: request.prompt_length]
+                assert request.tokens == expected(prompt, request.max_length, self.model.stops)
 
 
 TestScheduler = SchedulerMachine.TestCase
@@ -377,6 +483,126 @@ def test_a_request_that_outgrows_its_short_form_is_computed_again() -> None:
     longer = Request(2, request.tokens[:12], 13)
     scheduler.add(longer)  # finds the long form
     assert [(c.start, c.count) for c in scheduler.plan().chunks] == [(8, 4)]
+
+
+def test_named_blocks_are_not_trimmed() -> None:
+    cache = KVCache(4, 4)
+    cache.allocate(1, 10)
+    cache.record(1, list(range(10)), 8)
+    cache.trim(1, 5)
+    assert len(cache.table(1)) == 2
+    with pytest.raises(ValueError, match="2 blocks that can be found"):
+        cache.trim(1, 4)
+
+
+def test_drafts_take_what_others_leave() -> None:
+    """Of the budget, of the bytes of results, of the blocks: decodes and prompts first, then the most urgent."""
+    cache = KVCache(20, 4)
+    scheduler: Scheduler[Request] = Scheduler(cache, 16, 4, 12, draft_bytes=2)
+    model = FakeModel(scheduler)
+    for number in range(2):
+        scheduler.add(Request(number, [number], 30))
+    model.run(scheduler.plan())
+    guesses = {r.id: guess(r, [True] * 7) for r in scheduler.decoding()}
+
+    def planned() -> list[tuple[int, int, int, int]]:
+        step = scheduler.plan(guesses)
+        for request in scheduler.running:
+            cache.trim(request.id, len(request.tokens))
+        return [(c.request.id, c.start, c.count, len(c.drafts)) for c in step.chunks]
+
+    assert planned() == [(0, 1, 7, 6), (1, 1, 1, 0)]  # 12 bytes are six drafts
+    scheduler.draft_bytes = 1
+    assert planned() == [(0, 1, 8, 7), (1, 1, 6, 5)]
+    scheduler.draft_bytes = 0
+    assert planned() == [(0, 1, 8, 7), (1, 1, 8, 7)]
+    scheduler.max_step_tokens = 11
+    assert planned() == [(0, 1, 8, 7), (1, 1, 3, 2)]
+    scored = Request(2, [1] * 5, 5, generates=False, row_bytes=2)
+    scheduler.add(scored)
+    assert planned() == [(0, 1, 5, 4), (1, 1, 1, 0), (2, 0, 5, 0)]
+    scheduler.draft_bytes = 1
+    assert planned() == [(0, 1, 3, 2), (1, 1, 1, 0), (2, 0, 5, 0)]  # of 12 bytes the scores take ten
+    scheduler.remove(scored)
+    scheduler.draft_bytes, scheduler.max_step_tokens = 0, 16
+    cache.allocate(100, 4 * 17)
+    assert cache.num_free == 1
+    assert planned() == [(0, 1, 7, 6), (1, 1, 3, 2)]
+    assert cache.num_free == 1 and not scheduler.preemptions
+    cache.free(100)
+    scheduler.check_integrity()
+
+
+@pytest.mark.parametrize(("words", "length", "drafts"), [({}, 6, 3), ({"short_length": 4}, 30, 2), ({}, 3, 0)])
+def test_drafts_end_where_the_request_does(words: dict[str, int], length: int, drafts: int) -> None:
+    """One token less than may still come, for one is chosen behind them; and none beyond the short form."""
+    scheduler: Scheduler[Request] = Scheduler(KVCache(20, 4), 16, 4, 16, **words)
+    model = FakeModel(scheduler)
+    request = Request(0, [5], length)
+    scheduler.add(request)
+    model.run(scheduler.plan())
+    step = scheduler.plan({0: guess(request, [True] * 7)})
+    assert [len(chunk.drafts) for chunk in step.chunks] == [drafts]
+    model.run(step)
+    assert request.tokens == expected([5], 2 + drafts + 1)
+    assert request.status is (Status.WAITING if words else Status.FINISHED)
+
+
+def test_a_decode_may_be_planned_before_its_token_is_known() -> None:
+    scheduler = make(blocks=20)
+    model = FakeModel(scheduler)
+    request = Request(0, [1, 2], 6)
+    scheduler.add(request)
+    seen = []
+    for _ in range(4):
+        step = scheduler.plan()
+        seen += [(c.start, c.count, c.ends, list(c.tokens)) for c in step.chunks]
+        model.launch(step)
+    assert seen == [(0, 2, True, [1, 2]), (2, 1, True, []), (3, 1, True, []), (4, 1, True, [])]
+    assert not scheduler.plan()  # the sixth token is its last
+    assert (request.tokens, request.computed, request.settled) == ([1, 2], 5, 0)
+    for _ in range(4):
+        model.finish()
+    assert (request.tokens, request.status) == (expected([1, 2], 6), Status.FINISHED)
+
+
+def test_a_second_answer_waits_until_the_prompt_can_be_found() -> None:
+    scheduler = make(blocks=20, size=4, budget=16)
+    model = FakeModel(scheduler)
+    first, second = (Request(i, list(range(9)), 12) for i in range(2))
+    second.after = first
+    scheduler.add(first)
+    scheduler.add(second)
+    for wanted in ([0], [0], [0, 1]):
+        step = scheduler.plan()
+        assert [c.request.id for c in step.chunks] == wanted
+        model.launch(step)
+        if len(model.under_way) > 1:
+            model.finish()
+    assert second.found == 8
+
+
+def test_nothing_is_accepted_that_was_not_computed() -> None:
+    scheduler = make(blocks=20)
+    request = Request(0, [1, 2, 3], 6)
+    scheduler.add(request)
+    step = scheduler.plan()
+    scheduler.advance(step)
+    for tokens, match in (([4, 5], r"accepts \[4, 5\], and 3 positions"), ([4] * 4, "may have 6 tokens, not 7")):
+        request.tokens, request.under_way = [1, 2, 3], 1
+        with pytest.raises(IngotError, match=match):
+            scheduler.accept(step.chunks[0], tokens)
+
+
+def test_a_chunk_without_tokens_is_computed_again() -> None:
+    scheduler = make(blocks=20)
+    request = Request(0, [1, 2, 3], 6)
+    scheduler.add(request)
+    step = scheduler.plan()
+    scheduler.advance(step)
+    scheduler.accept(step.chunks[0])
+    scheduler.check_integrity()
+    assert [(c.start, c.count, c.ends) for c in scheduler.plan().chunks] == [(2, 1, True)]
 
 
 def test_priority_goes_first_and_nobody_starves() -> None:
