@@ -188,7 +188,12 @@ void require_key_types(const char* kernel, const OperandType& state, const Opera
   require_rank(kernel, "slot", slot.rank, 1);
 }
 
-constexpr std::size_t kRowBytes = kMaxHeadDim * sizeof(float);
+/// A worker's copies of one head: its key as the cache has it, and rotated.
+struct KeyMemory {
+  float *key, *rotated;
+
+  explicit KeyMemory(Frame& frame) : key(frame.take<float>(kMaxHeadDim)), rotated(frame.take<float>(kMaxHeadDim)) {}
+};
 
 class KvWrite final : public Kernel {
  public:
@@ -196,18 +201,20 @@ class KvWrite final : public Kernel {
 
   Scratch plan(Views in, Views, int) const override {
     require_keys("kv_write", in[0], in[1], in[2], in[3]);
-    return {0, kRowBytes};
+    return {0, bytes_of_layout<KeyMemory>()};
   }
 
   void run(Views in, Views, const Worker& worker) const override {
     const TensorView &state = in[0], &k = in[1], &v = in[2];
+    Frame frame(worker.local);
+    const KeyMemory memory(frame);
     const CacheWriter writer(table_, state, in[3], k.shape[2]);
     const Share heads = share_of(k.shape[1], worker.index, worker.count);
     for (std::int64_t token = 0; token < k.shape[0]; ++token) {
       const std::int64_t slot = writer.slot(token, "kv_write: slot out of range", worker);
       if (slot < 0) continue;
       for (std::int64_t head = heads.first; head < heads.last; ++head) {
-        writer.key(slot, head, at(k, token * k.stride[0] + head * k.stride[1]), k.dtype, worker.local);
+        writer.key(slot, head, at(k, token * k.stride[0] + head * k.stride[1]), k.dtype, memory.key);
         writer.value(slot, head, at(v, token * v.stride[0] + head * v.stride[1]), v.dtype);
       }
     }
@@ -234,7 +241,7 @@ class RopeKvWrite final : public Kernel {
     require_rope("rope_kv_write", q, in[3], in[4], out[0]);
     require_keys("rope_kv_write", in[6], k, in[2], in[5]);
     require(k.shape[0] == q.shape[0] && k.shape[2] == q.shape[2], "rope_kv_write", "q and k must agree in tokens and head_dim");
-    return {0, 2 * kRowBytes};
+    return {0, bytes_of_layout<KeyMemory>()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -242,14 +249,15 @@ class RopeKvWrite final : public Kernel {
     run_rope(table_, interleaved_, in[0], cos, sin, out[0], worker);
     const CacheWriter writer(table_, in[6], in[5], k.shape[2]);
     const Share heads = share_of(k.shape[1], worker.index, worker.count);
-    std::byte* rotated = worker.local + kRowBytes;
+    Frame frame(worker.local);
+    const KeyMemory memory(frame);
     for (std::int64_t token = 0; token < k.shape[0]; ++token) {
       const std::int64_t slot = writer.slot(token, "rope_kv_write: slot out of range", worker);
       if (slot < 0) continue;
       for (std::int64_t head = heads.first; head < heads.last; ++head) {
         table_.rope(at(k, token * k.stride[0] + head * k.stride[1]), k.dtype, cos.as<const float>() + token * cos.stride[0],
-                    sin.as<const float>() + token * sin.stride[0], cos.shape[1], k.shape[2], interleaved_, rotated);
-        writer.key(slot, head, rotated, k.dtype, worker.local);
+                    sin.as<const float>() + token * sin.stride[0], cos.shape[1], k.shape[2], interleaved_, memory.rotated);
+        writer.key(slot, head, memory.rotated, k.dtype, memory.key);
         writer.value(slot, head, at(v, token * v.stride[0] + head * v.stride[1]), v.dtype);
       }
     }

@@ -37,6 +37,7 @@ class Params {
   /// As it stands in the JSON, for those who check it themselves.
   const nlohmann::json& value(const char* name) { return *find(name, true); }
   bool has(const char* name) const;
+  std::string_view kernel() const { return kernel_; }
   /// An axis of a tensor of that rank, counted from the end when negative.
   int axis(const char* name, int rank, std::optional<int> otherwise = std::nullopt);
   void done() const;

@@ -14,6 +14,7 @@
 // A row's result does not depend on its company: the keys are walked in chunks of 64 from the first on (attention_rows.h).
 #include <algorithm>
 
+#include "broadcast.h"
 #include "check.h"
 #include "level/dense_attention.h"
 
@@ -29,16 +30,6 @@ constexpr const char* kName = "attention";
 std::byte* at(const TensorView& view, std::int64_t offset) {
   return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
 }
-
-/// An operand seen as [leading..., rows, columns]: strides 0 where it broadcasts.
-struct Matrices {
-  std::int64_t leading[kMaxRank] = {}, rows = 0, columns = 0;
-
-  /// `outer` leading dimensions; the last two dimensions are `row` and `column` of the view.
-  Matrices(const TensorView& view, int outer, int row, int column) : rows(view.stride[row]), columns(view.stride[column]) {
-    for (int from = row - 1, to = outer - 1; from >= 0; --from, --to) leading[to] = view.shape[from] == 1 ? 0 : view.stride[from];
-  }
-};
 
 /// The sizes of a call and how its work is cut: units of one KV head, each of blocks of rows (token, head of the group).
 struct Sizes {
@@ -68,7 +59,7 @@ class Attention final : public Kernel {
     const Sizes sizes = sizes_of(in, out[0], 1);  // fewer workers have larger blocks
     if (sizes.empty()) return {};
     product(product(sizes.units, sizes.rows() + 4 * (sizes.rows() / sizes.row_block + 1)), sizes.keys + 1);  // the cost
-    return {0, scratch_floats(sizes) * sizeof(float)};
+    return {0, bytes_of_layout<Memory>(sizes)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -83,6 +74,15 @@ class Attention final : public Kernel {
   }
 
  private:
+  struct Memory {
+    AttentionScratch scratch;
+    AttentionSums sums;
+
+    Memory(Frame& frame, const Sizes& s)
+        : scratch(frame, static_cast<int>(s.width), static_cast<int>(s.value_width), capacity(s)),
+          sums(frame, static_cast<int>(s.value_width), capacity(s)) {}
+  };
+
   struct Place {
     AttentionTask task{};
     KeyChunk keys{};
@@ -130,11 +130,6 @@ class Attention final : public Kernel {
 
   static int capacity(const Sizes& s) { return (s.row_block + 15) / 16 * 16; }
 
-  static std::size_t scratch_floats(const Sizes& s) {
-    const int width = static_cast<int>(s.width), value_width = static_cast<int>(s.value_width);
-    return static_cast<std::size_t>(attention_scratch(width, value_width, capacity(s)) + attention_sums(value_width, capacity(s)));
-  }
-
   /// Keys that rows up to `last` see.
   std::int64_t seen(const Sizes& s, std::int64_t last) const {
     return causal_ ? std::min(s.keys, (last - 1) / s.group + 1) : s.keys;
@@ -158,11 +153,12 @@ class Attention final : public Kernel {
     const Place here = place(in, y, s, unit);
     AttentionTask task = here.task;
     task.group = static_cast<int>(s.group), task.head_dim = static_cast<int>(s.width);
-    task.value_dim = static_cast<int>(s.value_width), task.row_capacity = capacity(s);
+    task.value_dim = static_cast<int>(s.value_width);
     task.tokens = s.keys, task.position = causal_ ? 0 : s.keys, task.window = std::int64_t{1} << 62;
     task.empty_nan = empty_nan_ && s.keys > 0;
-    task.scale = scale_, task.scratch = reinterpret_cast<float*>(worker.local);
-    task.sums = task.totals = task.scratch + attention_scratch(task.head_dim, task.value_dim, task.row_capacity);
+    Frame frame(worker.local);
+    const Memory memory(frame, s);
+    task.scale = scale_, task.scratch = memory.scratch, task.sums = task.totals = memory.sums;
     std::int64_t cost = 0;
     for (std::int64_t row = 0; row < s.rows() && cost < last; row += s.row_block) {
       const std::int64_t end = std::min(s.rows(), row + s.row_block), next_cost = cost + task_cost(s, row, end);
@@ -181,37 +177,35 @@ class Attention final : public Kernel {
     AttentionTask& task = found.task;
     KeyChunk& keys = found.keys;
     const TensorView &q = in[0], &k = in[1], &v = in[2];
-    const Matrices mq(q, s.outer, q.rank - 2, q.rank - 1), mk(k, s.outer, k.rank - 2, k.rank - 1);
-    const Matrices mv(v, s.outer, v.rank - 2, v.rank - 1);
+    const auto leading = [&](const TensorView& view, int i) { return broadcast_stride(view, s.outer + 2, i); };
     std::int64_t from_q = 0, from_k = 0, from_v = 0, to = 0, index[kMaxRank] = {};
     for (int i = s.outer - 1; i >= 0; --i) {
       const std::int64_t count = i == s.outer - 1 ? s.leading[i] / s.group : s.leading[i];
       const std::int64_t along = unit % count, own = i == s.outer - 1 ? along * s.group : along;
       unit /= count;
       index[i] = own;
-      from_q += own * mq.leading[i], from_k += along * mk.leading[i], from_v += along * mv.leading[i];
+      from_q += own * leading(q, i), from_k += along * leading(k, i), from_v += along * leading(v, i);
       to += own * y.stride[heads_inside_ && i == s.outer - 1 ? y.rank - 2 : i];
     }
     task.q = at(q, from_q), task.out = at(y, to), keys.k = at(k, from_k), keys.v = at(v, from_v);
     task.q_dtype = q.dtype, task.out_dtype = y.dtype, task.state_dtype = k.dtype;
-    task.q_token_stride = mq.rows, task.out_token_stride = y.stride[token_axis(y)];
+    task.q_token_stride = q.stride[q.rank - 2], task.out_token_stride = y.stride[token_axis(y)];
     if (s.outer > 0) {
-      task.q_head_stride = mq.leading[s.outer - 1];
+      task.q_head_stride = leading(q, s.outer - 1);
       task.out_head_stride = y.stride[heads_inside_ ? y.rank - 2 : y.rank - 3];
     }
-    keys.k_stride = mk.rows, keys.v_stride = mv.rows;
+    keys.k_stride = k.stride[k.rank - 2], keys.v_stride = v.stride[v.rank - 2];
     if (mask_) place_mask(in[3], s, index, task.mask);
     return found;
   }
 
   static void place_mask(const TensorView& view, const Sizes& s, const std::int64_t* index, AttentionMask& mask) {
-    std::int64_t stride[kMaxRank + 2] = {}, offset = 0;  // of [leading..., tokens, keys]
-    for (int from = view.rank - 1, to = s.outer + 1; from >= 0; --from, --to)
-      stride[to] = view.shape[from] == 1 ? 0 : view.stride[from];
-    for (int i = 0; i < s.outer; ++i) offset += index[i] * stride[i];
+    const auto stride = [&](int dim) { return broadcast_stride(view, s.outer + 2, dim); };  // of [leading..., tokens, keys]
+    std::int64_t offset = 0;
+    for (int i = 0; i < s.outer; ++i) offset += index[i] * stride(i);
     mask.data = at(view, offset), mask.dtype = view.dtype;
-    mask.token_stride = stride[s.outer], mask.key_stride = stride[s.outer + 1];
-    mask.head_stride = s.outer > 0 ? stride[s.outer - 1] : 0;
+    mask.token_stride = stride(s.outer), mask.key_stride = stride(s.outer + 1);
+    mask.head_stride = s.outer > 0 ? stride(s.outer - 1) : 0;
   }
 
   /// `next`: the worker's next task, whose rows are fetched during the last chunk.

@@ -5,9 +5,7 @@
 // have any strides and broadcast to y. y's shape says how far the windows slide; positions outside x add nothing.
 #include "level/depthwise.h"
 
-#include <nlohmann/json.hpp>
-
-#include "ending.h"
+#include "epilogue.h"
 #include "window.h"
 
 namespace ingot {
@@ -25,8 +23,8 @@ TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, 
 
 class Depthwise final : public Kernel {
  public:
-  Depthwise(const Window& window, Ending ending, Level level)
-      : window_(window), ending_(std::move(ending)), table_(half_for(depthwise_halves, level)) {
+  Depthwise(const Window& window, Epilogue epilogue, Level level)
+      : window_(window), epilogue_(std::move(epilogue)), table_(half_for(depthwise_halves, level)) {
     for (const WindowAxis& axis : window_.axis) taps_ *= axis.kernel;
   }
 
@@ -37,7 +35,7 @@ class Depthwise final : public Kernel {
     require_shape(name, "the weight", in[1], {taps_, y.shape[y.rank - 1]});
     require_contiguous(name, "the weight", in[1]);
     for (std::size_t i = 2; i < in.size(); ++i) require_broadcasts(name, in[i], y);
-    return {0, ending_.scratch() + kDepthwiseValues * sizeof(float)};
+    return {0, bytes_of_layout<Memory>(epilogue_)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -47,7 +45,8 @@ class Depthwise final : public Kernel {
     const WindowAxis* axis = window.axis;
     const std::int64_t all = y.shape[4], width = bytes_of(in[0].dtype);
     const LineTasks tasks(y, worker.count, kDepthwiseChannels);
-    TileCode code;
+    Frame frame(worker.local);
+    const Memory memory(frame, epilogue_);
     TileOperand extras[kMaxInputs];
     DepthwiseJob job{};
     job.dtype = in[0].dtype;
@@ -58,8 +57,8 @@ class Depthwise final : public Kernel {
     job.w_line_step = axis[2].kernel * all;
     job.w_plane_step = axis[1].kernel * job.w_line_step;
     job.columns = axis[2];
-    job.finish = ending_.finish(code, extras, in.size() - 2, worker.local);
-    job.values = reinterpret_cast<float*>(worker.local + ending_.scratch());
+    job.epilogue = epilogue_.job(extras, in.size() - 2, memory.epilogue);
+    job.values = memory.values;
     const Share share = share_of(tasks.count(), worker.index, worker.count);
     for (std::int64_t task = share.first; task < share.last; ++task) {
       const Line line(y, task / tasks.channel_parts / tasks.column_parts);
@@ -77,16 +76,23 @@ class Depthwise final : public Kernel {
       job.w = in[1].as<std::byte>() + (planes.count * lines.count == 0 ? 0 : taps + channels.first) * width;
       for (std::size_t i = 2; i < in.size(); ++i)
         extras[i - 2] = placed(in[i], Spatial(in[i], window_.axes), line, columns.first, channels.first);
-      job.finish.out = placed(out[0], y, line, columns.first, channels.first);
-      job.finish.out.column_stride = 1;
+      job.epilogue.out = placed(out[0], y, line, columns.first, channels.first);
+      job.epilogue.out.column_stride = 1;
       table_.run(job);
     }
   }
 
  private:
+  struct Memory {
+    std::byte* epilogue;
+    float* values;
+
+    Memory(Frame& frame, const Epilogue& epilogue_of) : epilogue(epilogue_of.take(frame)), values(frame.take<float>(kDepthwiseValues)) {}
+  };
+
   Window window_;
   std::int64_t taps_ = 1;
-  Ending ending_;
+  Epilogue epilogue_;
   const DepthwiseTable& table_;
 };
 
@@ -96,11 +102,11 @@ std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
   require_dtype(name, "y", out[0].dtype, kComputeFloats);
-  const nlohmann::json windows = without_expression(json);
-  Params params(name, windows);
+  Params params(name, json);
   const Window window(name, params, in, out, false, true);
+  Epilogue epilogue(params, 1, in.subspan(2), out, level);
   params.done();
-  return std::make_unique<Depthwise>(window, Ending(name, json, in.subspan(2), out[0].dtype, level), level);
+  return std::make_unique<Depthwise>(window, std::move(epilogue), level);
 }
 
 constexpr KernelInfo kKernels[] = {

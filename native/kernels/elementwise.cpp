@@ -3,8 +3,8 @@
 // Limits: operands may have any strides and any dtype, and broadcast to the outputs' one shape, which are contiguous.
 // Every operand is read in the class of its dtype. Expressions are checked when the program is loaded (expression.h).
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "broadcast.h"
 #include "check.h"
 #include "expression.h"
 
@@ -21,12 +21,6 @@ struct Loop {
   std::int64_t shape[kMaxRank];
   std::int64_t stride[kMaxOperands][kMaxRank];
 };
-
-/// The stride of an operand along a dimension of the outputs' shape: 0 where it is broadcast.
-std::int64_t broadcast_stride(const TensorView& view, int out_rank, int dim) {
-  const int own = dim - (out_rank - view.rank);
-  return own < 0 || view.shape[own] == 1 ? 0 : view.stride[own];
-}
 
 Loop merged_loop(Views in, Views out) {
   const int operands = static_cast<int>(in.size() + out.size());
@@ -58,22 +52,15 @@ Loop merged_loop(Views in, Views out) {
 
 class Elementwise final : public Kernel {
  public:
-  Elementwise(const nlohmann::json& json, std::span<const DType> inputs, std::span<const DType> outputs, Level level)
-      : expression_("elementwise", json, inputs, outputs), run_tile_(run_tile_for(level)) {}
+  Elementwise(Expression expression, Level level) : expression_(std::move(expression)), run_tile_(run_tile_for(level)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     for (const TensorView& y : out) {
       require_same_shape("elementwise", "an output", y, out[0]);
       require_contiguous("elementwise", "an output", y);
     }
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      bool fits = in[i].rank <= out[0].rank;
-      for (int dim = 0; dim < in[i].rank && fits; ++dim) {
-        const std::int64_t size = in[i].shape[dim];
-        fits = size == 1 || size == out[0].shape[dim + out[0].rank - in[i].rank];
-      }
-      if (!fits) refuse("elementwise", "operand " + std::to_string(i) + " does not broadcast to the outputs' shape");
-    }
+    for (std::size_t i = 0; i < in.size(); ++i)
+      if (!broadcasts(in[i], out[0])) refuse("elementwise", "operand " + std::to_string(i) + " does not broadcast to the outputs' shape");
     return {0, expression_.scratch()};
   }
 
@@ -122,11 +109,10 @@ class Elementwise final : public Kernel {
 std::unique_ptr<Kernel> make_elementwise(const nlohmann::json& json, std::span<const OperandType> in,
                                          std::span<const OperandType> out, Level level) {
   require_operands("elementwise", in, 0, kMaxInputs, out, std::max<std::size_t>(1, std::min<std::size_t>(out.size(), kMaxOutputs)));
-  if (!json.is_object() || json.size() != 1 || !json.contains("expr")) refuse("elementwise", "params must be {\"expr\": ...}");
-  std::vector<DType> inputs, outputs;
-  for (const OperandType& x : in) inputs.push_back(x.dtype);
-  for (const OperandType& y : out) outputs.push_back(y.dtype);
-  return std::make_unique<Elementwise>(json["expr"], inputs, outputs, level);
+  Params params("elementwise", json);
+  Expression expression(params, 0, in, out);
+  params.done();
+  return std::make_unique<Elementwise>(std::move(expression), level);
 }
 
 constexpr KernelInfo kKernels[] = {

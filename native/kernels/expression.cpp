@@ -300,6 +300,19 @@ Expression::Expression(std::string_view kernel, const nlohmann::json& json, std:
   compile(parsed);
 }
 
+namespace {
+
+std::vector<DType> dtypes_of(int values, std::span<const OperandType> operands) {
+  std::vector<DType> dtypes(static_cast<std::size_t>(values), DType::float32);
+  for (const OperandType& operand : operands) dtypes.push_back(operand.dtype);
+  return dtypes;
+}
+
+}  // namespace
+
+Expression::Expression(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out)
+    : Expression(params.kernel(), params.value("expr"), dtypes_of(values, extras), dtypes_of(0, out)) {}
+
 /// Drops steps that no output needs, then gives every register a slot that is free from its first to its last use.
 void Expression::compile(const Parsed& parsed) {
   const int count = static_cast<int>(parsed.items.size());

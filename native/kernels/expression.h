@@ -1,5 +1,5 @@
 // A scalar expression (JSON: {"steps": [[op, class, args...], ...], "outputs": [step, ...]}) compiled to bytecode over tiles.
-// Shared by the kernel `elementwise` and by the epilogue of `matmul_packed`. Compiled once at load, immutable afterwards.
+// Shared by the kernel `elementwise` and by all epilogues. Compiled once at load, immutable afterwards.
 //
 // Every step is checked: its name, its class, the number and the classes of its arguments (earlier steps only), operand
 // indices, constants, at most 256 steps, 64 operands and 16 outputs; anything else throws Refused naming the step.
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../src/kernel.h"
+#include "check.h"
 #include "level/tile.h"
 
 namespace ingot {
@@ -20,6 +21,8 @@ class Expression {
   /// `kernel` names the caller in messages; every operand need not be used, and outputs.size() must match.
   Expression(std::string_view kernel, const nlohmann::json& json, std::span<const DType> inputs,
              std::span<const DType> outputs);
+  /// Of the parameter expr, over `values` float32 results of the kernel and then the call's operands `extras`.
+  Expression(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out);
 
   TileCode code() const noexcept;
   /// Bytes of working memory per thread for run_tile.

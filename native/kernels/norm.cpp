@@ -8,10 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "check.h"
-#include "ending.h"
+#include "epilogue.h"
 #include "strided.h"
 
 namespace ingot {
@@ -24,9 +23,6 @@ using Types = std::span<const OperandType>;
 Row row_at(const TensorView& view, std::int64_t offset) {
   return {view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype)), view.dtype};
 }
-
-/// Bytes of a row in float32, a multiple of 64.
-std::size_t row_bytes(std::int64_t width) { return (static_cast<std::size_t>(width) * sizeof(float) + 63) / 64 * 64; }
 
 TensorView without(TensorView view, int axis) {
   for (int i = axis; i + 1 < view.rank; ++i) {
@@ -52,7 +48,7 @@ class Norm final : public Kernel {
       require_shape(name_, i == 1 && weight_ == 1 ? "the weight" : "the bias", in[i], {width});
       require_dense_rows(name_, "the weight or bias", in[i]);
     }
-    return {0, (in.size() - 1) * row_bytes(width)};
+    return {0, bytes_of_layout<Widened>(in.size() - 1, width)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -61,11 +57,13 @@ class Norm final : public Kernel {
     const TensorView x_rows = without(x, x.rank - 1), y_rows = without(y, y.rank - 1);
     const Share share = share_of(x_rows.elements(), worker.index, worker.count);
     if (share.first == share.last) return;
+    Frame frame(worker.local);
+    const Widened rows(frame, in.size() - 1, width);
     const auto widened = [&](int operand) -> const float* {  // once, not for every row
       if (operand == 0) return nullptr;
       const bool shifted = operand == weight_ && shift_ != 0;
       if (in[operand].dtype == DType::float32 && !shifted) return in[operand].as<const float>();
-      float* row = reinterpret_cast<float*>(worker.local + (static_cast<std::size_t>(operand) - 1) * row_bytes(width));
+      float* row = rows.of_operand[operand - 1];
       table_.widen(row_at(in[operand], 0), row, width);
       for (std::int64_t i = 0; shifted && i < width; ++i) row[i] += shift_;
       return row;
@@ -81,6 +79,15 @@ class Norm final : public Kernel {
   }
 
  private:
+  /// The weight and the bias in float32.
+  struct Widened {
+    float* of_operand[2] = {};
+
+    Widened(Frame& frame, std::size_t count, std::int64_t width) {
+      for (std::size_t i = 0; i < count; ++i) of_operand[i] = frame.take<float>(width);
+    }
+  };
+
   const NormTable& table_;
   const char* name_;
   bool centered_;
@@ -122,15 +129,15 @@ class Softmax final : public Kernel {
 
   Scratch plan(Views in, Views out, int) const override {
     require_same_shape("softmax", "the output", out[0], in[0]);
-    return {0, 3 * row_bytes(in[0].shape[axis_])};
+    return {0, bytes_of_layout<Memory>(in[0].shape[axis_])};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];
     const std::int64_t width = x.shape[axis_];
     const TensorView x_rows = without(x, axis_), y_rows = without(y, axis_);
-    // Rows with gaps go through dense copies.
-    std::byte *dense_x = worker.local + row_bytes(width), *dense_y = dense_x + row_bytes(width);
+    Frame frame(worker.local);
+    const Memory memory(frame, width);
     StridedCopy gather, scatter;
     gather.add(width, 1, x.stride[axis_]);
     scatter.add(width, y.stride[axis_], 1);
@@ -139,16 +146,24 @@ class Softmax final : public Kernel {
       Row from = row_at(x, offset_of(x_rows, i)), to = row_at(y, offset_of(y_rows, i));
       void* const result = to.data;
       if (x.stride[axis_] != 1) {
-        copy_strided(gather, dense_x, from.data, size_of(x.dtype));
-        from.data = dense_x;
+        copy_strided(gather, memory.dense_x, from.data, size_of(x.dtype));
+        from.data = memory.dense_x;
       }
-      if (y.stride[axis_] != 1) to.data = dense_y;
-      table_.softmax(from, to, width, log_, reinterpret_cast<float*>(worker.local));
-      if (to.data != result) copy_strided(scatter, result, dense_y, size_of(y.dtype));
+      if (y.stride[axis_] != 1) to.data = memory.dense_y;
+      table_.softmax(from, to, width, log_, memory.scratch);
+      if (to.data != result) copy_strided(scatter, result, memory.dense_y, size_of(y.dtype));
     }
   }
 
  private:
+  struct Memory {
+    float* scratch;
+    float *dense_x, *dense_y;  // copies of rows with gaps
+
+    Memory(Frame& frame, std::int64_t width)
+        : scratch(frame.take<float>(width)), dense_x(frame.take<float>(width)), dense_y(frame.take<float>(width)) {}
+  };
+
   const NormTable& table_;
   int axis_;
   bool log_;
@@ -169,23 +184,10 @@ std::unique_ptr<Kernel> make_softmax(const nlohmann::json& json, Types in, Types
 struct Images {
   std::int64_t image_stride, row_stride, channel_stride;
 
-  /// False when the rows of an image are not equally far apart.
-  static bool of(const TensorView& view, const TensorView& y, Images* found) {
-    const auto step = [&](int dim) {
-      const int own = dim - (y.rank - view.rank);
-      return own < 0 || view.shape[own] == 1 ? 0 : view.stride[own];
-    };
-    *found = {step(0), 0, step(y.rank - 1)};
-    std::int64_t inner = 0, size = 0;  // of the dimension last seen with more than one row
-    for (int dim = y.rank - 2; dim >= 1; --dim) {
-      if (y.shape[dim] <= 1) continue;
-      if (size == 0) found->row_stride = step(dim);
-      else if (step(dim) != inner * size) return false;
-      inner = step(dim);
-      size = y.shape[dim];
-    }
-    return true;
-  }
+  /// The rows of an image must be equally far apart.
+  Images(const TensorView& view, const TensorView& y)
+      : image_stride(broadcast_stride(view, y.rank, 0)), row_stride(ingot::row_stride(view, y, 1).value()),
+        channel_stride(broadcast_stride(view, y.rank, y.rank - 1)) {}
   TileOperand at(const TensorView& view, std::int64_t image, std::int64_t row) const {
     return {view.as<std::byte>() + (image * image_stride + row * row_stride) * bytes_of(view.dtype), view.dtype, row_stride, channel_stride};
   }
@@ -194,8 +196,8 @@ struct Images {
 /// Chunks of rows, as many as the shape of one image says, each with its statistics: so the order of summation is one.
 class GroupNorm final : public Kernel {
  public:
-  GroupNorm(const NormTable& table, std::int64_t groups, float eps, int weight, int bias, Ending ending)
-      : table_(table), groups_(groups), eps_(eps), weight_(weight), bias_(bias), ending_(std::move(ending)) {}
+  GroupNorm(const NormTable& table, std::int64_t groups, float eps, int weight, int bias, Epilogue epilogue)
+      : table_(table), groups_(groups), eps_(eps), weight_(weight), bias_(bias), epilogue_(std::move(epilogue)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const char* name = "group_norm";
@@ -205,8 +207,7 @@ class GroupNorm final : public Kernel {
     require_dense_rows(name, "x", x);
     require_dense_rows(name, "y", y);
     require(channels % groups_ == 0, name, "groups must divide the channels");
-    Images unused;
-    require(Images::of(x, y, &unused) && Images::of(y, y, &unused), name, "the rows of an image must be equally far apart");
+    require(row_stride(x, y, 1) && row_stride(y, y, 1), name, "the rows of an image must be equally far apart");
     const std::size_t extras = 1u + (weight_ > 0) + (bias_ > 0);
     for (std::size_t i = 1; i < extras; ++i) {
       require_shape(name, weight_ > 0 && i == 1 ? "the weight" : "the bias", in[i], {channels});
@@ -214,11 +215,12 @@ class GroupNorm final : public Kernel {
     }
     for (std::size_t i = extras; i < in.size(); ++i) {
       require_broadcasts(name, in[i], y);
-      require(Images::of(in[i], y, &unused), name, "the rows of an operand of expr must be equally far apart in an image");
+      require(row_stride(in[i], y, 1).has_value(), name, "the rows of an operand of expr must be equally far apart in an image");
     }
     const Chunks chunks(x);
-    const std::size_t statistics = static_cast<std::size_t>(x.shape[0] * chunks.count * groups_) * kStatistics * sizeof(float);
-    return {statistics, ending_.scratch() + (3 * padded(channels) + kTile) * sizeof(float) + 2 * groups_ * sizeof(double)};
+    Frame shared = Frame::counting();
+    shared.take<float>(x.shape[0] * chunks.count * kStatistics * groups_);
+    return {shared.bytes(), bytes_of_layout<Memory>(epilogue_, channels, groups_)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -226,38 +228,31 @@ class GroupNorm final : public Kernel {
     if (x.elements() == 0) return;
     const Chunks chunks(x);
     const std::int64_t channels = x.shape[x.rank - 1], each = kStatistics * groups_;
-    Images from, to;
-    Images::of(x, y, &from);
-    Images::of(y, y, &to);
+    const Images from(x, y), to(y, y);
     float* statistics = reinterpret_cast<float*>(worker.shared);
-    float* scratch = reinterpret_cast<float*>(worker.local + ending_.scratch());
+    Frame frame(worker.local);
+    const Memory memory(frame, epilogue_, channels, groups_);
     const auto rows = [&](std::int64_t chunk) {
       return GroupRows{from.at(x, chunk / chunks.count, chunk % chunks.count * chunks.rows).data, x.dtype,
                        chunks.rows_of(chunk % chunks.count), from.row_stride, channels, groups_};
     };
     const Share share = share_of(x.shape[0] * chunks.count, worker.index, worker.count);
     for (std::int64_t i = share.first; i < share.last; ++i)
-      table_.group_statistics(rows(i), statistics + i * each, scratch);
+      table_.group_statistics(rows(i), statistics + i * each, memory.factors);
     worker.barrier();
-    TileCode code;
     TileOperand extras[kMaxInputs];
     const std::size_t first_extra = 1u + (weight_ > 0) + (bias_ > 0);
-    Finish finish = ending_.finish(code, extras, in.size() - first_extra, worker.local);
-    float *center = scratch, *scale = center + padded(channels), *shift = scale + padded(channels), *tile = shift + padded(channels);
-    double* sums = reinterpret_cast<double*>(tile + kTile);
+    EpilogueJob epilogue = epilogue_.job(extras, in.size() - first_extra, memory.epilogue);
+    float *center = memory.factors, *scale = center + padded(channels), *shift = scale + padded(channels);
     std::int64_t known = -1;
     for (std::int64_t i = share.last - 1; i >= share.first; --i) {  // backwards: what was read last is still in L2
       const std::int64_t image = i / chunks.count, row = i % chunks.count * chunks.rows;
-      if (image != known) channel_factors(in, statistics + image * chunks.count * each, chunks, sums, center, scale, shift);
+      if (image != known) channel_factors(in, statistics + image * chunks.count * each, chunks, memory.sums, center, scale, shift);
       known = image;
-      for (std::size_t j = first_extra; j < in.size(); ++j) {
-        Images place;
-        Images::of(in[j], y, &place);
-        extras[j - first_extra] = place.at(in[j], image, row);
-      }
-      finish.out = to.at(y, image, row);
-      finish.out.column_stride = 1;
-      table_.group_normalise(rows(i), center, scale, shift, finish, tile);
+      for (std::size_t j = first_extra; j < in.size(); ++j) extras[j - first_extra] = Images(in[j], y).at(in[j], image, row);
+      epilogue.out = to.at(y, image, row);
+      epilogue.out.column_stride = 1;
+      table_.group_normalise(rows(i), center, scale, shift, epilogue, memory.tile);
     }
   }
 
@@ -275,6 +270,17 @@ class GroupNorm final : public Kernel {
   };
   static constexpr std::int64_t kStatistics = 3;  // of a group in a chunk
   static std::int64_t padded(std::int64_t channels) { return (channels + 15) / 16 * 16; }
+
+  struct Memory {
+    std::byte* epilogue;
+    float* factors;  // of each channel: what is subtracted, multiplied by and added; before, statistics are made there
+    float* tile;
+    double* sums;
+
+    Memory(Frame& frame, const Epilogue& epilogue_of, std::int64_t channels, std::int64_t groups)
+        : epilogue(epilogue_of.take(frame)), factors(frame.take<float>(3 * padded(channels))), tile(frame.take<float>(kTile)),
+          sums(frame.take<double>(2 * groups)) {}
+  };
 
   /// An image's chunks put together: per channel, what to subtract, to multiply by and to add.
   void channel_factors(Views in, const float* statistics, const Chunks& chunks, double* sums, float* center, float* scale, float* shift) const {
@@ -314,26 +320,26 @@ class GroupNorm final : public Kernel {
   std::int64_t groups_;
   float eps_;
   int weight_, bias_;  // operand numbers, 0 where absent
-  Ending ending_;
+  Epilogue epilogue_;
 };
 
 std::unique_ptr<Kernel> make_group_norm(const nlohmann::json& json, Types in, Types out, Level level) {
   const char* name = "group_norm";
   require_operands(name, in, 1, kMaxInputs, out, 1);
-  const nlohmann::json rest = without_expression(json);
-  Params params(name, rest);
+  Params params(name, json);
   const std::int64_t groups = params.integer("groups", 1, std::int64_t{1} << 31);
   const float eps = static_cast<float>(params.number("eps", 0.0, 1e6));
   const bool weight = params.flag("weight"), bias = params.flag("bias");
-  params.done();
   const std::size_t own = 1u + weight + bias;
   require(in.size() >= own, name, "the operands must be x, what the parameters weight and bias announce, and those of expr");
   require(in[0].rank >= 2, name, "x must be [N, ..., C]");
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
   for (std::size_t i = 1; i < own; ++i) require_dtype(name, "the weight or bias", in[i].dtype, {in[0].dtype});
   require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  Epilogue epilogue(params, 1, in.subspan(own), out, level);
+  params.done();
   return std::make_unique<GroupNorm>(half_for(norm_halves, level), groups, eps, weight ? 1 : 0, bias ? 1 + weight : 0,
-                                     Ending(name, json, in.subspan(own), out[0].dtype, level));
+                                     std::move(epilogue));
 }
 
 constexpr KernelInfo kKernels[] = {

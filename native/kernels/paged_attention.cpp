@@ -51,10 +51,26 @@ struct Task {
 struct Piece {
   Task task;
   std::int64_t first_segment, end_segment;
-  float* sums;
+  std::byte* sums;
 };
 
 int rounded_rows(std::int64_t rows) { return static_cast<int>((rows + kTokenGroup - 1) / kTokenGroup * kTokenGroup); }
+
+std::size_t sums_bytes(int width, int rows) { return bytes_of_layout<AttentionSums>(width, rows); }
+
+/// The sums of a segment, one behind the other's of the segments before.
+AttentionSums sums_at(std::byte* memory, std::int64_t segment, int width, int rows) {
+  Frame frame(memory + static_cast<std::size_t>(segment) * sums_bytes(width, rows));
+  return AttentionSums(frame, width, rows);
+}
+
+/// A worker's memory for one task.
+struct TaskMemory {
+  AttentionScratch scratch;
+  AttentionSums sums, totals;
+
+  TaskMemory(Frame& frame, int width, int rows) : scratch(frame, width, width, rows), sums(frame, width, rows), totals(frame, width, rows) {}
+};
 
 /// How the tasks of a step are shared out: each worker has as much of their running cost.
 class Sharing {
@@ -71,18 +87,15 @@ class Sharing {
     if (tasks >= 16 * static_cast<std::int64_t>(workers)) split_rows_ = 0;
   }
 
-  /// Floats of all sums of segments that workers leave for each other.
-  static std::int64_t shared_floats(Views in, int workers) {
-    const std::int64_t rows = split_rows(in, workers);
-    return rows == 0 ? 0 : (workers - 1) * segments(in) * attention_sums(static_cast<int>(in[0].shape[2]), rounded_rows(rows));
-  }
+  /// Bytes of all sums of segments that workers leave for each other.
+  static std::size_t shared_bytes(Views in, int workers) { return static_cast<std::size_t>(workers - 1) * task_bytes(in, split_rows(in, workers)); }
 
   /// Pushes each piece of the worker, made in its place, and calls whole(index, task, sums) for each task that several workers
   /// share; those are fewer than the workers.
   template <class Pipe, class Whole>
-  int each(int worker, float* shared, Pipe& pipe, const Whole& whole) const {
+  int each(int worker, std::byte* shared, Pipe& pipe, const Whole& whole) const {
     const Share own{bound(worker), bound(worker + 1)};
-    const std::int64_t sums = segments(in_) * attention_sums(static_cast<int>(in_[0].shape[2]), rounded_rows(split_rows_));
+    const std::size_t sums = task_bytes(in_, split_rows_);
     std::int64_t cost = 0;
     int split = 0;
     for (std::int64_t b = 0; b < requests_; ++b) {
@@ -104,7 +117,7 @@ class Sharing {
             piece.end_segment = owner(cost) == worker ? task.end_segment() : piece.first_segment;
             cost += task.cost({task.begin, task.end});
           } else {
-            piece.sums = shared + split * sums;
+            piece.sums = shared + static_cast<std::size_t>(split) * sums;
             whole(split++, task, piece.sums);
             for (std::int64_t segment = task.first_segment(); segment < task.end_segment(); ++segment) {
               if (cost < own.first) piece.first_segment = segment + 1;
@@ -121,13 +134,19 @@ class Sharing {
   }
 
  private:
+  /// Bytes of the sums of all segments of a task with that many rows.
+  static std::size_t task_bytes(Views in, std::int64_t rows) {
+    return rows == 0 ? 0 : static_cast<std::size_t>(segments(in)) * sums_bytes(static_cast<int>(in[0].shape[2]), rounded_rows(rows));
+  }
+
   /// Most rows of a task that several workers may share: as many as there is memory for.
   static std::int64_t split_rows(Views in, int workers) {
-    constexpr std::int64_t kRows = 32, kFloats = std::int64_t{8} << 20;
+    constexpr std::int64_t kRows = 32;
+    constexpr std::size_t kBytes = std::size_t{32} << 20;
     if (workers == 1 || segments(in) == 1 || in[1].shape[2] == 0) return 0;
     const std::int64_t most = std::min(kRows, in[0].shape[0] * (in[0].shape[1] / in[1].shape[2]));
     for (std::int64_t rows = most; rows > 0; rows = rows > kTokenGroup ? kTokenGroup : 0)
-      if ((workers - 1) * segments(in) * attention_sums(static_cast<int>(in[0].shape[2]), rounded_rows(rows)) <= kFloats) return rows;
+      if (static_cast<std::size_t>(workers - 1) * task_bytes(in, rows) <= kBytes) return rows;
     return 0;
   }
 
@@ -212,23 +231,24 @@ struct Call {
     task.out_token_stride = y.stride[0], task.out_head_stride = y.stride[1];
     task.q_dtype = q.dtype, task.out_dtype = y.dtype, task.state_dtype = in[1].dtype;
     task.group = static_cast<int>(r.group), task.head_dim = task.value_dim = static_cast<int>(q.shape[2]);
-    task.first_row = rows.first, task.rows = static_cast<int>(rows.last - rows.first), task.row_capacity = rounded_rows(task.rows);
+    task.first_row = rows.first, task.rows = static_cast<int>(rows.last - rows.first);
     task.tokens = r.position + r.query_tokens;
     task.slopes = in.size() > 5 ? in[5].as<const float>() + rows.head * r.group : nullptr;
     task.position = r.position, task.window = window, task.scale = scale, task.softcap = softcap;
     task.value_pairs = task.state_dtype == DType::bfloat16 && task.value_dim % 32 == 0;
-    task.scratch = reinterpret_cast<float*>(worker.local);
-    task.sums = task.scratch + attention_scratch(task.head_dim, task.value_dim, task.row_capacity);
-    task.totals = task.sums + attention_sums(task.value_dim, task.row_capacity);
+    Frame frame(worker.local);
+    const TaskMemory memory(frame, task.head_dim, rounded_rows(task.rows));
+    task.scratch = memory.scratch, task.sums = memory.sums, task.totals = memory.totals;
     return task;
   }
 
   /// The results of rows whose segments several workers have summed.
-  void add_segments(const Task& rows, float* sums) const {
+  void add_segments(const Task& rows, std::byte* sums) const {
     AttentionTask whole = task(rows);
-    whole.sums = sums;
-    for (std::int64_t s = rows.first_segment(); s < rows.end_segment(); ++s, whole.sums += attention_sums(whole.value_dim, whole.row_capacity))
+    for (std::int64_t s = rows.first_segment(); s < rows.end_segment(); ++s) {
+      whole.sums = sums_at(sums, s - rows.first_segment(), whole.value_dim, rounded_rows(whole.rows));
       table.fold(whole, s);
+    }
     table.finish(whole);
   }
 };
@@ -306,7 +326,7 @@ class Pipe {
     }
     if (step.opens_piece || step.chunk.start % kSegmentTokens == 0) {
       if (piece.sums != nullptr)
-        task_.sums = piece.sums + (segment - piece.task.first_segment()) * attention_sums(task_.value_dim, task_.row_capacity);
+        task_.sums = sums_at(piece.sums, segment - piece.task.first_segment(), task_.value_dim, rounded_rows(task_.rows));
       call_.table.clear(task_);
     }
     look_ahead(step.chunk, later);
@@ -365,8 +385,7 @@ class PagedAttention final : public Kernel {
       require_list(kName, "slopes", in[5]);
     }
     const int width = static_cast<int>(q.shape[2]);
-    const std::int64_t floats = attention_scratch(width, width, kRowBlock) + 2 * attention_sums(width, kRowBlock);
-    return {static_cast<std::size_t>(Sharing::shared_floats(in, threads)) * sizeof(float), static_cast<std::size_t>(floats) * sizeof(float)};
+    return {Sharing::shared_bytes(in, threads), bytes_of_layout<TaskMemory>(width, kRowBlock)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -379,12 +398,12 @@ class PagedAttention final : public Kernel {
 
     const Call call{table_, in, out[0], window_, scale_, softcap_, worker};
     Task shared{};  // the one that this worker puts together
-    float* sums = nullptr;
+    std::byte* sums = nullptr;
     Pipe pipe(call);
-    const auto whole = [&](int index, const Task& task, float* its_sums) {
+    const auto whole = [&](int index, const Task& task, std::byte* its_sums) {
       if (index == worker.index) shared = task, sums = its_sums;
     };
-    const int split = Sharing(in, window_, worker.count).each(worker.index, reinterpret_cast<float*>(worker.shared), pipe, whole);
+    const int split = Sharing(in, window_, worker.count).each(worker.index, worker.shared, pipe, whole);
     pipe.flush();
     if (split == 0) return;
     worker.barrier();

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "check.h"
+#include "level/frame.h"
 #include "level/reduce.h"
 #include "strided.h"
 
@@ -93,7 +94,7 @@ class Reduce final : public Kernel {
       if (!reduced_[i]) expected *= in[0].shape[i];
     require(out[0].elements() == expected, "reduce", "the output's shape must be x's without the reduced axes");
     require_contiguous("reduce", "the output", out[0]);
-    return {0, (2 * sizeof(float) + sizeof(float)) * kColumns};
+    return {0, bytes_of_layout<Columns>()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -111,6 +112,12 @@ class Reduce final : public Kernel {
 
  private:
   static constexpr std::int64_t kColumns = 1024;  // outputs that a vertical reduction has in hand
+  struct Columns {
+    float *total, *part, *dense;  // dense: a copy of a position's elements
+
+    explicit Columns(Frame& frame)
+        : total(frame.take<float>(kColumns)), part(frame.take<float>(kColumns)), dense(frame.take<float>(kColumns)) {}
+  };
   static constexpr std::int64_t kBlock = 1024;    // positions added up before they join the total: bounds rounding errors
 
   float start() const {
@@ -145,9 +152,9 @@ class Reduce final : public Kernel {
     TensorView rows = parts.kept;
     const Run across = take_last(rows);
     const std::int64_t blocks = (across.count + kColumns - 1) / kColumns, positions = parts.reduced.elements();
-    float* total = reinterpret_cast<float*>(worker.local);
-    float* part = total + kColumns;
-    float* dense = part + kColumns;
+    Frame frame(worker.local);
+    const Columns memory(frame);
+    float *total = memory.total, *part = memory.part, *dense = memory.dense;
     const Share share = share_of(rows.elements() * blocks, worker.index, worker.count);
     for (std::int64_t i = share.first; i < share.last; ++i) {
       const std::int64_t first = i % blocks * kColumns, count = std::min(kColumns, across.count - first);

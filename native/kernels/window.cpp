@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "broadcast.h"
+
 namespace ingot {
 
 namespace {
@@ -60,10 +62,10 @@ void Window::check(std::string_view kernel, const TensorView& x, const TensorVie
 Spatial::Spatial(const TensorView& view, int axes) {
   const int rank = axes + 2, missing = kAxes - axes;
   for (int i = 0; i < kAxes + 2; ++i) shape[i] = 1, stride[i] = 0;
-  for (int dim = 0; dim < view.rank; ++dim) {
-    const int of_output = dim + rank - view.rank, place = of_output == 0 ? 0 : of_output + missing;
-    shape[place] = view.shape[dim];
-    stride[place] = view.shape[dim] == 1 ? 0 : view.stride[dim];
+  for (int dim = 0; dim < rank; ++dim) {
+    const int own = dim - (rank - view.rank), place = dim == 0 ? 0 : dim + missing;
+    shape[place] = own < 0 ? 1 : view.shape[own];
+    stride[place] = broadcast_stride(view, rank, dim);
   }
 }
 

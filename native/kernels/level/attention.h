@@ -5,6 +5,7 @@
 
 #include "dispatch.h"
 #include "dtype.h"
+#include "frame.h"
 
 namespace ingot {
 
@@ -15,6 +16,32 @@ constexpr int kSegmentTokens = 512;  // a row's results of each such piece of it
 constexpr int kRowBlock = 96;        // most query rows of one task of paged attention
 constexpr int kTileRowsMost = 8;     // most rows of a register tile
 constexpr int kMaxHeadDim = 512;
+
+/// V rows and accumulators are padded to whole token groups, so that every vector is full. (static: the level code must not
+/// share an inline function with another level's.)
+static constexpr int padded_width(int head_dim) { return (head_dim + kTokenGroup - 1) / kTokenGroup * kTokenGroup; }
+
+/// What a task works with beside its sums: q, K and V of a chunk in float32, the scores of a register tile, the bias of a row.
+struct AttentionScratch {
+  float *q, *k, *v, *scores, *bias;
+
+  AttentionScratch() = default;
+  /// rows: a multiple of 16.
+  AttentionScratch(Frame& frame, int head_dim, int value_dim, int rows)
+      : q(frame.take<float>(std::int64_t{rows} * padded_width(head_dim))), k(frame.take<float>(kChunkTokens * padded_width(head_dim))),
+        v(frame.take<float>(kChunkTokens * padded_width(value_dim))), scores(frame.take<float>(kTileRowsMost * kChunkTokens)),
+        bias(frame.take<float>(kChunkTokens)) {}
+};
+
+/// Weighted sums of V, maxima, and 16 partial sums of weights a row.
+struct AttentionSums {
+  float *sum, *maximum, *weight;
+
+  AttentionSums() = default;
+  AttentionSums(Frame& frame, int value_dim, int rows)
+      : sum(frame.take<float>(std::int64_t{rows} * padded_width(value_dim))), maximum(frame.take<float>(rows)),
+        weight(frame.take<float>(std::int64_t{rows} * kTokenGroup)) {}
+};
 
 /// What is added to the scores of row (token, head of the group) and a key: floats, or 0 and -inf for a boolean.
 struct AttentionMask {
@@ -33,7 +60,6 @@ struct AttentionTask {
   int head_dim, value_dim;
   std::int64_t first_row;        // of the task's rows, counted over the whole request
   int rows;
-  int row_capacity;              // rows that scratch has room for, a multiple of 16
   std::int64_t tokens;           // keys in all
   std::int64_t position;         // of query token 0
   std::int64_t window;           // tokens that a row sees, itself included
@@ -43,9 +69,9 @@ struct AttentionTask {
   float softcap;                 // 0: none
   bool empty_nan;                // a row whose scores are all -inf gives NaN, not zeros
   bool value_pairs;              // sums are kept as the even and the odd columns of every 32, as they come out of bfloat16 V
-  float* scratch;                // attention_scratch(...) floats, 64-byte aligned
-  float* sums;                   // attention_sums(...) floats: of the tokens since clear()
-  float* totals;                 // as many: what finish() turns into results
+  AttentionScratch scratch;
+  AttentionSums sums;            // of the tokens since clear()
+  AttentionSums totals;          // what finish() turns into results
 };
 
 /// One chunk of the cache: its token groups' K [head_dim][16] (bfloat16: [head_dim / 2][16][2]) and V [16][head_dim].
@@ -57,21 +83,6 @@ struct AttentionChunk {
   const void* k_ahead[kChunkGroups];  // what will be needed soon, of the same sizes; or the chunk itself
   const void* v_ahead[kChunkGroups];
 };
-
-/// V rows and accumulators are padded to whole token groups, so that every vector is full. (static: the level code must not
-/// share an inline function with another level's.)
-static constexpr int padded_width(int head_dim) { return (head_dim + kTokenGroup - 1) / kTokenGroup * kTokenGroup; }
-
-/// q, then K and V of a chunk in float32, the scores of a register tile and the bias of a row.
-static constexpr std::int64_t attention_scratch(int head_dim, int value_dim, int rows) {
-  const std::int64_t width = padded_width(head_dim) + padded_width(value_dim);
-  return rows * padded_width(head_dim) + kChunkTokens * (width + kTileRowsMost + 1);
-}
-
-/// Weighted sums of V, maxima, and 16 partial sums of weights a row. rows: a multiple of 16.
-static constexpr std::int64_t attention_sums(int value_dim, int rows) {
-  return std::int64_t{rows} * (padded_width(value_dim) + kTokenGroup + 1);
-}
 
 struct AttentionTable {
   void (*begin)(const AttentionTask& task);  // reads q

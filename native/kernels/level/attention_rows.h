@@ -15,34 +15,19 @@ namespace {
 
 // ---- a task ----
 
-/// The parts of a task's scratch memory.
+/// The parts of a task's memory.
 struct Parts {
   float *q, *k, *v, *scores, *bias;
   float *sum, *maximum, *weight;  // weight: 16 partial sums a row, one per token of a group
   int width, value_width;
 };
 
-Parts parts_of(const AttentionTask& task) {
-  Parts p;
-  p.width = padded_width(task.head_dim);
-  p.value_width = padded_width(task.value_dim);
-  p.q = task.scratch;
-  p.k = p.q + task.row_capacity * p.width;
-  p.v = p.k + kChunkTokens * p.width;
-  p.scores = p.v + kChunkTokens * p.value_width;
-  p.bias = p.scores + kTileRowsMost * kChunkTokens;
-  p.sum = task.sums;
-  p.maximum = p.sum + task.row_capacity * p.value_width;
-  p.weight = p.maximum + task.row_capacity;
-  return p;
+Parts parts_of(const AttentionTask& task, const AttentionSums& sums) {
+  const AttentionScratch& own = task.scratch;
+  return {own.q, own.k, own.v, own.scores, own.bias, sums.sum, sums.maximum, sums.weight, padded_width(task.head_dim), padded_width(task.value_dim)};
 }
-
-/// The same, but with the totals as sums.
-Parts totals_of(const AttentionTask& task) {
-  AttentionTask total = task;
-  total.sums = task.totals;
-  return parts_of(total);
-}
+Parts parts_of(const AttentionTask& task) { return parts_of(task, task.sums); }
+Parts totals_of(const AttentionTask& task) { return parts_of(task, task.totals); }
 
 const char* row_at(const void* base, DType dtype, std::int64_t offset) {
   return (const char*)base + offset * (dtype == DType::float32 ? 4 : 2);

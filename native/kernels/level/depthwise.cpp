@@ -97,11 +97,11 @@ void columns(const DepthwiseJob& job, const T* x, const T* w, std::int64_t first
 
 template <class T>
 void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
-  FinishTile tile;
+  EpilogueTile tile;
   Clamp clamp;
-  const TileOperand& out = job.finish.out;
-  begin_finish(job.finish, tile);
-  if (clamp_of(job.finish, tile, job.channels, clamp)) {
+  const TileOperand& out = job.epilogue.out;
+  begin_epilogue(job.epilogue, tile);
+  if (clamp_of(job.epilogue, tile, job.channels, clamp)) {
     if (out.dtype == DType::float32) return columns(job, x, w, job.first, job.last, clamp, (float*)out.data, out.row_stride);
     if (out.dtype == job.dtype) return columns(job, x, w, job.first, job.last, clamp, (T*)out.data, out.row_stride);
     no_clamp(clamp, job.channels);
@@ -110,7 +110,7 @@ void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
   for (std::int64_t first = job.first; first < job.last; first += step) {
     const std::int64_t last = job.last - first < step ? job.last : first + step;
     columns(job, x, w, first, last, clamp, job.values, job.channels);
-    finish_rows(job.finish, tile, job.values, job.channels, first - job.first, last - first, 0, job.channels);
+    run_epilogue(job.epilogue, tile, job.values, job.channels, first - job.first, last - first, 0, job.channels);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "dispatch.h"
 #include "dtype.h"
-#include "finish.h"
+#include "epilogue.h"
 #include "window.h"
 
 namespace ingot {
@@ -30,7 +30,7 @@ struct DepthwiseJob {
   WindowAxis columns;
   std::int64_t first, last;
   float* values;                    // depthwise_columns(channels) * channels, aligned to 64
-  Finish finish;                    // row 0 is column `first`
+  EpilogueJob epilogue;             // row 0 is column `first`
 };
 
 struct DepthwiseTable {

@@ -217,12 +217,12 @@ void group_normalise_to(const GroupRows& rows, const T* x, const float* center, 
 
 template <class T>
 void group_normalise_as(const GroupRows& rows, const T* x, const float* center, const float* scale, const float* shift,
-                        const Finish& finish, float* scratch) {
-  FinishTile tile;
+                        const EpilogueJob& epilogue, float* scratch) {
+  EpilogueTile tile;
   Clamp clamp;
-  const TileOperand& out = finish.out;
-  begin_finish(finish, tile);
-  if (clamp_of(finish, tile, 0, clamp)) {
+  const TileOperand& out = epilogue.out;
+  begin_epilogue(epilogue, tile);
+  if (clamp_of(epilogue, tile, 0, clamp)) {
     if (out.dtype == DType::float32)
       return group_normalise_to(rows, x, center, scale, shift, clamp, (float*)out.data, out.row_stride);
     if (out.dtype == rows.dtype) return group_normalise_to(rows, x, center, scale, shift, clamp, (T*)out.data, out.row_stride);
@@ -234,14 +234,14 @@ void group_normalise_as(const GroupRows& rows, const T* x, const float* center, 
     for (std::int64_t c = 0; c < rows.channels; c += columns) {
       const std::int64_t width = rows.channels - c < columns ? rows.channels - c : columns;
       group_normalise_tile(x + r * rows.stride + c, rows.stride, taken, width, center + c, scale + c, shift + c, clamp, scratch, width);
-      finish_rows(finish, tile, scratch, width, r, taken, c, width);
+      run_epilogue(epilogue, tile, scratch, width, r, taken, c, width);
     }
   }
 }
 
-void group_normalise(const GroupRows& rows, const float* center, const float* scale, const float* shift, const Finish& finish,
+void group_normalise(const GroupRows& rows, const float* center, const float* scale, const float* shift, const EpilogueJob& epilogue,
                      float* scratch) {
-  with_floats(rows.dtype, rows.x, [&](const auto* x) { group_normalise_as(rows, x, center, scale, shift, finish, scratch); });
+  with_floats(rows.dtype, rows.x, [&](const auto* x) { group_normalise_as(rows, x, center, scale, shift, epilogue, scratch); });
 }
 
 }  // namespace

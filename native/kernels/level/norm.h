@@ -5,7 +5,7 @@
 
 #include "dispatch.h"
 #include "dtype.h"
-#include "finish.h"
+#include "epilogue.h"
 
 namespace ingot {
 
@@ -33,7 +33,7 @@ struct NormTable {
   void (*group_statistics)(const GroupRows& rows, float* statistics, float* scratch);
   /// (x - center) * scale + shift, each of them one per channel, finished; scratch: kTile floats.
   void (*group_normalise)(const GroupRows& rows, const float* center, const float* scale, const float* shift,
-                          const Finish& finish, float* scratch);
+                          const EpilogueJob& epilogue, float* scratch);
 };
 
 INGOT_FAMILY(norm, NormTable)

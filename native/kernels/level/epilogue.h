@@ -1,4 +1,4 @@
-// The end of a kernel that takes a scalar expression: rows of float32 values become rows of the output. Plain data for both
+// A kernel's epilogue, a scalar expression: rows of float32 values become rows of the output. Plain data for both
 // halves, and the loop over tiles for the level halves. Level code includes it after simd.h.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace ingot {
 
-struct Finish {
-  const TileCode* code;        // operands: the values, then the extras
+struct EpilogueJob {
+  TileCode code;               // operands: the values, then the extras
   RunTile run_tile;
   const TileOperand* extras;   // of row 0 and column 0
   int extra_count;
   TileOperand out;             // likewise; column_stride is 1
-  std::byte* scratch;          // of the expression
+  std::byte* memory;           // of run_tile
 };
 
 /// Rows of a tile that are `columns` wide, and the most columns of one.
@@ -33,16 +33,16 @@ namespace ingot::INGOT_LEVEL {
 namespace {
 
 /// The operands as an expression takes them, the values still missing.
-struct FinishTile {
+struct EpilogueTile {
   TileOperand in[1 + kMaxInputs];
   bool chained;
   Chain chain;
 };
 
-void begin_finish(const Finish& finish, FinishTile& tile) {
+inline void begin_epilogue(const EpilogueJob& epilogue, EpilogueTile& tile) {
   tile.in[0] = {nullptr, DType::float32, 0, 1};
-  for (int i = 0; i < finish.extra_count; ++i) tile.in[1 + i] = finish.extras[i];
-  tile.chained = chain_of(*finish.code, tile.in, finish.out, tile.chain);
+  for (int i = 0; i < epilogue.extra_count; ++i) tile.in[1 + i] = epilogue.extras[i];
+  tile.chained = chain_of(epilogue.code, tile.in, epilogue.out, tile.chain);
 }
 
 /// What most layers end with, done in registers: value + bias, at least `low`, at most `high`.
@@ -56,20 +56,20 @@ INGOT_INLINE Vec limited(const Clamp& clamp, Vec v) {
 }
 
 /// The clamp that changes nothing, not even a -0.
-void no_clamp(Clamp& clamp, std::int64_t columns) {
+inline void no_clamp(Clamp& clamp, std::int64_t columns) {
   clamp.low = -__builtin_inff();
   clamp.high = __builtin_inff();
   for (std::int64_t c = 0; c < columns; c += kLanes) store(clamp.bias + c, broadcast(-0.0f));
 }
 
 /// Whether the expression is a clamp, and which; its bias for that many columns (at most kTile; 0: it must have none).
-bool clamp_of(const Finish& finish, const FinishTile& tile, std::int64_t columns, Clamp& clamp) {
+inline bool clamp_of(const EpilogueJob& epilogue, const EpilogueTile& tile, std::int64_t columns, Clamp& clamp) {
   const Link* link = tile.chain.links;
   const Link* const end = link + tile.chain.count;
   no_clamp(clamp, columns);
   if (!tile.chained) return false;
   if (link < end && link->step == Step::add && link->operand > 0) {
-    const TileOperand& bias = finish.extras[link->operand - 1];
+    const TileOperand& bias = epilogue.extras[link->operand - 1];
     if (columns == 0 || bias.row_stride != 0 || bias.spacing() != Spacing::dense) return false;
     with_floats(bias.dtype, (const void*)bias.data, [&](const auto* p) { convert_row(p, clamp.bias, columns); });
     ++link;
@@ -85,19 +85,19 @@ INGOT_INLINE TileOperand moved(const TileOperand& o, std::int64_t row, std::int6
   return {o.data + (row * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride, o.column_stride};
 }
 
-/// Finishes rows x columns values (at most kTile columns), `stride` floats from row to row, of `row` and `column` on.
-void finish_rows(const Finish& finish, FinishTile& tile, const float* values, std::int64_t stride, std::int64_t row,
-                        std::int64_t rows, std::int64_t column, std::int64_t columns) {
+/// The epilogue of rows x columns values (at most kTile columns), `stride` floats from row to row, of `row` and `column` on.
+inline void run_epilogue(const EpilogueJob& epilogue, EpilogueTile& tile, const float* values, std::int64_t stride, std::int64_t row,
+                         std::int64_t rows, std::int64_t column, std::int64_t columns) {
   const std::int64_t step = tile.chained ? rows : tile_rows(columns);
   for (std::int64_t r = 0; r < rows; r += step) {
     const std::int64_t taken = rows - r < step ? rows - r : step;
     tile.in[0] = {(std::byte*)(values + r * stride), DType::float32, stride, 1};
-    for (int i = 0; i < finish.extra_count; ++i) tile.in[1 + i] = moved(finish.extras[i], row + r, column);
-    const TileOperand out = moved(finish.out, row + r, column);
+    for (int i = 0; i < epilogue.extra_count; ++i) tile.in[1 + i] = moved(epilogue.extras[i], row + r, column);
+    const TileOperand out = moved(epilogue.out, row + r, column);
     if (tile.chained)
       run_chain(tile.chain, tile.in, out, taken, columns);
     else
-      finish.run_tile(*finish.code, tile.in, &out, (int)taken, (int)columns, finish.scratch);
+      epilogue.run_tile(epilogue.code, tile.in, &out, (int)taken, (int)columns, epilogue.memory);
   }
 }
 

@@ -1,0 +1,37 @@
+// A kernel's epilogue: the scalar expression on its float32 results (the first operands) and the call's extra operands.
+#pragma once
+
+#include <span>
+
+#include "broadcast.h"
+#include "check.h"
+#include "expression.h"
+#include "level/epilogue.h"
+#include "level/frame.h"
+
+namespace ingot {
+
+class Epilogue {
+ public:
+  /// Reads the parameter expr: operands are `values` results of the kernel, then the extras.
+  Epilogue(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out, Level level)
+      : expression_(params, values, extras, out), run_tile_(run_tile_for(level)) {}
+
+  /// A worker's memory for it.
+  std::byte* take(Frame& frame) const { return frame.take<std::byte>(static_cast<std::int64_t>(expression_.scratch())); }
+  /// Everything but the output.
+  EpilogueJob job(const TileOperand* extras, std::size_t extra_count, std::byte* memory) const noexcept {
+    return {expression_.code(), run_tile_, extras, static_cast<int>(extra_count), {}, memory};
+  }
+
+ private:
+  Expression expression_;
+  RunTile run_tile_;
+};
+
+/// Refuses an extra operand that does not broadcast to y.
+inline void require_broadcasts(std::string_view kernel, const TensorView& extra, const TensorView& y) {
+  require(broadcasts(extra, y), kernel, "an operand of expr does not broadcast to y");
+}
+
+}  // namespace ingot
