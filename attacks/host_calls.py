@@ -77,11 +77,17 @@ calls(29, "a result too many", "cumsum", {"axis": 1}, [X], LIKE_X * 2, "declares
 calls(29, "no results", "cumsum", {"axis": 1}, [X], [], "declares nothing")
 
 # ---- ops, attributes and operands
-calls(28, "a host call of another version", "cumsum", {"axis": 1}, [X], LIKE_X, "version 9", version=9)
+calls(28, "a host call of a newer version", "cumsum", {"axis": 1}, [X], LIKE_X, "version 9; this ingot knows",
+      "engine_version", version=9)  # fmt: skip
+calls(28, "a host call that could mean something else", "cast", {"dtype": "float32"}, [X], LIKE_X, "none of version 1")
+_VERSIONS: list[Json] = [0, -1, "1", 1.0, True, None, [1], 2**63]
+for _version in _VERSIONS:
+    calls(28, f"a host call of the version {_version!r}", "cumsum", {"axis": 1}, [X], LIKE_X, "version",
+          version=_version)  # fmt: skip
 calls(28, "a host call of no op", "os.system", {"cmd": "id"}, [X], LIKE_X, "there is no op 'os.system'")
 calls(28, "a host call of a module", "__import__", {"name": "os"}, [X], LIKE_X, "there is no op")
 calls(28, "a host call of a state op", "kv_write", {}, [X, X, X, IDS], LIKE_X, "must be a state")
-calls(29, "a host call without attributes", "cumsum", {}, [X], LIKE_X, "missing .*axis")
+calls(29, "a host call without attributes", "permute", {}, [W], [("float32", [8, 4])], "missing .*dims")
 calls(29, "a host call with an attribute too many", "cumsum", {"axis": 1, "plugin": "x"}, [X], LIKE_X, "plugin")
 _AXES: list[Json] = ["0", None, 0.0, True, [0], {}, 2**63 - 1, 2, -3]
 for _axis in _AXES:

@@ -33,7 +33,7 @@ def network(name: str = "main") -> Network:
     }
 
 
-def attack(number: int, name: str, change: Callable[[Network], object], why: str, at: str = "network") -> None:
+def _changed(change: Callable[[Network], object]) -> Callable[[Image], None]:
     """An engine whose network `change` alters in place."""
 
     def content(image: Image) -> None:
@@ -41,7 +41,11 @@ def attack(number: int, name: str, change: Callable[[Network], object], why: str
         change(one)
         image.ours["networks"] = {"main": one}
 
-    engine(number, f"network: {name}", content, **{at: ("network|op|dim|dtype|value", why)})
+    return content
+
+
+def attack(number: int, name: str, change: Callable[[Network], object], why: str, at: str = "network") -> None:
+    engine(number, f"network: {name}", _changed(change), **{at: ("network|op|dim|dtype|value", why)})
 
 
 def _node(index: int, **changes: Any) -> Callable[[Network], None]:
@@ -69,8 +73,14 @@ attack(27, "too many results", _node(1, out=["b", "d"]), "result|output|name")
 attack(27, "no results", _node(1, out=[]), "result|output|name")
 attack(28, "an unknown op", _instead("os.system", command="id"), "os.system")
 attack(28, "a class attribute as an op", _instead("__class__"), "__class__")
-attack(28, "an unknown op version", _node(1, version=99), "99")
-attack(29, "a missing attribute", _node(1, attrs={}), "axis")
+engine(28, "network: an op of a newer version", _changed(_node(1, version=99)),
+       network=("engine_version", "softmax is of version 99; this ingot knows"))  # fmt: skip
+_VERSIONS: list[Any] = [0, -1, 2**63 - 1, "1", 1.0, True, None, [1], {}]
+for _version in _VERSIONS:
+    engine(28, f"network: the op version {_version!r}", _changed(_node(1, version=_version)),
+           network=("network|op|engine_version", "version"))  # fmt: skip
+attack(28, "an older version that could mean something else", _instead("cast", dtype="float32"), "none of version 1")
+attack(29, "a missing attribute", _instead("permute"), "permute has attributes .'dims'.; missing .'dims'")
 attack(29, "an extra attribute", _attrs(1, path="/etc/passwd"), "path")
 attack(29, "an attribute that is a method", _attrs(1, __init__=0), "__init__")
 _AXES: list[Any] = ["0", 0.5, None, [0], True, {}, 2**62]

@@ -87,13 +87,14 @@ program(
     "run",
 )
 program(28, "an unknown kernel", _set("calls", 0, "kernel", value="run_shell"), "run_shell", _REFUSED)
-program(
-    28,
-    "an unknown kernel version",
-    _set("calls", 0, "version", value=7),
-    "rms_norm",
-    "program|kernel_refused|engine_version",
-)
+_VERSIONS: list[Any] = [0, -1, "1", 1.0, True, None, [1], {}, 2**63]
+for _version in _VERSIONS:
+    program(28, f"the kernel version {_version!r}", _set("calls", 0, "version", value=_version), "calls.0.: version")
+    _code = "engine_version" if _version == 2**63 else "program"
+    program(4, f"the program version {_version!r}", _set("version", value=_version), "version", _code)
+for _version in (7, 2**63 - 1):
+    program(28, f"a kernel of the newer version {_version}", _set("calls", 0, "version", value=_version),
+            f"no kernel 'rms_norm' of version {_version}, only of version 1; .*this is ingot", "engine_version")
 program(
     28,
     "a host call that is no op",

@@ -19,6 +19,16 @@ class Error(Exception):
 # Bytes behind every buffer of an arena that nothing may touch: 0 but in builds for the fuzzer and the sanitizers.
 RED_ZONE: int
 
+# The oldest and the newest format of engine files that is read here, and version of programs that runs here.
+FORMATS: tuple[int, int]
+PROGRAMS: tuple[int, int]
+
+def is_newer(producer: str) -> bool:
+    """Whether what a header names as its producer ("ingot 0.2.0") is a newer ingot than this one."""
+
+def who_reads(producer: str) -> str:
+    """Which ingot reads a file that this one does not: "written by ingot 0.2.0, this is ingot 0.1.0: use …"."""
+
 def level() -> str:
     """The instruction-set level in use: the best one here, or what INGOT_ISA names. Raises Error("argument")."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BASE = {"errors", "dtypes", "dims", "strict_json", "safetensors_file", "seeded", "tensor_table", "version"}
+BASE = {"errors", "dtypes", "dims", "release", "strict_json", "safetensors_file", "seeded", "tensor_table", "version"}
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
 RUN = BASE | {"_native", "_lazy", "engine", "backends.device"}
@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "strict_json": BASE,
     "safetensors_file": BASE,
     "seeded": set(),
+    "release": {"errors", "_native"},
     "tensor_table": BASE,
     "_lazy": {"errors"},
     "version": set(),

@@ -115,11 +115,6 @@ def _matmul(node: Node) -> KernelCall | Refusal:
 
 def _rms_norm(node: Node) -> KernelCall | Refusal:
     op: Any = node.op
-    return KernelCall("rms_norm", {"eps": op.eps}, (INNER, DENSE))
-
-
-def _shifted_rms_norm(node: Node) -> KernelCall | Refusal:
-    op: Any = node.op
     return KernelCall("rms_norm", {"eps": op.eps, "shift": op.shift}, (INNER, DENSE))
 
 
@@ -251,7 +246,6 @@ CPU = Target(
         "fused_group_norm": taking(FLOATS, _group_norm, first=1),
         "matmul": _matmul,
         "rms_norm": taking(FLOATS, _rms_norm),
-        "shifted_rms_norm": taking(FLOATS, _shifted_rms_norm),
         "layer_norm": taking(FLOATS, _layer_norm),
         "softmax": taking(FLOATS, _softmax(log=False)),
         "log_softmax": taking(FLOATS, _softmax(log=True)),

@@ -10,6 +10,7 @@ import numpy as np
 from ingot import _lazy, _native
 from ingot.backends.device import Opening, program_of
 from ingot.errors import typed
+from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +28,8 @@ class NativeExecutor:
         try:
             host = None
             if opening.native.host_calls(opening.entry):
-                host = _lazy.load("ingot.ops.host:HostCalls")(program_of(opening.header, opening.entry))
+                with reading(opening.header):
+                    host = _lazy.load("ingot.ops.host:HostCalls")(program_of(opening.header, opening.entry))
             self._session = _native.Session(opening.native, opening.entry, opening.threads or 0, *cache, host)
         except _native.Error as e:
             raise typed(e) from None

@@ -24,6 +24,7 @@ from ingot.ir import Network
 from ingot.ir.recipe import ADAPTER, Known, Recipe, combine, evaluate, parameter_at, source
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of
+from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 
@@ -93,7 +94,9 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
     unit_rows = engine.config.get("unit_rows")
     adapter = read_adapter(directory, network, factor, unit_rows if isinstance(unit_rows, list) else ())
     known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
-    recipes = {n: Recipe.from_json(e["recipe"]) for n, e in engine.header["weights"].items() if e["recipe"] is not None}
+    weights = engine.header["weights"]
+    with reading(engine.header):
+        recipes = {n: Recipe.from_json(e["recipe"]) for n, e in weights.items() if e["recipe"] is not None}
     if any(s.startswith(f"{ADAPTER}{adapter.name}.") for recipe in recipes.values() for s in recipe.sources):
         raise UserError(f"an adapter called {adapter.name} is in this engine already: rename the folder of the other")
     concerned = {n: r for n, r in recipes.items() if set(r.sources) & adapter.updates.keys()}

@@ -16,6 +16,7 @@ from ingot.backends.base import Target
 from ingot.backends.cpu import CPU
 from ingot.backends.plan import Planner
 from ingot.dtypes import DType
+from ingot.engine import file
 from ingot.errors import RecipeError
 from ingot.ir import Network, Value
 from ingot.ir.recipe import evaluate
@@ -27,7 +28,6 @@ from ingot.version import __version__
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = 1
 PRODUCER = f"ingot {__version__}"
 DEFAULT = CPU  # what an engine is built for
 
@@ -94,7 +94,7 @@ def header_of(
     names = dict(files or {})
     recipes |= dict.fromkeys(names.values())
     return {
-        "format": FORMAT,
+        "format": file.FORMAT,
         "producer": PRODUCER,
         "kind": kind,
         "config": dict(config),

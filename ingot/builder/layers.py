@@ -27,6 +27,7 @@ from ingot.ir.recipe import Known, Recipe, parameter_at
 from ingot.ir.text import from_json
 from ingot.passes.sections import BETWEEN, Section, runs_of, section
 from ingot.passes.weights import recipe_of
+from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 
@@ -107,8 +108,9 @@ def _key(recipe: Any) -> str:
 
 
 def network_of(engine: Engine) -> Network:
-    """The portable network of an engine."""
-    return from_json(engine.header["networks"]["main"])
+    """The portable network of an engine. Raises EngineVersionError for one that a newer ingot made."""
+    with reading(engine.header):
+        return from_json(engine.header["networks"]["main"])
 
 
 class Recovered(Mapping[str, Array]):
@@ -124,7 +126,8 @@ class Recovered(Mapping[str, Array]):
         self.found: dict[str, tuple[str, Recipe, int]] = {}  # stored tensor, its recipe, and which of its values
         for name, entry in engine.header["weights"].items():
             if entry["recipe"] is not None:
-                recipe = Recipe.from_json(entry["recipe"])
+                with reading(engine.header):
+                    recipe = Recipe.from_json(entry["recipe"])
                 shown = _shown(recipe).items()
                 self.found |= {source: (name, recipe, number) for source, number in shown if source in self.known}
 

@@ -69,7 +69,8 @@ def open_source(source: str) -> Any:
 
 def _network(engine: Any) -> Any:
     _lazy.load("ingot.ops")  # a network is read in terms of the ops that are known
-    return _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"])
+    with _lazy.load("ingot.release:reading")(engine.header):
+        return _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"])
 
 
 def _verify(source: str, out: Output) -> None:

@@ -28,13 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes, strict_json
+from ingot import _native, dtypes, strict_json
 from ingot.errors import EngineFileError, EngineVersionError, FileError
+from ingot.release import reading
 from ingot.tensor_table import Limits, TensorInfo, check_entry, read_tensor
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = 1
+OLDEST_FORMAT, FORMAT = _native.FORMATS  # what is read here; the newest is written
 MAX_HEADER = 64 << 20
 PAGE = 4096
 ALIGN = 64
@@ -234,8 +235,9 @@ def read(path: str | os.PathLike[str], verify: bool = False) -> EngineFile:
         raw = _header_bytes(where, descriptor, size)
     ours, entries = _parse(where, raw)
     header = check_header(where, ours)
-    tensors = _check_tensors(where, entries, 8 + len(raw), size)
-    _check_references(where, header, tensors)
+    with reading(header):
+        tensors = _check_tensors(where, entries, 8 + len(raw), size)
+        _check_references(where, header, tensors)
     result = EngineFile(where, header, tensors, size)
     if verify:
         result.verify()
@@ -282,17 +284,23 @@ def _parse(where: Path, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[str, Any]:
     """Our JSON itself when its keys and their types are right. Tensors and programs are checked elsewhere.
 
-    Raises EngineVersionError for a newer format, EngineFileError for anything else.
+    Raises EngineVersionError for another format and for what only a newer ingot knows, EngineFileError for all else.
     """
-    version = ours.get("format")
+    with reading(ours):
+        _check_format(where, ours.get("format"))
+        _check_keys(where, ours)
+    return ours
+
+
+def _check_format(where: str | os.PathLike[str], version: Any) -> None:
     if type(version) is not int or version < 1:
         raise EngineFileError(f"{where}: the header's format must be a number from 1 on, not {version!r}")
-    if version > FORMAT:
-        raise EngineVersionError(
-            f"{where} has engine format {version}, made by {str(ours.get('producer'))[:60]!r}; this ingot reads "
-            f"formats up to "
-            f"{FORMAT}: use a newer ingot, or build the engine again with this one"
-        )
+    if not OLDEST_FORMAT <= version <= FORMAT:
+        reads = f"format {FORMAT}" if OLDEST_FORMAT == FORMAT else f"formats {OLDEST_FORMAT} to {FORMAT}"
+        raise EngineVersionError(f"{where}: it is of format {version}; this ingot reads {reads}")
+
+
+def _check_keys(where: str | os.PathLike[str], ours: dict[str, Any]) -> None:
     if unknown := sorted(set(ours) - _KEYS):
         raise EngineFileError(f"{where}: unknown header key(s) {', '.join(map(repr, unknown))[:200]}")
     if missing := sorted(_KEYS - set(ours)):
@@ -312,7 +320,6 @@ def check_header(where: str | os.PathLike[str], ours: dict[str, Any]) -> dict[st
     for name, tensor in ours["files"].items():
         if not isinstance(tensor, str):
             raise EngineFileError(f"{where}: file {name[:80]!r} must name a tensor")
-    return ours
 
 
 def _check_tensors(where: Path, entries: dict[str, Any], start: int, size: int) -> dict[str, TensorInfo]:

@@ -121,10 +121,7 @@ def rms_norm(
     """x / sqrt(mean(x²) + eps) · (weight + shift) over the last dimensions; without weight, no factor."""
     rows, sizes = _rows(input, normalized_shape, "rms_norm")
     weight = _vector(weight, sizes)
-    if shift and weight is not None:
-        out = F.shifted_rms_norm(rows, weight, eps=eps, shift=shift)
-    else:
-        out = F.rms_norm(rows, eps=eps) if weight is None else F.rms_norm(rows, weight, eps=eps)
+    out = F.rms_norm(rows, eps=eps) if weight is None else F.rms_norm(rows, weight, eps=eps, shift=shift)
     return out if len(sizes) == 1 else F.reshape(out, tuple(input.shape))
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
 from ingot.errors import OpError
+from ingot.ir import versions
 from ingot.ir.attribute import AttributeRefused, Hole, Kind, accept, from_json
 from ingot.ir.spec import Spec, StateSpec
 
@@ -68,7 +69,7 @@ class Op:
     """An op with its attributes. Subclasses declare fields and `infer`, `reference`; the rest has defaults."""
 
     name: ClassVar[str]
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 1  # goes up when attributes or their meaning change; files name it (see upgrade)
     operands: ClassVar[tuple[Operand, ...]]  # read from infer's signature, and their least and greatest number
     least: ClassVar[int]
     most: ClassVar[int]
@@ -111,6 +112,16 @@ class Op:
     torch: ClassVar[Callable[..., Any] | None] = None  # (self, torch, *tensors): second oracle
     sample: ClassVar[Callable[..., Any] | None] = None  # (self, rng, *specs): valid random operands for tests
     draw: ClassVar[Callable[..., Any] | None] = None  # (cls, draw): a random Case for the property tests
+
+    @classmethod
+    def upgrade(cls, version: int, attributes: dict[str, Any]) -> dict[str, Any]:
+        """The attributes of this version from those of an older one, both in their JSON forms.
+
+        Overridden where these are renamed, removed, or of another meaning. A new one whose default says what the op did
+        before needs nothing: attributes that a file lacks take their defaults. Raises ValueError for what has no
+        counterpart.
+        """
+        return attributes
 
     def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
         """For `binds` ops: this op with its unbacked dim named (`fresh(prefix, max=…)` makes one)."""
@@ -203,19 +214,24 @@ def _check_operands(op: Op, specs: tuple[Any, ...]) -> None:
             raise OpError(f"{operand.name} must be a {'state' if operand.state else 'tensor'}, not {spec}")
 
 
-def op_from_json(name: Any, version: Any, attrs: Any, where: str) -> Op:
-    """The op of a file: unknown names and versions, and missing, extra or ill-typed attributes, are OpErrors."""
+def op_from_json(name: Any, version: Any, attrs: Any, where: str, network: Callable[[Any], Any]) -> Op:
+    """The op of a file, maybe of an older version (`Op.upgrade`). `network` reads those among the attributes.
+
+    Raises OpError for what is no op or none of its attributes, EngineVersionError for a newer version, and what
+    `network` raises.
+    """
     cls = OPS.get(name) if isinstance(name, str) else None
     if cls is None:
         raise OpError(f"{where}: there is no op {brief(name)}")
-    if version != cls.version or type(version) is not int:
-        raise OpError(f"{where}: {name} is version {brief(version)}, this release has version {cls.version}")
-    if not isinstance(attrs, dict) or attrs.keys() != cls.attributes.keys():
-        given = set(attrs) if isinstance(attrs, dict) else set()
-        raise OpError(f"{where}: {name} has attributes {sorted(cls.attributes)}; missing "
-                      f"{sorted(cls.attributes.keys() - given)}, "
-                      f"unknown {sorted(map(str, given - cls.attributes.keys()))}")
+    optional = [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
+    given = versions.current(f"{where}: {name}", version, attrs, cls.version, cls.attributes.keys(), optional,
+                             cls.upgrade, OpError)
+    def decoded(kind: Kind, attribute: str, value: Any) -> Any:
+        if kind.name == "Network" or (kind.name == "Network | None" and value is not None):
+            return network(value)
+        return from_json(kind, value, name, attribute)
+
     try:
-        return cls(**{n: from_json(kind, attrs[n], name, n) for n, kind in cls.attributes.items()})
+        return cls(**{n: decoded(cls.attributes[n], n, value) for n, value in given.items()})
     except AttributeRefused as e:
         raise OpError(f"{where}: {name}: {e}") from None

@@ -1,7 +1,8 @@
 """Networks from and to files: the text form (printer.py writes it) and the JSON form of engine headers.
 
 Both readers are strict: whatever they accept is a network that the verifier accepts too, and everything else is a typed
-error that names the place. The JSON form of a value's data is base64 of its bytes.
+error that names the place. The JSON form of a value's data is base64 of its bytes. It lives in files, so its ops name
+their versions and older ones are read; the text form is for people, and says what the ops of this release are.
 """
 from __future__ import annotations
 
@@ -59,7 +60,10 @@ def attrs_json(op: Op) -> dict[str, Any]:
 
 
 def from_json(obj: Any, _depth: int = 0) -> Network:
-    """The network of its JSON form; NetworkError, OpError, DimError or DTypeError otherwise."""
+    """The network of its JSON form, whose ops may be of older versions.
+
+    Raises NetworkError, OpError, DimError or DTypeError for what is no network, EngineVersionError for newer ops.
+    """
     if _depth > MAX_NESTING:
         raise NetworkError(f"networks nest deeper than {MAX_NESTING}")
     top = _fields(obj, "a network", {"name": str, "dims": list, "inputs": list, "parameters": list, "constants": list,
@@ -97,12 +101,8 @@ def _node(network: Network, item: Any, where: str, depth: int) -> None:
     n = _fields(item, where, {"op": str, "version": int, "in": list, "out": list, "attrs": dict, "where": str})
     if not all(isinstance(x, str) for x in (*n["in"], *n["out"])):
         raise NetworkError(f"{where}: in and out are lists of names")
-    attrs = n["attrs"]
-    cls = OPS.get(n["op"])
-    if cls is not None:
-        attrs = {k: from_json(v, depth + 1) if k in cls.attributes and cls.attributes[k].name == "Network" else v
-                 for k, v in attrs.items()}
-    op = _resolve(op_from_json(n["op"], n["version"], attrs, where), network.dims)
+    op = op_from_json(n["op"], n["version"], n["attrs"], where, lambda inner: from_json(inner, depth + 1))
+    op = _resolve(op, network.dims)
     network.add_node(op, tuple(_value(network, x, where) for x in n["in"]), n["where"], names=n["out"])
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import ingot.ops  # noqa: F401  (registers every op)
 from ingot import dims, dtypes
 from ingot.dims import Dim
-from ingot.errors import IngotError, InputError, MemoryLimitError, OpError, ProgramError, ValueFault
-from ingot.ir import OPS
+from ingot.errors import EngineVersionError, IngotError, InputError, MemoryLimitError, OpError, ProgramError, ValueFault
 from ingot.ir.op import Op, infer, op_from_json
 from ingot.ir.spec import Spec
 from ingot.ir.text import from_json
@@ -35,7 +34,8 @@ Declared = Sequence[tuple[str, Sequence[Any]]]  # of every result: dtype and dim
 class HostCalls:
     """The host calls of one program, checked; the executor calls it.
 
-    Raises ProgramError for a call whose op, attributes, operands or results the op itself refuses.
+    Raises ProgramError for a call whose op, attributes, operands or results the op itself refuses, EngineVersionError
+    for an op of a newer version.
     """
 
     def __init__(self, program: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class HostCalls:
                     self._calls[i] = _HostCall(call, program["buffers"], known)
                 except MemoryError:
                     raise MemoryLimitError(f"{_where(call)}: there is no memory for checking it") from None
-                except ProgramError:
+                except (ProgramError, EngineVersionError):
                     raise
                 except _UNFORESEEN as e:
                     raise ProgramError(f"{_where(call)}: {_text(e)}") from None
@@ -69,9 +69,7 @@ class _HostCall:
     def __init__(self, call: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], known: Mapping[str, Dim]) -> None:
         self.where = _where(call)
         self.known = known
-        kinds = OPS[call["host"]].attributes if call["host"] in OPS else {}
-        attrs = {k: from_json(v) if k in kinds and kinds[k].name == "Network" else v for k, v in call["params"].items()}
-        op = op_from_json(call["host"], call["version"], attrs, "the program")
+        op = op_from_json(call["host"], call["version"], call["params"], "the program", from_json)
         self.op = op.map_dims(lambda d: dims.substitute(d, known))
         self.binds = {d.name for d in self.op.bound_dims()}
         if sorted(self.binds) != sorted(call.get("binds", ())):

@@ -32,9 +32,14 @@ def _mean(x: Array) -> Array:
 
 @op("rms_norm")
 class RmsNorm(Op):
-    """x / sqrt(mean(x², last) + eps) · weight; without weight, ones. Accumulates in float32, rounds once."""
+    """x / sqrt(mean(x², last) + eps) · (weight + shift); without weight, ones. Accumulates in float32, rounds once.
+
+    `shift`: for weights that are stored around 0. The sum with it is not rounded.
+    """
 
     eps: float = 1e-6
+    shift: float = 0.0
+    version = 2  # 1 had no shift
     kernels = ("rms_norm",)
     cases = (
         Case("one decode row", (f32(1, 64), f32(64))),
@@ -42,6 +47,10 @@ class RmsNorm(Op):
         Case("bfloat16 rounds once", (bf16("T", 64), bf16(64))),
         Case("no weight", (f32(2, 3, 16),)),
         Case("per head", (bf16("T", 4, 16), bf16(16)), {"eps": 1e-5}),
+        Case("a weight around 0", (f32(1, 64), f32(64)), {"shift": 1.0}),
+        Case("a shift of bfloat16: the sum is not rounded", (bf16("T", 16), bf16(16)), {"shift": 1.0}),
+        Case("a negative shift, per head", (bf16("T", 4, 16), bf16(16)), {"eps": 1e-5, "shift": -0.5}),
+        Case("a shift of nothing", (f32(2, 8),), {"shift": 1.0}, error="a shift needs a weight"),
         Case("wrong weight", (f32("T", 8), f32(4)), error=r"rms_norm\(x=f32\[T, 8\], weight=f32\[4\]\).*last dim"),
         Case("mixed dtypes", (bf16(2, 8), f32(8)), error="x is bfloat16 and weight is float32"),
         Case("integers", (i32(2, 8), i32(8)), error="x must be float32"),
@@ -49,63 +58,33 @@ class RmsNorm(Op):
     )
 
     def infer(self, x: Spec, weight: Spec | None = None) -> Spec:
+        require(weight is not None or self.shift == 0, "a shift needs a weight")
         return _check(x, weight=weight)
 
     def reference(self, x: Array, weight: Array | None = None) -> Array:
         wide = widen(x)
         y = wide / np.sqrt(_mean(wide * wide) + wide.dtype.type(self.eps))
-        return rounded(y if weight is None else y * widen(weight), x)
+        return rounded(y if weight is None else y * (widen(weight) + wide.dtype.type(self.shift)), x)
 
     def decompose(self, x: Any, weight: Any = None) -> Any:
         narrow = dtypes.get(x.dtype).bits < 32
         wide = F.cast(x, dtypes.float32) if narrow else x
         y = F.mul(wide, F.rsqrt(F.add(F.reduce_mean(F.mul(wide, wide), (-1,), True), self.eps)))
         if weight is not None:
-            y = F.mul(y, F.cast(weight, dtypes.float32) if narrow else weight)
+            factor = F.cast(weight, dtypes.float32) if narrow else weight
+            y = F.mul(y, F.add(factor, self.shift) if self.shift else factor)
         return F.cast(y, x.dtype) if narrow else y
 
     def torch(self, torch: Any, x: Any, weight: Any = None) -> Any:
-        w = None if weight is None else weight.float()
+        w = None if weight is None else weight.float() + self.shift
         return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], w, self.eps).to(x.dtype)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(least=1, min_rank=1)
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
-        return Case("random", (Spec(dtype, shape), Spec(dtype, shape[-1:]))[: draw.choice([1, 2])])
-
-
-@op("shifted_rms_norm")
-class ShiftedRmsNorm(Op):
-    """x / sqrt(mean(x², last) + eps) · (weight + shift), for weights stored around 0; the sum is not rounded."""
-
-    eps: float = 1e-6
-    shift: float = 1.0
-    kernels = ("rms_norm",)
-    cases = (
-        Case("one decode row", (f32(1, 64), f32(64))),
-        Case("bfloat16 rounds once", (bf16("T", 16), bf16(16))),
-        Case("per head", (bf16("T", 4, 16), bf16(16)), {"eps": 1e-5, "shift": -0.5}),
-        Case("wrong weight", (f32("T", 8), f32(4)), error="weight must have shape"),
-    )
-
-    def infer(self, x: Spec, weight: Spec) -> Spec:
-        return _check(x, weight=weight)
-
-    def reference(self, x: Array, weight: Array) -> Array:
-        wide = widen(x)
-        y = wide / np.sqrt(_mean(wide * wide) + wide.dtype.type(self.eps))
-        return rounded(y * (widen(weight) + wide.dtype.type(self.shift)), x)
-
-    def decompose(self, x: Any, weight: Any) -> Any:
-        narrow = dtypes.get(x.dtype).bits < 32
-        wide = F.cast(x, dtypes.float32) if narrow else x
-        scale = F.add(F.cast(weight, dtypes.float32) if narrow else weight, self.shift)
-        y = F.mul(F.rms_norm(wide, eps=self.eps), scale)
-        return F.cast(y, x.dtype) if narrow else y
-
-    def torch(self, torch: Any, x: Any, weight: Any) -> Any:
-        return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], weight.float() + self.shift, self.eps).to(x.dtype)
+        specs = (Spec(dtype, shape), Spec(dtype, shape[-1:]))[: draw.choice([1, 2])]
+        return Case("random", specs, {"shift": draw.choice([0.0, 1.0])} if len(specs) == 2 else {})
 
 
 @op("layer_norm")

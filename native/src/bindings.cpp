@@ -17,6 +17,7 @@
 #include "pool.h"
 #include "registry.h"
 #include "session.h"
+#include "version.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -379,12 +380,16 @@ NB_MODULE(_native, m) {
                                          PyExc_Exception, nullptr);
   m.attr("Error") = nb::borrow(error_type);
   m.attr("RED_ZONE") = kRedZone;
+  m.attr("FORMATS") = nb::make_tuple(kOldestFormat, kNewestFormat);
+  m.attr("PROGRAMS") = nb::make_tuple(kOldestProgram, kNewestProgram);
   nb::register_exception_translator(translate);
 
   m.def("level", [] { return std::string(name_of(current_level())); });
   m.def("levels", [] { return level_names(usable_levels()); });
   m.def("kernels", kernels);
   m.def("default_threads", default_threads);
+  m.def("is_newer", [](const std::string& producer) { return is_newer(producer); }, "producer"_a);
+  m.def("who_reads", [](const std::string& producer) { return who_reads(producer); }, "producer"_a);
   m.def("plan_layout", plan_layout, "program_json"_a, "symbols"_a);
   bind_sampling(m);
 

@@ -13,6 +13,7 @@
 #include "error.h"
 #include "ingot.h"
 #include "session.h"
+#include "version.h"
 
 using namespace ingot;
 
@@ -181,7 +182,7 @@ void ingot_session::run(const ingot_tensor* inputs, ingot_tensor* outputs) {
   }
 }
 
-const char* ingot_version(void) { return INGOT_VERSION; }
+const char* ingot_version(void) { return library_version(); }
 const char* ingot_last_error(void) { return last_message; }
 const char* ingot_last_error_code(void) { return last_code; }
 

@@ -8,6 +8,7 @@
 #include "json.h"
 #include "pool.h"
 #include "sha256.h"
+#include "version.h"
 
 namespace ingot {
 namespace {
@@ -236,6 +237,23 @@ std::string_view checked_header(std::string_view file) {
   return header;
 }
 
+/// Why a header is refused. Tensors are read before the description beside them, so one that breaks a rule of these may
+/// be of a newer format: that is then the reason.
+Error reason(const Error& error, const std::string& ours) {
+  if (ours.empty()) return error;  // the fault came before the description
+  try {
+    const Json known = parse_json(ours, code::engine_file, "the engine's description", {"format", "producer"});
+    try {
+      check_format(known);
+    } catch (const Error& format) {
+      return explained(format.code == std::string_view(code::engine_version) ? format : error, producer_of(known));
+    }
+    return explained(error, producer_of(known));
+  } catch (const Error&) {
+    return error;  // the description is no JSON: what was found first stands
+  }
+}
+
 }  // namespace
 
 Container Container::parse(std::string_view bytes) {
@@ -243,10 +261,14 @@ Container Container::parse(std::string_view bytes) {
   const std::size_t last = header.find_last_not_of(' ');
   if (last == std::string_view::npos || header[last] != '}') fail("the header is not followed by spaces alone");
   HeaderReader reader;
-  parse_json(header.substr(0, last + 1), code::engine_file, "the header", reader);
   Container container;
+  try {
+    parse_json(header.substr(0, last + 1), code::engine_file, "the header", reader);
+    container.tensors_ = place(std::move(reader.described), bytes.substr(8 + header.size()));
+  } catch (const Error& error) {
+    throw reason(error, reader.ours);
+  }
   container.header_ = std::move(reader.ours);
-  container.tensors_ = place(std::move(reader.described), bytes.substr(8 + header.size()));
   container.index();
   return container;
 }

@@ -6,30 +6,18 @@
 #include "error.h"
 #include "level.h"
 #include "registry.h"
+#include "version.h"
 
 namespace ingot {
 namespace {
 
-constexpr std::int64_t kFormat = 1;
 constexpr std::string_view kKnownKeys[] = {"format",   "producer", "kind",     "config",
                                            "networks", "weights",  "programs", "files"};
 
 [[noreturn]] void fail(const std::string& why) { throw Error(code::engine_file, why); }
 
-std::map<std::string, Program> parse_programs(const std::string& header) {
-  std::vector<std::string> keys;
-  const Json ours =
-      parse_json(header, code::engine_file, "the engine's description", {"format", "producer", "programs"}, &keys);
-  if (!ours.is_object() || !ours.contains("format") || !ours["format"].is_number_integer())
-    fail("the engine's description has no format number");
-  if (ours["format"] != kFormat) {
-    const std::string producer = ours.contains("producer") && ours["producer"].is_string()
-                                     ? " (written by " + quote(ours["producer"].get<std::string>()) + ")"
-                                     : "";
-    throw Error(code::engine_version, "the engine is of format " + ours["format"].dump() + producer +
-                                          "; this library reads format " + std::to_string(kFormat) +
-                                          ": use a matching version of ingot, or build the engine again");
-  }
+std::map<std::string, Program> parse_programs(const Json& ours, const std::vector<std::string>& keys) {
+  check_format(ours);
   for (const std::string& key : keys) {
     if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
       fail("the engine's description: the key " + quote(key) + " is unknown");
@@ -61,7 +49,8 @@ class Loader {
       loaded->kernels.push_back(program_.calls[c].host ? nullptr : make(program_.calls[c]));
     }
     if (!refusals_.empty())
-      throw Error(code::kernel_refused, "program " + quote(entry_) + " cannot run here: " + refusals_);
+      throw Error(other_version_ ? code::engine_version : code::kernel_refused,
+                  "program " + quote(entry_) + " cannot run here: " + refusals_);
     loaded->stages = find_stages(program_);
     return loaded;
   }
@@ -73,6 +62,7 @@ class Loader {
   Level level_;
   std::string refusals_;
   int refused_ = 0;
+  bool other_version_ = false;
 
   const Tensor& weight(std::size_t index) const {
     const Buffer& buffer = program_.buffers[index];
@@ -121,6 +111,13 @@ class Loader {
     return type;
   }
 
+  /// Of a kernel that is known here, a version that is not.
+  void refuse_version(const Call& call, const std::string& versions) {
+    other_version_ = true;
+    refuse(call, "this ingot has no kernel " + quote(call.name) + " of version " + std::to_string(call.version) +
+                     ", only of version " + versions);
+  }
+
   /// All refusals are collected, so that one message names every call that cannot run.
   void refuse(const Call& call, const std::string& why) {
     constexpr int kMost = 8;
@@ -133,8 +130,10 @@ class Loader {
     const KernelInfo* info = find_kernel(call.name, call.version);
     if (info == nullptr) {
       const std::string versions = versions_of(call.name);
-      refuse(call, "this build has no kernel " + quote(call.name) + " of version " + std::to_string(call.version) +
-                       (versions.empty() ? "" : ", only of version " + versions));
+      if (versions.empty())
+        refuse(call, "this ingot has no kernel " + quote(call.name));
+      else
+        refuse_version(call, versions);
       return nullptr;
     }
     std::vector<OperandType> in, out;
@@ -158,8 +157,17 @@ std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::s
   return Loader(program, entry, container, level).run();
 }
 
-Engine::Engine(Container container, std::optional<Level> level)
-    : container_(std::move(container)), level_(level), programs_(parse_programs(container_.header())) {}
+Engine::Engine(Container container, std::optional<Level> level) : container_(std::move(container)), level_(level) {
+  std::vector<std::string> keys;
+  const Json ours = parse_json(container_.header(), code::engine_file, "the engine's description",
+                               {"format", "producer", "programs"}, &keys);
+  producer_ = producer_of(ours);
+  try {
+    programs_ = parse_programs(ours, keys);
+  } catch (const Error& error) {
+    throw explained(error, producer_);
+  }
+}
 
 std::shared_ptr<const Engine> Engine::open(const std::string& path, WeightPlace place) {
   Container container = Container::open(path, place);
@@ -189,7 +197,12 @@ const LoadedProgram& Engine::load(const std::string& entry) const {
   const Program& wanted = program(entry);
   const std::lock_guard lock(mutex_);
   auto& slot = loaded_[entry];
-  if (slot == nullptr) slot = load_program(wanted, entry, container_, level_ ? *level_ : current_level());
+  if (slot != nullptr) return *slot;
+  try {
+    slot = load_program(wanted, entry, container_, level_ ? *level_ : current_level());
+  } catch (const Error& error) {
+    throw explained(error, producer_);
+  }
   return *slot;
 }
 

@@ -37,12 +37,14 @@ class Engine {
   std::vector<std::string> entries() const;
   /// Throws Error("argument") for an unknown entry.
   const Program& program(const std::string& entry) const;
-  /// Loads on first use. Throws Error("program") when a weight does not fit the file's tensor, Error("kernel_refused").
+  /// Loads on first use. Throws Error("program") when a weight does not fit the file's tensor, Error("kernel_refused"),
+  /// Error("engine_version") for a version of a kernel that is not here.
   const LoadedProgram& load(const std::string& entry) const;
 
  private:
   Container container_;
   std::optional<Level> level_;
+  std::string producer_;
   std::map<std::string, Program> programs_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<LoadedProgram>> loaded_;

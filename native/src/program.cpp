@@ -2,11 +2,13 @@
 #include "program.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "error.h"
 #include "kernel.h"
 #include "verify.h"
+#include "version.h"
 
 namespace ingot {
 namespace {
@@ -153,7 +155,7 @@ Call parse_call(const Json& json, Place place, const Program& program) {
   const Fields item = call.host ? fields(json, place, {kind, "version", "in", "out", "params"}, {"where", "binds"})
                                 : fields(json, place, {kind, "version", "in", "out", "params"}, {"where"});
   call.name = item.text(kind);
-  call.version = item.integer("version", 1, 1 << 20);
+  call.version = item.integer("version", 1, std::numeric_limits<std::int64_t>::max());
   call.in = parse_operands(item, "in", program.buffers.size());
   call.out = parse_operands(item, "out", program.buffers.size());
   call.params = item.object("params");
@@ -191,14 +193,9 @@ void check_names(const Program& program) {
 
 Program parse(const Json& json) {
   // The version first: a newer program may well have other keys.
-  if (json.is_object() && json.contains("version") && json["version"].is_number_integer() &&
-      json["version"] != kProgramVersion) {
-    throw Error(code::engine_version, "its version is " + json["version"].dump() + "; this library runs version " +
-                                          std::to_string(kProgramVersion) +
-                                          ": build the engine again, or use a newer ingot");
-  }
+  check_version(json, "version", kOldestProgram, kNewestProgram);
   const Fields top = fields(json, {"program", 0}, {"version", "symbols", "buffers", "calls", "outputs"});
-  top.integer("version", kProgramVersion, kProgramVersion);
+  top.integer("version", kOldestProgram, kNewestProgram);
   Program program;
   program.dims = DimTable(parse_symbols(top.array("symbols", kMaxSymbols)));
   const Json& buffers = top.array("buffers", kMaxBuffers);

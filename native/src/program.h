@@ -16,7 +16,6 @@
 
 namespace ingot {
 
-constexpr int kProgramVersion = 1;
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 46;  // of one buffer
 
 enum class BufferKind : std::uint8_t { input, weight, state, temp, view };

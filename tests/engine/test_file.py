@@ -187,7 +187,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "NaN": (swap(b'\\"files\\":', b'\\"x\\":NaN,\\"files\\":'), "NaN"),
     "1e400": (swap(b'\\"format\\":1', b'\\"format\\":1e400'), "too large"),
     "deep": (swap(b'\\"format\\":1', b'\\"format\\":' + b"[" * 100_000), "deep"),
-    "future format": (ours(lambda h: h.update(format=2)), "newer ingot"),
+    "future format": (ours(lambda h: h.update(format=2)), "of format 2"),
     "format as text": (ours(lambda h: h.update(format="1")), "number from 1"),
     "unknown key": (ours(lambda h: h.update(plugin="x.so")), "unknown header key.*plugin"),
     "missing key": (ours(lambda h: h.pop("weights")), "lacks weights"),
@@ -229,7 +229,7 @@ def test_damage_is_a_typed_error(path: Path, name: str) -> None:
 
 def test_a_future_format_has_its_own_type(path: Path) -> None:
     path.write_bytes(ours(lambda h: h.update(format=2, new_key=1))(path.read_bytes()))
-    with pytest.raises(EngineVersionError, match="use a newer ingot"):
+    with pytest.raises(EngineVersionError, match="it is of format 2; this ingot reads format 1; written by"):
         file.read(path)
 
 

@@ -133,7 +133,7 @@ def node(name: str) -> int:
     return next(i for i, n in enumerate(RICH["nodes"]) if n["op"] == name)
 
 
-NORM, COND = node("rms_norm"), node("cond")
+NORM, COND, SHAPE = node("rms_norm"), node("cond"), node("reshape")
 
 
 @pytest.mark.parametrize(("path", "value", "message"), [
@@ -148,8 +148,11 @@ NORM, COND = node("rms_norm"), node("cond")
     ("states.0.heads", 0, "positive int for heads"),
     ("states.0.heads", True, "heads is a bool, not a int"),
     (f"nodes.{NORM}.op", "rms_norms", r"node \d+ of network main: there is no op 'rms_norms'"),
-    (f"nodes.{NORM}.version", 2, "rms_norm is version 2, this release has version 1"),
-    (f"nodes.{NORM}.attrs", {}, r"rms_norm has attributes \['eps'\]; missing \['eps'\]"),
+    (f"nodes.{NORM}.version", 3, "node .*: rms_norm is of version 3; this ingot knows versions up to 2"),
+    (f"nodes.{NORM}.version", 0, "rms_norm: a version is a number from 1 on, not 0"),
+    (f"nodes.{NORM}.version", "2", "version is a str, not a int"),
+    (f"nodes.{NORM}.version", True, "version is a bool, not a int"),
+    (f"nodes.{SHAPE}.attrs", {}, r"reshape has attributes \['shape'\]; missing \['shape'\], unknown \[\]"),
     (f"nodes.{NORM}.attrs", {"eps": 1, "x": 1}, r"unknown \['x'\]"),
     (f"nodes.{NORM}.attrs.eps", "1", "attribute eps must be a float, not '1'"),
     (f"nodes.{NORM}.in", ["99", "w"], "there is no value %99 before it .a cycle, or a dangling name"),

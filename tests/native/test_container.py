@@ -124,7 +124,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a missing member": (edit(lambda h: h.replace(b'"dtype":"F32","shape":[8],', b'"shape":[8],')), "all needed"),
     "more metadata": (edit(lambda h: h.replace(b'"},"w"', b'","more":"x"},"w"')), "'more' is unknown"),
     "nothing inside": (seal(PREFIX + b"0" * 64 + b'","ingot":""}}', b""), "engine's description is not valid"),
-    "no format": (encode({"programs": {}}, {}), "no format number"),
+    "no format": (encode({"programs": {}}, {}), "no format number from 1 on"),
     "no programs": (encode({"format": 1}, {}), "no programs"),
     "an unknown key": (encode(header() | {"pickle": "x"}, {}), "'pickle' is unknown"),
 }  # fmt: skip
@@ -141,9 +141,10 @@ def test_bad_file(case: str, tmp_path: Path) -> None:
 def test_newer_format_names_both(tmp_path: Path) -> None:
     newer = header() | {"format": 2, "something": "new"}
     message = refused(encode(newer, {}), tmp_path, "engine_version")
-    assert "format 2 (written by 'tests'); this library reads format 1" in message
+    assert "it is of format 2; this ingot reads format 1; written by 'tests', this is ingot 0" in message
     program = chain().json | {"version": 7}
-    assert "version is 7" in refused(encode(header(main=program), {}), tmp_path, "engine_version")
+    message = refused(encode(header(main=program), {}), tmp_path, "engine_version")
+    assert "program 'main': it is of version 7; this ingot reads version 1" in message
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
