@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "backends": IR | {"_lazy", "ops", "passes"},  # a target lowers a network; whatever runs sees programs only
     "backends.device": BASE | {"_lazy"},
     "backends.native": BASE | {"_lazy", "_native", "backends.device"},
+    "backends.cost": BASE,
     "builder": COMPILER | RUN | {"backends", "models"},
     "engine": RUN,
     "text": BASE,
@@ -45,7 +46,7 @@ MAY_IMPORT = {
     "llm.kv_cache": {"errors"},
     "llm.scheduler": {"errors", "llm.kv_cache"},
     "serve": RUN | {"llm", "text"},  # over HTTP
-    "cli": RUN | {"llm"},
+    "cli": RUN | {"llm", "backends.cost"},
 }
 # What folders may name for a late import, beside what they import: an engine has host calls, a model a directory.
 MAY_NAME = {

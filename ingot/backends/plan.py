@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ingot import dims
-from ingot.backends.base import Reads, Refusal, Target
+from ingot.backends.base import Target
+from ingot.backends.kernel import Reads, Refusal
 from ingot.dims import Dim, Expr
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value
@@ -138,8 +139,7 @@ class Planner:
         if isinstance(node.op, Concat) and node.output in self.windows:
             self._rest(node)
             return
-        how = choice.reads
-        reads = [self.read(v, how[min(i, len(how) - 1)]) for i, v in enumerate(node.inputs)]
+        reads = [self.read(value, how) for value, how in zip(node.inputs, choice.reads, strict=True)]
         writes = self._results(node, choice.writes)
         self._emit(choice.kernel, dict(choice.params), reads, writes, node.where, choice.version)
 

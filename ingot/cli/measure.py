@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ingot import _native, dtypes
+from ingot.backends.cost import Attended
 from ingot.backends.device import program_of
-from ingot.cli.cost import Attended
 from ingot.cli.feed import feeds_of
 from ingot.cli.profiling import Roofs, peak
 from ingot.engine.session import Engine

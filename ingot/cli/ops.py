@@ -7,6 +7,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from ingot import _lazy
 from ingot.cli.output import Output, table
@@ -18,15 +19,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot ops`."""
-    ops = _lazy.load("ingot.ops:table")()
-    kernels = {kernel["name"]: kernel for kernel in _lazy.load("ingot._native").kernels()}
+    declared = {kernel.name: kernel for kernel in _lazy.load("ingot.backends.cpu:CPU").kernels}
+    ops = [{**op, "kernels": _kernels(op, declared)} for op in _lazy.load("ingot.ops:table")()]
     rows = [
-        (o["op"], o["family"], ", ".join(o["operands"]), ", ".join(k for k in o["kernels"] if k in kernels) or "-",
+        (o["op"], o["family"], ", ".join(o["operands"]), ", ".join(o["kernels"]) or "-",
          ", ".join(o["lowering"]) or "-", o["cases"])
         for o in ops
     ]  # fmt: skip
     out.text(table(rows, ("op", "family", "operands", "kernels", "also as", "cases")))
     out.text(
-        f"\n{len(ops)} ops, {len(kernels)} native kernels. An op with neither kernel nor other form is a host call."
+        f"\n{len(ops)} ops, {len(declared)} native kernels. An op with neither kernel nor other form is a host call."
     )
-    out.result({"ops": ops, "kernels": list(kernels.values())})
+    kernels = [
+        {**native, "ops": list(declared[native["name"]].runs)} for native in _lazy.load("ingot._native").kernels()
+    ]
+    out.result({"ops": ops, "kernels": kernels})
+
+
+def _kernels(op: dict[str, Any], declared: dict[str, Any]) -> list[str]:
+    """The kernels that run an op; scalar expressions all go the way of fused_elementwise."""
+    names = (op["op"], "fused_elementwise") if "expr" in op["lowering"] else (op["op"],)
+    return [kernel.name for kernel in declared.values() if any(name in kernel.runs for name in names)]

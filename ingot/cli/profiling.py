@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.backends.cost import Attended, Call
 from ingot.backends.device import DEFAULT, program_of
 from ingot.cli import cost
 from ingot.cli.output import table
@@ -31,11 +32,12 @@ class Roofs:
     bandwidth: float
     flops: dict[str, float]
 
-    def seconds(self, call: cost.Call) -> tuple[float, str]:
+    def seconds(self, call: Call) -> tuple[float, str]:
         """The least time that a call can take, and what bounds it."""
         memory = cost.moved(call) / self.bandwidth
-        arithmetic = cost.flops(call) / self.flops[call.compute]
-        return max((memory, "memory"), (arithmetic, call.compute))
+        kind = cost.compute(call)
+        arithmetic = cost.flops(call) / self.flops[kind]
+        return max((memory, "memory"), (arithmetic, kind))
 
     def json(self) -> dict[str, float]:
         """As --json shows them."""
@@ -140,9 +142,9 @@ def _figures(row: Row, total: float) -> tuple[Any, ...]:
 
 
 def profile(
-    engine: Engine, run: Callable[[], list[dict[str, Any]]], runs: int, roofs: Roofs, attended: cost.Attended | None
+    engine: Engine, run: Callable[[], list[dict[str, Any]]], runs: int, roofs: Roofs, attended: Attended | None
 ) -> Profile:
-    """Profiles `runs` runs; a call's time is the median of its times. `attended`: see cost.Attended."""
+    """Profiles `runs` runs; a call's time is the median of its times. `attended`: see Attended."""
     measured = [run() for _ in range(runs)]
     program = program_of(engine.header)
     rows = []
@@ -157,11 +159,11 @@ def profile(
 
 
 def _row(
-    item: dict[str, Any], call: dict[str, Any], seconds: float, roofs: Roofs, attended: cost.Attended | None
+    item: dict[str, Any], call: dict[str, Any], seconds: float, roofs: Roofs, attended: Attended | None
 ) -> Row:
     inputs, outputs = (tuple((dtype, tuple(shape)) for dtype, shape in item[side]) for side in ("in", "out"))
     name = item.get("kernel") or f"host {item['host']}"
-    known = cost.Call(name, call.get("params", {}), inputs, outputs, item["bytes"], attended)
+    known = Call(name, call.get("params", {}), inputs, outputs, item["bytes"], attended)
     least, bound = roofs.seconds(known)
     shapes = " -> ".join("×".join(map(str, tensors[0][1])) for tensors in (inputs, outputs) if tensors)
     return Row(

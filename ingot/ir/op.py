@@ -7,7 +7,6 @@
         def infer(self, x: Spec, weight: Spec | None = None) -> Spec: ...      # operands, shapes and dtypes
         def reference(self, x, weight=None): ...     # the meaning, in NumPy
         def decompose(self, x, weight=None): ...     # simpler ops: the lowering everywhere
-        kernels = ("rms_norm",)
         cases = (Case("one decode row", (F32(1, 8), F32(8))), ...)
 
 The decorator (ir/call.py) returns the class; the function that users call is `ingot.ops.rms_norm`. On Values it emits
@@ -76,7 +75,6 @@ class Op:
     attributes: ClassVar[dict[str, Kind]]  # read from the fields' annotations
     symbolic: ClassVar[tuple[str, ...]]  # the attributes that may hold dims
     outputs: ClassVar[int | None] = 1  # None: depends on the operands
-    kernels: ClassVar[tuple[str, ...]] = ()  # names in the native table, best first
     cases: ClassVar[tuple[Case, ...]] = ()
     host: ClassVar[str] = ""  # of cases that do not say: why they take a host call; "": they run natively
     stored: ClassVar[tuple[str, ...]] = ()  # of cases that do not say: the operands that their engines store

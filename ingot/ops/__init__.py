@@ -54,14 +54,13 @@ FAMILIES = (
 
 
 def table() -> list[dict[str, Any]]:
-    """The coverage table, one row per op: name, family, operands, attributes, kernels, how else it runs, cases."""
+    """The coverage table, one row per op: name, family, operands, attributes, how it is lowered, cases."""
     return [
         {
             "op": name,
             "family": cls.__module__.rpartition(".")[2],
             "operands": [f"*{o.name}" if o.variadic else f"{o.name}?" if o.optional else o.name for o in cls.operands],
             "attributes": list(cls.attributes),
-            "kernels": list(cls.kernels),
             "lowering": [w for w in ("expr", "decompose") if getattr(cls, w) is not None],
             "cases": len(cls.cases),
             "doc": (cls.__doc__ or "").partition("\n")[0],

@@ -33,7 +33,6 @@ class RopeTable(Op):
     """cos and sin of positions[T] · inv_freq[R], times `scale`: two float32 [T, R]."""
 
     scale: float = 1.0
-    kernels = ("rope_table",)
     cases = (
         Case("a prompt", (i32("T"), f32(8))),
         Case("scaled, as YaRN does", (i64(5), f32(16)), {"scale": 1.1386}),
@@ -77,7 +76,6 @@ class Rope(Op):
     """
 
     style: str = "half"
-    kernels = ("rope",)
     cases = (
         Case("Llama", (f32("T", 4, 16), f32("T", 8), f32("T", 8))),
         Case("bfloat16 rounds once", (bf16("T", 2, 16), f32("T", 8), f32("T", 8))),
@@ -155,7 +153,6 @@ class KvWrite(Op):
     Consumes a state and returns the next. A slot outside the cache is a fault at run time.
     """
 
-    kernels = ("rope_kv_write", "kv_write")
     cases = (
         Case("a step", (StateSpec("f32", heads=2, head_dim=8), f32("T", 2, 8), f32("T", 2, 8), i32("T"))),
         Case("bfloat16", (StateSpec("bf16", heads=1, head_dim=4), bf16(5, 1, 4), bf16(5, 1, 4), i32(5))),
@@ -218,7 +215,6 @@ class PagedAttention(Op):
     scale: float
     window: int | None = None
     softcap: float | None = None
-    kernels = ("paged_attention",)
 
     def infer(self, q: Spec, cache: StateSpec, query_start: Spec, context_len: Spec, block_table: Spec,
               slopes: Spec | None = None) -> Spec:

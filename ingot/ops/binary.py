@@ -21,7 +21,6 @@ class Binary(Op):
     compute: ClassVar[Any]
     step: ClassVar[str] = ""
     torch_name: ClassVar[str] = ""
-    kernels = ("elementwise",)
     cases: ClassVar[tuple[Case, ...]] = (
         Case("same shape", (f32(3, 8), f32(3, 8))),
         Case("a bias per row, bfloat16", (bf16("T", 8), bf16(8))),

@@ -37,7 +37,6 @@ class Cast(Op):
     dtype: DType
     saturate: bool = False
     version = 2
-    kernels = ("elementwise",)
     cases = (
         Case("to bfloat16: nearest even", (f32(40),), {"dtype": "bf16"}),
         Case("to float16", (f32(3, 5),), {"dtype": "float16"}),
@@ -136,7 +135,6 @@ class Quantize(Op):
     dtype: DType = dtypes.int8
     minimum: int = -127
     maximum: int = 127
-    kernels = ("elementwise",)
     cases = (
         Case("one scale", (f32(90), f32())),
         Case("a scale per row, bfloat16", (bf16("T", 8), f32("T", 1))),
@@ -191,7 +189,6 @@ class Dequantize(Op):
     """(q − zero) · scale in float32, rounded once to a float dtype: what quantize made, back (see there for shapes)."""
 
     dtype: DType = dtypes.float32
-    kernels = ("elementwise",)
     cases = (
         Case("one scale", (i8(90), f32())),
         Case("a scale per channel, to bfloat16", (i8("T", 8), f32(8)), {"dtype": "bfloat16"}),

@@ -72,7 +72,6 @@ class ScaledDotProductAttention(Op):
     causal: bool = False
     heads_inside: bool = False
     empty_rows: str = "zero"
-    kernels = ("attention",)
     cases = (
         Case("an encoder", (f32("B", 3, 7, 16),) * 3),
         Case("bfloat16 rounds once", (bf16(2, 2, 5, 8),) * 3),

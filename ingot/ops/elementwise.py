@@ -38,7 +38,6 @@ class Unary(Op):
     step: ClassVar[str] = ""
     torch_name: ClassVar[str] = ""
     integers: ClassVar[bool] = False  # whether integers are taken too
-    kernels = ("elementwise",)
     low: ClassVar[float] = -3.0  # the tests' operands lie in low..high
     high: ClassVar[float] = 3.0
     cases: ClassVar[tuple[Case, ...]] = (
@@ -285,7 +284,6 @@ class Softplus(Unary):
 class LogicalNot(Op):
     """True where x is False."""
 
-    kernels = ("elementwise",)
     cases = (Case("a mask", (boolean(2, 5),)), Case("a number", (f32(3),), error="x must be bool"))
 
     def infer(self, x: Spec) -> Spec:
@@ -307,7 +305,6 @@ class LogicalNot(Op):
 class Where(Op):
     """a where the condition holds, else b."""
 
-    kernels = ("elementwise",)
     scalars_like = ("a", "b")
     cases = (
         Case("per element", (boolean(3, 4), f32(3, 4), f32(3, 4))),

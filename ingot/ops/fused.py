@@ -108,7 +108,6 @@ class FusedElementwise(Op):
 
     body: tuple  # type: ignore[type-arg]
     dtypes: tuple  # type: ignore[type-arg]
-    kernels = ("elementwise",)
     cases = (
         Case(
             "bias and silu",
@@ -202,7 +201,6 @@ class PackedLinear(Bodied):
     n: int
     k: int
     parts: int = 1
-    kernels = ("matmul_packed",)
     cases = (
         Case("one product", (f32("T", 6), f32(2, 6, 32)), {"n": 40, "k": 6, "body": IDENTITY, "dtype": "float32"}),
         Case(
@@ -258,7 +256,6 @@ class PackedEmbedding(Op):
 
     n: int
     k: int
-    kernels = ("embedding",)
     cases = (
         Case("a few ids", (i32("T"), bf16(2, 3, 32, 2)), {"n": 40, "k": 6}),
         Case("not packed", (i32(4), f32(40, 6)), {"n": 40, "k": 6}, error="packed weight must be"),
@@ -286,7 +283,6 @@ class RopeKvWrite(Op):
     """`rope` of q and k, and `kv_write` of the rotated k and of v, in one walk: gives the rotated q, and the state."""
 
     style: str = "half"
-    kernels = ("rope_kv_write",)
     cases = (
         Case(
             "a step",

@@ -253,7 +253,6 @@ class PackedConv(Convolution):
     """`fused_conv` whose weight [n, K] is stored in panels (recipe step pack_panels), each group in its own."""
 
     n: int
-    kernels = ("conv_packed",)
     cases = (
         Case("3×3, two panels", (f32("T", 5, 6, 4), f32(2, 36, 32)), geometry(groups=1, n=40)),
         Case("bfloat16, odd K, bias and relu", (bf16(2, 5, 5, 3), bf16(1, 14, 32, 2), bf16(8)),
@@ -313,7 +312,6 @@ def from_torch(torch: Any, tensor: Any) -> Array:
 class DepthwiseConv(Sliding):
     """`body` of a convolution of every channel by itself: weight [taps, C]."""
 
-    kernels = ("conv_depthwise",)
     cases = (
         Case("3×3", (f32("T", 5, 6, 4), f32(9, 4)), geometry()),
         Case("bias and relu, strided", (bf16(2, 7, 6, 5), bf16(9, 5), bf16(5)),
@@ -365,7 +363,6 @@ class FusedGroupNorm(Bodied):
     groups: int
     eps: float
     vectors: int = 2
-    kernels = ("group_norm",)
     cases = (
         Case("weight and bias", (f32("T", 3, 4, 6), f32(6), f32(6)),
              {"groups": 3, "eps": 1e-5, "body": IDENTITY, "dtype": "float32"}),

@@ -88,7 +88,6 @@ class PackedConvTranspose(Sliding):
 
     groups: int
     n: int
-    kernels = ("conv_transpose_packed",)
     cases = (
         Case("3×3 by 2, one more output", (f32("T", 3, 4, 4), *(f32(1, 4 * n, 32) for n in (1, 2, 2, 4))),
              geometry(stride=2, post_padding=0, groups=1, n=5)),

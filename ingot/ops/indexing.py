@@ -30,7 +30,6 @@ def in_range(what: str, index: Array, low: int, high: int) -> Array:
 class Embedding(Op):
     """Rows of weight[V, H] chosen by ids: ids[…] → […, H]. An id outside 0..V−1 is a fault at run time."""
 
-    kernels = ("embedding",)
     cases = (
         Case("tokens", (i32("T"), bf16(50, 8))),
         Case("a batch of int64", (i64(2, 3), f32(7, 4))),
@@ -69,7 +68,6 @@ class Take(Op):
     """
 
     axis: int = 0
-    kernels = ("take",)
     cases = (
         Case("the rows of logits", (bf16("T", 8), i32("R"))),
         Case("columns by a matrix", (f32(3, 9), i64(2, 4)), {"axis": 1}),
@@ -116,7 +114,6 @@ class Gather(Op):
     """
 
     axis: int = 0
-    kernels = ("gather",)
     cases = (
         Case("the chosen logit of each row", (f32("T", 9), i64("T", 1)), {"axis": 1}),
         Case("rows", (bf16(5, 3), i32(2, 3))),
@@ -201,7 +198,6 @@ class Iota(Op):
     start: Dimension = 0
     step: int = 1
     dtype: DType = dtypes.int32
-    kernels = ("iota",)
     cases = (
         Case("positions", (), {"size": "T"}),
         Case("from an unknown start", (), {"size": "T", "start": "S", "dtype": "int64"}),

@@ -154,7 +154,6 @@ class PackedMoe(Op):
     top_k: int
     normalize: bool
     body: tuple  # type: ignore[type-arg]
-    kernels = ("moe",)
     cases = (
         Case("two of three", (f32("T", 6), f32("T", 3), f32(6, 6, 32), f32(3, 5, 32)),
              {"experts": 3, "hidden": 6, "inner": 5, "top_k": 2, "normalize": True, "body": gated_body("silu")}),

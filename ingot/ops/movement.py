@@ -17,7 +17,6 @@ class Reshape(Op):
     """The same elements in the same order under another shape; one size may be −1 and is worked out."""
 
     shape: Shape
-    kernels = ("copy",)
     is_view = True
     cases = (
         Case("split heads", (bf16("T", 24),), {"shape": ("T", 4, 6)}),
@@ -61,7 +60,6 @@ class Permute(Op):
     """The dimensions in another order: dimension i of the result is dimension dims[i] of x."""
 
     dims: tuple[int, ...]
-    kernels = ("copy",)
     is_view = True
     cases = (
         Case("heads first", (bf16("T", 4, 6),), {"dims": (1, 0, 2)}),
@@ -94,7 +92,6 @@ class Expand(Op):
     """Broadcast to `shape`: sizes of 1 repeat, new dimensions come first, −1 keeps a size."""
 
     shape: Shape
-    kernels = ("copy",)
     is_view = True
     cases = (
         Case("a row repeated", (f32(1, 5),), {"shape": (3, 5)}),
@@ -130,7 +127,6 @@ class Slice(Op):
     starts: Shape
     sizes: Shape
     strides: tuple[int, ...]
-    kernels = ("copy",)
     is_view = True
     cases = (
         Case("columns", (bf16("T", 10),), {"starts": (0, 2), "sizes": ("T", 5), "strides": (1, 1)}),
@@ -180,7 +176,6 @@ class Concat(Op):
     """Tensors joined along `dim`; all other sizes agree."""
 
     dim: int = 0
-    kernels = ("concat",)
     cases = (
         Case("columns", (bf16("T", 4), bf16("T", 6)), {"dim": -1}),
         Case("unknown sizes add up", (f32("T", 3), f32("S", 3), f32(2, 3))),

@@ -40,7 +40,6 @@ class RmsNorm(Op):
     eps: float = 1e-6
     shift: float = 0.0
     version = 2  # 1 had no shift
-    kernels = ("rms_norm",)
     cases = (
         Case("one decode row", (f32(1, 64), f32(64))),
         Case("odd width: misses the vector path", (f32(3, 7), f32(7))),
@@ -95,7 +94,6 @@ class LayerNorm(Op):
     """
 
     eps: float = 1e-5
-    kernels = ("layer_norm",)
     cases = (
         Case("one row", (f32(1, 64), f32(64), f32(64))),
         Case("no bias, odd width", (f32(3, 7), f32(7))),
@@ -167,7 +165,6 @@ class GroupNorm(Op):
     groups: int
     eps: float = 1e-5
     channels_last: bool = False
-    kernels = ("group_norm",)
     cases = (
         Case("as U-Nets have it", (f32(2, 16, 5, 7), f32(16), f32(16)), {"groups": 8}),
         Case("the same, channels last", (f32(2, 5, 7, 16), f32(16), f32(16)), {"groups": 8, "channels_last": True}),

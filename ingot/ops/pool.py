@@ -189,7 +189,6 @@ class AvgPool(Pool):
     count_include_pad: bool = True
     divisor: int | None = None
     channels_last: bool = False
-    kernels = ("avg_pool",)
     cases = (
         Case("halves the size", (f32(2, 3, 8, 6),), _over(2, kernel=2, stride=2)),
         Case("the same, channels last", (f32(2, 8, 6, 35),), _over(2, kernel=2, stride=2, channels_last=True)),
@@ -288,7 +287,6 @@ class MaxPool(Pool):
     dilation: tuple[int, ...]
     ceil_mode: bool = False
     channels_last: bool = False
-    kernels = ("max_pool",)
     cases = (
         Case("3×3 with stride 2, as ResNets begin", (f32(2, 3, 9, 8),), at(2, kernel=(3, 3), stride=2, pre=1)),
         Case("the same, channels last", (f32(2, 9, 8, 35),), at(2, kernel=(3, 3), stride=2, pre=1, channels_last=True)),

@@ -23,7 +23,6 @@ class Matmul(Op):
     transpose_a: bool = False
     transpose_b: bool = False
     out_dtype: DType | None = None
-    kernels = ("matmul_packed", "matmul", "matmul_float64")
     cases = (
         Case("one row", (f32(1, 40), f32(40, 33))),
         Case("a weight as checkpoints store it", (bf16("T", 40), bf16(33, 40)), {"transpose_b": True}, stored=("b",)),

@@ -27,7 +27,6 @@ class Reduce(Op):
     torch_name: ClassVar[str] = ""
     integers: ClassVar[bool] = True
     empty: ClassVar[bool] = True  # whether nothing can be reduced: sum and prod have a value for it
-    kernels = ("reduce",)
     cases: ClassVar[tuple[Case, ...]] = (
         Case("last", (f32(3, 40),), {"axes": (-1,)}),
         Case("kept", (bf16("T", 5, 7),), {"axes": (1, -1), "keepdims": True}),
@@ -136,7 +135,6 @@ class ArgMax(Op):
 
     axis: int = -1
     keepdims: bool = False
-    kernels = ("argmax",)
     cases = (
         Case("a row of logits", (f32(1, 300),)),
         Case("bfloat16 has ties", (bf16("T", 300),), {"keepdims": True}),
@@ -168,7 +166,6 @@ class Normalised(Op):
     """Softmax and its logarithm along one axis. A row with a NaN or +inf, or of −inf alone, gives NaN, as in torch."""
 
     axis: int = -1
-    kernels = ("softmax",)
     cases: ClassVar[tuple[Case, ...]] = (
         Case("a row", (f32(1, 50),)),
         Case("bfloat16 rounds once", (bf16("T", 50),)),

@@ -197,7 +197,6 @@ class Conv(Op):
     dilation: tuple[int, ...]
     groups: int = 1
     channels_last: bool = False
-    kernels = ("conv_packed", "conv_depthwise")
     stored = ("weight", "bias")
     cases = (
         Case("3×3 with padding, a bias", (f32(2, 3, 8, 7), f32(5, 3, 3, 3), f32(5)), at(2, pre=1)),
@@ -359,7 +358,6 @@ class ConvTranspose(Op):
     dilation: tuple[int, ...]
     groups: int = 1
     channels_last: bool = False
-    kernels = ("conv_transpose_packed",)
     stored = ("weight", "bias")
     cases = (
         Case("doubles the size, as decoders do", (f32(2, 6, 4, 5), f32(6, 4, 3, 3), f32(4)),

@@ -279,10 +279,10 @@ std::unique_ptr<Kernel> make_rope_kv_write(const nlohmann::json& json, Types in,
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"rope_table", 1, "positions, inv_freq -> cos, sin; scale", make_rope_table},
-    {"rope", 1, "x, cos, sin -> y; style", make_rope},
-    {"kv_write", 1, "state, k, v, slot ->; slot -1 writes nothing", make_kv_write},
-    {"rope_kv_write", 1, "q, k, v, cos, sin, slot, state -> rotated q; style", make_rope_kv_write},
+    {"rope_table", 1, "positions, inv_freq -> cos, sin", "scale: number", make_rope_table},
+    {"rope", 1, "x, cos, sin -> y", "style: half | interleaved", make_rope},
+    {"kv_write", 1, "state, k, v, slot ->", "", make_kv_write},
+    {"rope_kv_write", 1, "q, k, v, cos, sin, slot, state -> y", "style: half | interleaved", make_rope_kv_write},
 };
 
 }  // namespace

@@ -357,13 +357,13 @@ std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, s
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"conv_packed", 1,
-     "x[N, sizes..., channels], weight in panels, operands of expr... -> y[N, sizes..., outputs]; "
-     "{outputs, channels, kernel, stride, pre_padding, dilation, groups, expr}",
+    {"conv_packed", 1, "x, weight, *extras -> y",
+     "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "
+     "pre_padding: integers, dilation: integers, expr: expression",
      make_conv_packed},
-    {"conv_transpose_packed", 1,
-     "x[N, sizes..., channels], panels of each phase with taps..., operands of expr... -> y[N, sizes..., outputs]; "
-     "{outputs, channels, kernel, stride, pre_padding, dilation, groups, expr}",
+    {"conv_transpose_packed", 1, "x, *weights, *extras -> y",
+     "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "
+     "pre_padding: integers, dilation: integers, expr: expression",
      make_conv_transpose_packed},
 };
 

@@ -334,7 +334,9 @@ std::unique_ptr<Kernel> make_attention(const nlohmann::json& json, Types in, Typ
 }
 
 constexpr KernelInfo kKernels[] = {
-    {kName, 1, "q, k, v, mask? -> y; scale, causal, heads_inside, mask, empty_rows?", make_attention},
+    {kName, 1, "q, k, v, mask? -> y",
+     "scale: number, causal: flag, heads_inside: flag, mask: none | bool | float, empty_rows?: zero | nan",
+     make_attention},
 };
 
 }  // namespace

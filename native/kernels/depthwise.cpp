@@ -110,7 +110,9 @@ std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"conv_depthwise", 1, "x [N, *S, C], weight [taps, C], extras... -> y; kernel, stride, pre_padding, dilation, expr", make_conv_depthwise},
+    {"conv_depthwise", 1, "x, weight, *extras -> y",
+     "kernel: integers, stride: integers, pre_padding: integers, dilation: integers, expr: expression",
+     make_conv_depthwise},
 };
 
 }  // namespace

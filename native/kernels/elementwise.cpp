@@ -116,7 +116,7 @@ std::unique_ptr<Kernel> make_elementwise(const nlohmann::json& json, std::span<c
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"elementwise", 1, "operands broadcast to one shape -> outputs; {expr}: a scalar expression", make_elementwise},
+    {"elementwise", 1, "*xs -> *ys", "expr: expression", make_elementwise},
 };
 
 }  // namespace

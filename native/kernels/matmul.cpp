@@ -318,8 +318,10 @@ std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, std::span<const 
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"matmul_packed", 1, "x[..., k], weight in panels, scales of groups?, operands of expr... -> y[..., n]; {n, k, parts: 1|2, group?, expr}", make_matmul_packed},
-    {"matmul", 1, "a[..., m, k], b[..., k, n] -> y[..., m, n]; {}", make_matmul},
+    {"matmul_packed", 1, "x, weight, scales?, *extras -> y",
+     "n: integer, k: integer, parts: integer, group?: integer, expr: expression",
+     make_matmul_packed},
+    {"matmul", 1, "a, b -> y", "", make_matmul},
 };
 
 }  // namespace

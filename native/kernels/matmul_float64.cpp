@@ -72,7 +72,7 @@ std::unique_ptr<Kernel> make_matmul_float64(const nlohmann::json& json, std::spa
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"matmul_float64", 1, "a[..., m, k], b[..., k, n] -> y[..., m, n], all float64; {}", make_matmul_float64},
+    {"matmul_float64", 1, "a, b -> y", "", make_matmul_float64},
 };
 
 }  // namespace

@@ -276,7 +276,9 @@ std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, std::span<const Ope
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"moe", 1, "x[rows, hidden], router[rows, experts], gates and ups, downs in panels -> y; {experts, hidden, inner, top_k, normalize, expr}", make_moe},
+    {"moe", 1, "x, router, gate_up, down -> y",
+     "experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, expr: expression",
+     make_moe},
 };
 
 }  // namespace

@@ -339,12 +339,12 @@ std::unique_ptr<Kernel> make_iota(const nlohmann::json& json, std::span<const Op
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"copy", 1, "x -> y; any strides", make_copy},
-    {"concat", 1, "xs... -> y; axis", make_concat},
-    {"embedding", 1, "ids, table -> y; packed, n, k", make_embedding},
-    {"take", 1, "x, index -> y; axis; index -1 gives zeros", make_take},
-    {"gather", 1, "x, index -> y; axis; an index below 0 counts from the end", make_gather},
-    {"iota", 1, "-> y; start, step", make_iota},
+    {"copy", 1, "x -> y", "", make_copy},
+    {"concat", 1, "*xs -> y", "axis: integer", make_concat},
+    {"embedding", 1, "ids, table -> y", "packed?: flag, n?: integer, k?: integer", make_embedding},
+    {"take", 1, "x, index -> y", "axis: integer", make_take},
+    {"gather", 1, "x, index -> y", "axis: integer", make_gather},
+    {"iota", 1, "-> y", "start: number, step: number", make_iota},
 };
 
 }  // namespace

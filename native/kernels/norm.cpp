@@ -343,10 +343,12 @@ std::unique_ptr<Kernel> make_group_norm(const nlohmann::json& json, Types in, Ty
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"rms_norm", 1, "x, weight? -> y; {eps, shift?: added to the weight}", make_rms_norm},
-    {"layer_norm", 1, "x, weight?, bias? -> y; eps, weight, bias", make_layer_norm},
-    {"softmax", 1, "x -> y; axis, log", make_softmax},
-    {"group_norm", 1, "x [N, ..., C], weight?, bias?, extras... -> y; groups, eps, weight, bias, expr", make_group_norm},
+    {"rms_norm", 1, "x, weight? -> y", "eps: number, shift?: number", make_rms_norm},
+    {"layer_norm", 1, "x, weight?, bias? -> y", "eps: number, weight: flag, bias: flag", make_layer_norm},
+    {"softmax", 1, "x -> y", "axis?: integer, log?: flag", make_softmax},
+    {"group_norm", 1, "x, weight?, bias?, *extras -> y",
+     "groups: integer, eps: number, weight: flag, bias: flag, expr: expression",
+     make_group_norm},
 };
 
 }  // namespace

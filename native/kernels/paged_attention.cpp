@@ -464,7 +464,9 @@ std::unique_ptr<Kernel> make_paged_attention(const nlohmann::json& json, Types i
 }
 
 constexpr KernelInfo kKernels[] = {
-    {kName, 1, "q, state, query_start, context_len, block_table, slopes? -> y; scale, window, softcap", make_paged_attention},
+    {kName, 1, "q, state, query_start, context_len, block_table, slopes? -> y",
+     "scale: number, window?: integer or null, softcap?: number or null",
+     make_paged_attention},
 };
 
 }  // namespace

@@ -94,8 +94,13 @@ std::unique_ptr<Kernel> make_max_pool(const nlohmann::json& json, Types in, Type
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"avg_pool", 1, "x [N, *S, C] -> y; kernel, stride, pre_padding, post_padding, count_include_pad, divisor (0: none)", make_avg_pool},
-    {"max_pool", 1, "x [N, *S, C] -> y; kernel, stride, pre_padding, dilation", make_max_pool},
+    {"avg_pool", 1, "x -> y",
+     "kernel: integers, stride: integers, pre_padding: integers, post_padding: integers, "
+     "count_include_pad: flag, divisor: integer",
+     make_avg_pool},
+    {"max_pool", 1, "x -> y",
+     "kernel: integers, stride: integers, pre_padding: integers, dilation: integers",
+     make_max_pool},
 };
 
 }  // namespace

@@ -339,8 +339,8 @@ std::unique_ptr<Kernel> make_argmax(const nlohmann::json& json, Types in, Types 
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"reduce", 1, "x -> y; op, axes, keepdims", make_reduce},
-    {"argmax", 1, "x -> y (int64); axis, keepdims", make_argmax},
+    {"reduce", 1, "x -> y", "op: sum | mean | max | min | prod, axes: integers, keepdims: flag", make_reduce},
+    {"argmax", 1, "x -> y", "axis: integer, keepdims?: flag", make_argmax},
 };
 
 }  // namespace

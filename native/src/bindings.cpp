@@ -330,7 +330,8 @@ nb::list kernels() {
     nb::dict item;
     item["name"] = entry.info->name;
     item["version"] = entry.info->version;
-    item["doc"] = entry.info->doc;
+    item["operands"] = entry.info->operands;
+    item["params"] = entry.info->params;
     item["levels"] = level_names(entry.levels);
     list.append(item);
   }

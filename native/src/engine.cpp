@@ -140,6 +140,7 @@ class Loader {
     for (int operand : call.in) in.push_back(type_of(operand));
     for (int result : call.out) out.push_back(type_of(result));
     try {
+      check_names(*info, call.params);
       return info->make(call.params, in, out, level_);
     } catch (const Refused& refused) {
       refuse(call, refused.what());

@@ -87,8 +87,9 @@ class Kernel {
 struct KernelInfo {
   const char* name;
   int version;
-  const char* doc;  // operands and parameters, one line
-  /// Validates parameters and operand types (throws Refused: unknown, missing or out-of-range parameters too).
+  const char* operands;  // "x, weight?, *extras -> y": ? may be absent, * is any number
+  const char* params;    // "axis: integer, keepdims?: flag": ? may be absent; check_names() holds every call to it
+  /// Validates parameters and operand types (throws Refused: out-of-range parameters too).
   std::unique_ptr<Kernel> (*make)(const nlohmann::json& params, std::span<const OperandType> in,
                                   std::span<const OperandType> out, Level level);
 };

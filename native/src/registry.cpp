@@ -1,6 +1,12 @@
 // Joins the families' tables into one.
 #include "registry.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "json.h"
+
 namespace ingot {
 
 namespace {
@@ -47,6 +53,25 @@ const KernelInfo* find_kernel(std::string_view name, std::int64_t version) {
     if (name == entry.info->name && version == entry.info->version) return entry.info;
   }
   return nullptr;
+}
+
+void check_names(const KernelInfo& kernel, const nlohmann::json& params) {
+  const std::string prefix = std::string(kernel.name) + ": ";
+  if (!params.is_object()) throw Refused(prefix + "params must be an object");
+  std::set<std::string, std::less<>> known;
+  std::string names;
+  for (std::string_view rest = kernel.params; !rest.empty();) {
+    std::string_view name = rest.substr(0, rest.find(": "));
+    rest.remove_prefix(std::min(rest.size(), std::min(rest.find(", "), rest.size()) + 2));
+    const bool optional = name.ends_with('?');
+    if (optional) name.remove_suffix(1);
+    if (!optional && !params.contains(name)) throw Refused(prefix + "parameter " + std::string(name) + " is missing");
+    names += (names.empty() ? "" : ", ") + std::string(name);
+    known.emplace(name);
+  }
+  for (const auto& item : params.items())
+    if (!known.contains(item.key()))
+      throw Refused(prefix + "unknown parameter " + quote(item.key()) + (names.empty() ? "; it has none" : "; it has " + names));
 }
 
 std::string versions_of(std::string_view name) {

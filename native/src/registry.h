@@ -21,6 +21,9 @@ const std::vector<KernelEntry>& kernel_table();
 /// The kernel of that name and version; nullptr when this build has none.
 const KernelInfo* find_kernel(std::string_view name, std::int64_t version);
 
+/// Throws Refused for a call whose parameters have other names than the kernel's entry in the table says.
+void check_names(const KernelInfo& kernel, const nlohmann::json& params);
+
 /// The versions of a kernel that are here, for messages: "1, 2"; empty when the name is unknown.
 std::string versions_of(std::string_view name);
 

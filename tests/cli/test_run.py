@@ -15,6 +15,7 @@ import pytest
 
 import ingot
 from ingot import dtypes
+from ingot.backends.cost import Attended, Call
 from ingot.builder.build import build_network
 from ingot.cli import arrays, cost
 from ingot.cli.feed import figures
@@ -292,9 +293,9 @@ def test_bench_profiles_a_network(engine: Path, tmp_path: Path) -> None:
 
 
 def test_costs_of_calls() -> None:
-    def call(name: str, shapes: str, **params: Any) -> cost.Call:
+    def call(name: str, shapes: str, **params: Any) -> Call:
         tensors = [("float32", tuple(map(int, s.split("x")))) for s in shapes.replace("->", " ").split()]
-        return cost.Call(name, params, tuple(tensors[:-1]), (tensors[-1],), 4096)
+        return Call(name, params, tuple(tensors[:-1]), (tensors[-1],), 4096)
 
     conv = call("conv_packed", "1x8x8x16 1x144x32 -> 1x8x8x32", kernel=[3, 3], groups=1, outputs=32)
     assert cost.flops(conv) == 2 * 64 * 32 * 9 * 16
@@ -310,17 +311,13 @@ def test_costs_of_calls() -> None:
     assert cost.flops(call("attention", wide, causal=True)) == 2 * 3 * 16
     assert cost.flops(call("copy", "3x3 -> 3x3")) == 0 and cost.moved(call("copy", "3x3 -> 3x3")) == 4096
     assert cost.moved(call("embedding", "5 1000x8 -> 5x8", packed=False)) == 2 * 160 + 20
-    paged = cost.Call("paged_attention", {}, (("bfloat16", (1, 4, 8)), ("bfloat16", (9, 2, 2, 128))),
-                      (("bfloat16", (1, 4, 8)),), 0, cost.Attended(100, 100))  # fmt: skip
+    paged = Call("paged_attention", {}, (("bfloat16", (1, 4, 8)), ("bfloat16", (9, 2, 2, 128))),
+                 (("bfloat16", (1, 4, 8)),), 0, Attended(100, 100))  # fmt: skip
     assert cost.flops(paged) == 4 * 4 * 8 * 100
     assert cost.moved(paged) == 128 + 100 * 2 * 2 * 8 * 2
-
-
-def test_every_kernel_has_its_costs_or_only_moves() -> None:
-    """A misspelt or forgotten name would count nothing."""
-    moves = {"copy", "concat", "iota", "rope_table"}
-    exported = {kernel["name"] for kernel in ingot._native.kernels()}
-    assert set(cost.FLOPS) | set(cost.BYTES) | moves == exported
+    host = Call("host nonzero", {}, (("float32", (3,)),), (("int64", (3, 1)),), 36)
+    assert (cost.flops(host), cost.moved(host), cost.compute(host)) == (0, 36, "float32")
+    assert cost.compute(paged) == "bfloat16" and cost.compute(conv) == "float32"
 
 
 def test_run_loads_no_compiler(engine: Path) -> None:

@@ -274,13 +274,14 @@ def test_a_step_at_fault_is_named_at_once_and_by_the_switch(monkeypatch: pytest.
 
 
 def test_a_kernel_at_fault_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = cpu.CPU.table["scaled_dot_product_attention"]
+    op = "scaled_dot_product_attention"
+    (kernel,) = cpu.CPU.table[op]
 
-    def wrong(node: Any) -> Any:
-        call = right(node)
-        return replace(call, params=call.params | {"scale": 0.5 * call.params["scale"]})
+    def wrong(op_: Any, node: Any) -> Any:
+        params = kernel.runs[op](op_, node)
+        return params | {"scale": 0.5 * params["scale"]}
 
-    monkeypatch.setitem(cpu.CPU.table, "scaled_dot_product_attention", wrong)
+    monkeypatch.setitem(cpu.CPU.table, op, [replace(kernel, runs={op: wrong})])
     torch.manual_seed(0)
     inputs = (torch.randn(2, 5, 8), masks(2, 5, False))
     with pytest.raises(errors.MismatchError, match=r"A kernel is at fault: %\S+ = scaled_dot_product_attention in "):

@@ -1,0 +1,26 @@
+"""The CPU target: the kernels of the native table, declared family by family.
+
+A declaration says what a kernel takes by element type, strides and what its functions decline. The kernel itself checks
+everything again when an engine is loaded.
+"""
+
+from __future__ import annotations
+
+from ingot.backends import device
+from ingot.backends.base import Target
+from ingot.backends.cpu import attention, elementwise, movement, norm, product, reduce, spatial
+from ingot.backends.cpu.steps import steps
+
+CPU = Target(
+    device.CPU,
+    (
+        *elementwise.KERNELS,
+        *product.KERNELS,
+        *spatial.KERNELS,
+        *norm.KERNELS,
+        *reduce.KERNELS,
+        *movement.KERNELS,
+        *attention.KERNELS,
+    ),
+    steps,
+)

@@ -1,0 +1,94 @@
+"""Elements that move unchanged: copies, concatenations, rows of tables; and numbers that count up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot import dtypes
+from ingot.backends.cost import Call, nbytes
+from ingot.backends.cpu.types import FLOATS, INDICES, STORED
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use
+from ingot.ir import Node
+from ingot.ir.spec import axis_of
+
+ANY = Reads.ANY
+LIKE_X = ("x",)
+
+
+def _concat(op: Any, node: Node) -> dict[str, Any]:
+    return {"axis": axis_of(op.dim, len(node.output.shape))}
+
+
+def _packed_embedding(op: Any, node: Node) -> Use | Refusal:
+    if node.inputs[1].dtype not in FLOATS:
+        return Refusal(f"it has no panels of {node.inputs[1].dtype.name}")
+    return Use({"packed": True, "n": op.n, "k": op.k}, reads={"table": Reads.DENSE})
+
+
+def _along(op: Any, node: Node) -> dict[str, Any]:
+    return {"axis": axis_of(op.axis, len(node.inputs[0].shape))}
+
+
+def _iota(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    if not isinstance(op.start, int):
+        return Refusal("its start is a number, and this one is known only at run time")
+    return {"start": op.start, "step": op.step}
+
+
+def _picked(c: Call) -> int:
+    """As many elements as it writes, and the indices."""
+    return 2 * nbytes(c.outputs[0]) + nbytes(c.inputs[1])
+
+
+KERNELS = (
+    Kernel(  # the planner's, where a kernel cannot read the strides of an operand
+        "copy",
+        operands=(Operand("x", STORED, ANY),),
+        results=(Operand("y", LIKE_X, ANY),),
+        runs={},
+        flops=None,
+    ),
+    Kernel(
+        "concat",
+        params="axis: integer",
+        operands=(Operand("*xs", STORED, ANY),),
+        results=(Operand("y", ("xs",)),),
+        runs={"concat": _concat},
+        flops=None,
+    ),
+    Kernel(
+        "embedding",
+        params="packed?: flag, n?: integer, k?: integer",
+        operands=(Operand("ids", INDICES, ANY), Operand("table", STORED, Reads.ROWS)),
+        results=(Operand("y", ("table",)),),
+        runs={"embedding": lambda op, node: {"packed": False}, "packed_embedding": _packed_embedding},
+        flops=None,
+        moved=lambda c: 2 * nbytes(c.outputs[0]) + nbytes(c.inputs[0]),  # as many rows of the table as it writes
+    ),
+    Kernel(
+        "take",
+        params="axis: integer",
+        operands=(Operand("x", STORED, ANY), Operand("index", INDICES, ANY)),
+        results=(Operand("y", LIKE_X),),
+        runs={"take": _along},
+        flops=None,
+        moved=_picked,
+    ),
+    Kernel(
+        "gather",
+        params="axis: integer",
+        operands=(Operand("x", STORED, ANY), Operand("index", INDICES, ANY)),
+        results=(Operand("y", LIKE_X),),
+        runs={"gather": _along},
+        flops=None,
+        moved=_picked,
+    ),
+    Kernel(
+        "iota",
+        params="start: number, step: number",
+        operands=(),
+        results=(Operand("y", (dtypes.float32, dtypes.float64, *INDICES)),),
+        runs={"iota": _iota},
+        flops=None,
+    ),
+)

@@ -1,0 +1,69 @@
+"""Norms and softmax: rows accumulated in float32 and rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.backends.cost import size
+from ingot.backends.cpu.types import FLOATS, STORED
+from ingot.backends.kernel import Kernel, Operand, Reads, Use
+from ingot.ir import Node
+from ingot.ir.spec import axis_of
+from ingot.ops.fused import expr_json
+
+X = Operand("x", FLOATS, Reads.INNER)
+
+
+def _layer_norm(op: Any, node: Node) -> dict[str, Any]:
+    return {"eps": op.eps, "weight": len(node.inputs) > 1, "bias": len(node.inputs) > 2}
+
+
+def _group_norm(op: Any, node: Node) -> Use:
+    weight, bias = op.vectors > 0, op.vectors > 1
+    params = {"groups": op.groups, "eps": op.eps, "weight": weight, "bias": bias, "expr": expr_json(op.body)}
+    return Use(params, {"weight": int(weight), "bias": int(bias)})
+
+
+def _softmax(op: Any, node: Node) -> dict[str, Any]:
+    return {"axis": axis_of(op.axis, len(node.output.shape)), "log": op.name == "log_softmax"}
+
+
+KERNELS = (
+    Kernel(
+        "rms_norm",
+        params="eps: number, shift?: number",
+        operands=(X, Operand("weight?", FLOATS)),
+        results=(Operand("y", FLOATS),),
+        runs={"rms_norm": lambda op, node: {"eps": op.eps, "shift": op.shift}},
+        flops=lambda c: 4 * size(c.x),
+    ),
+    Kernel(
+        "layer_norm",
+        params="eps: number, weight: flag, bias: flag",
+        operands=(X, Operand("weight?", FLOATS), Operand("bias?", FLOATS)),
+        results=(Operand("y", FLOATS),),
+        runs={"layer_norm": _layer_norm},
+        flops=lambda c: 7 * size(c.x),
+    ),
+    Kernel(
+        "softmax",
+        params="axis?: integer, log?: flag",
+        operands=(Operand("x", FLOATS, Reads.ANY),),
+        results=(Operand("y", FLOATS),),
+        runs={"softmax": _softmax, "log_softmax": _softmax},
+        flops=lambda c: 4 * size(c.x),
+    ),
+    Kernel(
+        "group_norm",
+        params="groups: integer, eps: number, weight: flag, bias: flag, expr: expression",
+        operands=(
+            Operand("x", FLOATS, Reads.ROWS),
+            Operand("weight?", ("x",)),
+            Operand("bias?", ("x",)),
+            Operand("*extras", STORED, Reads.ROWS),
+        ),
+        results=(Operand("y", FLOATS, Reads.ROWS),),
+        runs={"fused_group_norm": _group_norm},
+        flops=lambda c: 7 * size(c.x),
+    ),
+)

@@ -1,0 +1,77 @@
+"""Products: by a weight in panels, of computed matrices, and of the experts of a mixture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot import dtypes
+from ingot.backends.cost import size
+from ingot.backends.cpu.types import FLOAT32, FLOATS, STORED
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use
+from ingot.ir import Node
+from ingot.ops.fused import expr_json
+
+FLOAT64 = (dtypes.float64,)
+
+
+def _matmul(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    if op.transpose_a or op.transpose_b:
+        return Refusal("it reads strides instead of transposing")
+    return {}
+
+
+def _packed_linear(op: Any, node: Node) -> Use:
+    params = {"n": op.n, "k": op.k, "parts": op.parts, "expr": expr_json(op.body)}
+    return Use(params, {"scales": 0})
+
+
+def _moe(op: Any, node: Node) -> dict[str, Any]:
+    params = {name: getattr(op, name) for name in ("experts", "hidden", "inner", "top_k", "normalize")}
+    return {**params, "expr": expr_json(op.body)}
+
+
+KERNELS = (
+    Kernel(
+        "matmul_packed",
+        params="n: integer, k: integer, parts: integer, group?: integer, expr: expression",
+        operands=(
+            Operand("x", FLOATS, Reads.ROWS),
+            Operand("weight", ("x", dtypes.int8, dtypes.uint8)),
+            Operand("scales?", FLOAT32),
+            Operand("*extras", STORED, Reads.ROWS),
+        ),
+        results=(Operand("y", FLOATS, Reads.ROWS),),
+        runs={"packed_linear": _packed_linear},
+        flops=lambda c: 2 * size(c.x) * c.params["n"] * c.params["parts"],
+        products=True,
+    ),
+    Kernel(
+        "matmul",
+        operands=(Operand("a", FLOATS, Reads.ANY), Operand("b", ("a",), Reads.ANY)),
+        results=(Operand("y", ("a", dtypes.float32)),),
+        runs={"matmul": _matmul},
+        flops=lambda c: 2 * size(c.y) * c.x[-1],
+        products=True,
+    ),
+    Kernel(
+        "matmul_float64",
+        operands=(Operand("a", FLOAT64, Reads.ANY), Operand("b", FLOAT64, Reads.ANY)),
+        results=(Operand("y", FLOAT64),),
+        runs={"matmul": _matmul},
+        flops=lambda c: 2 * size(c.y) * c.x[-1],
+    ),
+    Kernel(
+        "moe",
+        params="experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, expr: expression",
+        operands=(
+            Operand("x", FLOATS, Reads.INNER),
+            Operand("router", FLOAT32, Reads.INNER),
+            Operand("gate_up", ("x",)),
+            Operand("down", ("x",)),
+        ),
+        results=(Operand("y", ("x",)),),
+        runs={"packed_moe": _moe},
+        flops=lambda c: 6 * size(c.x) * c.params["inner"] * c.params["top_k"],
+        products=True,
+    ),
+)

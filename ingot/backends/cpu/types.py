@@ -1,0 +1,12 @@
+"""The element types that the CPU's kernels take, under the names that their declarations use."""
+
+from __future__ import annotations
+
+from ingot import dtypes
+
+FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # computed in float32
+FLOAT32 = (dtypes.float32,)
+NUMBERS = (*FLOATS, *dtypes.INTEGERS, dtypes.bool_)
+STORED = (*NUMBERS, dtypes.float64)
+INDICES = (dtypes.int32, dtypes.int64)
+INT32 = (dtypes.int32,)

@@ -1,0 +1,211 @@
+"""A kernel of a target, declared in one place: its name, parameters and operands, which nodes it runs, and its cost.
+
+    NORM = Kernel(
+        "rms_norm",
+        params="eps: number, shift?: number",
+        operands=(Operand("x", FLOATS, INNER), Operand("weight?", ("x",), DENSE)),
+        results=(Operand("y", ("x",)),),
+        runs={"rms_norm": lambda op, node: {"eps": op.eps}},
+        flops=lambda call: 4 * size(call.x),
+    )
+
+The target's choice, the profile's costs, `ingot ops` and docs/kernels.md follow from declarations. The native table
+exports the same names, operands and parameters; tests/backends compares both, element types included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ingot.backends.cost import Call
+from ingot.dtypes import DType
+from ingot.errors import NetworkError
+from ingot.ir import Node, StateSpec, Value
+
+
+class Reads(Enum):
+    """What strides a kernel reads an operand with, or writes its result."""
+
+    ANY = "any strides"
+    ROWS = "a dense last dimension and rows a fixed distance apart"
+    INNER = "a dense last dimension"
+    DENSE = "row-major without gaps"
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A kernel for a node: its name and parameters, how it reads each operand, and with what strides it writes its
+    result."""
+
+    kernel: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    reads: tuple[Reads, ...] = ()
+    version: int = 1
+    writes: Reads = Reads.DENSE
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a kernel does not take a node, or why none of a target does."""
+
+    why: str
+
+
+# ---------------------------------------------------------------------------------------------------- parameters
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "integer": _is_integer,
+    "integer or null": lambda value: value is None or _is_integer(value),
+    "integers": lambda value: isinstance(value, list) and all(map(_is_integer, value)),
+    "number": _is_number,
+    "number or null": lambda value: value is None or _is_number(value),
+    "flag": lambda value: isinstance(value, bool),
+    "expression": lambda value: isinstance(value, dict) and value.keys() == {"steps", "outputs"},
+}
+
+
+class Param(NamedTuple):
+    """A parameter: its name, its kind (of KINDS, or the words it chooses from), and whether it may be absent."""
+
+    name: str
+    kind: str
+    optional: bool
+
+    def takes(self, value: Any) -> bool:
+        """Whether the value is of its kind."""
+        known = KINDS.get(self.kind)
+        return known(value) if known else isinstance(value, str) and value in self.kind.split(" | ")
+
+
+def read_params(schema: str) -> tuple[Param, ...]:
+    """The parameters of a schema, "axis: integer, keepdims?: flag"."""
+    pairs = [item.split(": ") for item in schema.split(", ") if item]
+    return tuple(Param(name.removesuffix("?"), kind, name.endswith("?")) for name, kind in pairs)
+
+
+# ------------------------------------------------------------------------------------------------------ operands
+
+
+class Operand(NamedTuple):
+    """An operand or a result. Its name says whether it may be absent ("weight?") or is any number ("*extras").
+
+    `dtypes` are its element types; a name among them stands for the element type of that operand. None: a state.
+    """
+
+    name: str
+    dtypes: tuple[DType | str, ...] | None
+    strides: Reads = Reads.DENSE
+
+    @property
+    def plain_name(self) -> str:
+        """Without its mark."""
+        return self.name.strip("?*")
+
+
+class Use(NamedTuple):
+    """How a kernel runs a node, where more than parameters depends on the node.
+
+    `counts`: how many operands a marked name stands for; without it, as many as there are left. `reads`: the strides of
+    operands that are not read as declared.
+    """
+
+    params: Mapping[str, Any]
+    counts: Mapping[str, int] = {}
+    reads: Mapping[str, Reads] = {}
+
+
+Runs = Callable[[Any, Node], Mapping[str, Any] | Use | Refusal]  # of an op and its node
+Cost = Callable[[Call], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One kernel of a target; see the module.
+
+    `runs`: for each op that it runs, the function that gives the parameters of a node's call, or declines it.
+    `flops`: the arithmetic of a call, beside the expression that a product may end in. None: it only moves.
+    `moved`: the bytes of a call, where they are not those of all operands and results.
+    `products`: whether sums of products bound it, which have a peak of their own in bfloat16.
+    """
+
+    name: str = field(kw_only=False)
+    version: int = 1
+    params: str = ""
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    runs: Mapping[str, Runs]
+    flops: Cost | None
+    moved: Cost | None = None
+    products: bool = False
+
+    @property
+    def signature(self) -> str:
+        """`x, weight?, *extras -> y`."""
+        return f"{', '.join(o.name for o in self.operands)} -> {', '.join(r.name for r in self.results)}".strip()
+
+    def choose(self, node: Node) -> KernelCall | Refusal:
+        """Its call for a node of an op that it runs, or why it declines."""
+        found = self.runs[node.op.name](node.op, node)
+        if isinstance(found, Refusal):
+            return found
+        use = found if isinstance(found, Use) else Use(found)
+        known: dict[str, DType] = {}
+        operands = list(_assign(self.operands, node.inputs, use.counts))
+        written = [v for v in node.outputs if not isinstance(v.spec, StateSpec)]  # a state is written in place
+        for operand, value in (*operands, *_assign(self.results, written, {})):
+            if why := _wrong_type(operand, value, known):
+                return Refusal(why)
+        self._check(use.params)
+        reads = tuple(use.reads.get(operand.plain_name, operand.strides) for operand, _ in operands)
+        writes = self.results[0].strides if self.results else Reads.DENSE
+        return KernelCall(self.name, use.params, reads, self.version, writes)
+
+    def _check(self, params: Mapping[str, Any]) -> None:
+        """Holds what a declaration's functions give to its own schema."""
+        schema = {param.name: param for param in read_params(self.params)}
+        for name, param in schema.items():
+            if name not in params and not param.optional:
+                raise NetworkError(f"{self.name}: the parameter {name} is missing")
+        for name, value in params.items():
+            if name not in schema or not schema[name].takes(value):
+                wanted = f"must be {schema[name].kind}" if name in schema else f"it has {self.params or 'none'}"
+                raise NetworkError(f"{self.name}: the parameter {name} is {value!r:.80}; {wanted}")
+
+
+def _assign(
+    operands: tuple[Operand, ...], values: Sequence[Value], counts: Mapping[str, int]
+) -> Iterator[tuple[Operand, Value]]:
+    """Each value with the operand that it is."""
+    at = 0
+    for operand in operands:
+        left = len(values) - at
+        most = left if operand.name.startswith("*") else 1
+        for value in values[at : at + min(left, counts.get(operand.plain_name, most))]:
+            yield operand, value
+            at += 1
+    if at != len(values):
+        raise NetworkError(f"{len(values) - at} operands too many: {', '.join(o.name for o in operands)}")
+
+
+def _wrong_type(operand: Operand, value: Value, known: dict[str, DType]) -> str:
+    """What is wrong with the element type of a value, or nothing; it becomes known under the operand's name."""
+    if operand.dtypes is None:
+        return ""
+    dtype = value.dtype
+    known.setdefault(operand.plain_name, dtype)
+    allowed = [known[d] if isinstance(d, str) else d for d in operand.dtypes]
+    if dtype in allowed:
+        return ""
+    return f"its {operand.plain_name} may be {' or '.join(dict.fromkeys(d.name for d in allowed))}, not {dtype.name}"

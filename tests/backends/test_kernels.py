@@ -1,0 +1,280 @@
+"""The declarations of the CPU's kernels against the native table, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import _native, dtypes
+from ingot.backends.cpu import CPU
+from ingot.backends.cpu.types import STORED
+from ingot.backends.kernel import Kernel, KernelCall, Operand, Refusal, Use, read_params
+from ingot.dtypes import DType
+from ingot.errors import NetworkError
+from ingot.ir import OPS, F, Network, Node, Spec
+from ingot.ir.expr import class_of
+from tests.kernels.support import session
+from tests.kernels.test_strides import CASES, STATE, Call
+from tools import kernels as page
+
+NATIVE = {kernel["name"]: kernel for kernel in _native.kernels()}
+
+
+def test_both_tables_have_the_same_kernels() -> None:
+    declared = {(k.name, k.version, k.signature, k.params) for k in CPU.kernels}
+    assert declared == {(k["name"], k["version"], k["operands"], k["params"]) for k in NATIVE.values()}
+    assert len(CPU.kernels) == len(NATIVE)
+
+
+def test_every_kernel_runs_an_op_that_is_there() -> None:
+    assert {op for kernel in CPU.kernels for op in kernel.runs} <= OPS.keys()
+    assert [kernel.name for kernel in CPU.kernels if not kernel.runs] == ["copy"]  # the planner's
+    assert [kernel.name for kernel in CPU.kernels if kernel.flops is None and kernel.products] == []
+
+
+def test_the_page_is_current() -> None:
+    assert Path(page.PAGE).read_text() == page.page(), "run python -m tools.kernels"
+
+
+# ------------------------------------------------------------------------------------ calls that engines are made of
+
+
+def calls() -> Iterator[Call]:
+    """Calls of every kernel; operands that are results of another call stand for arrays of their type."""
+    for case in CASES.values():
+        for call in case:
+            results = case[0].results
+            operands = [np.zeros(results[0][1], results[0][0]) if isinstance(o, int) else o for o in call.operands]
+            yield Call(call.kernel, operands, call.results, call.params)
+
+
+CALLS: dict[str, list[Call]] = {name: [call for call in calls() if call.kernel == name] for name in NATIVE}
+CALLS["iota"].append(Call("iota", [], CALLS["iota"][0].results, {"start": 1, "step": 2}))
+for _call in [call for call in CALLS["matmul_packed"] if len(call.operands) == 3]:  # weights of 4 bits, in groups
+    _x, _weight, *_extras = _call.operands
+    _scaled = [_x, np.asarray(_weight).astype(np.uint8), np.zeros((3, 3, 32), np.float32), *_extras]
+    CALLS["matmul_packed"].append(Call("matmul_packed", _scaled, _call.results, {**_call.params, "group": 8}))
+_plain = CALLS["embedding"][0]
+CALLS["embedding"].append(Call("embedding", _plain.operands, _plain.results, {"packed": False, "n": 5, "k": 17}))
+
+
+def refusal(call: Call, types: dict[int, DType] | None = None, params: dict[str, Any] | None = None) -> str:
+    """Why the native core makes no session of a call, with other element types (results count on) and parameters."""
+    types = types or {}
+    buffers: list[dict[str, Any]] = []
+    for i, operand in enumerate(call.operands):
+        if isinstance(operand, str):
+            buffers.append({"kind": "state", "name": STATE, "dtype": "float32",
+                            "state": {"type": "kv_cache", "heads": 2, "head_dim": 16}})  # fmt: skip
+        else:
+            array = np.asarray(operand)
+            name = types.get(i, dtypes.get(array.dtype)).name
+            buffers.append({"kind": "input", "name": f"x{i}", "dtype": name, "shape": list(array.shape)})
+    count = len(buffers)
+    for i, (dtype, shape) in enumerate(call.results, count):
+        buffers.append({"kind": "temp", "dtype": types.get(i, dtypes.get(dtype)).name, "shape": list(shape)})
+    given = dict(call.params if params is None else params)
+    if isinstance(given.get("expr"), dict):
+        given["expr"] = _reading(CPU.by_name[call.kernel], buffers, count, call.params)
+    run = {"kernel": call.kernel, "in": list(range(count)), "out": list(range(count, len(buffers))), "params": given}
+    outputs = {f"y{i}": i for i in range(count, len(buffers))}
+    options = {"kv_blocks": 3, "kv_block_size": 16} if STATE in [o for o in call.operands if isinstance(o, str)] else {}
+    try:
+        session(buffers, [run], outputs, **options)
+    except _native.Error as error:
+        if error.code != "kernel_refused":
+            raise
+        return str(error)
+    return ""
+
+
+def _reading(kernel: Kernel, buffers: list[dict[str, Any]], count: int, params: dict[str, Any]) -> dict[str, Any]:
+    """An expression that reads every operand in its class and gives a constant in the result's."""
+    own = kernel.operands[:-1] if kernel.operands[-1].name.startswith("*") else kernel.operands
+    first = 0 if kernel.name == "elementwise" else count if kernel.name == "moe" else len(own)
+    if kernel.name == "conv_transpose_packed":
+        first = 1 + int(np.prod(params["stride"]))
+    accumulators = {"elementwise": 0, "moe": 2}.get(kernel.name, params.get("parts", 1))
+    steps: list[list[Any]] = [["input", "float32", i] for i in range(accumulators)]
+    steps += [
+        ["input", class_of(dtypes.get(buffers[i]["dtype"])), accumulators + i - first] for i in range(first, count)
+    ]
+    kind = class_of(dtypes.get(buffers[count]["dtype"]))
+    steps.append(["const", kind, False if kind == "bool" else 0 if kind in ("int64", "uint64") else 0.0])
+    return {"steps": steps, "outputs": [len(steps) - 1]}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_parameters(name: str) -> None:
+    """Each parameter has the kind that the schema says, and those that may be absent may."""
+    for call in CALLS[name]:
+        assert refusal(call) == ""
+    wrong = {"integer": 1.5, "integers": 3, "number": "x", "flag": 1, "expression": 3}
+    for param in read_params(NATIVE[name]["params"]):
+        holders = [call for call in CALLS[name] if param.name in call.params]
+        if not holders:
+            assert param.optional
+            continue
+        for call in holders:
+            bad = wrong.get(param.kind.removesuffix(" or null"), "no such word")
+            assert refusal(call, params={**call.params, param.name: bad}), bad
+            null = refusal(call, params={**call.params, param.name: None})
+            assert (not null) == param.kind.endswith(" or null"), null
+            if not param.optional:
+                assert f"parameter {param.name} is missing" in refusal(call, params=_without(call, param.name))
+        assert not param.optional or any(not refusal(c, params=_without(c, param.name)) for c in CALLS[name])
+        assert all(param.takes(call.params[param.name]) for call in holders)
+        assert not param.takes(wrong.get(param.kind.removesuffix(" or null"), "no such word"))
+
+
+def _without(call: Call, name: str) -> dict[str, Any]:
+    return {k: v for k, v in call.params.items() if k != name}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_unknown_parameters_are_refused(name: str) -> None:
+    call = CALLS[name][0]
+    why = refusal(call, params={**call.params, "axes_": 1})
+    names = ", ".join(param.name for param in read_params(NATIVE[name]["params"]))
+    assert f"it has {names or 'none'}" in why and "unknown parameter" in why and "axes_" in why
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_element_types(name: str) -> None:
+    """An operand or result takes an element type exactly when the declaration says so.
+
+    Others may have to change with it: those that are declared to have its type, and those that may have any.
+    """
+    kernel = CPU.by_name[name]
+    seen: dict[str, dict[DType, bool]] = {}
+    for call in CALLS[name]:
+        operands = _declared(kernel, call)
+        for i, operand in enumerate(operands):
+            if operand.dtypes is None or isinstance(operand.dtypes[0], str):
+                continue
+            for dtype in STORED:
+                found = seen.setdefault(operand.name, {})
+                found[dtype] = found.get(dtype, False) or _takes(call, operands, i, dtype)
+    for operand in (*kernel.operands, *kernel.results):
+        if operand.name in seen:
+            allowed = [d.name for d in STORED if d in (operand.dtypes or ())]
+            assert allowed == [d.name for d, takes in seen[operand.name].items() if takes], operand.name
+    assert seen or not kernel.operands
+
+
+def _takes(call: Call, operands: list[Operand], which: int, dtype: DType) -> bool:
+    operand = operands[which]
+    alone = {i: dtype for i, o in enumerate(operands) if i == which or (o.dtypes and operand.plain_name in o.dtypes)}
+    free = {i: dtype for i, o in enumerate(operands) if o.dtypes and dtype in o.dtypes}
+    names = {operands[i].plain_name for i in free}
+    like = {i: dtype for i, o in enumerate(operands) if o.dtypes and names & set(o.dtypes)}
+    return any(not refusal(call, types) for types in (alone, free | like | alone))
+
+
+def _declared(kernel: Kernel, call: Call) -> list[Operand]:
+    """The declaration of each operand and result of a call."""
+    found: list[Operand] = []
+    count = len(call.operands)
+    for operand in kernel.operands:
+        left = count - len(found)
+        if operand.name == "*weights":
+            found += [operand] * int(np.prod(call.params["stride"]))
+        elif operand.name.startswith("*"):
+            found += [operand] * left
+        elif operand.name == "scales?":
+            found += [operand] * ("group" in call.params)
+        elif operand.name.endswith("?") and operand.plain_name in ("weight", "bias") and kernel.name != "rms_norm":
+            found += [operand] * int(call.params[operand.plain_name])
+        elif left:
+            found.append(operand)
+    assert len(found) == count, (kernel.name, found)
+    return [*found, *(kernel.results * len(call.results) if kernel.name == "elementwise" else kernel.results)]
+
+
+@pytest.mark.parametrize("name", [n for n, k in CPU.by_name.items() if any(
+    isinstance(d, str) for o in (*k.operands, *k.results) for d in o.dtypes or ())])  # fmt: skip
+def test_operands_of_one_type(name: str) -> None:
+    """What is declared to have another operand's element type is refused with another one."""
+    kernel = CPU.by_name[name]
+    takes: dict[tuple[str, DType], set[DType]] = {}  # by the operand and the type of the other one
+    for call in CALLS[name]:
+        operands = _declared(kernel, call)
+        types = [dtypes.get(np.asarray(o).dtype) if not isinstance(o, str) else None for o in call.operands]
+        types += [dtypes.get(dtype) for dtype, _ in call.results]
+        for i, operand in enumerate(operands):
+            if operand.dtypes and isinstance(operand.dtypes[0], str):
+                (same,) = {types[j] for j, o in enumerate(operands) if o.plain_name == operand.dtypes[0]}
+                assert same is not None
+                found = {dtype for dtype in STORED if not refusal(call, {i: dtype})}
+                takes[operand.name, same] = takes.get((operand.name, same), set()) | found
+    declared = {operand.name: operand.dtypes or () for operand in (*kernel.operands, *kernel.results)}
+    assert takes == {(who, same): {same, *declared[who][1:]} for who, same in takes}
+
+
+# ------------------------------------------------------------------------------------------------- choosing
+
+
+def node(f: Any, *specs: Spec) -> Node:
+    net = Network("one")
+    f(*(net.input(f"x{i}", spec) for i, spec in enumerate(specs)))
+    return net.nodes[-1]
+
+
+def test_a_kernel_that_declines_passes_the_node_on() -> None:
+    """matmul takes no float64, and the next one does."""
+    plain, wide = (node(F.matmul, *[Spec(kind, (3, 3))] * 2) for kind in ("float32", "float64"))
+    assert [k.name for k in CPU.table["matmul"]] == ["matmul", "matmul_float64"]
+    names = [choice.kernel for choice in map(CPU.choose, (plain, wide)) if isinstance(choice, KernelCall)]
+    assert names == ["matmul", "matmul_float64"]
+    none = CPU.choose(node(F.matmul, *[Spec("int8", (3, 3))] * 2))
+    assert isinstance(none, Refusal)
+    assert none.why == ("matmul: its a may be float32 or bfloat16 or float16, not int8; "
+                        "matmul_float64: its a may be float64, not int8")  # fmt: skip
+
+
+def kernel(name: str, runs: Any, **more: Any) -> Kernel:
+    return Kernel(name, **{"operands": (Operand("x", STORED),), "results": (Operand("y", ("x",)),),
+                           "runs": {"relu": runs}, "flops": None} | more)  # fmt: skip
+
+
+def test_choices_of_a_target() -> None:
+    relu = node(F.relu, Spec("float32", (3,)))
+    never = kernel("never", lambda op, node: Refusal("it is tired"))
+    first, second = (kernel(name, lambda op, node: {}) for name in ("first", "second"))
+    target = replace(CPU, kernels=(never, first, second))
+    chosen = target.choose(relu)
+    assert isinstance(chosen, KernelCall) and chosen.kernel == "first" and target.refuses(relu) is None
+    assert replace(CPU, kernels=(never,)).choose(relu) == Refusal("never: it is tired")
+    assert replace(CPU, kernels=()).refuses(relu) == "the cpu target has no kernel for relu"
+
+
+@pytest.mark.parametrize(("params", "found", "why"), [
+    ("axis: integer", {}, "k: the parameter axis is missing"),
+    ("axis: integer", {"axis": 1.5}, "k: the parameter axis is 1.5; must be integer"),
+    ("axis: integer", {"axis": True}, "must be integer"),
+    ("style: half | whole", {"style": "third"}, "is 'third'; must be half | whole"),
+    ("", {"axis": 1}, "k: the parameter axis is 1; it has none"),
+    ("axes: integers", {"axes": [1, "2"]}, "must be integers"),
+])  # fmt: skip
+def test_a_declaration_that_breaks_its_own_schema(params: str, found: dict[str, Any], why: str) -> None:
+    with pytest.raises(NetworkError, match=why.replace("|", r"\|")):
+        kernel("k", lambda op, node: found, params=params).choose(node(F.relu, Spec("float32", (3,))))
+
+
+def test_operands_by_their_marks() -> None:
+    """Without counts the first marks take what there is."""
+    add = node(F.add, Spec("float32", (3,)), Spec("float32", (3,)))
+    operands = (Operand("x", STORED), Operand("a?", STORED), Operand("*rest", STORED))
+    for counts, strides in (({}, 1), ({"a": 0}, 2)):
+        one = Kernel("k", operands=operands, results=(Operand("y", STORED),), flops=None,
+                     runs={"add": lambda op, node, counts=counts: Use({}, counts)})  # fmt: skip
+        choice = one.choose(add)
+        assert isinstance(choice, KernelCall) and choice.reads == (operands[0].strides, operands[strides].strides)
+    few = replace(kernel("k", None), runs={"add": lambda op, node: {}})
+    with pytest.raises(NetworkError, match="1 operands too many: x"):
+        few.choose(add)
