@@ -1,58 +1,142 @@
-"""Format 1 is frozen: engines written when it froze load and give the outputs that they gave then."""
+"""Golden engines, one of each family of ops: what was written once is read, runs, and gives what it gave then."""
 
 from __future__ import annotations
 
+import functools
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ingot import LLM, Embedder
+from ingot.builder.build import build_network
+from ingot.builder.layers import network_of
 from ingot.engine import file
 from ingot.engine.session import load
+from ingot.ir import interpret
 from ingot.ir.recipe import Recipe, evaluate
-from ingot.ir.text import from_json, to_json
 from tests import nets
-from tests.engine.make_golden import DTYPES, SIZES, make
+from tests.engine.make_golden import FAMILIES, GOLDEN, KV_BLOCKS, Made, Run, digest, make, run, stored
 
-GOLDEN = Path(__file__).parent / "golden"
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_golden_engine_loads_and_runs(dtype: str) -> None:
-    engine = load(GOLDEN / f"format1-{dtype}.ingot")
-    assert engine.header["format"] == 1 and engine.kind == "network" and engine.files() == {"note.txt": b"golden"}
-    session = engine.session(kv_blocks=8)
-    got = session.run(nets.step(vocabulary=SIZES["vocabulary"]))["logits"]
-    want = np.load(GOLDEN / f"format1-{dtype}.npz")["logits"]
-    scale = float(np.abs(want).max())
-    np.testing.assert_allclose(got, want, atol=scale * (1e-5 if dtype == "float32" else 0.03))
+EVERY = pytest.mark.parametrize("name", FAMILIES)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_python_reader_verifies_it(dtype: str) -> None:
-    found = file.read(GOLDEN / f"format1-{dtype}.ingot", verify=True)
-    assert found.bytes < 100_000
-    network = from_json(found.header["networks"]["main"])
-    assert {v.name for v in network.parameters} >= {"model.embed_tokens.weight", "model.norm.weight"}
+@functools.cache
+def made(name: str) -> Made:
+    """The same engine, made by this release."""
+    return FAMILIES[name][0]()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_its_recipes_still_give_the_stored_bytes(dtype: str) -> None:
-    found = file.read(GOLDEN / f"format1-{dtype}.ingot")
-    weights = nets.weights(nets.llama(dtype=dtype, bias=True, **SIZES))
-    checked = 0
-    for name, entry in found.header["weights"].items():
-        if entry["recipe"] is not None:
-            made = evaluate(Recipe.from_json(entry["recipe"]), weights)
-            assert made.tobytes() == found.read(name).tobytes(), name
-            checked += 1
-    assert checked > 10
+def path_of(name: str, folder: Path = GOLDEN) -> Path:
+    return folder / f"{name}.ingot"
 
 
-def test_the_files_are_small_and_come_from_the_script(tmp_path: Path) -> None:
-    """The script still makes engines of the same tensors; programs may improve, so bytes may differ."""
-    make(tmp_path)
-    for dtype in DTYPES:
-        old, new = (file.read(folder / f"format1-{dtype}.ingot") for folder in (GOLDEN, tmp_path))
-        assert old.bytes < 100_000
-        assert to_json(from_json(old.header["networks"]["main"])) == new.header["networks"]["main"]
+def assert_close(got: list[Run], want: list[Run], tolerance: float) -> None:
+    """Floats within a share of the largest; all else equal."""
+    assert len(got) == len(want)
+    for one, other in zip(got, want, strict=True):
+        assert one.keys() == other.keys()
+        for name, expected in other.items():
+            assert one[name].dtype == expected.dtype, name
+            scale = float(np.abs(expected).max(initial=0)) if expected.dtype.kind == "f" else 0.0
+            np.testing.assert_allclose(one[name], expected, rtol=0, atol=scale * tolerance, err_msg=name)
+
+
+def test_every_family_has_its_files() -> None:
+    wanted = {f"{name}{suffix}" for name in FAMILIES for suffix in (".ingot", ".npz")}
+    assert {p.name for p in GOLDEN.iterdir()} == wanted
+    assert all(p.stat().st_size < 100_000 for p in GOLDEN.iterdir())
+
+
+@EVERY
+def test_it_gives_what_it_gave(name: str) -> None:
+    """At the level of this process."""
+    feeds, want = stored(path_of(name))
+    assert_close(run(load(path_of(name)), feeds), want, FAMILIES[name][1])
+
+
+@pytest.fixture(scope="module")
+def portable() -> dict[str, list[str]]:
+    """The digests of all results, with INGOT_ISA=portable."""
+    command = [sys.executable, "-m", "tests.engine.make_golden", "--run", str(GOLDEN)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+@EVERY
+def test_it_gives_the_same_bits_without_vector_instructions(name: str, portable: dict[str, list[str]]) -> None:
+    assert portable[name] == [digest(a) for one in stored(path_of(name))[1] for _, a in sorted(one.items())]
+
+
+@EVERY
+def test_the_python_reader_verifies_it(name: str) -> None:
+    found = file.read(path_of(name), verify=True)
+    assert found.header["format"] >= file.OLDEST_FORMAT
+    assert found.header == load(path_of(name)).header
+
+
+@EVERY
+def test_its_network_means_what_it_meant(name: str) -> None:
+    """The portable network in the file, by the references of its ops: an oracle of the results, too."""
+    feeds, want = stored(path_of(name))
+    network = network_of(load(path_of(name)))
+    states = nets.caches(network, KV_BLOCKS)
+    got = [interpret(network, one, made(name).weights, states=states) for one in feeds]
+    assert_close(got, want, 1e-5 if "float32" in name else 0.03)
+
+
+@EVERY
+def test_its_recipes_give_the_stored_bytes(name: str) -> None:
+    found = file.read(path_of(name))
+    recipes = {n: entry["recipe"] for n, entry in found.header["weights"].items() if entry["recipe"] is not None}
+    for tensor, recipe in recipes.items():
+        array = evaluate(Recipe.from_json(recipe), made(name).sources)
+        assert array.tobytes() == found.read(tensor).tobytes(), tensor
+    assert len(recipes) > (0 if name.startswith("mixed") else 5)
+
+
+@EVERY
+def test_its_network_builds_again(name: str) -> None:
+    feeds, want = stored(path_of(name))
+    old = load(path_of(name))
+    again = build_network(network_of(old), made(name).weights, kind=old.kind)
+    assert_close(run(again, feeds), want, FAMILIES[name][1])
+
+
+def test_the_script_makes_the_same_engines(tmp_path: Path) -> None:
+    """Programs may improve, so bytes may differ; networks, files and results may not."""
+    command = [sys.executable, "-m", "tests.engine.make_golden", str(tmp_path / "made")]
+    subprocess.run(command, check=True)
+    for name in FAMILIES:
+        old, new = load(path_of(name)), load(path_of(name, tmp_path / "made"))
+        assert str(network_of(old)) == str(network_of(new)), name
+        assert (old.kind, old.config, old.files()) == (new.kind, new.config, new.files()), name
+        assert_close(stored(path_of(name, tmp_path / "made"))[1], stored(path_of(name))[1], FAMILIES[name][1])
+
+
+def test_results_of_another_level_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot._native.level", lambda: "avx2")
+    with pytest.raises(SystemExit, match="INGOT_ISA=portable"):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n.startswith(("llama", "gemma2", "mixtral", "lora"))])
+def test_it_writes_text(name: str) -> None:
+    """The likeliest word after the prompt is that of the stored logits."""
+    feeds, want = stored(path_of(name))
+    best: Any = int(want[0]["logits"][0].argmax())
+    with LLM(str(path_of(name))) as llm:
+        done = llm.generate([int(i) for i in feeds[0]["token_ids"][:7]], max_tokens=1)
+        assert list(done.token_ids) == [best] and done.text == f"w{best}"
+
+
+def test_it_gives_vectors() -> None:
+    feeds, want = stored(path_of("bert-float32"))
+    (hidden,) = want[0].values()
+    got = Embedder(str(path_of("bert-float32"))).embed([[int(i) for i in feeds[0]["token_ids"][0]]], "mean")
+    np.testing.assert_allclose(got[0], hidden[0].mean(0), atol=1e-5 * float(np.abs(hidden).max()))
