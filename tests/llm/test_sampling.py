@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from ingot import _native
 from ingot.errors import RequestError
-from ingot.llm.sampling import MAX_STOP_LENGTH, MAX_STOPS, MAX_TOKENS, SamplingParams
+from ingot.llm.sampling import MAX_STOP_LENGTH, MAX_STOPS, SamplingParams
 
 BAD: list[tuple[str, Any]] = [
     ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", 10**9), ("max_tokens", 1.5), ("max_tokens", True),
@@ -42,17 +43,59 @@ def test_all_faults_come_in_one_error() -> None:
     assert all(name in str(caught.value) for name in ("max_tokens", "temperature", "top_p", "seed"))
 
 
-def test_the_edges_are_allowed() -> None:
-    for words in (
-        {"max_tokens": 1}, {"max_tokens": MAX_TOKENS}, {"temperature": 0}, {"temperature": 100}, {"top_k": 0},
-        {"top_k": 2**31 - 1}, {"top_p": 1}, {"top_p": 1e-9}, {"min_p": 0}, {"min_p": 1}, {"seed": 0},
-        {"seed": 2**64 - 1}, {"stop": None}, {"stop": "x" * MAX_STOP_LENGTH}, {"stop": ["a", "b"]},
-        {"stop_ids": [0, 5]}, {"ignore_end": True},
-    ):  # fmt: skip
-        SamplingParams(**words)  # type: ignore[arg-type]
+LEAST = 5e-324  # the least positive number
+# Of each word: what is just allowed, and what is not any more.
+EDGES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "max_tokens": ((1, 1_000_000), (0, 1_000_001)),
+    "temperature": ((0, LEAST, 100), (-LEAST, np.nextafter(100, 101))),
+    "top_k": ((0, 2**31 - 1), (-1, 2**31)),
+    "top_p": ((LEAST, 1), (0, 0.0, np.nextafter(1, 2))),
+    "min_p": ((0, 1), (-LEAST, np.nextafter(1, 2))),
+    "seed": ((None, 0, 2**64 - 1), (-1, 2**64)),
+    "stop": ((None, (), "x", "x" * 1024, ["x"] * 64, {"x"}), ("", "x" * 1025, ["x"] * 65, ["x", ""])),
+    "stop_ids": ((None, (), [0], [2**31 - 1], [5] * 64), ([-1], [2**31], [5, 2**31], [5] * 65)),
+    "ignore_end": ((False, True), (0, None)),
+    "repetition_penalty": ((LEAST, 10), (0, np.nextafter(10, 11))),
+    "presence_penalty": ((-2, 2), (np.nextafter(-2, -3), np.nextafter(2, 3))),
+    "frequency_penalty": ((-2, 2), (np.nextafter(-2, -3), np.nextafter(2, 3))),
+    "logit_bias": (
+        ({}, {0: -100}, {2**31 - 1: 100}, dict.fromkeys(range(1024), 1)),
+        ({-1: 1}, {2**31: 1}, {0: np.nextafter(-100, -101)}, {0: np.nextafter(100, 101)}, {0: 1, 1: 101},
+         dict.fromkeys(range(1025), 1), None),
+    ),
+    "bad_words": (
+        (None, (), "x", "x" * 1024, [[0]], [[2**31 - 1]], [[5] * 1024], ["x"] * 1024),
+        ("", "x" * 1025, [[]], [[-1]], [[2**31]], [[5, 2**31]], [[5] * 1025], ["x"] * 1025, ["x", ""]),
+    ),
+    "logprobs": ((0, 20), (-1, 21)),
+    "n": ((1, 128), (0, 129)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_the_edges(name: str) -> None:
+    allowed, refused = EDGES[name]
+    for value in allowed:
+        SamplingParams(**{name: value})
+    for value in refused:
+        with pytest.raises(RequestError, match=name):
+            SamplingParams(**{name: value})
+
+
+def test_what_is_not_said() -> None:
+    """Every word has edges above and a value where it is not said; numbers become floats, collections tuples."""
+    assert dataclasses.asdict(SamplingParams()) == {
+        "max_tokens": 64, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": None, "stop": (),
+        "stop_ids": (), "ignore_end": False, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+        "frequency_penalty": 0.0, "logit_bias": {}, "bad_words": (), "logprobs": 0, "n": 1,
+    }  # fmt: skip
+    assert {field.name for field in dataclasses.fields(SamplingParams)} == set(EDGES)
     assert SamplingParams(stop="a").stop == ("a",)
-    assert SamplingParams(stop=["a", "b"], stop_ids={3}).stop_ids == (3,)  # type: ignore[arg-type]
-    assert isinstance(SamplingParams(temperature=1).temperature, float)
+    found = SamplingParams(stop=["a", "b"], stop_ids={3}, bad_words=["no", [1, 2]])  # type: ignore[arg-type]
+    assert (found.stop, found.stop_ids, found.bad_words) == (("a", "b"), (3,), ("no", (1, 2)))
+    numbers = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+    given = SamplingParams(**dict.fromkeys(numbers, 1))
+    assert all(type(getattr(given, name)) is float for name in numbers)
 
 
 def draw(logits: np.ndarray, n: int, **words: Any) -> np.ndarray:

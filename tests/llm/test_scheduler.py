@@ -662,3 +662,214 @@ def test_first_come_first_served(lengths: list[int], prompt: int, budget: int) -
         model.run(step)
         order += [c.request.id for c in step.chunks if c.ends and c.request.id not in order]
     assert order == sorted(order)
+
+
+def test_a_block_is_found_after_its_own_beginning_alone() -> None:
+    """Equal tokens behind other ones are another content, however many contents there were before."""
+    cache = KVCache(12, 2)
+    for owner, tokens in enumerate(([1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9])):
+        assert cache.allocate(owner, 4, tokens) == 0
+        cache.record(owner, tokens, 4)
+    for owner, (tokens, found) in enumerate((
+        ([1, 2, 3, 4, 0], 4), ([5, 6, 7, 8, 0], 4), ([5, 6, 3, 4, 0], 2), ([1, 2, 7, 8, 0], 2), ([3, 4, 0], 0),
+        ([9, 9, 9, 9, 9, 9, 0], 4),
+    ), 3):
+        assert cache.allocate(owner, len(tokens), tokens) == found
+        cache.check_integrity()
+        cache.free(owner)
+    assert (cache.tokens_asked, cache.tokens_found) == (12 + 30, 16)
+
+
+def test_who_shares_a_block() -> None:
+    """Requests of an equal salt, before their contents are forgotten, in a cache that reuses; counted per owner."""
+    cache, tokens = KVCache(13, 2), [1, 2, 3, 4, 5]
+    assert cache.allocate(0, 5, tokens) == 0
+    assert cache.allocate(1, 5, tokens) == 0  # nothing has been computed yet
+    cache.record(0, tokens, 5)
+    assert cache.allocate(2, 5, tokens) == 4
+    assert cache.allocate(3, 5, tokens, "other") == 0
+    assert cache.allocate(4, 5) == 0  # it does not say what it holds
+    assert cache.table(2)[:2] == cache.table(0)[:2]
+    assert cache.table(2)[2] != cache.table(0)[2]
+    cache.check_integrity()
+    assert (cache.tokens_asked, cache.tokens_found) == (20, 4)
+    with pytest.raises(ValueError, match="request 2 has a block table already"):
+        cache.allocate(2, 1)
+    for owner in range(5):
+        cache.free(owner)
+    assert (cache.num_free, cache.num_idle) == (13, 2)
+    cache.forget()
+    assert (cache.num_free, cache.num_idle) == (13, 0)
+    assert cache.allocate(5, 5, tokens) == 0
+    cache.check_integrity()
+
+
+def test_what_is_forgotten_while_it_is_used() -> None:
+    """A running owner goes on, and what it computes from then on is found by nobody: older weights made it."""
+    cache, tokens = KVCache(8, 2), [1, 2, 3, 4, 5, 6, 7]
+    cache.allocate(0, 7, tokens)
+    cache.record(0, tokens, 2)
+    cache.forget()
+    cache.record(0, tokens, 7)
+    cache.check_integrity()
+    assert cache.allocate(1, 7, tokens) == 0
+    cache.free(1)
+    assert cache.allocate(2, 5, tokens[2:]) == 0
+    cache.check_integrity()
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    cache = KVCache(4, 2)
+    assert cache.allocate(0, 4, [1, 2, 3, 4]) == 0
+    cache.record(0, [1, 2, 3, 4], 4)
+    cache.free(0)
+    assert cache.allocate(1, 4) == 0  # takes the two that were never used
+    assert (cache.num_free, cache.num_idle) == (2, 2)
+    before = cache.tokens_asked
+    assert cache.allocate(2, 7, [1, 2, 3, 4, 5, 6, 7]) is None  # two are found, and two more are not there
+    assert (cache.owners(), cache.num_idle, cache.tokens_asked) == ({1}, 2, before)
+    assert cache.allocate(2, 4, [1, 2, 3, 4]) == 2  # just fits: one found, one taken from what could be found
+    assert not cache.append(2, 5)
+    assert cache.append(2, 4) and cache.append(2, 0)
+    assert (cache.num_free, len(cache.table(2))) == (0, 2)
+    cache.check_integrity()
+
+
+def test_a_pool_and_steps_of_at_least_one() -> None:
+    KVCache(1, 1)
+    for blocks, size in ((0, 1), (1, 0), (-1, 1)):
+        with pytest.raises(ValueError, match="at least one block of one token"):
+            KVCache(blocks, size)
+    cache = KVCache(1, 1)
+    for running, mixed in ((1, 1), (4, 4), (4, None)):
+        assert Scheduler(cache, 4, running, 1, max_mixed_tokens=mixed).max_mixed_tokens == (mixed or 4)
+    for running, mixed in ((0, 1), (5, 1), (1, 0), (1, 5)):
+        with pytest.raises(ValueError, match="max_running, max_mixed_tokens"):
+            Scheduler(cache, 4, running, 1, max_mixed_tokens=mixed)
+
+
+def test_a_window_releases_what_lies_before_it() -> None:
+    """Whole blocks only; without names one may go before it is full of names."""
+    for reuse in (True, False):
+        cache, tokens = KVCache(6, 2, reuse), list(range(9))
+        cache.allocate(0, 9, tokens)
+        cache.record(0, tokens, 5)
+        first = list(cache.table(0))
+        for before, released in ((1, 0), (2, 1), (3, 1), (4, 2)):
+            cache.release(0, before)
+            assert cache.table(0) == [RELEASED] * released + first[released:]
+            cache.check_integrity()
+        cache.release(0, 9)
+        assert cache.table(0).count(RELEASED) == (2 if reuse else 4)  # the third block has no name yet
+        cache.check_integrity()
+        cache.free(0)
+        assert (cache.num_free, cache.num_idle) == (6, 2 if reuse else 0)
+
+
+def test_a_corrupt_scheduler_is_noticed() -> None:
+    def running(scheduler: Scheduler[Request]) -> Request:
+        return scheduler.running[0]
+
+    for harm, words in (
+        (lambda s: s.running.reverse(), "running requests are out of order"),
+        (lambda s: s.waiting.reverse(), "waiting requests are out of order"),
+        (lambda s: s.waiting.append(s.waiting[-1]), "waiting requests are out of order"),
+        (lambda s: setattr(s, "max_running", 1), "2 requests run, more than 1"),
+        (lambda s: setattr(s.waiting[0], "computed", 1), "waits as"),
+        (lambda s: setattr(s.waiting[0], "status", Status.RUNNING), "waits as"),
+        (lambda s: setattr(running(s), "status", Status.WAITING), "request 0 runs as"),
+        (lambda s: setattr(running(s), "computed", 6), "6 tokens in room for 8"),
+        (lambda s: setattr(running(s), "computed", 9), "request 0 runs as"),
+        (lambda s: s.running.pop(), "blocks are owned by"),
+    ):
+        scheduler = make(blocks=8, size=4, running=2)
+        for number in range(4):
+            scheduler.add(Request(number, [1] * 5, 7))
+        assert [c.request.id for c in scheduler.plan().chunks] == [0, 1]
+        scheduler.check_integrity()
+        running(scheduler).computed = 5  # as many as it has
+        scheduler.check_integrity()
+        harm(scheduler)
+        with pytest.raises(IngotError, match=words):
+            scheduler.check_integrity()
+
+
+def test_who_waits_for_anothers_prompt() -> None:
+    """It is passed over until the prompt has been computed, and those behind it are not."""
+    scheduler = make(blocks=20, size=2, budget=4, running=3)
+    model = FakeModel(scheduler)
+    first, second, third = (Request(i, [1, 2, 3, 4, 5, 6 + (i == 2)], 9) for i in range(3))
+    second.after = first
+    for request in (first, second, third):
+        scheduler.add(request)
+    ids: list[list[int]] = []
+    while scheduler:
+        step = scheduler.plan()
+        ids.append([c.request.id for c in step.chunks])
+        model.run(step)
+        scheduler.check_integrity()
+    assert ids[:3] == [[0, 2]] * 3 and 1 in ids[3]  # two tokens a step for each of the two prompts of six
+    assert (first.found, second.found, third.found) == (0, 4, 0)
+    gone = Request(3, [9, 9, 9], 5)
+    late = Request(4, [9, 9, 9], 5)
+    late.after = gone
+    scheduler.add(gone)
+    scheduler.add(late)
+    scheduler.remove(gone)  # nobody computes what it waited for
+    assert [c.request.id for c in scheduler.plan().chunks] == [4]
+
+
+def test_how_a_step_is_shared_out() -> None:
+    """Half for the most urgent prompt, half for the others alike, and what they leave in order."""
+    for lengths, budget, counts in (
+        ([30, 30, 30], 12, [6, 3, 3]), ([30, 30, 30], 13, [7, 3, 3]), ([30, 2, 30], 12, [7, 2, 3]),
+        ([2, 30, 30], 12, [2, 7, 3]), ([2, 3, 4], 12, [2, 3, 4]), ([30], 12, [12]), ([30, 30], 2, [1, 1]),
+    ):
+        scheduler = make(blocks=100, budget=budget, running=min(4, budget))
+        for number, length in enumerate(lengths):
+            scheduler.add(Request(number, [number] * length, length + 1))
+        step = scheduler.plan()
+        assert [c.count for c in step.chunks] == counts
+        assert [c.ends for c in step.chunks] == [n == m for n, m in zip(counts, lengths, strict=True)]
+        assert step.tokens == sum(counts)
+
+
+def test_rows_are_wanted_within_their_bytes() -> None:
+    scheduler: Scheduler[Request] = Scheduler(KVCache(100, 4), 40, 4, 10)
+    with pytest.raises(RequestError, match="a token's result takes 11 bytes, a step has 10"):
+        scheduler.add(Request(0, [1], 1, generates=False, row_bytes=11))
+    for number, size in enumerate((3, 10, 0)):
+        scheduler.add(Request(number, [number] * 9, 9, generates=False, row_bytes=size))
+    assert [(c.request.id, c.count) for c in scheduler.plan().chunks] == [(0, 3), (2, 9)]
+
+
+def test_a_token_too_many_is_refused() -> None:
+    scheduler = make()
+    request = Request(0, [1, 2], 3)
+    scheduler.add(request)
+    (chunk,) = scheduler.plan().chunks
+    scheduler.advance(chunk, 5)
+    assert request.tokens == [1, 2, 5]
+    with pytest.raises(IngotError, match="request 0 has its 3 tokens already"):
+        scheduler.advance(chunk, 6)
+
+
+def test_room_is_made_only_where_it_is_enough() -> None:
+    """A waiting request takes blocks of less urgent ones, as few as it needs, and none when all would not do."""
+    for length, running in ((4, [3, 0, 1]), (8, [3, 0]), (12, [3]), (13, [0, 1, 2])):
+        scheduler = make(blocks=3, size=4, budget=16, running=4)
+        model = FakeModel(scheduler)
+        for number in range(3):
+            scheduler.add(Request(number, [number] * 4, 5))
+        step = scheduler.plan()
+        assert len(step.chunks) == 3
+        if length < 13:
+            scheduler.add(Request(3, [7] * length, length + 1, priority=1))
+        else:
+            with pytest.raises(TooLongError):
+                scheduler.add(Request(3, [7] * length, length + 1, priority=1))
+        scheduler.plan()
+        assert [r.id for r in scheduler.running] == running
+        scheduler.check_integrity()
+        while scheduler:
+            model.run(scheduler.plan())

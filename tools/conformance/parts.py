@@ -11,6 +11,7 @@ from functools import partial
 
 from ingot import _native
 from ingot.errors import UserError
+from tools.conformance.mutants import GROUPS, mutants
 from tools.conformance.page import table
 from tools.conformance.sanitizers import ADDRESS, THREAD, Sanitizer, reported, shown
 from tools.conformance.suites import ROOT, Outcome, run_tests
@@ -103,6 +104,10 @@ PARTS = (
         for level in LEVELS
     ),
     Part("numbers", "greedy tokens and held-out text against transformers", 3, partial(numbers, ("greedy", "heldout"))),
+    *(
+        Part(f"mutants-{name}", f"faults that tests have to notice: {group.what}", 25, partial(mutants, name))
+        for name, group in GROUPS.items()
+    ),
     Part("fuzz-python", "the Python readers under atheris", 20, partial(fuzz, "python")),
     Part("fuzz-native", "the C++ reader, planner and executor under ASan and UBSan", 20, partial(fuzz, "native")),
     Part(

@@ -1,0 +1,91 @@
+"""The parts that put faults into modules and count those that a test notices."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from tools.conformance.page import table
+from tools.conformance.suites import ROOT, Outcome
+
+GOAL = 0.92  # of the faults of a sample
+SEED = 1
+NOTICED = "killed"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules, how many of their faults are tried, and the tests: those that are most likely to notice, and others."""
+
+    what: str
+    modules: tuple[str, ...]
+    count: int
+    first: tuple[str, ...]
+    wider: tuple[str, ...]
+
+
+GROUPS = {
+    "ir": Group(
+        "the network: ops' frame, dims of specs, expressions, text, recipes", ("ingot/ir/*.py",), 120,
+        ("tests/ir", "tests/passes/test_recipe.py", "tests/ops/test_ops.py"),
+        ("tests/passes", "tests/engine/test_ops_run.py", "tests/functional", "tests/ops/test_conversion.py"),
+    ),
+    "passes": Group(
+        "the compiler's passes", ("ingot/passes/*.py",), 100,
+        ("tests/passes",), ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/models"),
+    ),
+    "backends": Group(
+        "targets and the planner", ("ingot/backends/*.py",), 100,
+        ("tests/passes/test_plan.py", "tests/engine/test_ops_run.py"),
+        ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/llm/test_llm.py"),
+    ),
+    "serving": Group(
+        "scheduler, KV cache and sampling",
+        ("ingot/llm/scheduler.py", "ingot/llm/kv_cache.py", "ingot/llm/sampling.py"), 200,
+        ("tests/llm/test_scheduler.py", "tests/llm/test_sampling.py"),
+        ("tests/llm/test_prefix.py", "tests/llm/test_loop.py", "tests/llm/test_llm.py"),
+    ),
+}  # fmt: skip
+
+
+def mutants(name: str, workers: int = 2) -> Outcome:
+    """A random sample of the faults of a group. Fails when too few are noticed, or none could be tried."""
+    group = GROUPS[name]
+    words = ["--count", str(group.count), "--seed", str(SEED), "--modules", *group.modules]
+    words += ["--first", *group.first, "--wider", *group.wider]
+    command = [sys.executable, "-m", "tools.mutation", *words, "--workers", str(workers)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    shown = f"python -m tools.mutation {shlex.join(words)}"
+    if done.returncode:
+        return Outcome(True, f"**It ended with status {done.returncode}.**", shown)
+    return judged(json.loads(done.stdout), shown)
+
+
+def judged(result: dict[str, Any], command: str) -> Outcome:
+    """What the tool found, as a section: the share that was noticed, per module, and every fault that was not."""
+    tried = result["tried"]
+    noticed = sum(fault["outcome"] == NOTICED for fault in tried)
+    share = noticed / max(len(tried), 1)
+    counts: dict[str, Counter[str]] = {}
+    for fault in tried:
+        counts.setdefault(fault["module"], Counter())[fault["outcome"]] += 1
+    columns = (NOTICED, "survived", "out of time")
+    rows = [[module, *(str(count[column]) for column in columns)] for module, count in sorted(counts.items())]
+    lines = [
+        f"{noticed} of {len(tried)} noticed, {share:.1%}; the goal is {GOAL:.0%}. The sample is random (seed {SEED}) "
+        f"out of {result['faults']:,} faults; {result['tests']:,} tests may notice them, {len(result['unfit'])} that "
+        "fail or skip without a fault are not used. Texts of messages are left out.",
+        table(["module", *columns], rows),
+    ]
+    alive = [f for f in tried if f["outcome"] != NOTICED]
+    if alive:
+        order = sorted(alive, key=lambda f: (f["module"], f["line"]))
+        lines.append("Not noticed:\n\n" + "\n".join(
+            f"- {f['module']}:{f['line']}: {f['what']}{' (out of time)' * (f['outcome'] == 'out of time')}"
+            for f in order))
+    return Outcome(share < GOAL or not tried, "\n\n".join(lines), command)
