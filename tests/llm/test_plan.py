@@ -159,10 +159,10 @@ def test_the_largest_combinations_are_the_last_that_fit() -> None:
 
 def test_a_model_that_this_machine_could_never_load(tmp_path: Path) -> None:
     source = directory(tmp_path, LARGE)
-    begin = time.perf_counter()
+    begin = time.process_time()
     engine, granted = outline(source)
     plan = MemoryPlanner(engine, 1).plan(8, 8192)
-    assert time.perf_counter() - begin < 30, "it takes two seconds; seventy billion numbers would take longer"
+    assert time.process_time() - begin < 30, "it takes two seconds; seventy billion numbers would take longer"
     parameters = 80 * (8192 * (8192 * 2 + 1024 * 2 + 28672 * 3) + 2 * 8192) + 2 * 128256 * 8192 + 8192
     assert plan.weights == pytest.approx(2 * parameters, rel=1e-4)
     assert plan.kv_bytes == 8 * 8192 * 80 * 2 * 8 * 128 * 2

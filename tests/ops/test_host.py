@@ -128,7 +128,7 @@ def _readable(shapes: Json) -> bool:
 def _survives(program: Json, arrays: tuple[Array, ...]) -> bool:
     """Runs; whether it was refused. Asserts that a refusal is typed, and what time and memory a run takes."""
     tracemalloc.reset_peak()
-    before, started = tracemalloc.get_traced_memory()[0], time.monotonic()
+    before, started = tracemalloc.get_traced_memory()[0], time.process_time()
     results: list[Array] = []
     error = None
     with warnings.catch_warnings():
@@ -138,7 +138,7 @@ def _survives(program: Json, arrays: tuple[Array, ...]) -> bool:
         except IngotError as e:
             error = e
     peak = tracemalloc.get_traced_memory()[1] - before
-    assert time.monotonic() - started < 20, program
+    assert time.process_time() - started < 20, program
     assert peak < WORKING + 64 * nbytes(*map(Spec.of, (*arrays, *results))) + (4 << 20), (peak, program)
     if error is not None:
         assert error.code != "internal", (error, program)
@@ -308,9 +308,9 @@ def test_networks_of_many_values_are_weighed_in_time() -> None:
 
     spec = Spec("int32", ())
     network = branch(wide, spec)
-    started = time.monotonic()
+    started = time.process_time()
     working = WhileLoop(condition=network, body=network).working(spec)
-    assert working == 4 * (count + 1) and time.monotonic() - started < 2.5
+    assert working == 4 * (count + 1) and time.process_time() - started < 2.5
 
 
 def _ones(*shape: int, dtype: Any = np.float32) -> Array:
@@ -337,11 +337,11 @@ def test_a_call_that_would_take_hours_is_refused(number: int) -> None:
     name, attrs, operands = ENDLESS[number]
     op = OPS[name](**attrs)
     result = op.infer(*map(Spec.of, operands))
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(InputError, match=r"layer.0: host call .* would take about \d+ seconds, and gets at most 275"):
         run(program_of(op, operands, (result,)), operands)
     specs = tuple(map(Spec.of, operands))
     inner = branch(lambda *xs: apply(op, xs), *operands)
     assert WhileLoop(condition=inner, body=inner).steps(*specs) > 2 * op.steps(*specs) > 2 * host.MAX_STEPS
     assert Cond(then_branch=inner, else_branch=inner).steps(Spec("bool", ()), *specs) > op.steps(*specs)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5

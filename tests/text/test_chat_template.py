@@ -104,11 +104,11 @@ HOSTILE = {
 @pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_templates_end_in_an_error(source: str) -> None:
     messages = [dict(m) for m in TALK]
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises((RequestError, CheckpointError)) as caught:
         ChatTemplate(source).render(messages)
     assert len(str(caught.value)) < 1000
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20
     assert messages == TALK
 
 
