@@ -257,7 +257,7 @@ X = random(F32, 2, 3, 8)
     ("operands", "params", "message"),
     [
         ([X, X, X], {"scale": 1.0}, "parameter causal is missing"),
-        ([X, X, X], {"window": 3}, 'unknown parameter "window"'),
+        ([X, X, X], {"window": 3}, "unknown parameter 'window'"),
         ([X, X, X], {"scale": "big"}, "parameter scale is"),
         ([X, X, X], {"mask": "additive"}, "parameter mask is"),
         ([X, X, X], {"empty_rows": "mean"}, "parameter empty_rows is"),

@@ -177,7 +177,7 @@ X, W = np.zeros((1, 4, 4, 8), np.float32), np.zeros((9, 8), np.float32)
     ("operands", "out", "params", "message"),
     [
         ([X], (1, 2, 2, 8), {}, "1 operands, must be 2 to"),
-        ([X, W], (1, 2, 2, 8), {"groups": 8}, 'unknown parameter "groups"'),
+        ([X, W], (1, 2, 2, 8), {"groups": 8}, "unknown parameter 'groups'"),
         ([X, W], (1, 2, 2, 8), {"expr": None}, "expr must be"),
         ([X, W], (1, 2, 2, 8), {"stride": [1]}, "parameter stride has 1 entries, must have 2"),
         ([X, W], (1, 2, 2, 8), {"pre_padding": [0, -1]}, "parameter pre_padding is -1"),

@@ -266,7 +266,7 @@ def test_batched_strides(dtype: str) -> None:
         ({"n": 0}, "parameter n is 0"),
         ({"parts": 3}, "parameter parts is 3"),
         ({"k": 65}, "the weight"),
-        ({"more": 1}, 'unknown parameter "more"'),
+        ({"more": 1}, "unknown parameter 'more'"),
         ({"expr": {"steps": [["input", "float32", 1]], "outputs": [0]}}, "input must be the index of an operand"),
         ({"expr": {"steps": [], "outputs": []}}, "expr has 0 steps"),
     ],

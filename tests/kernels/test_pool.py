@@ -208,7 +208,7 @@ BIG = 2**31
     [
         ("avg_pool", X, (1, 2, 2, 8), {"kernel": [2, 2]}, "parameter stride is missing"),
         ("avg_pool", X, (1, 2, 2, 8), plain([2, 2, 2]), "parameter kernel has 3 entries, must have 2"),
-        ("avg_pool", X, (1, 2, 2, 8), plain([2, 2], ceil_mode=True), 'unknown parameter "ceil_mode"'),
+        ("avg_pool", X, (1, 2, 2, 8), plain([2, 2], ceil_mode=True), "unknown parameter 'ceil_mode'"),
         ("avg_pool", X, (1, 2, 2, 8), plain([2, 0]), "parameter kernel is 0, must be an integer in"),
         ("avg_pool", X, (1, 2, 2, 8), plain([2, 2], [0, 1]), "parameter stride is 0, must be"),
         ("avg_pool", X, (1, 2, 2, 8), plain([2, 2], pre_padding=[-1, 0]), "parameter pre_padding is -1"),
@@ -222,7 +222,7 @@ BIG = 2**31
         ("avg_pool", X.astype(np.int32), (1, 2, 2, 8), plain([2, 2]), "x is int32"),
         ("avg_pool", X.transpose(0, 1, 3, 2), (1, 2, 4, 4), plain([2, 2]), "last dimension of x has stride 8"),
         ("avg_pool", X[None], (1, 1, 2, 2, 8), plain([BIG, BIG, BIG]), "more positions than 64 bits"),
-        ("max_pool", X, (1, 2, 2, 8), greatest_window([2, 2], post_padding=[0, 0]), 'unknown parameter "post_padding"'),
+        ("max_pool", X, (1, 2, 2, 8), greatest_window([2, 2], post_padding=[0, 0]), "unknown parameter 'post_padding'"),
         ("max_pool", X, (1, 2, 2, 8), greatest_window([2, 2], dilation=[0, 1]), "parameter dilation is 0"),
         ("max_pool", X, (1, 2, 2, 8), greatest_window([BIG, 1], dilation=[BIG, 1]), "beyond 64 bits"),
     ],
