@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.builder.layers import Recovered, network_of
+from ingot.builder.layers import Recovered, network_of, recipes_of
 from ingot.dtypes import DType
 from ingot.engine.session import Engine
 from ingot.errors import RecipeError, UserError
@@ -24,7 +24,6 @@ from ingot.ir import Network
 from ingot.ir.recipe import ADAPTER, Known, Recipe, combine, evaluate, parameter_at, source
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of
-from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 
@@ -94,9 +93,7 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
     unit_rows = engine.config.get("unit_rows")
     adapter = read_adapter(directory, network, factor, unit_rows if isinstance(unit_rows, list) else ())
     known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
-    weights = engine.header["weights"]
-    with reading(engine.header):
-        recipes = {n: Recipe.from_json(e["recipe"]) for n, e in weights.items() if e["recipe"] is not None}
+    recipes = recipes_of(engine)
     if any(s.startswith(f"{ADAPTER}{adapter.name}.") for recipe in recipes.values() for s in recipe.sources):
         raise UserError(f"an adapter called {adapter.name} is in this engine already: rename the folder of the other")
     concerned = {n: r for n, r in recipes.items() if set(r.sources) & adapter.updates.keys()}
@@ -158,7 +155,7 @@ def _rebuilt(
 
     def _again(i: int, of: Callable[[int], Recipe]) -> Recipe:
         call = recipe.steps[i - count]
-        return combine(call.name, [of(j) for j in call.inputs], call.version, **dict(call.args))
+        return combine(call.name, [of(j) for j in call.inputs], **dict(call.args))
 
     return made(count + len(recipe.steps) - 1)
 

@@ -8,7 +8,6 @@ tensors still show, for a recipe of casts and layouts can be followed backwards.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -92,25 +91,27 @@ class Stored(Sources):
         self.engine = engine
 
     @cached_property
-    def _by_recipe(self) -> dict[str, str]:
-        weights = self.engine.header["weights"]
-        return {_key(entry["recipe"]): name for name, entry in weights.items() if entry["recipe"] is not None}
+    def _by_recipe(self) -> dict[Recipe, str]:
+        return {recipe: name for name, recipe in recipes_of(self.engine).items()}
 
     def tensor(self, name: str, value: Value) -> Array | None:
         if value.kind != "parameter":
             return None
-        found = self._by_recipe.get(_key(recipe_of(value).json()))
+        found = self._by_recipe.get(recipe_of(value))
         return None if found is None else self.engine.tensor(found)
-
-
-def _key(recipe: Any) -> str:
-    return json.dumps(recipe, sort_keys=True)
 
 
 def network_of(engine: Engine) -> Network:
     """The portable network of an engine. Raises EngineVersionError for one that a newer ingot made."""
     with reading(engine.header):
         return from_json(engine.header["networks"]["main"])
+
+
+def recipes_of(engine: Engine) -> dict[str, Recipe]:
+    """The recipes of an engine's stored tensors, by these. Raises EngineVersionError for those of a newer ingot."""
+    entries = engine.header["weights"].items()
+    with reading(engine.header):
+        return {name: Recipe.from_json(e["recipe"]) for name, e in entries if e["recipe"] is not None}
 
 
 class Recovered(Mapping[str, Array]):
@@ -124,12 +125,9 @@ class Recovered(Mapping[str, Array]):
         self.engine = engine
         self.known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
         self.found: dict[str, tuple[str, Recipe, int]] = {}  # stored tensor, its recipe, and which of its values
-        for name, entry in engine.header["weights"].items():
-            if entry["recipe"] is not None:
-                with reading(engine.header):
-                    recipe = Recipe.from_json(entry["recipe"])
-                shown = _shown(recipe).items()
-                self.found |= {source: (name, recipe, number) for source, number in shown if source in self.known}
+        for name, recipe in recipes_of(engine).items():
+            shown = _shown(recipe).items()
+            self.found |= {source: (name, recipe, number) for source, number in shown if source in self.known}
 
     def __getitem__(self, name: str) -> Array:
         tensor, recipe, number = self.found[name]

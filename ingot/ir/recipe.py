@@ -7,8 +7,9 @@ are numbered, the sources first and then one per step; the last value is the sto
      "steps": [["cast", 1, {"dtype": "bfloat16", "in": [0]}], ["cast", 1, {"dtype": "bfloat16", "in": [1]}],
                ["pack_panels", 1, {"in": [2, 3]}]]}
 
-The one function `evaluate` therefore serves building, refit, adapter merging and re-specialising. A step never changes
-its meaning: a better one gets a new version, and old files keep naming the old one. Layout steps (`transpose`,
+The one function `evaluate` therefore serves building, refit, adapter merging and re-specialising. Steps age as ops do
+(ir/versions.py): one whose arguments or their meaning change gets a new version, which can do all that the old one did,
+bit for bit, and what a file says of the old one is read as the new one. Layout steps (`transpose`,
 `reshape`, `pad`, the panels of a target) have an exact inverse, so that the portable form can be had back from a stored
 tensor bit for bit. The steps of all targets are in ir/steps/; a target's own stand beside its lowered ops, as
 ops/panels.py does.
@@ -17,13 +18,15 @@ ops/panels.py does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
 
 from ingot.dtypes import DType
 from ingot.errors import RecipeError
+from ingot.ir import versions
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -42,7 +45,9 @@ class Step:
     """One kind of step: `infer(known, **args)` gives dtype and shape, `apply(arrays, **args)` the array.
 
     `inverse(array, known, **args)` gives back the operands, whose dtypes and shapes are `known`; None: the step loses
-    bits. `fields` maps each argument to the check that its JSON value must pass.
+    bits. `fields` maps each argument to the check that its JSON value must pass. `defaults`: of arguments that older
+    files lack. `upgrade(version, args)` gives the arguments of this version for those of an older one, as JSON has
+    them.
     """
 
     name: str
@@ -51,14 +56,23 @@ class Step:
     apply: Callable[..., Array]
     fields: Mapping[str, Callable[[Any], bool]]
     inverse: Callable[..., list[Array]] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    upgrade: versions.Upgrade = lambda version, args: args
 
 
-STEPS: dict[tuple[str, int], Step] = {}
+STEPS: dict[str, Step] = {}
 
 
 def register(step: Step) -> None:
     """Makes a step one that recipes may name."""
-    STEPS[step.name, step.version] = step
+    STEPS[step.name] = step
+
+
+def step_of(name: str) -> Step:
+    """The step of that name. Raises RecipeError when there is none."""
+    if name not in STEPS:
+        raise RecipeError(f"there is no recipe step {brief(name)}; the steps are {', '.join(sorted(STEPS))}")
+    return STEPS[name]
 
 
 @dataclass(frozen=True)
@@ -66,19 +80,12 @@ class StepCall:
     """A step of one recipe: operands by number, arguments as sorted pairs, so that equal calls are equal."""
 
     name: str
-    version: int
     inputs: tuple[int, ...]
     args: tuple[tuple[str, Any], ...] = ()
 
     @property
     def step(self) -> Step:
-        try:
-            return STEPS[self.name, self.version]
-        except KeyError:
-            raise RecipeError(
-                f"recipe step {self.name!r} version {self.version} is unknown to this version of ingot, which has "
-                f"{', '.join(sorted(f'{n} {v}' for n, v in STEPS))}: use a newer ingot"
-            ) from None
+        return step_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -123,12 +130,17 @@ class Recipe:
             raise RecipeError(f"parameter {name!r} has no value, and a recipe needs it") from None
 
     def json(self) -> dict[str, Any]:
-        steps = [[c.name, c.version, {**{k: _to_json(v) for k, v in c.args}, "in": list(c.inputs)}] for c in self.steps]
+        """Plain data; steps with the versions of this release."""
+        args = [{**{k: _to_json(v) for k, v in c.args}, "in": list(c.inputs)} for c in self.steps]
+        steps = [[c.name, c.step.version, a] for c, a in zip(self.steps, args, strict=True)]
         return {"sources": list(self.sources), "steps": steps}
 
     @classmethod
     def from_json(cls, obj: Any) -> Recipe:
-        """Strict: unknown keys, steps, arguments and wrong types raise RecipeError."""
+        """Of a file, whose steps may be of older versions.
+
+        Strict: unknown keys, steps, arguments and wrong types raise RecipeError, newer versions EngineVersionError.
+        """
         require(
             isinstance(obj, dict) and set(obj) == {"sources", "steps"},
             "a recipe has exactly the keys sources and steps",
@@ -146,27 +158,30 @@ class Recipe:
 def _call_from_json(obj: Any, values: int) -> StepCall:
     require(isinstance(obj, list) and len(obj) == 3, "a step is a list of name, version and arguments")
     name, version, args = obj
-    require(
-        isinstance(name, str) and type(version) is int and isinstance(args, dict),
-        "a step is [name, version, {arguments}]",
-    )
+    require(isinstance(name, str) and isinstance(args, dict), "a step is [name, version, {arguments}]")
+    step = step_of(name)
     inputs = args.get("in")
     require(
         isinstance(inputs, list) and bool(inputs) and all(type(i) is int and 0 <= i < values for i in inputs),
-        f"step {name}: 'in' must list numbers of earlier values (below {values}), not {inputs!r}",
+        f"step {name}: 'in' must list numbers of earlier values (below {values}), not {brief(inputs)}",
     )
-    given = {k: _from_json(v) for k, v in args.items() if k != "in"}
-    call = StepCall(name, version, tuple(inputs), tuple(sorted(given.items())))
-    _check_args(call.step, given)
-    return call
+    given = {k: v for k, v in args.items() if k != "in"}
+    found = versions.current(
+        f"step {name}", version, given, step.version, step.fields, step.defaults, step.upgrade, RecipeError,
+        "arguments",
+    )
+    return _call(step, tuple(inputs), {k: _from_json(v) for k, v in found.items()})
 
 
-def _check_args(step: Step, args: Mapping[str, Any]) -> None:
+def _call(step: Step, inputs: tuple[int, ...], given: Mapping[str, Any]) -> StepCall:
+    """A call with checked arguments, defaults in the place of those that are not given."""
+    args = {**step.defaults, **given}
     require(
         set(args) == set(step.fields), f"step {step.name} takes the arguments {sorted(step.fields)}, not {sorted(args)}"
     )
     for key, valid in step.fields.items():
-        require(valid(args[key]), f"step {step.name}: {key} = {args[key]!r} is not a legal value")
+        require(valid(args[key]), f"step {step.name}: {key} = {brief(args[key])} is not a legal value")
+    return StepCall(step.name, inputs, tuple(sorted(args.items())))
 
 
 def _to_json(value: Any) -> Any:
@@ -182,7 +197,7 @@ def source(name: str) -> Recipe:
     return Recipe((name,))
 
 
-def combine(step_name: str, recipes: Sequence[Recipe], /, version: int = 1, **args: Any) -> Recipe:
+def combine(step_name: str, recipes: Sequence[Recipe], /, **args: Any) -> Recipe:
     """One step on the results of several recipes, merged into one: equal sources and equal steps are kept once."""
     sources = tuple(dict.fromkeys(name for r in recipes for name in r.sources))
     steps: list[StepCall] = []
@@ -198,11 +213,9 @@ def combine(step_name: str, recipes: Sequence[Recipe], /, version: int = 1, **ar
     for recipe in recipes:
         here = [sources.index(name) for name in recipe.sources]
         for call in recipe.steps:
-            here.append(add(StepCall(call.name, call.version, tuple(here[i] for i in call.inputs), call.args)))
+            here.append(add(StepCall(call.name, tuple(here[i] for i in call.inputs), call.args)))
         results.append(here[-1])
-    call = StepCall(step_name, version, tuple(results), tuple(sorted(args.items())))
-    _check_args(call.step, args)
-    add(call)
+    add(_call(step_of(step_name), tuple(results), args))
     return Recipe(sources, tuple(steps))
 
 

@@ -20,7 +20,7 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 
 def current(
     what: str, version: Any, given: Any, newest: int, known: Collection[str], optional: Collection[str],
-    upgrade: Upgrade, error: type[UserError],
+    upgrade: Upgrade, error: type[UserError], called: str = "attributes",
 ) -> Attributes:  # fmt: skip
     """The attributes that a file gives, in their JSON forms, as version `newest` has them.
 
@@ -30,6 +30,7 @@ def current(
         known: the names of all attributes of the newest version.
         optional: those that have a default; they may be absent from the result.
         upgrade: from the attributes of an older version to those of the newest.
+        called: what messages call them.
 
     Raises:
         EngineVersionError: the version is newer than this release.
@@ -40,15 +41,15 @@ def current(
     if version > newest:
         raise EngineVersionError(f"{what} is of version {brief(version)}; this ingot knows versions up to {newest}")
     if type(given) is not dict:
-        raise error(f"{what}: its attributes are an object, not {brief(given)}")
+        raise error(f"{what}: its {called} are an object, not {brief(given)}")
     attributes = dict(given)
     if version < newest:
         try:
             attributes = upgrade(version, attributes)
         except _MALFORMED as e:
-            raise error(f"{what}: its attributes are none of version {version}: {e}") from None
+            raise error(f"{what}: its {called} are none of version {version}: {str(e)[:200]}") from None
     unknown, missing = attributes.keys() - set(known), set(known) - set(optional) - attributes.keys()
     if unknown or missing:
-        raise error(f"{what} has attributes {sorted(known)}; missing {sorted(missing)}, "
+        raise error(f"{what} has {called} {sorted(known)}; missing {sorted(missing)}, "
                     f"unknown {brief(sorted(map(str, unknown)))}")
     return attributes

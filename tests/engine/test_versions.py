@@ -15,7 +15,7 @@ import pytest
 from attacks.image import Image, good
 from ingot import _native
 from ingot.backends.plan import PROGRAM_VERSION
-from ingot.builder.layers import network_of
+from ingot.builder.layers import network_of, recipes_of
 from ingot.engine import file
 from ingot.engine.session import load
 from ingot.errors import EngineVersionError, IngotError
@@ -211,6 +211,22 @@ def test_networks_of_a_newer_ingot_say_so(changes: dict[str, Any], tmp_path: Pat
 
 def test_networks_that_are_known_are_read_whoever_wrote_them(tmp_path: Path) -> None:
     assert network_of(load(written(tmp_path, with_network(), NEWER))).nodes[0].op.name == "cumsum"
+
+
+def with_recipe(step: Any) -> Change:
+    recipe = {"sources": ["w"], "steps": [step]}
+    return lambda image: image.ours["weights"]["w"].update(recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    "step", [["melt", 1, {"in": [0]}], ["take", 2, {"in": [0]}], ["cast", 1, {"in": [0], "dtype": "float32", "x": 1}]]
+)
+def test_recipes_of_a_newer_ingot_say_so(step: Any, tmp_path: Path) -> None:
+    with pytest.raises(EngineVersionError, match=f"; written by {NEWER}.*use {NEWER} or newer"):
+        recipes_of(load(written(tmp_path, with_recipe(step), NEWER)))
+    with pytest.raises(IngotError) as caught:
+        recipes_of(load(written(tmp_path, with_recipe(step), SAME)))
+    assert (caught.type is EngineVersionError) == (step[1] == 2)
 
 
 # ----------------------------------------------------------------------------------------------------------- producers

@@ -423,9 +423,9 @@ def test_the_merge_step() -> None:
 def test_a_large_weight_is_merged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in ((50, 9), (2, 9), (50, 2))]
-    whole = R.STEPS["lora_merge", 1].apply(arrays, scale=1.5, transposed=False)
+    whole = R.STEPS["lora_merge"].apply(arrays, scale=1.5, transposed=False)
     monkeypatch.setattr(lora_step, "MERGED_AT_ONCE", 40)
-    np.testing.assert_array_equal(R.STEPS["lora_merge", 1].apply(arrays, scale=1.5, transposed=False), whole)
+    np.testing.assert_array_equal(R.STEPS["lora_merge"].apply(arrays, scale=1.5, transposed=False), whole)
 
 
 # ------------------------------------------------------------------------------------------------ what it is made for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import dtypes
-from ingot.errors import RecipeError
+from ingot.errors import EngineVersionError, RecipeError
 from ingot.ir import Network, Spec
 from ingot.ir import recipe as R
 from ingot.ops.fused_spatial import pack_groups, unpack_groups
@@ -266,11 +267,16 @@ def test_float16_that_overflows_is_refused() -> None:
         ({"sources": ["a"], "steps": [], "x": 1}, "exactly the keys"),
         ({"sources": [1], "steps": []}, "list of names"),
         ({"sources": ["a", "b"], "steps": []}, "exactly one source"),
-        ({"sources": ["a"], "steps": [["melt", 1, {"in": [0]}]]}, "unknown to this version"),
-        ({"sources": ["a"], "steps": [["cast", 9, {"in": [0], "dtype": "float32"}]]}, "version 9"),
+        ({"sources": ["a"], "steps": [["melt", 1, {"in": [0]}]]}, "no recipe step 'melt'; the steps are cast, concat"),
+        ({"sources": ["a"], "steps": [["cast", 1, {"in": [0], "dtype": "float32", "x": 1}]]}, r"unknown \['x'\]"),
+        ({"sources": ["a"], "steps": [["cast", 0, {"in": [0], "dtype": "float32"}]]}, "a version is a number from 1"),
+        ({"sources": ["a"], "steps": [["cast", True, {"in": [0], "dtype": "float32"}]]}, "a version is a number from"),
         ({"sources": ["a"], "steps": [["cast", 1, {"in": [1], "dtype": "float32"}]]}, "earlier values"),
         ({"sources": ["a"], "steps": [["cast", 1, {"in": [True], "dtype": "float32"}]]}, "earlier values"),
-        ({"sources": ["a"], "steps": [["cast", 1, {"in": [0]}]]}, "takes the arguments"),
+        ({"sources": ["a"], "steps": [["cast", 1, {"in": [0]}]]}, r"cast has arguments \['dtype'\]; missing"),
+        ({"sources": ["a"], "steps": [["x" * 10**6, 1, {"in": [0]}]]}, "there is no recipe step"),
+        ({"sources": ["a"], "steps": [["cast", 1, {"in": [[0] * 10**5], "dtype": "float32"}]]}, "earlier values"),
+        ({"sources": ["a"], "steps": [["cast", 1, {"in": [0], "dtype": "f" * 10**6}]]}, "not a legal value"),
         ({"sources": ["a"], "steps": [["cast", 1, {"in": [0], "dtype": "f99"}]]}, "not a legal value"),
         ({"sources": ["a"], "steps": [["pad", 1, {"in": [0], "after": [-1]}]]}, "not a legal value"),
         ({"sources": ["a"], "steps": ["cast"]}, "list of name, version"),
@@ -281,8 +287,62 @@ def test_float16_that_overflows_is_refused() -> None:
     ],
 )
 def test_bad_json_is_refused(obj: Any, why: str) -> None:
-    with pytest.raises(RecipeError, match=why):
+    with pytest.raises(RecipeError, match=why) as caught:
         R.Recipe.from_json(obj)
+    assert len(str(caught.value)) < 400
+
+
+def _scaled(version: int, args: dict[str, Any]) -> Any:
+    return {"sources": ["w"], "steps": [["test_scaled", version, {"in": [0], **args}]]}
+
+
+@pytest.fixture
+def scaled() -> Iterator[None]:
+    """A step that was x · factor first, and has a bias now."""
+
+    def upgrade(version: int, args: dict[str, Any]) -> dict[str, Any]:
+        if version == 1:
+            args["numerator"] = args.pop("factor")
+        return args
+
+    def number(value: Any) -> bool:
+        return type(value) is float
+
+    R.register(
+        R.Step(
+            "test_scaled", 3, lambda known, **args: known[0], lambda xs, numerator, bias: xs[0] * numerator + bias,
+            {"numerator": number, "bias": number}, defaults={"bias": 0.0}, upgrade=upgrade,
+        )
+    )  # fmt: skip
+    yield
+    del R.STEPS["test_scaled"]
+
+
+@pytest.mark.usefixtures("scaled")
+@pytest.mark.parametrize(("version", "args", "want"), [
+    (1, {"factor": 3.0}, 6.0), (2, {"numerator": 3.0}, 6.0), (3, {"numerator": 3.0, "bias": 1.0}, 7.0),
+])  # fmt: skip
+def test_steps_of_older_versions_are_read_as_the_newest(version: int, args: dict[str, Any], want: float) -> None:
+    made = R.Recipe.from_json(_scaled(version, args))
+    assert R.evaluate(made, {"w": np.array([2.0], np.float32)}).tolist() == [want]
+    expected = {"numerator": 3.0, "bias": args.get("bias", 0.0)}
+    assert made == R.source("w").then("test_scaled", **expected), "it is found by what a build makes today"
+    assert made.json() == _scaled(3, expected)
+    if version < 3:
+        assert made == R.source("w").then("test_scaled", numerator=3.0), "a default may be left out in code, too"
+
+
+@pytest.mark.usefixtures("scaled")
+@pytest.mark.parametrize(("version", "args", "error", "why"), [
+    (4, {}, EngineVersionError, "step test_scaled is of version 4; this ingot knows versions up to 3"),
+    (1, {"numerator": 3.0}, RecipeError, "its arguments are none of version 1: 'factor'"),
+    (1, {"factor": 3.0, "x": 1}, RecipeError, r"unknown \['x'\]"),
+    (1, {"factor": "3"}, RecipeError, "numerator = '3' is not a legal value"),
+    (3, {"bias": 3.0}, RecipeError, r"missing \['numerator'\]"),
+])  # fmt: skip
+def test_steps_of_no_version_are_refused(version: int, args: Any, error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why):
+        R.Recipe.from_json(_scaled(version, args))
 
 
 def test_missing_source_is_named() -> None:
