@@ -118,7 +118,7 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
         scalars[node.output] = op.expr(builder, *map(scalar, node.inputs))
     builder.output(scalars[last.output])
     if not operands:  # a constant that folding left alone: the loop needs one operand to take its shape from
-        operands.append(last.inputs[0])
+        operands.append(nodes[0].inputs[0])
     op = FusedElementwise(body=expr_tuple(builder.json()), dtypes=(last.output.dtype.name,))
     return network.emit(op, tuple(operands))  # type: ignore[no-any-return]
 

@@ -1,0 +1,301 @@
+"""Fusion at its edges: what joins a loop or a product and what does not, and that no number changes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot.dims import Dim
+from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ir.expr import MAX_INPUTS, MAX_STEPS
+from ingot.ir.interpret import interpret
+from ingot.ir.recipe import evaluate
+from ingot.ir.verify import verify
+from ingot.passes import fuse
+from ingot.passes.rewrite import Log
+from ingot.passes.weights import recipe_of
+
+T = Dim("T")
+RNG = np.random.default_rng(0)
+Array = np.ndarray[Any, Any]
+
+
+class Made:
+    """A network in the making: inputs f32[T, 6], weights, and the outputs in order."""
+
+    def __init__(self) -> None:
+        self.net = Network("net")
+        self.arrays: dict[str, Array] = {}
+        self.log: Log = []
+
+    def input(self, *shape: Any, dtype: str = "float32") -> Value:
+        value = self.net.input(f"x{len(self.net.inputs)}", Spec(dtype, shape or (T, 6)))
+        self.arrays[value.name] = RNG.standard_normal(value.spec.evaluate({"T": 3})).astype(value.dtype.numpy)
+        return value
+
+    def weight(self, *shape: int, dtype: str = "float32") -> Value:
+        value = self.net.parameter(f"w{len(self.net.parameters)}", Spec(dtype, shape))
+        self.arrays[value.name] = RNG.standard_normal(shape).astype(value.dtype.numpy)
+        return value
+
+    def linear(self, x: Value, n: int, k: int = 6) -> Value:
+        return F.matmul(x, self.weight(n, k), transpose_b=True)  # type: ignore[no-any-return]
+
+    def out(self, *values: Value) -> None:
+        for value in values:
+            self.net.outputs[f"y{len(self.net.outputs)}"] = value
+
+    def after(self, *steps: Callable[[Network, Log], None]) -> list[Node]:
+        """The nodes that the steps leave. They compute what was computed before."""
+        want = self.run()
+        for step in steps:
+            step(self.net, self.log)
+        verify(self.net)
+        for name, array in self.run().items():
+            assert array.dtype == want[name].dtype and array.shape == want[name].shape
+            wide = [a.astype(np.float64) for a in (array, want[name])]
+            np.testing.assert_allclose(*wide, rtol=1e-5, atol=1e-5)
+        return list(self.net.nodes)
+
+    def run(self) -> dict[str, Array]:
+        stored = {v.name: evaluate(recipe_of(v), self.arrays) for v in self.net.parameters}
+        return interpret(self.net, {v.name: self.arrays[v.name] for v in self.net.inputs}, stored)
+
+    def said(self, words: str) -> bool:
+        return any(words in str(entry) for entry in self.log)
+
+
+FUSED = (fuse.products, fuse.elementwise, fuse.epilogues)
+
+
+def names(nodes: Sequence[Node]) -> list[str]:
+    return [node.op.name for node in nodes]
+
+
+# ---------------------------------------------------------------------------------------------------------- elementwise
+
+
+def test_what_is_one_loop() -> None:
+    """One reader, or several in one loop; of the loop's shape; no output of the network."""
+    made = Made()
+    x = made.input()
+    y = F.exp(x)
+    made.out(F.tanh(y) * F.sin(y), F.cos(x))
+    assert len(made.after(fuse.elementwise)) == 2
+    made = Made()
+    y = F.exp(made.input())
+    made.out(F.tanh(y), y)  # an output is stored, whoever else reads it
+    assert len(made.after(fuse.elementwise)) == 2
+    made = Made()
+    y = F.exp(made.input())
+    made.out(F.tanh(y), F.sin(y))  # two loops read it
+    assert len(made.after(fuse.elementwise)) == 3
+    made = Made()
+    made.out(F.tanh(F.exp(made.input(1, 6))) + made.input())  # computed once for all rows
+    first, second = made.after(fuse.elementwise)
+    assert (first.output.shape, second.output.shape) == ((1, 6), (T, 6))
+    made = Made()
+    y = F.exp(made.input())
+    made.out(F.reduce_sum(F.tanh(y), (1,)) + F.reduce_sum(y, (1,)))  # one of its readers is no loop
+    assert names(made.after(fuse.elementwise)) == ["fused_elementwise"] * 2 + ["reduce_sum"] * 2 + ["fused_elementwise"]
+    assert not made.said("one loop")
+
+
+def test_what_an_expression_has_no_class_for_stays() -> None:
+    made = Made()
+    made.out(F.tanh(F.cast(F.cast(F.exp(made.input()), "float8_e4m3fn"), "float32")))
+    assert names(made.after(fuse.elementwise)) == ["fused_elementwise", "cast", "cast", "fused_elementwise"]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_loop_has_at_most_so_many_operands(more: int) -> None:
+    made = Made()
+    total = made.input()
+    for _ in range(MAX_INPUTS - 1 + more):
+        total = total + made.input()
+    made.out(total)
+    assert len(made.after(fuse.elementwise)) == 1 + more
+    assert made.said("one loop for add, add")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_loop_has_at_most_so_many_steps(more: int) -> None:
+    """Reading its operand is a step too, of every op as it is counted."""
+    made = Made()
+    x = made.input()
+    for _ in range(MAX_STEPS // 2 + more):
+        x = F.tanh(x)
+    made.out(x)
+    nodes = made.after(fuse.elementwise)
+    assert len(nodes) == 1 + more
+    assert all(len(node.op.body[0]) <= MAX_STEPS for node in nodes)  # type: ignore[attr-defined]
+
+
+def test_constants_of_a_loop() -> None:
+    """Numbers are part of the expression, arrays are operands; a loop on numbers alone reads one for its shape."""
+    made = Made()
+    row = made.net.constant(np.arange(6, dtype=np.float32))
+    two = made.net.constant(np.array(2, np.float32))
+    made.out((made.input() * two + row) / row.network.constant(np.array([4], np.float32)))
+    (node,) = made.after(fuse.elementwise)
+    assert [v.shape for v in node.inputs] == [(T, 6), (6,), (1,)]
+    made = Made()
+    made.out(F.exp(made.net.constant(np.array(2, np.float32)) * made.net.constant(np.array(3, np.float32))))
+    (node,) = made.after(fuse.elementwise)
+    assert [v.shape for v in node.inputs] == [()]
+
+
+# ------------------------------------------------------------------------------------------------------------- products
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda m: F.matmul(m.input(), m.weight(4, 6), transpose_b=True), ""),
+        (lambda m: F.matmul(m.input(), m.weight(6, 4)), ""),
+        (lambda m: F.matmul(m.input(T, 6, dtype="bfloat16"), m.weight(6, 4, dtype="bfloat16")), ""),
+        (lambda m: F.matmul(m.input(T, 6, dtype="float16"), m.weight(6, 4, dtype="float16"), out_dtype="float32"), ""),
+        (lambda m: F.matmul(m.input(), m.input(6, 4)), "no parameter of rank 2"),
+        (lambda m: F.matmul(m.input(2, 3, 6), m.weight(2, 6, 4)), "no parameter of rank 2"),
+        (lambda m: F.matmul(m.input(6, T), m.weight(6, 4), transpose_a=True), "its first operand is transposed"),
+        (lambda m: F.matmul(m.input(T, 6, dtype="float64"), m.weight(6, 4, dtype="float64")),
+         "no packed products of float64"),
+        (lambda m: F.matmul(m.input(T, 6), m.weight(6, 4), out_dtype="float64"), "with a float64 result"),
+        (lambda m: F.matmul(m.input(T, 0), m.weight(0, 4)), "a weight without elements"),
+        (lambda m: F.matmul(m.input(T, 6), m.weight(6, 0)), "a weight without elements"),
+    ],
+)
+def test_which_products_are_packed(make: Callable[[Made], Value], why: str) -> None:
+    made = Made()
+    made.out(make(made))
+    (node,) = made.after(fuse.products)
+    assert (node.op.name == "matmul") == bool(why)
+    assert made.said(why) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("make", "left", "why"),
+    [
+        (lambda m, y: F.gelu(y), 1, ""),
+        (lambda m, y: y + m.weight(4), 1, ""),
+        (lambda m, y: y + m.input(T, 4), 1, ""),
+        (lambda m, y: F.cast(y * 2, "float16"), 1, ""),
+        (lambda m, y: (y + m.weight(4)) * m.input(T, 4) + m.weight(4), 1, ""),
+        (lambda m, y: y + m.input(T, 1), 2, "neither a row nor of the result's shape"),
+        (lambda m, y: y + m.input(1, 4), 2, "neither a row nor of the result's shape"),
+        (lambda m, y: y + m.input(2, T, 4), 2, "is broadcast"),
+        (lambda m, y: F.cast(F.greater(y, 0), "int32"), 2, "the result is int32"),
+        (lambda m, y: F.cast(y, "float64"), 2, "the result is float64"),
+        (lambda m, y: F.softmax(F.gelu(y)), 2, ""),
+    ],
+)
+def test_what_a_product_takes_along(make: Callable[[Made, Value], Value], left: int, why: str) -> None:
+    made = Made()
+    made.out(make(made, made.linear(made.input(), 4)))
+    assert len(made.after(*FUSED)) == left
+    assert made.said(why)
+
+
+def test_a_product_that_others_read_stays() -> None:
+    made = Made()
+    y = made.linear(made.input(), 4)
+    made.out(F.gelu(y), y)
+    assert len(made.after(*FUSED)) == 2 and made.said("has other readers")
+    made = Made()
+    y = made.linear(made.input(), 4)
+    made.out(F.gelu(y), F.softmax(y))
+    assert len(made.after(*FUSED)) == 3 and made.said("has other readers")
+
+
+@pytest.mark.parametrize(
+    ("make", "left"),
+    [
+        (lambda m, x: F.silu(m.linear(x, 4)) * m.linear(x, 4), 1),
+        (lambda m, x: m.linear(x, 4) / F.exp(m.linear(x, 4)), 1),
+        (lambda m, x: F.silu(m.linear(x, 4)) * m.linear(x, 4) + m.weight(4), 1),
+        (lambda m, x: m.linear(x, 4) - m.linear(m.input(), 4), 2),
+        (lambda m, x: m.linear(x, 4) - m.linear(x, 1), 3),  # one is broadcast, and no row for the other
+        (lambda m, x: m.linear(x, 4) - F.softmax(m.linear(x, 4)), 3),
+        (lambda m, x: m.linear(x, 4) - m.linear(x, 4) * m.linear(x, 4), 2),  # the last two
+    ],
+)
+def test_pairs_of_products(make: Callable[[Made, Value], Value], left: int) -> None:
+    """Two products of one x by weights of one shape are one; else the last one takes the others' results."""
+    made = Made()
+    made.out(make(made, made.input()))
+    assert len(made.after(*FUSED)) == left
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_products_expression_has_at_most_so_many_operands(more: int) -> None:
+    """Its x and its weight are among them."""
+    made = Made()
+    y = made.linear(made.input(), 4)
+    for _ in range(MAX_INPUTS - 2 + more):
+        y = y + made.input(T, 4)
+    made.out(y)
+    assert len(made.after(*FUSED)) == 1 + more
+    assert made.said("the expression would be too long") == bool(more)
+
+
+# ------------------------------------------------------------------------------------------------------------- siblings
+
+
+def joined(made: Made) -> list[str]:
+    return names(made.after(*FUSED, fuse.siblings))
+
+
+@pytest.mark.parametrize("widths", [(4, 4), (5, 2, 3), (1, 7, 4, 2)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_one_x_are_one(widths: tuple[int, ...], bias: bool) -> None:
+    """However wide each is; every one's bias lies beside its own columns."""
+    made = Made()
+    x = made.input(2, T, 6)
+    for n in widths:
+        y = made.linear(x, n)
+        made.out(F.softmax(y + made.weight(n) if bias else y))
+    assert joined(made) == ["fused_linear"] + ["slice"] * len(widths) + ["softmax"] * len(widths)
+    assert made.said(f"one product for {', '.join(f'w{i}' for i in range(0, len(widths) * (1 + bias), 1 + bias))}")
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda m, x: [m.linear(x, 4)], 1),
+        (lambda m, x: [m.linear(x, 4), m.linear(m.input(), 4)], 2),
+        (lambda m, x: [m.linear(x, 4), F.gelu(m.linear(x, 4))], 2),
+        (lambda m, x: [F.gelu(m.linear(x, 4)), F.gelu(m.linear(x, 3))], 1),
+        (lambda m, x: [F.gelu(m.linear(x, 4)), F.gelu(m.linear(x, 3)), m.linear(x, 5), m.linear(x, 2)], 2),
+        (lambda m, x: [m.linear(x, 4) + m.weight(4), m.linear(x, 4)], 2),
+        (lambda m, x: [m.linear(x, 4) + m.input(T, 4), m.linear(x, 4) + m.input(T, 4)], 2),
+        (lambda m, x: [m.linear(x, 4) + m.input(4), m.linear(x, 4) + m.input(4)], 2),
+        (lambda m, x: [F.silu(m.linear(x, 4)) * m.linear(x, 4), F.silu(m.linear(x, 4)) * m.linear(x, 4)], 2),
+        (lambda m, x: [m.linear(x, 4) + m.weight(4), m.linear(x, 4) + F.cast(m.weight(4, dtype="float16"), "float32")],
+         2),
+    ],
+)
+def test_how_many_products_are_left(make: Callable[[Made, Value], Sequence[Value]], count: int) -> None:
+    made = Made()
+    made.out(*(F.softmax(y) for y in make(made, made.input())))
+    assert joined(made).count("fused_linear") == count
+
+
+def test_outputs_are_no_siblings() -> None:
+    made = Made()
+    x = made.input()
+    made.out(made.linear(x, 4), F.softmax(made.linear(x, 4)), F.softmax(made.linear(x, 3)))
+    assert joined(made).count("fused_linear") == 2
+    assert made.said("it is an output of the network")
+    made = Made()
+    x = made.input()
+    made.out(*(F.softmax(made.linear(x, 4) + made.input(T, 4)) for _ in range(2)))
+    joined(made)
+    assert made.said("reads more than parameters per column")
+    made = Made()
+    x = made.input()
+    made.out(*(F.softmax(F.silu(made.linear(x, 4)) * made.linear(x, 4)) for _ in range(2)))
+    joined(made)
+    assert made.said("it has two weights already")
