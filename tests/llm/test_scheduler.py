@@ -766,32 +766,60 @@ def test_a_window_releases_what_lies_before_it() -> None:
         assert (cache.num_free, cache.num_idle) == (6, 2 if reuse else 0)
 
 
-def test_a_corrupt_scheduler_is_noticed() -> None:
-    def running(scheduler: Scheduler[Request]) -> Request:
-        return scheduler.running[0]
+def filled() -> Scheduler[Request]:
+    """Two requests that run and two that wait, of five tokens each in blocks of four; nothing has been computed."""
+    scheduler = make(blocks=8, size=4, running=2)
+    for number in range(4):
+        scheduler.add(Request(number, [1] * 5, 7))
+    assert [c.request.id for c in scheduler.plan().chunks] == [0, 1]
+    return scheduler
 
-    for harm, words in (
+
+def change(request: Request, **words: Any) -> None:
+    for name, value in words.items():
+        setattr(request, name, value)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
         (lambda s: s.running.reverse(), "running requests are out of order"),
         (lambda s: s.waiting.reverse(), "waiting requests are out of order"),
         (lambda s: s.waiting.append(s.waiting[-1]), "waiting requests are out of order"),
         (lambda s: setattr(s, "max_running", 1), "2 requests run, more than 1"),
-        (lambda s: setattr(s.waiting[0], "computed", 1), "waits as"),
-        (lambda s: setattr(s.waiting[0], "status", Status.RUNNING), "waits as"),
-        (lambda s: setattr(running(s), "status", Status.WAITING), "request 0 runs as"),
-        (lambda s: setattr(running(s), "computed", 6), "6 tokens in room for 8"),
-        (lambda s: setattr(running(s), "computed", 9), "request 0 runs as"),
+        (lambda s: change(s.waiting[0], computed=1), "request 2 waits as"),
+        (lambda s: change(s.waiting[1], settled=1), "request 3 waits as"),
+        (lambda s: change(s.waiting[0], status=Status.RUNNING), "request 2 waits as"),
+        (lambda s: change(s.running[1], status=Status.WAITING), "request 1 of 5 tokens runs as"),
+        (lambda s: change(s.running[0], computed=1), "0 settled, 1 computed"),
+        (lambda s: change(s.running[0], settled=1), "1 settled, 0 computed"),
+        (lambda s: change(s.running[0], computed=1, settled=2, under_way=1), "2 settled, 1 computed"),
+        (lambda s: change(s.running[0], computed=5, settled=5), "5 settled, 5 computed"),
+        (lambda s: change(s.running[0], computed=9, under_way=1), "9 computed, 1 chunks under way, in 2 blocks"),
+        (lambda s: change(s.running[0], under_way=-1), "-1 chunks under way"),
+        (lambda s: change(s.running[0], verifying=True), "request 0 of 5 tokens runs as"),
+        (lambda s: s.cache.record(0, [1] * 5, 4), "0 settled, 0 computed"),  # a block named before it is settled
         (lambda s: s.running.pop(), "blocks are owned by"),
-    ):
-        scheduler = make(blocks=8, size=4, running=2)
-        for number in range(4):
-            scheduler.add(Request(number, [1] * 5, 7))
-        assert [c.request.id for c in scheduler.plan().chunks] == [0, 1]
+    ],
+)  # fmt: skip
+def test_a_corrupt_scheduler_is_noticed(harm: Any, words: str) -> None:
+    scheduler = filled()
+    harm(scheduler)
+    with pytest.raises(IngotError, match=words):
         scheduler.check_integrity()
-        running(scheduler).computed = 5  # as many as it has
-        scheduler.check_integrity()
-        harm(scheduler)
-        with pytest.raises(IngotError, match=words):
-            scheduler.check_integrity()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {}, {"computed": 4, "settled": 4}, {"computed": 8, "under_way": 1}, {"computed": 8, "settled": 8, "under_way": 2},
+        {"under_way": 1, "verifying": True}, {"generates": False, "computed": 5, "settled": 5},
+    ],
+)  # fmt: skip
+def test_a_sound_scheduler_is_none(words: dict[str, Any]) -> None:
+    scheduler = filled()
+    change(scheduler.running[0], **words)
+    scheduler.check_integrity()
 
 
 def test_who_waits_for_anothers_prompt() -> None:
@@ -847,11 +875,12 @@ def test_a_token_too_many_is_refused() -> None:
     scheduler = make()
     request = Request(0, [1, 2], 3)
     scheduler.add(request)
-    (chunk,) = scheduler.plan().chunks
-    scheduler.advance(chunk, 5)
+    step = scheduler.plan()
+    scheduler.advance(step)
+    with pytest.raises(IngotError, match="request 0 may have 3 tokens, not 4"):
+        scheduler.accept(step.chunks[0], [5, 6])
+    scheduler.accept(step.chunks[0], [5])
     assert request.tokens == [1, 2, 5]
-    with pytest.raises(IngotError, match="request 0 has its 3 tokens already"):
-        scheduler.advance(chunk, 6)
 
 
 def test_room_is_made_only_where_it_is_enough() -> None:
