@@ -184,7 +184,11 @@ class EngineLoop:
             job = chunk.request
             if job.status is Status.FINISHED:
                 continue
-            tokens, reason = job.take(chunk, result)
+            try:
+                tokens, reason = job.take(chunk, result)
+            except Exception as e:
+                self._fail([job], e)
+                continue
             self._scheduler.accept(chunk, tokens)
             if reason is not None:
                 self._end(job, reason)

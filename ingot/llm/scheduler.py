@@ -253,9 +253,11 @@ class Scheduler(Generic[R]):
         before = len(request.tokens)
         if before + len(tokens) > request.max_length:
             raise IngotError(f"request {request.id} may have {request.max_length} tokens, not {before + len(tokens)}")
+        if tokens and not (chunk.ends and list(tokens[:-1]) == list(chunk.drafts[: len(tokens) - 1])):
+            raise IngotError(f"request {request.id} accepts {list(tokens)}, its drafts were {list(chunk.drafts)}")
         request.tokens += tokens
         if request.status is Status.RUNNING:
-            self._settle(chunk, tokens)
+            self._settle(chunk)
             short = self.short_length
             if short is not None and before <= short < len(request.tokens) < request.max_length:
                 self._requeue(request)
@@ -297,26 +299,19 @@ class Scheduler(Generic[R]):
                 f"computed, {request.under_way} chunks under way, in {len(table)} blocks"
             )
 
-    def _settle(self, chunk: Chunk[R], tokens: Sequence[int]) -> None:
+    def _settle(self, chunk: Chunk[R]) -> None:
         """Names the blocks that a running request has filled for good, and takes back what was computed in vain."""
-        request, drafts, cache = chunk.request, chunk.drafts, self.cache
+        request, cache = chunk.request, self.cache
         end = settled = chunk.start + chunk.count
-        if drafts:
-            right = 0
-            while right < min(len(drafts), len(tokens)) and drafts[right] == tokens[right]:
-                right += 1
-            settled -= len(drafts) - right
-        if tokens and settled < len(request.tokens) - 1:
-            raise IngotError(f"request {request.id} accepts {list(tokens)}, and {settled} positions were computed")
         if chunk.ends and request.generates:
-            settled = min(settled, len(request.tokens) - 1)  # the last token's logits are still wanted
+            settled = min(settled, len(request.tokens) - 1)  # the last token is still to be computed
         request.settled = settled
         request.computed -= end - settled
         if settled // cache.block_size > chunk.start // cache.block_size:
             cache.record(request.id, request.tokens, settled)
             if self.window is not None and settled >= self.window:
                 cache.release(request.id, settled - self.window + 1)  # the next token sees itself and window - 1
-        if drafts:
+        if chunk.drafts:
             cache.trim(request.id, len(request.tokens))
 
     def _plan_decodes(self, step: StepPlan[R]) -> None:

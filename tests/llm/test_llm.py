@@ -22,8 +22,10 @@ import ingot
 from ingot.backends.device import CPU, Device
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, IngotError, RequestError, TooLongError, UserError, ValueFault
+from ingot.llm import assembly
 from ingot.llm.llm import LLM
 from ingot.llm.stream import Completion
+from tests.llm.ahead import Ahead
 from tests.llm.drafters import Scripted
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
@@ -183,6 +185,29 @@ def test_drafts_change_nothing(precision: str, prompts: list[str], monkeypatch: 
         model._loop._drafter = Scripted(texts, [True] * 9 + [False], 4096, 5)
         assert outcomes(model, short) == plain
         assert model._loop._scheduler.preemptions
+        assert idle(model)
+
+
+def test_a_step_behind_changes_nothing(engine: Engine, prompts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a runner that tells what came of a step when the next one has run."""
+    short = [p[:120] for p in prompts[::4]]
+    with LLM(engine, threads=1) as model:
+        plain = outcomes(model, short)
+        score = model.score(HELDOUT.read_text()[:2000], window=100)
+        vectors = model.embed(short, pooling="mean")
+    monkeypatch.setattr(assembly, "Runner", Ahead)
+    for words in ({}, {"kv_memory": 13 * block_bytes(engine), "max_running": 8}):
+        with tiny(engine, monkeypatch, **words) as model:
+            assert outcomes(model, short) == plain
+            if not words:
+                assert model.score(HELDOUT.read_text()[:2000], window=100) == score
+                np.testing.assert_array_equal(model.embed(short, pooling="mean"), vectors)
+            assert idle(model)
+            assert model._loop._scheduler.preemptions or not words
+    tokens = plain[0][0]
+    with LLM(engine, threads=1) as model:  # the end leaves a step under way, whose result nobody wants any more
+        done = model.generate(short[0], max_tokens=24, stop_ids=[tokens[9]])
+        assert done.token_ids == tokens[: tokens.index(tokens[9])]
         assert idle(model)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ingot.llm.runner import Runner
 from ingot.llm.sampling import SamplingParams, sampler_of
 from ingot.llm.scheduler import Chunk, Scheduler, StepPlan
 from ingot.llm.vectors import POOLINGS
+from tests.llm.ahead import Ahead
 from tests.llm.drafters import Scripted
 
 VOCABULARY = 97
@@ -68,29 +68,6 @@ class FakeSession:
 
     sample = staticmethod(_native.sample)
     log_probs = staticmethod(_native.log_probs)
-
-
-class Ahead(Runner):
-    """Like a device that works by itself: a step runs when it is launched, and tells its results later."""
-
-    lag = 1
-
-    def launch(self, step: StepPlan[Job]) -> Callable[[], list[Result]]:
-        results = self.run(step)
-        for chunk, result in zip(step.chunks, results, strict=True):
-            if result.tokens:
-                self.chosen[chunk.request.id] = result.tokens[-1]
-        return lambda: results
-
-    def _fill_tokens(self, at: int, row: int, chunk: Chunk[Job]) -> None:
-        if not chunk.tokens:  # what the step before has chosen, which the loop does not know yet
-            known: Any = SimpleNamespace(tokens=[*chunk.request.tokens, self.chosen[chunk.request.id]])
-            chunk = Chunk(known, chunk.start, 1, True)
-        super()._fill_tokens(at, row, chunk)
-
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
-        self.chosen: dict[int, int] = {}
 
 
 class CheckedScheduler(Scheduler[Job]):
@@ -451,3 +428,20 @@ def test_a_prompt_whose_answer_ends_at_once_is_found_later() -> None:
         wakeups.get(timeout=60)
     loop.close()
     assert (first.finish_reason, first.tokens, second.found) == ("stop", prompt, 8)
+
+
+def test_a_job_that_fails_ends_alone() -> None:
+    class Failing(Embedding):
+        def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
+            raise ZeroDivisionError("on purpose")
+
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    loop = make(40, 4, 64, 4)
+    bad, good = Failing([1, 2, 3], "mean", wakeups, WIDTH), job([1, 2, 3], 10, wakeups)
+    loop.submit(bad, good)
+    for _ in range(2):
+        wakeups.get(timeout=60)
+    loop.close()
+    assert "ZeroDivisionError: on purpose" in str(bad.error) and bad.finish_reason is None
+    assert (good.finish_reason, good.tokens) == ("length", expected([1, 2, 3], 10))
+    assert loop._scheduler.cache.num_free == 40

@@ -584,14 +584,77 @@ def test_a_second_answer_waits_until_the_prompt_can_be_found() -> None:
 
 def test_nothing_is_accepted_that_was_not_computed() -> None:
     scheduler = make(blocks=20)
-    request = Request(0, [1, 2, 3], 6)
+    request, more = Request(0, [1, 2, 3], 6), Request(1, [1] * 9, 12)
+    scheduler.add(request)
+    scheduler.add(more)
+    step = scheduler.plan()
+    scheduler.advance(step)
+    first, second = step.chunks
+    assert not second.ends
+    for chunk, tokens, match in (
+        (first, [4, 5], r"accepts \[4, 5\], its drafts were \[\]"),
+        (second, [4], "request 1 accepts"),
+        (first, [4], "may have 3 tokens, not 4"),
+    ):
+        if "may" in match:
+            request.max_length = 3
+        with pytest.raises(IngotError, match=match):
+            scheduler.accept(chunk, tokens)
+
+
+def test_accepted_drafts_are_those_that_were_computed() -> None:
+    scheduler = make(blocks=20)
+    request = Request(0, [1], 9)
+    scheduler.add(request)
+    step = scheduler.plan({0: [5, 6, 7]})
+    scheduler.advance(step)
+    for wrong in ([6, 5], [5, 7, 6], [5, 6, 7, 8, 9]):
+        with pytest.raises(IngotError, match=r"its drafts were \[5, 6, 7\]"):
+            scheduler.accept(step.chunks[0], wrong)
+    request.under_way = 1
+    scheduler.accept(step.chunks[0], [5, 6, 9])
+    assert (request.tokens, request.settled, request.computed) == ([1, 5, 6, 9], 3, 3)
+    scheduler.check_integrity()
+
+
+def test_nothing_follows_drafts_before_they_are_known() -> None:
+    scheduler = make(blocks=20)
+    model = FakeModel(scheduler)
+    request = Request(0, [1], 9)
+    scheduler.add(request)
+    model.launch(scheduler.plan({0: guess(request, [False])}))
+    assert not scheduler.plan() and not scheduler.decoding()
+    model.finish()
+    assert [c.start for c in scheduler.plan().chunks] == [1]
+
+
+def test_no_token_is_computed_in_the_form_that_it_outgrows() -> None:
+    """Not even ahead of the token with which the request becomes a long one."""
+    scheduler: Scheduler[Request] = Scheduler(KVCache(8, 4), 8, 2, 8, short_length=4)
+    model = FakeModel(scheduler)
+    request = Request(0, [1, 2, 3], 8)
+    scheduler.add(request)
+    seen = []
+    while scheduler:
+        step = scheduler.plan()
+        seen.append([(c.start, c.count) for c in step.chunks])
+        if step:
+            model.launch(step)
+        while len(model.under_way) > bool(step):
+            model.finish()
+            scheduler.check_integrity()
+    assert seen == [[(0, 3)], [(3, 1)], [], [(0, 5)], [(5, 1)], [(6, 1)], []]
+    assert request.tokens == expected([1, 2, 3], 8)
+
+
+def test_a_whole_request_is_not_computed_in_its_long_form() -> None:
+    scheduler: Scheduler[Request] = Scheduler(KVCache(8, 4), 8, 2, 8, short_length=3)
+    request = Request(0, [1, 2, 3], 4)
     scheduler.add(request)
     step = scheduler.plan()
     scheduler.advance(step)
-    for tokens, match in (([4, 5], r"accepts \[4, 5\], and 3 positions"), ([4] * 4, "may have 6 tokens, not 7")):
-        request.tokens, request.under_way = [1, 2, 3], 1
-        with pytest.raises(IngotError, match=match):
-            scheduler.accept(step.chunks[0], tokens)
+    scheduler.accept(step.chunks[0], [4])
+    assert request.status is Status.RUNNING
 
 
 def test_a_chunk_without_tokens_is_computed_again() -> None:
