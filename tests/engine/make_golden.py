@@ -2,8 +2,8 @@
 
 A golden engine is a small one of each family of ops, kept in the repository. Every later release reads it, runs it,
 and gives the results that are kept beside it: the same bits with INGOT_ISA=portable, within a tolerance at other
-levels. Until the first release they are made again when the format or the programs change, with a line in CHANGELOG.md;
-from then on never.
+levels. ops.json holds attributes of every op as files have them: they stay readable, too. Until the first release all
+are made again when the format or the programs change, with a line in CHANGELOG.md; from then on never.
 
 `python -m tests.engine.make_golden --run FOLDER` runs those of a folder instead and prints the digest of each result.
 """
@@ -29,7 +29,8 @@ from ingot.builder.adapter import Merged, WithAdapter
 from ingot.builder.build import build_network
 from ingot.engine.session import Engine, load
 from ingot.frontends.lora.adapter import read_adapter
-from ingot.ir import Network
+from ingot.ir import OPS, Network
+from ingot.ir.text import attrs_json
 from ingot.nn import trace
 from tests import nets
 
@@ -250,7 +251,7 @@ def stored(path: Path) -> tuple[list[Run], list[Run]]:
 
 
 def make(folder: Path) -> None:
-    """Writes an engine and its runs for every family."""
+    """Writes an engine and its runs for every family, and the record of all ops."""
     if _native.level() != "portable":
         raise SystemExit("golden results are those of INGOT_ISA=portable")
     folder.mkdir(exist_ok=True)
@@ -261,6 +262,18 @@ def make(folder: Path) -> None:
         for i, (feeds, results) in enumerate(zip(made.feeds, run(made.engine, made.feeds), strict=True)):
             arrays |= {f"{i}/in/{n}": a for n, a in feeds.items()} | {f"{i}/out/{n}": a for n, a in results.items()}
         np.savez_compressed(folder / f"{name}.npz", **arrays)
+    lines = [f"{json.dumps(name)}: {json.dumps(op)}" for name, op in record().items()]
+    (folder / "ops.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def record() -> dict[str, Any]:
+    """Every op that a portable network may have: its version, and the attributes of its cases as files have them."""
+    found: dict[str, Any] = {}
+    for name, cls in sorted(OPS.items()):
+        if not cls.__module__.startswith("ingot.ops.fused"):
+            attrs = [json.dumps(attrs_json(cls(**case.attrs))) for case in cls.cases if case.error is None]
+            found[name] = {"version": cls.version, "attributes": [json.loads(a) for a in dict.fromkeys(attrs)]}
+    return found
 
 
 def digests(folder: Path) -> dict[str, list[str]]:

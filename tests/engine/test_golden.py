@@ -18,7 +18,9 @@ from ingot.builder.layers import network_of
 from ingot.engine import file
 from ingot.engine.session import load
 from ingot.ir import interpret
+from ingot.ir.op import op_from_json
 from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.text import attrs_json, from_json
 from tests import nets
 from tests.engine.make_golden import FAMILIES, GOLDEN, KV_BLOCKS, Made, Run, digest, make, run, stored
 
@@ -48,7 +50,7 @@ def assert_close(got: list[Run], want: list[Run], tolerance: float) -> None:
 
 def test_every_family_has_its_files() -> None:
     wanted = {f"{name}{suffix}" for name in FAMILIES for suffix in (".ingot", ".npz")}
-    assert {p.name for p in GOLDEN.iterdir()} == wanted
+    assert {p.name for p in GOLDEN.iterdir()} == wanted | {"ops.json"}
     assert all(p.stat().st_size < 100_000 for p in GOLDEN.iterdir())
 
 
@@ -88,6 +90,19 @@ def test_its_network_means_what_it_meant(name: str) -> None:
     states = nets.caches(network, KV_BLOCKS)
     got = [interpret(network, one, made(name).weights, states=states) for one in feeds]
     assert_close(got, want, 1e-5 if "float32" in name else 0.03)
+
+
+RECORD: dict[str, Any] = json.loads((GOLDEN / "ops.json").read_text())
+
+
+@pytest.mark.parametrize("name", RECORD)
+def test_attributes_that_files_have_are_read(name: str) -> None:
+    """Of every op. Those of its version now are also all that it has."""
+    version = RECORD[name]["version"]
+    for attrs in RECORD[name]["attributes"]:
+        read = op_from_json(name, version, attrs, "ops.json", from_json)
+        why = f"{name}'s attributes have changed: raise its version (docs/format.md, Files age)"
+        assert version < read.version or attrs_json(read) == attrs, why
 
 
 @EVERY
