@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -22,8 +22,6 @@ from ingot.llm.scheduler import Chunk, Request
 from ingot.llm.vectors import Pool
 
 Array = np.ndarray[Any, Any]
-
-_NO_STATES: Array = np.zeros((0, 0), np.float32)
 
 
 class Rows(NamedTuple):
@@ -42,15 +40,18 @@ class Rows(NamedTuple):
 
 @dataclass(slots=True)
 class Result:
-    """What came of a chunk, as its job's Rows asked: the tokens chosen, their log probabilities and, where the sampler
-    reports them, the likeliest ones; the log probabilities of the targets; hidden states, float32 [n, hidden].
-    `sampling`: seconds that the whole step spent on choosing tokens."""
+    """What came of a chunk, as its job's Rows asked.
 
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    tops: list[dict[int, float]] = field(default_factory=list)
+    tokens, logprobs, tops: the tokens chosen, their log probabilities and, where the sampler reports them, the
+        likeliest ones. scores: the log probabilities of the targets. states: float32 [n, hidden]. sampling: seconds
+        that the whole step spent on choosing tokens.
+    """
+
+    tokens: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    tops: Sequence[dict[int, float]] = ()
     scores: Sequence[float] = ()
-    states: Array = field(default_factory=lambda: _NO_STATES)
+    states: Array | None = None
     sampling: float = 0.0
 
 
@@ -136,14 +137,15 @@ class Generation(Job):
             return (), None
         self.sampling += result.sampling
         self.first_token_at = self.first_token_at or perf_counter()
-        tokens, reason = result.tokens, None
+        tokens, logprobs, tops, reason = result.tokens, result.logprobs, result.tops, None
         if not self.stop_ids.isdisjoint(tokens):
             tokens, reason = list(takewhile(self._goes_on, tokens)), "stop"
+            logprobs, tops = logprobs[: len(tokens)], tops[: len(tokens)]
         elif len(self.tokens) + len(tokens) == self.max_length:
             reason = "length"
-        self.logprobs += result.logprobs[: len(tokens)]  # before the tokens: who reads those finds these
+        self.logprobs += logprobs  # before the tokens: who reads those finds these
         if self.params.logprobs:
-            self.top_logprobs += result.tops[: len(tokens)]
+            self.top_logprobs += tops
         return tokens, reason
 
     def usable(self, drafts: Sequence[int]) -> Sequence[int]:
@@ -201,7 +203,8 @@ class Embedding(Job):
         """The hidden states of a chunk."""
         if not chunk.start:  # for the first time, or again after a preemption
             self._pool = Pool(self._how)
-        self._pool.add(result.states)
+        if result.states is not None:
+            self._pool.add(result.states)
         return (), "done" if chunk.ends else None
 
     def vector(self) -> Array:

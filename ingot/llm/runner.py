@@ -20,26 +20,18 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True)
-class Choice:
-    """Tokens to choose for a job: one, and after each of `drafts` that is what was chosen one more. `position`: of the
-    first in its sequence; `behind`: which of the rows of drafts is the one of its first draft."""
-
-    sampler: _native.Sampler
-    position: int
-    drafts: Sequence[int]
-    behind: int
-    result: Result
-
-
-@dataclass(slots=True)
 class Wanted:
-    """What is to be made of a step's results. Its rows of logits are a row of each choice, then those of drafts, then
-    those of targets, each in the order of the chunks."""
+    """What is to be made of a step's results.
+
+    Its rows of logits are one of each sampler, then those of drafts, then those of targets, each in the order of the
+    chunks. `positions`: of the token that each sampler chooses first, in its sequence. `drafts`: of each sampler that
+    has some, its number, they, and where their rows begin.
+    """
 
     rows: list[Rows] = field(default_factory=list)  # by chunk
-    results: list[Result] = field(default_factory=list)  # by chunk
-    choices: list[Choice] = field(default_factory=list)
-    drafts: int = 0
+    samplers: list[_native.Sampler] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    drafts: list[tuple[int, Sequence[int], int]] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
 
 
@@ -86,21 +78,23 @@ class Runner:
         has been recorded of it."""
         feeds, wanted = self.prepare(step)
         found = self._session.run(feeds)
+        chosen = iter(self._choose(found["logits"], wanted) if wanted.samplers else ())
         scores: list[float] = []
-        if wanted.choices:
-            self._choose(found["logits"], wanted.choices)
         if wanted.targets:
-            logits = found["logits"][len(wanted.choices) + wanted.drafts :]
+            logits = found["logits"][len(feeds["logit_rows"]) - len(wanted.targets) :]
             scores = self._session.log_probs(logits, np.array(wanted.targets, np.int64)).tolist()
         scored = seen = 0
-        for rows, result in zip(wanted.rows, wanted.results, strict=True):
+        results: list[Result] = []
+        for rows in wanted.rows:
+            result = Result() if rows.sampler is None else next(chosen)
             if rows.targets:
                 result.scores = scores[scored : scored + len(rows.targets)]
                 scored += len(rows.targets)
             if rows.states:
                 result.states = found["hidden"][seen : seen + rows.states]
                 seen += rows.states
-        return wanted.results
+            results.append(result)
+        return results
 
     def memory(self) -> Memory:
         """What the session holds."""
@@ -127,20 +121,20 @@ class Runner:
             at += count
             self._query_start[number + 1] = at
             self._context_len[number] = chunk.start + count
-            rows, result = job.rows(chunk), Result()
+            rows = job.rows(chunk)
             wanted.rows.append(rows)
-            wanted.results.append(result)
             if rows.sampler is not None:
-                position = chunk.start + count - len(drafts)
-                wanted.choices.append(Choice(rows.sampler, position, drafts, len(drafted), result))
+                if drafts:
+                    wanted.drafts.append((len(chosen), drafts, len(drafted)))
+                    drafted += range(at - len(drafts), at)
+                wanted.samplers.append(rows.sampler)
+                wanted.positions.append(chunk.start + count - len(drafts))
                 chosen.append(at - len(drafts) - 1)
-                drafted += range(at - len(drafts), at)
             if rows.targets:
                 scored += range(at - len(rows.targets), at)
                 wanted.targets += rows.targets
             if rows.states:
                 hidden += range(at - rows.states, at)
-        wanted.drafts = len(drafted)
         requests = len(step.chunks)
         feeds = {
             "token_ids": self._token_ids[:at],
@@ -166,45 +160,56 @@ class Runner:
             self._shown[row] = (table, len(table))
 
     def _fill_tokens(self, at: int, row: int, chunk: Chunk[Job]) -> None:
-        size, start, tokens = self._cache.block_size, chunk.start, chunk.tokens
-        if len(tokens) == 1:  # the many decodes: plain numbers are faster than arrays of one
-            self._token_ids[at] = tokens[0]
+        size, start = self._cache.block_size, chunk.start
+        if chunk.count == 1:  # the many decodes: plain numbers are faster than arrays of one
+            self._token_ids[at] = chunk.request.tokens[start]
             self._positions[at] = start
             self._slot[at] = self._block_table[row, start // size] * size + start % size
             return
-        end = at + len(tokens)
-        positions = np.arange(start, start + len(tokens), dtype=np.int32)
-        self._token_ids[at:end] = tokens
+        end = at + chunk.count
+        positions = np.arange(start, start + chunk.count, dtype=np.int32)
+        self._token_ids[at:end] = chunk.tokens
         self._positions[at:end] = positions
         self._slot[at:end] = self._block_table[row, positions // size] * size + positions % size
 
-    def _choose(self, logits: Array, choices: list[Choice]) -> None:
-        """Chooses tokens and writes them into the results.
+    def _choose(self, logits: Array, wanted: Wanted) -> list[Result]:
+        """The tokens that each sampler chooses.
 
-        Row after row, since a sampler remembers what it chose: those of one depth together, then those whose draft it
-        was.
+        A row behind a draft is looked at only when the draft is what was chosen: a sampler remembers what it chose, and
+        what nobody asked for may have no token left to choose.
         """
         begin = perf_counter()
-        live, rows, depth = choices, logits[: len(choices)], 0
-        while live:
-            positions = np.array([choice.position + depth for choice in live], np.int64)
-            tokens, logprobs, ids, values = self._session.sample(rows, [c.sampler for c in live], positions)
-            chosen = zip(live, tokens.tolist(), logprobs.tolist(), strict=True)
-            for choice, token, logprob in chosen:
-                choice.result.tokens.append(token)
-                choice.result.logprobs.append(logprob)
-            if ids.shape[1]:
-                likeliest = zip(live, ids.tolist(), values.tolist(), strict=True)
-                for choice, row_ids, row_values in likeliest:
-                    pairs = zip(row_ids, row_values, strict=True)
-                    choice.result.tops.append({token: value for token, value in pairs if token >= 0})
-            live = [c for c in live if len(c.drafts) > depth and c.drafts[depth] == c.result.tokens[depth]]
-            if live:
-                rows = logits[[len(choices) + choice.behind + depth for choice in live]]
+        count = len(wanted.samplers)
+        results = self._sample(logits[:count], wanted.samplers, wanted.positions)
+        depth, live = 0, wanted.drafts
+        while True:
+            live = [d for d in live if depth < len(d[1]) and d[1][depth] == results[d[0]].tokens[depth]]
+            if not live:
+                break
+            rows = logits[[count + first + depth for _, _, first in live]]
             depth += 1
+            samplers = [wanted.samplers[number] for number, _, _ in live]
+            more = self._sample(rows, samplers, [wanted.positions[number] + depth for number, _, _ in live])
+            for (number, _, _), new in zip(live, more, strict=True):
+                old = results[number]
+                results[number] = Result(
+                    [*old.tokens, *new.tokens], [*old.logprobs, *new.logprobs], [*old.tops, *new.tops]
+                )
         took = perf_counter() - begin
-        for choice in choices:
-            choice.result.sampling = took
+        for result in results:
+            result.sampling = took
+        return results
+
+    def _sample(self, logits: Array, samplers: list[_native.Sampler], positions: list[int]) -> list[Result]:
+        """One token of each."""
+        found = self._session.sample(logits, samplers, np.array(positions, np.int64))
+        tokens, logprobs, ids, values = (array.tolist() for array in found)
+        results = [Result([token], [logprob]) for token, logprob in zip(tokens, logprobs, strict=True)]
+        if found[2].shape[1]:
+            for result, row_ids, row_values in zip(results, ids, values, strict=True):
+                likeliest = zip(row_ids, row_values, strict=True)
+                result.tops = [{token: value for token, value in likeliest if token >= 0}]
+        return results
 
 
 def _filled(memory: Array, values: list[int]) -> Array:

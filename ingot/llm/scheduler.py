@@ -253,7 +253,8 @@ class Scheduler(Generic[R]):
         before = len(request.tokens)
         if before + len(tokens) > request.max_length:
             raise IngotError(f"request {request.id} may have {request.max_length} tokens, not {before + len(tokens)}")
-        if tokens and not (chunk.ends and list(tokens[:-1]) == list(chunk.drafts[: len(tokens) - 1])):
+        right = len(tokens) < 2 or list(tokens[:-1]) == list(chunk.drafts[: len(tokens) - 1])
+        if tokens and not (chunk.ends and right):
             raise IngotError(f"request {request.id} accepts {list(tokens)}, its drafts were {list(chunk.drafts)}")
         request.tokens += tokens
         if request.status is Status.RUNNING:
@@ -301,13 +302,13 @@ class Scheduler(Generic[R]):
 
     def _settle(self, chunk: Chunk[R]) -> None:
         """Names the blocks that a running request has filled for good, and takes back what was computed in vain."""
-        request, cache = chunk.request, self.cache
-        end = settled = chunk.start + chunk.count
-        if chunk.ends and request.generates:
-            settled = min(settled, len(request.tokens) - 1)  # the last token is still to be computed
+        request, cache, start = chunk.request, self.cache, chunk.start
+        end = settled = start + chunk.count
+        if chunk.ends and request.generates and settled >= len(request.tokens):
+            settled = len(request.tokens) - 1  # the last token is still to be computed
+            request.computed -= end - settled
         request.settled = settled
-        request.computed -= end - settled
-        if settled // cache.block_size > chunk.start // cache.block_size:
+        if settled // cache.block_size > start // cache.block_size:
             cache.record(request.id, request.tokens, settled)
             if self.window is not None and settled >= self.window:
                 cache.release(request.id, settled - self.window + 1)  # the next token sees itself and window - 1

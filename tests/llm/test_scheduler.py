@@ -875,7 +875,8 @@ def test_a_corrupt_scheduler_is_noticed(harm: Any, words: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        {}, {"computed": 4, "settled": 4}, {"computed": 8, "under_way": 1}, {"computed": 8, "settled": 8, "under_way": 2},
+        {}, {"computed": 4, "settled": 4}, {"computed": 8, "under_way": 1},
+        {"computed": 8, "settled": 8, "under_way": 2},
         {"under_way": 1, "verifying": True}, {"generates": False, "computed": 5, "settled": 5},
     ],
 )  # fmt: skip
