@@ -95,6 +95,13 @@ class Engine:
     def from_memory(header_json: bytes, tensors: Mapping[str, _Array]) -> Engine:
         """An engine that is no file. The arrays are used where they are (copied only when not contiguous)."""
 
+    def with_tensors(self, tensors: Mapping[str, _Array]) -> Engine:
+        """An engine of the same programs with these tensors, as from_memory takes them.
+
+        Where they are the same memory as this engine's, what kernels have made of them is shared.
+        Raises Error("program"), ("kernel_refused").
+        """
+
     def header(self) -> bytes:
         """Our JSON."""
 

@@ -184,6 +184,8 @@ class ConvPacked final : public Convolution {
     return {0, scratch(rows_of(out[0]), p_.window.taps(), threads)};
   }
 
+  bool keeps(std::size_t operand) const override { return winograd_ && operand == 1; }
+
   void run(Views in, Views out, const Worker& worker) const override {
     if (by_winograd(out[0])) return transform(in, out[0], worker);
     multiply({&p_.window, &in[1], spatial(out[0]), 0, nullptr}, in, out[0], 2, worker);

@@ -279,7 +279,8 @@ std::shared_ptr<const Engine> open_engine(const std::string& path, const std::st
   return Engine::open(path, weights == "mapped" ? WeightPlace::mapped : WeightPlace::resident);
 }
 
-std::shared_ptr<const Engine> engine_from_memory(const nb::bytes& header, const nb::dict& tensors) {
+/// A container of arrays, which it keeps.
+Container container_of(std::string header, const nb::dict& tensors) {
   const nb::object ascontiguous = nb::module_::import_("numpy").attr("require");
   std::vector<ArrayBuffer> buffers;
   std::vector<Tensor> described;
@@ -294,8 +295,15 @@ std::shared_ptr<const Engine> engine_from_memory(const nb::bytes& header, const 
     tensor.bytes = static_cast<std::uint64_t>(view.elements()) * size_of(view.dtype);
     described.push_back(std::move(tensor));
   }
-  return std::make_shared<const Engine>(Container::from_memory(
-      std::string(header.c_str(), header.size()), std::move(described), keep_without_gil(std::move(buffers))));
+  return Container::from_memory(std::move(header), std::move(described), keep_without_gil(std::move(buffers)));
+}
+
+std::shared_ptr<const Engine> engine_from_memory(const nb::bytes& header, const nb::dict& tensors) {
+  return std::make_shared<const Engine>(container_of(std::string(header.c_str(), header.size()), tensors));
+}
+
+std::shared_ptr<const Engine> engine_with_tensors(const Engine& like, const nb::dict& tensors) {
+  return std::make_shared<const Engine>(container_of(like.container().header(), tensors), like);
 }
 
 using Bytes = nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>;
@@ -397,6 +405,7 @@ NB_MODULE(_native, m) {
   nb::class_<Engine>(m, "Engine")
       .def_static("open", open_engine, "path"_a, "weights"_a = "mapped")
       .def_static("from_memory", engine_from_memory, "header_json"_a, "tensors"_a)
+      .def("with_tensors", engine_with_tensors, "tensors"_a)
       .def("header", header_of)
       .def("tensor", tensor_bytes, "name"_a)
       .def("entries", entries, "target"_a = "cpu")

@@ -32,8 +32,9 @@ std::map<std::string, Program> parse_programs(const Json& ours, const std::vecto
 
 class Loader {
  public:
-  Loader(const Program& program, const std::string& entry, const Container& container, Level level)
-      : program_(program), entry_(entry), container_(container), level_(level) {}
+  Loader(const Program& program, const std::string& entry, const Container& container, Level level,
+         const LoadedProgram* like)
+      : program_(program), entry_(entry), container_(container), level_(level), like_(like) {}
 
   std::unique_ptr<LoadedProgram> run() {
     auto loaded = std::make_unique<LoadedProgram>();
@@ -46,7 +47,14 @@ class Loader {
       loaded->weight_bytes += tensor.bytes;
     }
     for (std::size_t c = 0; c < program_.calls.size(); ++c) {
-      loaded->kernels.push_back(program_.calls[c].host ? nullptr : make(program_.calls[c]));
+      const Call& call = program_.calls[c];
+      if (call.host) {
+        loaded->kernels.push_back(nullptr);
+      } else if (like_ != nullptr && serves(*like_->kernels[c], call, loaded->weights)) {
+        loaded->kernels.push_back(like_->kernels[c]);
+      } else {
+        loaded->kernels.push_back(make(call));
+      }
     }
     if (!refusals_.empty())
       throw Error(other_version_ ? code::engine_version : code::kernel_refused,
@@ -60,6 +68,7 @@ class Loader {
   const std::string& entry_;
   const Container& container_;
   Level level_;
+  const LoadedProgram* like_;
   std::string refusals_;
   int refused_ = 0;
   bool other_version_ = false;
@@ -89,6 +98,15 @@ class Loader {
            std::all_of(buffer.shape.begin(), buffer.shape.end(), fixed) &&
            std::all_of(buffer.stride.begin(), buffer.stride.end(), fixed) &&
            (buffer.kind != BufferKind::view || fixed(buffer.offset));
+  }
+
+  /// Whether a kernel of `like` can run this call: what it keeps was made of the very weights that the call has here.
+  bool serves(const Kernel& kernel, const Call& call, const std::vector<const std::byte*>& weights) const {
+    for (std::size_t i = 0; i < call.in.size(); ++i) {
+      const auto base = static_cast<std::size_t>(program_.base(call.in[i]));
+      if (weights[base] != like_->weights[base] && kernel.keeps(i)) return false;
+    }
+    return true;
   }
 
   OperandType type_of(int index) const {
@@ -154,8 +172,8 @@ class Loader {
 }  // namespace
 
 std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry,
-                                            const Container& container, Level level) {
-  return Loader(program, entry, container, level).run();
+                                            const Container& container, Level level, const LoadedProgram* like) {
+  return Loader(program, entry, container, level, like).run();
 }
 
 Engine::Engine(Container container, std::optional<Level> level) : container_(std::move(container)), level_(level) {
@@ -164,10 +182,16 @@ Engine::Engine(Container container, std::optional<Level> level) : container_(std
                                {"format", "producer", "programs"}, &keys);
   producer_ = producer_of(ours);
   try {
-    programs_ = parse_programs(ours, keys);
+    programs_ = std::make_shared<const std::map<std::string, Program>>(parse_programs(ours, keys));
   } catch (const Error& error) {
     throw explained(error, producer_);
   }
+}
+
+Engine::Engine(Container container, const Engine& like)
+    : container_(std::move(container)), level_(like.level_), producer_(like.producer_), programs_(like.programs_) {
+  // At once, and not at the first use: nothing here refers to `like` afterwards.
+  for (const auto& [entry, program] : *programs_) loaded_[entry] = loaded(entry, &like.load(entry));
 }
 
 std::shared_ptr<const Engine> Engine::open(const std::string& path, WeightPlace place) {
@@ -181,13 +205,13 @@ std::shared_ptr<const Engine> Engine::open(const std::string& path, WeightPlace 
 
 std::vector<std::string> Engine::entries() const {
   std::vector<std::string> names;
-  for (const auto& [name, program] : programs_) names.push_back(name);
+  for (const auto& [name, program] : *programs_) names.push_back(name);
   return names;
 }
 
 const Program& Engine::program(const std::string& entry) const {
-  const auto found = programs_.find(entry);
-  if (found != programs_.end()) return found->second;
+  const auto found = programs_->find(entry);
+  if (found != programs_->end()) return found->second;
   std::string names;
   for (const std::string& name : entries()) names += (names.empty() ? "" : ", ") + quote(name);
   throw Error(code::argument,
@@ -195,16 +219,19 @@ const Program& Engine::program(const std::string& entry) const {
 }
 
 const LoadedProgram& Engine::load(const std::string& entry) const {
-  const Program& wanted = program(entry);
+  program(entry);  // there is such an entry
   const std::lock_guard lock(mutex_);
   auto& slot = loaded_[entry];
-  if (slot != nullptr) return *slot;
+  if (slot == nullptr) slot = loaded(entry, nullptr);
+  return *slot;
+}
+
+std::unique_ptr<LoadedProgram> Engine::loaded(const std::string& entry, const LoadedProgram* like) const {
   try {
-    slot = load_program(wanted, entry, container_, level_ ? *level_ : current_level());
+    return load_program(program(entry), entry, container_, level_ ? *level_ : current_level(), like);
   } catch (const Error& error) {
     throw explained(error, producer_);
   }
-  return *slot;
 }
 
 }  // namespace ingot

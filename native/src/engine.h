@@ -18,8 +18,8 @@ namespace ingot {
 /// A program made ready to run here: its kernels made, its weights found.
 struct LoadedProgram {
   const Program* program;
-  std::vector<std::unique_ptr<Kernel>> kernels;  // by call; none for a host call
-  std::vector<const std::byte*> weights;         // by buffer; null for all others
+  std::vector<std::shared_ptr<const Kernel>> kernels;  // by call; none for a host call
+  std::vector<const std::byte*> weights;               // by buffer; null for all others
   std::vector<Stage> stages;
   std::uint64_t weight_bytes = 0;  // of the tensors that it uses
 };
@@ -29,6 +29,9 @@ class Engine {
   /// Its kernels are made for `level`, or for current_level() when there is none. Throws Error("engine_file"),
   /// ("engine_version"), ("program"), ("io"), ("memory").
   explicit Engine(Container container, std::optional<Level> level = std::nullopt);
+  /// An engine of the programs of `like` with other tensors. It takes over the kernels of `like`, with what these have made of
+  /// the weights that they keep, where those weights lie where they lay. Throws what load() does.
+  Engine(Container container, const Engine& like);
   /// The same from a file; every message begins with its path.
   static std::shared_ptr<const Engine> open(const std::string& path, WeightPlace place = WeightPlace::mapped);
 
@@ -45,13 +48,16 @@ class Engine {
   Container container_;
   std::optional<Level> level_;
   std::string producer_;
-  std::map<std::string, Program> programs_;
+  std::shared_ptr<const std::map<std::string, Program>> programs_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<LoadedProgram>> loaded_;
+
+  std::unique_ptr<LoadedProgram> loaded(const std::string& entry, const LoadedProgram* like) const;
 };
 
-/// Makes the kernels of a program and points its weights into the container.
+/// Points a program's weights into the container, and makes its kernels or takes over those of `like`, the same program.
 std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry,
-                                            const Container& container, Level level);
+                                            const Container& container, Level level,
+                                            const LoadedProgram* like = nullptr);
 
 }  // namespace ingot

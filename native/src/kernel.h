@@ -79,6 +79,9 @@ class Kernel {
   virtual ~Kernel() = default;
   /// Once per set of shapes: checks everything that run() relies on and throws Refused. Only constants have data here.
   virtual Scratch plan(std::span<const TensorView> in, std::span<const TensorView> out, int threads) const = 0;
+  /// Whether it may keep, from one call to the next, something made of the constant operand in[`operand`]. Engines that differ
+  /// in other weights only share the kernel, and with it what it keeps.
+  virtual bool keeps([[maybe_unused]] std::size_t operand) const { return true; }
   /// Called by every worker of the region; the executor puts a barrier behind it. Allocates nothing, throws nothing.
   virtual void run(std::span<const TensorView> in, std::span<const TensorView> out, const Worker& worker) const = 0;
 };
