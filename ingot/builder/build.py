@@ -19,7 +19,7 @@ from ingot import dtypes, models
 from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
-from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
+from ingot.builder.compile import Borrowed, Compiled, compile_network, header_of, make_tensors
 from ingot.engine.session import Engine, load
 from ingot.errors import DTypeError, ModuleError, UserError
 from ingot.frontends import torch_export
@@ -226,8 +226,8 @@ def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
     with request.phases.phase("trace"):
         network, config = _in_precision(trace(module, inputs), request.precision, type(module).__name__)
     return build_network(
-        network, values, config=config, report=request.report, seed=request.seed,
-        phases=request.phases, debug=request.debug,
+        network, values, config=config | _aliases(module.state_names(), network), report=request.report,
+        seed=request.seed, phases=request.phases, debug=request.debug,
     )  # fmt: skip
 
 
@@ -256,6 +256,14 @@ def _in_precision(
         return in_precision(network, dtypes.get(precision)), {"precision": precision, **config}
     found = next(iter(floats)) if len(floats) == 1 else "mixed" if floats else "float32"
     return network, {"precision": found, **config}
+
+
+def _aliases(names: Mapping[str, str | None], network: Network) -> dict[str, Any]:
+    """The entry of a config for names of the source's state dict: those that are not the network's own, so that
+    `Engine.refit` takes the whole of it."""
+    read = {v.name for v in (*network.parameters, *network.constants)}
+    found = {name: of if of in read else None for name, of in names.items() if name != of or of not in read}
+    return {"aliases": found} if found else {}
 
 
 # ------------------------------------------------------------------------------------------- what torch exported
@@ -289,6 +297,7 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
     if request.weights_from is not None:
         raise UserError(f"{origin.name} has its weights; weights_from is for model folders and Modules")
     network, config = _in_precision(imported.network, request.precision, origin.name, imported.buffers)
+    config |= _aliases(imported.aliases, network)
     given = request.report if isinstance(request.report, Mapping) else None
     report = request.report is not False
     inputs = torch_export.first_inputs(imported, origin, given, request.seed) if report else None
@@ -336,7 +345,7 @@ def _values(module: Module, request: Request) -> Mapping[str, Array]:
             f"{', '.join(missing[:40])}{', …' if len(missing) > 40 else ''}. "
             'Use load_state_dict, assign .value, or build with weights_from="random"'
         )
-    return {name: p.value for name, p in parameters.items() if p.value is not None}
+    return Borrowed({name: p.value for name, p in parameters.items() if p.value is not None})
 
 
 def build_network(

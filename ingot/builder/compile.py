@@ -5,7 +5,7 @@ recipes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from ingot.dtypes import DType
 from ingot.engine import file
 from ingot.errors import RecipeError
 from ingot.ir import Network, Value
-from ingot.ir.recipe import evaluate
+from ingot.ir.recipe import Recipe, evaluate
 from ingot.ir.text import to_json
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.rewrite import Log
@@ -56,6 +56,43 @@ def compile_network(
     return Compiled(target, lowered, program, planner.weights, planner.host_calls, log)
 
 
+class Borrowed(Mapping[str, Array]):
+    """Arrays of somebody who may change them later: what an engine takes over of them as they are, it copies."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self.arrays = arrays
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+class _Lent(Borrowed):
+    """Borrowed arrays, and which of them were asked for."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        super().__init__(arrays)
+        self.seen: list[Array] = []
+
+    def __getitem__(self, name: str) -> Array:
+        self.seen.append(self.arrays[name])
+        return self.seen[-1]
+
+
+def owned(recipe: Recipe, weights: Mapping[str, Array]) -> Array:
+    """What a recipe makes, in memory that no borrower's array shares."""
+    if not isinstance(weights, Borrowed):
+        return evaluate(recipe, weights)
+    lent = _Lent(weights)
+    array = evaluate(recipe, lent)
+    return array.copy() if any(np.may_share_memory(array, one) for one in lent.seen) else array
+
+
 def make_tensors(
     stored: Mapping[str, Value], weights: Mapping[str, Array], done: Callable[[int, int], None] | None = None
 ) -> dict[str, Array]:
@@ -76,7 +113,7 @@ def make_tensors(
 def _tensor(name: str, value: Value, weights: Mapping[str, Array]) -> Array:
     if value.kind == "constant":
         return np.asarray(value.array, order="C")
-    array = evaluate(recipe_of(value), weights)
+    array = owned(recipe_of(value), weights)
     kind: DType = value.dtype
     if array.shape != value.shape or array.dtype != kind.numpy:
         found = f"{array.dtype}{list(array.shape)}"

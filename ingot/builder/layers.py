@@ -11,18 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
+from ingot.builder.stored import Recovered, Weights
 from ingot.dims import values_of
 from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.ir import Network, Node, StateSpec, Value
 from ingot.ir.difference import difference
-from ingot.ir.recipe import Known, Recipe, parameter_at
 from ingot.ir.text import from_json
 from ingot.passes.sections import BETWEEN, Section, runs_of, section
 from ingot.passes.weights import recipe_of
@@ -87,17 +86,13 @@ class Stored(Sources):
     """What an engine has stored, and the parameters beside it: those given, else those that the tensors still show."""
 
     def __init__(self, engine: Engine, network: Network, sources: Mapping[str, Array] | None = None) -> None:
-        super().__init__(Recovered(engine, network) if sources is None else sources)
-        self.engine = engine
-
-    @cached_property
-    def _by_recipe(self) -> dict[Recipe, str]:
-        return {recipe: name for name, recipe in recipes_of(self.engine).items()}
+        self.engine, self._weights = engine, Weights(engine, network)
+        super().__init__(Recovered(engine, network, self._weights) if sources is None else sources)
 
     def tensor(self, name: str, value: Value) -> Array | None:
         if value.kind != "parameter":
             return None
-        found = self._by_recipe.get(recipe_of(value))
+        found = self._weights.holding(recipe_of(value))
         return None if found is None else self.engine.tensor(found)
 
 
@@ -105,64 +100,6 @@ def network_of(engine: Engine) -> Network:
     """The portable network of an engine. Raises EngineVersionError for one that a newer ingot made."""
     with reading(engine.header):
         return from_json(engine.header["networks"]["main"])
-
-
-def recipes_of(engine: Engine) -> dict[str, Recipe]:
-    """The recipes of an engine's stored tensors, by these. Raises EngineVersionError for those of a newer ingot."""
-    entries = engine.header["weights"].items()
-    with reading(engine.header):
-        return {name: Recipe.from_json(e["recipe"]) for name, e in entries if e["recipe"] is not None}
-
-
-class Recovered(Mapping[str, Array]):
-    """The parameters whose values an engine's tensors still show: those stored through casts and layouts only.
-
-    Each is made when it is asked for. A cast is left as it is: it is made again with the recipe, and changes nothing.
-    What an adapter was merged into is given as it is with it.
-    """
-
-    def __init__(self, engine: Engine, network: Network) -> None:
-        self.engine = engine
-        self.known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
-        self.found: dict[str, tuple[str, Recipe, int]] = {}  # stored tensor, its recipe, and which of its values
-        for name, recipe in recipes_of(engine).items():
-            shown = _shown(recipe).items()
-            self.found |= {source: (name, recipe, number) for source, number in shown if source in self.known}
-
-    def __getitem__(self, name: str) -> Array:
-        tensor, recipe, number = self.found[name]
-        specs = recipe.infer_all(self.known)
-        count = len(recipe.sources)
-        arrays = {len(specs) - 1: self.engine.tensor(tensor)}
-        for i in reversed(range(max(count, number + 1), len(specs))):
-            call = recipe.steps[i - count]
-            if i in arrays and call.name == "cast":
-                arrays[call.inputs[0]] = arrays[i]
-            elif i in arrays and call.step.inverse is not None:
-                operands = call.step.inverse(arrays[i], [specs[j] for j in call.inputs], **dict(call.args))
-                arrays |= dict(zip(call.inputs, operands, strict=True))
-        return arrays[number]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.found)
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-
-def _shown(recipe: Recipe) -> dict[str, int]:
-    """The parameters that can be had back from a recipe's result, and the number of the value that is each."""
-    count = len(recipe.sources)
-    shown = {count + len(recipe.steps) - 1}
-    found: dict[str, int] = {}
-    for i in reversed(range(count + len(recipe.steps))):
-        if i not in shown:
-            continue
-        if (name := parameter_at(recipe, i)) is not None:
-            found.setdefault(name, i)
-        elif i >= count and ((call := recipe.steps[i - count]).name == "cast" or call.step.inverse is not None):
-            shown |= set(call.inputs)
-    return found
 
 
 def sections(network: Network, layer: Callable[[str], str], weights: Stored) -> list[Section]:

@@ -85,7 +85,7 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
     fusion = {entry: _fusion(program) for entry, program in programs.items()}
     memory = {entry: _memory(engine, entry, args, out) for entry in fusion}
     weights = {name: engine.tensor(name) for name in header["weights"]}
-    config = {name: value for name, value in header["config"].items() if name != "kv"}
+    config = {name: value for name, value in header["config"].items() if name not in ("kv", "aliases")}
     bytes_ = {name: int(array.nbytes) for name, array in weights.items()}
     kernels = {target: kernel_counts(program) for target, program in header["programs"].items()}
     out.text(f"{source}: {header['kind']} engine of format {header['format']}, made by {header['producer']}")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _native, dtypes
+from ingot import _lazy, _native, dtypes
 from ingot.backends.device import Device, Executor, Opening, device_of, programs_of
 from ingot.engine import file
 from ingot.errors import ArgumentError, InputError, UserError, typed
@@ -183,6 +183,19 @@ class Engine:
             raise typed(e) from None
         return cls(native, header, plain, None)
 
+    def with_tensors(self, header: dict[str, Any], tensors: Mapping[str, Array]) -> Engine:
+        """An engine of these programs with other tensors. Where those are this one's, both use the same memory, and
+        what kernels have made of it.
+        """
+        plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+        try:
+            native = self._native.with_tensors(plain)
+        except _native.Error as e:
+            raise typed(e) from None
+        made = Engine(native, header, plain, None, self.device)
+        made.log = list(self.log)
+        return made
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Engine:
         """Opens and verifies an engine file; the weights are mapped, not read.
@@ -243,6 +256,18 @@ class Engine:
         entries = programs_of(self.header)
         weights = (b for _, program in sorted(entries.items()) for b in program["buffers"] if b["kind"] == "weight")
         return {b["tensor"]: (dtypes.get(b["dtype"]).numpy, tuple(b["shape"])) for b in weights}
+
+    def refit(self, parameters: Mapping[str, Any]) -> Engine:
+        """A new engine with new values of some parameters, which shares what did not change. This one stays as it is.
+
+        Args:
+            parameters: arrays (NumPy, torch, any DLPack) by the names of the source's state dict (docs/refit.md).
+
+        Raises InputError for arrays that do not fit, RecipeError where parameters are stored as one with others that
+        have to be given too. All that is wrong is in one error.
+        """
+        made: Engine = _lazy.load("ingot.builder.refit:refit")(self, parameters)
+        return made
 
     def files(self) -> dict[str, bytes]:
         """The files that travel with the engine, such as tokenizer.json."""

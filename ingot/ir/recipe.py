@@ -33,6 +33,7 @@ Shape = tuple[int, ...]
 Known = tuple[DType, Shape]  # what is known of a value before it exists
 
 ADAPTER = "lora."  # begins the names of sources that are an adapter's: `lora.<adapter>.<module>.A`
+MAX_STEPS = 1 << 14  # that a recipe in a file may have: several for each expert of a layer
 
 
 def require(ok: bool, why: str) -> None:
@@ -112,7 +113,9 @@ class Recipe:
         ]
         for i, call in enumerate(self.steps):
             try:
-                values.append(call.step.infer([values[j] for j in call.inputs], **dict(call.args)))
+                operands = [values[j] for j in call.inputs]
+                require(None not in operands or call.name == "lora_merge", "an adapter's tensor is no operand")
+                values.append(call.step.infer(operands, **dict(call.args)))
             except RecipeError as e:
                 raise self._fault(i, e) from None
         return values
@@ -149,7 +152,7 @@ class Recipe:
         require(
             isinstance(sources, list) and all(isinstance(s, str) for s in sources), "sources must be a list of names"
         )
-        require(isinstance(steps, list), "steps must be a list")
+        require(isinstance(steps, list) and len(steps) <= MAX_STEPS, f"steps must be a list of at most {MAX_STEPS:,}")
         calls = [_call_from_json(step, len(sources) + i) for i, step in enumerate(steps)]
         require(bool(calls) or len(sources) == 1, "a recipe without steps has exactly one source")
         return cls(tuple(sources), tuple(calls))

@@ -54,6 +54,22 @@ class Naming:
         """The name under which a checkpoint has a parameter; its own where it has it under none."""
         return next((other for other in self.stored(name) if other in checkpoint), name)
 
+    def readers(self, parameters: Collection[str], has_head: bool) -> dict[str, str]:
+        """Names that a state dict may have, and the parameters that take them.
+
+        has_head: a model without a parameter for its head is tied, and not one that gives hidden states only.
+        """
+        found: dict[str, str] = {}
+        for name in parameters:
+            found |= dict.fromkeys(self.stored(name), name)
+        if has_head and self.head not in parameters:
+            found |= dict.fromkeys(self.stored(self.head), self.embedding)
+        return found | {name: name for name in parameters}
+
+    def is_ignored(self, name: str) -> bool:
+        """Whether no parameter takes it, rightly."""
+        return any(re.fullmatch(i.pattern, name) for i in self.ignored)
+
 
 ROTARY = Ignored(
     r"(.*\.)?rotary_emb\.inv_freq", "older transformers saved the rotary frequencies, which follow from config.json"
@@ -82,16 +98,21 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         stored = self._checkpoint[self._sources[name]]
-        if name in self._unit_rows:
-            wide = stored.astype(np.float32)
-            stored = wide / np.maximum(np.sqrt((wide * wide).sum(1, keepdims=True)), np.float32(1e-12))
-        return _converted(stored, self._specs[name].dtype, name)
+        return prepared(stored, self._specs[name].dtype, name, name in self._unit_rows)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)
 
     def __len__(self) -> int:
         return len(self._specs)
+
+
+def prepared(stored: np.ndarray, dtype: DType, name: str, unit_rows: bool) -> np.ndarray:
+    """A checkpoint's tensor as the model takes it. `unit_rows`: its rows are brought to length 1."""
+    if unit_rows:
+        wide = stored.astype(np.float32)
+        stored = wide / np.maximum(np.sqrt((wide * wide).sum(1, keepdims=True)), np.float32(1e-12))
+    return _converted(stored, dtype, name)
 
 
 class RandomWeights(Mapping[str, np.ndarray]):
@@ -164,8 +185,7 @@ def match(
         unused.discard(head)  # equal to the embedding table, or the only copy of it
         if sources[naming.embedding] not in checkpoint:
             sources[naming.embedding] = head
-    ignored = [re.compile(i.pattern) for i in naming.ignored]
-    unexpected = sorted(name for name in unused if not any(pattern.fullmatch(name) for pattern in ignored))
+    unexpected = sorted(name for name in unused if not naming.is_ignored(name))
     missing = [name for name, source in sources.items() if source not in checkpoint]
     mismatched = [
         f"{name}: {fault}"

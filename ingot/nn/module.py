@@ -179,6 +179,14 @@ class Module:
         every = self.named_parameters(remove_duplicate=False)
         return {path: parameter.value for path, parameter in every if parameter.value is not None}
 
+    def state_names(self) -> dict[str, str | None]:
+        """The names that a state dict may hold, and the first path of the parameter, or None where it is of none."""
+        first = {id(parameter): path for path, parameter in self.named_parameters()}
+        found: dict[str, str | None] = {
+            f"{path}.{name}".lstrip("."): None for path, module in self.named_modules() for name in module.ignored
+        }
+        return found | {path: first[id(p)] for path, p in self.named_parameters(remove_duplicate=False)}
+
     def load_state_dict(self, state: Mapping[str, Any] | str | os.PathLike[str], strict: bool = True) -> LoadResult:
         """Give parameters their values by path.
 
@@ -198,7 +206,7 @@ class Module:
         for path, parameter in self.named_parameters(remove_duplicate=False):
             targets[path] = parameter
             paths.setdefault(id(parameter), []).append(path)
-        passed = {f"{path}.{name}".lstrip(".") for path, module in self.named_modules() for name in module.ignored}
+        passed = {name for name, path in self.state_names().items() if path is None}
         unexpected = [name for name in state if name not in targets and name not in passed]
         missing: list[str] = []
         faults: list[str] = []

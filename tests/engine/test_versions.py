@@ -15,7 +15,8 @@ import pytest
 from attacks.image import Image, good
 from ingot import _native
 from ingot.backends.plan import PROGRAM_VERSION
-from ingot.builder.layers import network_of, recipes_of
+from ingot.builder.layers import network_of
+from ingot.builder.stored import recipes_of
 from ingot.engine import file
 from ingot.engine.session import load
 from ingot.errors import EngineVersionError, IngotError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,9 +74,9 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
             program = torch.export.export(module, *values, dynamic_shapes=marks, strict=False)
         except Exception as e:  # whatever tracing the user's code raises
             raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
-        tensors = {**program.state_dict, **program.constants}
+        state, tensors = list(program.state_dict), {**program.state_dict, **program.constants}
         read = _saved(torch, program, type(module).__name__)
-    return Exported(read, _source(torch, tensors), symbols(read, leaves), values, tensors)
+    return Exported(read, _source(torch, tensors, state), symbols(read, leaves), values, tensors)
 
 
 @contextmanager
@@ -202,8 +202,14 @@ def tensor_leaves(arguments: Any) -> list[Any]:
 # ------------------------------------------------------------------------------------------------------ tensors
 
 
-def _source(torch: Any, tensors: Mapping[str, Any]) -> Source:
+def _source(torch: Any, tensors: Mapping[str, Any], state: Iterable[str]) -> Source:
     """The module's tensors by name."""
+
+    def key(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+            return id(tensor)
+        place = tensor.data_ptr() or id(tensor)
+        return place, tuple(tensor.stride()), str(tensor.dtype), tuple(tensor.shape)
 
     def spec(name: str) -> tuple[Any, Spec]:
         tensor = tensors.get(name)
@@ -212,9 +218,9 @@ def _source(torch: Any, tensors: Mapping[str, Any]) -> Source:
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise ModuleError(f"{name} is a {tensor.layout} tensor; only plain ones are supported")
         made = Spec(dtypes.get(str(tensor.dtype).removeprefix("torch.")), tuple(tensor.shape))
-        return (tensor.data_ptr() or id(tensor), tuple(tensor.stride()), made), made
+        return key(tensor), made
 
-    return Source(spec, _Arrays(tensors))
+    return Source(spec, _Arrays(tensors), {name: key(tensors[name]) for name in state})
 
 
 class _Arrays(Mapping[str, Array]):

@@ -30,7 +30,8 @@ class Imported(NamedTuple):
     """A network and the weights that it reads, by the names of its parameters.
 
     notes: what was left out. placeholders: the program's name of every input. values: what the program's tensors are.
-    buffers: the network's parameters that are buffers or constants of the program.
+    buffers: the network's parameters that are buffers or constants of the program. aliases: names of the source's state
+    dict beside the network's own: the parameter that they are, or None where no output reads the tensor.
     """
 
     network: Network
@@ -39,13 +40,15 @@ class Imported(NamedTuple):
     placeholders: dict[str, str]
     values: dict[str, Value]
     buffers: frozenset[str]
+    aliases: dict[str, str | None]
 
 
 class Source(NamedTuple):
-    """Where an exported program's tensors are: what is known of each by name, and the arrays."""
+    """Where an exported program's tensors are: what is known of each by name, the arrays, and the state dict."""
 
     spec: Callable[[str], tuple[Any, Spec]]  # a key that tied tensors share, and the Spec
     arrays: Mapping[str, Array]
+    state: Mapping[str, Any]  # name → that key
 
 
 def build_network(
@@ -130,7 +133,18 @@ class _Importer:
             self.notes.append(f"{unread} stored tensor(s) are read by no output and were left out")
         kept = {name: v for name, v in self.values.items() if isinstance(v, Value) and v.name in self.network.values}
         weights = _Renamed(self.source.arrays, self.sources)
-        return Imported(self.network, weights, self.notes, self.placeholders, kept, frozenset(self.buffers))
+        buffers = frozenset(self.buffers)
+        return Imported(self.network, weights, self.notes, self.placeholders, kept, buffers, self._aliases())
+
+    def _aliases(self) -> dict[str, str | None]:
+        found: dict[str, str | None] = {}
+        for name, key in self.source.state.items():
+            value = self.tied.get(key)
+            if value is None or self.network.values.get(value.name) is not value:
+                found[name] = None
+            elif value.name != name:
+                found[name] = value.name
+        return found
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: {why}")

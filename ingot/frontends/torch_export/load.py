@@ -27,7 +27,7 @@ def open_archive(path: str | os.PathLike[str]) -> tuple[graph.Program, Source]:
         stored = payload.info(name)
         return stored, stored.spec
 
-    return program, Source(spec, payload)
+    return program, Source(spec, payload, payload.state())
 
 
 def read_program(archive: Archive) -> graph.Program:

@@ -16,6 +16,7 @@ from ingot.tensor_table import name_fault
 
 Array = np.ndarray[Any, Any]
 
+WEIGHTS = "data/weights/"  # where the state dict lies
 FREE = 64 << 20  # bytes that a tensor may have beyond its storage: expanded buffers repeat theirs
 
 
@@ -57,7 +58,7 @@ class Payload(Mapping[str, Array]):
         self._archive = archive
         self._stored: dict[str, Stored] = {}
         self._refused: dict[str, str] = {}
-        for folder, word in (("data/weights/", "weights"), ("data/constants/", "constants")):
+        for folder, word in ((WEIGHTS, "weights"), ("data/constants/", "constants")):
             if f"{folder}{model}.pt" in archive:
                 raise archive.error(
                     f"{folder}{model}.pt holds its {word} as pickle. Reading a pickle can run any code, so ingot never "
@@ -83,6 +84,10 @@ class Payload(Mapping[str, Array]):
         if name not in self._stored:
             raise self._archive.error(f"has no tensor {name[:200]!r}, which its program reads")
         return self._stored[name]
+
+    def state(self) -> dict[str, Stored]:
+        """Where the tensors of the state dict lie; tied ones lie in one place."""
+        return {name: stored for name, stored in self._stored.items() if stored.member.startswith(WEIGHTS)}
 
     def __getitem__(self, name: str) -> Array:
         stored = self.info(name)
