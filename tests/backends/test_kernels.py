@@ -22,7 +22,8 @@ from tests.kernels.support import session
 from tests.kernels.test_strides import CASES, STATE, Call
 from tools import kernels as page
 
-NATIVE = {kernel["name"]: kernel for kernel in _native.kernels()}
+# The newest of each name: older versions stay in the native table for the engines that call them.
+NATIVE = {kernel["name"]: kernel for kernel in sorted(_native.kernels(), key=lambda kernel: kernel["version"])}
 
 
 def test_both_tables_have_the_same_kernels() -> None:

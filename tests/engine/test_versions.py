@@ -181,6 +181,11 @@ def test_what_a_newer_ingot_wrote_runs_when_all_of_it_is_known(tmp_path: Path, b
     assert by_python(path) == by_native(path) == by_c(path) == (None, "")
 
 
+def test_a_kernel_is_found_by_name_and_version() -> None:
+    named = [(kernel["name"], kernel["version"]) for kernel in _native.kernels()]
+    assert len(set(named)) == len(named) and all(version >= 1 for _, version in named)
+
+
 def test_too_new_and_unknown_kernels_are_told_apart(tmp_path: Path) -> None:
     assert "this ingot has no kernel 'flash'" in by_native(written(tmp_path, call(0, kernel="flash"), SAME))[1]
     message = by_native(written(tmp_path, call(0, version=9), SAME))[1]
