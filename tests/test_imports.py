@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BASE = {"errors", "dtypes", "dims", "release", "strict_json", "safetensors_file", "seeded", "tensor_table", "version"}
+BASE = {
+    "errors", "dtypes", "dims", "release", "strict_json", "safetensors_file", "seeded", "tensor_table", "version",
+    "words",
+}  # fmt: skip
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
 RUN = BASE | {"_native", "_lazy", "engine", "backends.device"}
@@ -27,6 +30,8 @@ MAY_IMPORT = {
     "tensor_table": BASE,
     "_lazy": {"errors"},
     "version": set(),
+    "words": {"errors"},
+    "source": RUN,  # where a build is asked for
     "__main__": {"cli"},
     "ir": IR,
     "ops": IR,
@@ -42,17 +47,17 @@ MAY_IMPORT = {
     "builder": COMPILER | RUN | {"backends", "models"},
     "engine": RUN,
     "text": BASE,
-    "llm": RUN | {"text"},
+    "llm": RUN | {"source", "text"},
     "llm.kv_cache": {"errors"},
     "llm.scheduler": {"errors", "llm.kv_cache"},
-    "serve": RUN | {"llm", "text"},  # over HTTP
-    "cli": RUN | {"llm", "backends.cost"},
+    "serve": RUN | {"llm", "source", "text"},  # over HTTP
+    "cli": RUN | {"llm", "source", "backends.cost"},
 }
 # What folders may name for a late import, beside what they import: an engine has host calls, a model a directory.
 MAY_NAME = {
     "": {"dims", "dtypes", "builder", "engine", "functional", "ir", "llm", "nn", "ops"},
     "backends": {"ops"},
-    "llm": {"builder"},
+    "source": {"builder"},
     "cli": {"backends", "builder", "frontends", "ir", "models", "ops", "serve", "text"},
 }
 # Methods of an engine that the builder does: the one way back from run time, taken when they are called.

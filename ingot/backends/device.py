@@ -26,6 +26,7 @@ class Limits:
     block_size: tokens in a block of the KV cache. max_running: requests in flight at once. max_step_tokens: of one
     step; a chunk of that size already keeps the machine busy. max_mixed_tokens: of prompts, in a step of answers that
     are read as they come. max_row_bytes: of logits and hidden states that one step may leave for scores and vectors.
+    narrow_tables: whether a step's block table is as wide as its longest request, for attention goes over all of it.
     """
 
     block_size: int = 16
@@ -33,6 +34,7 @@ class Limits:
     max_step_tokens: int = 512
     max_mixed_tokens: int = 12
     max_row_bytes: int = 64 << 20
+    narrow_tables: bool = False
 
 
 class Executor(Protocol):
@@ -111,7 +113,7 @@ CPU = Runtime(
 )  # fmt: skip
 TORCH = Runtime(
     "torch", "torch[:DEVICE]", "ingot.backends.torch_executor:open_session",
-    Limits(max_step_tokens=512, max_mixed_tokens=512),  # a step's time hardly depends on its rows
+    Limits(max_step_tokens=512, max_mixed_tokens=512, narrow_tables=True),  # a step's time hardly depends on its rows
     "ingot.backends.torch_device:resolve",
 )  # fmt: skip
 RUNTIMES = {runtime.name: runtime for runtime in (CPU, TORCH)}

@@ -64,13 +64,25 @@ class NativeExecutor:
     def sample(
         self, logits: Array, samplers: Sequence[_native.Sampler], positions: Array
     ) -> tuple[Array, Array, Array, Array]:
-        try:
-            return _native.sample(logits, samplers, positions)
-        except _native.Error as e:
-            raise typed(e) from None
+        return sample(logits, samplers, positions)
 
     def log_probs(self, logits: Array, targets: Array) -> Array:
-        try:
-            return _native.log_probs(logits, targets)
-        except _native.Error as e:
-            raise typed(e) from None
+        return log_probs(logits, targets)
+
+
+def sample(
+    logits: Array, samplers: Sequence[_native.Sampler], positions: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Executor.sample of logits in the host's memory."""
+    try:
+        return _native.sample(logits, samplers, positions)
+    except _native.Error as e:
+        raise typed(e) from None
+
+
+def log_probs(logits: Array, targets: Array) -> Array:
+    """Executor.log_probs of logits in the host's memory."""
+    try:
+        return _native.log_probs(logits, targets)
+    except _native.Error as e:
+        raise typed(e) from None

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes, models
+from ingot.backends.device import Device, device_of
 from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
@@ -32,11 +33,11 @@ from ingot.nn import Module, trace
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.widen import NARROW, widen, without_float64
+from ingot.words import SAME, check_built, check_words
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 
-PRECISIONS = ("float32", "bfloat16", "float16")
 FILE = "file."
 
 
@@ -92,8 +93,8 @@ def build(
     inputs: Any = None,
     *,
     precision: str | None = None,
-    weights: str = "same",
-    device: str = "cpu",
+    weights: str = SAME,
+    device: str | Device | None = None,
     dynamic: Any = None,
     report: bool | Mapping[str, Any] = True,
     weights_from: str | None = None,
@@ -113,7 +114,9 @@ def build(
         precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
             and outputs keep their types, with casts at the border. A network of float64, by a parameter or an input, is
             built only when this is given: then nothing inside is float64. A float32 network may compute in float64.
-        weights, device: see the table of formats; a value that cannot be had is an error, never another one silently.
+        weights: see the table of formats; a value that cannot be had is an error, never another one silently.
+        device: where the engine's sessions run unless they are told otherwise ("torch:cuda"); the engine, and the file
+            that it is saved to, is built for the CPU.
         dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
             {0: ingot.Dim("N", 1, 8, 64)} with bounds. A Module's Specs say it themselves, a file says it too.
         report: compare with float32 layer by layer, and what was imported with its source: on seeded or example
@@ -128,11 +131,20 @@ def build(
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
         DTypeError: a network of float64, without a precision to compute it in.
     """
-    check_words(precision, weights, device, weights_from)
+    check_words(precision, weights)
+    if weights_from not in (None, "random"):
+        raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
+    where = device_of(device)
     request = Request(
         precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale)
     )
-    if lora is not None and (isinstance(source, Module) or _is_torch(source) or str(source).endswith(".pt2")):
+    engine = _built(source, inputs, dynamic, request)
+    return engine if device is None else engine.on(where)
+
+
+def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
+    """The engine of any source."""
+    if request.lora is not None and (isinstance(source, Module) or _is_torch(source) or str(source).endswith(".pt2")):
         raise UserError("lora is for the folder of a Hugging Face model, or for an engine of one")
     if isinstance(source, Module):
         if dynamic is not None:
@@ -150,24 +162,10 @@ def build(
     if path.suffix == ".pt2":
         return _build_exported(path, request)
     if path.is_file():
-        engine = _open(path, precision, weights_from)
-        return engine if lora is None else lora_adapter.merge(engine, lora, lora_scale)
+        engine = _open(path, request.precision, request.weights_from)
+        return engine if request.lora is None else lora_adapter.merge(engine, request.lora, request.lora_scale)
     resolve_directory(source)  # the error for a Hub id, or for nothing at all
     return _build_directory(path, request)
-
-
-def check_words(precision: str | None, weights: str, device: str, weights_from: str | None = None) -> None:
-    """Raises UserError for a word that this version cannot build by."""
-    if precision is not None and precision not in PRECISIONS:
-        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    if weights != "same":
-        raise UserError(
-            f"weights={weights!r} is not available: this version stores weights in the precision of the engine"
-        )
-    if device != "cpu":
-        raise UserError(f"device={device!r} is not available: this version builds for and runs on the CPU")
-    if weights_from not in (None, "random"):
-        raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
 
 
 def _lora_scale(lora: Any, scale: float | None) -> float:
@@ -180,11 +178,7 @@ def _open(path: Path, precision: str | None, weights_from: str | None) -> Engine
     if path.suffix in (".onnx", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
-    has = engine.config.get("precision")
-    if precision is not None and has is not None and precision != has:
-        raise UserError(
-            f"{path} was built with precision {has}, which conflicts with {precision}: build it again from its source"
-        )
+    check_built(path, engine.config, precision, None)
     if weights_from is not None:
         raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
     return engine

@@ -14,19 +14,18 @@ from typing import Any
 import numpy as np
 
 from ingot import models
-from ingot.builder.build import check_words
 from ingot.builder.compile import compile_network, header_of
 from ingot.engine.session import Engine
 from ingot.frontends.checkpoint import Checkpoint, read_config, resolve_directory
 from ingot.ir import Value
-from ingot.models.config import PRECISIONS
 from ingot.nn import trace
+from ingot.words import PRECISIONS, check_words
 
 Array = np.ndarray[Any, Any]
 
 
 def outline(
-    source: str | os.PathLike[str], precision: str | None = None, weights: str = "same", device: str = "cpu"
+    source: str | os.PathLike[str], precision: str | None = None, weights: str | None = None
 ) -> tuple[Engine, list[str]]:
     """The engine that the directory would be built into, for its sessions' memory only, and what is taken for granted.
 
@@ -35,7 +34,7 @@ def outline(
 
     Raises CheckpointError, UserError.
     """
-    check_words(precision, weights, device)
+    check_words(precision, weights)
     path = resolve_directory(source)
     config = models.parse_config(read_config(path), path)
     granted: list[str] = []

@@ -9,7 +9,8 @@ examples:
   ingot bench net.ingot --profile trace.json        and every call as a trace for https://ui.perfetto.dev
 
 share_of_bandwidth is the bytes that a step has to read (weights, keys and values), over its time, over the memory's
-read bandwidth: the one given by --bandwidth, or else a quick measurement. Models that fit the caches go beyond 1.
+read bandwidth: the one given by --bandwidth, or else a quick measurement; without it there is none on another
+--device than the CPU. Models that fit the caches go beyond 1.
 
 In a profile a call's time is the median of --repeat runs; "of the roof" is the least time that its bytes at the
 memory's bandwidth, or its operations at the peak of our own product, would take, over its time: docs/performance.md."""
@@ -25,6 +26,7 @@ from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, size
 from ingot.cli.source import open_engine
+from ingot.errors import UserError
 
 WARM_UP = 3
 
@@ -67,6 +69,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
     if profiling and args.profile:
         profiling.check_trace_path(args.profile)
     engine, _ = open_engine(args, args.source, out)
+    ours = engine.device.runtime.name == _lazy.load("ingot.backends.device:DEFAULT")
+    if profiling and not ours:
+        raise UserError(f"--profile is of this machine's kernels and their roofs: leave --device {engine.device} out")
     measure = _lazy.load("ingot.cli.measure")
     case = measure.case_of(engine, args)
     for _ in range(WARM_UP):
@@ -78,12 +83,13 @@ def run(args: argparse.Namespace, out: Output) -> None:
         seconds.append(perf_counter() - begin)
     low, median = min(seconds), statistics.median(seconds)
     p90 = sorted(seconds)[math.ceil(0.9 * len(seconds)) - 1]
-    bandwidth = args.bandwidth * 1e9 if args.bandwidth else measure.bandwidth(args.threads)
+    bandwidth = args.bandwidth * 1e9 if args.bandwidth else measure.bandwidth(args.threads) if ours else None
     rate = case.tokens / median if case.tokens else None
-    share = case.bytes / median / bandwidth
+    share = case.bytes / median / bandwidth if bandwidth else None
     speed = f", {rate:,.1f} tokens a second" if rate else ""
     out.text(f"{case.name}: {median * 1e3:.3f} ms (at best {low * 1e3:.3f}, 90 % within {p90 * 1e3:.3f}){speed}")
-    out.text(f"reads {size(case.bytes)}: {share:.0%} of the bandwidth of {bandwidth / 1e9:.1f} GB/s")
+    part = f": {share:.0%} of the bandwidth of {bandwidth / 1e9:.1f} GB/s" if bandwidth else ""
+    out.text(f"reads {size(case.bytes)}{part}")
     extra = {}
     if profiling:
         roofs = measure.roofs(args.threads, bandwidth)

@@ -18,7 +18,7 @@ from time import perf_counter
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, size
-from ingot.cli.source import check_output, default_name, progress_bar
+from ingot.cli.source import check_output, check_target, default_name, progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot build`."""
+    check_target(args.device, "engines are built")
     path = args.output or default_name(args.source)
     check_output(path, args.source)
     with progress_bar(out) as progress:
@@ -43,7 +44,6 @@ def run(args: argparse.Namespace, out: Output) -> None:
             args.source,
             precision=args.precision,
             weights=args.weights or "same",
-            device=args.device,
             report=not args.no_report,
             weights_from=args.weights_from,
             seed=args.seed,

@@ -50,7 +50,7 @@ def _check_memory(engine: Engine, sizes: dict[str, int]) -> None:
     shapes = [(shape_of(port, sizes), dtypes.get(port.dtype).bits) for port in engine.inputs]
     wanted, limit = sum(math.prod(shape) * bits // 8 for shape, bits in shapes), available_memory()
     with suppress(ArgumentError):  # only a run can tell
-        wanted += engine.session(1).planned(sizes).arena
+        wanted += engine.session().planned(sizes).arena
     if wanted > limit:
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
         raise MemoryLimitError(f"a run at {shown} takes {wanted:,} bytes, and {limit:,} are available")

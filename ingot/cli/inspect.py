@@ -13,14 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 from collections import Counter
 from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, size, table
-from ingot.cli.source import BUILT
 from ingot.errors import IngotError
 
 
@@ -62,9 +60,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
 
 def open_source(source: str) -> Any:
     """The engine of a file, or of a source that is built in memory."""
-    if os.path.isdir(source) or source.endswith(BUILT):
-        return _lazy.load("ingot.builder.build:build")(source, report=False)
-    return _lazy.load("ingot.engine.session:load")(source)
+    return _lazy.load("ingot.source:open_engine")(source)
 
 
 def _network(engine: Any) -> Any:

@@ -7,7 +7,8 @@ import math
 import re
 from typing import Any
 
-PRECISIONS = ("float32", "bfloat16", "float16")
+from ingot.words import PRECISIONS
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -23,7 +24,7 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("formats and device")
     group.add_argument("--precision", choices=PRECISIONS, help="type to compute in (default: the checkpoint's)")
     group.add_argument("--weights", metavar="FORMAT", help="how weights are stored (default: same, as the precision)")
-    group.add_argument("--device", default="cpu", metavar="cpu", help="where to run")
+    group.add_argument("--device", metavar="DEVICE", help="where to run: cpu, torch, torch:cuda, … (default: cpu)")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,9 @@ from typing import Any
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, size, table
-from ingot.cli.source import check_words
+from ingot.cli.source import check_target
 from ingot.errors import UserError
+from ingot.words import PRECISIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +107,7 @@ def _other_precisions(args: argparse.Namespace, precision: str) -> dict[str, Any
     if Path(args.source).is_file():
         return {}
     found = {}
-    for name in options.PRECISIONS:
+    for name in PRECISIONS:
         if name != precision:
             engine, _ = _engine(argparse.Namespace(**{**vars(args), "precision": name}))
             found[name] = _lazy.load("ingot.llm.plan:MemoryPlanner")(engine, args.threads)
@@ -115,12 +116,11 @@ def _other_precisions(args: argparse.Namespace, precision: str) -> dict[str, Any
 
 def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
     """The engine of a file, or the outline of what a directory would be built into."""
-    words = {name: value for name in ("precision", "weights") if (value := getattr(args, name)) is not None}
-    if Path(args.source).is_file():
-        engine = _lazy.load("ingot.engine.session:load")(args.source)
-        check_words(engine, args.source, words, args.device)
-        return engine, []
-    return _lazy.load("ingot.builder.outline:outline")(args.source, **words, device=args.device)  # type: ignore[no-any-return]
+    check_target(args.device, "plans are made")
+    sources = _lazy.load("ingot.source")
+    if sources.is_engine(args.source):
+        return sources.open_engine(args.source, args.precision, args.weights), []
+    return _lazy.load("ingot.builder.outline:outline")(args.source, args.precision, args.weights)  # type: ignore[no-any-return]
 
 
 def _row(planner: Any, length: int, memory: int) -> dict[str, int]:

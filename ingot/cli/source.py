@@ -16,9 +16,6 @@ from ingot.errors import UserError
 
 Progress = Callable[[str, int, int], None]
 
-BUILT = (".pt2",)  # files that are built, as folders are
-
-
 def open_engine(
     args: argparse.Namespace, source: str, out: Output, *, check: bool = True
 ) -> tuple[Any, dict[str, float]]:
@@ -26,35 +23,23 @@ def open_engine(
 
     Raises UserError when an engine was built with other formats than those asked for; not without `check`.
     """
-    words = {name: value for name in ("precision", "weights") if (value := getattr(args, name, None)) is not None}
-    adapter = {name: getattr(args, name, None) for name in ("lora", "lora_scale")}
-    if adapter["lora"] is None and adapter["lora_scale"] is not None:
-        raise UserError("--lora-scale is the scale of an adapter: give its folder as --lora")
-    device = getattr(args, "device", "cpu")
+    words = {name: getattr(args, name, None) for name in ("precision", "weights", "device", "lora", "lora_scale")}
+    sources = _lazy.load("ingot.source")
     begin = perf_counter()
-    if Path(source).is_file() and not source.endswith(BUILT):
-        engine = _lazy.load("ingot.engine.session:load")(source)
-        if check:
-            check_words(engine, source, words, device)
-        if adapter["lora"] is not None:
-            engine = _lazy.load("ingot.builder.adapter:merge")(engine, adapter["lora"], adapter["lora_scale"])
-        return engine, {"load": perf_counter() - begin}
+    phase = "load" if sources.is_engine(source) else "build"
     with progress_bar(out) as progress:
-        build = _lazy.load("ingot.builder.build:build")
-        engine = build(source, device=device, report=False, progress=progress, **words, **adapter)
-    return engine, {"build": perf_counter() - begin}
+        engine = sources.open_engine(source, **words, check=check, progress=progress)
+    return engine, {phase: perf_counter() - begin}
 
 
-def check_words(engine: Any, source: str, words: dict[str, str], device: str) -> None:
-    """Raises UserError for number formats that an engine does not have."""
-    if device != "cpu":
-        raise UserError(f"device {device!r} is not available: this version runs on the CPU")
-    for name, word in words.items():
-        built = engine.config.get(name, "same" if name == "weights" else None)
-        if word != built:
-            raise UserError(
-                f"--{name} {word} conflicts with {source}, which was built with {built}: leave it out, or build again"
-            )
+def check_target(device: str | None, what: str) -> None:
+    """Raises UserError for a device that engines are not built for: `what` is for those that are."""
+    target = _lazy.load("ingot.backends.device:DEFAULT")
+    if device not in (None, target):
+        raise UserError(
+            f"--device {device}: {what} for {target}; give the device to what runs the engine: run, generate, chat, "
+            "score, serve, bench"
+        )
 
 
 def open_network(args: argparse.Namespace, source: str, out: Output) -> tuple[Any, dict[str, float]]:
@@ -68,7 +53,7 @@ def open_network(args: argparse.Namespace, source: str, out: Output) -> tuple[An
 def default_name(source: str) -> str:
     """The engine file of a source when none is named: its name with .ingot, in the working directory."""
     path = Path(source).resolve()
-    return f"{path.stem if path.suffix in BUILT else path.name}.ingot"
+    return f"{path.stem if path.suffix in _lazy.load('ingot.source:BUILT') else path.name}.ingot"
 
 
 def check_output(path: str, source: str) -> None:

@@ -48,7 +48,7 @@ def sizes_that_run(engine: Engine, given: Sequence[str] = (), usual: int = 1) ->
 
     Raises UserError, InputError when none of the sizes tried can be.
     """
-    session, fault = engine.session(1), None
+    session, fault = engine.session(), None
     for size in (usual, *(s for s in LARGER if s > usual)):
         sizes = sizes_of(engine, given, usual=size)
         try:

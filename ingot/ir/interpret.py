@@ -67,7 +67,7 @@ def run_node(node: Node, operands: tuple[Array, ...], sizes: dict[str, int]) -> 
     arrays: tuple[Array, ...] = results if isinstance(results, tuple) else (results,)
     for value, result in zip(node.outputs, arrays, strict=True):
         if isinstance(value.spec, Spec):
-            _learn(node, value.spec, result.shape, op.bound_dims(), sizes)
+            learn(node, value.spec, result.shape, op.bound_dims(), sizes)
             expected = value.spec.evaluate(sizes)
             if result.shape != expected or get(result.dtype) is not value.spec.dtype:
                 raise AssertionError(f"{node.describe()}: the reference gave {result.dtype}{list(result.shape)}, the "
@@ -75,7 +75,8 @@ def run_node(node: Node, operands: tuple[Array, ...], sizes: dict[str, int]) -> 
     return arrays
 
 
-def _learn(node: Node, spec: Spec, shape: tuple[int, ...], bound: tuple[Dim, ...], sizes: dict[str, int]) -> None:
+def learn(node: Node, spec: Spec, shape: tuple[int, ...], bound: tuple[Dim, ...], sizes: dict[str, int]) -> None:
+    """Puts the unbacked dims that a result's shape shows into `sizes`. Raises ValueFault for one above its bound."""
     for d, size in zip(spec.shape, shape, strict=True):
         if isinstance(d, Dim) and d.name not in sizes and any(d == b for b in bound):
             if d.max is not None and size > d.max:

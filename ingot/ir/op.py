@@ -107,7 +107,12 @@ class Op:
     # Overridden where they exist; `None` says that they do not:
     decompose: ClassVar[Callable[..., Any] | None] = None  # the same result of simpler ops
     expr: ClassVar[Callable[..., Any] | None] = None  # (self, e: ExprBuilder, *scalars): per element
-    torch: ClassVar[Callable[..., Any] | None] = None  # (self, torch, *tensors): second oracle
+    # (self, torch, *tensors): the same by torch, a second oracle, and what runs on a torch device. It allocates on its
+    # operands' device, reads nothing back, and updates states in place. It may give None: torch has no such dtype.
+    torch: ClassVar[Callable[..., Any] | None] = None
+    # (self, torch, *tensors): whether values are a fault at run time, as a bool scalar on their device; the torch form
+    # then gives any numbers, and breaks nothing.
+    torch_fault: ClassVar[Callable[..., Any] | None] = None
     sample: ClassVar[Callable[..., Any] | None] = None  # (self, rng, *specs): valid random operands for tests
     draw: ClassVar[Callable[..., Any] | None] = None  # (cls, draw): a random Case for the property tests
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-from ingot import _lazy
-from ingot.engine.session import Engine, load
+from ingot.engine.session import Engine
 from ingot.errors import RequestError, UserError
 from ingot.llm.config import ModelConfig
 from ingot.llm.jobs import Job
@@ -23,37 +19,10 @@ _HOW = {
 }
 
 
-def open_engine(
-    source: str | os.PathLike[str] | Engine, precision: str | None, weights: str | None, device: str,
-    lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None, kind: str | None = "llm",
-) -> Engine:  # fmt: skip
-    """The engine of a source, of that kind (None: any) and with the number formats asked for, an adapter merged in."""
-    if lora is None and lora_scale is not None:
-        raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
-    if device != "cpu":
-        raise UserError(f"device {device!r} is not available: this ingot runs language models on 'cpu'")
-    if isinstance(source, Engine):
-        engine = source
-    elif Path(source).is_file():
-        engine = load(source)
-    else:
-        words = {name: word for name, word in (("precision", precision), ("weights", weights)) if word is not None}
-        engine = _lazy.load("ingot.builder.build:build")(
-            source, report=False, lora=lora, lora_scale=lora_scale, **words
-        )
-        lora = None  # it is in
-    if kind is not None and engine.kind != kind:
+def check_kind(engine: Engine, source: object, kind: str) -> None:
+    """Raises UserError for an engine of another kind."""
+    if engine.kind != kind:
         raise UserError(f"{source} is {_WHAT[engine.kind]}, not {_WHAT[kind]}: {_HOW[engine.kind]}")
-    for name, word in (("precision", precision), ("weights", weights)):
-        built = engine.config.get(name)
-        if word is not None and word != built:
-            raise UserError(
-                f"{name} {word!r} conflicts with the engine {source}, which was built with {built!r}: "
-                "leave it out, or build another engine"
-            )
-    if lora is not None:
-        engine = _lazy.load("ingot.builder.adapter:merge")(engine, lora, lora_scale)
-    return engine
 
 
 def assemble(

@@ -12,8 +12,9 @@ import numpy as np
 
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, RequestError
-from ingot.llm.assembly import open_engine
+from ingot.llm.assembly import check_kind
 from ingot.llm.vectors import POOLINGS, Pool, Prompt, Texts, pooling_of, scaled
+from ingot.source import open_engine
 from ingot.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
@@ -39,10 +40,11 @@ class Embedder:
         *,
         precision: str | None = None,
         weights: str | None = None,
-        device: str = "cpu",
+        device: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.engine = open_engine(source, precision, weights, device, kind="encoder")
+        self.engine = open_engine(source, precision, weights, device)
+        check_kind(self.engine, source, "encoder")
         config = self.engine.config
         faults = [n for n in ("vocab_size", "context_length", "hidden_size") if not _is_count(config.get(n))]
         if config.get("pooling") not in POOLINGS or not isinstance(config.get("normalize"), bool):

@@ -17,13 +17,14 @@ import numpy as np
 from ingot import _lazy
 from ingot.engine.session import Engine, Memory
 from ingot.errors import RequestError, TooLongError, UserError
-from ingot.llm.assembly import assemble, open_engine, within
+from ingot.llm.assembly import assemble, check_kind, within
 from ingot.llm.config import model_config
 from ingot.llm.jobs import Embedding, Generation, Job, Scoring, Wakeups
 from ingot.llm.loop import EngineLoop, Stats
 from ingot.llm.sampling import SamplingParams, sampler_of
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
 from ingot.llm.vectors import Prompt, Texts, pooling_of, scaled
+from ingot.source import open_engine
 from ingot.text.tokenizer import Tokenizer, token_ids
 
 MAX_PRIORITY = 100
@@ -38,7 +39,8 @@ class LLM:
     Args:
         source: an engine file, a Hugging Face directory (built in memory), or an Engine.
         precision, weights: number formats, for a directory; on an engine they must be what it was built with.
-        device: "cpu".
+        device: "cpu", or a device of torch's: "torch", "torch:cuda", "torch:cuda:0" (docs/devices.md). Default: where
+            the engine's sessions run, which is the CPU unless somebody said otherwise.
         threads: default, the smaller of affinity and cgroup quota.
         context_length: the most tokens of one request, prompt included; default and limit: the model's.
         kv_memory: bytes for the key-value cache. Default: room for 64 requests of full length, but at most a quarter of
@@ -61,7 +63,7 @@ class LLM:
         *,
         precision: str | None = None,
         weights: str | None = None,
-        device: str = "cpu",
+        device: str | None = None,
         threads: int | None = None,
         context_length: int | None = None,
         kv_memory: int | None = None,
@@ -72,6 +74,7 @@ class LLM:
         lora_scale: float | None = None,
     ) -> None:
         self.engine = open_engine(source, precision, weights, device, lora, lora_scale)
+        check_kind(self.engine, source, "llm")
         config = model_config(self.engine)
         self.vocab_size = config.vocab_size
         self.context_length = within("context_length", context_length, config.context_length)

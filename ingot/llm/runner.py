@@ -141,7 +141,7 @@ class Runner:
             "positions": self._positions[:at],
             "query_start": self._query_start[: requests + 1],
             "context_len": self._context_len[:requests],
-            "block_table": self._block_table[:requests],
+            "block_table": self._block_table[:requests, : self._columns(step)],
             "slot": self._slot[:at],
             "logit_rows": _filled(self._logit_rows, chosen + drafted + scored),
         }
@@ -150,6 +150,13 @@ class Runner:
         if self._embeds:
             feeds["hidden_rows"] = _filled(self._hidden_rows, hidden)
         return feeds, wanted
+
+    def _columns(self, step: StepPlan[Job]) -> int | None:
+        """How wide the block table of a step is; None: whole."""
+        if not self._session.device.limits.narrow_tables:
+            return None
+        longest = max(chunk.start + chunk.count for chunk in step.chunks)
+        return 1 << (self._cache.blocks_for(longest) - 1).bit_length()  # few widths, for every one is planned
 
     def _show_table(self, row: int, table: list[int]) -> None:
         shown, length = self._shown[row]

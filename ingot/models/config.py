@@ -12,6 +12,7 @@ from ingot.errors import CheckpointError
 from ingot.frontends.fields import Fields
 from ingot.models import rope
 from ingot.models.rope import Rope
+from ingot.words import PRECISIONS
 
 ACTIVATIONS = {
     "silu": "silu",
@@ -22,7 +23,6 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,12 +49,13 @@ from ingot.models import (
     roberta,
     starcoder2,
 )
-from ingot.models.config import PRECISIONS, LanguageConfig, refuse_quantized, token_ids
+from ingot.models.config import LanguageConfig, refuse_quantized, token_ids
 from ingot.models.decoder import MAX_STEP_TOKENS, input_specs
 from ingot.models.tokens import beginning, parse_file
 from ingot.models.weights import RandomWeights, is_tied, match, parameter_specs
 from ingot.nn import Module
 from ingot.text import tokenizer_file
+from ingot.words import PRECISIONS
 
 # A family is a file with ARCHITECTURE (as config.json names it; ALSO: other names of it), MODEL_TYPE, NAMING of its
 # tensors, config(fields) and model(config, dtype, tied); BODY: of a model without a head, where it may lack one.

@@ -24,8 +24,11 @@ from ingot.ops.common import (
     require_index,
     rounded,
     show,
+    torch_wide,
     widen,
 )
+
+GATHERED = 1 << 26  # elements of keys and values that attention by torch brings together at once
 
 
 @op("rope_table")
@@ -131,7 +134,7 @@ class Rope(Op):
 
     def torch(self, torch: Any, x: Any, cos: Any, sin: Any) -> Any:
         half = cos.shape[1]
-        wide, rest = x.float()[..., : 2 * half], x[..., 2 * half :]
+        wide, rest = torch_wide(x)[..., : 2 * half], x[..., 2 * half :]
         pairs = wide.unflatten(-1, (2, half)).mT if self.style == "half" else wide.unflatten(-1, (half, 2))
         turned = torch.view_as_complex(pairs.contiguous()) * torch.complex(cos, sin)[:, None, :]
         out = torch.view_as_real(turned)
@@ -187,10 +190,20 @@ class KvWrite(Op):
         return out
 
     def torch(self, torch: Any, cache: Any, k: Any, v: Any, slot: Any) -> Any:
-        out = cache.clone()
-        kept = slot >= 0
-        out.view(-1, *cache.shape[2:])[slot[kept].long()] = torch.stack([k, v], 1)[kept]
-        return out
+        """In place. A row that writes nothing repeats what another row writes, or what stands in the first slot: so how
+        many rows write is nobody's to know but the device's.
+        """
+        rows = cache.view(-1, *cache.shape[2:])
+        if not slot.numel() or not rows.shape[0]:
+            return cache
+        kept = (slot >= 0) & (slot < rows.shape[0])
+        writer = torch.where(kept, torch.arange(slot.numel(), device=slot.device), kept.int().argmax())
+        to = torch.where(kept.any(), slot[writer], 0).long()
+        rows.index_copy_(0, to, torch.where(kept.any(), torch.stack([k, v], 1)[writer], rows[to]))
+        return cache
+
+    def torch_fault(self, torch: Any, cache: Any, k: Any, v: Any, slot: Any) -> Any:
+        return ((slot < -1) | (slot >= cache.shape[0] * cache.shape[1])).any()
 
     def sample(self, rng: np.random.Generator, cache: StateSpec, k: Spec, v: Spec, slot: Spec) -> tuple[Array, ...]:
         shape = k.evaluate({})
@@ -266,24 +279,55 @@ class PagedAttention(Op):
 
     def torch(self, torch: Any, q: Any, cache: Any, query_start: Any, context_len: Any, block_table: Any,
               slopes: Any = None) -> Any:
-        out = torch.zeros_like(q)
-        for b, length in enumerate(context_len.tolist()):
-            first, last = int(query_start[b]), int(query_start[b + 1])
-            if first == last:
-                continue
-            where = torch.arange(length)
-            rows = block_table[b].long()[where // cache.shape[1]], where % cache.shape[1]
-            k, v = cache[rows].float().permute(1, 2, 0, 3).repeat_interleave(q.shape[1] // cache.shape[3], 1)
-            at = torch.arange(length - (last - first), length)[:, None]
-            mask = (where <= at) & (where > at - (self.window or length + 1))
-            scores = q[first:last].float().transpose(0, 1) @ k.mT * self.scale
+        """Some rows at a time, each with all that its request's blocks may hold: only shapes say how much is done. The
+        rows of one request alone share what its blocks hold.
+        """
+        blocks, block_size, _, kv_heads, width = cache.shape
+        requests, columns = block_table.shape
+        if not (q.numel() and requests and columns and blocks):
+            return torch.zeros_like(q)
+        rows = torch.arange(len(q), device=q.device)
+        owner = torch.searchsorted(query_start[1:].contiguous(), rows.to(query_start.dtype), right=True)
+        real = owner < requests
+        owner = owner.clamp(max=requests - 1)
+        at = context_len[owner] - query_start[owner + 1] + rows
+        where = torch.arange(columns * block_size, device=q.device)
+        table = block_table.clamp(0, blocks - 1).long()
+        grouped = q.unflatten(1, (kv_heads, -1))
+        row = "r" if requests == 1 else "t"
+        each = columns * block_size * max(2 * kv_heads * width, q.shape[1])
+        step = max(1, GATHERED // each)
+        out = []
+        for begin in range(0, len(q), step):
+            part = slice(begin, begin + step)
+            mine = owner[:1] if requests == 1 else owner[part]
+            keys, values = torch_wide(cache[table[mine]].flatten(1, 2)).unbind(2)
+            left = where >= context_len[mine, None]  # by others, and it may be no number
+            values = values.masked_fill(left[:, :, None, None], 0)
+            away = where - at[part, None]
+            seen = (away <= 0) if self.window is None else (away <= 0) & (away > -self.window)
+            scores = torch.einsum(f"tkgd,{row}lkd->tkgl", torch_wide(grouped[part]), keys) * self.scale
             if slopes is not None:
-                scores = scores + slopes[:, None, None] * (where - at)
+                scores = scores + slopes.view(kv_heads, -1, 1) * away[:, None, None, :]
             if self.softcap is not None:
                 scores = torch.tanh(scores / self.softcap) * self.softcap
-            weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
-            out[first:last] = (weights @ v).transpose(0, 1).to(q.dtype)
-        return out
+            weights = torch.softmax(scores.masked_fill(~seen[:, None, None, :], -torch.inf), -1)
+            out.append(torch.einsum(f"tkgl,{row}lkd->tkgd", weights, values))
+        return torch.where(real[:, None, None], torch.cat(out).flatten(1, 2), 0).to(q.dtype)
+
+    def torch_fault(self, torch: Any, q: Any, cache: Any, query_start: Any, context_len: Any, block_table: Any,
+                    slopes: Any = None) -> Any:
+        """As `check_step`."""
+        columns, block_size = block_table.shape[1], cache.shape[1]
+        rows = query_start.diff()
+        used = torch.arange(columns, device=q.device) * block_size < context_len[:, None]
+        outside = (block_table < 0) | (block_table >= cache.shape[0])
+        faults = (
+            (query_start[:1] != 0).any(), (rows < 0).any(), (query_start[-1:] > len(q)).any(),
+            (context_len < rows).any(), (context_len > columns * block_size).any(),
+            (outside & used & (rows > 0)[:, None]).any(),
+        )  # fmt: skip
+        return torch.stack(faults).any()
 
     def sample(self, rng: np.random.Generator, q: Spec, cache: StateSpec, *metadata: Spec) -> tuple[Array, ...]:
         """Requests of random lengths, one without rows, two rows of padding, blocks in random order."""

@@ -107,6 +107,13 @@ class Division(Binary):
         divisor = rng.uniform(0.5, 2, b.shape) * rng.choice([-1, 1], b.shape)
         return rng.standard_normal(a.shape).astype(a.dtype.numpy), np.asarray(divisor).astype(b.dtype.numpy)
 
+    def torch(self, torch: Any, a: Any, b: Any) -> Any:
+        if a.dtype.is_floating_point:
+            return super().torch(torch, a, b)
+        by_zero = b == 0
+        found = super().torch(torch, a, torch.where(by_zero, 1, b))
+        return torch.where(by_zero, 0, found)
+
 
 @op("div")
 class Div(Division):

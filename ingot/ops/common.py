@@ -59,6 +59,11 @@ def widen(x: Array) -> Array:
     return x.astype(np.float32) if dtype.is_float and dtype.bits < 32 else x
 
 
+def torch_wide(x: Any) -> Any:
+    """The same of a torch tensor, or of none."""
+    return x.float() if x is not None and x.is_floating_point() and x.itemsize < 4 else x
+
+
 def rounded(x: Any, like: DType | Array) -> Array:
     """One rounding to a dtype, or to that of an array."""
     with np.errstate(all="ignore"):

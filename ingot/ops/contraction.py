@@ -15,7 +15,7 @@ from ingot.dims import Dimension, dims_of
 from ingot.ir import Case, F, Op, Spec, op, require
 from ingot.ir.spec import broadcast, elements
 from ingot.ir.window import dense_strides, merged
-from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, widen
+from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, torch_wide, widen
 
 MAX_LABELS = 52  # the letters, as in torch and NumPy
 OPTIMAL_OPERANDS = 8  # up to here every order of contraction is weighed; beyond, the cheapest pair is taken each time
@@ -156,7 +156,7 @@ class Einsum(Op):
         return contract(self.equation, operands)
 
     def torch(self, torch: Any, *tensors: Any) -> Any:
-        wide = [t.float() if t.dtype.is_floating_point else t.long() for t in tensors]
+        wide = [torch_wide(t) if t.dtype.is_floating_point else t.long() for t in tensors]
         return torch.einsum(self.equation, *wide).to(tensors[0].dtype)
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:

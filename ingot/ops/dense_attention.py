@@ -201,7 +201,7 @@ class ScaledDotProductAttention(Op):
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(wide)
         if self.causal:  # torch takes either a mask or is_causal
-            seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+            seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
             if mask is None or mask.dtype == torch.bool:
                 mask = seen if mask is None else mask & seen
             else:

@@ -26,6 +26,11 @@ def in_range(what: str, index: Array, low: int, high: int) -> Array:
     return wide
 
 
+def _outside(index: Any, low: int, high: int) -> Any:
+    """The same of a torch tensor, as its device sees it."""
+    return ((index < low) | (index >= high)).any()
+
+
 @op("embedding")
 class Embedding(Op):
     """Rows of weight[V, H] chosen by ids: ids[…] → […, H]. An id outside 0..V−1 is a fault at run time."""
@@ -47,7 +52,10 @@ class Embedding(Op):
         return weight[in_range("embedding", ids, 0, len(weight))]
 
     def torch(self, torch: Any, ids: Any, weight: Any) -> Any:
-        return torch.nn.functional.embedding(ids, weight)
+        return torch.nn.functional.embedding(ids.clamp(0, weight.shape[0] - 1), weight)
+
+    def torch_fault(self, torch: Any, ids: Any, weight: Any) -> Any:
+        return _outside(ids, 0, weight.shape[0])
 
     def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
         rows = weight.evaluate({})[0]
@@ -90,10 +98,15 @@ class Take(Op):
 
     def torch(self, torch: Any, x: Any, index: Any) -> Any:
         axis = axis_of(self.axis, x.ndim)
-        chosen = x.index_select(axis, index.flatten().clamp(min=0).long())
-        kept = (index.flatten() >= 0).reshape([-1] + [1] * (x.ndim - axis - 1))
-        out = torch.where(kept, chosen, torch.zeros((), dtype=x.dtype))
-        return out.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+        shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+        if not x.shape[axis]:
+            return x.new_zeros(shape)
+        chosen = x.index_select(axis, index.flatten().clamp(0, x.shape[axis] - 1).long())
+        left_out = (index.flatten() < 0).reshape([-1] + [1] * (x.ndim - axis - 1))
+        return chosen.masked_fill(left_out, 0).reshape(shape)
+
+    def torch_fault(self, torch: Any, x: Any, index: Any) -> Any:
+        return _outside(index, -1, x.shape[axis_of(self.axis, x.ndim)])
 
     def sample(self, rng: np.random.Generator, x: Spec, index: Spec) -> tuple[Array, ...]:
         n = x.evaluate({})[axis_of(self.axis, len(x.shape))]
@@ -139,7 +152,10 @@ class Gather(Op):
         return np.take_along_axis(box, chosen, axis)
 
     def torch(self, torch: Any, x: Any, index: Any) -> Any:
-        return torch.gather(x, self.axis, index.long() % x.shape[self.axis])
+        return torch.gather(x, self.axis, index.long() % max(x.shape[self.axis], 1))
+
+    def torch_fault(self, torch: Any, x: Any, index: Any) -> Any:
+        return _outside(index, -x.shape[self.axis], x.shape[self.axis])
 
     def sample(self, rng: np.random.Generator, x: Spec, index: Spec) -> tuple[Array, ...]:
         n = x.evaluate({})[axis_of(self.axis, len(x.shape))]
@@ -250,4 +266,4 @@ class ShapeOf(Op):
         return F.concat([F.iota(1, start=d, dtype=dtypes.int64) for d in x.shape])
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return torch.tensor(x.shape, dtype=torch.int64)
+        return torch.tensor(x.shape, dtype=torch.int64, device=x.device)

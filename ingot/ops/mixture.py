@@ -132,7 +132,7 @@ class Moe(Op):
             values = values / values.sum(-1, keepdim=True)
         f = torch.nn.functional
         act = {"silu": f.silu, "relu": f.relu, "gelu": f.gelu, "gelu_tanh": lambda v: f.gelu(v, approximate="tanh")}
-        out = torch.zeros(x.shape)
+        out = torch.zeros(x.shape, device=x.device)
         for e in range(count):
             gate, up, down = (weights[e + i * count].float() for i in range(3))
             share = (values * (chosen == e)).sum(-1, keepdim=True)

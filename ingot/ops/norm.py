@@ -11,7 +11,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.ir import Case, F, Op, Spec, op, require
 from ingot.ir.spec import elements
-from ingot.ops.common import Array, bf16, f16, f32, i32, require_float, rounded, same_dtype, show, widen
+from ingot.ops.common import Array, bf16, f16, f32, i32, require_float, rounded, same_dtype, show, torch_wide, widen
 
 
 def _check(x: Spec, **vectors: Spec | None) -> Spec:
@@ -75,8 +75,8 @@ class RmsNorm(Op):
         return F.cast(y, x.dtype) if narrow else y
 
     def torch(self, torch: Any, x: Any, weight: Any = None) -> Any:
-        w = None if weight is None else weight.float() + self.shift
-        return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], w, self.eps).to(x.dtype)
+        w = None if weight is None else torch_wide(weight) + self.shift
+        return torch.nn.functional.rms_norm(torch_wide(x), x.shape[-1:], w, self.eps).to(x.dtype)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
@@ -123,8 +123,8 @@ class LayerNorm(Op):
         return F.cast(y if bias is None else F.add(y, widened(bias)), x.dtype)
 
     def torch(self, torch: Any, x: Any, weight: Any = None, bias: Any = None) -> Any:
-        w, b = (None if v is None else v.float() for v in (weight, bias))
-        return torch.nn.functional.layer_norm(x.float(), x.shape[-1:], w, b, self.eps).to(x.dtype)
+        w, b = (None if v is None else torch_wide(v) for v in (weight, bias))
+        return torch.nn.functional.layer_norm(torch_wide(x), x.shape[-1:], w, b, self.eps).to(x.dtype)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
@@ -220,8 +220,8 @@ class GroupNorm(Op):
         return F.cast(y if bias is None else F.add(y, _per_channel(_widened(bias), rank, last)), x.dtype)
 
     def torch(self, torch: Any, x: Any, weight: Any = None, bias: Any = None) -> Any:
-        wide = x.float().movedim(-1, 1) if self.channels_last else x.float()
-        w, b = (None if v is None else v.float() for v in (weight, bias))
+        wide = torch_wide(x).movedim(-1, 1) if self.channels_last else torch_wide(x)
+        w, b = (None if v is None else torch_wide(v) for v in (weight, bias))
         y = torch.nn.functional.group_norm(wide, self.groups, w, b, self.eps)
         return (y.movedim(1, -1) if self.channels_last else y).to(x.dtype)
 
@@ -282,9 +282,9 @@ class BatchNorm(Op):
         return F.cast(y if bias is None else F.add(y, vector(_widened(bias))), x.dtype)
 
     def torch(self, torch: Any, x: Any, mean: Any, variance: Any, weight: Any = None, bias: Any = None) -> Any:
-        w, b = (None if v is None else v.float() for v in (weight, bias))
+        w, b = (None if v is None else torch_wide(v) for v in (weight, bias))
         return torch.nn.functional.batch_norm(
-            x.float(), mean.float(), variance.float(), w, b, eps=self.eps).to(x.dtype)
+            torch_wide(x), torch_wide(mean), torch_wide(variance), w, b, eps=self.eps).to(x.dtype)
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
         """A variance is not negative."""

@@ -11,7 +11,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.spec import axis_of
-from ingot.ops.common import Array, bf16, boolean, f32, i8, i32, i64, require_number, rounded, widen
+from ingot.ops.common import Array, bf16, boolean, f32, i8, i32, i64, require_number, rounded, torch_wide, widen
 
 
 def order_of(x: Array, axis: int, descending: bool) -> Array:
@@ -144,7 +144,7 @@ class CumSum(Op):
         return rounded(np.cumsum(wide, self.axis, dtype=wide.dtype), x)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        wide = x.float() if x.dtype.is_floating_point else x
+        wide = torch_wide(x)
         return torch.cumsum(wide, self.axis, dtype=wide.dtype).to(x.dtype)
 
     @classmethod

@@ -16,7 +16,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.ir import Case, Op, Spec, op, require
-from ingot.ops.common import PYTHON_STEPS, Array, bf16, f16, f32, i32, require_float, rounded, widen
+from ingot.ops.common import PYTHON_STEPS, Array, bf16, f16, f32, i32, require_float, rounded, torch_wide, widen
 from ingot.ops.spatial import (
     as_given,
     at,
@@ -29,7 +29,6 @@ from ingot.ops.spatial import (
     shape_of,
     sizes_of,
     torch_padded,
-    torch_wide,
     window,
     working_padded,
 )

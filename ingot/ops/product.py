@@ -74,6 +74,8 @@ class Matmul(Op):
     def torch(self, torch: Any, a: Any, b: Any) -> Any:
         out = self.out_dtype.name if self.out_dtype else "int32" if a.dtype == torch.int8 else None
         wide = torch.int64 if not a.dtype.is_floating_point else a.dtype if a.dtype == torch.float64 else torch.float32
+        if a.dtype == torch.int8 and a.device.type != "cpu":  # only there are products of integers
+            wide = torch.float64  # which holds the sums of 2³⁸ of them
         x = a.to(wide).mT if self.transpose_a else a.to(wide)
         y = b.to(wide).mT if self.transpose_b else b.to(wide)
         return torch.matmul(x, y).to(getattr(torch, out) if out else a.dtype)

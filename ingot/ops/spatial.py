@@ -32,6 +32,7 @@ from ingot.ops.common import (
     rounded,
     same_dtype,
     show,
+    torch_wide,
     widen,
 )
 
@@ -129,10 +130,6 @@ def torch_padded(torch: Any, x: Any, before: Sequence[int], after: Sequence[int]
         pairs = [(part(a, 0), part(b, 0)) for a, b in zip(before, after, strict=True)]
         x = torch.nn.functional.pad(x, [n for pair in reversed(pairs) for n in pair], value=value)
     return x
-
-
-def torch_wide(x: Any) -> Any:
-    return x if x is None or x.itemsize == 8 else x.float()
 
 
 def taps(kernel: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -36,7 +36,7 @@ class Start(_Message):
     source: str
     precision: str | None
     weights: str | None
-    device: str
+    device: str | None
     threads: Count | None
     context_length: Count | None
     kv_memory: Count | None

@@ -20,7 +20,6 @@ from time import perf_counter, sleep
 from typing import Any
 
 from ingot.errors import CheckpointError, IngotError, MemoryLimitError, RequestError, UserError
-from ingot.llm.assembly import open_engine
 from ingot.llm.embedding import Embedder
 from ingot.llm.jobs import Job
 from ingot.llm.llm import LLM
@@ -28,6 +27,7 @@ from ingot.llm.loop import Stats
 from ingot.llm.sampling import MAX_TOKENS, SamplingParams
 from ingot.llm.stream import Reader
 from ingot.serve import frames
+from ingot.source import open_engine
 
 PACE = 3.0  # pauses between rounds of reading answers, in times of what a round takes: a quarter of a thread at most
 MAX_PAUSE = 0.05  # seconds
@@ -352,7 +352,7 @@ def main(connection: socket.socket) -> int:
 
 
 def _load(start: frames.Start) -> LLM | Embedder:
-    engine = open_engine(start.source, start.precision, start.weights, start.device, start.lora, start.lora_scale, None)
+    engine = open_engine(start.source, start.precision, start.weights, start.device, start.lora, start.lora_scale)
     if engine.kind == "encoder":
         for name in ("context_length", "kv_memory", "chat_template"):
             if getattr(start, name) is not None:

@@ -106,7 +106,7 @@ def test_parameters_without_a_value_are_one_error() -> None:
     [
         ({"precision": "int8"}, "precision must be one of"),
         ({"weights": "int4-g32"}, "weights='int4-g32' is not available"),
-        ({"device": "cuda"}, "device='cuda' is not available"),
+        ({"device": "cuda"}, "device 'cuda' is not available"),
         ({"weights_from": "zeros"}, "weights_from must be"),
         ({"dynamic": {"x": {0: "N"}}}, "dynamic is for sources with example inputs"),
     ],
@@ -141,7 +141,7 @@ def test_an_engine_file_is_opened_and_keeps_its_word(tmp_path: Path) -> None:
     path = tmp_path / "net.ingot"
     build(filled(), spec(), report=False).save(path)
     assert build(path, precision="float32").path == path
-    with pytest.raises(UserError, match="built with precision float32, which conflicts with bfloat16"):
+    with pytest.raises(UserError, match="precision 'bfloat16' conflicts with .*, which was built with 'float32'"):
         build(path, precision="bfloat16")
     with pytest.raises(UserError, match="has its weights"):
         build(path, weights_from="random")

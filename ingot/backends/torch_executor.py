@@ -1,0 +1,379 @@
+"""An executor that runs any network on a torch device, by the ops' torch forms.
+
+Of an engine it takes the portable network, which it lowers here and now, and the stored weights, whose layouts are
+undone (backends/stored.py). An op without a torch form, or of a dtype that torch does not compute there, is answered by
+its NumPy reference: the operands are read back for it, and the profile calls it a host call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from threading import Lock
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+import ingot.ops  # noqa: F401  (registers every op)
+from ingot import dims, dtypes
+from ingot.backends import native
+from ingot.backends.device import Opening
+from ingot.backends.stored import Shown
+from ingot.backends.torch_device import no_memory, package, to_array, to_tensor
+from ingot.backends.torch_target import TORCH
+from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError, ValueFault
+from ingot.ir import Network, Node, Op, StateSpec, Value
+from ingot.ir.interpret import bind, learn
+from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.text import from_json
+from ingot.ops.fused import Bodied
+from ingot.passes.pipeline import lower
+from ingot.passes.weights import recipe_of
+
+Array = np.ndarray[Any, Any]
+
+PLANS = 64  # of sizes, that a session remembers
+# Where torch would compute float32 with fewer bits, if somebody told it to.
+_PRECISIONS = ("cuda.matmul", "cudnn.conv", "mkldnn.matmul", "mkldnn.conv")
+
+
+def open_session(opening: Opening) -> TorchExecutor:
+    """A session on a torch device. Raises UserError for an engine that cannot run there, MemoryLimitError."""
+    torch = package()
+    device = torch.device(opening.device)
+    if opening.threads is not None and device.type != "cpu":
+        raise ArgumentError(f"threads={opening.threads}: device torch:{opening.device} has no threads to choose")
+    key = ("torch", opening.device, opening.entry)
+    loaded = opening.kept.get(key)
+    if loaded is None:
+        loaded = opening.kept.setdefault(key, load(torch, opening, device))
+    return TorchExecutor(torch, device, loaded, opening)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A lowered network, and the tensors of its parameters and constants on a device; shared by sessions."""
+
+    network: Network
+    tensors: dict[Value, Any]
+    bytes: int
+
+
+def load(torch: Any, opening: Opening, device: Any) -> Loaded:
+    """Lowers an engine's network, and brings its weights to the device."""
+    portable = opening.header["networks"].get(opening.entry)
+    if portable is None:
+        raise UserError(f"the engine has no network {opening.entry!r}, which device torch needs: build it again")
+    network = from_json(portable)
+    parameters = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
+    lowered = lower(network, TORCH)
+    entries = opening.header["weights"]
+    recipes = {name: Recipe.from_json(e["recipe"]) for name, e in entries.items() if e["recipe"] is not None}
+    shown = Shown(recipes, opening.tensor, parameters)
+    tensors: dict[Value, Any] = {}
+    total = 0
+    for value in (*lowered.parameters, *lowered.constants):
+        array = value.array if value.kind == "constant" else stored(shown, value)
+        with _typed_memory(f"{value.name} on torch:{opening.device}"):
+            tensors[value] = to_tensor(torch, array, device)
+        total += array.nbytes
+    return Loaded(lowered, tensors, total)
+
+
+def stored(shown: Shown, value: Value) -> Array:
+    """A parameter's array out of what is stored: by its recipe, or made again of the parameters that can be had back.
+
+    Raises UserError when some cannot.
+    """
+    recipe = recipe_of(value)
+    key = shown.key(recipe)
+    if shown.has(key):
+        return shown.value(key)
+    there = set(shown.parameters())
+    if lost := [name for name in recipe.sources if name not in there]:
+        raise UserError(
+            f"{value.name} cannot be had for device torch: {', '.join(lost)} is stored only in a form that cannot be "
+            "undone: build the engine again from its source"
+        )
+    array = evaluate(recipe, {name: shown.parameter(name) for name in recipe.sources})
+    if (array.shape, array.dtype) != (value.spec.evaluate({}), value.dtype.numpy):
+        raise EngineFileError(f"weight {value.name} should be {value.spec}, and its recipe gives {array.dtype}"
+                              f"{list(array.shape)}")  # fmt: skip
+    return array
+
+
+class TorchExecutor:
+    """See device.Executor."""
+
+    def __init__(self, torch: Any, device: Any, loaded: Loaded, opening: Opening) -> None:
+        self._torch = torch
+        self._device = device
+        self._loaded = loaded
+        self._network = loaded.network
+        self._busy = Lock()
+        if opening.threads:
+            torch.set_num_threads(opening.threads)  # of the whole process, as torch has it
+        self.inputs = [_port(v.name, v) for v in self._network.inputs]
+        self.outputs = [_port(name, v) for name, v in self._network.outputs.items()]
+        with _typed_memory(f"the states on torch:{opening.device}"):
+            self._states = {v: self._empty(v.spec, opening) for v in self._network.states}
+        self._plans: dict[tuple[tuple[str, int], ...], list[Op]] = {}
+        self._last: dict[str, int] = {}  # sizes of the last run
+        self._left = _readers(self._network)
+        self._late = any(node.op.binds for node in self._network.nodes)  # only a run shows some sizes
+
+    def _empty(self, spec: StateSpec, opening: Opening) -> Any:
+        shape = (opening.kv_blocks, opening.kv_block_size, 2, spec.heads, spec.head_dim)
+        if self._device.type != "cpu":
+            return self._torch.zeros(shape, dtype=getattr(self._torch, spec.dtype.name), device=self._device)
+        zeros = np.zeros(shape, spec.dtype.numpy)  # pages are taken as they are used
+        if spec.dtype is dtypes.bfloat16:
+            return self._torch.from_numpy(zeros.view(np.int16)).view(self._torch.bfloat16)
+        return self._torch.from_numpy(zeros)
+
+    @property
+    def threads(self) -> int:
+        return int(self._torch.get_num_threads()) if self._device.type == "cpu" else 1
+
+    # ------------------------------------------------------------------------------------------------------------ runs
+    def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
+        with self._alone():
+            results = self._results(feeds, None)
+            found = {name: to_array(self._torch, tensor) for name, tensor in results.items()}
+        return found if out is None else _written(found, out)
+
+    def profile(self, feeds: dict[str, Array]) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = []
+        with self._alone():
+            self._results(feeds, items)
+        return items
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise BusyError("this session is running already: give each thread a session of its own")
+        try:
+            with _typed_memory(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad():
+                yield
+        finally:
+            self._busy.release()
+
+    def _results(self, feeds: dict[str, Array], items: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """The outputs on the device. `items` gets the time of every call."""
+        sizes = self._sizes(feeds)
+        ops = None if self._late else self._ops(sizes)
+        tensors = self._loaded.tensors | self._states
+        tensors |= {v: to_tensor(self._torch, feeds[v.name], self._device) for v in self._network.inputs}
+        left = dict(self._left)
+        faults: list[tuple[Node, Any]] = []
+        for number, node in enumerate(self._network.nodes):
+            op = _known(node.op, sizes) if ops is None else ops[number]
+            operands = [tensors[v] for v in node.inputs]
+            if op.torch_fault is not None:
+                faults.append((node, op.torch_fault(self._torch, *operands)))
+            begin = self._now(items)
+            results, called = self._call(op, operands)
+            if items is not None:
+                items.append(_item(number, node, called, self._now(items) - begin, operands, results))
+            for value, result in zip(node.outputs, results, strict=True):
+                tensors[value] = result
+                if op.binds:
+                    learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
+            for value in set(node.inputs):
+                left[value] -= 1
+                if not left[value]:
+                    del tensors[value]
+        self._last = sizes
+        self._check(faults)
+        return {name: tensors[value] for name, value in self._network.outputs.items()}
+
+    def _call(self, op: Op, operands: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
+        """An op's results, and what gave them: the name of a host call is in brackets."""
+        results = None
+        if op.torch is not None and not isinstance(op, Bodied):  # another target's, whose form reads operands back
+            try:
+                with nullcontext() if operands else self._device:  # which says where new tensors lie
+                    results = op.torch(self._torch, *operands)
+            except (NotImplementedError, RuntimeError) as e:
+                if "not implemented" not in str(e):
+                    raise
+        if results is not None:
+            return (results if isinstance(results, tuple) else (results,)), op.name
+        arrays = op.reference(*(to_array(self._torch, x) for x in operands))
+        given = arrays if isinstance(arrays, tuple) else (arrays,)
+        return tuple(to_tensor(self._torch, np.asarray(a), self._device) for a in given), f"[{op.name}]"
+
+    def _check(self, faults: list[tuple[Node, Any]]) -> None:
+        """Raises ValueFault when an op had values that it does not take. All are read back at once."""
+        if not faults:
+            return
+        found = self._torch.stack([fault for _, fault in faults]).tolist()
+        for (node, _), fault in zip(faults, found, strict=True):
+            if fault:
+                raise ValueFault(f"{node.describe()}: its operands have indices that are out of range")
+
+    def _now(self, items: list[dict[str, Any]] | None) -> int:
+        """The time, when all that was asked of the device has been done; 0 where nobody wants to know."""
+        if items is None:
+            return 0
+        if self._device.type != "cpu":
+            self._torch.accelerator.synchronize(self._device)
+        return perf_counter_ns()
+
+    # ----------------------------------------------------------------------------------------------------------- sizes
+    def _sizes(self, feeds: dict[str, Array]) -> dict[str, int]:
+        """The value of every dim. Raises InputError for arrays that do not fit."""
+        names = [v.name for v in self._network.inputs]
+        missing = [name for name in names if name not in feeds]
+        unknown = [name for name in feeds if name not in names]
+        if missing or unknown:
+            raise InputError(
+                f"inputs: {', '.join(missing) or 'none'} missing, {', '.join(unknown) or 'none'} unknown; the engine "
+                f"takes {', '.join(names)}"
+            )
+        for value in self._network.inputs:
+            if feeds[value.name].dtype != value.dtype.numpy:
+                raise InputError(f"input {value.name!r} is {feeds[value.name].dtype}, the engine takes {value.spec}")
+        return bind(self._network, {name: feeds[name].shape for name in names})
+
+    def _ops(self, sizes: Mapping[str, int]) -> list[Op]:
+        """The op of every node at these sizes."""
+        key = tuple(sizes.items())
+        if key not in self._plans:
+            if len(self._plans) >= PLANS:
+                self._plans.clear()
+            self._plans[key] = [_known(node.op, sizes) for node in self._network.nodes]
+        return self._plans[key]
+
+    def planned(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        if self._late:
+            raise ArgumentError("only a run shows all sizes of this network")
+        needed = {d for v in self._network.inputs for d in dims.dims_of(v.shape)}
+        if absent := sorted(needed - sizes.keys()):
+            raise ArgumentError(f"sizes has no {', '.join(absent)}")
+        for name in sorted(needed):
+            dim = self._network.dims[name]
+            if sizes[name] < dim.min or (dim.max is not None and sizes[name] > dim.max):
+                raise InputError(f"{name} is {sizes[name]}, outside its bounds: {dim.claims()}")
+        try:
+            most = self._live(sizes)
+        except DimError as e:
+            raise InputError(str(e)) from None
+        return {"buffers": most, "lower_bound": most, "working": 0, "arena": most}
+
+    def _live(self, sizes: Mapping[str, int]) -> int:
+        """The bytes of inputs and results that are alive at once, at most; what an op takes meanwhile comes on top."""
+        left = dict(self._left)
+        bytes_: dict[Value, int] = {v: _bytes(v, sizes) for v in self._network.inputs}
+        now = most = sum(bytes_.values())
+        for node in self._network.nodes:
+            made = {v: _bytes(v, sizes) for v in node.outputs if not isinstance(v.spec, StateSpec)}
+            bytes_ |= made
+            now += sum(made.values())
+            most = max(most, now)
+            for value in set(node.inputs):
+                left[value] -= 1
+                if not left[value]:
+                    now -= bytes_.pop(value, 0)
+        return most
+
+    def memory(self) -> Mapping[str, int]:
+        arena = self._live(self._last) if self._last and not self._late else 0
+        state = sum(tensor.nbytes for tensor in self._states.values())
+        return {"weights": self._loaded.bytes, "arena": arena, "arena_lower_bound": arena, "state": state}
+
+    # ---------------------------------------------------------------------------------------------------------- tokens
+    def sample(self, logits: Array, samplers: Sequence[Any], positions: Array) -> tuple[Array, Array, Array, Array]:
+        return native.sample(logits, samplers, positions)
+
+    def log_probs(self, logits: Array, targets: Array) -> Array:
+        return native.log_probs(logits, targets)
+
+
+def _known(op: Op, sizes: Mapping[str, int]) -> Op:
+    return op if op.binds or not op.symbolic else op.evaluate(sizes)
+
+
+def _readers(network: Network) -> dict[Value, int]:
+    """How many nodes read each value; one more where it is wanted for longer than a run's steps."""
+    left = {v: len(set(v.uses)) for v in network.values.values()}
+    for value in (*network.parameters, *network.constants, *network.states, *network.outputs.values()):
+        left[value] += 1
+    return left
+
+
+def _bytes(value: Value, sizes: Mapping[str, int]) -> int:
+    return int(np.prod(value.spec.evaluate(sizes), dtype=np.int64)) * value.dtype.numpy.itemsize
+
+
+def _port(name: str, value: Value) -> tuple[str, str, list[Any]]:
+    return name, value.dtype.name, [dims.to_json(d) for d in value.shape]
+
+
+def _item(number: int, node: Node, called: str, ns: int, operands: Sequence[Any], results: Any) -> dict[str, Any]:
+    """A call as Session.profile lists it."""
+    kind = "host" if called.startswith("[") else "kernel"
+    ins, outs = ([(str(x.dtype).removeprefix("torch."), list(x.shape)) for x in xs] for xs in (operands, results))
+    bytes_ = sum(x.nbytes for x in (*operands, *results))
+    return {"call": number, kind: called.strip("[]"), "where": node.where, "ns": ns, "bytes": bytes_, "in": ins,
+            "out": outs}  # fmt: skip
+
+
+def _written(found: dict[str, Array], out: dict[str, Array]) -> dict[str, Array]:
+    """The results, those of `out` written into its arrays. Raises InputError for one that does not fit."""
+    for name, array in out.items():
+        if name not in found:
+            raise InputError(f"out {name!r} is no output: the outputs are {', '.join(found)}")
+        result = found[name]
+        if (array.shape, array.dtype) != (result.shape, result.dtype) or not array.flags.writeable:
+            raise InputError(
+                f"out {name!r} is {array.dtype}{list(array.shape)}, the result is {result.dtype}{list(result.shape)}, "
+                "and the array must be one that can be written to"
+            )
+    for name, array in out.items():
+        np.copyto(array, found[name])
+    return found | out
+
+
+@contextmanager
+def _typed_memory(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as e:
+        if (found := no_memory(e, what)) is None:
+            raise
+        raise found from None
+
+
+class _Exact:
+    """While sessions run, torch computes float32 as float32, whatever it was told before; it is told again after."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._running = 0
+        self._before: list[tuple[Any, str]] = []
+
+    @contextmanager
+    def __call__(self, torch: Any) -> Iterator[None]:
+        with self._lock:
+            if not self._running:
+                for name in _PRECISIONS:
+                    first, second = name.split(".")
+                    setting = getattr(getattr(torch.backends, first), second)
+                    self._before.append((setting, setting.fp32_precision))
+                    setting.fp32_precision = "ieee"
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    for setting, before in self._before:
+                        setting.fp32_precision = before
+                    self._before.clear()
+
+
+_exact = _Exact()

@@ -1,0 +1,37 @@
+"""The torch target: every op runs through its torch form, so nothing but the portable steps is done to a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ingot.backends import device
+from ingot.ir import Node
+from ingot.passes import layout, simplify, weights
+from ingot.passes.pipeline import Step, decompose, portable
+
+
+class TorchTarget:
+    """See passes.pipeline.Lowers. Its kernels are the ops' torch forms, and it has no layouts."""
+
+    runtime = device.TORCH
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The portable steps, and simpler ops where one has no torch form."""
+        return [
+            *portable(),
+            Step("decompose", decompose(self)),
+            Step("fold again", simplify.fold),
+            Step("algebra again", simplify.algebra),
+            Step("share", simplify.share),
+            Step("lookups again", weights.lookups),
+            Step("remove dead again", simplify.remove_dead),
+            Step("settle", layout.settle),
+        ]
+
+    def refuses(self, node: Node) -> str | None:
+        """Why no torch form takes a node; None when one does."""
+        return f"{node.op.name} has no torch form" if node.op.torch is None else None
+
+
+TORCH = TorchTarget()

@@ -1,0 +1,52 @@
+"""What a SOURCE is, for Python and the command line alike: an engine is opened, anything else is built in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ingot import _lazy
+from ingot.backends.device import Device, device_of
+from ingot.engine.session import Engine, load
+from ingot.errors import UserError
+from ingot.words import check_built
+
+BUILT = (".pt2",)  # files that are built, as folders are
+
+
+def is_engine(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is a file that is opened as it is."""
+    return Path(source).is_file() and not os.fspath(source).endswith(BUILT)
+
+
+def open_engine(
+    source: str | os.PathLike[str] | Engine, precision: str | None = None, weights: str | None = None,
+    device: str | Device | None = None, lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None,
+    *, check: bool = True, progress: Callable[[str, int, int], None] | None = None,
+) -> Engine:  # fmt: skip
+    """The engine of a source in the number formats asked for, an adapter merged in, with its sessions on a device.
+
+    Args:
+        precision, weights: what an engine must have been built with, unless `check` is off; else what to build by.
+        device: default, where the engine's sessions run already.
+        progress: as `build` takes it.
+
+    Raises:
+        UserError: a device that is not there; a word that conflicts with the engine; what build and merge raise.
+    """
+    if lora is None and lora_scale is not None:
+        raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
+    where = None if device is None else device_of(device)
+    if isinstance(source, Engine) or is_engine(source):
+        engine = source if isinstance(source, Engine) else load(source)
+        if check:
+            check_built(source if engine.path is None else engine.path, engine.config, precision, weights)
+        if lora is not None:
+            engine = _lazy.load("ingot.builder.adapter:merge")(engine, lora, lora_scale)
+    else:
+        words = {"precision": precision} if weights is None else {"precision": precision, "weights": weights}
+        engine = _lazy.load("ingot.builder.build:build")(
+            source, report=False, lora=lora, lora_scale=lora_scale, progress=progress, **words
+        )
+    return engine if where is None else engine.on(where)

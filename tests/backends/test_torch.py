@@ -1,0 +1,359 @@
+"""The torch target: any network on every torch device that this machine has, against the CPU's native core."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ingot
+from ingot import _lazy, dtypes
+from ingot.backends import torch_device
+from ingot.backends.torch_target import TORCH
+from ingot.builder.build import build_network
+from ingot.engine.session import Engine
+from ingot.errors import ArgumentError, BusyError, InputError, UserError, ValueFault
+from ingot.ir import OPS, Case, F, Network, Op, Spec
+from ingot.ops.fused import Bodied
+from ingot.passes.pipeline import lower
+from tests import nets
+from tests.engine.test_ops_run import CASES, network_of
+from tests.frontends.test_torch_export_nets import SMALL, batch
+from tests.ops.check import assert_close, sample, sizes_for
+
+Array = np.ndarray[Any, Any]
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch")
+
+DEVICES = torch_device.present(torch)
+RUN = [(cls, case) for cls, case in CASES if case.no_engine is None]
+IDS = [f"{cls.name}-{case.why}" for cls, case in RUN]
+# What is answered by references: networks inside of an op, and what only another target makes of a network.
+BY_REFERENCE = {"cond", "while_loop", *(name for name, cls in OPS.items() if issubclass(cls, Bodied)),
+                "fused_elementwise", "packed_embedding", "packed_moe"}  # fmt: skip
+
+
+def far(got: Mapping[str, Array], want: Mapping[str, Array]) -> float:
+    """The largest difference over the largest number, of all outputs; NaN and infinities are in the same places."""
+    found = 0.0
+    for name, array in got.items():
+        finite = np.isfinite(want[name])
+        np.testing.assert_array_equal(np.where(finite, 0, array), np.where(finite, 0, want[name]))
+        a, b = (np.where(finite, x, 0).astype(np.float64) for x in (array, want[name]))
+        found = max(found, np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30))
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- every op
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("cls", "case"), RUN, ids=IDS)
+def test_op(cls: type[Op], case: Case, device: str) -> None:
+    """As the CPU's engine has it, by the op's torch form unless it is declared otherwise."""
+    network = network_of(cls, case)
+    node, sizes = network.nodes[-1], sizes_for(case)
+    arrays = sample(node.op, case.specs, sizes, 0)
+    given = {v.name: a for v, a in zip(node.inputs, arrays, strict=True)}
+    engine = build_network(network, {v.name: given[v.name] for v in network.parameters})
+    if network.states:  # they are empty in a session: the form is compared by itself
+        compare_form(cls, node.op.evaluate(sizes), arrays, device)
+        return
+    feeds = {
+        v.name: given[v.name] if v.name in given else np.zeros(v.spec.evaluate(sizes), np.bool_) for v in network.inputs
+    }
+    want, session = engine.run(feeds), engine.session(device=device)
+    got = session.run(feeds)
+    assert got.keys() == want.keys()
+    for name, array in got.items():
+        assert_close(array, want[name], f"{cls.name}: {case.why}", 2 * cls.tolerance)
+        if array.dtype == np.float32:
+            assert far({name: array}, want) <= 1e-5
+    host = {item["host"] for item in session.profile(feeds) if "host" in item}
+    assert host <= BY_REFERENCE | {"cast"}, f"answered by a reference: {host}"
+    assert host or cls.name not in BY_REFERENCE, f"{cls.name} has a torch form: say so here"
+
+
+def compare_form(cls: type[Op], op: Op, arrays: tuple[Array, ...], device: str) -> None:
+    there = torch.device(device.removeprefix("torch:"))
+    wanted = op.reference(*arrays)
+    if op.torch is None:
+        assert cls.name == "rope_kv_write"
+        return
+    found = op.torch(torch, *(torch_device.to_tensor(torch, a, there) for a in arrays))
+    for got, want in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, wanted)), strict=True):
+        assert_close(torch_device.to_array(torch, got), want, f"{cls.name} on {device}", cls.tolerance)
+
+
+FORMS = [(cls, case) for cls, case in RUN if cls.torch is not None and not issubclass(cls, Bodied)]
+
+
+@pytest.mark.parametrize(("cls", "case"), FORMS, ids=[f"{cls.name}-{case.why}" for cls, case in FORMS])
+def test_form_stays_on_its_device(cls: type[Op], case: Case) -> None:
+    """On a device without numbers: whatever allocates elsewhere, or reads something back, fails there."""
+    node, sizes = network_of(cls, case).nodes[-1], sizes_for(case)
+    meta = torch.device("meta")
+    tensors = [torch_device.to_tensor(torch, a, meta) for a in sample(node.op, case.specs, sizes, 0)]
+    op = node.op if node.op.binds else node.op.evaluate(sizes)
+    if op.binds:  # its result's shape is what is in its operand
+        with pytest.raises(NotImplementedError, match="data-independent"):
+            op.torch(torch, *tensors)
+        return
+    with meta if not tensors else torch.device("cpu"):
+        found = op.torch(torch, *tensors)
+    if found is None:
+        assert cls.name == "cast"
+        return
+    for one in found if isinstance(found, tuple) else (found,):
+        assert one.device == meta
+    if op.torch_fault is not None:
+        assert (fault := op.torch_fault(torch, *tensors)).shape == () and fault.device == meta
+    if cls.name == "kv_write":
+        assert found is tensors[0], "a state is updated in place"
+
+
+# ------------------------------------------------------------------------------------------------------ whole networks
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", SMALL)
+def test_net(name: str, device: str, tmp_path: Path) -> None:
+    """The nets of the benchmarks, small, from an engine file that was built for the CPU."""
+    make, shape, dynamic = SMALL[name]
+    torch.manual_seed(0)
+    net = make().eval()
+    ingot.build(net, (batch(name, shape, 1),), dynamic={"x": dynamic}, report=False).save(tmp_path / "net.ingot")
+    engine = ingot.load(tmp_path / "net.ingot", device)
+    larger = tuple(n + 8 * (axis in dynamic) for axis, n in enumerate(shape, 1))
+    session = engine.session()
+    for count, sizes in ((1, shape), (3, shape), (2, larger)):
+        x = batch(name, sizes, count)
+        want = engine.session(device="cpu").run({"x": x})
+        assert far(session.run({"x": x}), want) <= 1e-5
+        assert far(engine.run({"x": x}), want) <= 1e-5
+    assert not [item for item in session.profile({"x": x}) if "host" in item]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_decoder_and_its_states(device: str) -> None:
+    """A prompt in two steps, with a row of padding: the second step reads what the first has left."""
+    network = nets.llama(bias=True)
+    engine = build_network(network, nets.weights(network))
+    both = [engine.session(kv_blocks=8, device=where) for where in ("cpu", device)]
+    for context, rows in ((5, 5), (20, 15), (21, 1)):
+        feeds = nets.step(context, rows)
+        want, got = (session.run(feeds) for session in both)
+        assert far({"logits": got["logits"][:1]}, {"logits": want["logits"][:1]}) <= 1e-5
+    memory = both[1].memory()
+    assert memory.state == 2 * 8 * 16 * 2 * 2 * 16 * 4 and memory.weights > 0 and memory.arena > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_language_model(device: str, pico: Path) -> None:
+    """Greedy and seeded tokens, several requests at once, and scores, as on the CPU in float32."""
+    engine = ingot.build(pico, precision="float32", report=False)
+    prompts, text = ["import os", "def fib(n):", "for i in range("], "import os\nimport sys\n" * 12
+    found = []
+    for where in ("cpu", device):
+        with ingot.LLM(engine, device=where) as llm:
+            greedy = [c.token_ids for c in llm.generate(prompts, max_tokens=16)]
+            seeded = llm.generate("import", max_tokens=12, temperature=0.8, seed=3, repetition_penalty=1.1)
+            found.append((greedy, seeded.token_ids, llm.score(text, window=32).nats_per_token, llm.embed("import os")))
+    (greedy, seeded, nats, vector), (*others, their_nats, their_vector) = found
+    assert [greedy, seeded] == others
+    assert their_nats == pytest.approx(nats, rel=1e-5)
+    assert far({"vector": their_vector}, {"vector": vector}) <= 1e-5
+
+
+# ------------------------------------------------------------------------------------------------------ stored weights
+
+
+def test_portable_steps_are_those_of_every_target() -> None:
+    from ingot.backends.cpu import CPU
+    from ingot.passes.pipeline import portable
+
+    names = [step.name for step in portable()]
+    for target in (CPU, TORCH):
+        assert [step.name for step in target.steps][: len(names)] == names
+
+
+def test_a_folded_weight_is_taken_as_it_is_folded() -> None:
+    """A batch norm's scale is in the weight that is stored; the network for torch has the same fold, and no norm."""
+    make, shape, dynamic = SMALL["resnet"]
+    engine = ingot.build(make().eval(), (batch("resnet", shape, 1),), dynamic={"x": dynamic}, report=False)
+    network = _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"])
+    assert any(n.op.name == "batch_norm" for n in network.nodes)
+    lowered = lower(network, TORCH)
+    assert not any(n.op.name == "batch_norm" for n in lowered.nodes)
+    folded = [v for v in lowered.parameters if any(step.name == "scale" for step in v.recipe.steps)]
+    assert folded
+
+
+def test_a_weight_that_cannot_be_had_back() -> None:
+    network = Network("n")
+    x = network.input("x", Spec("float32", ("T", 4)))
+    network.output("y", F.matmul(x, network.parameter("w", Spec("float32", (4, 4)))))
+    engine = build_network(network, {"w": np.eye(4, dtype=np.float32)})
+    (entry,) = engine.header["weights"].values()
+    entry["recipe"]["steps"].insert(1, ["scale", 1, {"axis": 0, "in": [1, 1]}])
+    entry["recipe"] = {"sources": ["w", "v"], "steps": [["scale", 1, {"axis": 0, "in": [0, 1]}]]}
+    network.parameter("v", Spec("float32", (4,)))
+    engine.header["networks"]["main"] = _lazy.load("ingot.ir.text:to_json")(network)
+    with pytest.raises(UserError, match="w cannot be had for device torch: w is stored only in a form"):
+        engine.session(device="torch:cpu")
+
+
+# ---------------------------------------------------------------------------------------------------------- a session
+
+
+def small(dtype: str = "float32") -> Engine:
+    network = Network("n")
+    x = network.input("x", Spec(dtype, ("T", 4)))
+    ids = network.input("ids", Spec("int32", ("T",)))
+    table = network.parameter("table", Spec(dtype, (9, 4)))
+    network.output("y", x + F.embedding(ids, table))
+    return build_network(network, {"table": np.arange(36).reshape(9, 4).astype(dtypes.get(dtype).numpy)})
+
+
+def feeds(*ids: int) -> dict[str, Array]:
+    return {"x": np.ones((len(ids), 4), np.float32), "ids": np.array(ids, np.int32)}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_values_that_an_op_does_not_take(device: str) -> None:
+    """Checked on the device, and read back once at the end: the session goes on."""
+    session = small().session(device=device)
+    with pytest.raises(ValueFault, match="embedding.*out of range"):
+        session.run(feeds(1, 9))
+    with pytest.raises(ValueFault, match="embedding.*out of range"):
+        session.run(feeds(-1))
+    np.testing.assert_array_equal(session.run(feeds(1))["y"], [[5, 6, 7, 8]])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("slot", 8 * 16), ("slot", -2), ("context_len", 4), ("context_len", 17), ("block_table", 8), ("block_table", -1),
+     ("query_start", 1), ("logit_rows", 6), ("token_ids", 80)],
+)  # fmt: skip
+def test_steps_that_describe_nothing(device: str, name: str, value: int) -> None:
+    network = nets.llama(layers=1)
+    session = build_network(network, nets.weights(network)).session(kv_blocks=8, device=device)
+    step = nets.step()
+    step[name].flat[0] = value
+    with pytest.raises(ValueFault, match="out of range"):
+        session.run(step)
+
+
+def test_inputs_and_outputs() -> None:
+    session = small().session(device="torch:cpu")
+    assert [str(p) for p in (*session.inputs, *session.outputs)] == [
+        "x: f32[T, 4]", "ids: i32[T]", "y: f32[T, 4]",
+    ]  # fmt: skip
+    out = {"y": np.zeros((2, 4), np.float32)}
+    assert session.run(feeds(0, 1), out)["y"] is out["y"] and out["y"][1, 3] == 8
+    for wrong, words in (
+        ({"x": feeds(1)["x"]}, "ids missing"), ({**feeds(1), "z": feeds(1)["x"]}, "z unknown"),
+        ({**feeds(1), "x": np.ones((1, 4))}, "input 'x' is float64"), ({**feeds(1), "ids": feeds(1, 2)["ids"]}, "T is"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            session.run(wrong)
+    for wrong, words in (({"y": np.zeros((3, 4), np.float32)}, r"\[3, 4\]"), ({"z": np.zeros(1)}, "is no output")):
+        with pytest.raises(InputError, match=words):
+            session.run(feeds(0, 1), wrong)
+
+
+def test_planned() -> None:
+    session = small().session(device="torch:cpu")
+    assert session.planned({"T": 10}).arena == 10 * 3 * 16  # x, the rows and their sum
+    with pytest.raises(ArgumentError, match="sizes has no T"):
+        session.planned({})
+
+
+def test_one_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = small().session(device="torch:cpu")
+    inside, go = threading.Event(), threading.Event()
+    form = OPS["embedding"].torch
+
+    def held(self: Op, torch: Any, *tensors: Any) -> Any:
+        inside.set()
+        assert go.wait(60)
+        return form(self, torch, *tensors)
+
+    monkeypatch.setattr(OPS["embedding"], "torch", held)
+    thread = threading.Thread(target=session.run, args=(feeds(1),))
+    thread.start()
+    assert inside.wait(60)
+    try:
+        with pytest.raises(BusyError):
+            session.run(feeds(1))
+    finally:
+        go.set()
+        thread.join()
+
+
+def test_weights_are_shared_by_sessions() -> None:
+    engine = small()
+    one, two = engine.session(device="torch:cpu"), engine.on("torch").session()
+    assert one._executor._loaded is two._executor._loaded
+
+
+def test_float32_is_computed_as_float32() -> None:
+    """Whatever torch was told before; and it is told again afterwards."""
+    seen = []
+    form = OPS["embedding"].torch
+    before = torch.backends.cudnn.conv.fp32_precision
+    session = small().session(device="torch:cpu")
+
+    def look(self: Op, torch: Any, *tensors: Any) -> Any:
+        seen.append((torch.backends.cudnn.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision))
+        return form(self, torch, *tensors)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OPS["embedding"], "torch", look)
+        session.run(feeds(1))
+    assert seen == [("ieee", "ieee")]
+    assert torch.backends.cudnn.conv.fp32_precision == before
+
+
+# ------------------------------------------------------------------------------------------------------------- devices
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("gpu", "device 'gpu' is not available: write cpu or torch"),
+        ("cuda", "an NVIDIA GPU is torch:cuda"),
+        ("cpu:0", "device 'cpu:0' is not available"),
+        ("torch:", "device 'torch:' is not available"),
+        ("torch:gpu", "torch knows no such device"),
+        ("torch:meta", "computes no numbers"),
+        ("torch:cuda:99", "is not there .*; torch .* has here: torch:cpu"),
+        ("", "device '' is not available"),
+        (7, "device 7 is not available"),
+    ],
+)
+def test_words_that_name_no_device(word: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        small().on(word)
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(_lazy.importlib, "import_module", missing)
+    with pytest.raises(UserError, match=r"device torch needs the package 'torch': pip install 'ingot\[torch\]'"):
+        torch_device.resolve("cpu")
+
+
+def test_names_are_whole() -> None:
+    engine = small()
+    assert [str(engine.on(word).device) for word in (None, "cpu", "torch", "torch:cpu")] == [
+        "cpu", "cpu", "torch:cpu", "torch:cpu",
+    ]  # fmt: skip
