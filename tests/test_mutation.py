@@ -36,6 +36,8 @@ def count(items):
             continue
         total += item * 2 - 1
     items.append(total / -2.5)
+    assert dict(zip(items, items, strict=True))
+    list(zip(items, items, strict=True))
     return total
 '''
 
@@ -71,6 +73,7 @@ def test_the_faults_of_a_module() -> None:
         "19 items.append(total / -2.5) → pass",
         "19 total / -2.5 → total * -2.5",
         "19 -2.5 → 2.5",
+        "21 list(zip(items, items, strict=True)) → pass",
     ]  # fmt: skip
 
 

@@ -299,3 +299,28 @@ def test_outputs_are_no_siblings() -> None:
     made.out(*(F.softmax(F.silu(made.linear(x, 4)) * made.linear(x, 4)) for _ in range(2)))
     joined(made)
     assert made.said("it has two weights already")
+
+
+def test_an_epilogue_goes_behind_the_one_that_is_there() -> None:
+    """What a product's expression read before it still reads; a row that both read is one operand."""
+    made = Made()
+    x, weight, bias, other = made.input(), made.weight(4, 6), made.weight(4), made.weight(4)
+    steps = (("input", "float32", 0), ("input", "float32", 1), ("add", "float32", 0, 1), ("tanh", "float32", 2))
+    y = F.fused_linear(x, weight, bias, body=(steps, (3,)), dtype="float32")
+    made.out(F.exp(y) * other - bias)
+    (node,) = made.after(fuse.elementwise, fuse.epilogues)
+    assert [v.name for v in node.inputs] == ["x0", "w0", "w1", "w2"]
+    assert made.said("part of the fused_linear of w0")
+
+
+def test_one_that_has_an_epilogue_is_not_paired() -> None:
+    made = Made()
+    x, weight = made.input(), made.weight(4, 6)
+    steps = (("input", "float32", 0), ("tanh", "float32", 0))
+    a = F.fused_linear(x, weight, body=(steps, (1,)), dtype="float32")
+    b = F.fused_linear(x, made.weight(4, 6), body=(steps[:1], (0,)), dtype="float32")
+    for values in ((a, b), (b, a)):
+        made.out(F.exp(values[0]) * values[1])
+    made.net.outputs.popitem()
+    made.net.remove_dead()
+    assert len(made.after(fuse.elementwise, fuse.epilogues)) == 2

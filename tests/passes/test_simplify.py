@@ -260,3 +260,22 @@ def test_numbers_in_order(attributes: dict[str, Any], left: list[str] | None) ->
     both = ["iota", "expand", "reduce_sum", "expand", "reduce_sum", "sub", "add", "cast"]
     found = after(simplify.sizes, lambda x, i: F.iota(T, **attributes) + constant(x, 0, attributes["dtype"]))
     assert found == [*(both if left is None else left), "add"]
+
+
+@pytest.mark.parametrize(
+    ("build", "left"),
+    [
+        (lambda x: (F.neg(x), lambda y: F.neg(y)), ["neg"]),
+        (lambda x: (F.cast(x, "float64"), lambda y: F.cast(y, "float32")), ["cast"]),
+        (lambda x: (F.reshape(x, (T, 2, 3)), lambda y: F.reshape(y, (T, 6))), ["reshape"]),
+        (lambda x: (F.permute(x, (1, 0)), lambda y: F.permute(y, (1, 0))), ["permute"]),
+        (lambda x: (F.slice(x, (0, 1), (T, 4), (1, 1)), lambda y: F.slice(y, (0, 1), (T, 2), (1, 2))), ["slice"] * 2),
+    ],
+)
+def test_pairs_whose_first_is_read_elsewhere_too(build: Any, left: list[str]) -> None:
+    """They cost nothing more: the second one reads what the first one read."""
+    def both(x: Value, i: Value) -> Any:
+        first, then = build(x)
+        return F.exp(first), then(first)
+
+    assert sorted(after(simplify.algebra, both)) == sorted([*left, "exp"])
