@@ -10,7 +10,7 @@ import pytest
 
 from ingot import _native
 from ingot.errors import RequestError
-from ingot.llm.sampling import MAX_STOP_LENGTH, MAX_STOPS, SamplingParams
+from ingot.llm.sampling import MAX_STOP_LENGTH, MAX_STOPS, SamplingParams, sampler_of
 
 BAD: list[tuple[str, Any]] = [
     ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", 10**9), ("max_tokens", 1.5), ("max_tokens", True),
@@ -208,3 +208,42 @@ def test_a_draw_depends_on_seed_and_position_alone() -> None:
     logits = np.random.default_rng(0).standard_normal(100)
     assert (draw(logits, 50, seed=1) == draw(logits, 200, seed=1)[:50]).all()
     assert (draw(logits, 200, seed=1) != draw(logits, 200, seed=2)).any()
+
+
+def best_of(prompt: list[int], logits: list[float], words: dict[str, Any], bad_words: tuple[Any, ...] = ()) -> int:
+    sampler = sampler_of(SamplingParams(**words), prompt, len(logits), bad_words=bad_words)
+    return int(_native.sample(np.array([logits], np.float32), [sampler], np.zeros(1, np.int64))[0][0])
+
+
+def test_the_sampler_of_a_request() -> None:
+    """Repetition counts the prompt, with or without words that may not come; these go on from the prompt."""
+    logits = [3.0, 2.0, 1.0]
+    assert best_of([0], logits, {}) == 0
+    assert best_of([0], logits, {"repetition_penalty": 2.0}) == 1
+    assert best_of([0], logits, {"repetition_penalty": 2.0}, ((2,),)) == 1
+    assert best_of([2], logits, {}, ((2, 0),)) == 1
+    assert best_of([1], logits, {}, ((2, 0),)) == 0
+    assert best_of([0], logits, {"presence_penalty": 2.0}) == 0  # of what was answered, not of what was asked
+    assert best_of([0], logits, {"logit_bias": {2: 2.5}}) == 2
+    with pytest.raises(RequestError, match="the model has tokens 0 to 2"):
+        best_of([0], logits, {"logit_bias": {3: 1.0}})
+
+
+def test_the_seed_of_each_answer() -> None:
+    """seed + i, which goes on from 0 behind the greatest; without a seed each one has its own."""
+    logits = np.zeros((20, 1000), np.float32)
+
+    def tokens(index: int, seed: int | None) -> list[int]:
+        params = SamplingParams(temperature=1.0, seed=seed)
+        samplers = [sampler_of(params, [], 1000, index)] * 20
+        return _native.sample(logits.copy(), samplers, np.arange(20))[0].tolist()  # type: ignore[no-any-return]
+
+    assert tokens(1, 5) == tokens(0, 6) != tokens(0, 5)
+    assert tokens(1, 2**64 - 1) == tokens(0, 0) != tokens(0, 2**64 - 1)
+    assert tokens(0, None) != tokens(0, None)
+
+
+def test_as_many_logprobs_as_there_are_tokens() -> None:
+    sampler = sampler_of(SamplingParams(logprobs=5), [], 3)
+    tops = _native.sample(np.zeros((1, 3), np.float32), [sampler], np.zeros(1, np.int64))[2]
+    assert (tops >= 0).sum() == 3

@@ -966,3 +966,22 @@ def test_room_is_made_only_where_it_is_enough() -> None:
         scheduler.check_integrity()
         while scheduler:
             model.run(scheduler.plan())
+
+
+def test_a_decode_takes_no_more_room_than_it_needs() -> None:
+    """The least urgent goes, and nobody else once there is a block."""
+    scheduler = make(blocks=4, size=2, budget=8)
+    model = FakeModel(scheduler)
+    for number, length in enumerate((4, 2, 1)):
+        scheduler.add(Request(number, [number] * length, length + 2))
+    model.run(scheduler.plan())
+    assert scheduler.cache.num_free == 0
+    step = scheduler.plan()
+    assert [c.request.id for c in step.chunks] == [0]  # the second one needs a block too, and there is none left
+    assert ([r.id for r in scheduler.running], scheduler.preemptions) == ([0], 2)
+    scheduler = make(blocks=4, size=2, budget=8)
+    for number, length in enumerate((4, 1, 1)):
+        scheduler.add(Request(number, [number] * length, length + 2))
+    FakeModel(scheduler).run(scheduler.plan())
+    assert [c.request.id for c in scheduler.plan().chunks] == [0, 1]
+    assert ([r.id for r in scheduler.running], scheduler.preemptions) == ([0, 1], 1)

@@ -31,7 +31,7 @@ class Group:
 
 GROUPS = {
     "ir": Group(
-        "the network: ops' frame, dims of specs, expressions, text, recipes", ("ingot/ir/*.py",), 120,
+        "the network: dims, specs, ops' frame, expressions, text, recipes", ("ingot/ir/*.py", "ingot/dims.py"), 120,
         ("tests/ir", "tests/passes/test_recipe.py", "tests/ops/test_ops.py"),
         ("tests/passes", "tests/engine/test_ops_run.py", "tests/functional", "tests/ops/test_conversion.py"),
     ),
