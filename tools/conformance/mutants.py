@@ -41,7 +41,7 @@ GROUPS = {
     ),
     "backends": Group(
         "targets and the planner", ("ingot/backends/*.py",), 100,
-        ("tests/passes/test_plan.py", "tests/engine/test_ops_run.py"),
+        ("tests/backends", "tests/passes/test_plan.py", "tests/engine/test_ops_run.py"),
         ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/llm/test_llm.py"),
     ),
     "serving": Group(

@@ -88,7 +88,7 @@ SUITES = (
     ("kernels", "every kernel at this machine's level, samples at the others; the native core", 20,
      folders("kernels", "native")),
     ("engine", "building and running, the compiler's passes, the network", 20,
-     folders("engine", "builder", "passes", "ir")),
+     folders("engine", "builder", "backends", "passes", "ir")),
     ("torch", "layers, functions, programs of torch", 15, folders("frontends", "functional", "nn")),
     ("llm", "language models of every family", 15, folders("models", "llm", "text")),
     ("outside", "command line, server, attacks, failures", 15,
