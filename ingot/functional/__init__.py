@@ -1,10 +1,15 @@
 """The functions users know, under torch's and the retired API's names and arguments, composed of ops.
 
-Each takes symbolic tensors while a network is being recorded, or NumPy arrays to compute at once.
+Each takes symbolic tensors while a network is being recorded, or NumPy arrays to compute at once. Those that do no more
+than call an op follow from its declaration (derived.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from ingot.functional import derived
 from ingot.functional.attention import (
     gather_last_token_logits,
     generate_alibi_slopes,
@@ -18,61 +23,23 @@ from ingot.functional.dense_attention import scaled_dot_product_attention
 from ingot.functional.elementwise import (
     ACT2FN,
     GATED_ACT_2_ACT,
-    abs,
     activation,
     activation_function,
-    add,
     cast,
-    ceil,
     clip,
-    cos,
-    div,
     elementwise_binary,
-    eq,
-    erf,
-    exp,
-    floor,
-    floordiv,
-    ge,
     gegelu,
     geglu,
     gelu,
-    gt,
     identity,
     int_clip,
     is_gated_activation,
-    le,
-    log,
     log_softmax,
-    lt,
-    maximum,
-    minimum,
-    mish,
-    modulo,
-    mul,
-    ne,
-    neg,
     non_gated_version,
-    not_op,
-    op_and,
-    op_or,
-    op_xor,
-    pow,
     quick_gelu,
-    reciprocal,
-    relu,
-    round,
-    rsqrt,
-    sigmoid,
-    silu,
-    sin,
     softmax,
-    softplus,
-    sqrt,
     squared_relu,
-    sub,
     swiglu,
-    tanh,
     unary,
     where,
 )  # fmt: skip
@@ -88,7 +55,7 @@ from ingot.functional.linear import (
     outer,
     rms_norm,
 )  # fmt: skip
-from ingot.functional.reduction import argmax, argsort, cumsum, max, mean, min, prod, reduce, sort, sum, topk
+from ingot.functional.reduction import argmax, argsort, cumsum, reduce, sort, topk
 from ingot.functional.resample import interpolate
 from ingot.functional.shape import (
     arange,
@@ -139,18 +106,25 @@ from ingot.functional.spatial import (
 )  # fmt: skip
 
 __all__ = [
-    "ACT2FN", "GATED_ACT_2_ACT", "abs", "activation", "activation_function", "adaptive_avg_pool2d", "add", "arange",
-    "argmax", "argsort", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "broadcast_helper", "cast", "ceil",
-    "chunk", "clip", "concat", "cond", "constant", "constant_to_tensor_", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cos", "cumsum", "div", "einsum", "elementwise_binary",
-    "embedding", "eq", "erf", "exp", "expand", "expand_dims", "expand_dims_like", "flatten", "flip", "floor",
-    "floordiv", "gather", "gather_last_token_logits", "ge", "gegelu", "geglu", "gelu", "generate_alibi_slopes",
-    "group_norm", "gt", "identity", "index_select", "int_clip", "interpolate", "is_gated_activation", "kv_write",
-    "layer_norm", "le", "linear", "log", "log_softmax", "lt", "masked_select", "matmul", "max", "max_pool1d",
-    "max_pool2d", "max_pool3d", "maximum", "mean", "meshgrid2d", "min", "minimum", "mish", "modulo", "moe", "mul", "ne",
-    "neg", "non_gated_version", "nonzero", "not_op", "op_and", "op_or", "op_xor", "outer", "pad", "paged_attention",
-    "permute", "pow", "prod", "quick_gelu", "reciprocal", "reduce", "relu", "repeat", "repeat_interleave", "rms_norm",
-    "rope", "rope_table", "round", "rsqrt", "scaled_dot_product_attention", "select", "shape", "sigmoid", "silu", "sin",
-    "slice", "softmax", "softplus", "sort", "split", "sqrt", "squared_relu", "squeeze", "stack", "sub", "sum", "swiglu",
-    "tanh", "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
+    "ACT2FN", "GATED_ACT_2_ACT", "activation", "activation_function", "adaptive_avg_pool2d", "arange", "argmax",
+    "argsort", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "broadcast_helper", "cast", "chunk",
+    "clip", "concat", "cond", "constant", "constant_to_tensor_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "cumsum", "einsum", "elementwise_binary", "embedding", "expand",
+    "expand_dims", "expand_dims_like", "flatten", "flip", "gather", "gather_last_token_logits", "gegelu", "geglu",
+    "gelu", "generate_alibi_slopes", "group_norm", "identity", "index_select", "int_clip", "interpolate",
+    "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "masked_select", "matmul",
+    "max_pool1d", "max_pool2d", "max_pool3d", "meshgrid2d", "moe", "non_gated_version", "nonzero", "outer", "pad",
+    "paged_attention", "permute", "quick_gelu", "reduce", "repeat", "repeat_interleave", "rms_norm", "rope",
+    "rope_table", "scaled_dot_product_attention", "select", "shape", "slice", "softmax", "sort", "split",
+    "squared_relu", "squeeze", "stack", "swiglu", "topk", "transpose", "unary", "unbind", "unsqueeze", "view",
+    "where", "while_loop",
 ]  # fmt: skip
+__all__ += [*derived.names()]  # noqa: PLE0604  strings all
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    return derived.find(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *derived.names()})

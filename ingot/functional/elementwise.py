@@ -1,4 +1,4 @@
-"""Activations, arithmetic, comparisons and casts: one element at a time, shapes broadcast."""
+"""Activations, choices and casts: one element at a time, shapes broadcast. Arithmetic and comparisons are derived."""
 
 from __future__ import annotations
 
@@ -10,30 +10,10 @@ import numpy as np
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import OpError
+from ingot.functional import derived
 from ingot.functional.tensor import Tensor, axis_of
 from ingot.ir import F
-
-# ---------------------------------------------------------------------------------------------- one operand
-
-
-def relu(input: Tensor) -> Tensor:
-    """max(x, 0), numbers."""
-    return F.relu(input)
-
-
-def tanh(input: Tensor) -> Tensor:
-    """Hyperbolic tangent, floats."""
-    return F.tanh(input)
-
-
-def sigmoid(input: Tensor) -> Tensor:
-    """1 / (1 + exp(−x)), floats."""
-    return F.sigmoid(input)
-
-
-def silu(input: Tensor) -> Tensor:
-    """x · sigmoid(x), floats."""
-    return F.silu(input)
+from ingot.ops.reduce import Reduce
 
 
 def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
@@ -50,16 +30,6 @@ def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
 def quick_gelu(x: Tensor) -> Tensor:
     """x · sigmoid(1.702 · x), floats."""
     return F.mul(x, F.sigmoid(F.mul(x, 1.702)))
-
-
-def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta · x)) / beta, and x itself where beta · x exceeds the threshold; floats."""
-    return F.softplus(input, beta=beta, threshold=threshold)
-
-
-def mish(x: Tensor) -> Tensor:
-    """x · tanh(softplus(x)), floats."""
-    return F.mish(x)
 
 
 def squared_relu(x: Tensor) -> Tensor:
@@ -144,105 +114,21 @@ def cast(input: Tensor, dtype: DType | str, scale: float | None = None) -> Tenso
     return input if source is target else F.cast(input, target)
 
 
-_UNARY = (
-    "neg", "abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "floor", "ceil", "round",
-    "reciprocal", "relu", "silu", "logical_not",
-)  # fmt: skip
-
-
 def unary(input: Tensor, op: str) -> Tensor:
     """The op of that name: neg, abs, exp, log, sqrt, sin, …
 
     Raises:
         OpError: a name that is no op of one operand.
     """
-    return _named(op, _UNARY)(input)
+    return _named(op, 1)(input)
 
 
-def _named(op: str, known: tuple[str, ...]) -> Callable[..., Any]:
+def _named(op: str, operands: int) -> Callable[..., Any]:
+    known = [c.name for c in derived.names().values() if len(c.arguments) == operands and not issubclass(c, Reduce)]
     if op not in known:
         raise OpError(f"there is no op {op!r} here; known are {', '.join(known)}")
     found: Callable[..., Any] = getattr(F, op)
     return found
-
-
-def neg(input: Tensor) -> Tensor:
-    """−x, numbers."""
-    return F.neg(input)
-
-
-def abs(input: Tensor) -> Tensor:
-    """|x|, numbers."""
-    return F.abs(input)
-
-
-def exp(input: Tensor) -> Tensor:
-    """eˣ, floats."""
-    return F.exp(input)
-
-
-def log(input: Tensor) -> Tensor:
-    """Natural logarithm, floats."""
-    return F.log(input)
-
-
-def sqrt(input: Tensor) -> Tensor:
-    """Square root, floats."""
-    return F.sqrt(input)
-
-
-def rsqrt(input: Tensor) -> Tensor:
-    """1 / √x, floats."""
-    return F.rsqrt(input)
-
-
-def sin(input: Tensor) -> Tensor:
-    """Sine, floats."""
-    return F.sin(input)
-
-
-def cos(input: Tensor) -> Tensor:
-    """Cosine, floats."""
-    return F.cos(input)
-
-
-def erf(input: Tensor) -> Tensor:
-    """The error function, floats."""
-    return F.erf(input)
-
-
-def floor(input: Tensor) -> Tensor:
-    """The largest whole number not above x, floats."""
-    return F.floor(input)
-
-
-def ceil(input: Tensor) -> Tensor:
-    """The smallest whole number not below x, floats."""
-    return F.ceil(input)
-
-
-def round(input: Tensor) -> Tensor:
-    """The nearest whole number, halves to even; floats."""
-    return F.round(input)
-
-
-def reciprocal(input: Tensor) -> Tensor:
-    """1 / x, floats."""
-    return F.reciprocal(input)
-
-
-def not_op(input: Tensor) -> Tensor:
-    """Logical not of a bool tensor."""
-    return F.logical_not(input)
-
-
-# ---------------------------------------------------------------------------------------------- two operands
-# A Python number takes the dtype of the tensor beside it; two tensors of different dtype are an OpError.
-
-_BINARY = (
-    "add", "sub", "mul", "div", "floordiv", "mod", "pow", "maximum", "minimum", "equal", "not_equal", "less",
-    "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
-)  # fmt: skip
 
 
 def elementwise_binary(left: Tensor, right: Tensor, op: str) -> Tensor:
@@ -251,97 +137,7 @@ def elementwise_binary(left: Tensor, right: Tensor, op: str) -> Tensor:
     Raises:
         OpError: a name that is no op of two operands.
     """
-    return _named(op, _BINARY)(left, right)
-
-
-def add(left: Tensor, right: Tensor) -> Tensor:
-    """left + right, numbers."""
-    return F.add(left, right)
-
-
-def sub(left: Tensor, right: Tensor) -> Tensor:
-    """left − right, numbers."""
-    return F.sub(left, right)
-
-
-def mul(left: Tensor, right: Tensor) -> Tensor:
-    """left · right, numbers."""
-    return F.mul(left, right)
-
-
-def div(left: Tensor, right: Tensor) -> Tensor:
-    """left / right, floats."""
-    return F.div(left, right)
-
-
-def floordiv(left: Tensor, right: Tensor) -> Tensor:
-    """⌊left / right⌋, numbers."""
-    return F.floordiv(left, right)
-
-
-def modulo(x: Tensor, y: Tensor) -> Tensor:
-    """x − y · ⌊x / y⌋: of the divisor's sign, as in Python."""
-    return F.mod(x, y)
-
-
-def pow(left: Tensor, right: Tensor) -> Tensor:
-    """left to the power right."""
-    return F.pow(left, right)
-
-
-def maximum(left: Tensor, right: Tensor) -> Tensor:
-    """The larger one; NaN if either is."""
-    return F.maximum(left, right)
-
-
-def minimum(left: Tensor, right: Tensor) -> Tensor:
-    """The smaller one; NaN if either is."""
-    return F.minimum(left, right)
-
-
-def eq(left: Tensor, right: Tensor) -> Tensor:
-    """left = right, as bool."""
-    return F.equal(left, right)
-
-
-def ne(left: Tensor, right: Tensor) -> Tensor:
-    """left ≠ right, as bool."""
-    return F.not_equal(left, right)
-
-
-def gt(left: Tensor, right: Tensor) -> Tensor:
-    """left > right, as bool."""
-    return F.greater(left, right)
-
-
-def ge(left: Tensor, right: Tensor) -> Tensor:
-    """left ≥ right, as bool."""
-    return F.greater_equal(left, right)
-
-
-def lt(left: Tensor, right: Tensor) -> Tensor:
-    """left < right, as bool."""
-    return F.less(left, right)
-
-
-def le(left: Tensor, right: Tensor) -> Tensor:
-    """left ≤ right, as bool."""
-    return F.less_equal(left, right)
-
-
-def op_and(left: Tensor, right: Tensor) -> Tensor:
-    """Logical and of bools, bitwise and of integers."""
-    return F.logical_and(left, right)
-
-
-def op_or(left: Tensor, right: Tensor) -> Tensor:
-    """Logical or of bools, bitwise or of integers."""
-    return F.logical_or(left, right)
-
-
-def op_xor(left: Tensor, right: Tensor) -> Tensor:
-    """Logical exclusive or of bools, bitwise exclusive or of integers."""
-    return F.logical_xor(left, right)
+    return _named(op, 2)(left, right)
 
 
 def where(condition: Tensor | bool, left: Tensor, right: Tensor) -> Tensor:
@@ -363,9 +159,9 @@ def log_softmax(input: Tensor, dim: int) -> Tensor:
 
 
 ACT2FN: dict[str, Callable[..., Any]] = {
-    "relu": relu,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
+    "relu": derived.find("relu"),
+    "tanh": derived.find("tanh"),
+    "sigmoid": derived.find("sigmoid"),
     "gelu": gelu,
     "gelu_new": gelu,
     "gelu_fast": gelu,
@@ -375,13 +171,13 @@ ACT2FN: dict[str, Callable[..., Any]] = {
     "geglu": geglu,
     "gegelu": gegelu,
     "identity": identity,
-    "silu": silu,
-    "softplus": softplus,
+    "silu": derived.find("silu"),
+    "softplus": derived.find("softplus"),
     "relu2": squared_relu,
     "squared-relu": squared_relu,
     "swiglu": swiglu,
     "fast-swiglu": swiglu,
-    "mish": mish,
+    "mish": derived.find("mish"),
 }
 GATED_ACT_2_ACT = {"swiglu": "silu", "fast-swiglu": "silu", "geglu": "gelu"}
 

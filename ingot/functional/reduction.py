@@ -1,17 +1,16 @@
-"""Reductions. Floats accumulate in float32."""
+"""Reductions beside those that are derived, and orders along a dimension. Floats accumulate in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ingot.errors import OpError
-from ingot.functional.tensor import Tensor, axes_of, axis_of
+from ingot.functional import derived
+from ingot.functional.tensor import Tensor, axis_of
 from ingot.ir import F
+from ingot.ops.reduce import Reduce
 
 Dims = int | Sequence[int] | None  # None: all
-
-_REDUCE = ("sum", "mean", "max", "min", "prod")
 
 
 def reduce(input: Tensor, op: str, dim: Dims, keepdim: bool = False) -> Tensor:
@@ -20,35 +19,10 @@ def reduce(input: Tensor, op: str, dim: Dims, keepdim: bool = False) -> Tensor:
     Raises:
         OpError: another name, a dimension out of range or named twice.
     """
-    if op not in _REDUCE:
-        raise OpError(f"reduce: there is no reduction {op!r}; known are {', '.join(_REDUCE)}")
-    function: Callable[..., Any] = getattr(F, f"reduce_{op}")
-    return function(input, axes=axes_of(input, dim), keepdims=keepdim)
-
-
-def sum(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """The sum over `dim`."""
-    return reduce(input, "sum", dim, keepdim)
-
-
-def mean(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """The mean over `dim`, floats."""
-    return reduce(input, "mean", dim, keepdim)
-
-
-def max(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """The largest element over `dim`; NaN if any is."""
-    return reduce(input, "max", dim, keepdim)
-
-
-def min(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """The smallest element over `dim`; NaN if any is."""
-    return reduce(input, "min", dim, keepdim)
-
-
-def prod(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """The product over `dim`."""
-    return reduce(input, "prod", dim, keepdim)
+    known = [name for name, cls in derived.names().items() if issubclass(cls, Reduce)]
+    if op not in known:
+        raise OpError(f"reduce: there is no reduction {op!r}; known are {', '.join(known)}")
+    return derived.find(op)(input, dim, keepdim)
 
 
 def argmax(input: Tensor, dim: int, keepdim: bool = False) -> Tensor:

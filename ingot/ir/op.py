@@ -76,6 +76,9 @@ class Op:
     symbolic: ClassVar[tuple[str, ...]]  # the attributes that may hold dims
     outputs: ClassVar[int | None] = 1  # None: depends on the operands
     cases: ClassVar[tuple[Case, ...]] = ()
+    function: ClassVar[str] = ""  # its name in ingot.functional, if that is not its own
+    arguments: ClassVar[tuple[str, ...]] = ()  # what its operands are called there; (): nothing there derives from it
+    imported_as: ClassVar[tuple[str, ...]] = ()  # the ops of other formats that mean just this: "aten.exp.default"
     host: ClassVar[str] = ""  # of cases that do not say: why they take a host call; "": they run natively
     stored: ClassVar[tuple[str, ...]] = ()  # of cases that do not say: the operands that their engines store
     tolerance: ClassVar[float] = 1.0  # multiplies the tests' rounding allowance; above 1 only with a reason beside it

@@ -21,6 +21,7 @@ class Binary(Op):
     compute: ClassVar[Any]
     step: ClassVar[str] = ""
     torch_name: ClassVar[str] = ""
+    arguments: ClassVar[tuple[str, ...]] = ("left", "right")
     cases: ClassVar[tuple[Case, ...]] = (
         Case("same shape", (f32(3, 8), f32(3, 8))),
         Case("a bias per row, bfloat16", (bf16("T", 8), bf16(8))),
@@ -129,6 +130,7 @@ class FloorDiv(Division):
 
     compute, cases = floor_quotient, Binary.cases + WRAPS
     torch_name = "floor_divide"
+    imported_as = ("aten.floor_divide.default", "aten.floor_divide.Scalar")
 
     def reference(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -142,6 +144,8 @@ class FloorDiv(Division):
 class Mod(Division):
     """The remainder of a by b with b's sign, of floats from the exact quotient. An integer remainder by 0 is 0."""
 
+    function, arguments = "modulo", ("x", "y")
+    imported_as = ("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
     compute, cases, torch_name = remainder, Binary.cases + WRAPS, "remainder"
 
     def reference(self, a: Array, b: Array) -> Array:
@@ -156,6 +160,7 @@ class Mod(Division):
 class Fmod(Division):
     """The remainder of a by b with a's sign, as C's fmod. An integer remainder by 0 is 0."""
 
+    imported_as = ("aten.fmod.Tensor", "aten.fmod.Scalar")
     compute, cases = np.fmod, Binary.cases + WRAPS
 
     def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
@@ -201,6 +206,7 @@ class Comparison(Binary):
 class Equal(Comparison):
     """a == b."""
 
+    function = "eq"
     compute, step, cases = np.equal, "eq", (*Comparison.cases, Case("bools", (boolean(4), boolean(4))))
 
 
@@ -208,13 +214,14 @@ class Equal(Comparison):
 class NotEqual(Comparison):
     """a != b."""
 
-    compute, step = np.not_equal, "ne"
+    compute, step, function = np.not_equal, "ne", "ne"
 
 
 @op("less")
 class Less(Comparison):
     """a < b."""
 
+    function = "lt"
     compute, step, cases = np.less, "lt", (
         *Comparison.cases, Case("bools have no order", (boolean(4), boolean(4)), error="bool operands are not taken"))
 
@@ -223,21 +230,21 @@ class Less(Comparison):
 class LessEqual(Comparison):
     """a <= b."""
 
-    compute, step = np.less_equal, "le"
+    compute, step, function = np.less_equal, "le", "le"
 
 
 @op("greater")
 class Greater(Comparison):
     """a > b."""
 
-    compute, step = np.greater, "gt"
+    compute, step, function = np.greater, "gt", "gt"
 
 
 @op("greater_equal")
 class GreaterEqual(Comparison):
     """a >= b."""
 
-    compute, step = np.greater_equal, "ge"
+    compute, step, function = np.greater_equal, "ge", "ge"
 
 
 class Logical(Binary):
@@ -269,18 +276,18 @@ class Logical(Binary):
 class LogicalAnd(Logical):
     """Both; for integers bit by bit."""
 
-    compute, step = np.bitwise_and, "and"
+    compute, step, function = np.bitwise_and, "and", "op_and"
 
 
 @op("logical_or")
 class LogicalOr(Logical):
     """Either; for integers bit by bit."""
 
-    compute, step = np.bitwise_or, "or"
+    compute, step, function = np.bitwise_or, "or", "op_or"
 
 
 @op("logical_xor")
 class LogicalXor(Logical):
     """One but not both; for integers bit by bit."""
 
-    compute, step = np.bitwise_xor, "xor"
+    compute, step, function = np.bitwise_xor, "xor", "op_xor"

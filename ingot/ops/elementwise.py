@@ -37,6 +37,7 @@ class Unary(Op):
     compute: ClassVar[Any]
     step: ClassVar[str] = ""
     torch_name: ClassVar[str] = ""
+    arguments: ClassVar[tuple[str, ...]] = ("input",)
     integers: ClassVar[bool] = False  # whether integers are taken too
     low: ClassVar[float] = -3.0  # the tests' operands lie in low..high
     high: ClassVar[float] = 3.0
@@ -82,6 +83,7 @@ INTEGER_CASES = (Case("int32", (i32(5),)), Case("int8", (i8(2, 3),)))
 class Neg(Unary):
     """−x."""
 
+    imported_as = ("aten.neg.default", "aten.negative.default")
     compute, integers, cases = np.negative, True, Unary.cases + INTEGER_CASES
 
 
@@ -96,6 +98,7 @@ class Abs(Unary):
 class Exp(Unary):
     """eˣ."""
 
+    imported_as = ("aten.exp.default",)
     compute = np.exp
 
 
@@ -103,6 +106,7 @@ class Exp(Unary):
 class Log(Unary):
     """Natural logarithm."""
 
+    imported_as = ("aten.log.default",)
     compute, low = np.log, 0.01
 
 
@@ -110,6 +114,7 @@ class Log(Unary):
 class Sqrt(Unary):
     """√x."""
 
+    imported_as = ("aten.sqrt.default",)
     compute, low = np.sqrt, 0.0
 
 
@@ -117,6 +122,7 @@ class Sqrt(Unary):
 class Rsqrt(Unary):
     """1 / √x."""
 
+    imported_as = ("aten.rsqrt.default",)
     compute, low = staticmethod(lambda x: 1 / np.sqrt(x)), 0.01
 
 
@@ -124,6 +130,7 @@ class Rsqrt(Unary):
 class Sin(Unary):
     """Sine of radians."""
 
+    imported_as = ("aten.sin.default",)
     compute = np.sin
 
 
@@ -131,6 +138,7 @@ class Sin(Unary):
 class Cos(Unary):
     """Cosine of radians."""
 
+    imported_as = ("aten.cos.default",)
     compute = np.cos
 
 
@@ -138,6 +146,7 @@ class Cos(Unary):
 class Tanh(Unary):
     """Hyperbolic tangent."""
 
+    imported_as = ("aten.tanh.default",)
     compute = np.tanh
 
 
@@ -145,6 +154,7 @@ class Tanh(Unary):
 class Sigmoid(Unary):
     """1 / (1 + e⁻ˣ)."""
 
+    imported_as = ("aten.sigmoid.default",)
     compute = staticmethod(lambda x: 1 / (1 + np.exp(-x)))
 
 
@@ -152,6 +162,7 @@ class Sigmoid(Unary):
 class Erf(Unary):
     """The error function."""
 
+    imported_as = ("aten.erf.default",)
     compute = erf
 
 
@@ -166,6 +177,7 @@ class Jump(Unary):
 class Floor(Jump):
     """The largest whole number not above x."""
 
+    imported_as = ("aten.floor.default",)
     compute = np.floor
 
 
@@ -173,6 +185,7 @@ class Floor(Jump):
 class Ceil(Jump):
     """The smallest whole number not below x."""
 
+    imported_as = ("aten.ceil.default",)
     compute = np.ceil
 
 
@@ -180,6 +193,7 @@ class Ceil(Jump):
 class Round(Jump):
     """The nearest whole number, halves to even."""
 
+    imported_as = ("aten.round.default",)
     compute = np.rint
 
 
@@ -187,6 +201,7 @@ class Round(Jump):
 class Reciprocal(Unary):
     """1 / x."""
 
+    imported_as = ("aten.reciprocal.default",)
     compute, step, low = np.reciprocal, "recip", 0.1
 
 
@@ -194,6 +209,7 @@ class Reciprocal(Unary):
 class Relu(Unary):
     """max(x, 0)."""
 
+    imported_as = ("aten.relu.default",)
     compute, integers, cases = staticmethod(lambda x: np.maximum(x, 0)), True, Unary.cases + INTEGER_CASES
 
     def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
@@ -204,6 +220,7 @@ class Relu(Unary):
 class Silu(Unary):
     """x · sigmoid(x)."""
 
+    imported_as = ("aten.silu.default",)
     compute = staticmethod(lambda x: x / (1 + np.exp(-x)))
 
     def torch(self, torch: Any, x: Any) -> Any:
@@ -214,6 +231,7 @@ class Silu(Unary):
 class Mish(Unary):
     """x · tanh(softplus(x)) (Misra 2019)."""
 
+    imported_as, arguments = ("aten.mish.default",), ("x",)
     compute = staticmethod(lambda x: x * np.tanh(np.where(x > 20, x, np.log1p(np.exp(x)))))
 
     def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
@@ -232,6 +250,7 @@ class Gelu(Unary):
     """x · Φ(x), the Gaussian's distribution function; `approximate`: by tanh, as GPT-2 and Gemma have it."""
 
     approximate: bool = False
+    arguments = ()
     cases = (*Unary.cases, Case("by tanh", (f32(40),), {"approximate": True}),
              Case("wrong type", (f32(4),), {"approximate": "tanh"}, error="approximate must be True or False"))
 
@@ -284,6 +303,7 @@ class Softplus(Unary):
 class LogicalNot(Op):
     """True where x is False."""
 
+    function, arguments = "not_op", ("input",)
     cases = (Case("a mask", (boolean(2, 5),)), Case("a number", (f32(3),), error="x must be bool"))
 
     def infer(self, x: Spec) -> Spec:
@@ -334,6 +354,7 @@ class Clip(Unary):
 
     minimum: float | None = None
     maximum: float | None = None
+    arguments = ()
     integers = True
     cases = (*Unary.cases, *INTEGER_CASES, Case("both sides", (f32(40),), {"minimum": -1.0, "maximum": 0.5}),
              Case("one side, bfloat16", (bf16(40),), {"maximum": 0.3}),

@@ -25,6 +25,7 @@ class Reduce(Op):
     keepdims: bool = False
     compute: ClassVar[Any]
     torch_name: ClassVar[str] = ""
+    arguments: ClassVar[tuple[str, ...]] = ("input",)
     integers: ClassVar[bool] = True
     empty: ClassVar[bool] = True  # whether nothing can be reduced: sum and prod have a value for it
     cases: ClassVar[tuple[Case, ...]] = (
@@ -80,6 +81,7 @@ def _product(x: Array, **how: Any) -> Any:
 class ReduceSum(Reduce):
     """The sum. Integers wrap."""
 
+    function = "sum"
     compute, torch_name = _sum, "sum"
     cases = (*Reduce.cases, Case("of nothing: 0", (f32(3, 0),), {"axes": (1,)}), Case("int32", (i32(9),)),
              Case("int8 wraps", (i8(90),)))
@@ -89,6 +91,7 @@ class ReduceSum(Reduce):
 class ReduceMean(Reduce):
     """The mean of floats."""
 
+    function = "mean"
     compute, torch_name, integers, empty = _mean, "mean", False, False
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
 
@@ -97,6 +100,7 @@ class ReduceMean(Reduce):
 class ReduceMax(Reduce):
     """The largest element; NaN if any is."""
 
+    function = "max"
     compute, torch_name, empty = np.max, "amax", False
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"), Case("int8", (i8(9),)))
 
@@ -105,6 +109,7 @@ class ReduceMax(Reduce):
 class ReduceMin(Reduce):
     """The smallest element; NaN if any is."""
 
+    function = "min"
     compute, torch_name, empty = np.min, "amin", False
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
 
@@ -113,6 +118,7 @@ class ReduceMin(Reduce):
 class ReduceProd(Reduce):
     """The product. Integers wrap."""
 
+    function = "prod"
     compute = _product
     cases = (*Reduce.cases, Case("of nothing: 1", (f32(0),)))
 

@@ -16,8 +16,9 @@ from ingot.builder.build import build_network as build_engine
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.frontends.torch_export.aten import TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
-from ingot.ir import interpret
+from ingot.ir import OPS, interpret
 from ingot.nn.parameter import as_array
+from ingot.ops.elementwise import Unary
 
 rng = torch.Generator().manual_seed(0)
 
@@ -153,6 +154,15 @@ case("floor.default ceil.default round.default trunc.default fix.default", f(9) 
 case("floor.default ceil.default", i(9))
 case("neg.default negative.default abs.default absolute.default square.default sign.default sgn.default", f(9))
 case("neg.default abs.default square.default sign.default", i(9))
+for op in OPS.values():  # those that say what they are imported as
+    for name in op.imported_as:
+        overload = name.removeprefix("aten.")
+        if issubclass(op, Unary):
+            case(overload, torch.empty(40).uniform_(op.low, op.high, generator=rng))
+        elif overload.endswith(".Scalar_Tensor"):
+            case(overload, 1.5, positive(9))
+        else:
+            case(overload, positive(9), 1.5 if overload.endswith(".Scalar") else positive(9))
 for target in (torch.float32, torch.float16, torch.int32, torch.bool, torch.int64):
     case("to.dtype", f(9), target)
     case("to.dtype", i(9), target)

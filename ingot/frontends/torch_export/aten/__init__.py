@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ingot.frontends.torch_export.aten import activation, layers, pointwise, reduction, resample, shapes  # noqa: F401
+from ingot.frontends.torch_export.aten import (  # noqa: F401
+    activation,
+    derived,
+    layers,
+    pointwise,
+    reduction,
+    resample,
+    shapes,
+)
 from ingot.frontends.torch_export.aten.table import TABLE, Entry, Unsupported, call
 
 __all__ = ["TABLE", "Entry", "Unsupported", "call"]

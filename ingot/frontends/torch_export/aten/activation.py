@@ -34,11 +34,6 @@ def _number(value: Scalar, name: str) -> float:
     return float(value)
 
 
-@aten("aten.relu.default")
-def relu(self: Tensor) -> Result:
-    return F.relu(self)
-
-
 @aten("aten.relu6.default")
 def relu6(self: Tensor) -> Result:
     return F.clip(self, minimum=0.0, maximum=6.0)
@@ -48,16 +43,6 @@ def relu6(self: Tensor) -> Result:
 def hardtanh(self: Tensor, min_val: Scalar = -1, max_val: Scalar = 1) -> Result:
     low, high = _number(min_val, "min_val"), _number(max_val, "max_val")
     return F.clip(self, minimum=low, maximum=high)
-
-
-@aten("aten.silu.default")
-def silu(self: Tensor) -> Result:
-    return F.silu(self)
-
-
-@aten("aten.mish.default")
-def mish(self: Tensor) -> Result:
-    return fn.mish(self)
 
 
 @aten("aten.gelu.default")

@@ -103,21 +103,6 @@ def div_mode(self: Operand, other: Operand, rounding_mode: MaybeStr = None) -> R
     return F.where(inexact, F.add(down, 1), down)
 
 
-@aten("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def floor_divide(self: Operand, other: Operand) -> Result:
-    return F.floordiv(*promoted(self, other))
-
-
-@aten("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
-def remainder(self: Operand, other: Operand) -> Result:
-    return F.mod(*promoted(self, other))
-
-
-@aten("aten.fmod.Tensor", "aten.fmod.Scalar")
-def fmod(self: Tensor, other: Operand) -> Result:
-    return F.fmod(*promoted(self, other))
-
-
 def _whole_power(x: Any, exponent: int) -> Any:
     """x to an exponent >= 1 by squaring, as exact as the products are."""
     result = None
@@ -308,7 +293,6 @@ def _unary(torch_name: str, compute: Callable[[Any], Any]) -> None:
 
 
 _FLOATS: dict[str, Callable[[Any], Any]] = {
-    **{n: getattr(F, n) for n in ("exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "reciprocal")},
     "log1p": lambda x: F.log(F.add(x, 1.0)),
     "expm1": lambda x: F.sub(F.exp(x), 1.0),
     "log2": lambda x: F.mul(F.log(x), 1.4426950408889634),
@@ -323,22 +307,9 @@ for _name, _compute in _FLOATS.items():
     _unary(_name, _compute)
 
 
-def _rounding(name: str, compute: Callable[[Any], Any]) -> None:
-    @aten(f"aten.{name}.default")
-    def of(self: Tensor) -> Result:
-        return self if category(self.dtype) < 2 else compute(self)
-
-
-_WHOLE: dict[str, Callable[[Any], Any]] = {
-    "floor": F.floor, "ceil": F.ceil, "round": F.round, "trunc": _truncated, "fix": _truncated,
-}  # fmt: skip
-for _name, _compute in _WHOLE.items():
-    _rounding(_name, _compute)
-
-
-@aten("aten.neg.default", "aten.negative.default")
-def neg(self: Tensor) -> Result:
-    return F.neg(self)
+@aten("aten.trunc.default", "aten.fix.default")
+def trunc(self: Tensor) -> Result:
+    return self if category(self.dtype) < 2 else _truncated(self)
 
 
 @aten("aten.abs.default", "aten.absolute.default")
