@@ -22,7 +22,7 @@ from ingot.ir.op import op_from_json
 from ingot.ir.recipe import Recipe, evaluate
 from ingot.ir.text import attrs_json, from_json
 from tests import nets
-from tests.engine.make_golden import FAMILIES, GOLDEN, KV_BLOCKS, Made, Run, digest, make, run, stored
+from tests.engine.make_golden import FAMILIES, GOLDEN, KV_BLOCKS, Made, Run, digest, make, record, run, stored
 
 EVERY = pytest.mark.parametrize("name", FAMILIES)
 
@@ -93,6 +93,10 @@ def test_its_network_means_what_it_meant(name: str) -> None:
 
 
 RECORD: dict[str, Any] = json.loads((GOLDEN / "ops.json").read_text())
+
+
+def test_every_op_that_files_have_is_on_record() -> None:
+    assert RECORD.keys() == record().keys(), "an op is new or gone: python -m tests.engine.make_golden FOLDER"
 
 
 @pytest.mark.parametrize("name", RECORD)
