@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from ingot import _native, dtypes
 from ingot.backends.cpu import CPU
-from ingot.backends.plan import Planner
+from ingot.backends.kernel import Reads
+from ingot.backends.plan import Planner, readable
+from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import F, Network, Spec, Value
+from ingot.ir.interpret import interpret
 from ingot.ir.window import Window, dense_strides, merged, reshaped
 from ingot.passes import pipeline
 from tests import nets
@@ -124,6 +127,90 @@ def test_merging_of_dims() -> None:
     assert merged((4, 3), (3, 1)) == 1 and merged((4, 3), (6, 1)) is None and merged((1, 3), (99, 2)) == 2
     rows = Dim("T")
     assert dense_strides((rows, 4)) == (4, 1) and dense_strides((2, rows)) == (rows, 1)
+
+
+# ------------------------------------------------------------------------------------------------ results in a concat
+
+
+def linear(x: Value, n: int) -> Value:
+    """A product whose kernel writes rows at a distance."""
+    net = x.network
+    weight = net.parameter(f"w{len(net.parameters)}", Spec(F32, (n, x.shape[-1])))
+    return F.matmul(x, weight, transpose_b=True)  # type: ignore[no-any-return]
+
+
+def twice(x: Value) -> Any:
+    y = linear(x, 4)
+    return F.concat([y, y], 1)
+
+
+def read_elsewhere(x: Value) -> Any:
+    y = linear(x, 4)
+    return F.concat([y, x], 1), F.softmax(y)
+
+
+def in_two(x: Value) -> Any:
+    y = linear(x, 4)
+    return F.concat([y, x], 1), F.concat([x, y], 1)
+
+
+def an_output(x: Value) -> Any:
+    y = linear(x, 4)
+    return F.concat([y, x], 1), y
+
+
+def staged(x: Value) -> Any:
+    return F.concat([linear(x, 4), x], 1), F.nonzero(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "calls"),
+    [
+        (lambda x: F.concat([linear(x, 4), linear(F.exp(x), 3) * 2], 1), "elementwise matmul matmul"),
+        (lambda x: F.concat([x, linear(x, 4)], 1), "matmul copy"),
+        (lambda x: F.concat([linear(x, 4), x, linear(F.exp(x), 2), x], 1), "elementwise matmul matmul copy copy"),
+        (lambda x: F.concat([linear(x, 12), x], 0), "matmul copy"),
+        (lambda x: F.concat([x, F.concat([linear(x, 4), x], 1)], 1), "matmul copy concat"),
+        (lambda x: F.concat([F.permute(linear(x, 4), (1, 0)), F.permute(x, (1, 0))], 0), "matmul concat"),
+        (in_two, "matmul copy concat"),  # it is written into the first one, and read there by the second one
+        (twice, "matmul concat"), (read_elsewhere, "matmul concat softmax"), (an_output, "matmul concat"),
+        (staged, "matmul concat nonzero"),
+    ],
+)  # fmt: skip
+def test_results_are_written_into_their_place(build: Any, calls: str) -> None:
+    """Those of kernels that can write there, into the first concat that reads them; the rest is copied, or the concat
+    is a call of its own.
+    """
+    net = Network("net")
+    made = build(net.input("x", Spec(F32, (Dim("T"), 12))))
+    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        net.outputs[f"y{i}"] = value
+    rng = np.random.default_rng(0)
+    weights = {v.name: rng.standard_normal(v.spec.evaluate({})).astype(np.float32) for v in net.parameters}
+    engine = build_network(net, weights)
+    program = engine.header["programs"]["cpu"]["entries"]["main"]
+    assert sorted(name.removesuffix("_packed") for name in kernels(program)) == sorted(calls.split())
+    for rows in (1, 5):
+        feeds = {"x": rng.standard_normal((rows, 12)).astype(np.float32)}
+        want = interpret(net, feeds, weights)
+        for name, array in engine.run(feeds).items():
+            np.testing.assert_allclose(array, want[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "wanted"),
+    [
+        ((5, 3), (3, 1), "DRI"), ((5, 3), (4, 1), "RI"), ((5, 3), (3, 2), ""), ((2, 5, 3), (20, 4, 1), "RI"),
+        ((2, 5, 3), (21, 4, 1), "I"), ((2, 5, 3), (4, 8, 1), "I"), ((2, 5, 3), (30, 6, 2), ""), ((), (), "DRI"),
+        ((3,), (1,), "DRI"), ((3,), (2,), ""), ((5, 1), (4, 1), "RI"), ((1, 3), (9, 1), "DRI"), ((5, 3), (0, 1), "RI"),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_can_read(shape: tuple[int, ...], stride: tuple[int, ...], wanted: str) -> None:
+    """Dense, in Rows, or with a dense Inner dimension; any strides always."""
+    window = Window(0, shape, stride)
+    kinds = {"D": Reads.DENSE, "R": Reads.ROWS, "I": Reads.INNER}
+    assert "".join(letter for letter, how in kinds.items() if readable(window, how)) == wanted
+    assert readable(window, Reads.ANY)
 
 
 def test_no_two_live_buffers_overlap() -> None:

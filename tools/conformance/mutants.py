@@ -42,7 +42,8 @@ GROUPS = {
     "backends": Group(
         "targets and the planner", ("ingot/backends/**/*.py",), 100,
         ("tests/backends", "tests/passes/test_plan.py", "tests/engine/test_ops_run.py"),
-        ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/cli/test_run.py", "tests/llm/test_llm.py"),
+        ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/cli/test_run.py",
+         "tests/llm/test_llm.py"),
     ),
     "serving": Group(
         "scheduler, KV cache and sampling",
