@@ -21,7 +21,9 @@ from ingot.errors import RecipeError
 from ingot.ir import Network, Value
 from ingot.ir.recipe import Recipe, evaluate
 from ingot.ir.text import to_json
+from ingot.ir.weight_format import SAME, WeightFormat
 from ingot.passes.pipeline import Check, lower
+from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Log
 from ingot.passes.weights import recipe_of
 from ingot.version import __version__
@@ -45,12 +47,13 @@ class Compiled:
 
 
 def compile_network(
-    network: Network, target: Target = DEFAULT, *, dump: Callable[[str, str], None] | None = None,
-    check: Check | None = None,
+    network: Network, target: Target = DEFAULT, *, weights: WeightFormat = SAME,
+    dump: Callable[[str, str], None] | None = None, check: Check | None = None,
 ) -> Compiled:  # fmt: skip
-    """The network as a program for a target. Raises NetworkError for what cannot be expressed."""
+    """The network as a program for a target, its weights in that format. Raises NetworkError for what cannot be
+    expressed."""
     log: Log = []
-    lowered = lower(network, target, log=log, dump=dump, check=check)
+    lowered = lower(quantized(network, weights, log), target, log=log, dump=dump, check=check)
     planner = Planner(lowered, target)
     program = planner.plan()
     return Compiled(target, lowered, program, planner.weights, planner.host_calls, log)

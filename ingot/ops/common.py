@@ -45,6 +45,10 @@ def i8(*shape: Any) -> Spec:
     return Spec(dtypes.int8, shape)
 
 
+def i4(*shape: Any) -> Spec:
+    return Spec(dtypes.int4, shape)
+
+
 def u8(*shape: Any) -> Spec:
     return Spec(dtypes.uint8, shape)
 

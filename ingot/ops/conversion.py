@@ -186,9 +186,14 @@ class Quantize(Op):
 
 @op("dequantize")
 class Dequantize(Op):
-    """(q − zero) · scale in float32, rounded once to a float dtype: what quantize made, back (see there for shapes)."""
+    """(q − zero) · scale in float32, rounded once to a float dtype: what quantize made, back (see there for shapes).
+
+    `group`: scale and zero are [..., K / group] for q [..., K], one for so many neighbours along the last dimension; 0:
+    they broadcast to q. A weight that is stored as integers is this op in a network, and products take it as it is.
+    """
 
     dtype: DType = dtypes.float32
+    group: int = 0
     cases = (
         Case("one scale", (i8(90), f32())),
         Case("a scale per channel, to bfloat16", (i8("T", 8), f32(8)), {"dtype": "bfloat16"}),
@@ -197,6 +202,11 @@ class Dequantize(Op):
         Case("to float64", (i8(9), f32()), {"dtype": "float64"}),
         Case("4 bits: no expression, runs by itself", (Spec(dtypes.int4, (2, 3, 4)), f32(2, 3, 1)),
              no_engine="int4"),
+        Case("groups of 4 bits: products take them, alone it runs by itself",
+             (Spec(dtypes.int4, (5, 64)), f32(5, 2)), {"group": 32, "dtype": "bfloat16"}),
+        Case("groups with zero points", (u8(3, 24), f32(3, 3), u8(3, 3)), {"group": 8}),
+        Case("groups that do not divide", (i8(3, 24), f32(3, 5)), {"group": 5}, error="groups of 5 must divide"),
+        Case("a scale of no group", (i8(3, 24), f32(3, 1)), {"group": 8}, error=r"scale must be \(3, 3\)"),
         Case("a float", (f32(9), f32()), error="q must be an integer of 4 to 32 bits"),
         Case("to an integer", (i8(9), f32()), {"dtype": "int32"}, error="dtype must be float32"),
         Case("a zero of another dtype", (i8(9), f32(), i32()), error="zero must be int8, not int32"),
@@ -205,22 +215,44 @@ class Dequantize(Op):
     def infer(self, q: Spec, scale: Spec, zero: Spec | None = None) -> Spec:
         require(q.dtype.is_integer and 4 <= q.dtype.bits <= 32, "q must be an integer of 4 to 32 bits")
         require(self.dtype in dtypes.FLOATS, "dtype must be float32, bfloat16, float16 or float64")
-        _check_scale(q, scale, zero, q.dtype)
+        if self.group:
+            self._check_groups(q, scale, zero)
+        else:
+            _check_scale(q, scale, zero, q.dtype)
         return Spec(self.dtype, q.shape)
 
+    def _check_groups(self, q: Spec, scale: Spec, zero: Spec | None) -> None:
+        last = q.shape[-1] if q.shape else 0
+        fits = isinstance(last, int) and self.group > 0 and last % self.group == 0
+        require(fits, f"groups of {self.group} must divide the last dimension of q, {last}")
+        wanted = (*q.shape[:-1], int(last) // self.group)
+        require(scale == Spec(dtypes.float32, wanted), f"scale must be {show(wanted)} of float32, not {scale}")
+        require(zero is None or zero == Spec(q.dtype, wanted), f"zero must be {show(wanted)} of {q.dtype.name}")
+
     def reference(self, q: Array, scale: Array, zero: Array | None = None) -> Array:
+        if self.group:
+            scale = np.repeat(scale, self.group, -1)
+            zero = None if zero is None else np.repeat(zero, self.group, -1)
         whole = q.astype(np.int64) - (0 if zero is None else zero.astype(np.int64))
         wide = np.float64 if self.dtype is dtypes.float64 else np.float32
         with np.errstate(all="ignore"):
             return rounded(whole.astype(wide) * scale.astype(wide), self.dtype)
 
-    def expr(self, e: ExprBuilder, q: Scalar, scale: Scalar, zero: Scalar | None = None) -> Scalar:
+    @property
+    def expr(self) -> Any:  # type: ignore[override]
+        """None with groups, whose scales do not broadcast."""
+        return None if self.group else self._expr
+
+    def _expr(self, e: ExprBuilder, q: Scalar, scale: Scalar, zero: Scalar | None = None) -> Scalar:
         wide = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
         if zero is not None:
             q = e.cast(q, dtypes.int64) - e.cast(zero, dtypes.int64)
         return e.cast(e.cast(q, wide) * e.cast(scale, wide), self.dtype)
 
     def torch(self, torch: Any, q: Any, scale: Any, zero: Any = None) -> Any:
+        if self.group:
+            scale = scale.repeat_interleave(self.group, -1)
+            zero = None if zero is None else zero.repeat_interleave(self.group, -1)
         wide = torch.float64 if self.dtype is dtypes.float64 else torch.float32
         return ((q.long() - (0 if zero is None else zero.long())).to(wide) * scale).to(getattr(torch, self.dtype.name))
 

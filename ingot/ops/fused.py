@@ -11,22 +11,39 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
 from ingot.ir.expr import MAX_INPUTS, NoExpression, check, class_of, evaluate
-from ingot.ir.spec import Shape, broadcast
+from ingot.ir.spec import broadcast
+from ingot.ir.weight_format import INTEGERS
 from ingot.ops.attention import KvWrite, Rope
-from ingot.ops.common import Array, bf16, f32, f64, i32, require_index, rounded, same_dtype, show, widen
+from ingot.ops.common import (
+    Array,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i4,
+    i8,
+    i32,
+    require_index,
+    rounded,
+    same_dtype,
+    show,
+    u8,
+    widen,
+)
 from ingot.ops.indexing import in_range
-from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
+from ingot.ops.panels import pack_panels, packed_dtype, packed_shape, unpack_panels, unpacked_dtype
 
 WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
 IDENTITY = ((("input", "float32", 0),), (0,))
 SILU_MUL = ((("input", "float32", 0), ("silu", "float32", 0), ("input", "float32", 1), ("mul", "float32", 1, 2)), (3,))
+TIMES = ((("input", "float32", 0), ("input", "float32", 1), ("mul", "float32", 0, 1)), (2,))
 PLUS = ((("input", "float32", 0), ("input", "float32", 1), ("add", "float32", 0, 1)), (2,))
 FIVE = ((("const", "float32", 5.0),), (0,))
 
@@ -149,22 +166,59 @@ def _linear_result(op: FusedLinear | PackedLinear, x: Spec, n: Dimension, extras
     return op.check_body(Spec(x.dtype, (*x.shape[:-1], n)), extras)
 
 
-def _linear(x: Array, weights: Sequence[Array], extras: Sequence[Array], expr: tuple[Any, ...], dtype: DType) -> Array:
-    products = [widen(x) @ widen(w).T for w in weights]
+def require_weight(x: Spec, weight: Spec, group: int) -> None:
+    """The rule for a product's weight: x's type; int8, whose scales belong to the expression; int4 and scales of
+    groups."""
+    if weight.dtype is dtypes.int4:
+        fits = group > 0 and group % 8 == 0
+        require(fits, f"a weight of int4 has scales of groups of 8, 16, … inputs, not of {group}")
+    else:
+        require(group == 0, f"a weight of {weight.dtype.name} has no scales of groups")
+    if weight.dtype not in INTEGERS:
+        same_dtype(x=x, weight=weight)
+
+
+def _factor(x: Array, weight: Array, scales: Array | None, group: int) -> Array:
+    """The numbers of a weight [N, K] that x is multiplied with."""
+    if scales is None:
+        return weight.astype(np.float32)
+    return widen(rounded(weight.astype(np.float32) * np.repeat(scales, group, -1), x))
+
+
+def _linear(x: Array, factors: Sequence[Array], extras: Sequence[Array], expr: tuple[Any, ...], dtype: DType) -> Array:
+    products = [widen(x) @ factor.T for factor in factors]
     return evaluate(expr_json(expr), [*products, *extras], [dtype])[0]
 
 
 @op("fused_linear")
 class FusedLinear(Bodied):
-    """`body` of the products x · Wᵀ with one or two W [N, K], and of further operands [N] or like the result."""
+    """`body` of the products x · Wᵀ with one or two W [N, K], and of further operands [N] or like the result.
+
+    A W is of x's type, or of integers: of int8 as it is, of int4 followed by its scales [N, K / group].
+    """
 
     parts: int = 1
+    group: int = 0
     cases = (
         Case("one product", (f32("T", 6), f32(5, 6)), {"body": IDENTITY, "dtype": "float32"}),
         Case("gate and up", (bf16(3, 6), bf16(5, 6), bf16(5, 6)), {"body": SILU_MUL, "dtype": "bfloat16", "parts": 2}),
         Case("residual", (bf16(3, 6), bf16(5, 6), bf16(3, 5)), {"body": PLUS, "dtype": "bfloat16"}),
         Case("a body that reads nothing", (f32(3, 6), f32(5, 6)), {"body": FIVE, "dtype": "float32"}),
+        Case("int8 and its scales", (bf16("T", 6), i8(5, 6), f32(5)), {"body": TIMES, "dtype": "bfloat16"}),
+        Case(
+            "two of int4",
+            (bf16(3, 16), i4(5, 16), f32(5, 2), i4(5, 16), f32(5, 2)),
+            {"body": SILU_MUL, "dtype": "bfloat16", "parts": 2, "group": 8},
+        ),
         Case("K differs", (f32(3, 6), f32(5, 7)), {"body": IDENTITY, "dtype": "float32"}, error="weight must be"),
+        Case("dtypes differ", (f32(3, 6), bf16(5, 6)), {"body": IDENTITY, "dtype": "float32"}, error="cast one of"),
+        Case("int4 without scales", (f32(3, 8), i4(5, 8)), {"body": IDENTITY, "dtype": "float32"}, error="has scales"),
+        Case(
+            "scales of too few groups",
+            (f32(3, 16), i4(5, 16), f32(5, 1)),
+            {"body": IDENTITY, "dtype": "float32", "group": 8},
+            error=r"its scales must be f32\[5, 2\]",
+        ),
     )
 
     @property
@@ -172,35 +226,55 @@ class FusedLinear(Bodied):
         return self.parts
 
     @property
+    def each(self) -> int:
+        """Operands of one weight."""
+        return 2 if self.group else 1
+
+    @property
     def fixed(self) -> int:
-        return 1 + self.parts
+        return 1 + self.parts * self.each
 
     def infer(self, x: Spec, *weights_and_extras: Spec) -> Spec:
-        weights, extras = weights_and_extras[: self.parts], weights_and_extras[self.parts :]
-        require(len(weights) == self.parts and len(x.shape) > 1, f"needs x and {self.parts} weight(s)")
-        for w in weights:
+        weights, extras = weights_and_extras[: self.fixed - 1], weights_and_extras[self.fixed - 1 :]
+        require(len(weights) == self.fixed - 1 and len(x.shape) > 1, f"needs x and {self.parts} weight(s)")
+        for w, *scales in zip(*[iter(weights)] * self.each, strict=True):
             require(
                 len(w.shape) == 2 and w.shape == (weights[0].shape[0], x.shape[-1]),
                 f"a weight must be [N, {x.shape[-1]}], not {w}",
             )
-            same_dtype(x=x, weight=w)
+            require_weight(x, w, self.group)
+            if scales:
+                wanted = Spec(dtypes.float32, (w.shape[0], dims.floordiv(w.shape[1], self.group)))
+                require(scales[0] == wanted, f"its scales must be {wanted}, not {scales[0]}")
         return _linear_result(self, x, weights[0].shape[0], extras)
 
     def reference(self, x: Array, *rest: Array) -> Array:
-        return _linear(x, rest[: self.parts], rest[self.parts :], self.body, self.dtype)
+        pairs = zip(*[iter(rest[: self.fixed - 1])] * self.each, strict=True)
+        factors = [_factor(x, w, scales[0] if scales else None, self.group) for w, *scales in pairs]
+        return _linear(x, factors, rest[self.fixed - 1 :], self.body, self.dtype)
 
     def decompose(self, x: Any, *rest: Any) -> Any:
-        products = [F.matmul(x, w, transpose_b=True, out_dtype=dtypes.float32) for w in rest[: self.parts]]
-        return F.fused_elementwise(*products, *rest[self.parts :], body=self.body, dtypes=(self.dtype.name,))
+        floats = []
+        for w, *scales in zip(*[iter(rest[: self.fixed - 1])] * self.each, strict=True):
+            if scales:
+                floats.append(F.dequantize(w, *scales, dtype=x.dtype, group=self.group))
+            else:
+                floats.append(w if w.dtype is x.dtype else F.cast(w, x.dtype))
+        products = [F.matmul(x, w, transpose_b=True, out_dtype=dtypes.float32) for w in floats]
+        return F.fused_elementwise(*products, *rest[self.fixed - 1 :], body=self.body, dtypes=(self.dtype.name,))
 
 
 @op("packed_linear")
 class PackedLinear(Bodied):
-    """`fused_linear` whose weights are stored in panels (recipe step pack_panels): W [n, k] each."""
+    """`fused_linear` whose weights are stored in panels (recipe step pack_panels): W [n, k] each.
+
+    Scales of groups follow as panels too, of [n, k / group] each.
+    """
 
     n: int
     k: int
     parts: int = 1
+    group: int = 0
     cases = (
         Case("one product", (f32("T", 6), f32(2, 6, 32)), {"n": 40, "k": 6, "body": IDENTITY, "dtype": "float32"}),
         Case(
@@ -212,10 +286,31 @@ class PackedLinear(Bodied):
             {"n": 5, "k": 6, "body": SILU_MUL, "dtype": "bfloat16", "parts": 2},
         ),
         Case(
+            "int8 and its scales",
+            (bf16("T", 6), i8(2, 2, 32, 4), f32(40)),
+            {"n": 40, "k": 6, "body": TIMES, "dtype": "bfloat16"},
+        ),
+        Case(
+            "int8 beside float32",
+            (f32("T", 6), i8(4, 2, 32, 4)),
+            {"n": 40, "k": 6, "body": SILU_MUL, "dtype": "float32", "parts": 2},
+        ),
+        Case(
+            "int4 in groups",
+            (f16("T", 16), u8(2, 2, 32, 4), f32(2, 2, 32)),
+            {"n": 40, "k": 16, "body": IDENTITY, "dtype": "float16", "group": 8},
+        ),
+        Case(
             "not packed",
             (f32(3, 6), f32(5, 6)),
             {"n": 5, "k": 6, "body": IDENTITY, "dtype": "float32"},
             error=r"weight must be float32\[1, 6, 32\]",
+        ),
+        Case(
+            "scales of too few groups",
+            (f32("T", 16), u8(2, 2, 32, 4), f32(2, 1, 32)),
+            {"n": 40, "k": 16, "body": IDENTITY, "dtype": "float32", "group": 8},
+            error="the packed scales must be",
         ),
     )
 
@@ -225,29 +320,45 @@ class PackedLinear(Bodied):
 
     @property
     def fixed(self) -> int:
-        return 2
+        return 3 if self.group else 2
 
-    def infer(self, x: Spec, weight: Spec, *extras: Spec) -> Spec:
-        _require_packed(x.dtype, weight, self.n, self.k, self.parts)
+    def infer(self, x: Spec, weight: Spec, *rest: Spec) -> Spec:
+        kind = unpacked_dtype(weight.dtype)
+        require_weight(x, Spec(kind, weight.shape), self.group)
+        _require_packed("weight", weight, kind, self.n, self.k, self.parts)
+        if self.group:
+            require(len(rest) > 0 and self.k % self.group == 0, f"groups of {self.group} and their scales are needed")
+            _require_packed("scales", rest[0], dtypes.float32, self.n, self.k // self.group, self.parts)
         require(len(x.shape) > 0 and x.shape[-1] == self.k, f"the last dimension of x must be {self.k}")
-        return _linear_result(self, x, self.n, extras)
+        return _linear_result(self, x, self.n, rest[self.fixed - 2 :])
 
-    def reference(self, x: Array, weight: Array, *extras: Array) -> Array:
-        return _linear(x, unpack_panels(weight, self.n, self.k, self.parts), extras, self.body, self.dtype)
+    def reference(self, x: Array, weight: Array, *rest: Array) -> Array:
+        weights = unpack_panels(weight, self.n, self.k, self.parts)
+        scales: Sequence[Array | None] = [None] * self.parts
+        if self.group:
+            scales = unpack_panels(rest[0], self.n, self.k // self.group, self.parts)
+        factors = [_factor(x, w, s, self.group) for w, s in zip(weights, scales, strict=True)]
+        return _linear(x, factors, rest[self.fixed - 2 :], self.body, self.dtype)
 
-    def sample(self, rng: np.random.Generator, x: Spec, weight: Spec, *extras: Spec) -> tuple[Array, ...]:
-        w = [rounded(rng.standard_normal((self.n, self.k)), weight.dtype) for _ in range(self.parts)]
-        others = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, *extras)]
-        return (others[0], pack_panels(w), *others[1:])
+    def sample(self, rng: np.random.Generator, x: Spec, weight: Spec, *rest: Spec) -> tuple[Array, ...]:
+        kind = unpacked_dtype(weight.dtype)
+        most = 2 ** (kind.bits - 1) if kind.is_integer else 0
+        drawn = [rng.integers(-most, most, (self.n, self.k)) if most else rng.standard_normal((self.n, self.k))
+                 for _ in range(self.parts)]  # fmt: skip
+        packed = [pack_panels([rounded(w, kind) for w in drawn])]
+        if self.group:
+            shape = (self.n, self.k // self.group)
+            packed.append(pack_panels([rng.uniform(0.1, 0.2, shape).astype(np.float32) for _ in range(self.parts)]))
+        others = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, *rest[self.fixed - 2 :])]
+        return (others[0], *packed, *others[1:])
 
 
-def _require_packed(dtype: DType, weight: Spec, n: int, k: int, parts: int) -> None:
-    require(
-        dtype in WEIGHTS and n > 0 and k > 0 and parts in (1, 2),
-        "weights are float32, bfloat16 or float16, n and k positive",
-    )
-    shape: Shape = packed_shape(dtype, n, k, parts)
-    require(weight == Spec(dtype, shape), f"the packed weight must be {dtype.name}{list(shape)}, not {weight}")
+def _require_packed(what: str, found: Spec, kind: DType, n: int, k: int, parts: int) -> None:
+    fits = kind in (*WEIGHTS, *INTEGERS) and n > 0 and k > 0 and parts in (1, 2)
+    require(fits, "weights are float32, bfloat16, float16, int8 or int4, n and k positive")
+    wanted = Spec(packed_dtype(kind), packed_shape(kind, n, k, parts))
+    shown = f"{wanted.dtype.name}{list(wanted.shape)}"
+    require(found == wanted, f"the packed {what} must be {shown}, not {found}")
 
 
 @op("packed_embedding")
@@ -258,19 +369,22 @@ class PackedEmbedding(Op):
     k: int
     cases = (
         Case("a few ids", (i32("T"), bf16(2, 3, 32, 2)), {"n": 40, "k": 6}),
+        Case("integers, whose scales are looked up beside them", (i32("T"), i8(2, 2, 32, 4)), {"n": 40, "k": 6}),
         Case("not packed", (i32(4), f32(40, 6)), {"n": 40, "k": 6}, error="packed weight must be"),
+        Case("4 bits", (i32(4), u8(2, 1, 32, 4)), {"n": 40, "k": 6}, error="rows of int4 are no tensor"),
     )
 
     def infer(self, ids: Spec, weight: Spec) -> Spec:
         require_index(ids=ids)
-        _require_packed(weight.dtype, weight, self.n, self.k, 1)
+        require(weight.dtype is not dtypes.uint8, "rows of int4 are no tensor that an engine has")
+        _require_packed("weight", weight, weight.dtype, self.n, self.k, 1)
         return Spec(weight.dtype, (*ids.shape, self.k))
 
     def reference(self, ids: Array, weight: Array) -> Array:
         return unpack_panels(weight, self.n, self.k, 1)[0][in_range("packed_embedding", ids, 0, self.n)]
 
     def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
-        table = rounded(rng.standard_normal((self.n, self.k)), weight.dtype)
+        table = rounded(rng.standard_normal((self.n, self.k)) * 20, weight.dtype)
         return rng.integers(0, self.n, ids.shape).astype(ids.dtype.numpy), pack_panels([table])
 
 

@@ -25,6 +25,11 @@ def packed_dtype(dtype: DType) -> DType:
     return dtypes.uint8 if dtype is dtypes.int4 else dtype
 
 
+def unpacked_dtype(stored: DType) -> DType:
+    """What values panels of that type hold."""
+    return dtypes.int4 if stored is dtypes.uint8 else stored
+
+
 def packed_shape(dtype: DType, n: int, k: int, parts: int) -> Shape:
     """Shape of `parts` weights [n, k] packed: [panels, ceil(k / depth), 32, depth] (bfloat16: depth 2, int8: 4), or
     [panels, k, 32] for float32 and float16. int4: 8 values in [..., 32, 4] bytes."""
@@ -94,9 +99,8 @@ def pack_panels(weights: Sequence[Array]) -> Array:
 
 def unpack_panels(packed: Array, n: int, k: int, parts: int) -> list[Array]:
     """The exact inverse of `pack_panels`: the `parts` weights [n, k]."""
-    stored = dtypes.get(packed.dtype)
-    dtype = dtypes.int4 if stored is dtypes.uint8 else stored
-    require(dtype in _DEPTH, f"panels of {stored.name} are not known")
+    dtype = unpacked_dtype(dtypes.get(packed.dtype))
+    require(dtype in _DEPTH, f"weights of {dtype.name} are not packed")
     shape = packed_shape(dtype, n, k, parts)
     require(
         packed.shape == shape, f"{parts} weight(s) [{n}, {k}] are packed as {list(shape)}, not {list(packed.shape)}"

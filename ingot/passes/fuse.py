@@ -7,14 +7,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from ingot import dtypes
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
-from ingot.ops.fused import IDENTITY, WEIGHTS, Bodied, FusedElementwise, FusedLinear, expr_tuple
+from ingot.ops.conversion import Dequantize
+from ingot.ops.fused import IDENTITY, TIMES, WEIGHTS, Bodied, FusedElementwise, FusedLinear, expr_tuple
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
-from ingot.passes.weights import derive, joined_name
+from ingot.passes.weights import derive, joined_name, sizes
 
 # ---------------------------------------------------------------------------------------------------------- elementwise
 
@@ -126,35 +128,75 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
 # ------------------------------------------------------------------------------------------------------------ products
 
 
+class Factor(NamedTuple):
+    """What a product multiplies rows with: a weight, and the scales that make it of integers, of groups of inputs."""
+
+    weight: Value
+    scales: Value | None = None
+    group: int = 0
+
+
 def products(network: Network, log: Log) -> None:
-    """A matmul with a parameter of rank 2 becomes a fused_linear, its weight as [N, K]; others stay as they are."""
+    """A matmul with a parameter of rank 2, or with a dequantised one, becomes a fused_linear, its weight as [N, K];
+    others stay as they are. One scale for each output is a factor of the sums."""
     dead: list[Node] = []
     for node in list(network.nodes):
         if not isinstance(node.op, Matmul):
             continue
-        if why := _no_linear(node):
-            note(log, "products", node, why)
+        factor = _factor(node)
+        if isinstance(factor, str):
+            note(log, "products", node, factor)
             continue
-        x, weight = node.inputs
-        if not node.op.transpose_b:
-            weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
         with network.insert_before(node):
-            new = F.fused_linear(x, weight, body=IDENTITY, dtype=node.output.dtype)
+            new = _linear(network, node, factor)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
 
 
-def _no_linear(node: Node) -> str:
+def _linear(network: Network, node: Node, factor: Factor) -> Value:
+    op: Any = node.op
+    x, (weight, scales, group) = node.inputs[0], factor
+    if not op.transpose_b:
+        weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
+    if scales is None:
+        return F.fused_linear(x, weight, body=IDENTITY, dtype=node.output.dtype)  # type: ignore[no-any-return]
+    if group:
+        return F.fused_linear(x, weight, scales, body=IDENTITY, dtype=node.output.dtype, group=group)  # type: ignore[no-any-return]
+    row = derive(network, "reshape", [scales], f"{scales.name}.row", shape=(sizes(weight)[0],))
+    return F.fused_linear(x, weight, row, body=TIMES, dtype=node.output.dtype)  # type: ignore[no-any-return]
+
+
+def _factor(node: Node) -> Factor | str:
+    """What a matmul's second operand is made of, or why the general product is used."""
     op: Any = node.op
     x, weight = node.inputs
-    if weight.kind != "parameter" or len(weight.shape) != 2:
-        return "the second operand is no parameter of rank 2, so the general product is used"
     if op.transpose_a:
         return "its first operand is transposed"
     if x.dtype not in WEIGHTS or node.output.dtype not in WEIGHTS:
         return f"there are no packed products of {x.dtype.name} with a {node.output.dtype.name} result"
-    return "a weight without elements" if 0 in weight.shape else ""
+    found = _integers(node) if weight.node is not None and isinstance(weight.node.op, Dequantize) else Factor(weight)
+    if isinstance(found, str):
+        return found
+    if found.weight.kind != "parameter" or len(found.weight.shape) != 2:
+        return "the second operand is no parameter of rank 2, so the general product is used"
+    return "a weight without elements" if 0 in found.weight.shape else found
+
+
+def _integers(node: Node) -> Factor | str:
+    """The integers and scales of a dequantised weight as a product reads them: scales for [outputs, groups]."""
+    op: Any = node.op
+    made: Any = node.inputs[1].node
+    weight, scales, *zero = made.inputs
+    if zero or scales.kind not in ("parameter", "constant") or len(weight.shape) != 2:
+        return "its weight is dequantised by more than scales that are known"
+    kind = dtypes.int4 if made.op.group else dtypes.int8
+    if weight.dtype is not kind or made.op.group % 8:
+        return f"a weight of {weight.dtype.name} in groups of {made.op.group} has no packed product"
+    outputs = (weight.shape[0], weight.shape[1] // made.op.group if made.op.group else 1)
+    if not op.transpose_b or scales.shape != outputs:
+        return "its weight is [outputs, inputs] with a scale for each output, or it is dequantised first"
+    return Factor(weight, scales, made.op.group)
 
 
 def epilogues(network: Network, log: Log) -> None:
@@ -206,9 +248,12 @@ def _pair(values: Sequence[Value]) -> list[Value]:
     if len(values) < 2:
         return []
     a, b = values[-2:]
-    plain = all(isinstance(v.node.op, FusedLinear) and v.node.op.body == IDENTITY for v in (a, b))
-    same = plain and a.node.inputs[0] is b.node.inputs[0] and a.node.inputs[1].spec == b.node.inputs[1].spec
-    return [a, b] if same else []
+    one, other = a.node, b.node
+    plain = all(isinstance(n.op, FusedLinear) and n.op.parts == 1 for n in (one, other))
+    if not plain or not all(n.op.body in (IDENTITY, TIMES) for n in (one, other)):
+        return []
+    same = one.inputs[0] is other.inputs[0] and one.inputs[1].spec == other.inputs[1].spec
+    return [a, b] if same and one.op.group == other.op.group else []
 
 
 def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> str:
@@ -225,29 +270,38 @@ def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]
 def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> Value:
     """The op that makes `taken` (or the pair of products), with the group's expression after its own."""
     op = taken[0].node.op
-    own = taken[0].node.inputs[op.fixed :]
+    own = list(dict.fromkeys(v for t in taken for v in t.node.inputs[t.node.op.fixed :]))
     added = [v for v in extras if not any(v is w for w in own)]
-    order = [*taken, *own, *added]  # the inputs of the new expression: the op's results, then what it reads besides
-    steps, known = list(op.body[0]), {id(v): op.body[1][0] for v in taken[:1]}
-    if len(taken) > 1:  # both bodies are identities
-        steps, known = [("input", "float32", i) for i in range(2)], {id(v): i for i, v in enumerate(taken)}
-    number: list[int] = []
-    body, outputs = node.op.body  # type: ignore[attr-defined]
-    for name, kind, *args in body:
-        value = node.inputs[args[0]] if name == "input" else None
-        if value is not None and id(value) in known:
-            number.append(known[id(value)])
-            continue
-        if value is not None:
-            args = [next(i for i, v in enumerate(order) if v is value)]
-        elif name != "const":
-            args = [number[a] if type(a) is int else a for a in args]
-        number.append(len(steps))
-        steps.append((name, kind, *args))
+    order = [*own, *added]  # what the new expression reads beside the op's results
+    steps: list[tuple[Any, ...]] = []
+
+    def appended(body: Any, inputs: Sequence[Value | int], known: Mapping[int, int]) -> int:
+        """The number of a body's result. An input is an operand, or the number of one of the op's results."""
+        number: list[int] = []
+        expression, outputs = body
+        for name, kind, *args in expression:
+            if name == "input":
+                read = inputs[args[0]]
+                if isinstance(read, Value) and id(read) in known:
+                    number.append(known[id(read)])
+                    continue
+                at = next(i for i, v in enumerate(order) if v is read) + len(taken) if isinstance(read, Value) else read
+                args = [at]
+            elif name != "const":
+                args = [number[a] if type(a) is int else a for a in args]
+            number.append(len(steps))
+            steps.append((name, kind, *args))
+        last: int = number[outputs[0]]
+        return last
+
+    known: dict[int, int] = {}
+    for i, made in enumerate(taken):
+        known[id(made)] = appended(made.node.op.body, [i, *made.node.inputs[made.node.op.fixed :]], {})
+    result = appended(node.op.body, node.inputs, known)  # type: ignore[attr-defined]
     changed = {"parts": 2} if len(taken) > 1 else {}
-    made = dataclasses.replace(op, body=(tuple(steps), (number[outputs[0]],)), dtype=node.output.dtype, **changed)
-    fixed = (*taken[0].node.inputs[: op.fixed], *(v.node.inputs[1] for v in taken[1:]))
-    return node.output.network.emit(made, (*fixed, *own, *added))  # type: ignore[no-any-return]
+    made = dataclasses.replace(op, body=(tuple(steps), (result,)), dtype=node.output.dtype, **changed)
+    fixed = (*taken[0].node.inputs[: op.fixed], *(w for v in taken[1:] for w in v.node.inputs[1 : v.node.op.fixed]))
+    return node.output.network.emit(made, (*fixed, *order))  # type: ignore[no-any-return]
 
 
 def siblings(network: Network, log: Log) -> None:
@@ -278,7 +332,7 @@ def _no_sibling(network: Network, node: Node) -> str:
     op: Any = node.op
     if op.parts != 1:
         return "it has two weights already"
-    if any(v.kind != "parameter" or len(v.shape) != 1 for v in node.inputs[2:]):
+    if any(v.kind != "parameter" or len(v.shape) != 1 for v in node.inputs[op.fixed :]):
         return "its epilogue reads more than parameters per column"
     return "it is an output of the network" if network.is_output(node.output) else ""
 

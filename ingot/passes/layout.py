@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingot import dtypes
 from ingot.ir import F, Network, Node, Spec, Value
 from ingot.ir.recipe import combine
 from ingot.ops.fused import FusedLinear, PackedEmbedding
@@ -32,7 +33,7 @@ def pack(network: Network, log: Log) -> None:
         network.replace(node.output, result)
         dead.extend(detach(network, node))
     for node in list(network.nodes):
-        if isinstance(node.op, Embedding) and node.inputs[1] in packed:
+        if isinstance(node.op, Embedding) and node.inputs[1] in packed and node.inputs[1].dtype is not dtypes.int4:
             n, k = sizes(node.inputs[1])
             with network.insert_before(node):
                 result = network.emit(PackedEmbedding(n=n, k=k), (node.inputs[0], packed[node.inputs[1]]))
@@ -69,13 +70,17 @@ def _packed_moe(network: Network, node: Node) -> Value:
 
 def _packed_linear(network: Network, node: Node, packed: dict[Value, Value]) -> Value:
     op: Any = node.op
-    weights = node.inputs[1 : 1 + op.parts]
+    weights = node.inputs[1 : op.fixed : op.each]
     panels = derive(network, "pack_panels", weights, f"{joined_name([w.name for w in weights])}.packed")
     if op.parts == 1:
         packed[weights[0]] = panels
+    stored = [panels]
+    if op.group:
+        scales = node.inputs[2 : op.fixed : op.each]
+        stored.append(derive(network, "pack_panels", scales, f"{joined_name([s.name for s in scales])}.packed"))
     n, k = sizes(weights[0])
-    operands = (node.inputs[0], panels, *node.inputs[op.fixed :])
-    return F.packed_linear(*operands, n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts)  # type: ignore[no-any-return]
+    operands = (node.inputs[0], *stored, *node.inputs[op.fixed :])
+    return F.packed_linear(*operands, n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts, group=op.group)  # type: ignore[no-any-return]
 
 
 def _packed_conv(network: Network, node: Node) -> Value:

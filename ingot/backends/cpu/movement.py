@@ -20,7 +20,7 @@ def _concat(op: Any, node: Node) -> dict[str, Any]:
 
 
 def _packed_embedding(op: Any, node: Node) -> Use | Refusal:
-    if node.inputs[1].dtype not in FLOATS:
+    if node.inputs[1].dtype not in (*FLOATS, dtypes.int8):
         return Refusal(f"it has no panels of {node.inputs[1].dtype.name}")
     return Use({"packed": True, "n": op.n, "k": op.k}, reads={"table": Reads.DENSE})
 

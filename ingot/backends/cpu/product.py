@@ -22,7 +22,9 @@ def _matmul(op: Any, node: Node) -> dict[str, Any] | Refusal:
 
 def _packed_linear(op: Any, node: Node) -> Use:
     params = {"n": op.n, "k": op.k, "parts": op.parts, "expr": expr_json(op.body)}
-    return Use(params, {"scales": 0})
+    if op.group:
+        params["group"] = op.group
+    return Use(params, {"scales": 1 if op.group else 0})
 
 
 def _moe(op: Any, node: Node) -> dict[str, Any]:

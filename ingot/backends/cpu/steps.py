@@ -38,8 +38,8 @@ def steps(target: Lowers) -> list[Step]:
         Step("share", simplify.share),
         Step("lookups again", weights.lookups),
         Step("attention", fuse.attention),
+        Step("products", fuse.products),  # before elementwise, which would take their dequantize
         Step("elementwise", fuse.elementwise),
-        Step("products", fuse.products),
         Step("epilogues", fuse.epilogues),
         Step("siblings", fuse.siblings),
         Step("pack", layout.pack),

@@ -1,0 +1,89 @@
+"""A network whose weights are stored as integers and scales: `dequantize` stands where the weight stood.
+
+Only what a product sums over with rows, or what is looked up, is stored so: the matrices of linear layers, tables, and
+the experts of a mixture. The scales are one for each output, or for groups of its inputs, of the weight as [outputs,
+inputs]; a table's rows are its outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.ir import F, Network, Node, Value
+from ingot.ir.weight_format import WeightFormat
+from ingot.ops.indexing import Embedding
+from ingot.ops.product import Matmul
+from ingot.passes.clone import clone
+from ingot.passes.rewrite import Log, detach, note
+from ingot.passes.weights import derive, sizes
+
+FLOAT_BITS = (16, 32)
+
+
+def quantized(network: Network, format: WeightFormat, log: Log | None = None) -> Network:
+    """A copy with its weights in that format; the same network where that is `same`. The log says which stay floats."""
+    if format.dtype is None:
+        return network
+    new = clone(network)
+    decisions: Log = [] if log is None else log
+    dead: list[Node] = []
+    for weight in list(new.parameters):
+        if weight.dtype.bits not in FLOAT_BITS or not weight.dtype.is_float or len(weight.shape) < 2:
+            continue  # vectors: norms and biases
+        if why := _kept(weight):
+            note(decisions, "weights", next(iter(weight.uses)), f"{weight.name} stays {weight.dtype.name}: {why}")
+            continue
+        tables = any(isinstance(node.op, Embedding) for node in weight.uses)
+        for node in list(weight.uses):
+            with new.insert_before(node):
+                made = _reader(node, weight, format.per_output if tables else format)
+            new.replace(node.output, made)
+            dead.extend(detach(new, node))
+    new.remove(dict.fromkeys(dead))
+    new.remove_dead()
+    return new
+
+
+def _kept(weight: Value) -> str:
+    """Why a weight is not quantised, or nothing."""
+    if not weight.uses:
+        return ""
+    for node in weight.uses:
+        op: Any = node.op
+        product = isinstance(op, Matmul) and node.inputs[1] is weight and node.inputs[0] is not weight
+        table = isinstance(op, Embedding) and node.inputs[1] is weight
+        if not product and not table:
+            return f"{op.name} reads it"
+        if product and (op.transpose_a or len(weight.shape) != 2):
+            return "it is no matrix that rows are multiplied with"
+        if table and node.inputs[0].kind == "constant":
+            return "the rows that are read of it are known"
+    return "it has no elements" if 0 in weight.shape else ""
+
+
+def _reader(node: Node, weight: Value, format: WeightFormat) -> Value:
+    """The node's result from integers and scales."""
+    op: Any = node.op
+    network = weight.network
+    if isinstance(op, Embedding):
+        rows, scales = (F.embedding(node.inputs[0], v) for v in integers(network, weight, format))
+        return F.dequantize(rows, scales, dtype=weight.dtype)  # type: ignore[no-any-return]
+    if not op.transpose_b:
+        weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
+    whole = F.dequantize(*integers(network, weight, format), dtype=weight.dtype, group=_fits(weight, format).group)
+    return F.matmul(node.inputs[0], whole, transpose_b=True, out_dtype=node.output.dtype)  # type: ignore[no-any-return]
+
+
+def _fits(weight: Value, format: WeightFormat) -> WeightFormat:
+    """The format itself, or the one without groups where these do not divide the inputs."""
+    return format.per_output if format.group and sizes(weight)[-1] % format.group else format
+
+
+def integers(network: Network, weight: Value, format: WeightFormat) -> tuple[Value, Value]:
+    """The parameters that a weight [outputs, inputs] becomes: its integers, and their scales [outputs, groups]."""
+    kind = _fits(weight, format)
+    assert kind.dtype is not None
+    args = {"group": kind.group, "limit": kind.limit}
+    scales = derive(network, "scales", [weight], f"{weight.name}.scales", **args)
+    name = f"{weight.name}.{kind.dtype.name}"
+    return derive(network, "quantize", [weight, scales], name, dtype=kind.dtype.name, **args), scales
