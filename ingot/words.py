@@ -9,16 +9,15 @@ from ingot.errors import UserError
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 SAME = "same"  # weights as the precision has them
+WEIGHTS = (SAME, "int8", "int4-g32", "int4-g64", "int4-g128")  # ir/weight_format.py says what they mean
 
 
 def check_words(precision: str | None, weights: str | None) -> None:
     """Raises UserError for a word that this version cannot build by."""
     if precision is not None and precision not in PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
-    if weights not in (None, SAME):
-        raise UserError(
-            f"weights={weights!r} is not available: this version stores weights in the precision of the engine"
-        )
+    if weights is not None and weights not in WEIGHTS:
+        raise UserError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r:.60}")
 
 
 def check_built(source: object, config: Mapping[str, Any], precision: str | None, weights: str | None) -> None:

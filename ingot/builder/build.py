@@ -28,6 +28,7 @@ from ingot.frontends.checkpoint import resolve_directory
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.ir import Network, Spec
 from ingot.ir.verify import verify
+from ingot.ir.weight_format import AS_IS, WeightFormat, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.passes.pipeline import Check
@@ -86,6 +87,7 @@ class Request:
     phases: Phases
     lora: str | os.PathLike[str] | None = None
     lora_scale: float | None = None
+    weights: WeightFormat = AS_IS
 
 
 def build(
@@ -114,7 +116,9 @@ def build(
         precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
             and outputs keep their types, with casts at the border. A network of float64, by a parameter or an input, is
             built only when this is given: then nothing inside is float64. A float32 network may compute in float64.
-        weights: see the table of formats; a value that cannot be had is an error, never another one silently.
+        weights: how the matrices of linear layers and the tables are stored: same (in the precision), int8 with a scale
+            for each output, or int4-g32, int4-g64, int4-g128 with one for so many inputs (tables: int8).
+            Products are computed in the precision; engine.log says which weights stay floats.
         device: where the engine's sessions run unless they are told otherwise ("torch:cuda"); the engine, and the file
             that it is saved to, is built for the CPU.
         dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
@@ -136,8 +140,9 @@ def build(
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
     where = device_of(device)
     request = Request(
-        precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale)
-    )
+        precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale),
+        weight_format(weights),
+    )  # fmt: skip
     engine = _built(source, inputs, dynamic, request)
     return engine if device is None else engine.on(where)
 
@@ -162,7 +167,7 @@ def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     if path.suffix == ".pt2":
         return _build_exported(path, request)
     if path.is_file():
-        engine = _open(path, request.precision, request.weights_from)
+        engine = _open(path, request)
         return engine if request.lora is None else lora_adapter.merge(engine, request.lora, request.lora_scale)
     resolve_directory(source)  # the error for a Hub id, or for nothing at all
     return _build_directory(path, request)
@@ -174,12 +179,12 @@ def _lora_scale(lora: Any, scale: float | None) -> float:
     return check_scale(scale)
 
 
-def _open(path: Path, precision: str | None, weights_from: str | None) -> Engine:
+def _open(path: Path, request: Request) -> Engine:
     if path.suffix in (".onnx", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
-    check_built(path, engine.config, precision, None)
-    if weights_from is not None:
+    check_built(path, engine.config, request.precision, None if request.weights is AS_IS else request.weights.word)
+    if request.weights_from is not None:
         raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
     return engine
 
@@ -207,7 +212,7 @@ def _build_directory(path: Path, request: Request) -> Engine:
     report = model.example if request.report is True and model.example else request.report
     return build_network(
         network, model.weights, config=model.config, kind=model.kind, files=model.files, report=report, wide=wide,
-        seed=request.seed, phases=phases, debug=request.debug, adapter=adapter,
+        seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=request.weights,
     )  # fmt: skip
 
 
@@ -221,7 +226,7 @@ def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
         network, config = _in_precision(trace(module, inputs), request.precision, type(module).__name__)
     return build_network(
         network, values, config=config | _aliases(module.state_names(), network), report=request.report,
-        seed=request.seed, phases=request.phases, debug=request.debug,
+        seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
     )  # fmt: skip
 
 
@@ -297,7 +302,7 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
     inputs = torch_export.first_inputs(imported, origin, given, request.seed) if report else None
     engine = build_network(
         network, imported.weights, config=config, report=inputs.arrays if inputs else False,
-        seed=request.seed, phases=request.phases, debug=request.debug,
+        seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
     if inputs is not None:
@@ -355,6 +360,7 @@ def build_network(
     phases: Phases | None = None,
     debug: Debug | None = None,
     adapter: Adapter | None = None,
+    format: WeightFormat = AS_IS,
 ) -> Engine:
     """An engine of any Network.
 
@@ -364,8 +370,9 @@ def build_network(
         files: carried along byte for byte.
         wide: the weights for the float32 reference of the report, when they have more bits than `weights`.
         adapter: merged into the weights by their recipes; the portable network stays that of the base.
+        format: how weights are stored. The portable network has them as floats; the config and the recipes say it.
 
-    Raises NetworkError, RecipeError, KernelRefused.
+    Raises NetworkError, RecipeError, KernelRefused; UserError when no weight can be stored in the format.
     """
     phases = phases or Phases(None)
     with phases.phase("lower"):
@@ -373,7 +380,10 @@ def build_network(
         sources = weights if adapter is None else lora_adapter.WithAdapter(weights, adapter)
         made_of = network if adapter is None else lora_adapter.adapted(network, adapter)
         feeds = report if isinstance(report, Mapping) else None
-        compiled = compile_network(made_of, **_switches(debug or Debug(), network, sources, feeds, seed))
+        switches = _switches(debug or Debug(), network, sources, feeds, seed)
+        compiled = compile_network(made_of, weights=format, **switches)
+        if format is not AS_IS:
+            config = {**(config or {}), "weights": _in_format(format, compiled)}
     with phases.phase("pack") as done:
         tensors = make_tensors(compiled.stored, sources, done)
     config = {**(config or {}), "report": report is not False}
@@ -385,10 +395,21 @@ def build_network(
             if adapter is not None:
                 weights = lora_adapter.Merged(weights, adapter)
                 wide = lora_adapter.Merged(wide, adapter, dtypes.float32)
-            engine.report = accuracy.report(network, engine, weights, wide, feeds=feeds, seed=seed, done=done)
+            engine.report = accuracy.report(network, engine, weights, wide, format, feeds=feeds, seed=seed, done=done)
     engine.seconds = phases.seconds
     engine.log = [str(event) for event in compiled.log]
     return engine
+
+
+def _in_format(format: WeightFormat, compiled: Compiled) -> str:
+    """The word for weights in the config. Raises UserError when no weight is stored so."""
+    if not any(v.dtype.is_integer and v.kind == "parameter" for v in compiled.stored.values()):
+        whys = "; ".join(event.verdict for event in compiled.log if event.rule == "weights")
+        raise UserError(
+            f"no weight of this network can be stored as {format.word} ({whys[:300] or 'it has no matrix'}): "
+            "leave weights out"
+        )
+    return format.word
 
 
 def _switches(

@@ -21,7 +21,7 @@ from ingot.errors import RecipeError
 from ingot.ir import Network, Value
 from ingot.ir.recipe import Recipe, evaluate
 from ingot.ir.text import to_json
-from ingot.ir.weight_format import SAME, WeightFormat
+from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Log
@@ -47,7 +47,7 @@ class Compiled:
 
 
 def compile_network(
-    network: Network, target: Target = DEFAULT, *, weights: WeightFormat = SAME,
+    network: Network, target: Target = DEFAULT, *, weights: WeightFormat = AS_IS,
     dump: Callable[[str, str], None] | None = None, check: Check | None = None,
 ) -> Compiled:  # fmt: skip
     """The network as a program for a target, its weights in that format. Raises NetworkError for what cannot be

@@ -18,6 +18,7 @@ from ingot.builder.compile import compile_network, header_of
 from ingot.engine.session import Engine
 from ingot.frontends.checkpoint import Checkpoint, read_config, resolve_directory
 from ingot.ir import Value
+from ingot.ir.weight_format import weight_format
 from ingot.nn import trace
 from ingot.words import PRECISIONS, check_words
 
@@ -48,8 +49,8 @@ def outline(
         granted.append("the head is the embedding table, as config.json says; one stored apart would come on top")
     model = models.load_config_only(path, precision=precision)
     network = trace(model.module, model.input_specs)
-    compiled = compile_network(network)
-    header = header_of(model.kind, model.config, network, compiled)
+    compiled = compile_network(network, weights=weight_format(weights))
+    header = header_of(model.kind, {**model.config, "weights": weights}, network, compiled)
     return Engine.from_memory(header, _shapes(compiled.stored)), granted
 
 

@@ -20,7 +20,9 @@ from ingot.builder.layers import empty_cache as empty_cache
 from ingot.engine.session import Engine
 from ingot.ir import Network, Spec
 from ingot.ir.interpret import bind
+from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.passes.masks import shows
+from ingot.passes.quantize import quantized
 from ingot.passes.sections import cut
 from ingot.passes.widen import NARROW, widen
 from ingot.seeded import bools
@@ -67,15 +69,18 @@ class Report:
 
 
 def report(
-    network: Network, engine: Engine, narrow: Mapping[str, Array], wide: Mapping[str, Array], *,
-    feeds: Mapping[str, Array] | None = None, seed: int = 0, done: Callable[[int, int], None] | None = None,
+    network: Network, engine: Engine, narrow: Mapping[str, Array], wide: Mapping[str, Array],
+    format: WeightFormat = AS_IS, *, feeds: Mapping[str, Array] | None = None, seed: int = 0,
+    done: Callable[[int, int], None] | None = None,
 ) -> Report:  # fmt: skip
-    """Compares an engine with float32. `narrow` and `wide` are the source weights for either precision."""
+    """Compares an engine with float32. `narrow` and `wide` are the source weights for either precision, `format` is
+    what the engine stores them in."""
     reference = widen(network)
     floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
-    if not any(v.dtype in NARROW for v in floats):
+    if format is AS_IS and not any(v.dtype in NARROW for v in floats):
         return Report("no", (), (), note="nothing is narrower than float32: no loss of precision to report")
     arrays = dict(feeds) if feeds is not None else seeded(network, seed)
+    network = quantized(network, format)
     ours = {v: arrays[v.name] for v in network.inputs}
     theirs = {v: _as(arrays[v.name], v.dtype) for v in reference.inputs}
     rows: list[Row] = []

@@ -102,12 +102,19 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
     for entry, planned in memory.items():
         if planned is not None:
             _show_memory(entry, planned, out)
+    kinds: dict[str, int] = {}
+    for name, array in weights.items():
+        if name not in header["files"].values():
+            kinds[array.dtype.name] = kinds.get(array.dtype.name, 0) + bytes_[name]
+    shown = ", ".join(f"{size(count)} of {kind}" for kind, count in sorted(kinds.items(), key=lambda kind: -kind[1]))
+    out.text(f"weights: {shown or 'none'}")
     out.text(f"{len(weights)} tensors, {size(sum(bytes_.values()))}; files: {', '.join(header['files']) or 'none'}")
     out.result(
         {
             "path": source, "kind": header["kind"], "format": header["format"], "producer": header["producer"],
             "config": header["config"], "inputs": [p._asdict() for p in engine.inputs],
-            "outputs": [p._asdict() for p in engine.outputs], "tensors": bytes_, "files": sorted(header["files"]),
+            "outputs": [p._asdict() for p in engine.outputs], "tensors": bytes_, "weights": kinds,
+            "files": sorted(header["files"]),
             "kernels": {t: native for t, (native, _) in kernels.items()},
             "host_calls": {t: host for t, (_, host) in kernels.items()}, "fusion": fusion, "memory": memory,
         }

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from ingot.words import PRECISIONS
+from ingot.words import PRECISIONS, WEIGHTS
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -23,7 +23,7 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     """Number formats and the device: the same words for building and running."""
     group = parser.add_argument_group("formats and device")
     group.add_argument("--precision", choices=PRECISIONS, help="type to compute in (default: the checkpoint's)")
-    group.add_argument("--weights", metavar="FORMAT", help="how weights are stored (default: same, as the precision)")
+    group.add_argument("--weights", choices=WEIGHTS, help="how weights are stored (default: same, as the precision)")
     group.add_argument("--device", metavar="DEVICE", help="where to run: cpu, torch, torch:cuda, … (default: cpu)")
 
 

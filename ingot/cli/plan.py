@@ -86,31 +86,33 @@ def _way_out(
         ways.append(f"--concurrency {largest['requests']}")
     if largest["context_length"]:
         ways.append(f"--context {largest['context_length']}")
-    others = _other_precisions(args, precision)
+    others = _other_formats(args, precision)
     asked = plan.concurrency, plan.context_length
-    ways += [f"--precision {name}" for name, other in others.items() if other.plan(*asked).total <= memory]
+    ways += [words for words, other in others.items() if other.plan(*asked).total <= memory]
     least = planner.plan(1, 1).total
     if not ways and least <= memory:
         ways.append("fewer requests and a shorter context together")
     if ways:
         return f"what fits: {', or '.join(ways)}"
-    leasts = {name: other.plan(1, 1).total for name, other in others.items()}
-    smaller = [f"--precision {name}, with which it takes {size(n)}" for name, n in leasts.items() if n <= memory]
+    leasts = {words: other.plan(1, 1).total for words, other in others.items()}
+    smaller = [f"{words}, with which it takes {size(n)}" for words, n in leasts.items() if n <= memory]
     return (
         f"no fewer requests and no shorter context fit, for one request of one token takes {size(least)}: "
         f"it needs {' or '.join(['more memory', *smaller])}"
     )
 
 
-def _other_precisions(args: argparse.Namespace, precision: str) -> dict[str, Any]:
-    """Planners of the precisions that a directory could be built with instead; an engine file has its own for good."""
+def _other_formats(args: argparse.Namespace, precision: str) -> dict[str, Any]:
+    """Planners of what a directory could be built with instead; an engine file has its formats for good."""
     if Path(args.source).is_file():
         return {}
+    others = [("precision", name) for name in PRECISIONS if name != precision]
+    if args.weights in (None, "same"):
+        others.append(("weights", "int8"))
     found = {}
-    for name in PRECISIONS:
-        if name != precision:
-            engine, _ = _engine(argparse.Namespace(**{**vars(args), "precision": name}))
-            found[name] = _lazy.load("ingot.llm.plan:MemoryPlanner")(engine, args.threads)
+    for option, word in others:
+        engine, _ = _engine(argparse.Namespace(**{**vars(args), option: word}))
+        found[f"--{option} {word}"] = _lazy.load("ingot.llm.plan:MemoryPlanner")(engine, args.threads)
     return found
 
 
@@ -135,8 +137,10 @@ def _show(
 ) -> None:  # fmt: skip
     config = engine.config
     tokens = plan.kv_bytes // planner.kv_bytes_per_token
+    stored = config.get("weights", "same")
+    formats = config["precision"] if stored == "same" else f"{config['precision']} with weights in {stored}"
     out.text(
-        f"{args.source}: {config['architecture']}, {config['num_layers']} layers, {config['precision']}; "
+        f"{args.source}: {config['architecture']}, {config['num_layers']} layers, {formats}; "
         f"{plan.concurrency} request(s) of {plan.context_length:,} tokens at once"
     )
     for name, bytes_, remark in (

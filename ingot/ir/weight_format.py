@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ingot import dtypes
 from ingot.dtypes import DType
-from ingot.errors import UserError
+from ingot.words import check_words
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,13 @@ class WeightFormat:
         return replace(INT8, word=self.word)
 
 
-SAME = WeightFormat("same")
+AS_IS = WeightFormat("same")
 INT8 = WeightFormat("int8", dtypes.int8, 127)
-FORMATS = {f.word: f for f in (SAME, INT8, *(WeightFormat(f"int4-g{n}", dtypes.int4, 7, n) for n in (32, 64, 128)))}
+FORMATS = {f.word: f for f in (AS_IS, INT8, *(WeightFormat(f"int4-g{n}", dtypes.int4, 7, n) for n in (32, 64, 128)))}
 INTEGERS = (dtypes.int8, dtypes.int4)  # what a product takes beside floats of its rows' type
 
 
-def weight_format(word: object) -> WeightFormat:
-    """The format of a word. Raises UserError for one that is not known."""
-    found = FORMATS.get(word) if isinstance(word, str) else None
-    if found is None:
-        raise UserError(f"weights must be one of {', '.join(FORMATS)}, not {word!r:.60}")
-    return found
+def weight_format(word: str | None) -> WeightFormat:
+    """The format of a word; of none, `same`. Raises UserError for one that is not known."""
+    check_words(None, word)
+    return FORMATS[word or AS_IS.word]

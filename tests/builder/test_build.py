@@ -105,7 +105,7 @@ def test_parameters_without_a_value_are_one_error() -> None:
     ("words", "why"),
     [
         ({"precision": "int8"}, "precision must be one of"),
-        ({"weights": "int4-g32"}, "weights='int4-g32' is not available"),
+        ({"weights": "int5"}, "weights must be one of same, int8"),
         ({"device": "cuda"}, "device 'cuda' is not available"),
         ({"weights_from": "zeros"}, "weights_from must be"),
         ({"dynamic": {"x": {0: "N"}}}, "dynamic is for sources with example inputs"),

@@ -227,8 +227,8 @@ class Runner:
 class EngineRunner(Runner):
     """The same steps on a built engine."""
 
-    def __init__(self, folder: Path, block_size: int = 16, blocks: int = 8, precision: str | None = None) -> None:
-        engine = build(folder, report=False, precision=precision)
+    def __init__(self, folder: Path, block_size: int = 16, blocks: int = 8, **words: Any) -> None:
+        engine = build(folder, report=False, **words)
         self.session = engine.session(threads=1, kv_blocks=blocks, kv_block_size=block_size)
         self.short_length = engine.config.get("short_length")
         self.block_size = block_size
