@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +100,8 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "__init__.py").write_text("")
     (tmp_path / "toy" / "steps.py").write_text(textwrap.dedent("""
-        def double(n):
-            return n * 2
+        def minus(n):
+            return -n
 
 
         def same(n):
@@ -111,15 +113,15 @@ def project(tmp_path: Path) -> Path:
             return not n
     """))
     (tmp_path / "test_first.py").write_text(textwrap.dedent("""
-        from toy.steps import double, same
+        from toy.steps import minus, same
 
 
         def test_wrong():
-            assert double(2) == 3
+            assert minus(2) == 2
 
 
         def test_right():
-            assert double(2) == 4
+            assert minus(2) == -2
 
 
         def test_same():
@@ -135,19 +137,46 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def started(project: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tools.mutation", "--modules", "toy/*.py", "--first", "test_first.py", *words]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{project}"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=project, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_who_ends_it_ends_what_it_runs(project: Path) -> None:
+    """While a fault is tried that makes a loop without an end."""
+    (project / "toy" / "steps.py").write_text("def same(n):\n    while True:\n        return n\n\n\nminus = same\n")
+    with started(project, "--limit", "100", "--seed", "1") as process:
+        assert process.stderr is not None
+        assert "as it is" in process.stderr.readline()
+        here = str(project)
+        time.sleep(0.5)
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
+        process.stderr.close()
+    left = [path for path in Path("/proc").glob("[0-9]*/cwd") if link(path) == here]
+    assert not left
+
+
+def link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # it has ended, or is somebody else's
+        return ""
+
+
 def test_what_is_noticed(project: Path) -> None:
     """By the first tests or the wider ones, by a loop that does not end, and by none; no file changes."""
-    words = ["--modules", "toy/*.py", "--first", "test_first.py", "--wider", "test_wider.py", "--limit", "10"]
     before = (project / "toy" / "steps.py").read_text()
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{project}"}
-    command = [sys.executable, "-m", "tools.mutation", *words]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    process = started(project, "--wider", "test_wider.py", "--limit", "10")
+    said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    result = json.loads(said)
     assert result["unfit"] == ["test_first.py::test_wrong"]
-    assert (result["faults"], result["tests"]) == (6, 3)
+    assert (result["faults"], result["tests"]) == (4, 3)
     assert {f"{t['line']} {t['what'].replace('`', '')}": t["outcome"] for t in result["tried"]} == {
-        "3 n * 2 → n // 2": "killed", "3 2 → 3": "killed", "3 2 → 1": "killed",
+        "3 -n → n": "killed",
         "7 True → False": "killed", "8 return n → pass": "out of time",
         "12 not n → n": "survived",
     }  # fmt: skip

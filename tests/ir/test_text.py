@@ -196,6 +196,20 @@ def test_nesting_has_a_limit() -> None:
     ("network n {\n  input %x : f32[2]\n  %0 = softmax(%x) : f32[2]\n}", r"softmax needs \['axis'\] too"),
     ("network n {\n  input %x : f32[2]\n  %0 = softmax(%x) {axes=1} : f32[2]\n}", "has no attribute axes"),
     ("network n {\n  %0 = neg(%x) : f32[2]\n}", "there is no value %x before it"),
+    ("network n {\n  input %x : f32[2]\n  %0 = softmax(%x) {axis=0, axis=0} : f32[2]\n}", "repeated|stands twice"),
+    ("network n {\n  input %x : f32[2]\n  %0 = softmax(%x) {0} : f32[2]\n}", "attributes are written name=value"),
+    ("network n {\n  constant %c : f32[2]\n}", "line 2.*not a constant"),
+    ("network n {\n  input %x : state kv_cache<f32, heads=1, head_dim=4>\n}", "not a input"),
+    ("network n {\n  state %x : f32[2]\n}", "not a state"),
+    ("network n {\n  constant %c : f32[1] = [-None]\n}", "not a literal"),
+    ("network n {\n  constant %c : f32[1] = ~1\n}", "not a literal"),
+    ("network n {\n  constant %c : f32[1] = [{}]\n}", "not a literal"),
+    ("network n {\n  input %x : f32[2]\n  return y\n}", "expected `return name=%value"),
+    ("network n {\n  input %x : f32[2]\n}\nnetwork n {\n}", "two networks are called n"),
+    ("network n {\n  input %x : f32[-1]\n}", "line 2.*no negative dimensions"),
+    ("network n {\n  input %x : f33[2]\n}", "not a type such as f32"),
+    ("network n {\n  dim T in 5..3\n}", "line 2.*need min <= opt <= max"),
+    ("network n {\n  input %x : f32[2]\n  %0 = softmax(%x) {axis=inf} : f32[2]\n}", "attribute axis must be an int"),
 ])
 def test_text_errors_name_the_line(text: str, message: str) -> None:
     with pytest.raises(NetworkError, match=message):
@@ -206,3 +220,33 @@ def test_text_errors_name_the_line(text: str, message: str) -> None:
                                   "state kv_cache<bf16, heads=2, head_dim=64>"])
 def test_specs_read_back(text: str) -> None:
     assert str(parse_spec(text)) == text
+
+
+def test_networks_inside_are_found_by_name() -> None:
+    """They follow those that use them; another name, or none, is an error."""
+    text = str(sound())
+    label = text.split("then_branch=network(\"", 1)[1].split("\"", 1)[0]
+    for changed in (f'then_branch=network("{label}x")', "then_branch=network()", "then_branch=1", "then_branch=None"):
+        with pytest.raises(NetworkError, match="does not follow|must be a Network"):
+            parse(text.replace(f'then_branch=network("{label}")', changed))
+
+
+def test_dims_are_written_with_what_they_claim() -> None:
+    lines = ["dim T", "dim T in 0..9", "dim T in 2..", "dim T opt 4", "dim T in 1..9 opt 4 unbacked"]
+    claims = ["T", "T in 0..9", "T in 2..", "T opt 4", "T in 1..9 opt 4 unbacked"]
+    for line, claim in zip(lines, claims, strict=True):
+        net = parse(f"network n {{\n  {line}\n  input %x : f32[T]\n  return y=%x\n}}")
+        assert net.dims["T"].claims() == claim
+
+
+def test_arrays_are_written_as_they_are() -> None:
+    for array in (
+        np.float32([[1.5, -0.0], [np.inf, np.nan]]), np.zeros((0, 3), np.int8), np.array(True), np.array(-7, np.int64),
+        np.arange(100, dtype=np.uint16).reshape(4, 25), np.float64(2.0**-1074).reshape(()), np.array([], np.bool_),
+    ):  # fmt: skip
+        net = Network("n")
+        net.output("y", net.constant(array))
+        for again in (parse(str(net)), from_json(to_json(net))):
+            (found,) = again.constants
+            assert (found.array.dtype, found.array.shape) == (array.dtype, array.shape)
+            assert found.array.tobytes() == array.tobytes()

@@ -52,6 +52,9 @@ class Mutant:
         return child.Given(name, str(self.path.absolute()), tree)
 
 
+RUNNING: set[int] = set()  # processes that were forked and have not been waited for
+
+
 def forked(work: Callable[[], int]) -> int:
     """Starts a process that does the work and ends with its status; the process leads a group of its own."""
     sys.stdout.flush()
@@ -64,20 +67,24 @@ def forked(work: Callable[[], int]) -> int:
         except BaseException:
             os.write(errors, traceback.format_exc().encode())
             os._exit(BROKEN)
+    RUNNING.add(pid)
     return pid
 
 
-def ended(pid: int, deadline: float) -> int | None:
-    """The exit status (negative: a signal) of a process; None once the deadline has passed, and it has been ended."""
-    while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return None
-        time.sleep(POLL)
+def status_of(pid: int) -> int | None:
+    """The exit status (negative: a signal) of a forked process, None while it runs."""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    if not found:
+        return None
+    RUNNING.discard(pid)
+    return os.waitstatus_to_exitcode(status)
+
+
+def end(pid: int) -> None:
+    """Ends a forked process and all that it started."""
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    RUNNING.discard(pid)
 
 
 def recorded(folders: Sequence[str], files: Sequence[Path], seconds: float) -> dict[str, Any]:
@@ -89,7 +96,9 @@ def recorded(folders: Sequence[str], files: Sequence[Path], seconds: float) -> d
             child.record(folders, [str(f.absolute()) for f in files], to)
             return 0
 
-        status = ended(forked(work), time.monotonic() + seconds)
+        pid, deadline = forked(work), time.monotonic() + seconds
+        while (status := status_of(pid)) is None and time.monotonic() < deadline:
+            time.sleep(POLL)
         if status != 0 or not to.exists():
             sys.exit(f"recording the lines of {' '.join(folders)} ended with status {status}")
         return dict(json.loads(to.read_text()))
@@ -104,11 +113,11 @@ def noticing(path: Path, fault: Fault, tests: dict[str, Any]) -> dict[str, float
     return {name: tests[name]["seconds"] for name in sorted(found, key=lambda name: tests[name]["seconds"])}
 
 
-def outcome(status: int | None) -> str:
+def outcome(status: int) -> str:
     """`0` of pytest: no test failed; `5`: none was there."""
     if status == BROKEN:
         raise RuntimeError("a process that tries a fault failed before it could")
-    return "survived" if status in (0, 5) else "out of time" if status is None else "killed"
+    return "survived" if status in (0, 5) else "killed"
 
 
 class Trial:
@@ -134,12 +143,11 @@ class Trial:
     def done(self) -> bool:
         """Looks at the process, and starts the next one when this one's tests all passed."""
         while self.pid:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            if found:
-                self.result = outcome(os.waitstatus_to_exitcode(status))
+            status = status_of(self.pid)
+            if status is not None:
+                self.result = outcome(status)
             elif time.monotonic() > self.deadline:
-                os.killpg(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
+                end(self.pid)
                 self.result = "out of time"
             else:
                 return False
@@ -203,4 +211,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        sys.exit(main())
+    finally:  # whoever ends this process ends what it runs
+        for pid in list(RUNNING):
+            end(pid)
