@@ -15,25 +15,22 @@
 #include <thread>
 #include <vector>
 
-#include "level/matmul.h"
+#include <nlohmann/json.hpp>
+
+#include "level.h"
 #include "level/simd.h"
+#include "product.h"
 
 #ifndef BENCH_DTYPE
 #define BENCH_DTYPE bfloat16
 #endif
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-
-namespace ingot::INGOT_LEVEL {
-extern const ElementwiseTable elementwise_table;
-void JOIN(matmul_, BENCH_DTYPE)(const MatmulJob& job);
-}  // namespace ingot::INGOT_LEVEL
 
 using namespace ingot;
 
 namespace {
 
 constexpr DType kDType = DType::BENCH_DTYPE;
+const DType kFloats[] = {DType::float32, DType::float32};
 constexpr std::int64_t kWidth = kDType == DType::float32 ? 4 : 2;
 constexpr std::int64_t kPool = std::int64_t{1} << 30;
 

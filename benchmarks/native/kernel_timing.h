@@ -91,6 +91,15 @@ inline void fill(std::byte* p, std::int64_t bytes, DType dtype) {
   }
 }
 
+/// Whether the level in use has a dot product of pairs of that type.
+inline bool multiplies_pairs([[maybe_unused]] DType dtype) {
+#if defined(__AVX512BF16__)
+  return dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16;
+#else
+  return false;
+#endif
+}
+
 /// Multiply-adds of the widest vectors from registers, on all threads, in FLOP/s.
 inline double roof(int threads, DType dtype) {
   struct Context {
@@ -104,7 +113,7 @@ inline double roof(int threads, DType dtype) {
         [](void* c, [[maybe_unused]] int index) {
           using namespace bench;
 #if defined(__AVX512BF16__)
-          if (static_cast<Context*>(c)->dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16) {
+          if (multiplies_pairs(static_cast<Context*>(c)->dtype)) {
             __m512 sums[12] = {};
             const __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f803f80);
             for (std::int64_t step = 0; step < kSteps; ++step) {
@@ -126,7 +135,7 @@ inline double roof(int threads, DType dtype) {
           for (const Vec& sum : sums) sink = sink + reduce_add(sum);
         },
         &context);
-    const double flop = 12.0 * kSteps * 32 * threads * (dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16 ? 2 : 1);
+    const double flop = 12.0 * kSteps * 32 * threads * (multiplies_pairs(dtype) ? 2 : 1);
     context.best = std::max(context.best, flop / (now() - start));
   }
   return context.best;

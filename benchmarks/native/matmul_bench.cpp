@@ -1,11 +1,10 @@
 // Times the level code of matmul_packed alone, without Python or the executor.
 //
-// From the repository's root, after build/dev is configured, one command line per level (bfloat16; -DBENCH_DTYPE=float32 for float32):
-//   amx:          g++ -std=c++20 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -DINGOT_LEVEL=amx
-//                 -Ibuild/dev/include -Inative/src -Inative/kernels benchmarks/native/matmul_bench.cpp native/kernels/level/{matmul_amx,elementwise}.cpp -pthread -o bench
-//   avx512_bf16:  the same with -DINGOT_LEVEL=avx512_bf16 and native/kernels/level/{matmul,elementwise}.cpp
-//   avx2:         the same with -mavx2 -mfma -mf16c instead of -march=native, and -DINGOT_LEVEL=avx2
-// Run: ./bench [threads = 2] [seconds per figure = 0.3]. "cold" weights come one after the other from a pool of 1 GiB of huge
+// From the repository's root, after a build in build/dev (bfloat16; -DBENCH_DTYPE=float32 for float32):
+//   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
+//     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
+//     benchmarks/native/matmul_bench.cpp build/dev/libingot_core.a -pthread -o bench
+// Run: [INGOT_ISA=level] ./bench [threads = 2] [seconds per figure = 0.3]. "cold" weights come one after the other from a pool of 1 GiB of huge
 // pages (the median of the repetitions), "warm" ones are the same each time (the best).
 #include "bench.h"
 
@@ -20,17 +19,18 @@ struct Product {
   }
 };
 
-const Instruction kIdentity[] = {{Step::load, Class::float32, 0, 0, 0, 0}};
-const Instruction kGate[] = {{Step::load, Class::float32, 0, 0, 0, 0},
-                             {Step::load, Class::float32, 1, 1, 0, 0},
-                             {Step::silu_mul, Class::float32, 2, 0, 1, 0}};
-const Place kPlaces[] = {{0, false}, {2048, false}, {4096, false}};
-const std::uint16_t kOutputs[] = {0, 2};
-const Class kClass = Class::float32;
+const Epilogue& epilogue_of(const Product& p) {
+  static const Epilogue identity(Expression("bench", R"({"steps": [["input", "float32", 0]], "outputs": [0]})"_json, {kFloats, 1}, {&kDType, 1}),
+                                 current_level());
+  static const Epilogue gate(Expression("bench", R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["silu", "float32", 0],
+                                                               ["mul", "float32", 2, 1]], "outputs": [3]})"_json, kFloats, {&kDType, 1}),
+                             current_level());
+  return p.parts == 2 ? gate : identity;
+}
 
 void multiply(Team& team, const Product& p, const std::byte* x, const std::byte* w, std::byte* y, std::vector<std::byte*>& scratch) {
-  const TileCode code{p.parts == 2 ? kGate : kIdentity, p.parts == 2 ? 3 : 1, kPlaces, p.parts == 2 ? 3 : 1,
-                      kOutputs + (p.parts - 1), &kClass, 1, nullptr};
+  const PackedProduct& product = product_for(current_level(), kDType);
+  const Epilogue& epilogue = epilogue_of(p);
   const std::int64_t units = (p.n + kPanel - 1) / kPanel;
   team.run([&](int i) {
     const std::int64_t first = units * i / team.size(), last = units * (i + 1) / team.size();
@@ -43,12 +43,11 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
     job.units = last - first;
     job.parts = p.parts;
     job.columns = p.n - first * kPanel;
-    job.code = &code;
-    job.run_tile = INGOT_LEVEL::elementwise_table.run_tile;
-    job.out = {y + first * kPanel * kWidth, kDType, p.n, 1};
-    job.tile_scratch = scratch[i];
-    job.scratch = scratch[i] + 8192;
-    INGOT_LEVEL::JOIN(matmul_, BENCH_DTYPE)(job);
+    Frame frame(scratch[i]);
+    job.epilogue = epilogue.job(nullptr, 0, epilogue.take(frame));
+    job.epilogue.out = {y + first * kPanel * kWidth, kDType, p.n, 1};
+    job.scratch = frame.take<std::byte>(0);
+    product.run(job);
   });
 }
 
@@ -57,7 +56,6 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.3;
-  syscall(SYS_arch_prctl, 0x1023, 18);  // asks for the AMX tile registers; fails harmlessly elsewhere
   Team team(threads);
   std::byte* pool = huge(kPool + (64 << 20));
   fill(pool, 1 << 22);
@@ -69,7 +67,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < threads; ++i) scratch.push_back(huge(64 << 20));
 
   const double read = bandwidth(team, pool);
-  std::printf("threads %d, read bandwidth %.1f GB/s\n", threads, read * 1e-9);
+  std::printf("level %s, threads %d, read bandwidth %.1f GB/s\n", name_of(current_level()).data(), threads, read * 1e-9);
 
   const Product shapes[] = {{1, 2048, 2048, 1}, {1, 2560, 2048, 1}, {1, 5632, 2048, 2}, {1, 2048, 5632, 1}, {1, 32000, 2048, 1},
                             {1, 256, 256, 1},   {1, 512, 256, 1},   {1, 768, 256, 2},   {1, 256, 768, 1},   {1, 1024, 256, 1}, {1, 256, 1024, 1}};

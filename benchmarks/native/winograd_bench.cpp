@@ -1,11 +1,11 @@
 // Times and checks Winograd convolutions (native/kernels/winograd.cpp) alone, without Python or the executor, beside the direct
 // product of the same size: matmul_packed's level code on rows of 9 * channels values, which overlap as patches of pixels do.
 //
-// From the repository's root, after a build in build/dev (levels: avx512; avx2 with -mavx2 -mfma -mf16c; portable with neither):
-//   g++ -std=c++20 -O3 -march=native -mno-avx512bf16 -DINGOT_LEVEL=avx512 -DINGOT_X86=1 -Ibuild/dev/include -Inative/src
-//     -Inative/kernels -isystem $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
+// From the repository's root, after a build in build/dev:
+//   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
+//     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
 //     benchmarks/native/winograd_bench.cpp build/dev/libingot_core.a -pthread -o bench
-// Run: ./bench [threads = 2] [seconds per figure = 0.2] [only this layer, or images,size,channels,outputs]. "warm": the same weights
+// Run: [INGOT_ISA=level] ./bench [threads = 2] [seconds per figure = 0.2] [only this layer, or images,size,channels,outputs]. "warm": the same weights
 // each time (the best), "cold": one after the other from 64 MiB, 256 once transformed (the median). GFLOP/s count the direct
 // product's operations.
 #include <memory>
@@ -15,14 +15,7 @@
 #include "bench.h"
 #include "winograd.h"
 
-#define STRING_(name) #name
-#define STRING(name) STRING_(name)
-
 namespace {
-
-Level level_of(const std::string& name) {
-  return name == "portable" ? Level::portable : name == "avx2" ? Level::avx2 : Level::avx512;
-}
 
 struct Layer {
   const char* name;
@@ -31,15 +24,12 @@ struct Layer {
   std::int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
 };
 
-const Instruction kSteps[] = {{Step::load, Class::float32, 0, 0, 0, 0},
-                              {Step::load, Class::float32, 1, 1, 0, 0},
-                              {Step::add, Class::float32, 2, 0, 1, 0},
-                              {Step::max, Class::float32, 4, 2, 3, 0}};
-const Place kPlaces[] = {{0, false}, {2048, false}, {4096, false}, {0, true}, {6144, false}};
-const std::uint16_t kOutputs[] = {4};
-const Class kClass = Class::float32;
-alignas(64) const float kConstants[16] = {};
-const TileCode kBiasRelu{kSteps, 4, kPlaces, 5, kOutputs, &kClass, 1, reinterpret_cast<const std::byte*>(kConstants)};
+const Epilogue& bias_relu() {
+  static const Epilogue epilogue(
+      Expression("bench", R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1], ["const", "float32", 0],
+                                        ["max", "float32", 2, 3]], "outputs": [4]})"_json, kFloats, {kFloats, 1}), current_level());
+  return epilogue;
+}
 
 TensorView dense(std::byte* data, std::initializer_list<std::int64_t> shape) {
   TensorView view;
@@ -63,7 +53,7 @@ struct Bench {
     o.y = dense(y, {l.images, l.size, l.size, l.outputs});
     o.panels = panels;
     o.top = o.left = 1;
-    o.code = &kBiasRelu, o.tile_scratch = 8192, o.run_tile = INGOT_LEVEL::elementwise_table.run_tile, o.extras = &extra, o.extra_count = 1;
+    o.extras = &extra, o.extra_count = 1;
     o.out = {y, DType::float32, l.outputs, 1};
     team.run([&](int i) {
       Worker worker;
@@ -85,11 +75,11 @@ struct Bench {
       job.rows = last - first, job.k = 9 * l.channels;
       job.w = panels + unit * 9 * l.channels * 128;
       job.units = end - unit, job.parts = 1, job.columns = l.outputs - unit * kPanel;
-      job.code = &kBiasRelu, job.run_tile = INGOT_LEVEL::elementwise_table.run_tile, job.extras = &extra, job.extra_count = 1;
-      job.out = {y + (first * l.outputs + unit * kPanel) * 4, DType::float32, l.outputs, 1};
-      job.tile_scratch = local[static_cast<std::size_t>(i)];
-      job.scratch = job.tile_scratch + 8192;
-      INGOT_LEVEL::matmul_float32(job);
+      Frame frame(local[static_cast<std::size_t>(i)]);
+      job.epilogue = bias_relu().job(&extra, 1, bias_relu().take(frame));
+      job.epilogue.out = {y + (first * l.outputs + unit * kPanel) * 4, DType::float32, l.outputs, 1};
+      job.scratch = frame.take<std::byte>(0);
+      product_for(current_level(), DType::float32).run(job);
     });
   }
 
@@ -140,7 +130,7 @@ const Layer kLayers[] = {
     {"unet 128 x8", 8, 128, 64, 64},   {"unet 64 x8", 8, 64, 128, 128},   {"unet 32 x8", 8, 32, 256, 256},
 };
 
-void measure(Bench& bench, const Layer& l, Level level, double seconds, std::byte* pool) {
+void measure(Bench& bench, const Layer& l, double seconds, std::byte* pool) {
   auto* x = reinterpret_cast<float*>(bench.x);
   for (std::int64_t i = 0; i < l.images * l.size * l.size * l.channels + 9 * l.channels; ++i) x[i] = std::max(uniform(), 0.0f);
   const std::int64_t bytes = l.panels() * 9 * l.channels * 128;
@@ -149,7 +139,7 @@ void measure(Bench& bench, const Layer& l, Level level, double seconds, std::byt
   std::vector<TensorView> panels;
   for (std::size_t i = 0; i < copies; ++i) {
     panels.push_back(dense(pool + static_cast<std::int64_t>(i) * bytes, {l.panels(), 9 * l.channels, kPanel}));
-    copy.push_back(std::make_unique<Winograd>(l.outputs, l.channels, level));
+    copy.push_back(std::make_unique<Winograd>(l.outputs, l.channels, bias_relu(), current_level()));
     copy.back()->prepare(panels.back(), dense(nullptr, {l.images, l.size, l.size, l.outputs}));
   }
   std::size_t next = 0;
@@ -180,13 +170,13 @@ int main(int argc, char** argv) {
   fill(pool, (64 << 20) / kWidth);
   for (std::int64_t at = 64 << 20; at < kPool; at += 64 << 20) std::memcpy(pool + at, pool, 64 << 20);
   fill(bench.bias, 4096);
-  std::printf("level %s, %d threads; roof %.0f GFLOP/s, read bandwidth %.1f GB/s\n", STRING(INGOT_LEVEL), threads, roof(team) * 1e-9,
+  std::printf("level %s, %d threads; roof %.0f GFLOP/s, read bandwidth %.1f GB/s\n", name_of(current_level()).data(), threads, roof(team) * 1e-9,
               bandwidth(team, pool) * 1e-9);
   std::printf("%-14s %22s %22s %14s\n", "GFLOP/s", "winograd warm, cold", "direct warm, cold", "ratio");
   Layer given{only.c_str(), 0, 0, 0, 0};
   const bool one = std::sscanf(only.c_str(), "%ld,%ld,%ld,%ld", &given.images, &given.size, &given.channels, &given.outputs) == 4;
-  if (one) measure(bench, given, level_of(STRING(INGOT_LEVEL)), seconds, pool);
+  if (one) measure(bench, given, seconds, pool);
   for (const Layer& l : kLayers)
-    if (!one && (only.empty() || only == l.name)) measure(bench, l, level_of(STRING(INGOT_LEVEL)), seconds, pool);
+    if (!one && (only.empty() || only == l.name)) measure(bench, l, seconds, pool);
   return 0;
 }

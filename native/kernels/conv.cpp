@@ -8,14 +8,11 @@
 // x are zero, so padding behind x is only seen in y's shape.
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
-#include "check.h"
-#include "expression.h"
-#include "packed_weight.h"
 #include "product.h"
+#include "window.h"
 #include "winograd.h"
 
 namespace ingot {
@@ -24,23 +21,15 @@ namespace {
 
 using Sizes = std::array<std::int64_t, 3>;
 
-/// A window over three dimensions; leading ones that the call lacks have size 1.
-struct Window {
-  Sizes kernel{1, 1, 1}, step{1, 1, 1}, dilation{1, 1, 1}, before{0, 0, 0};
-  std::int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
-};
-
-/// The sizes of a channels-last view's spatial dimensions.
-Sizes spatial(const TensorView& view) {
-  Sizes sizes{1, 1, 1};
-  for (int dim = 1; dim + 1 < view.rank; ++dim) sizes[3 - (view.rank - 2) + dim - 1] = view.shape[dim];
-  return sizes;
+/// Pixels of a channels-last view along three axes.
+Sizes pixels_of(const TensorView& view) {
+  const Spatial at(view, view.rank - 2);
+  return {at.shape[1], at.shape[2], at.shape[3]};
 }
 
 /// What both kernels are made with.
 struct Parameters {
   std::int64_t outputs, channels, groups;
-  int rank;
   Window window;
   DType dtype;
   Level level;
@@ -61,24 +50,21 @@ struct Product {
 
 class Convolution : public Kernel {
  public:
-  Convolution(const char* name, const Parameters& parameters, Expression expression)
-      : name_(name), p_(parameters), expression_(std::move(expression)), blocking_(blocking_for(p_.level, p_.dtype)),
-        function_(product_for(p_.level, p_.dtype)), run_tile_(run_tile_for(p_.level)) {}
+  Convolution(const char* name, const Parameters& parameters, Epilogue epilogue)
+      : name_(name), p_(parameters), epilogue_(std::move(epilogue)), product_(product_for(p_.level, p_.dtype)) {}
 
  protected:
   void check_operands(Views in, Views out, std::size_t first_extra) const {
     const TensorView &x = in[0], &y = out[0];
-    require(x.rank == p_.rank + 2 && y.rank == p_.rank + 2, name_, "x must be [N, sizes..., channels] and y [N, sizes..., outputs]");
     require(x.shape[x.rank - 1] == p_.channels && y.shape[y.rank - 1] == p_.outputs, name_,
             "x must be [N, sizes..., channels] and y [N, sizes..., outputs]");
     require(x.shape[0] == y.shape[0], name_, "x and y must have the same number of images");
     constexpr std::int64_t kLargest = std::int64_t{1} << 40;
-    for (int dim = 1; dim <= p_.rank; ++dim)
+    for (int dim = 1; dim <= p_.window.axes; ++dim)
       require(x.shape[dim] <= kLargest && y.shape[dim] <= kLargest, name_, "x and y may have at most 2^40 pixels along a dimension");
     require_dense_rows(name_, "x", x);
     require_dense_rows(name_, "y", y);
-    std::int64_t stride;
-    require(row_stride(y, y, &stride), name_, "rows of y must be equally far apart");
+    require(row_stride(y, y).has_value(), name_, "rows of y must be equally far apart");
     require_extras(name_, in, first_extra, y);
   }
 
@@ -87,12 +73,14 @@ class Convolution : public Kernel {
   }
 
   std::size_t scratch(std::int64_t rows, std::int64_t taps, int threads) const {
-    return product_scratch(blocking_, rows, p_.group_units(), taps * p_.group_channels(), 1, threads) + expression_.scratch();
+    const std::int64_t k = taps * p_.group_channels();
+    const std::size_t product = product_scratch(product_.blocking, rows, p_.group_units(), k, 1, threads);
+    return bytes_of_layout<ProductMemory>(PackedWeight(p_.dtype, k), epilogue_, product);
   }
 
   /// A worker's part of a product: its rows of all units of its columns, group by group.
   void multiply(const Product& product, Views in, const TensorView& y, std::size_t first_extra, const Worker& worker) const {
-    const std::int64_t units = p_.group_units(), k = product.window->taps() * p_.group_channels();
+    const std::int64_t units = p_.group_units(), k = product.window->positions() * p_.group_channels();
     const std::int64_t rows = y.shape[0] * product.out[0] * product.out[1] * product.out[2];
     const Grid grid = grid_of(rows, p_.groups * units, worker.count, kPackingPatches);
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
@@ -100,7 +88,8 @@ class Convolution : public Kernel {
     if (down.first == down.last) return;
     const int width = bytes_of(p_.dtype);
     const PackedWeight weight(p_.dtype, k);
-    const TileCode code = expression_.code();
+    Frame frame(worker.local);
+    const ProductMemory memory(frame, weight, epilogue_);
     Patches patches = patches_of(*product.window, in[0], product.out, down.first);
     std::optional<RowPlaces> places;
     if (product.places != nullptr) (places = *product.places)->first = down.first;
@@ -112,32 +101,26 @@ class Convolution : public Kernel {
     job.rows = down.last - down.first;
     job.k = k;
     job.parts = 1;
-    job.code = &code;
-    job.run_tile = run_tile_;
-    job.extras = extras;
-    job.extra_count = static_cast<int>(in.size() - first_extra);
-    job.scratch = worker.local + expression_.scratch();
-    job.tile_scratch = worker.local;
+    job.epilogue = epilogue_.job(extras, in.size() - first_extra, memory.epilogue);
+    job.scratch = memory.product;
     for (std::int64_t unit = across.first; unit < across.last; unit += job.units) {
       const std::int64_t group = unit / units, column = unit % units * kPanel;
       patches.x = in[0].as<std::byte>() + group * p_.group_channels() * width;
       job.units = std::min(units - unit % units, across.last - unit);
-      if (product.weight != nullptr) weight.place(job, product.weight, unit, nullptr);
+      if (product.weight != nullptr) weight.place(job, product.weight, unit, memory.unpacked);
       job.columns = p_.group_outputs() - column;
       const std::int64_t output = group * p_.group_outputs() + column;
       for (std::size_t i = first_extra; i < in.size(); ++i) extras[i - first_extra] = placed(in[i], y, row, output);
-      job.out = placed(y, y, row, output);
-      job.out.column_stride = 1;
-      function_(job);
+      job.epilogue.out = placed(y, y, row, output);
+      job.epilogue.out.column_stride = 1;
+      product_.run(job);
     }
   }
 
   const char* name_;
   Parameters p_;
-  Expression expression_;
-  Blocking blocking_;
-  MatmulFunction function_;
-  RunTile run_tile_;
+  Epilogue epilogue_;
+  const PackedProduct& product_;
 
  private:
   Patches patches_of(const Window& window, const TensorView& x, const Sizes& out, std::int64_t first) const {
@@ -146,49 +129,44 @@ class Convolution : public Kernel {
     patches.first = first;
     patches.image_stride = x.stride[0] * width;
     patches.channels = p_.group_channels();
-    const Sizes in = spatial(x);
-    for (int dim = 0; dim < 3; ++dim) {
-      const int own = dim - (3 - p_.rank) + 1;
+    const Window over = window.over(x);
+    for (int dim = 0; dim < kAxes; ++dim) {
+      const int own = dim - (kAxes - window.axes) + 1;
       patches.x_stride[dim] = own < 1 ? 0 : x.stride[own] * width;
-      patches.in[dim] = in[dim];
+      patches.axis[dim] = over.axis[dim];
       patches.out[dim] = out[dim];
-      patches.kernel[dim] = window.kernel[dim];
-      patches.step[dim] = window.step[dim];
-      patches.dilation[dim] = window.dilation[dim];
-      patches.before[dim] = window.before[dim];
     }
-    const bool together = window.dilation[2] == 1 && patches.x_stride[2] == patches.channels * width;
-    patches.run = together ? window.kernel[2] : 1;
+    const bool together = window.axis[2].dilation == 1 && patches.x_stride[2] == patches.channels * width;
+    patches.run = together ? window.axis[2].kernel : 1;
     return patches;
   }
 };
 
 class ConvPacked final : public Convolution {
  public:
-  ConvPacked(const char* name, const Parameters& parameters, Expression expression, bool constant_weight)
-      : Convolution(name, parameters, std::move(expression)) {
-    const Sizes three{1, 3, 3}, one{1, 1, 1};
+  ConvPacked(const char* name, const Parameters& parameters, Epilogue epilogue, bool constant_weight)
+      : Convolution(name, parameters, std::move(epilogue)) {
+    const auto plain = [](const WindowAxis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
     const Window& window = p_.window;
-    if (p_.rank == 2 && window.kernel == three && window.step == one && window.dilation == one && p_.groups == 1 &&
-        p_.dtype == DType::float32 && constant_weight)
-      winograd_.emplace(p_.outputs, p_.channels, p_.level);
+    if (window.axes == 2 && plain(window.axis[1]) && plain(window.axis[2]) && p_.groups == 1 && p_.dtype == DType::float32 && constant_weight)
+      winograd_.emplace(p_.outputs, p_.channels, epilogue_, p_.level);
   }
 
   Scratch plan(Views in, Views out, int threads) const override {
     check_operands(in, out, 2);
-    check_panels(in[1], p_.window.taps());
+    check_panels(in[1], p_.window.positions());
     if (by_winograd(out[0])) {
       winograd_->prepare(in[1], out[0]);
-      return winograd_->scratch(out[0], threads, expression_.scratch());
+      return winograd_->scratch(out[0], threads);
     }
-    return {0, scratch(rows_of(out[0]), p_.window.taps(), threads)};
+    return {0, scratch(rows_of(out[0]), p_.window.positions(), threads)};
   }
 
   bool keeps(std::size_t operand) const override { return winograd_ && operand == 1; }
 
   void run(Views in, Views out, const Worker& worker) const override {
     if (by_winograd(out[0])) return transform(in, out[0], worker);
-    multiply({&p_.window, &in[1], spatial(out[0]), 0, nullptr}, in, out[0], 2, worker);
+    multiply({&p_.window, &in[1], pixels_of(out[0]), 0, nullptr}, in, out[0], 2, worker);
   }
 
  private:
@@ -197,13 +175,12 @@ class ConvPacked final : public Convolution {
   }
 
   void transform(Views in, const TensorView& y, const Worker& worker) const {
-    const TileCode code = expression_.code();
     TileOperand extras[kMaxExtras];
     for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y, 0, 0);
     TileOperand output = placed(y, y, 0, 0);
     output.column_stride = 1;
-    const std::int64_t top = p_.window.before[1], left = p_.window.before[2];
-    winograd_->run({in[0], in[1], y, top, left, &code, expression_.scratch(), run_tile_, extras, static_cast<int>(in.size()) - 2, output}, worker);
+    const std::int64_t top = p_.window.axis[1].before, left = p_.window.axis[2].before;
+    winograd_->run({in[0], in[1], y, top, left, extras, in.size() - 2, output}, worker);
   }
 
   std::optional<Winograd> winograd_;  // for the shapes that it suits
@@ -216,31 +193,28 @@ struct Phase {
   std::int64_t weight;  // operand, or -1: no tap reaches these outputs
 };
 
-/// Along one dimension: output o reads at tap k the input (o + before - k * dilation) / stride, where that is whole.
-void find_phase(const Window& whole, int dim, std::int64_t phase, Window* window) {
-  const std::int64_t stride = whole.step[dim], dilation = whole.dilation[dim], before = whole.before[dim];
-  const std::int64_t common = std::gcd(stride, dilation);
+/// Along one axis: output o reads at tap k the input (o + before - k * dilation) / stride, where that is whole.
+WindowAxis find_phase(const WindowAxis& whole, std::int64_t phase) {
+  const std::int64_t common = std::gcd(whole.stride, whole.dilation), apart = whole.stride / common;
   std::int64_t count = 0, last = 0;
-  for (std::int64_t tap = 0; tap < std::min(whole.kernel[dim], stride / common); ++tap) {
-    if ((tap * dilation - before - phase) % stride != 0) continue;
-    count = (whole.kernel[dim] - 1 - tap) / (stride / common) + 1;
-    last = tap + (count - 1) * (stride / common);
+  for (std::int64_t tap = 0; tap < std::min(whole.kernel, apart); ++tap) {
+    if ((tap * whole.dilation - whole.before - phase) % whole.stride != 0) continue;
+    count = (whole.kernel - 1 - tap) / apart + 1;
+    last = tap + (count - 1) * apart;
   }
-  window->kernel[dim] = count;
-  window->step[dim] = 1;
-  window->dilation[dim] = dilation / common;
-  window->before[dim] = count == 0 ? 0 : (last * dilation - before - phase) / stride;
+  const std::int64_t before = count == 0 ? 0 : (last * whole.dilation - whole.before - phase) / whole.stride;
+  return {1, count, 1, before, 0, whole.dilation / common};
 }
 
 std::vector<Phase> find_phases(const Window& window) {
   std::vector<Phase> phases;
   std::int64_t weights = 0;
-  for (std::int64_t z = 0; z < window.step[0]; ++z)
-    for (std::int64_t y = 0; y < window.step[1]; ++y)
-      for (std::int64_t x = 0; x < window.step[2]; ++x) {
-        Phase phase{{z, y, x}, {}, -1};
-        for (int dim = 0; dim < 3; ++dim) find_phase(window, dim, phase.phase[dim], &phase.window);
-        if (phase.window.taps() > 0) phase.weight = ++weights;
+  for (std::int64_t z = 0; z < window.axis[0].stride; ++z)
+    for (std::int64_t y = 0; y < window.axis[1].stride; ++y)
+      for (std::int64_t x = 0; x < window.axis[2].stride; ++x) {
+        Phase phase{{z, y, x}, window, -1};
+        for (int dim = 0; dim < kAxes; ++dim) phase.window.axis[dim] = find_phase(window.axis[dim], phase.phase[dim]);
+        if (phase.window.positions() > 0) phase.weight = ++weights;
         phases.push_back(phase);
       }
   return phases;
@@ -248,22 +222,22 @@ std::vector<Phase> find_phases(const Window& window) {
 
 class ConvTransposePacked final : public Convolution {
  public:
-  ConvTransposePacked(const char* name, const Parameters& parameters, Expression expression, std::vector<Phase> phases, std::size_t weights)
-      : Convolution(name, parameters, std::move(expression)), phases_(std::move(phases)), weights_(weights) {}
+  ConvTransposePacked(const char* name, const Parameters& parameters, Epilogue epilogue, std::vector<Phase> phases, std::size_t weights)
+      : Convolution(name, parameters, std::move(epilogue)), phases_(std::move(phases)), weights_(weights) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
     check_operands(in, out, 1 + weights_);
     std::size_t most = 0;
     for (const Phase& phase : phases_) {
-      if (phase.weight >= 0) check_panels(in[phase.weight], phase.window.taps());
+      if (phase.weight >= 0) check_panels(in[phase.weight], phase.window.positions());
       const Sizes sizes = sizes_of(phase, out[0]);
-      most = std::max(most, scratch(out[0].shape[0] * sizes[0] * sizes[1] * sizes[2], phase.window.taps(), threads));
+      most = std::max(most, scratch(out[0].shape[0] * sizes[0] * sizes[1] * sizes[2], phase.window.positions(), threads));
     }
     return {0, most};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
-    const Sizes all = spatial(out[0]), rows{all[1] * all[2], all[2], 1};  // rows of y from pixel to pixel
+    const Sizes all = pixels_of(out[0]), rows{all[1] * all[2], all[2], 1};  // rows of y from pixel to pixel
     for (const Phase& phase : phases_) {
       const Sizes sizes = sizes_of(phase, out[0]);
       RowPlaces places{};
@@ -271,7 +245,7 @@ class ConvTransposePacked final : public Convolution {
       std::int64_t first = 0;
       for (int dim = 0; dim < 3; ++dim) {
         places.size[dim] = sizes[dim];
-        places.step[dim] = p_.window.step[dim] * rows[dim];
+        places.step[dim] = p_.window.axis[dim].stride * rows[dim];
         first += phase.phase[dim] * rows[dim];
       }
       const TensorView* weight = phase.weight < 0 ? nullptr : &in[phase.weight];
@@ -282,9 +256,9 @@ class ConvTransposePacked final : public Convolution {
  private:
   /// The outputs of a phase.
   Sizes sizes_of(const Phase& phase, const TensorView& y) const {
-    Sizes sizes = spatial(y);
+    Sizes sizes = pixels_of(y);
     for (int dim = 0; dim < 3; ++dim)
-      sizes[dim] = sizes[dim] > phase.phase[dim] ? (sizes[dim] - phase.phase[dim] - 1) / p_.window.step[dim] + 1 : 0;
+      sizes[dim] = sizes[dim] > phase.phase[dim] ? (sizes[dim] - phase.phase[dim] - 1) / p_.window.axis[dim].stride + 1 : 0;
     return sizes;
   }
 
@@ -292,70 +266,49 @@ class ConvTransposePacked final : public Convolution {
   std::size_t weights_;
 };
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 31, kFarthest = 1 << 16;
-
-/// One of the window's lists.
-void read_list(const char* kernel, Params& params, const char* name, std::int64_t low, std::int64_t high, int rank, Sizes* sizes) {
-  const std::vector<std::int64_t> list = params.integers(name, low, high);
-  if (static_cast<int>(list.size()) != rank)
-    refuse(kernel, std::string("parameter ") + name + " has " + std::to_string(list.size()) + " entries, x has " + std::to_string(rank) +
-                       " spatial dimensions");
-  for (int dim = 0; dim < rank; ++dim) (*sizes)[3 - rank + dim] = list[dim];
-}
-
-Parameters read_parameters(const char* kernel, const nlohmann::json& json, std::span<const OperandType> in,
-                           std::span<const OperandType> out, Level level, std::int64_t least_padding) {
-  Params params(kernel, json);
-  Parameters p{};
-  p.outputs = params.integer("outputs", 1, kLargest);
-  p.channels = params.integer("channels", 1, kLargest);
-  p.groups = params.integer("groups", 1, kLargest);
-  p.rank = in[0].rank - 2;
-  p.dtype = in[0].dtype;
-  p.level = level;
-  require(p.rank >= 1 && p.rank <= 3, kernel, "x must have 1 to 3 spatial dimensions");
-  require(p.outputs % p.groups == 0 && p.channels % p.groups == 0, kernel, "groups must divide channels and outputs");
-  read_list(kernel, params, "kernel", 1, kFarthest, p.rank, &p.window.kernel);
-  read_list(kernel, params, "stride", 1, kFarthest, p.rank, &p.window.step);
-  read_list(kernel, params, "dilation", 1, kFarthest, p.rank, &p.window.dilation);
-  read_list(kernel, params, "pre_padding", least_padding, kLargest, p.rank, &p.window.before);
-  require(p.window.taps() <= kLargest / p.group_channels(), kernel, "kernel positions times channels of a group must be at most 2^31");
-  params.value("expr");
-  params.done();
+Parameters read_parameters(Params& params, std::span<const OperandType> in, std::span<const OperandType> out, Level level,
+                           std::int64_t least_padding) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 31, kFarthest = 1 << 16;
+  const std::string_view kernel = params.kernel();
+  const std::int64_t outputs = params.integer("outputs", 1, kLargest), channels = params.integer("channels", 1, kLargest);
+  const std::int64_t groups = params.integer("groups", 1, kLargest);
+  const Window window(params, in, out, {.dilation = true, .least_padding = least_padding, .most = kFarthest});
+  require(outputs % groups == 0 && channels % groups == 0, kernel, "groups must divide channels and outputs");
+  require(window.positions() <= kLargest / (channels / groups), kernel, "kernel positions times channels of a group must be at most 2^31");
   require_dtype(kernel, "x", in[0].dtype, kComputeFloats);
   require_dtype(kernel, "y", out[0].dtype, kComputeFloats);
-  return p;
-}
-
-Expression read_expression(const char* kernel, const nlohmann::json& json, std::span<const OperandType> extras, DType output) {
-  std::vector<DType> inputs{DType::float32};
-  for (const OperandType& extra : extras) inputs.push_back(extra.dtype);
-  return Expression(kernel, json["expr"], inputs, {&output, 1});
+  return {outputs, channels, groups, window, in[0].dtype, level};
 }
 
 std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, std::span<const OperandType> in, std::span<const OperandType> out,
                                          Level level) {
   const char* name = "conv_packed";
   require_operands(name, in, 2, kMaxExtras, out, 1);
-  const Parameters p = read_parameters(name, json, in, out, level, 0);
+  Params params(name, json);
+  const Parameters p = read_parameters(params, in, out, level, 0);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
-  return std::make_unique<ConvPacked>(name, p, read_expression(name, json, in.subspan(2), out[0].dtype), in[1].constant);
+  Epilogue epilogue(params, 1, in.subspan(2), out, level);
+  params.done();
+  return std::make_unique<ConvPacked>(name, p, std::move(epilogue), in[1].constant);
 }
 
 std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, std::span<const OperandType> in,
                                                    std::span<const OperandType> out, Level level) {
   const char* name = "conv_transpose_packed";
-  constexpr std::int64_t kMostPhases = 4096;
+  constexpr std::int64_t kMostPhases = 4096, kLeastPadding = -(std::int64_t{1} << 31);  // negative: more outputs in front
   require_operands(name, in, 1, kMostPhases + kMaxExtras, out, 1);
-  const Parameters p = read_parameters(name, json, in, out, level, -kLargest);  // negative: more outputs in front
-  require(p.window.step[0] * p.window.step[1] * p.window.step[2] <= kMostPhases, name, "the strides' product must be at most 4096");
+  Params params(name, json);
+  const Parameters p = read_parameters(params, in, out, level, kLeastPadding);
+  const WindowAxis* axis = p.window.axis;
+  require(axis[0].stride * axis[1].stride * axis[2].stride <= kMostPhases, name, "the strides' product must be at most 4096");
   std::vector<Phase> phases = find_phases(p.window);
   std::size_t weights = 0;
   for (const Phase& phase : phases) weights += phase.weight >= 0;
   require_operands(name, in, 1 + weights, weights + kMaxExtras, out, 1);
   for (std::size_t i = 1; i <= weights; ++i) require_dtype(name, "the weight", in[i].dtype, {in[0].dtype});
-  return std::make_unique<ConvTransposePacked>(name, p, read_expression(name, json, in.subspan(1 + weights), out[0].dtype),
-                                               std::move(phases), weights);
+  Epilogue epilogue(params, 1, in.subspan(1 + weights), out, level);
+  params.done();
+  return std::make_unique<ConvTransposePacked>(name, p, std::move(epilogue), std::move(phases), weights);
 }
 
 constexpr KernelInfo kKernels[] = {

@@ -24,15 +24,13 @@ TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, 
 class Depthwise final : public Kernel {
  public:
   Depthwise(const Window& window, Epilogue epilogue, Level level)
-      : window_(window), epilogue_(std::move(epilogue)), table_(half_for(depthwise_halves, level)) {
-    for (const WindowAxis& axis : window_.axis) taps_ *= axis.kernel;
-  }
+      : window_(window), epilogue_(std::move(epilogue)), table_(half_for(depthwise_halves, level)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const char* name = "conv_depthwise";
     const TensorView& y = out[0];
     window_.check(name, in[0], y);
-    require_shape(name, "the weight", in[1], {taps_, y.shape[y.rank - 1]});
+    require_shape(name, "the weight", in[1], {window_.positions(), y.shape[y.rank - 1]});
     require_contiguous(name, "the weight", in[1]);
     for (std::size_t i = 2; i < in.size(); ++i) require_broadcasts(name, in[i], y);
     return {0, bytes_of_layout<Memory>(epilogue_)};
@@ -91,7 +89,6 @@ class Depthwise final : public Kernel {
   };
 
   Window window_;
-  std::int64_t taps_ = 1;
   Epilogue epilogue_;
   const DepthwiseTable& table_;
 };
@@ -103,7 +100,7 @@ std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
   require_dtype(name, "y", out[0].dtype, kComputeFloats);
   Params params(name, json);
-  const Window window(name, params, in, out, false, true);
+  const Window window(params, in, out, {.dilation = true});
   Epilogue epilogue(params, 1, in.subspan(2), out, level);
   params.done();
   return std::make_unique<Depthwise>(window, std::move(epilogue), level);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 
 #include "broadcast.h"
 #include "check.h"
@@ -15,7 +16,8 @@ class Epilogue {
  public:
   /// Reads the parameter expr: operands are `values` results of the kernel, then the extras.
   Epilogue(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out, Level level)
-      : expression_(params, values, extras, out), run_tile_(run_tile_for(level)) {}
+      : Epilogue(Expression(params, values, extras, out), level) {}
+  Epilogue(Expression expression, Level level) : expression_(std::move(expression)), run_tile_(run_tile_for(level)) {}
 
   /// A worker's memory for it.
   std::byte* take(Frame& frame) const { return frame.take<std::byte>(static_cast<std::int64_t>(expression_.scratch())); }

@@ -313,6 +313,11 @@ std::vector<DType> dtypes_of(int values, std::span<const OperandType> operands) 
 Expression::Expression(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out)
     : Expression(params.kernel(), params.value("expr"), dtypes_of(values, extras), dtypes_of(0, out)) {}
 
+Expression Expression::identity(std::string_view kernel) {
+  constexpr DType kFloat = DType::float32;
+  return Expression(kernel, {{"steps", {{"input", "float32", 0}}}, {"outputs", {0}}}, {&kFloat, 1}, {&kFloat, 1});
+}
+
 /// Drops steps that no output needs, then gives every register a slot that is free from its first to its last use.
 void Expression::compile(const Parsed& parsed) {
   const int count = static_cast<int>(parsed.items.size());

@@ -24,6 +24,9 @@ class Expression {
   /// Of the parameter expr, over `values` float32 results of the kernel and then the call's operands `extras`.
   Expression(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out);
 
+  /// A float32 operand as it is.
+  static Expression identity(std::string_view kernel);
+
   TileCode code() const noexcept;
   /// Bytes of working memory per thread for run_tile.
   std::size_t scratch() const noexcept { return scratch_; }

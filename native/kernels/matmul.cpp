@@ -1,28 +1,22 @@
 // matmul_packed: rows of x times a constant weight stored in panels, with a scalar expression on the float32 results.
 // matmul: batched product of two computed operands, which packs b on the way and uses the same level code.
 //
-// Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32. matmul_packed: rows of x and y are dense and
-// equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b; rows of y are dense.
+// Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32.
+// matmul_packed: rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
+// rows of y are dense.
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
-#include "check.h"
-#include "expression.h"
-#include "packed_weight.h"
 #include "product.h"
 
 namespace ingot {
 
 namespace {
 
-constexpr DType kAccumulator = DType::float32;
-
 class MatmulPacked final : public Kernel {
  public:
-  MatmulPacked(std::int64_t n, std::int64_t k, int parts, PackedWeight weight, Expression expression, DType dtype, Level level)
-      : n_(n), k_(k), parts_(parts), weight_(weight), expression_(std::move(expression)), blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)),
-        run_tile_(run_tile_for(level)) {}
+  MatmulPacked(std::int64_t n, std::int64_t k, int parts, PackedWeight weight, Epilogue epilogue, const PackedProduct& product)
+      : n_(n), k_(k), parts_(parts), weight_(weight), epilogue_(std::move(epilogue)), product_(product) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
     const TensorView& x = in[0];
@@ -35,11 +29,11 @@ class MatmulPacked final : public Kernel {
       require(x.shape[dim] == y.shape[dim], name, "x and y must have the same leading dimensions");
     require_dense_rows(name, "x", x);
     require_dense_rows(name, "y", y);
-    std::int64_t stride;
-    require(row_stride(x, y, &stride), name, "rows of x must be equally far apart");
-    require(row_stride(y, y, &stride), name, "rows of y must be equally far apart");
+    require(row_stride(x, y).has_value(), name, "rows of x must be equally far apart");
+    require(row_stride(y, y).has_value(), name, "rows of y must be equally far apart");
     require_extras(name, in, first_extra(), y);
-    return {0, weight_.scratch() + product_scratch(blocking_, rows_of(y), units(), k_, parts_, threads) + expression_.scratch()};
+    const std::size_t product = product_scratch(product_.blocking, rows_of(y), units(), k_, parts_, threads);
+    return {0, bytes_of_layout<ProductMemory>(weight_, epilogue_, product)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -53,26 +47,23 @@ class MatmulPacked final : public Kernel {
     TileOperand extras[kMaxExtras];
     for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, down.first, column);
     const int width = bytes_of(in[0].dtype);
-    const TileCode code = expression_.code();
+    Frame frame(worker.local);
+    const ProductMemory memory(frame, weight_, epilogue_);
     MatmulJob job{};
     const TileOperand x = placed(in[0], y, down.first, 0);
     job.x = x.data;
     job.x_stride = x.row_stride * width;
     job.rows = down.last - down.first;
     job.k = k_;
-    weight_.place(job, &in[1], across.first * parts_, worker.local);
+    weight_.place(job, &in[1], across.first * parts_, memory.unpacked);
     job.units = across.last - across.first;
     job.parts = parts_;
     job.columns = n_ - column;
-    job.code = &code;
-    job.run_tile = run_tile_;
-    job.extras = extras;
-    job.extra_count = static_cast<int>(in.size() - first_extra());
-    job.out = placed(y, y, down.first, column);
-    job.out.column_stride = 1;
-    job.tile_scratch = worker.local + weight_.scratch();
-    job.scratch = job.tile_scratch + expression_.scratch();
-    function_(job);
+    job.epilogue = epilogue_.job(extras, in.size() - first_extra(), memory.epilogue);
+    job.epilogue.out = placed(y, y, down.first, column);
+    job.epilogue.out.column_stride = 1;
+    job.scratch = memory.product;
+    product_.run(job);
   }
 
  private:
@@ -82,10 +73,8 @@ class MatmulPacked final : public Kernel {
   std::int64_t n_, k_;
   int parts_;
   PackedWeight weight_;
-  Expression expression_;
-  Blocking blocking_;
-  MatmulFunction function_;
-  RunTile run_tile_;
+  Epilogue epilogue_;
+  const PackedProduct& product_;
 };
 
 std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, std::span<const OperandType> in,
@@ -97,18 +86,15 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, std::span
   const std::int64_t n = params.integer("n", 1, kLargest), k = params.integer("k", 0, kLargest);
   const int parts = static_cast<int>(params.integer("parts", 1, 2));
   const std::int64_t group = params.has("group") ? params.integer("group", 8, kLargest) : 0;
-  const nlohmann::json& expression = params.value("expr");
-  params.done();
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
   require_weight(name, "the weight", in[1].dtype, in[0].dtype, group);
   require_dtype(name, "y", out[0].dtype, kComputeFloats);
   const PackedWeight weight(in[1].dtype, k, group);
   require_operands(name, in, 1 + weight.operands(), kMaxExtras, out, 1);
   if (group != 0) require_dtype(name, "the scales", in[2].dtype, {DType::float32});
-  std::vector<DType> inputs(parts, DType::float32);
-  for (std::size_t i = 1 + weight.operands(); i < in.size(); ++i) inputs.push_back(in[i].dtype);
-  const DType output = out[0].dtype;
-  return std::make_unique<MatmulPacked>(n, k, parts, weight, Expression(name, expression, inputs, {&output, 1}), in[0].dtype, level);
+  Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
+  params.done();
+  return std::make_unique<MatmulPacked>(n, k, parts, weight, std::move(epilogue), product_for(level, in[0].dtype));
 }
 
 /// 32 columns of b that lie side by side, as a panel [k / Depth][32][Depth].
@@ -158,18 +144,15 @@ void pack_panel(const T* b, std::int64_t k, std::int64_t columns, std::int64_t k
 
 class Matmul final : public Kernel {
  public:
-  Matmul(DType dtype, Level level)
-      : expression_("matmul", nlohmann::json::parse(R"({"steps": [["input", "float32", 0]], "outputs": [0]})"),
-                    std::span(&kAccumulator, 1), std::span(&kAccumulator, 1)),
-        blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)), small_(small_product_for(level, dtype)),
-        run_tile_(run_tile_for(level)) {}
+  Matmul(DType dtype, Level level) : epilogue_(Expression::identity("matmul"), level), product_(product_for(level, dtype)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];
     require_batched_product("matmul", a, b, y);
     const Sizes sizes = sizes_of(in, out);
-    const std::size_t frame = sizes.panels + sizes.rows + matmul_scratch(blocking_, sizes.block_rows, sizes.units, a.shape[a.rank - 1], 1);
-    return {0, std::max(frame + expression_.scratch(), small_ == nullptr ? 0 : kSmallScratch)};
+    const std::size_t product = matmul_scratch(product_.blocking, sizes.block_rows, sizes.units, a.shape[a.rank - 1], 1);
+    const std::size_t small = product_.small == nullptr ? 0 : bytes_of_layout<SmallMemory>();
+    return {0, std::max(bytes_of_layout<Memory>(epilogue_, sizes, product), small)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
@@ -178,38 +161,35 @@ class Matmul final : public Kernel {
     if (by_small(in, y)) return run_small(a, b, y, worker);
     const Sizes sizes = sizes_of(in, out);
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
-    const std::int64_t blocks = (m + blocking_.rows - 1) / blocking_.rows, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
-    const TileCode code = expression_.code();
+    const std::int64_t blocks = (m + product_.blocking.rows - 1) / product_.blocking.rows, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
     const int width = bytes_of(a.dtype);
+    Frame frame(worker.local);
+    const Memory memory(frame, epilogue_, sizes);
     MatmulJob job{};
     job.k = k;
     job.parts = 1;
-    job.code = &code;
-    job.run_tile = run_tile_;
-    job.tile_scratch = worker.local;
-    std::byte* panels = worker.local + expression_.scratch();
-    std::byte* gathered = panels + sizes.panels;
-    job.w = panels;
-    job.scratch = gathered + sizes.rows;
+    job.epilogue = epilogue_.job(nullptr, 0, memory.epilogue);
+    job.w = memory.panels;
+    job.scratch = memory.product;
     const Share share = share_of(y.elements() / (m * n) * chunks * blocks, worker.index, worker.count);
     std::int64_t packed = -1;
     for (std::int64_t task = share.first; task < share.last; ++task) {
       const std::int64_t block = task % blocks, column = task / blocks % chunks * chunk, batch = task / blocks / chunks;
       const std::int64_t columns = std::min(chunk, n - column);
       if (packed != task / blocks) {
-        pack(b, batch_offset(b, y, batch) + column * b.stride[b.rank - 1], columns, panels);
+        pack(b, batch_offset(b, y, batch) + column * b.stride[b.rank - 1], columns, memory.panels);
         packed = task / blocks;
       }
       const std::int64_t first = m * block / blocks;
       job.rows = m * (block + 1) / blocks - first;
       const std::byte* x = a.as<std::byte>() + (batch_offset(a, y, batch) + first * a.stride[a.rank - 2]) * width;
-      job.x = sizes.rows == 0 ? x : gather(a, x, job.rows, gathered);
+      job.x = sizes.rows == 0 ? x : gather(a, x, job.rows, memory.rows);
       job.x_stride = (sizes.rows == 0 ? a.stride[a.rank - 2] : k) * width;
       job.units = (columns + kPanel - 1) / kPanel;
       job.columns = columns;
       const std::int64_t to = batch_offset(y, y, batch) + first * y.stride[y.rank - 2] + column;
-      job.out = {y.as<std::byte>() + to * bytes_of(y.dtype), y.dtype, y.stride[y.rank - 2], 1};
-      function_(job);
+      job.epilogue.out = {y.as<std::byte>() + to * bytes_of(y.dtype), y.dtype, y.stride[y.rank - 2], 1};
+      product_.run(job);
     }
   }
 
@@ -217,7 +197,15 @@ class Matmul final : public Kernel {
   struct Sizes {
     std::int64_t units;       // packed at a time
     std::int64_t block_rows;
-    std::size_t panels, rows; // bytes; rows is 0 when a's rows are dense
+    std::int64_t panels, rows;  // bytes; rows is 0 when a's rows are dense
+  };
+  struct Memory {
+    std::byte *epilogue, *panels, *rows, *product;
+
+    /// The product's own `bytes` lie last: only plan() has to say how many.
+    Memory(Frame& frame, const Epilogue& epilogue_of, const Sizes& sizes, std::size_t bytes = 0)
+        : epilogue(epilogue_of.take(frame)), panels(frame.take<std::byte>(sizes.panels)), rows(frame.take<std::byte>(sizes.rows)),
+          product(frame.take<std::byte>(static_cast<std::int64_t>(bytes))) {}
   };
   Sizes sizes_of(Views in, Views out) const {
     const TensorView &a = in[0], &y = out[0];
@@ -226,18 +214,18 @@ class Matmul final : public Kernel {
     constexpr std::int64_t kBudget = 512 << 10;  // stays in L2
     Sizes sizes{};
     const std::int64_t all = (y.shape[y.rank - 1] + kPanel - 1) / kPanel;
-    sizes.units = std::max<std::int64_t>(1, std::min({all, std::int64_t{blocking_.group}, kBudget / std::max<std::int64_t>(panel, 1)}));
-    sizes.block_rows = std::min<std::int64_t>(y.shape[y.rank - 2], blocking_.rows);
-    sizes.panels = static_cast<std::size_t>(round_up(sizes.units * panel, 64));
+    sizes.units = std::max<std::int64_t>(1, std::min({all, std::int64_t{product_.blocking.group}, kBudget / std::max<std::int64_t>(panel, 1)}));
+    sizes.block_rows = std::min<std::int64_t>(y.shape[y.rank - 2], product_.blocking.rows);
+    sizes.panels = sizes.units * panel;
     const bool dense = k <= 1 || a.stride[a.rank - 1] == 1;
-    sizes.rows = dense ? 0 : static_cast<std::size_t>(round_up(sizes.block_rows * k * width, 64));
+    sizes.rows = dense ? 0 : sizes.block_rows * k * width;
     return sizes;
   }
   /// Whether the level multiplies them matrix by matrix.
   bool by_small(Views in, const TensorView& y) const {
     const TensorView &a = in[0], &b = in[1];
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
-    return small_ != nullptr && m <= kSmallRows && k >= 1 && k <= kSmallDepth && n % kPanel == 0 && a.stride[a.rank - 1] == 1 &&
+    return product_.small != nullptr && m <= kSmallRows && k >= 1 && k <= kSmallDepth && n % kPanel == 0 && a.stride[a.rank - 1] == 1 &&
            b.stride[b.rank - 1] == 1;
   }
 
@@ -247,7 +235,8 @@ class Matmul final : public Kernel {
     job.n = y.shape[y.rank - 1];
     job.k = a.shape[a.rank - 1];
     job.out = y.dtype;
-    job.scratch = worker.local;
+    Frame frame(worker.local);
+    job.memory = SmallMemory(frame);
     const std::int64_t width = bytes_of(a.dtype), out_width = bytes_of(y.dtype);
     job.a_row = a.stride[a.rank - 2] * width;
     job.b_row = b.stride[b.rank - 2] * width;
@@ -255,8 +244,8 @@ class Matmul final : public Kernel {
     const int last = y.rank - 3;  // the batch dimension whose matrices one call takes
     const std::int64_t size = last < 0 ? 1 : y.shape[last];
     if (last >= 0) {
-      job.a_step = batch_stride(a, y, last) * width;
-      job.b_step = batch_stride(b, y, last) * width;
+      job.a_step = broadcast_stride(a, y.rank, last) * width;
+      job.b_step = broadcast_stride(b, y.rank, last) * width;
       job.y_step = y.stride[last] * out_width;
     }
     const Share share = share_of(y.elements() / (job.m * job.n), worker.index, worker.count);
@@ -265,7 +254,7 @@ class Matmul final : public Kernel {
       job.b = b.as<std::byte>() + batch_offset(b, y, batch) * width;
       job.y = y.as<std::byte>() + batch_offset(y, y, batch) * out_width;
       job.count = std::min(size - batch % size, share.last - batch);
-      small_(job);
+      product_.small(job);
     }
   }
 
@@ -300,11 +289,8 @@ class Matmul final : public Kernel {
     return to;
   }
 
-  Expression expression_;
-  Blocking blocking_;
-  MatmulFunction function_;
-  SmallFunction small_;
-  RunTile run_tile_;
+  Epilogue epilogue_;
+  const PackedProduct& product_;
 };
 
 std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, std::span<const OperandType> in,

@@ -17,12 +17,14 @@ class MatmulFloat64 final : public Kernel {
  public:
   Scratch plan(Views in, Views out, int) const override {
     require_batched_product("matmul_float64", in[0], in[1], out[0]);
-    return {0, (kRows + kDepth) * kColumns * sizeof(double)};
+    return {0, bytes_of_layout<Memory>()};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];
     if (y.elements() == 0) return;
+    Frame frame(worker.local);
+    const Memory memory(frame);
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1];
     const std::int64_t down = (m + kRows - 1) / kRows, across = (n + kColumns - 1) / kColumns;
     const Share share = share_of(y.elements() / (m * n) * down * across, worker.index, worker.count);
@@ -31,18 +33,22 @@ class MatmulFloat64 final : public Kernel {
       const std::int64_t rows = std::min(kRows, m - row), columns = std::min(kColumns, n - column);
       const double* from_a = a.as<double>() + batch_offset(a, y, batch) + row * a.stride[a.rank - 2];
       const double* from_b = b.as<double>() + batch_offset(b, y, batch) + column * b.stride[b.rank - 1];
-      double* sums = reinterpret_cast<double*>(worker.local);
-      block(a, from_a, b, from_b, rows, columns, sums);
+      block(a, from_a, b, from_b, rows, columns, memory.sums, memory.dense);
       double* to = y.as<double>() + batch_offset(y, y, batch) + row * y.stride[y.rank - 2] + column;
-      for (std::int64_t i = 0; i < rows; ++i) std::copy_n(sums + i * kColumns, columns, to + i * y.stride[y.rank - 2]);
+      for (std::int64_t i = 0; i < rows; ++i) std::copy_n(memory.sums + i * kColumns, columns, to + i * y.stride[y.rank - 2]);
     }
   }
 
  private:
+  struct Memory {
+    double *sums, *dense;  // dense: a block of b
+
+    explicit Memory(Frame& frame) : sums(frame.take<double>(kRows * kColumns)), dense(frame.take<double>(kDepth * kColumns)) {}
+  };
+
   static void block(const TensorView& a, const double* from_a, const TensorView& b, const double* from_b, std::int64_t rows,
-                    std::int64_t columns, double* sums) {
+                    std::int64_t columns, double* sums, double* dense) {
     const std::int64_t k = a.shape[a.rank - 1];
-    double* dense = sums + kRows * kColumns;
     std::fill(sums, sums + kRows * kColumns, 0.0);
     std::fill(dense, dense + kDepth * kColumns, 0.0);  // columns that are not there
     for (std::int64_t first = 0; first < k; first += kDepth) {

@@ -25,8 +25,6 @@ constexpr std::int64_t kMaxTopK = 32;   // the sum of a row's experts is one exp
 constexpr std::int64_t kLeastRows = 16; // fewer rows of an expert cost as much: reading its weights dominates
 const DType kFloat = DType::float32;
 
-nlohmann::json identity() { return nlohmann::json::parse(R"({"steps": [["input", "float32", 0]], "outputs": [0]})"); }
-
 /// The sum over j < count of operand 2j times operand 2j + 1.
 nlohmann::json weighted_sum(std::int64_t count) {
   nlohmann::json steps = nlohmann::json::array();
@@ -49,10 +47,10 @@ class Moe final : public Kernel {
     bool normalize;
   };
 
-  Moe(const Sizes& sizes, Expression gated, DType dtype, Level level)
-      : sizes_(sizes), gated_(std::move(gated)), plain_("moe", identity(), std::span(&kFloat, 1), std::span(&kFloat, 1)),
-        sum_("moe", weighted_sum(sizes.top_k), std::vector<DType>(2 * sizes.top_k, kFloat), std::span(&dtype, 1)),
-        blocking_(blocking_for(level, dtype)), function_(product_for(level, dtype)), run_tile_(run_tile_for(level)) {}
+  Moe(const Sizes& sizes, Epilogue gated, DType dtype, Level level)
+      : sizes_(sizes), gated_(std::move(gated)), plain_(Expression::identity("moe"), level),
+        sum_(Expression("moe", weighted_sum(sizes.top_k), std::vector<DType>(2 * sizes.top_k, kFloat), std::span(&dtype, 1)), level),
+        product_(product_for(level, dtype)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &x = in[0], &router = in[1], &y = out[0];
@@ -63,13 +61,14 @@ class Moe final : public Kernel {
     PackedWeight(x.dtype, sizes_.inner).check("moe", "downs", &in[3], sizes_.experts * units_of(sizes_.hidden));
     for (const TensorView* view : {&x, &router, &y}) require_dense_rows("moe", "x, router or y", *view);
     const std::int64_t rows = std::min(x.shape[0], kPass);
-    return {layout(rows, x.dtype).bytes, local_bytes(rows)};
+    return {bytes_of_layout<Pass>(sizes_, rows, x.dtype), local_bytes(rows, x.dtype)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];
     for (std::int64_t first = 0; first < x.shape[0]; first += kPass) {
-      Pass pass = pass_of(worker, std::min(x.shape[0], kPass), x.dtype);
+      Frame frame(worker.shared);
+      Pass pass(frame, sizes_, std::min(x.shape[0], kPass), x.dtype);
       pass.first = first;
       pass.rows = std::min(x.shape[0] - first, kPass);
       route(in[1], pass, worker);
@@ -90,53 +89,54 @@ class Moe final : public Kernel {
  private:
   /// What the workers share of one pass. A row's j-th choice is entry row * top_k + j.
   struct Pass {
-    std::int64_t first, rows;
+    std::int64_t first = 0, rows = 0;
     std::int32_t* expert;    // of each entry
     float* weight;           // likewise
     std::int32_t* place;     // of each entry among the entries sorted by expert
     std::int64_t* begin;     // of each expert among those; experts + 1
     std::byte *gathered, *hidden, *results;  // rows in that order
+
+    Pass(Frame& frame, const Sizes& sizes, std::int64_t most, DType dtype) {
+      const std::int64_t entries = most * sizes.top_k, width = bytes_of(dtype);
+      expert = frame.take<std::int32_t>(entries);
+      weight = frame.take<float>(entries);
+      place = frame.take<std::int32_t>(entries);
+      begin = frame.take<std::int64_t>(sizes.experts + 1);
+      gathered = frame.take<std::byte>(entries * sizes.hidden * width);
+      hidden = frame.take<std::byte>(entries * sizes.inner * width);
+      results = frame.take<std::byte>(entries * sizes.hidden * 4);
+    }
   };
-  struct Layout {
-    std::size_t weight, place, begin, gathered, hidden, results, bytes;
+  /// A worker's memory while rows are routed: the experts' probabilities, and which are taken.
+  struct Routing {
+    float* p;
+    std::byte* taken;
+
+    Routing(Frame& frame, std::int64_t experts) : p(frame.take<float>(experts)), taken(frame.take<std::byte>(experts)) {}
   };
 
   static std::int64_t units_of(std::int64_t outputs) { return (outputs + kPanel - 1) / kPanel; }
-  static std::size_t padded(std::int64_t bytes) { return static_cast<std::size_t>(round_up(bytes, 64)); }
 
-  Layout layout(std::int64_t rows, DType dtype) const {
-    const std::int64_t entries = rows * sizes_.top_k, width = bytes_of(dtype);
-    Layout at{};
-    at.weight = padded(entries * 4);
-    at.place = at.weight + padded(entries * 4);
-    at.begin = at.place + padded(entries * 4);
-    at.gathered = at.begin + padded((sizes_.experts + 1) * 8);
-    at.hidden = at.gathered + padded(entries * sizes_.hidden * width);
-    at.results = at.hidden + padded(entries * sizes_.inner * width);
-    at.bytes = at.results + padded(entries * sizes_.hidden * 4);
-    return at;
-  }
-  Pass pass_of(const Worker& worker, std::int64_t rows, DType dtype) const {
-    const Layout at = layout(rows, dtype);
-    std::byte* base = worker.shared;
-    return {0, 0, reinterpret_cast<std::int32_t*>(base), reinterpret_cast<float*>(base + at.weight),
-            reinterpret_cast<std::int32_t*>(base + at.place), reinterpret_cast<std::int64_t*>(base + at.begin),
-            base + at.gathered, base + at.hidden, base + at.results};
-  }
-  std::size_t tile_bytes() const { return padded(static_cast<std::int64_t>(std::max({gated_.scratch(), plain_.scratch(), sum_.scratch()}))); }
-  std::size_t local_bytes(std::int64_t rows) const {
-    std::size_t most = padded(sizes_.experts * 5);
+  /// Of a worker, for whichever step takes most.
+  std::size_t local_bytes(std::int64_t rows, DType dtype) const {
+    Frame sum = Frame::counting();
+    sum_.take(sum);
+    std::size_t gates = 0, downs = 0;
     for (const std::int64_t each : {rows, std::min(rows, std::int64_t{2}), std::int64_t{1}}) {  // of one expert
-      most = std::max(most, matmul_scratch(blocking_, each, units_of(sizes_.inner), sizes_.hidden, 2));
-      most = std::max(most, matmul_scratch(blocking_, each, units_of(sizes_.hidden), sizes_.inner, 1));
+      gates = std::max(gates, matmul_scratch(product_.blocking, each, units_of(sizes_.inner), sizes_.hidden, 2));
+      downs = std::max(downs, matmul_scratch(product_.blocking, each, units_of(sizes_.hidden), sizes_.inner, 1));
     }
-    return tile_bytes() + most;
+    return std::max({bytes_of_layout<Routing>(sizes_.experts), sum.bytes(),
+                     bytes_of_layout<ProductMemory>(PackedWeight(dtype, sizes_.hidden), gated_, gates),
+                     bytes_of_layout<ProductMemory>(PackedWeight(dtype, sizes_.inner), plain_, downs)});
   }
 
   /// Softmax of each row's scores, and its top_k experts: best first, of equals the lower number.
   void route(const TensorView& router, const Pass& pass, const Worker& worker) const {
-    float* p = reinterpret_cast<float*>(worker.local);
-    std::byte* taken = worker.local + sizes_.experts * 4;
+    Frame frame(worker.local);
+    const Routing memory(frame, sizes_.experts);
+    float* p = memory.p;
+    std::byte* taken = memory.taken;
     const Share share = share_of(pass.rows, worker.index, worker.count);
     for (std::int64_t row = share.first; row < share.last; ++row) {
       const float* scores = router.as<const float>() + (pass.first + row) * router.stride[0];
@@ -202,37 +202,37 @@ class Moe final : public Kernel {
   }
 
   /// This worker's share of the products of every expert's rows with its weight [outputs, k].
-  void multiply(const TensorView& w, int parts, std::int64_t k, std::int64_t outputs, const Expression& expression,
+  void multiply(const TensorView& w, int parts, std::int64_t k, std::int64_t outputs, const Epilogue& epilogue,
                 const std::byte* from, std::byte* to, DType to_dtype, const Pass& pass, const Worker& worker) const {
     const std::int64_t units = units_of(outputs), width = bytes_of(w.dtype), to_width = bytes_of(to_dtype);
     const PackedWeight weight(w.dtype, k);
     const Cut begin = cut(pass, units, worker.index, worker.count), end = cut(pass, units, worker.index + 1, worker.count);
-    const TileCode code = expression.code();
+    Frame frame(worker.local);
+    const ProductMemory memory(frame, weight, epilogue);
     MatmulJob job{};
     job.x_stride = k * width;
     job.k = k;
     job.parts = parts;
-    job.code = &code;
-    job.run_tile = run_tile_;
-    job.tile_scratch = worker.local;
-    job.scratch = worker.local + tile_bytes();
+    job.epilogue = epilogue.job(nullptr, 0, memory.epilogue);
+    job.scratch = memory.product;
     for (std::int64_t e = begin.expert; e <= end.expert && e < sizes_.experts; ++e) {
       const std::int64_t first = e == begin.expert ? begin.unit : 0, last = e == end.expert ? end.unit : units;
       job.rows = pass.begin[e + 1] - pass.begin[e];
       if (job.rows == 0 || first >= last) continue;
       job.x = from + pass.begin[e] * k * width;
-      weight.place(job, &w, (e * units + first) * parts, nullptr);
+      weight.place(job, &w, (e * units + first) * parts, memory.unpacked);
       job.units = last - first;
       job.columns = outputs - first * kPanel;
-      job.out = {to + (pass.begin[e] * outputs + first * kPanel) * to_width, to_dtype, outputs, 1};
-      function_(job);
+      job.epilogue.out = {to + (pass.begin[e] * outputs + first * kPanel) * to_width, to_dtype, outputs, 1};
+      product_.run(job);
     }
   }
 
   /// y = the sum of each row's experts by their weights, rounded once.
   void combine(const TensorView& y, const Pass& pass, const Worker& worker) const {
-    const TileCode code = sum_.code();
     TileOperand operands[2 * kMaxTopK];
+    Frame frame(worker.local);
+    const EpilogueJob sum = sum_.job(nullptr, 0, sum_.take(frame));
     const Share share = share_of(pass.rows, worker.index, worker.count);
     for (std::int64_t row = share.first; row < share.last; ++row) {
       const std::int64_t entry = row * sizes_.top_k;
@@ -243,16 +243,14 @@ class Moe final : public Kernel {
           operands[2 * j + 1] = {reinterpret_cast<std::byte*>(pass.weight + entry + j), kFloat, 0, 0};
         }
         const TileOperand out = {y.as<std::byte>() + ((pass.first + row) * y.stride[0] + column) * bytes_of(y.dtype), y.dtype, 0, 1};
-        run_tile_(code, operands, &out, 1, static_cast<int>(std::min<std::int64_t>(kTile, sizes_.hidden - column)), worker.local);
+        sum.run_tile(sum.code, operands, &out, 1, static_cast<int>(std::min<std::int64_t>(kTile, sizes_.hidden - column)), sum.memory);
       }
     }
   }
 
   Sizes sizes_;
-  Expression gated_, plain_, sum_;
-  Blocking blocking_;
-  MatmulFunction function_;
-  RunTile run_tile_;
+  Epilogue gated_, plain_, sum_;
+  const PackedProduct& product_;
 };
 
 std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, std::span<const OperandType> in, std::span<const OperandType> out,
@@ -266,13 +264,13 @@ std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, std::span<const Ope
   sizes.inner = params.integer("inner", 1, kLargest);
   sizes.top_k = params.integer("top_k", 1, std::min(sizes.experts, kMaxTopK));
   sizes.normalize = params.flag("normalize");
-  const nlohmann::json& expression = params.value("expr");
+  const DType dtype = in[0].dtype;
+  Epilogue gated(params, 2, {}, {&in[0], 1}, level);
   params.done();
-  const DType dtype = in[0].dtype, products[] = {kFloat, kFloat};
   require_dtype("moe", "x", dtype, kComputeFloats);
   require_dtype("moe", "the router's scores", in[1].dtype, {kFloat});
   for (const OperandType& other : {in[2], in[3], out[0]}) require_dtype("moe", "a weight or y", other.dtype, {dtype});
-  return std::make_unique<Moe>(sizes, Expression("moe", expression, products, std::span(&dtype, 1)), dtype, level);
+  return std::make_unique<Moe>(sizes, std::move(gated), dtype, level);
 }
 
 constexpr KernelInfo kKernels[] = {

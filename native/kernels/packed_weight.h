@@ -22,8 +22,8 @@ class PackedWeight {
   /// Refuses operands (the first is the panels) of other shapes, and gaps in them.
   void check(std::string_view kernel, const char* what, const TensorView* operands, std::int64_t panels) const;
   std::int64_t panel_bytes() const noexcept { return steps_ * kPanel * width_; }
-  /// Working memory per thread: where a block of k is unpacked.
-  std::size_t scratch() const noexcept { return packing_ == Packing::same ? 0 : 2 * kUnpackedPanel; }
+  /// A worker's memory for it: where a block of k is unpacked.
+  std::byte* take(Frame& frame) const { return frame.take<std::byte>(packing_ == Packing::same ? 0 : 2 * kUnpackedPanel); }
   /// Lets a job's first unit be that panel.
   void place(MatmulJob& job, const TensorView* operands, std::int64_t panel, std::byte* unpacked) const noexcept;
   /// Values of k that lie side by side, unless they have 4 bits; the next ones lie 32 times as many elements further.

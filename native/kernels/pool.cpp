@@ -78,7 +78,7 @@ void require_types(const char* name, Types in, Types out) {
 std::unique_ptr<Kernel> make_avg_pool(const nlohmann::json& json, Types in, Types out, Level level) {
   require_types("avg_pool", in, out);
   Params params("avg_pool", json);
-  const Window window("avg_pool", params, in, out, true, false);
+  const Window window(params, in, out, {.post_padding = true});
   const bool count_padding = params.flag("count_include_pad");
   const std::int64_t divisor = params.integer("divisor", 0, std::int64_t{1} << 53);
   params.done();
@@ -88,7 +88,7 @@ std::unique_ptr<Kernel> make_avg_pool(const nlohmann::json& json, Types in, Type
 std::unique_ptr<Kernel> make_max_pool(const nlohmann::json& json, Types in, Types out, Level level) {
   require_types("max_pool", in, out);
   Params params("max_pool", json);
-  const Window window("max_pool", params, in, out, false, true);
+  const Window window(params, in, out, {.dilation = true});
   params.done();
   return std::make_unique<Pool>("max_pool", half_for(pool_halves, level).greatest, window, false, 0);
 }

@@ -3,22 +3,23 @@
 
 #include <span>
 
-#include "../src/kernel.h"
-#include "level/matmul.h"
+#include "epilogue.h"
+#include "packed_weight.h"
 
 namespace ingot {
 
 using Views = std::span<const TensorView>;
 
-MatmulFunction product_for(Level level, DType dtype);
-/// For small matrices, or null: then product_for does them too.
-SmallFunction small_product_for(Level level, DType dtype);
-/// What product_for(level, dtype) works with.
-Blocking blocking_for(Level level, DType dtype);
+const PackedProduct& product_for(Level level, DType dtype);
 
-/// How far apart the rows of a view are once all dimensions but the last are taken as one, when `lead` (the leading
-/// dimensions of the output) is its shape or it is broadcast along all of them; false when they are not equally far apart.
-bool row_stride(const TensorView& view, const TensorView& lead, std::int64_t* stride);
+/// A worker's memory for products with a packed weight. The product's own `bytes` lie last: only plan() has to say how many.
+struct ProductMemory {
+  std::byte *unpacked, *epilogue, *product;
+
+  ProductMemory(Frame& frame, const PackedWeight& weight, const Epilogue& epilogue_of, std::size_t bytes = 0)
+      : unpacked(weight.take(frame)), epilogue(epilogue_of.take(frame)), product(frame.take<std::byte>(static_cast<std::int64_t>(bytes))) {}
+};
+
 std::int64_t rows_of(const TensorView& y);
 
 /// Refuses extras (in[first] onwards) that do not broadcast to [rows of y, n] with rows equally far apart.
@@ -29,8 +30,6 @@ TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row
 /// Refuses operands that are not a[..., m, k], b[..., k, n] -> y[..., m, n] with batch dimensions that broadcast to y's, and
 /// rows of y that are not dense.
 void require_batched_product(std::string_view kernel, const TensorView& a, const TensorView& b, const TensorView& y);
-/// How far apart the matrices of an operand lie along a batch dimension of y, in elements; 0 where it is broadcast.
-std::int64_t batch_stride(const TensorView& view, const TensorView& y, int dim);
 /// Where the matrix of an operand for that batch of y begins, in elements.
 std::int64_t batch_offset(const TensorView& view, const TensorView& y, std::int64_t batch);
 

@@ -6,32 +6,27 @@
 
 namespace ingot {
 
-namespace {
-
-constexpr std::int64_t kLargest = std::int64_t{1} << 31;
-
-}  // namespace
-
-Window::Window(std::string_view kernel, Params& params, std::span<const OperandType> in, std::span<const OperandType> out,
-               bool after, bool dilation) {
+Window::Window(Params& params, std::span<const OperandType> in, std::span<const OperandType> out, const WindowRules& rules) {
+  constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
+  const std::string_view kernel = params.kernel();
   const int rank = in[0].rank;
   if (rank < 3 || rank > kAxes + 2 || out[0].rank != rank)
     refuse(kernel, "x has rank " + std::to_string(rank) + " and y " + std::to_string(out[0].rank) +
                        ", must both be [N, *S, C] with 1 to 3 spatial axes");
   axes = rank - 2;
   for (WindowAxis& one : axis) one = {1, 1, 1, 0, 0, 1};
-  const auto read = [&](const char* name, std::int64_t low, std::int64_t WindowAxis::*field) {
-    const std::vector<std::int64_t> values = params.integers(name, low, kLargest);
+  const auto read = [&](const char* name, std::int64_t low, std::int64_t high, std::int64_t WindowAxis::*field) {
+    const std::vector<std::int64_t> values = params.integers(name, low, high);
     if (values.size() != static_cast<std::size_t>(axes))
       refuse(kernel, std::string("parameter ") + name + " has " + std::to_string(values.size()) + " entries, must have " +
                          std::to_string(axes));
     for (int i = 0; i < axes; ++i) axis[kAxes - axes + i].*field = values[i];
   };
-  read("kernel", 1, &WindowAxis::kernel);
-  read("stride", 1, &WindowAxis::stride);
-  read("pre_padding", 0, &WindowAxis::before);
-  if (after) read("post_padding", 0, &WindowAxis::after);
-  if (dilation) read("dilation", 1, &WindowAxis::dilation);
+  read("kernel", 1, rules.most, &WindowAxis::kernel);
+  read("stride", 1, rules.most, &WindowAxis::stride);
+  read("pre_padding", rules.least_padding, kMostPadding, &WindowAxis::before);
+  if (rules.post_padding) read("post_padding", rules.least_padding, kMostPadding, &WindowAxis::after);
+  if (rules.dilation) read("dilation", 1, rules.most, &WindowAxis::dilation);
   std::int64_t positions = 1;
   for (const WindowAxis& one : axis)
     require(!__builtin_mul_overflow(positions, one.kernel, &positions), kernel, "the window has more positions than 64 bits count");

@@ -11,14 +11,21 @@ namespace ingot {
 
 constexpr int kAxes = 3;  // fewer spatial axes: the leading ones have size 1 and a window of 1
 
+/// What a kernel's windows may have beside kernel, stride and pre_padding.
+struct WindowRules {
+  bool post_padding = false, dilation = false;
+  std::int64_t least_padding = 0;
+  std::int64_t most = std::int64_t{1} << 31;  // of all but padding
+};
+
 /// The window of a call as its parameters give it; the axes' sizes are not known yet.
 struct Window {
   int axes;  // as the user counts them
   WindowAxis axis[kAxes];
 
-  /// Reads kernel, stride, pre_padding and, where asked for, post_padding and dilation for x and y of that rank.
-  Window(std::string_view kernel, Params& params, std::span<const OperandType> in, std::span<const OperandType> out,
-         bool after, bool dilation);
+  /// Reads the parameters for x and y of that rank.
+  Window(Params& params, std::span<const OperandType> in, std::span<const OperandType> out, const WindowRules& rules);
+  std::int64_t positions() const { return axis[0].kernel * axis[1].kernel * axis[2].kernel; }
   /// This window over x's axes.
   Window over(const TensorView& x) const;
   /// Refuses x and y that are not [N, *S, C] and [N, *S', C] with dense channels, and windows out of reach of 64 bits.

@@ -40,8 +40,8 @@ bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t h
   return channels >= 4 && outputs >= 1 && pixels >= 36 && 2 * pixels >= computed;
 }
 
-Winograd::Winograd(std::int64_t outputs, std::int64_t channels, Level level)
-    : outputs_(outputs), channels_(channels), table_(half_for(winograd_halves, level)) {}
+Winograd::Winograd(std::int64_t outputs, std::int64_t channels, const Epilogue& epilogue, Level level)
+    : outputs_(outputs), channels_(channels), epilogue_(epilogue), table_(half_for(winograd_halves, level)) {}
 
 void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
   const int tile = tile_for(y.shape[1], y.shape[2]);
@@ -86,11 +86,18 @@ Winograd::Split Winograd::split(const TensorView& y, int workers) const {
   return best;
 }
 
-Scratch Winograd::scratch(const TensorView& y, int threads, std::size_t tile_scratch) const {
-  const Split grid = split(y, threads);
-  const std::int64_t floats = kFinished + positions_of(grid.tile) * v_position(channels_, grid.group) + grid.panels * grid.group * kMTile;
-  return {0, rounded(tile_scratch) + static_cast<std::size_t>(floats) * sizeof(float)};
-}
+/// A worker's memory.
+struct Winograd::Memory {
+  std::byte* epilogue;
+  float *finished, *v, *m;
+
+  Memory(Frame& frame, const Winograd& own, const Split& grid)
+      : epilogue(own.epilogue_.take(frame)), finished(frame.take<float>(kFinished)),
+        v(frame.take<float>(positions_of(grid.tile) * v_position(own.channels_, grid.group))),
+        m(frame.take<float>(grid.panels * grid.group * kMTile)) {}
+};
+
+Scratch Winograd::scratch(const TensorView& y, int threads) const { return {0, bytes_of_layout<Memory>(*this, split(y, threads))}; }
 
 void Winograd::run(const WinogradOperands& operands, const Worker& worker) const {
   const TensorView &x = operands.x, &y = operands.y;
@@ -110,13 +117,11 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   job.tiles_down = tiles_of(y.shape[1], grid.tile), job.tiles_across = tiles_of(y.shape[2], grid.tile);
   job.outputs = outputs_;
   job.weight = operands.panels.as<float>();
-  job.code = operands.code, job.run_tile = operands.run_tile;
-  job.extras = operands.extras, job.extra_count = operands.extra_count;
-  job.out = operands.out;
-  job.tile_scratch = worker.local;
-  job.finished = reinterpret_cast<float*>(worker.local + rounded(operands.tile_scratch));
-  job.v = job.finished + kFinished;
-  job.m = job.v + positions_of(grid.tile) * v_position(channels_, grid.group);
+  Frame frame(worker.local);
+  const Memory memory(frame, *this, grid);
+  job.epilogue = epilogue_.job(operands.extras, operands.extra_count, memory.epilogue);
+  job.epilogue.out = operands.out;
+  job.finished = memory.finished, job.v = memory.v, job.m = memory.m;
   const std::int64_t count = mine.last - mine.first;
   for (std::int64_t group = 0; group < grid.groups; ++group) {
     const std::int64_t first = count * group / grid.groups, last = count * (group + 1) / grid.groups;

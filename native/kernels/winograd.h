@@ -10,6 +10,7 @@
 
 #include "../src/kernel.h"
 #include "../src/memory.h"
+#include "epilogue.h"
 #include "level/winograd.h"
 
 namespace ingot {
@@ -20,11 +21,8 @@ struct WinogradOperands {
   TensorView panels;          // the weight, [ceil(O / 32), 9 * C, 32], k = (ky, kx, c)
   TensorView y;               // [N, H', W', O]: its shape
   std::int64_t top, left;     // padding in front
-  const TileCode* code;       // operand 0: the float32 sum, then the extras
-  std::size_t tile_scratch;   // Expression::scratch()
-  RunTile run_tile;
   const TileOperand* extras;  // of row 0 and column 0; rows are [N * H' * W']
-  int extra_count;
+  std::size_t extra_count;
   TileOperand out;            // likewise
 };
 
@@ -34,18 +32,19 @@ class Winograd {
   /// bits do not depend on its company.
   static bool suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width);
 
-  Winograd(std::int64_t outputs, std::int64_t channels, Level level);
+  Winograd(std::int64_t outputs, std::int64_t channels, const Epilogue& epilogue, Level level);
 
   /// Transforms the weight's panels for outputs of y's shape, once; later calls do nothing. From any thread, before the first
   /// run() (in plan()). Throws Error("memory").
   void prepare(const TensorView& panels, const TensorView& y) const;
-  /// `y` is the output's shape. Of the memory per thread the first `tile_scratch` bytes are for the expression.
-  Scratch scratch(const TensorView& y, int threads, std::size_t tile_scratch) const;
+  /// `y` is the output's shape.
+  Scratch scratch(const TensorView& y, int threads) const;
   /// One worker's part.
   void run(const WinogradOperands& operands, const Worker& worker) const;
 
  private:
   struct Split;
+  struct Memory;
   struct Weight {
     std::once_flag once;
     Pages pages;
@@ -54,6 +53,7 @@ class Winograd {
   Split split(const TensorView& y, int workers) const;
 
   std::int64_t outputs_, channels_;
+  const Epilogue& epilogue_;
   const WinogradTable& table_;
   mutable Weight weights_[2];  // for tiles of 4x4 and of 2x2 outputs
 };

@@ -377,7 +377,7 @@ BAD = [
     ({"groups": 3}, "groups must divide channels and outputs"),
     ({"channels": 16}, "x must be .N, sizes..., channels. and y"),
     ({"outputs": 34}, "x must be .N, sizes..., channels. and y"),
-    ({"kernel": [3]}, "parameter kernel has 1 entries, x has 2 spatial dimensions"),
+    ({"kernel": [3]}, "parameter kernel has 1 entries, must have 2"),
     ({"kernel": [3, 0]}, "parameter kernel"),
     ({"kernel": [3, 4]}, "the weight has shape"),
     ({"kernel": [65536, 65536]}, "at most 2.31"),
@@ -419,13 +419,13 @@ PANELS = np.zeros((1, 8, 32), np.float32)
 @pytest.mark.parametrize(
     ("inputs", "out", "message"),
     [
-        ([np.zeros((5, 8), np.float32), PANELS], ("float32", (5, 32)), "1 to 3 spatial dimensions"),
-        ([np.zeros((1,) * 5 + (8,), np.float32), PANELS], ("float32", (1,) * 5 + (32,)), "1 to 3 spatial dimensions"),
+        ([np.zeros((5, 8), np.float32), PANELS], ("float32", (5, 32)), "1 to 3 spatial axes"),
+        ([np.zeros((1,) * 5 + (8,), np.float32), PANELS], ("float32", (1,) * 5 + (32,)), "1 to 3 spatial axes"),
         ([ZEROS, PANELS.astype(np.float16)], ("float32", (1, 5, 5, 32)), "the weight is float16, must be float32"),
         ([ZEROS.astype(np.int32), PANELS], ("float32", (1, 5, 5, 32)), "x is int32"),
         ([ZEROS, PANELS], ("int32", (1, 5, 5, 32)), "y is int32"),
         ([ZEROS, PANELS], ("float32", (2, 5, 5, 32)), "same number of images"),
-        ([ZEROS, PANELS], ("float32", (1, 5, 32)), "y .N, sizes..., outputs."),
+        ([ZEROS, PANELS], ("float32", (1, 5, 32)), "must both be .N, .S, C."),
         ([ZEROS, PANELS, np.zeros((31,), np.float32)], ("float32", (1, 5, 5, 32)), "broadcast to .rows, n."),
         (
             [View(np.zeros((1, 5, 5, 16), np.float32), (1, 5, 5, 8), (400, 80, 16, 2)), PANELS],

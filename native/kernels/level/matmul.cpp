@@ -233,10 +233,12 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
 
 }  // namespace
 
-void matmul_bfloat16(const MatmulJob& job) { run_job<Pairs>(job); }
+const MatmulTable matmul_table = {
 #if !defined(__AVX512BF16__)
-void matmul_float32(const MatmulJob& job) { run_job<OneByOne<float>>(job); }
-void matmul_float16(const MatmulJob& job) { run_job<OneByOne<float16>>(job); }
+    .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking},
+    .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking},
 #endif
+    .bfloat16 = {run_job<Pairs>, Pairs::blocking},
+};
 
 }  // namespace ingot::INGOT_LEVEL

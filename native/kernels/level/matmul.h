@@ -1,6 +1,7 @@
 // Matrix products with packed weights: what the host half (kernels/matmul.cpp) hands to the level halves. Plain data only.
 //
-// Packed weights are panels of 32 outputs, zero padded (Packing). With `parts` = 2 a *unit* is two panels, part 0 and part 1 of the same 32 output columns; otherwise one panel.
+// Packed weights are panels of 32 outputs, zero padded (Packing). With `parts` = 2 a *unit* is two panels, part 0 and part 1 of
+// the same 32 output columns; otherwise one panel.
 //
 // The order of summation of an output is the same for every number of rows, block and thread: k runs upwards in one
 // accumulator (float32, kept as it is between blocks of k), so a row's result does not depend on its company.
@@ -9,8 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dispatch.h"
 #include "dtype.h"
-#include "tile.h"
+#include "epilogue.h"
+#include "frame.h"
+#include "window.h"
 
 namespace ingot {
 
@@ -47,16 +51,16 @@ constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfl
 constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 8, 1 << 19};     // AMX
 constexpr std::int64_t kLong = 640;
 
-/// x as patches: a row of the product is an output pixel, k = (taps row-major, channel), zero outside x. Always three
-/// dimensions; leading ones may have size 1. Output pixel o reads at tap t the input pixel o * step + t * dilation - before.
+/// x as patches: a row of the product is an output pixel, k = (positions of the window row-major, channel), zero outside x.
+/// Always three dimensions; leading ones may have size 1.
 struct Patches {
   const std::byte* x;
   std::int64_t first;                      // output pixel of row 0, counted over all images
   std::int64_t image_stride, x_stride[3];  // bytes
-  std::int64_t in[3], out[3], kernel[3], step[3], dilation[3];
-  std::int64_t before[3];                  // may be negative
+  WindowAxis axis[3];
+  std::int64_t out[3];                     // output pixels
   std::int64_t channels;
-  std::int64_t run;                        // taps along the last dimension that lie side by side in x: 1 or kernel[2]
+  std::int64_t run;                        // taps along the last dimension that lie side by side in x: 1 or those of a line
 };
 
 /// Where the results lie among the rows of `out` and the extras, when they do not follow each other: pixel (image, p) of
@@ -82,13 +86,8 @@ struct MatmulJob {
   std::int64_t units;
   int parts;
   std::int64_t columns;        // outputs from the first unit's first one on; the last unit may have fewer than 32
-  const TileCode* code;        // operands: `parts` accumulators, then the extras
-  RunTile run_tile;
-  const TileOperand* extras;   // of row 0 and column 0
-  int extra_count;
-  TileOperand out;             // likewise
+  EpilogueJob epilogue;        // values: `parts` accumulators
   std::byte* scratch;          // matmul_scratch() bytes, aligned to 64
-  std::byte* tile_scratch;
 };
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -111,20 +110,35 @@ constexpr int group_of(Blocking blocking, std::int64_t rows, std::int64_t of_pas
 /// several rows at a time.
 constexpr std::int64_t stride_of(std::int64_t units) { return units * kPanel + (units * kPanel <= kNarrow ? 0 : 16); }
 
+/// Bytes of the packed rows of that many blocks of k, and of a part's accumulators.
+constexpr std::int64_t packed_bytes(std::int64_t rows, std::int64_t blocks) { return round_up(rows, 16) * blocks * kXStride; }
+constexpr std::int64_t part_bytes(std::int64_t rows, std::int64_t stride) { return round_up(rows, 16) * stride * 4; }
+
 /// Bytes for the packed rows of x and the accumulators; it never falls as rows grow to two and more.
 constexpr std::size_t matmul_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts) {
-  const std::int64_t most = rows < pass_rows(blocking, k) ? rows : pass_rows(blocking, k), block = round_up(most, 16);
+  const std::int64_t most = rows < pass_rows(blocking, k) ? rows : pass_rows(blocking, k);
   const std::int64_t blocks = (k + blocking.depth - 1) / blocking.depth;
-  std::int64_t packed = (blocks < 1 ? blocks : 1) * block;
+  std::int64_t packed = packed_bytes(most, blocks < 1 ? blocks : 1);
   if (k > 0) {
-    const std::int64_t kept = blocking.kept / k < most ? blocking.kept / k : most;
-    if (blocks * round_up(kept, 16) > packed) packed = blocks * round_up(kept, 16);
+    const std::int64_t kept = packed_bytes(blocking.kept / k < most ? blocking.kept / k : most, blocks);
+    if (kept > packed) packed = kept;
   }
   const std::int64_t group = group_of(blocking, rows, most, k);
-  return static_cast<std::size_t>(packed * kXStride + parts * block * stride_of(group < units ? group : units) * 4);
+  return static_cast<std::size_t>(packed + parts * part_bytes(most, stride_of(group < units ? group : units)));
 }
 
-using MatmulFunction = void (*)(const MatmulJob& job);
+constexpr std::int64_t kSmallRows = 32, kSmallDepth = 256;
+
+/// Working memory of small products: packed rows of a, a panel of b, and the accumulators.
+struct SmallMemory {
+  std::byte *rows, *panel;
+  float* sums;
+
+  SmallMemory() = default;
+  explicit SmallMemory(Frame& frame)
+      : rows(frame.take<std::byte>(kSmallRows * kXStride)), panel(frame.take<std::byte>(kSmallDepth * kPanel * 2)),
+        sums(frame.take<float>(kSmallRows * kPanel)) {}
+};
 
 /// Matrices y = a b one after the other that are too small for the frame: m at most kSmallRows, k at most kSmallDepth, n a multiple
 /// of 32, bfloat16 with dense rows. The same bits as by the frame.
@@ -135,33 +149,22 @@ struct SmallProducts {
   std::int64_t a_step, b_step, y_step;  // bytes from matrix to matrix; 0: the same one
   std::int64_t count, m, n, k;
   DType out;                            // bfloat16 or float32
-  std::byte* scratch;                   // kSmallScratch bytes, aligned to 64
+  SmallMemory memory;
 };
-constexpr std::int64_t kSmallRows = 32, kSmallDepth = 256;
-constexpr std::size_t kSmallScratch = kSmallRows * kXStride + kSmallDepth * kPanel * 2 + kSmallRows * kPanel * 4;
-using SmallFunction = void (*)(const SmallProducts& job);
 
-namespace portable {
-void matmul_float32(const MatmulJob& job);
-void matmul_float16(const MatmulJob& job);
-void matmul_bfloat16(const MatmulJob& job);
-}  // namespace portable
-namespace avx2 {
-void matmul_float32(const MatmulJob& job);
-void matmul_float16(const MatmulJob& job);
-void matmul_bfloat16(const MatmulJob& job);
-}  // namespace avx2
-namespace avx512 {
-void matmul_float32(const MatmulJob& job);
-void matmul_float16(const MatmulJob& job);
-void matmul_bfloat16(const MatmulJob& job);
-}  // namespace avx512
-namespace avx512_bf16 {
-void matmul_bfloat16(const MatmulJob& job);
-}
-namespace amx {
-void matmul_bfloat16(const MatmulJob& job);
-void matmul_small_bfloat16(const SmallProducts& job);
-}
+/// How a level multiplies operands of one type.
+struct PackedProduct {
+  void (*run)(const MatmulJob& job) = nullptr;
+  Blocking blocking = {};
+  void (*small)(const SmallProducts& job) = nullptr;  // null: small matrices go by run too
+  explicit operator bool() const { return run != nullptr; }
+};
+
+/// A level leaves out what it does as the level that it extends.
+struct MatmulTable {
+  PackedProduct float32, float16, bfloat16;
+};
+
+INGOT_FAMILY(matmul, MatmulTable)
 
 }  // namespace ingot

@@ -188,20 +188,18 @@ INGOT_INLINE void store_small(const float* sums, std::int64_t rows, std::byte* y
   }
 }
 
-}  // namespace
-
-void matmul_small_bfloat16(const SmallProducts& job) {
+void run_small(const SmallProducts& job) {
   const bool below = job.m > 16;
   const int steps = (int)(job.k + 31) / 32;
-  std::byte* panel = job.scratch + kSmallRows * kXStride;
-  float* sums = (float*)(panel + kSmallDepth * kPanel * 2);
+  std::byte* const panel = job.memory.panel;
+  float* const sums = job.memory.sums;
   configure(below ? 16 : (int)job.m, below ? (int)job.m - 16 : 16);
   for (std::int64_t i = 0; i < job.count; ++i) {
-    if (i == 0 || job.a_step != 0) pack_small_rows(job, job.a + i * job.a_step, job.scratch);
+    if (i == 0 || job.a_step != 0) pack_small_rows(job, job.a + i * job.a_step, job.memory.rows);
     for (std::int64_t column = 0; column < job.n; column += kPanel) {
       pack_small_panel(job.b + i * job.b_step + column * 2, job.b_row, job.k, panel);
       written(panel);
-      small_product(job.scratch, panel, steps, below, sums);
+      small_product(job.memory.rows, panel, steps, below, sums);
       written(sums);
       std::byte* y = job.y + i * job.y_step + column * bytes_of(job.out);
       if (job.out == DType::bfloat16)
@@ -213,11 +211,15 @@ void matmul_small_bfloat16(const SmallProducts& job) {
   _tile_release();
 }
 
-void matmul_bfloat16(const MatmulJob& job) {
+void run(const MatmulJob& job) {
   const int rows = job.rows < 16 ? (int)job.rows : 16;
   configure(rows, rows);
   run_job<Tiles>(job);
   _tile_release();
 }
+
+}  // namespace
+
+const MatmulTable matmul_table = {.float32 = {}, .float16 = {}, .bfloat16 = {run, Tiles::blocking, run_small}};
 
 }  // namespace ingot::INGOT_LEVEL

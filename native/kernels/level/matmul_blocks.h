@@ -98,16 +98,16 @@ inline void RowsEnd::run(const float* sums, std::int64_t stride, int first, int 
     const Rows place = rows_from(*job, first_row + first + r);
     count = smaller(place.count, rows - r);
     in[0] = {(std::byte*)(sums + r * stride), DType::float32, stride, 1};
-    for (int i = 0; i < job->extra_count; ++i) in[1 + i] = operand_at(job->extras[i], place, column);
-    run_chain(chain, in, operand_at(job->out, place, column), count, width);
+    for (int i = 0; i < job->epilogue.extra_count; ++i) in[1 + i] = operand_at(job->epilogue.extras[i], place, column);
+    run_chain(chain, in, operand_at(job->epilogue.out, place, column), count, width);
   }
 }
 
 /// Fetches what the rows' epilogue reads, while their sums are made.
 inline void RowsEnd::fetch(int first, int rows) const {
   if (job->places != nullptr) return;
-  for (int i = 0; i < job->extra_count; ++i) {
-    const TileOperand& extra = job->extras[i];
+  for (int i = 0; i < job->epilogue.extra_count; ++i) {
+    const TileOperand& extra = job->epilogue.extras[i];
     if (extra.row_stride == 0 || extra.spacing() != Spacing::dense) continue;
     const int bytes = bytes_of(extra.dtype);
     const std::byte* from = extra.data + ((first_row + first) * extra.row_stride + column) * bytes;
@@ -120,24 +120,24 @@ inline void RowsEnd::fetch(int first, int rows) const {
 INGOT_INLINE void finish(const MatmulJob& job, float* accumulators, std::int64_t part_stride, std::int64_t stride,
                          std::int64_t first_row, std::int64_t rows, std::int64_t first_column, std::int64_t width) {
   TileOperand in[2 + kMaxExtras];
-  for (int i = 0; i < job.extra_count; ++i) in[job.parts + i] = job.extras[i];
+  for (int i = 0; i < job.epilogue.extra_count; ++i) in[job.parts + i] = job.epilogue.extras[i];
   Chain chain;
-  const bool chained = job.parts == 1 && chain_of(*job.code, in, job.out, chain);
+  const bool chained = job.parts == 1 && chain_of(job.epilogue.code, in, job.epilogue.out, chain);
   const std::int64_t most = chained ? rows : width <= kNarrow ? kTile / width : 1;  // a wide row is read in place
   for (std::int64_t r = 0, count; r < rows; r += count) {
     const Rows place = rows_from(job, first_row + r);
     count = smaller(most, smaller(place.count, rows - r));
     for (int part = 0; part < job.parts; ++part)
       in[part] = {(std::byte*)(accumulators + part * part_stride + r * stride), DType::float32, stride, 1};
-    for (int i = 0; i < job.extra_count; ++i) in[job.parts + i] = operand_at(job.extras[i], place, first_column);
-    const TileOperand out = operand_at(job.out, place, first_column);
+    for (int i = 0; i < job.epilogue.extra_count; ++i) in[job.parts + i] = operand_at(job.epilogue.extras[i], place, first_column);
+    const TileOperand out = operand_at(job.epilogue.out, place, first_column);
     if (chained) run_chain(chain, in, out, count, width);
-    else job.run_tile(*job.code, in, &out, (int)count, (int)width, job.tile_scratch);
+    else job.epilogue.run_tile(job.epilogue.code, in, &out, (int)count, (int)width, job.epilogue.memory);
   }
 }
 
-/// The passes' and groups' sizes of a job.
-struct Frame {
+/// The sizes of a job's passes and groups.
+struct PassSizes {
   std::int64_t panel_bytes, block_bytes;  // of a panel of the weights, and of its blocks of k
   std::int64_t blocks;                    // of k
   std::int64_t padded_rows, part_stride, stride;
@@ -147,32 +147,32 @@ struct Frame {
 /// All blocks of k of the panels from that number on, for rows that are packed (kept) or get packed here. `end`, or null, is the
 /// epilogue that begins at the first panel's column.
 template <class Kind>
-INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, std::int64_t first_panel, std::int64_t panels,
+INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, std::int64_t first_panel, std::int64_t panels,
                                  std::int64_t first_row, std::int64_t rows, bool kept, RowsEnd* end) {
   static_assert(Kind::blocking.depth * kPanel * sizeof(typename Kind::Source) <= kUnpackedPanel && Kind::blocking.depth % 8 == 0);
-  const std::byte* w = job.w + first_panel * frame.panel_bytes;
+  const std::byte* w = job.w + first_panel * sizes.panel_bytes;
   const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
   const std::int64_t turns = (panels + taken - 1) / taken;
-  const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * frame.panel_bytes + block * frame.block_bytes; };
+  const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * sizes.panel_bytes + block * sizes.block_bytes; };
   const std::int64_t column = end == nullptr ? 0 : end->column;
   std::int64_t panel = 0, block = 0;
-  for (std::int64_t left = turns * frame.blocks; left > 0; --left) {
+  for (std::int64_t left = turns * sizes.blocks; left > 0; --left) {
     std::int64_t next_panel = panel, next_block = block + 1;
-    if (kept ? next_block == frame.blocks : panel + taken < panels) {
+    if (kept ? next_block == sizes.blocks : panel + taken < panels) {
       next_panel += taken;
       next_block = kept ? 0 : block;
     } else if (!kept) {
       next_panel = 0;
     }
     BlockProduct product;
-    product.ahead = left > 1 ? weights(next_panel, next_block) : w + panels * frame.panel_bytes;
+    product.ahead = left > 1 ? weights(next_panel, next_block) : w + panels * sizes.panel_bytes;
     product.w = weights(panel, block);
-    product.x = job.scratch + (kept ? block * frame.padded_rows * kXStride : 0);
+    product.x = job.scratch + (kept ? packed_bytes(rows, block) : 0);
     if (!kept && panel == 0)
-      pack_block<Kind>(job, first_row, rows, frame.padded_rows, block * Kind::blocking.depth, job.scratch);
+      pack_block<Kind>(job, first_row, rows, sizes.padded_rows, block * Kind::blocking.depth, job.scratch);
     product.panels = (int)smaller(taken, panels - panel);
-    product.w_apart = frame.panel_bytes;
-    product.apart = job.parts == 2 ? frame.part_stride : kPanel;
+    product.w_apart = sizes.panel_bytes;
+    product.apart = job.parts == 2 ? sizes.part_stride : kPanel;
     product.rows = (int)rows;
     product.k = (int)smaller(Kind::blocking.depth, job.k - block * Kind::blocking.depth);
     if (job.packing != Packing::same) {
@@ -182,11 +182,11 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, std::
       product.w = job.unpacked;
       product.w_apart = kUnpackedPanel;
     }
-    product.accumulators = frame.accumulators + panel % job.parts * frame.part_stride + panel / job.parts * kPanel;
-    product.stride = frame.stride;
+    product.accumulators = sizes.accumulators + panel % job.parts * sizes.part_stride + panel / job.parts * kPanel;
+    product.stride = sizes.stride;
     product.first = block == 0;
-    product.end = block == frame.blocks - 1 ? end : nullptr;
-    if (kept && end != nullptr) product.accumulators = frame.accumulators;  // those before are finished
+    product.end = block == sizes.blocks - 1 ? end : nullptr;
+    if (kept && end != nullptr) product.accumulators = sizes.accumulators;  // those before are finished
     if (product.end != nullptr) {
       end->column = column + panel * kPanel;
       end->width = smaller(product.panels * kPanel, job.columns - end->column);
@@ -194,7 +194,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const Frame& frame, std::
     Kind::multiply(product);
     panel = next_panel, block = next_block;
   }
-  if (frame.blocks == 0) __builtin_memset(frame.accumulators, 0, job.parts * frame.part_stride * 4);  // k = 0
+  if (sizes.blocks == 0) __builtin_memset(sizes.accumulators, 0, job.parts * sizes.part_stride * 4);  // k = 0
 }
 
 /// Whether a chain is ((sum + bias) + residual), at least `low`, and its operands are of type T (the bias maybe float32): finds them.
@@ -203,12 +203,12 @@ INGOT_INLINE bool is_direct(const MatmulJob& job, RowsEnd& end) {
   const Link *link = end.chain.links, *const last = link + end.chain.count;
   end.bias.data = end.residual.data = nullptr;
   end.low = nullptr;
-  end.out = job.out;
+  end.out = job.epilogue.out;
   const auto added = [&](bool rows) {
-    return link < last && link->step == Step::add && link->operand > 0 && (job.extras[link->operand - 1].row_stride != 0) == rows;
+    return link < last && link->step == Step::add && link->operand > 0 && (job.epilogue.extras[link->operand - 1].row_stride != 0) == rows;
   };
-  if (added(false)) end.bias = job.extras[(link++)->operand - 1];
-  if (added(true)) end.residual = job.extras[(link++)->operand - 1];
+  if (added(false)) end.bias = job.epilogue.extras[(link++)->operand - 1];
+  if (added(true)) end.residual = job.epilogue.extras[(link++)->operand - 1];
   if (link < last && link->step == Step::max && link->constant != nullptr) end.low = (link++)->constant;
   constexpr DType dtype = __is_same(T, float) ? DType::float32 : __is_same(T, bfloat16) ? DType::bfloat16 : DType::float16;
   const auto suits = [](const TileOperand& o) { return o.data == nullptr || (o.dtype == dtype && o.spacing() == Spacing::dense); };
@@ -222,9 +222,9 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   if (!Kind::ends_rows || job.parts != 1 || job.k == 0) return false;
   TileOperand in[1 + kMaxExtras];
   in[0] = {nullptr, DType::float32, 0, 1};
-  for (int i = 0; i < job.extra_count; ++i) in[1 + i] = job.extras[i];
+  for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
   end.job = &job;
-  if (!chain_of(*job.code, in, job.out, end.chain)) return false;
+  if (!chain_of(job.epilogue.code, in, job.epilogue.out, end.chain)) return false;
   end.direct = is_direct<typename Kind::Source>(job, end);
   return true;
 }
@@ -235,12 +235,12 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
   const bool ended = ends_rows<Kind>(job, end);
   const int most = pass_rows(Kind::blocking, job.k);
   const std::int64_t passes = (job.rows + most - 1) / most;
-  Frame frame;
+  PassSizes sizes;
   const bool same = job.packing == Packing::same;
   const std::int64_t depth = same ? Kind::w_depth : packed_depth(job.packing), bytes = same ? Kind::w_bytes : kPackedBytes;
-  frame.panel_bytes = (job.k + depth - 1) / depth * bytes;
-  frame.block_bytes = Kind::blocking.depth / depth * bytes;
-  frame.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
+  sizes.panel_bytes = (job.k + depth - 1) / depth * bytes;
+  sizes.block_bytes = Kind::blocking.depth / depth * bytes;
+  sizes.blocks = (job.k + Kind::blocking.depth - 1) / Kind::blocking.depth;
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     const std::int64_t first_row = job.rows * pass / passes;
     const std::int64_t rows = job.rows * (pass + 1) / passes - first_row;
@@ -248,23 +248,22 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
     // Kept rows whose products end them need sums for the panels of one product only.
     const bool all = kept && ended;
     const std::int64_t group = all ? job.units : smaller(group_of(Kind::blocking, job.rows, rows, job.k), job.units);
-    frame.padded_rows = round_up(rows, 16);
-    frame.stride = all ? smaller(rows <= Kind::two_panels_rows ? 2 : 1, job.units) * kPanel : stride_of(group);
-    frame.part_stride = frame.padded_rows * frame.stride;
-    const std::int64_t packed_blocks = kept ? frame.blocks : 1, block_size = frame.padded_rows * kXStride;
-    for (std::int64_t block = 0; kept && block < frame.blocks; ++block)
-      pack_block<Kind>(job, first_row, rows, frame.padded_rows, block * Kind::blocking.depth, job.scratch + block * block_size);
-    frame.accumulators = (float*)(job.scratch + packed_blocks * block_size);
+    sizes.padded_rows = round_up(rows, 16);
+    sizes.stride = all ? smaller(rows <= Kind::two_panels_rows ? 2 : 1, job.units) * kPanel : stride_of(group);
+    sizes.part_stride = part_bytes(rows, sizes.stride) / 4;
+    for (std::int64_t block = 0; kept && block < sizes.blocks; ++block)
+      pack_block<Kind>(job, first_row, rows, sizes.padded_rows, block * Kind::blocking.depth, job.scratch + packed_bytes(rows, block));
+    sizes.accumulators = (float*)(job.scratch + packed_bytes(rows, kept ? sizes.blocks : 1));
     for (std::int64_t unit = 0; unit < job.units; unit += group) {
       const std::int64_t units = smaller(group, job.units - unit), column = unit * kPanel;
       end.first_row = first_row;
       end.column = column;
-      multiply_group<Kind>(job, frame, unit * job.parts, units * job.parts, first_row, rows, kept,
+      multiply_group<Kind>(job, sizes, unit * job.parts, units * job.parts, first_row, rows, kept,
                            ended ? &end : nullptr);
       if (ended) continue;
       const std::int64_t width = smaller(units * kPanel, job.columns - column);
       for (std::int64_t at = 0; at < width; at += kTile)
-        finish(job, frame.accumulators + at, frame.part_stride, frame.stride, first_row, rows, column + at, smaller(kTile, width - at));
+        finish(job, sizes.accumulators + at, sizes.part_stride, sizes.stride, first_row, rows, column + at, smaller(kTile, width - at));
     }
   }
 }

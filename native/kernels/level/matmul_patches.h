@@ -62,11 +62,11 @@ template <class Source, class Packed>
 INGOT_INLINE void pack_run(const Patches& p, const std::byte* line, std::int64_t tap, std::int64_t at, int length, std::int64_t first,
                            std::int64_t count, Packed* packed) {
   const auto row = [&](std::int64_t j) { return (Packed*)((std::byte*)packed + j * kXStride); };
-  const std::int64_t step = p.step[2], offset = tap * p.dilation[2] - p.before[2];  // the first tap's pixel: o * step + offset
+  const std::int64_t step = p.axis[2].stride, offset = tap * p.axis[2].dilation - p.axis[2].before;  // the first tap's pixel: o * step + offset
   std::int64_t j = 0;
   while (j < count) {
     const std::int64_t pixel = (first + j) * step + offset;
-    const std::int64_t room = p.in[2] - p.run - pixel;  // the pixels that follow before a tap would lie outside
+    const std::int64_t room = p.axis[2].size - p.run - pixel;  // the pixels that follow before a tap would lie outside
     if (line != nullptr && pixel >= 0 && room >= 0) {
       const std::int64_t whole = smaller(count - j, room / step + 1);
       const std::byte* from = line + pixel * p.x_stride[2] + at * (int)sizeof(Source);
@@ -75,7 +75,7 @@ INGOT_INLINE void pack_run(const Patches& p, const std::byte* line, std::int64_t
       continue;
     }
     const std::int64_t inside = smaller(larger(0, -pixel), p.run);  // the first tap that is, and the first behind those
-    const std::int64_t outside = larger(inside, smaller(p.run, p.in[2] - pixel));
+    const std::int64_t outside = larger(inside, smaller(p.run, p.axis[2].size - pixel));
     const std::int64_t low = smaller(larger(inside * p.channels - at, 0), length);
     const std::int64_t high = line == nullptr ? low : larger(low, smaller(outside * p.channels - at, length));
     Packed* to = row(j);
@@ -90,7 +90,7 @@ INGOT_INLINE void pack_run(const Patches& p, const std::byte* line, std::int64_t
 template <class Source, class Packed>
 void pack_patches(const Patches& p, std::int64_t first_row, std::int64_t rows, std::int64_t begin, std::int64_t end,
                   std::byte* packed) {
-  const std::int64_t run = p.run * p.channels, runs = p.kernel[2] / p.run;
+  const std::int64_t run = p.run * p.channels, runs = p.axis[2].kernel / p.run;
   for (std::int64_t r = 0, count; r < rows; r += count) {
     std::int64_t pixel = p.first + first_row + r;
     const std::int64_t x = pixel % p.out[2], y = (pixel /= p.out[2]) % p.out[1], z = (pixel /= p.out[1]) % p.out[0];
@@ -102,9 +102,9 @@ void pack_patches(const Patches& p, std::int64_t first_row, std::int64_t rows, s
       const std::int64_t at = k - tap * run, last = tap % runs * p.run;
       length = smaller(run - at, end - k);
       tap /= runs;
-      const std::int64_t in_y = y * p.step[1] + tap % p.kernel[1] * p.dilation[1] - p.before[1];
-      const std::int64_t in_z = z * p.step[0] + tap / p.kernel[1] * p.dilation[0] - p.before[0];
-      const bool inside = in_y >= 0 && in_y < p.in[1] && in_z >= 0 && in_z < p.in[0];
+      const std::int64_t in_y = y * p.axis[1].stride + tap % p.axis[1].kernel * p.axis[1].dilation - p.axis[1].before;
+      const std::int64_t in_z = z * p.axis[0].stride + tap / p.axis[1].kernel * p.axis[0].dilation - p.axis[0].before;
+      const bool inside = in_y >= 0 && in_y < p.axis[1].size && in_z >= 0 && in_z < p.axis[0].size;
       pack_run<Source>(p, inside ? image + in_z * p.x_stride[0] + in_y * p.x_stride[1] : nullptr, last, at, (int)length, x, count,
                        (Packed*)to);
     }

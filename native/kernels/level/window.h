@@ -6,7 +6,7 @@
 namespace ingot {
 
 /// Output o reads inputs o * stride - before + k * dilation for k < kernel, those that there are. `after` counts towards an
-/// average only: how far a window may reach behind the last input.
+/// average only: how far a window may reach behind the last input. A negative `before`: the first inputs are left out.
 struct WindowAxis {
   std::int64_t size, kernel, stride, before, after, dilation;
 };

@@ -2,7 +2,6 @@
 // kRows tiles by 32 outputs. Limits: none beyond winograd.h; any channels, any outputs, any number of tiles.
 #include "winograd.h"
 
-#include "chain.h"
 #include "simd.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -279,7 +278,7 @@ __attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job
 
 /// Finishes `run` neighbouring tiles of one panel and runs the expression over their outputs, a row of pixels at a time.
 template <int Tile>
-INGOT_INLINE void finish_run(const WinogradJob& job, const Chain* chain, std::int64_t tile, int run, std::int64_t panel, const float* m) {
+INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std::int64_t tile, int run, std::int64_t panel, const float* m) {
   constexpr std::int64_t kRow = kTileRun * Tile * kPanel;
   for (int i = 0; i < run; ++i) {
     float* y = job.finished + i * Tile * kPanel;
@@ -289,19 +288,9 @@ INGOT_INLINE void finish_run(const WinogradJob& job, const Chain* chain, std::in
   const Corner corner = corner_of(job, tile);
   const int pixels = (int)smaller(run * Tile, job.out_width - corner.column);
   const std::int64_t column = panel * kPanel;
-  TileOperand in[1 + kMaxInputs];
   for (std::int64_t i = 0; i < smaller(Tile, job.out_height - corner.row); ++i) {
     const std::int64_t pixel = (corner.image * job.out_height + corner.row + i) * job.out_width + corner.column;
-    const auto moved = [&](const TileOperand& o) {
-      return TileOperand{o.data + (pixel * o.row_stride + column * o.column_stride) * bytes_of(o.dtype), o.dtype, o.row_stride,
-                         o.column_stride};
-    };
-    in[0] = {(std::byte*)(job.finished + i * kRow), DType::float32, kPanel, 1};
-    for (int e = 0; e < job.extra_count; ++e) in[1 + e] = moved(job.extras[e]);
-    const TileOperand out = moved(job.out);
-    const int width = (int)smaller(kPanel, job.outputs - column);
-    if (chain != nullptr) run_chain(*chain, in, out, pixels, width);
-    else job.run_tile(*job.code, in, &out, pixels, width, job.tile_scratch);
+    run_epilogue(job.epilogue, epilogue, job.finished + i * kRow, kPanel, pixel, pixels, column, smaller(kPanel, job.outputs - column));
   }
 }
 
@@ -371,17 +360,15 @@ void compute_outputs(const WinogradJob& job, std::int64_t first, int panels) {
       const float* next = panel + 1 < panels ? from + panel_floats : u + (position + 1) * position_floats;
       multiply_position(job, job.v + position * job.v_position, from, next, job.m + panel * m_panel + position * kPanel);
     }
-  TileOperand in[1 + kMaxInputs];
-  for (int e = 0; e < job.extra_count; ++e) in[1 + e] = job.extras[e];
-  Chain chain;
-  const Chain* chained = chain_of(*job.code, in, job.out, chain) ? &chain : nullptr;
+  EpilogueTile epilogue;
+  begin_epilogue(job.epilogue, epilogue);
   for (int tile = 0, run; tile < job.tiles; tile += run) {
     const std::int64_t at = job.first_tile + tile, left = job.tiles_across - at % job.tiles_across;
     run = (int)smaller(smaller(kTileRun, left), job.tiles - tile);
     for (int panel = 0; panel < panels; ++panel) {
       const float* m = job.m + panel * m_panel + (std::int64_t)tile * kMTile;
-      if (job.tile == 2) finish_run<2>(job, chained, at, run, first + panel, m);
-      else finish_run<4>(job, chained, at, run, first + panel, m);
+      if (job.tile == 2) finish_run<2>(job, epilogue, at, run, first + panel, m);
+      else finish_run<4>(job, epilogue, at, run, first + panel, m);
     }
   }
 }

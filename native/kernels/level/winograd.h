@@ -18,7 +18,7 @@
 
 #include "dispatch.h"
 #include "dtype.h"
-#include "tile.h"
+#include "epilogue.h"
 
 namespace ingot {
 
@@ -47,13 +47,8 @@ struct WinogradJob {
   const float* weight;            // [panel][9][channels][32], for tiles with values that are not finite
   float* m;                       // [panel of the group][tile][positions][32], tiles kMTile apart
   // The epilogue.
-  const TileCode* code;           // operand 0: the sum
-  RunTile run_tile;
-  const TileOperand* extras;      // of row 0 and column 0
-  int extra_count;
-  TileOperand out;
+  EpilogueJob epilogue;           // operand 0: the sum
   float* finished;                // [tile][kTileRun * tile][32]
-  std::byte* tile_scratch;
 };
 
 constexpr std::int64_t v_blocks(std::int64_t channels) { return (channels + kVDepth - 1) / kVDepth; }
