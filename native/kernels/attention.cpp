@@ -10,8 +10,6 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
-using Types = std::span<const OperandType>;
 
 /// Writes k[token, head] and v[token, head] to the token's slot. Work is shared out by head, so that of two tokens with one
 /// slot the later one always wins.
@@ -124,9 +122,9 @@ void run_rope(const AttentionTable& table, bool interleaved, const TensorView& x
   const Share share = share_of(x.shape[0] * heads, worker.index, worker.count);
   for (std::int64_t i = share.first; i < share.last; ++i) {
     const std::int64_t token = i / heads, head = i % heads;
-    table.rope(at(x, token * x.stride[0] + head * x.stride[1]), x.dtype, cos.as<const float>() + token * cos.stride[0],
+    table.rope(x.at(token * x.stride[0] + head * x.stride[1]), x.dtype, cos.as<const float>() + token * cos.stride[0],
                sin.as<const float>() + token * sin.stride[0], cos.shape[1], x.shape[2], interleaved,
-               at(y, token * y.stride[0] + head * y.stride[1]));
+               y.at(token * y.stride[0] + head * y.stride[1]));
   }
 }
 
@@ -214,8 +212,8 @@ class KvWrite final : public Kernel {
       const std::int64_t slot = writer.slot(token, "kv_write: slot out of range", worker);
       if (slot < 0) continue;
       for (std::int64_t head = heads.first; head < heads.last; ++head) {
-        writer.key(slot, head, at(k, token * k.stride[0] + head * k.stride[1]), k.dtype, memory.key);
-        writer.value(slot, head, at(v, token * v.stride[0] + head * v.stride[1]), v.dtype);
+        writer.key(slot, head, k.at(token * k.stride[0] + head * k.stride[1]), k.dtype, memory.key);
+        writer.value(slot, head, v.at(token * v.stride[0] + head * v.stride[1]), v.dtype);
       }
     }
   }
@@ -255,10 +253,10 @@ class RopeKvWrite final : public Kernel {
       const std::int64_t slot = writer.slot(token, "rope_kv_write: slot out of range", worker);
       if (slot < 0) continue;
       for (std::int64_t head = heads.first; head < heads.last; ++head) {
-        table_.rope(at(k, token * k.stride[0] + head * k.stride[1]), k.dtype, cos.as<const float>() + token * cos.stride[0],
+        table_.rope(k.at(token * k.stride[0] + head * k.stride[1]), k.dtype, cos.as<const float>() + token * cos.stride[0],
                     sin.as<const float>() + token * sin.stride[0], cos.shape[1], k.shape[2], interleaved_, memory.rotated);
         writer.key(slot, head, memory.rotated, k.dtype, memory.key);
-        writer.value(slot, head, at(v, token * v.stride[0] + head * v.stride[1]), v.dtype);
+        writer.value(slot, head, v.at(token * v.stride[0] + head * v.stride[1]), v.dtype);
       }
     }
   }

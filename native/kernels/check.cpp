@@ -113,8 +113,7 @@ void Params::done() const {
     }
 }
 
-void require_operands(std::string_view kernel, std::span<const OperandType> in, std::size_t in_low, std::size_t in_high,
-                      std::span<const OperandType> out, std::size_t out_count) {
+void require_operands(std::string_view kernel, Types in, std::size_t in_low, std::size_t in_high, Types out, std::size_t out_count) {
   if (in.size() < in_low || in.size() > in_high)
     refuse(kernel, std::to_string(in.size()) + " operands, must be " + std::to_string(in_low) +
                        (in_low == in_high ? std::string() : " to " + std::to_string(in_high)));

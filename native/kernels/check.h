@@ -50,8 +50,7 @@ class Params {
 };
 
 /// Refuses a call with another number of operands.
-void require_operands(std::string_view kernel, std::span<const OperandType> in, std::size_t in_low, std::size_t in_high,
-                      std::span<const OperandType> out, std::size_t out_count);
+void require_operands(std::string_view kernel, Types in, std::size_t in_low, std::size_t in_high, Types out, std::size_t out_count);
 void require_dtype(std::string_view kernel, const char* operand, DType dtype, std::initializer_list<DType> allowed);
 void require_rank(std::string_view kernel, const char* operand, int rank, int expected);
 /// Refuses a view whose last dimension has gaps.

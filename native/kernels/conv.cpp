@@ -86,7 +86,6 @@ class Convolution : public Kernel {
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(p_.groups * units, worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last) return;
-    const int width = bytes_of(p_.dtype);
     const PackedWeight weight(p_.dtype, k);
     Frame frame(worker.local);
     const ProductMemory memory(frame, weight, epilogue_);
@@ -105,7 +104,7 @@ class Convolution : public Kernel {
     job.scratch = memory.product;
     for (std::int64_t unit = across.first; unit < across.last; unit += job.units) {
       const std::int64_t group = unit / units, column = unit % units * kPanel;
-      patches.x = in[0].as<std::byte>() + group * p_.group_channels() * width;
+      patches.x = in[0].at(group * p_.group_channels());
       job.units = std::min(units - unit % units, across.last - unit);
       if (product.weight != nullptr) weight.place(job, product.weight, unit, memory.unpacked);
       job.columns = p_.group_outputs() - column;
@@ -266,7 +265,7 @@ class ConvTransposePacked final : public Convolution {
   std::size_t weights_;
 };
 
-Parameters read_parameters(Params& params, std::span<const OperandType> in, std::span<const OperandType> out, Level level,
+Parameters read_parameters(Params& params, Types in, Types out, Level level,
                            std::int64_t least_padding) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 31, kFarthest = 1 << 16;
   const std::string_view kernel = params.kernel();
@@ -280,8 +279,7 @@ Parameters read_parameters(Params& params, std::span<const OperandType> in, std:
   return {outputs, channels, groups, window, in[0].dtype, level};
 }
 
-std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, std::span<const OperandType> in, std::span<const OperandType> out,
-                                         Level level) {
+std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, Types in, Types out, Level level) {
   const char* name = "conv_packed";
   require_operands(name, in, 2, kMaxExtras, out, 1);
   Params params(name, json);
@@ -292,8 +290,7 @@ std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, std::span<c
   return std::make_unique<ConvPacked>(name, p, std::move(epilogue), in[1].constant);
 }
 
-std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, std::span<const OperandType> in,
-                                                   std::span<const OperandType> out, Level level) {
+std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, Types in, Types out, Level level) {
   const char* name = "conv_transpose_packed";
   constexpr std::int64_t kMostPhases = 4096, kLeastPadding = -(std::int64_t{1} << 31);  // negative: more outputs in front
   require_operands(name, in, 1, kMostPhases + kMaxExtras, out, 1);

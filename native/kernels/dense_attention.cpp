@@ -22,14 +22,7 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
-using Types = std::span<const OperandType>;
-
 constexpr const char* kName = "attention";
-
-std::byte* at(const TensorView& view, std::int64_t offset) {
-  return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
-}
 
 /// The sizes of a call and how its work is cut: units of one KV head, each of blocks of rows (token, head of the group).
 struct Sizes {
@@ -187,7 +180,7 @@ class Attention final : public Kernel {
       from_q += own * leading(q, i), from_k += along * leading(k, i), from_v += along * leading(v, i);
       to += own * y.stride[heads_inside_ && i == s.outer - 1 ? y.rank - 2 : i];
     }
-    task.q = at(q, from_q), task.out = at(y, to), keys.k = at(k, from_k), keys.v = at(v, from_v);
+    task.q = q.at(from_q), task.out = y.at(to), keys.k = k.at(from_k), keys.v = v.at(from_v);
     task.q_dtype = q.dtype, task.out_dtype = y.dtype, task.state_dtype = k.dtype;
     task.q_token_stride = q.stride[q.rank - 2], task.out_token_stride = y.stride[token_axis(y)];
     if (s.outer > 0) {
@@ -203,7 +196,7 @@ class Attention final : public Kernel {
     const auto stride = [&](int dim) { return broadcast_stride(view, s.outer + 2, dim); };  // of [leading..., tokens, keys]
     std::int64_t offset = 0;
     for (int i = 0; i < s.outer; ++i) offset += index[i] * stride(i);
-    mask.data = at(view, offset), mask.dtype = view.dtype;
+    mask.data = view.at(offset), mask.dtype = view.dtype;
     mask.token_stride = stride(s.outer), mask.key_stride = stride(s.outer + 1);
     mask.head_stride = s.outer > 0 ? stride(s.outer - 1) : 0;
   }

@@ -12,13 +12,11 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
-using Types = std::span<const OperandType>;
 
 /// The operand of tiles whose row 0 is that output column of a line, from a channel on.
 TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, std::int64_t column, std::int64_t channel) {
   const std::int64_t offset = at.at(line.image, line.plane, line.line) + column * at.stride[3] + channel * at.stride[4];
-  return {view.as<std::byte>() + offset * bytes_of(view.dtype), view.dtype, at.stride[3], at.stride[4]};
+  return {view.at(offset), view.dtype, at.stride[3], at.stride[4]};
 }
 
 class Depthwise final : public Kernel {
@@ -41,7 +39,7 @@ class Depthwise final : public Kernel {
     const Spatial x(in[0], window_.axes), y(out[0], window_.axes);
     const Window window = window_.over(in[0]);
     const WindowAxis* axis = window.axis;
-    const std::int64_t all = y.shape[4], width = bytes_of(in[0].dtype);
+    const std::int64_t all = y.shape[4];
     const LineTasks tasks(y, worker.count, kDepthwiseChannels);
     Frame frame(worker.local);
     const Memory memory(frame, epilogue_);
@@ -69,9 +67,9 @@ class Depthwise final : public Kernel {
       job.first = columns.first;
       job.last = columns.last;
       job.channels = channels.last - channels.first;
-      job.x = in[0].as<std::byte>() + (x.at(line.image, planes.first, lines.first) + channels.first) * width;
+      job.x = in[0].at(x.at(line.image, planes.first, lines.first) + channels.first);
       const std::int64_t taps = planes.skipped * job.w_plane_step + lines.skipped * job.w_line_step;
-      job.w = in[1].as<std::byte>() + (planes.count * lines.count == 0 ? 0 : taps + channels.first) * width;
+      job.w = in[1].at(planes.count * lines.count == 0 ? 0 : taps + channels.first);
       for (std::size_t i = 2; i < in.size(); ++i)
         extras[i - 2] = placed(in[i], Spatial(in[i], window_.axes), line, columns.first, channels.first);
       job.epilogue.out = placed(out[0], y, line, columns.first, channels.first);

@@ -12,7 +12,6 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
 constexpr int kMaxOperands = kMaxInputs + kMaxOutputs;
 
 /// The loop over the outputs' shape, dimensions merged where every operand allows it. Operands: inputs, then outputs.
@@ -93,8 +92,7 @@ class Elementwise final : public Kernel {
           offset += outer % loop.shape[dim] * loop.stride[i][dim];
           outer /= loop.shape[dim];
         }
-        operand[i] = {view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype)), view.dtype,
-                      loop.stride[i][rows_dim], loop.stride[i][inner]};
+        operand[i] = {view.at(offset), view.dtype, loop.stride[i][rows_dim], loop.stride[i][inner]};
       }
       run_tile_(code, operand, operand + inputs, static_cast<int>(std::min(rows, loop.shape[rows_dim] - row)),
                 static_cast<int>(std::min(width, loop.shape[inner] - column)), worker.local);
@@ -106,8 +104,7 @@ class Elementwise final : public Kernel {
   RunTile run_tile_;
 };
 
-std::unique_ptr<Kernel> make_elementwise(const nlohmann::json& json, std::span<const OperandType> in,
-                                         std::span<const OperandType> out, Level level) {
+std::unique_ptr<Kernel> make_elementwise(const nlohmann::json& json, Types in, Types out, Level level) {
   require_operands("elementwise", in, 0, kMaxInputs, out, std::max<std::size_t>(1, std::min<std::size_t>(out.size(), kMaxOutputs)));
   Params params("elementwise", json);
   Expression expression(params, 0, in, out);

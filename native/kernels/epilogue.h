@@ -15,7 +15,7 @@ namespace ingot {
 class Epilogue {
  public:
   /// Reads the parameter expr: operands are `values` results of the kernel, then the extras.
-  Epilogue(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out, Level level)
+  Epilogue(Params& params, int values, Types extras, Types out, Level level)
       : Epilogue(Expression(params, values, extras, out), level) {}
   Epilogue(Expression expression, Level level) : expression_(std::move(expression)), run_tile_(run_tile_for(level)) {}
 

@@ -302,7 +302,7 @@ Expression::Expression(std::string_view kernel, const nlohmann::json& json, std:
 
 namespace {
 
-std::vector<DType> dtypes_of(int values, std::span<const OperandType> operands) {
+std::vector<DType> dtypes_of(int values, Types operands) {
   std::vector<DType> dtypes(static_cast<std::size_t>(values), DType::float32);
   for (const OperandType& operand : operands) dtypes.push_back(operand.dtype);
   return dtypes;
@@ -310,7 +310,7 @@ std::vector<DType> dtypes_of(int values, std::span<const OperandType> operands) 
 
 }  // namespace
 
-Expression::Expression(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out)
+Expression::Expression(Params& params, int values, Types extras, Types out)
     : Expression(params.kernel(), params.value("expr"), dtypes_of(values, extras), dtypes_of(0, out)) {}
 
 Expression Expression::identity(std::string_view kernel) {

@@ -22,7 +22,7 @@ class Expression {
   Expression(std::string_view kernel, const nlohmann::json& json, std::span<const DType> inputs,
              std::span<const DType> outputs);
   /// Of the parameter expr, over `values` float32 results of the kernel and then the call's operands `extras`.
-  Expression(Params& params, int values, std::span<const OperandType> extras, std::span<const OperandType> out);
+  Expression(Params& params, int values, Types extras, Types out);
 
   /// A float32 operand as it is.
   static Expression identity(std::string_view kernel);

@@ -12,10 +12,6 @@
 
 namespace ingot {
 
-inline std::byte* at(const TensorView& view, std::int64_t offset) {
-  return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
-}
-
 /// A rank-1 int32 operand whose elements lie side by side.
 inline void require_list(const char* kernel, const char* operand, const TensorView& view) {
   require_dense_rows(kernel, operand, view);

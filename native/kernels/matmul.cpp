@@ -77,8 +77,7 @@ class MatmulPacked final : public Kernel {
   const PackedProduct& product_;
 };
 
-std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, std::span<const OperandType> in,
-                                           std::span<const OperandType> out, Level level) {
+std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in, Types out, Level level) {
   const char* name = "matmul_packed";
   require_operands(name, in, 2, kMaxExtras, out, 1);
   constexpr std::int64_t kLargest = std::int64_t{1} << 31;
@@ -182,13 +181,13 @@ class Matmul final : public Kernel {
       }
       const std::int64_t first = m * block / blocks;
       job.rows = m * (block + 1) / blocks - first;
-      const std::byte* x = a.as<std::byte>() + (batch_offset(a, y, batch) + first * a.stride[a.rank - 2]) * width;
+      const std::byte* x = a.at(batch_offset(a, y, batch) + first * a.stride[a.rank - 2]);
       job.x = sizes.rows == 0 ? x : gather(a, x, job.rows, memory.rows);
       job.x_stride = (sizes.rows == 0 ? a.stride[a.rank - 2] : k) * width;
       job.units = (columns + kPanel - 1) / kPanel;
       job.columns = columns;
       const std::int64_t to = batch_offset(y, y, batch) + first * y.stride[y.rank - 2] + column;
-      job.epilogue.out = {y.as<std::byte>() + to * bytes_of(y.dtype), y.dtype, y.stride[y.rank - 2], 1};
+      job.epilogue.out = {y.at(to), y.dtype, y.stride[y.rank - 2], 1};
       product_.run(job);
     }
   }
@@ -250,9 +249,9 @@ class Matmul final : public Kernel {
     }
     const Share share = share_of(y.elements() / (job.m * job.n), worker.index, worker.count);
     for (std::int64_t batch = share.first; batch < share.last; batch += job.count) {
-      job.a = a.as<std::byte>() + batch_offset(a, y, batch) * width;
-      job.b = b.as<std::byte>() + batch_offset(b, y, batch) * width;
-      job.y = y.as<std::byte>() + batch_offset(y, y, batch) * out_width;
+      job.a = a.at(batch_offset(a, y, batch));
+      job.b = b.at(batch_offset(b, y, batch));
+      job.y = y.at(batch_offset(y, y, batch));
       job.count = std::min(size - batch % size, share.last - batch);
       product_.small(job);
     }
@@ -293,8 +292,7 @@ class Matmul final : public Kernel {
   const PackedProduct& product_;
 };
 
-std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, std::span<const OperandType> in,
-                                    std::span<const OperandType> out, Level level) {
+std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, Types in, Types out, Level level) {
   Params("matmul", json).done();
   require_operands("matmul", in, 2, 2, out, 1);
   require_dtype("matmul", "a", in[0].dtype, kComputeFloats);

@@ -68,8 +68,7 @@ class MatmulFloat64 final : public Kernel {
   }
 };
 
-std::unique_ptr<Kernel> make_matmul_float64(const nlohmann::json& json, std::span<const OperandType> in,
-                                            std::span<const OperandType> out, Level) {
+std::unique_ptr<Kernel> make_matmul_float64(const nlohmann::json& json, Types in, Types out, Level) {
   Params("matmul_float64", json).done();
   require_operands("matmul_float64", in, 2, 2, out, 1);
   for (const OperandType& x : in) require_dtype("matmul_float64", "an operand", x.dtype, {DType::float64});

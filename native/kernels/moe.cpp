@@ -175,7 +175,7 @@ class Moe final : public Kernel {
     const std::int64_t width = bytes_of(x.dtype), bytes = sizes_.hidden * width;
     const Share share = share_of(pass.rows, worker.index, worker.count);
     for (std::int64_t row = share.first; row < share.last; ++row) {
-      const std::byte* from = x.as<std::byte>() + (pass.first + row) * x.stride[0] * width;
+      const std::byte* from = x.at((pass.first + row) * x.stride[0]);
       for (std::int64_t j = 0; j < sizes_.top_k; ++j)
         std::memcpy(pass.gathered + pass.place[row * sizes_.top_k + j] * bytes, from, static_cast<std::size_t>(bytes));
     }
@@ -242,7 +242,7 @@ class Moe final : public Kernel {
           operands[2 * j] = {result, kFloat, 0, 1};
           operands[2 * j + 1] = {reinterpret_cast<std::byte*>(pass.weight + entry + j), kFloat, 0, 0};
         }
-        const TileOperand out = {y.as<std::byte>() + ((pass.first + row) * y.stride[0] + column) * bytes_of(y.dtype), y.dtype, 0, 1};
+        const TileOperand out = {y.at((pass.first + row) * y.stride[0] + column), y.dtype, 0, 1};
         sum.run_tile(sum.code, operands, &out, 1, static_cast<int>(std::min<std::int64_t>(kTile, sizes_.hidden - column)), sum.memory);
       }
     }
@@ -253,8 +253,7 @@ class Moe final : public Kernel {
   const PackedProduct& product_;
 };
 
-std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, std::span<const OperandType> in, std::span<const OperandType> out,
-                                 Level level) {
+std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, Types in, Types out, Level level) {
   require_operands("moe", in, 4, 4, out, 1);
   constexpr std::int64_t kLargest = 1 << 24;
   Params params("moe", json);

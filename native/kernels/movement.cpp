@@ -14,12 +14,7 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
 constexpr std::initializer_list<DType> kIndexTypes = {DType::int32, DType::int64};
-
-std::byte* bytes_at(const TensorView& view, std::int64_t offset) {
-  return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
-}
 
 void require_same_dtype(const char* kernel, const char* operand, DType dtype, DType expected) {
   require_dtype(kernel, operand, dtype, {expected});
@@ -38,8 +33,7 @@ class Copy final : public Kernel {
   }
 };
 
-std::unique_ptr<Kernel> make_copy(const nlohmann::json& params, std::span<const OperandType> in,
-                                  std::span<const OperandType> out, Level) {
+std::unique_ptr<Kernel> make_copy(const nlohmann::json& params, Types in, Types out, Level) {
   Params("copy", params).done();
   require_operands("copy", in, 1, 1, out, 1);
   require_same_dtype("copy", "the output", out[0].dtype, in[0].dtype);
@@ -65,7 +59,7 @@ class Concat final : public Kernel {
     for (const TensorView& x : in) {
       StridedCopy copy;
       for (int i = 0; i < x.rank; ++i) copy.add(x.shape[i], out[0].stride[i], x.stride[i]);
-      copy_strided(copy, bytes_at(out[0], start * out[0].stride[axis_]), x.data, size_of(x.dtype), worker.index, worker.count);
+      copy_strided(copy, out[0].at(start * out[0].stride[axis_]), x.data, size_of(x.dtype), worker.index, worker.count);
       start += x.shape[axis_];
     }
   }
@@ -74,8 +68,7 @@ class Concat final : public Kernel {
   int axis_;
 };
 
-std::unique_ptr<Kernel> make_concat(const nlohmann::json& json, std::span<const OperandType> in,
-                                    std::span<const OperandType> out, Level) {
+std::unique_ptr<Kernel> make_concat(const nlohmann::json& json, Types in, Types out, Level) {
   require_operands("concat", in, 1, 4096, out, 1);
   Params params("concat", json);
   const int axis = params.axis("axis", out[0].rank);
@@ -120,12 +113,12 @@ class Embedding final : public Kernel {
     const Share share = share_of(ids.elements(), worker.index, worker.count);
     for (std::int64_t i = share.first; i < share.last; ++i) {
       const std::int64_t id = integer_at(ids, offset_of(ids, i));
-      std::byte* to = bytes_at(y, offset_of(leading, i));
+      std::byte* to = y.at(offset_of(leading, i));
       if (id < 0 || id >= rows) {
         worker.fail("embedding: id out of range", id, rows);
         std::memset(to, 0, static_cast<std::size_t>(width) * element);
       } else if (!packed_) {
-        std::memcpy(to, bytes_at(table, id * table.stride[0]), static_cast<std::size_t>(width) * element);
+        std::memcpy(to, table.at(id * table.stride[0]), static_cast<std::size_t>(width) * element);
       } else {
         unpack_row(table, id, width, to);
       }
@@ -153,8 +146,7 @@ class Embedding final : public Kernel {
   std::int64_t rows_, width_;
 };
 
-std::unique_ptr<Kernel> make_embedding(const nlohmann::json& json, std::span<const OperandType> in,
-                                       std::span<const OperandType> out, Level) {
+std::unique_ptr<Kernel> make_embedding(const nlohmann::json& json, Types in, Types out, Level) {
   require_operands("embedding", in, 2, 2, out, 1);
   Params params("embedding", json);
   const bool packed = params.flag("packed", false);
@@ -206,9 +198,9 @@ class Take final : public Kernel {
     const int part = count == 1 ? worker.index : 0, parts = count == 1 ? worker.count : 1;
     for (std::int64_t i = share.first; i < share.last; ++i) {
       const std::int64_t at = integer_at(index, offset_of(index, i));
-      void* to = bytes_at(y, offset_of(places, i));
+      void* to = y.at(offset_of(places, i));
       if (at >= 0 && at < size) {
-        copy_strided(slice, to, bytes_at(x, at * x.stride[axis_]), element, part, parts);
+        copy_strided(slice, to, x.at(at * x.stride[axis_]), element, part, parts);
       } else {
         if (at != -1) worker.fail("take: index out of range", at, size);
         copy_strided(nothing, to, &zero, element, part, parts);
@@ -220,8 +212,7 @@ class Take final : public Kernel {
   int axis_;
 };
 
-std::unique_ptr<Kernel> make_take(const nlohmann::json& json, std::span<const OperandType> in,
-                                  std::span<const OperandType> out, Level) {
+std::unique_ptr<Kernel> make_take(const nlohmann::json& json, Types in, Types out, Level) {
   require_operands("take", in, 2, 2, out, 1);
   Params params("take", json);
   const int axis = params.axis("axis", in[0].rank);
@@ -277,8 +268,7 @@ class Gather final : public Kernel {
   int axis_;
 };
 
-std::unique_ptr<Kernel> make_gather(const nlohmann::json& json, std::span<const OperandType> in,
-                                    std::span<const OperandType> out, Level) {
+std::unique_ptr<Kernel> make_gather(const nlohmann::json& json, Types in, Types out, Level) {
   require_operands("gather", in, 2, 2, out, 1);
   require_rank("gather", "the index", in[1].rank, in[0].rank);
   Params params("gather", json);
@@ -325,8 +315,7 @@ class Iota final : public Kernel {
   double start_, step_;
 };
 
-std::unique_ptr<Kernel> make_iota(const nlohmann::json& json, std::span<const OperandType> in,
-                                  std::span<const OperandType> out, Level) {
+std::unique_ptr<Kernel> make_iota(const nlohmann::json& json, Types in, Types out, Level) {
   require_operands("iota", in, 0, 0, out, 1);
   require_dtype("iota", "the output", out[0].dtype, {DType::float32, DType::float64, DType::int32, DType::int64});
   Params params("iota", json);

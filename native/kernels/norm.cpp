@@ -17,11 +17,9 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
-using Types = std::span<const OperandType>;
 
 Row row_at(const TensorView& view, std::int64_t offset) {
-  return {view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype)), view.dtype};
+  return {view.at(offset), view.dtype};
 }
 
 TensorView without(TensorView view, int axis) {
@@ -189,7 +187,7 @@ struct Images {
       : image_stride(broadcast_stride(view, y.rank, 0)), row_stride(ingot::row_stride(view, y, 1).value()),
         channel_stride(broadcast_stride(view, y.rank, y.rank - 1)) {}
   TileOperand at(const TensorView& view, std::int64_t image, std::int64_t row) const {
-    return {view.as<std::byte>() + (image * image_stride + row * row_stride) * bytes_of(view.dtype), view.dtype, row_stride, channel_stride};
+    return {view.at(image * image_stride + row * row_stride), view.dtype, row_stride, channel_stride};
   }
 };
 

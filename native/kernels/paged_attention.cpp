@@ -15,9 +15,6 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
-using Types = std::span<const OperandType>;
-
 constexpr const char* kName = "paged_attention";
 
 struct Request {
@@ -225,8 +222,8 @@ struct Call {
     const TensorView& q = in[0];
     const Request r = request_of(in, rows.request);
     AttentionTask task{};
-    task.q = at(q, r.first_token * q.stride[0] + rows.head * r.group * q.stride[1]);
-    task.out = at(y, r.first_token * y.stride[0] + rows.head * r.group * y.stride[1]);
+    task.q = q.at(r.first_token * q.stride[0] + rows.head * r.group * q.stride[1]);
+    task.out = y.at(r.first_token * y.stride[0] + rows.head * r.group * y.stride[1]);
     task.q_token_stride = q.stride[0], task.q_head_stride = q.stride[1];
     task.out_token_stride = y.stride[0], task.out_head_stride = y.stride[1];
     task.q_dtype = q.dtype, task.out_dtype = y.dtype, task.state_dtype = in[1].dtype;
@@ -431,7 +428,7 @@ class PagedAttention final : public Kernel {
     const Share share = share_of(last - first, worker.index, worker.count);
     for (std::int64_t token = first + share.first; token < first + share.last; ++token)
       for (std::int64_t head = 0; head < y.shape[1]; ++head)
-        std::memset(at(y, token * y.stride[0] + head * y.stride[1]), 0, static_cast<std::size_t>(y.shape[2]) * size_of(y.dtype));
+        std::memset(y.at(token * y.stride[0] + head * y.stride[1]), 0, static_cast<std::size_t>(y.shape[2]) * size_of(y.dtype));
   }
 
   const AttentionTable& table_;

@@ -13,8 +13,6 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
-using Types = std::span<const OperandType>;
 
 class Pool final : public Kernel {
  public:
@@ -40,7 +38,6 @@ class Pool final : public Kernel {
     job.columns = window.axis[2];
     job.count_padding = count_padding_;
     job.divisor = divisor_;
-    const std::int64_t width = static_cast<std::int64_t>(size_of(job.dtype));
     const Share share = share_of(tasks.count(), worker.index, worker.count);
     for (std::int64_t task = share.first; task < share.last; ++task) {
       const Line line(y, task / tasks.channel_parts / tasks.column_parts);
@@ -54,9 +51,8 @@ class Pool final : public Kernel {
       job.first = columns.first;
       job.last = columns.last;
       job.channels = channels.last - channels.first;
-      job.x = in[0].as<std::byte>() + (x.at(line.image, planes.first, lines.first) + channels.first) * width;
-      job.y = out[0].as<std::byte>() +
-              (y.at(line.image, line.plane, line.line) + columns.first * job.y_step + channels.first) * width;
+      job.x = in[0].at(x.at(line.image, planes.first, lines.first) + channels.first);
+      job.y = out[0].at(y.at(line.image, line.plane, line.line) + columns.first * job.y_step + channels.first);
       pool_(job);
     }
   }

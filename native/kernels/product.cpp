@@ -26,7 +26,7 @@ void require_extras(std::string_view kernel, Views in, std::size_t first, const 
 
 TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row, std::int64_t column) {
   const std::int64_t stride = row_stride(view, y).value_or(0), step = broadcast_stride(view, y.rank, y.rank - 1);
-  return {view.as<std::byte>() + (row * stride + column * step) * bytes_of(view.dtype), view.dtype, stride, step};
+  return {view.at(row * stride + column * step), view.dtype, stride, step};
 }
 
 void require_batched_product(std::string_view kernel, const TensorView& a, const TensorView& b, const TensorView& y) {

@@ -8,7 +8,6 @@
 
 namespace ingot {
 
-using Views = std::span<const TensorView>;
 
 const PackedProduct& product_for(Level level, DType dtype);
 

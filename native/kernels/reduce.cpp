@@ -18,17 +18,10 @@ namespace ingot {
 
 namespace {
 
-using Views = std::span<const TensorView>;
-using Types = std::span<const OperandType>;
-
 constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16, DType::float16, DType::int8,
                                                  DType::int16,   DType::int32,    DType::int64,   DType::uint8,
                                                  DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
                                                  DType::float64};
-
-std::byte* bytes_at(const TensorView& view, std::int64_t offset) {
-  return view.as<std::byte>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
-}
 
 /// x seen as kept dimensions and reduced ones. Reduced dimensions that are neighbours in x and in memory are joined.
 struct Parts {
@@ -128,7 +121,7 @@ class Reduce final : public Kernel {
   void finish(float* values, std::int64_t count, const TensorView& y, std::int64_t first, std::int64_t reduced) const {
     if (how_ == Reduction::mean)
       for (std::int64_t i = 0; i < count; ++i) values[i] /= static_cast<float>(reduced);
-    table_.convert(values, DType::float32, bytes_at(y, first), y.dtype, count);
+    table_.convert(values, DType::float32, y.at(first), y.dtype, count);
   }
 
   /// The last reduced dimension lies side by side: each output is a sequence of dense runs.
@@ -140,7 +133,7 @@ class Reduce final : public Kernel {
       const std::int64_t base = offset_of(kept, i);
       float value = start();
       for (std::int64_t r = 0; r < runs; ++r) {
-        const float one = table_.run(bytes_at(outer, base + offset_of(outer, r)), outer.dtype, width, how_);
+        const float one = table_.run(outer.at(base + offset_of(outer, r)), outer.dtype, width, how_);
         table_.combine(&value, &one, DType::float32, 1, how_);
       }
       finish(&value, 1, y, i, runs * width);
@@ -163,7 +156,7 @@ class Reduce final : public Kernel {
       for (std::int64_t p0 = 0; p0 < positions; p0 += kBlock) {
         std::fill(part, part + count, start());
         for (std::int64_t p = p0; p < std::min(positions, p0 + kBlock); ++p) {
-          const void* from = bytes_at(rows, base + offset_of(parts.reduced, p));
+          const void* from = rows.at(base + offset_of(parts.reduced, p));
           if (across.stride != 1) {
             StridedCopy copy;
             copy.add(count, 1, across.stride);
@@ -304,7 +297,7 @@ class Argmax final : public Kernel {
         for (std::int64_t j = 1; j < count && from[best * stride] == from[best * stride]; ++j)
           if (from[j * stride] > from[best * stride] || from[j * stride] != from[j * stride]) best = j;
       } else if (is_float(x.dtype)) {
-        const void* from = bytes_at(x, base);
+        const void* from = x.at(base);
         if (stride != 1) {
           copy_strided(gather, worker.local, from, size_of(x.dtype));
           from = worker.local;

@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-Window::Window(Params& params, std::span<const OperandType> in, std::span<const OperandType> out, const WindowRules& rules) {
+Window::Window(Params& params, Types in, Types out, const WindowRules& rules) {
   constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
   const std::string_view kernel = params.kernel();
   const int rank = in[0].rank;

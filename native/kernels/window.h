@@ -24,7 +24,7 @@ struct Window {
   WindowAxis axis[kAxes];
 
   /// Reads the parameters for x and y of that rank.
-  Window(Params& params, std::span<const OperandType> in, std::span<const OperandType> out, const WindowRules& rules);
+  Window(Params& params, Types in, Types out, const WindowRules& rules);
   std::int64_t positions() const { return axis[0].kernel * axis[1].kernel * axis[2].kernel; }
   /// This window over x's axes.
   Window over(const TensorView& x) const;

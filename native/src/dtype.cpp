@@ -1,29 +1,20 @@
-// Names and sizes of the element types.
+// Names of the element types.
 #include "dtype.h"
 
 namespace ingot {
 namespace {
 
-struct DTypeRow {
-  std::string_view name;
-  std::size_t size;
-};
-
 // In the order of the enumeration.
-constexpr DTypeRow kRows[kDTypeCount] = {
-    {"float32", 4}, {"bfloat16", 2}, {"float16", 2}, {"float64", 8}, {"int8", 1},   {"int16", 2}, {"int32", 4},
-    {"int64", 8},   {"uint8", 1},    {"uint16", 2},  {"uint32", 4},  {"uint64", 8}, {"bool", 1},
-};
+constexpr std::string_view kNames[kDTypeCount] = {"float32", "bfloat16", "float16", "float64", "int8",   "int16", "int32",
+                                                  "int64",   "uint8",    "uint16",  "uint32",  "uint64", "bool"};
 
 }  // namespace
 
-std::size_t size_of(DType dtype) noexcept { return kRows[static_cast<int>(dtype)].size; }
-
-std::string_view name_of(DType dtype) noexcept { return kRows[static_cast<int>(dtype)].name; }
+std::string_view name_of(DType dtype) noexcept { return kNames[static_cast<int>(dtype)]; }
 
 bool dtype_from_name(std::string_view name, DType* out) noexcept {
   for (int i = 0; i < kDTypeCount; ++i) {
-    if (kRows[i].name == name) {
+    if (kNames[i] == name) {
       *out = static_cast<DType>(i);
       return true;
     }

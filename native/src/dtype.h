@@ -11,7 +11,12 @@ enum class DType : std::uint8_t { float32, bfloat16, float16, float64, int8, int
 
 constexpr int kDTypeCount = 13;
 
-std::size_t size_of(DType dtype) noexcept;
+/// Bytes of an element.
+constexpr int bytes_of(DType dtype) noexcept {
+  constexpr int bytes[kDTypeCount] = {4, 2, 2, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1};
+  return bytes[static_cast<int>(dtype)];
+}
+constexpr std::size_t size_of(DType dtype) noexcept { return static_cast<std::size_t>(bytes_of(dtype)); }
 std::string_view name_of(DType dtype) noexcept;                 // "float32", …, "bool"
 bool dtype_from_name(std::string_view name, DType* out) noexcept;
 

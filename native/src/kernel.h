@@ -35,6 +35,8 @@ struct TensorView {
   T* as() const noexcept {
     return static_cast<T*>(data);
   }
+  /// Where the element that many elements behind the first one lies.
+  std::byte* at(std::int64_t element) const noexcept { return static_cast<std::byte*>(data) + element * bytes_of(dtype); }
 };
 
 /// What is known of an operand when the program is loaded: a dynamic dim is -1.
@@ -45,6 +47,9 @@ struct OperandType {
   bool constant = false;  // a weight: its data is there when plan() is called
   bool state = false;     // a kv_cache, shape [blocks, 2, kv_heads, block_size * head_dim]; written in place though listed in `in`
 };
+
+using Views = std::span<const TensorView>;
+using Types = std::span<const OperandType>;
 
 /// A kernel cannot do what it is asked; the message says which parameter or operand, its value, and the rule.
 struct Refused : std::runtime_error {
@@ -78,12 +83,12 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
   /// Once per set of shapes: checks everything that run() relies on and throws Refused. Only constants have data here.
-  virtual Scratch plan(std::span<const TensorView> in, std::span<const TensorView> out, int threads) const = 0;
+  virtual Scratch plan(Views in, Views out, int threads) const = 0;
   /// Whether it may keep, from one call to the next, something made of the constant operand in[`operand`]. Engines that differ
   /// in other weights only share the kernel, and with it what it keeps.
   virtual bool keeps([[maybe_unused]] std::size_t operand) const { return true; }
   /// Called by every worker of the region; the executor puts a barrier behind it. Allocates nothing, throws nothing.
-  virtual void run(std::span<const TensorView> in, std::span<const TensorView> out, const Worker& worker) const = 0;
+  virtual void run(Views in, Views out, const Worker& worker) const = 0;
 };
 
 /// An entry of the kernel table.
@@ -93,8 +98,7 @@ struct KernelInfo {
   const char* operands;  // "x, weight?, *extras -> y": ? may be absent, * is any number
   const char* params;    // "axis: integer, keepdims?: flag": ? may be absent; check_names() holds every call to it
   /// Validates parameters and operand types (throws Refused: out-of-range parameters too).
-  std::unique_ptr<Kernel> (*make)(const nlohmann::json& params, std::span<const OperandType> in,
-                                  std::span<const OperandType> out, Level level);
+  std::unique_ptr<Kernel> (*make)(const nlohmann::json& params, Types in, Types out, Level level);
 };
 
 // One per family file in kernels/; registry.cpp joins them.

@@ -234,7 +234,10 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
 }  // namespace
 
 const MatmulTable matmul_table = {
-#if !defined(__AVX512BF16__)
+#if defined(__AVX512BF16__)
+    .float32 = {},  // as at the level that this one extends
+    .float16 = {},
+#else
     .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking},
     .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking},
 #endif

@@ -73,12 +73,6 @@ struct TileOperand {
   constexpr Spacing spacing() const { return spacing_of(column_stride); }
 };
 
-/// Bytes of an element, without a call.
-constexpr int bytes_of(DType dtype) {
-  constexpr int bytes[kDTypeCount] = {4, 2, 2, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1};
-  return bytes[static_cast<int>(dtype)];
-}
-
 /// Computes a tile of rows * width <= kTile elements. scratch: Expression::scratch() bytes, aligned to 64.
 using RunTile = void (*)(const TileCode& code, const TileOperand* in, const TileOperand* out, int rows, int width,
                          std::byte* scratch);
