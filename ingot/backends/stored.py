@@ -16,11 +16,19 @@ from typing import Any
 import numpy as np
 
 from ingot.ir.recipe import Known, Recipe, StepCall, parameter_at
+from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 Key = tuple[Any, ...]  # of a value: what makes it, down to parameters
 
 KEPT = 4  # operands of inverted steps that are kept, for they are asked for one after the other
+
+
+def recipes_of(header: Mapping[str, Any]) -> dict[str, Recipe]:
+    """The recipes of an engine's stored tensors, by these. Raises EngineVersionError for those of a newer ingot."""
+    with reading(header):
+        entries = header["weights"].items()
+        return {name: Recipe.from_json(e["recipe"]) for name, e in entries if e["recipe"] is not None}
 
 
 @dataclass

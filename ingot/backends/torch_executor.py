@@ -20,17 +20,18 @@ import ingot.ops  # noqa: F401  (registers every op)
 from ingot import dims, dtypes
 from ingot.backends import native
 from ingot.backends.device import Opening
-from ingot.backends.stored import Shown
+from ingot.backends.stored import Shown, recipes_of
 from ingot.backends.torch_device import no_memory, package, to_array, to_tensor
 from ingot.backends.torch_target import TORCH
 from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError, ValueFault
 from ingot.ir import Network, Node, Op, StateSpec, Value
 from ingot.ir.interpret import bind, learn
-from ingot.ir.recipe import Recipe, evaluate
+from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ops.fused import Bodied
 from ingot.passes.pipeline import lower
 from ingot.passes.weights import recipe_of
+from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 
@@ -66,12 +67,11 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     portable = opening.header["networks"].get(opening.entry)
     if portable is None:
         raise UserError(f"the engine has no network {opening.entry!r}, which device torch needs: build it again")
-    network = from_json(portable)
+    with reading(opening.header):
+        network = from_json(portable)
     parameters = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
     lowered = lower(network, TORCH)
-    entries = opening.header["weights"]
-    recipes = {name: Recipe.from_json(e["recipe"]) for name, e in entries.items() if e["recipe"] is not None}
-    shown = Shown(recipes, opening.tensor, parameters)
+    shown = Shown(recipes_of(opening.header), opening.tensor, parameters)
     tensors: dict[Value, Any] = {}
     total = 0
     for value in (*lowered.parameters, *lowered.constants):

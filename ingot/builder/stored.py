@@ -17,25 +17,18 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.backends.stored import recipes_of
 from ingot.builder.compile import Borrowed, owned
 from ingot.engine.session import Engine
 from ingot.errors import IngotError, RecipeError
 from ingot.ir import Network
 from ingot.ir.recipe import Known, Recipe, StepCall, parameter_at
-from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 Place = tuple[str, int]  # a stored tensor, and one of the values of its recipe
 
 MAX_LISTED = 20
 GROWTH = 64  # how many times larger than its sources or its result a value of a recipe may be
-
-
-def recipes_of(engine: Engine) -> dict[str, Recipe]:
-    """The recipes of an engine's stored tensors, by these. Raises EngineVersionError for those of a newer ingot."""
-    entries = engine.header["weights"].items()
-    with reading(engine.header):
-        return {name: Recipe.from_json(e["recipe"]) for name, e in entries if e["recipe"] is not None}
 
 
 class Values:
@@ -79,7 +72,7 @@ class Weights:
     def __init__(self, engine: Engine, network: Network) -> None:
         self.engine = engine
         self.known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
-        self.recipes = recipes_of(engine)
+        self.recipes = recipes_of(engine.header)
         self._values = Values()
         self._shown: dict[int, Place] = {}
         self._stored: dict[int, str] = {}

@@ -120,6 +120,14 @@ def test_its_recipes_give_the_stored_bytes(name: str) -> None:
 
 
 @EVERY
+def test_it_runs_on_a_torch_device(name: str) -> None:
+    """By its portable network and its recipes."""
+    pytest.importorskip("torch")
+    feeds, want = stored(path_of(name))
+    assert_close(run(load(path_of(name)).on("torch"), feeds), want, 1e-5 if "float32" in name else 0.03)
+
+
+@EVERY
 def test_its_network_builds_again(name: str) -> None:
     feeds, want = stored(path_of(name))
     old = load(path_of(name))

@@ -15,8 +15,8 @@ import pytest
 from attacks.image import Image, good
 from ingot import _native
 from ingot.backends.plan import PROGRAM_VERSION
+from ingot.backends.stored import recipes_of
 from ingot.builder.layers import network_of
-from ingot.builder.stored import recipes_of
 from ingot.engine import file
 from ingot.engine.session import load
 from ingot.errors import EngineVersionError, IngotError
@@ -215,6 +215,13 @@ def test_networks_of_a_newer_ingot_say_so(changes: dict[str, Any], tmp_path: Pat
     assert (caught.type is EngineVersionError) == ("version" in changes)
 
 
+def test_a_torch_device_says_so_too(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = written(tmp_path, with_network(version=2), NEWER)
+    with pytest.raises(EngineVersionError, match=f"; written by {NEWER}.*use {NEWER} or newer"):
+        load(path).on("torch").session()
+
+
 def test_networks_that_are_known_are_read_whoever_wrote_them(tmp_path: Path) -> None:
     assert network_of(load(written(tmp_path, with_network(), NEWER))).nodes[0].op.name == "cumsum"
 
@@ -229,9 +236,9 @@ def with_recipe(step: Any) -> Change:
 )
 def test_recipes_of_a_newer_ingot_say_so(step: Any, tmp_path: Path) -> None:
     with pytest.raises(EngineVersionError, match=f"; written by {NEWER}.*use {NEWER} or newer"):
-        recipes_of(load(written(tmp_path, with_recipe(step), NEWER)))
+        recipes_of(load(written(tmp_path, with_recipe(step), NEWER)).header)
     with pytest.raises(IngotError) as caught:
-        recipes_of(load(written(tmp_path, with_recipe(step), SAME)))
+        recipes_of(load(written(tmp_path, with_recipe(step), SAME)).header)
     assert (caught.type is EngineVersionError) == (step[1] == 2)
 
 
