@@ -194,6 +194,7 @@ class Dequantize(Op):
 
     dtype: DType = dtypes.float32
     group: int = 0
+    version = 2  # 1 had no groups
     cases = (
         Case("one scale", (i8(90), f32())),
         Case("a scale per channel, to bfloat16", (i8("T", 8), f32(8)), {"dtype": "bfloat16"}),

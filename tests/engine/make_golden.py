@@ -5,6 +5,7 @@ and gives the results that are kept beside it: the same bits with INGOT_ISA=port
 levels. ops.json holds attributes of every op as files have them: they stay readable, too. Until the first release all
 are made again when the format or the programs change, with a line in CHANGELOG.md; from then on never.
 
+`python -m tests.engine.make_golden --ops` brings ops.json alone up to date, which a new op or version needs;
 `python -m tests.engine.make_golden --run FOLDER` runs those of a folder instead and prints the digest of each result.
 """
 
@@ -36,6 +37,7 @@ from tests import nets
 
 Array = np.ndarray[Any, Any]
 Run = dict[str, Array]
+Record = dict[str, dict[str, list[dict[str, Any]]]]
 
 GOLDEN = Path(__file__).parent / "golden"
 KV_BLOCKS = 8
@@ -262,18 +264,28 @@ def make(folder: Path) -> None:
         for i, (feeds, results) in enumerate(zip(made.feeds, run(made.engine, made.feeds), strict=True)):
             arrays |= {f"{i}/in/{n}": a for n, a in feeds.items()} | {f"{i}/out/{n}": a for n, a in results.items()}
         np.savez_compressed(folder / f"{name}.npz", **arrays)
-    lines = [f"{json.dumps(name)}: {json.dumps(op)}" for name, op in record().items()]
-    (folder / "ops.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    write_record(folder / "ops.json")
 
 
-def record() -> dict[str, Any]:
-    """Every op that a portable network may have: its version, and the attributes of its cases as files have them."""
-    found: dict[str, Any] = {}
+def record(before: Path) -> Record:
+    """Of every op that a portable network may have, by version, the attributes of its cases as files have them.
+
+    Those of older versions are what was on record `before`.
+    """
+    old: Record = json.loads(before.read_text()) if before.exists() else {}
+    found: Record = {}
     for name, cls in sorted(OPS.items()):
         if not cls.__module__.startswith("ingot.ops.fused"):
             attrs = [json.dumps(attrs_json(cls(**case.attrs))) for case in cls.cases if case.error is None]
-            found[name] = {"version": cls.version, "attributes": [json.loads(a) for a in dict.fromkeys(attrs)]}
+            now = {str(cls.version): [json.loads(a) for a in dict.fromkeys(attrs)]}
+            found[name] = {v: a for v, a in old.get(name, {}).items() if int(v) < cls.version} | now
     return found
+
+
+def write_record(path: Path) -> None:
+    """Brings the record up to date."""
+    ops = record(path)
+    path.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(op)}" for name, op in ops.items()) + "\n}\n")
 
 
 def digests(folder: Path) -> dict[str, list[str]]:
@@ -293,5 +305,7 @@ if __name__ == "__main__":
     os.environ["INGOT_ISA"] = "portable"
     if sys.argv[1:2] == ["--run"]:
         print(json.dumps(digests(Path(sys.argv[2]))))
+    elif sys.argv[1:2] == ["--ops"]:
+        write_record(GOLDEN / "ops.json")
     else:
         make(Path(sys.argv[1]) if sys.argv[1:] else GOLDEN)
