@@ -43,7 +43,7 @@ GROUPS = {
         "targets and the planner", ("ingot/backends/**/*.py",), 100,
         ("tests/backends", "tests/passes/test_plan.py", "tests/engine/test_ops_run.py"),
         ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/cli/test_run.py",
-         "tests/llm/test_llm.py"),
+         "tests/llm/test_llm.py", "tests/llm/test_plan.py"),
     ),
     "serving": Group(
         "scheduler, KV cache and sampling",
