@@ -32,6 +32,7 @@ from ingot.engine.session import Engine, load
 from ingot.frontends.lora.adapter import read_adapter
 from ingot.ir import OPS, Network
 from ingot.ir.text import attrs_json
+from ingot.ir.weight_format import AS_IS, FORMATS, WeightFormat
 from ingot.nn import trace
 from tests import nets
 
@@ -76,13 +77,15 @@ LORA = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj
 class Made(NamedTuple):
     """An engine, and the inputs of its runs, one after another in a session.
 
-    sources: what its recipes name. weights: the values of its network's parameters, with an adapter merged in.
+    sources: what its recipes name. weights: the values of its network's parameters, with an adapter merged in; format:
+    how they are stored.
     """
 
     engine: Engine
     sources: Mapping[str, Array]
     weights: Mapping[str, Array]
     feeds: list[Run]
+    format: WeightFormat = AS_IS
 
 
 def numbers(name: str, *shape: int) -> Array:
@@ -121,14 +124,16 @@ def folder_of(files: Mapping[str, Any]) -> Iterator[Path]:
         yield folder
 
 
-def of_config(config: Mapping[str, Any], precision: str, feeds: list[Run], lora: bool = False) -> Made:
-    """A model of a directory, with weights of ours, and an adapter merged into them."""
+def of_config(
+    config: Mapping[str, Any], precision: str, feeds: list[Run], lora: bool = False, format: WeightFormat = AS_IS
+) -> Made:
+    """A model of a directory, with weights of ours stored in a format, or an adapter merged into them."""
     with folder_of({"config.json": config, "tokenizer.json": TOKENIZER}) as folder:
         loaded = models.load_config_only(folder, precision=precision)
     network = trace(loaded.module, loaded.input_specs)
     weights, facts = weights_of(network), {"config": loaded.config, "kind": loaded.kind, "files": loaded.files}
     if not lora:
-        return Made(build_network(network, weights, **facts), weights, weights, feeds)
+        return Made(build_network(network, weights, **facts, format=format), weights, weights, feeds, format)
     tensors = lora_tensors(config["num_hidden_layers"])
     with folder_of({"adapter_config.json": LORA, "adapter_model.safetensors": tensors}) as folder:
         adapter = read_adapter(folder, network)
@@ -228,6 +233,8 @@ FAMILIES: dict[str, tuple[Callable[[], Made], float]] = {
     "gemma2-float32": (lambda: of_config(GEMMA, "float32", steps()), 1e-5),
     "mixtral-bfloat16": (lambda: of_config(MIXTRAL, "bfloat16", steps()), 0.01),
     "lora-float32": (lambda: of_config(LLAMA | {"num_hidden_layers": 1}, "float32", steps(), lora=True), 1e-5),
+    "int8-float32": (lambda: of_config(LLAMA, "float32", steps(), format=FORMATS["int8"]), 1e-5),
+    "int4-bfloat16": (lambda: of_config(LLAMA, "bfloat16", steps(), format=FORMATS["int4-g32"]), 0.01),
     "bert-float32": (lambda: of_config(BERT, "float32", texts()), 1e-5),
     "convnet-float32": (conv_net, 1e-5),
     "mixed-float32": (mixed, 1e-5),
