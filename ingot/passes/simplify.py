@@ -114,38 +114,37 @@ def _sliced(x: Value, starts: Any, strides: Any, more: Any, steps: Any, sizes: A
     return F.slice(x, at, sizes, tuple(a * b for a, b in zip(strides, steps, strict=True)))
 
 
-# Only what is exact in every float: x + 0 is missing, since −0 + 0 is 0.
+# Only what is exact in every float: x + 0 is missing, since −0 + 0 is 0. Pairs stay for others that read the first.
 ALGEBRA = (
-    Rule("times 1", lambda x: F.mul(x, 1), lambda x: x, _same, shared=True),
-    Rule("divided by 1", lambda x: F.div(x, 1), lambda x: x, _same, shared=True),
-    Rule("minus 0", lambda x: F.sub(x, 0), lambda x: x, _same, shared=True),
+    Rule("times 1", lambda x: F.mul(x, 1), lambda x: x, _same),
+    Rule("divided by 1", lambda x: F.div(x, 1), lambda x: x, _same),
+    Rule("minus 0", lambda x: F.sub(x, 0), lambda x: x, _same),
     Rule("negated twice", lambda x: F.neg(F.neg(x)), lambda x: x, shared=True),
-    Rule("cast to its own dtype", lambda x: F.cast(x, Hole("dtype")), lambda x: x, _same, shared=True),
+    Rule("cast to its own dtype", lambda x: F.cast(x, Hole("dtype")), lambda x: x, _same),
     Rule("widened and back", lambda x: F.cast(F.cast(x, Hole("wide")), Hole("dtype")), lambda x: x, _widened,
          shared=True),
-    Rule("reshape to its own shape", lambda x: F.reshape(x, Hole("shape")), lambda x: x, _same, shared=True),
+    Rule("reshape to its own shape", lambda x: F.reshape(x, Hole("shape")), lambda x: x, _same),
     Rule("reshape twice", lambda x: F.reshape(F.reshape(x, Hole("first")), Hole("shape")),
          lambda x, root: F.reshape(x, root.shape), shared=True),
-    Rule("expand to its own shape", lambda x: F.expand(x, Hole("shape")), lambda x: x, _same, shared=True),
+    Rule("expand to its own shape", lambda x: F.expand(x, Hole("shape")), lambda x: x, _same),
     Rule("permute twice", lambda x: F.permute(F.permute(x, Hole("first")), Hole("then")),
          lambda x, root, first, then: _permuted(x, root, first, then), shared=True),
     Rule("permute that moves nothing", lambda x: F.permute(x, Hole("order")), lambda x: x,
-         lambda x, order: tuple(d % len(order) for d in order) == tuple(range(len(order))), shared=True),
-    Rule("whole slice", lambda x: F.slice(x, Hole("starts"), Hole("sizes"), Hole("strides")), lambda x: x, _full,
-         shared=True),
+         lambda x, order: tuple(d % len(order) for d in order) == tuple(range(len(order)))),
+    Rule("whole slice", lambda x: F.slice(x, Hole("starts"), Hole("sizes"), Hole("strides")), lambda x: x, _full),
     Rule("slice of a slice",
          lambda x: F.slice(F.slice(x, Hole("starts"), Hole("inner"), Hole("strides")),
                            Hole("more"), Hole("sizes"), Hole("steps")),
          _sliced, shared=True),
     Rule("chosen by True", lambda c, a, b: F.where(c, a, b), lambda a, root: _as_wide(a, root),
-         lambda c: _holds(c, True), shared=True),
+         lambda c: _holds(c, True)),
     Rule("chosen by False", lambda c, a, b: F.where(c, a, b), lambda b, root: _as_wide(b, root),
-         lambda c: _holds(c, False), shared=True),
+         lambda c: _holds(c, False)),
     Rule("and True", lambda c, x: F.logical_and(c, x), lambda x: x,
-         lambda c, x, root: _holds(c, True) and _same(x, root), shared=True),
+         lambda c, x, root: _holds(c, True) and _same(x, root)),
     Rule("or False", lambda c, x: F.logical_or(c, x), lambda x: x,
-         lambda c, x, root: _holds(c, False) and _same(x, root), shared=True),
-    Rule("concat of one", lambda x: F.concat([x], Hole("dim")), lambda x: x, shared=True),
+         lambda c, x, root: _holds(c, False) and _same(x, root)),
+    Rule("concat of one", lambda x: F.concat([x], Hole("dim")), lambda x: x),
 )  # fmt: skip
 
 
