@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from ingot.builder.layers import network_of
-from ingot.builder.stored import Recovered, Remake, Weights
+from ingot.builder.stored import Recovered, Remake, Values, Weights
 from ingot.dtypes import DType
 from ingot.engine.session import Engine
 from ingot.errors import RecipeError, UserError
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.ir import Network
-from ingot.ir.recipe import ADAPTER, Recipe, combine, parameter_at, source
+from ingot.ir.recipe import ADAPTER, Recipe, parameter_at, source
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of
 
 Array = np.ndarray[Any, Any]
 
 MAX_LISTED = 20
+BASE = ""  # in the recipe of an adapter: what it is merged into
 
 
 def adapted(network: Network, adapter: Adapter) -> Network:
@@ -96,7 +97,7 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
     if any(s.startswith(f"{ADAPTER}{adapter.name}.") for recipe in weights.recipes.values() for s in recipe.sources):
         raise UserError(f"an adapter called {adapter.name} is in this engine already: rename the folder of the other")
     concerned = {n: r for n, r in weights.recipes.items() if set(r.sources) & adapter.updates.keys()}
-    recipes = {n: _with(r, adapter) for n, r in concerned.items()}
+    recipes = {n: _with(r, adapter, weights.values) for n, r in concerned.items()}
     remakes = [weights.remake(n, r, set(adapter)) for n, r in recipes.items()]
     if faults := [fault for r in remakes if (fault := _hidden(r, concerned[r.tensor]))]:
         rest = [f"… and {len(faults) - MAX_LISTED} more"] if len(faults) > MAX_LISTED else []
@@ -116,15 +117,15 @@ def _hidden(remake: Remake, recipe: Recipe) -> str:
     return f"{remake.tensor}: made of {', '.join(recipe.sources[:4])} by a step {step}, which cannot be undone"
 
 
-def _with(recipe: Recipe, adapter: Adapter) -> Recipe:
+def _with(recipe: Recipe, adapter: Adapter, values: Values) -> Recipe:
     """The recipe with the adapter merged into its parameters."""
-    plain = [source(name) for name in recipe.sources]
-    made = [adapter.recipe(name, base) for name, base in zip(recipe.sources, plain, strict=True)]
-    for i, call in enumerate(recipe.steps):
-        name = parameter_at(recipe, len(recipe.sources) + i)
-        base, other = (
-            combine(call.name, [of[j] for j in call.inputs], **dict(call.args)) for of in (plain, made)
-        )
-        plain.append(base)
-        made.append(other if name is None else adapter.recipe(name, base))
-    return made[-1]
+    plain = values.of(recipe)
+    made: list[int] = []
+    for i, number in enumerate(plain):
+        name = parameter_at(recipe, i)
+        if name is None and i >= len(recipe.sources):
+            number = values.step(recipe.steps[i - len(recipe.sources)], made)
+        elif name is not None and name in adapter.updates:
+            number = values.of(adapter.recipe(name, source(BASE)), {BASE: number})[-1]
+        made.append(number)
+    return values.recipe(made[-1])

@@ -35,14 +35,46 @@ class Values:
     """Numbers for what recipes compute: equal steps on equal sources are one value, in whatever tensor."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._made: list[str | StepCall] = []  # by number: a source, or a step whose inputs are numbers
+        self._numbers: dict[str | StepCall, int] = {}
 
-    def of(self, recipe: Recipe) -> list[int]:
-        """The numbers of a recipe's values: its sources, then its steps."""
-        found = [self._numbers.setdefault((name,), len(self._numbers)) for name in recipe.sources]
+    def of(self, recipe: Recipe, known: Mapping[str, int] | None = None) -> list[int]:
+        """The numbers of a recipe's values: its sources, then its steps. `known`: sources that are values already."""
+        known = known or {}
+        found = [known[name] if name in known else self._number(name) for name in recipe.sources]
         for call in recipe.steps:
-            key = (call.name, tuple(found[i] for i in call.inputs), call.args)
-            found.append(self._numbers.setdefault(key, len(self._numbers)))
+            found.append(self.step(call, found))
+        return found
+
+    def step(self, call: StepCall, values: Sequence[int]) -> int:
+        """The number of what a recipe's step makes, whose values have these numbers."""
+        return self._number(StepCall(call.name, tuple(values[i] for i in call.inputs), call.args))
+
+    def recipe(self, number: int) -> Recipe:
+        """The recipe of a value, its parts in the order of `combine`: each operand's before those of the next."""
+        made = self._made
+        sources: dict[int, int] = {}
+        steps: dict[int, int] = {}
+        waiting = [number]
+        while waiting:
+            what = made[waiting[-1]]
+            if isinstance(what, str):
+                sources.setdefault(waiting.pop(), len(sources))
+            elif left := [i for i in what.inputs if i not in sources and i not in steps]:
+                waiting += reversed(left)
+            else:
+                steps.setdefault(waiting.pop(), len(steps))
+        place = sources | {at: len(sources) + i for at, i in steps.items()}
+        calls = [call for at in steps if isinstance(call := made[at], StepCall)]
+        return Recipe(
+            tuple(str(made[at]) for at in sources),
+            tuple(StepCall(c.name, tuple(place[i] for i in c.inputs), c.args) for c in calls),
+        )
+
+    def _number(self, what: str | StepCall) -> int:
+        found = self._numbers.setdefault(what, len(self._made))
+        if found == len(self._made):
+            self._made.append(what)
         return found
 
 
@@ -67,27 +99,28 @@ class Weights:
     Attributes:
         known: dtype and shape of the network's parameters.
         recipes: stored tensor → recipe.
+        values: numbers for the values of these recipes, and of others that are made of them.
     """
 
     def __init__(self, engine: Engine, network: Network) -> None:
         self.engine = engine
         self.known: dict[str, Known] = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
         self.recipes = recipes_of(engine.header)
-        self._values = Values()
+        self.values = Values()
         self._shown: dict[int, Place] = {}
         self._stored: dict[int, str] = {}
         for name, recipe in self.recipes.items():
-            numbers = self._values.of(recipe)
+            numbers = self.values.of(recipe)
             self._stored.setdefault(numbers[-1], name)
             for i in _reached(recipe):
                 self._shown.setdefault(numbers[i], (name, i))
 
     def holding(self, recipe: Recipe) -> str | None:
         """The stored tensor that this recipe makes."""
-        return self._stored.get(self._values.of(recipe)[-1])
+        return self._stored.get(self.values.of(recipe)[-1])
 
-    def values(self, tensor: str, wanted: Collection[int], casts: bool = False) -> dict[int, Array]:
-        """Values of a tensor's recipe, by its steps backwards. `casts`: what was cast is given as it is after that.
+    def shown(self, tensor: str, wanted: Collection[int], casts: bool = False) -> dict[int, Array]:
+        """Values of a tensor's own recipe, by its steps backwards. `casts`: what was cast is given as it is after that.
 
         Raises RecipeError where the recipe does not give such a tensor.
         """
@@ -109,7 +142,7 @@ class Weights:
 
     def remake(self, tensor: str, recipe: Recipe, given: Collection[str]) -> Remake:
         """How `tensor` is made by `recipe`, its own or one that goes on from its values, when these sources are new."""
-        numbers, count = self._values.of(recipe), len(recipe.sources)
+        numbers, count = self.values.of(recipe), len(recipe.sources)
         new = [name in given for name in recipe.sources]
         for call in recipe.steps:
             new.append(any(new[i] for i in call.inputs))
@@ -207,7 +240,7 @@ class _Operands(Borrowed):
         if place not in self._read:
             tensor = place[0]
             wanted = {i for other, i in self._remake.shown.values() if other == tensor}
-            self._read |= {(tensor, i): array for i, array in self._weights.values(tensor, wanted).items()}
+            self._read |= {(tensor, i): array for i, array in self._weights.shown(tensor, wanted).items()}
         return self._read.pop(place)
 
     def __iter__(self) -> Iterator[str]:
@@ -235,7 +268,7 @@ class Recovered(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         tensor, i = self._found[name]
-        return self._weights.values(tensor, [i], casts=True)[i]
+        return self._weights.shown(tensor, [i], casts=True)[i]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)

@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 Known = tuple[DType, Shape]  # what is known of a value before it exists
 
 ADAPTER = "lora."  # begins the names of sources that are an adapter's: `lora.<adapter>.<module>.A`
-MAX_STEPS = 1 << 14  # that a recipe in a file may have: several for each expert of a layer
+MAX_STEPS = 1 << 12  # that a recipe in a file may have: several for each expert of a layer
 
 
 def require(ok: bool, why: str) -> None:
