@@ -95,6 +95,7 @@ class Runtime:
 
     opener: where the function stands that makes an Executor of an Opening. resolver: where the one stands that makes a
     device's full name of what follows the target's ("" for nothing), or raises UserError; without it nothing follows.
+    meter: where the one stands that gives the bytes that are free on a device, or None for the host's memory.
     words: how it is written, for messages.
     """
 
@@ -103,6 +104,7 @@ class Runtime:
     opener: str
     limits: Limits = Limits()
     resolver: str = ""
+    meter: str = ""
 
 
 CPU = Runtime(
@@ -114,7 +116,7 @@ CPU = Runtime(
 TORCH = Runtime(
     "torch", "torch[:DEVICE]", "ingot.backends.torch_executor:open_session",
     Limits(max_step_tokens=512, max_mixed_tokens=512, narrow_tables=True),  # a step's time hardly depends on its rows
-    "ingot.backends.torch_device:resolve",
+    "ingot.backends.torch_device:resolve", "ingot.backends.torch_device:available",
 )  # fmt: skip
 RUNTIMES = {runtime.name: runtime for runtime in (CPU, TORCH)}
 DEFAULT = CPU.name
@@ -135,6 +137,11 @@ class Device:
     def limits(self) -> Limits:
         """Its target's."""
         return self.runtime.limits
+
+    def available(self) -> int | None:
+        """The bytes that are free there; None: it has the host's memory, or nobody says."""
+        free: int | None = _lazy.load(self.runtime.meter)(self.name) if self.runtime.meter else None
+        return free
 
     def open(self, opening: Opening) -> Executor:
         """An executor there."""

@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ingot.errors import RecipeError
 from ingot.ir.recipe import Known, Recipe, StepCall, parameter_at
 from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
 Key = tuple[Any, ...]  # of a value: what makes it, down to parameters
+Where = dict[int, Array]  # the place of a part: its indices along axes that it has not whole
 
 KEPT = 4  # operands of inverted steps that are kept, for they are asked for one after the other
 
@@ -48,6 +51,8 @@ class Shown:
         recipes: of the stored tensors, by their names.
         tensor: a stored tensor by name.
         parameters: dtype and shape of every parameter of the network.
+
+    Raises RecipeError for a recipe that does not give its tensor.
     """
 
     def __init__(
@@ -64,6 +69,12 @@ class Shown:
 
     def _add(self, name: str, recipe: Recipe) -> None:
         specs = recipe.infer_all(self._parameters)
+        array = self._tensor(name)
+        if (array.dtype, array.shape) != (specs[-1][0].numpy, specs[-1][1]):
+            raise RecipeError(
+                f"tensor {name} is stored as {array.dtype}{list(array.shape)}, and its recipe gives "
+                f"{specs[-1][0].name}{list(specs[-1][1])}"
+            )
         keys = keys_of(recipe, specs)
         for number, call in enumerate(recipe.steps, len(recipe.sources)):
             taken = [specs[i] for i in call.inputs]
@@ -115,7 +126,7 @@ class Shown:
         dtype, shape = known.spec
         out = np.empty(shape, dtype.numpy)
         for part, where in self._parts(known):
-            out[np.ix_(*where)] = self.value(part)
+            out[_box(shape, where)] = self.value(part)
         return out
 
     def _undone(self, key: Key, call: StepCall, specs: list[Known]) -> list[Array]:
@@ -128,18 +139,17 @@ class Shown:
                 self._recent.popitem(last=False)
         return self._recent[at]
 
-    def _parts(self, known: _Known) -> list[tuple[Key, list[Array]]]:
-        """The parts of a value that can be had, each with its indices along every axis."""
-        everything = [np.arange(n) for n in known.spec[1]]
-        found: list[tuple[Key, list[Array]]] = []
-        left = [(user, call, everything) for user, call, *_ in known.users]
+    def _parts(self, known: _Known) -> list[tuple[Key, Where]]:
+        """The parts of a value that can be had, each with its place."""
+        found: list[tuple[Key, Where]] = []
+        left: list[tuple[Key, StepCall, Where]] = [(user, call, {}) for user, call, *_ in known.users]
         while left:
             key, call, where = left.pop()
             if call.name != "take":
                 continue
             args = dict(call.args)
-            where = list(where)
-            where[args["axis"]] = where[args["axis"]][np.array(args["indices"], np.int64)]
+            axis, indices = args["axis"], np.array(args["indices"], np.int64)
+            where = where | {axis: where[axis][indices] if axis in where else indices}
             if self.has(key):
                 found.append((key, where))
             else:
@@ -147,13 +157,19 @@ class Shown:
         return found
 
     def _whole(self, known: _Known) -> bool:
-        parts = self._parts(known)
-        if not parts:
+        """Whether parts make up a value. Parts that are there are as large as the file, and no value is larger."""
+        shape, parts = known.spec[1], self._parts(known)
+        counts = (prod(len(w[d]) if d in w else n for d, n in enumerate(shape)) for _, w in parts)
+        if sum(counts) < prod(shape):
             return False
-        seen = np.zeros(known.spec[1], np.bool_)
+        seen = np.zeros(shape, np.bool_)
         for _, where in parts:
-            seen[np.ix_(*where)] = True
-        return bool(seen.all())
+            seen[_box(shape, where)] = True
+        return bool(parts) and bool(seen.all())
+
+
+def _box(shape: tuple[int, ...], where: Where) -> Any:
+    return np.ix_(*(where[d] if d in where else np.arange(n) for d, n in enumerate(shape)))
 
 
 PARAMETER = "parameter"

@@ -26,14 +26,14 @@ def resolve(name: str) -> str:
     try:
         device = torch.device(name) if name else torch.get_default_device()
     except RuntimeError as e:
-        raise UserError(f"device 'torch:{name}': torch knows no such device: {_first_line(e)}") from None
+        raise UserError(f"device 'torch:{name}': torch knows no such device: {first_line(e)}") from None
     if device.type == "meta":
         raise UserError("device 'torch:meta' computes no numbers: use torch:cpu")
     try:
         there: str = str(torch.empty(1, device=device).device)
     except (RuntimeError, AssertionError, NotImplementedError, ModuleNotFoundError, ImportError) as e:
         raise UserError(
-            f"device 'torch:{device}' is not there ({_first_line(e)}); torch {torch.__version__} has here: "
+            f"device 'torch:{device}' is not there ({first_line(e)}); torch {torch.__version__} has here: "
             f"{', '.join(present(torch))}"
         ) from None
     return "cpu" if there.startswith("cpu") else there
@@ -83,9 +83,10 @@ def to_array(torch: Any, tensor: Any) -> Array:
 def no_memory(error: Exception, what: str) -> MemoryLimitError | None:
     """The typed error of what torch raises when memory is short; None for any other error."""
     if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
-        return MemoryLimitError(f"{what}: {_first_line(error)}")
+        return MemoryLimitError(f"{what}: {first_line(error)}")
     return None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The beginning of an error's message: torch goes on with stacks."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -21,13 +21,14 @@ from ingot import dims, dtypes
 from ingot.backends import native
 from ingot.backends.device import Opening
 from ingot.backends.stored import Shown, recipes_of
-from ingot.backends.torch_device import no_memory, package, to_array, to_tensor
+from ingot.backends.torch_device import first_line, no_memory, package, to_array, to_tensor
 from ingot.backends.torch_target import TORCH
 from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError, ValueFault
 from ingot.ir import Network, Node, Op, StateSpec, Value
 from ingot.ir.interpret import bind, learn
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
+from ingot.ir.verify import verify
 from ingot.ops.fused import Bodied
 from ingot.passes.pipeline import lower
 from ingot.passes.weights import recipe_of
@@ -63,12 +64,14 @@ class Loaded:
 
 
 def load(torch: Any, opening: Opening, device: Any) -> Loaded:
-    """Lowers an engine's network, and brings its weights to the device."""
+    """Lowers an engine's network, and brings its weights to the device. Raises what reading, verifying and lowering do.
+    """
     portable = opening.header["networks"].get(opening.entry)
     if portable is None:
         raise UserError(f"the engine has no network {opening.entry!r}, which device torch needs: build it again")
     with reading(opening.header):
         network = from_json(portable)
+    verify(network)
     parameters = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
     lowered = lower(network, TORCH)
     shown = Shown(recipes_of(opening.header), opening.tensor, parameters)
@@ -174,7 +177,7 @@ class TorchExecutor:
             if op.torch_fault is not None:
                 faults.append((node, op.torch_fault(self._torch, *operands)))
             begin = self._now(items)
-            results, called = self._call(op, operands)
+            results, called = self._call(node, op, operands)
             if items is not None:
                 items.append(_item(number, node, called, self._now(items) - begin, operands, results))
             for value, result in zip(node.outputs, results, strict=True):
@@ -189,7 +192,7 @@ class TorchExecutor:
         self._check(faults)
         return {name: tensors[value] for name, value in self._network.outputs.items()}
 
-    def _call(self, op: Op, operands: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
+    def _call(self, node: Node, op: Op, operands: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
         """An op's results, and what gave them: the name of a host call is in brackets."""
         results = None
         if op.torch is not None and not isinstance(op, Bodied):  # another target's, whose form reads operands back
@@ -197,8 +200,10 @@ class TorchExecutor:
                 with nullcontext() if operands else self._device:  # which says where new tensors lie
                     results = op.torch(self._torch, *operands)
             except (NotImplementedError, RuntimeError) as e:
-                if "not implemented" not in str(e):
+                if no_memory(e, ""):
                     raise
+                if "not implemented" not in str(e):
+                    raise ValueFault(f"{node.describe()} on torch:{self._device}: {first_line(e)}") from None
         if results is not None:
             return (results if isinstance(results, tuple) else (results,)), op.name
         arrays = op.reference(*(to_array(self._torch, x) for x in operands))

@@ -140,7 +140,7 @@ def _named(arrays: Mapping[str, Any], what: str) -> Mapping[str, Any]:
 
 def _of_tensor(torch: Any, tensor: Any, who: str) -> Array:
     if tensor.device.type != "cpu":
-        raise InputError(f"{who} is on {tensor.device}; this engine runs on the CPU: pass value.cpu()")
+        raise InputError(f"{who} is on {tensor.device}; inputs are read from the host's memory: pass value.cpu()")
     try:
         if tensor.dtype == torch.bfloat16:  # NumPy's side of DLPack knows no bfloat16
             return tensor.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)  # type: ignore[no-any-return]

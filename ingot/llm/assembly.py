@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingot.backends.device import Device
 from ingot.engine.session import Engine
 from ingot.errors import RequestError, UserError
 from ingot.llm.config import ModelConfig
@@ -38,7 +39,7 @@ def assemble(
     max_step_tokens = min(limits.max_step_tokens, config.max_step_tokens)
     max_running = within("max_running", max_running, max_step_tokens, min(limits.max_running, max_step_tokens))
     row_bytes = max(limits.max_row_bytes, 4 * config.vocab_size, 4 * config.embedding.width)
-    blocks = _cache_blocks(config.state_bytes, limits.block_size, context_length, kv_memory, max_running)
+    blocks = _cache_blocks(engine.device, config.state_bytes, context_length, kv_memory, max_running)
     cache = KVCache(blocks, limits.block_size, prefix_cache)
     session = engine.session(threads, kv_blocks=blocks, kv_block_size=limits.block_size)
     scheduler: Scheduler[Job] = Scheduler(
@@ -52,16 +53,22 @@ def assemble(
 
 
 def _cache_blocks(
-    token_bytes: int, block_size: int, context_length: int, kv_memory: int | None, max_running: int
+    device: Device, token_bytes: int, context_length: int, kv_memory: int | None, max_running: int
 ) -> int:
     """How many blocks the cache gets."""
+    block_size = device.limits.block_size
     block_bytes = token_bytes * block_size
     useful = cache_blocks(max_running, context_length, block_size)
     if kv_memory is None:
-        return max(1, min(useful, available_memory() // 4 // block_bytes))
+        return max(1, min(useful, _free(device) // 4 // block_bytes))
     if type(kv_memory) is not int or kv_memory < block_bytes:
         raise UserError(f"kv_memory must be a number of bytes, at least {block_bytes:,} for a block; got {kv_memory!r}")
     return min(useful, kv_memory // block_bytes)
+
+
+def _free(device: Device) -> int:
+    free = device.available()
+    return available_memory() if free is None else free
 
 
 def within(name: str, value: int | None, limit: int, default: int | None = None) -> int:

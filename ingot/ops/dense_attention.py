@@ -210,13 +210,13 @@ class ScaledDotProductAttention(Op):
         leading = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
         q, k, v = (x.expand(*leading, *x.shape[-2:]) for x in (q, k, v))
         q, k, v = (x.to(wide) for x in (q, k, v))
-        if self.empty_rows == "zero":
-            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self.scale)
-        else:
-            scores = q @ k.transpose(-2, -1) * self.scale_of(q)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-            out = torch.softmax(scores, -1) @ v
+        scores = q @ k.transpose(-2, -1) * self.scale_of(q)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+        weights = torch.softmax(scores, -1)
+        if self.empty_rows == "zero" and mask is not None:
+            weights = weights.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0)
+        out = weights @ v
         return (out.transpose(-3, -2) if self.heads_inside else out).to(narrow)
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:

@@ -202,7 +202,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "nothing": (None, "is a NoneType"),
     "a buffer": (memoryview(X), "is a memoryview"),
     "masked": (np.ma.masked_array(X), "is a masked array, and the mask would be lost"),
-    "meta tensor": (torch.empty(3, 7, 32, device="meta"), "is on meta; this engine runs on the CPU"),
+    "meta tensor": (torch.empty(3, 7, 32, device="meta"), "is on meta; inputs are read from the host"),
     "sparse tensor": (torch.from_numpy(X).to_sparse(), "torch has no NumPy view of this tensor"),
     "mkldnn tensor": (torch.from_numpy(X).to_mkldnn(), "torch has no NumPy view of this tensor"),
     "conjugated tensor": (torch.zeros(3, dtype=torch.complex64).conj(), "torch has no NumPy view of this tensor"),
