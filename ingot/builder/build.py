@@ -21,6 +21,7 @@ from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
 from ingot.builder.compile import Borrowed, Compiled, compile_network, header_of, make_tensors
+from ingot.builder.layers import empty_cache
 from ingot.engine.session import Engine, load
 from ingot.errors import DTypeError, ModuleError, UserError
 from ingot.frontends import torch_export
@@ -425,7 +426,7 @@ def _switches(
     if debug.check:
         feeds = accuracy.seeded(network, seed) if feeds is None else feeds
         narrow = any(v.dtype in NARROW for v in network.values.values())
-        caches = {v.name: accuracy.empty_cache(v.spec, feeds) for v in network.states}
+        caches = {v.name: empty_cache(network, v.spec, feeds) for v in network.states}
         found["check"] = Check(feeds, weights, caches, 0.05 if narrow else 1e-4)
     return found
 

@@ -206,10 +206,9 @@ def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], w
     engine = Engine.from_memory(
         header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights)
     )
-    tables = {v.name: a for v, a in arrays.items() if v.name == "block_table"}
-    blocks = cache_blocks(tables) if section.network.states else 0
-    session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
     feeds = {label: arrays[value] for label, value in section.reads.items()}
+    blocks = cache_blocks(section.network, feeds) if section.network.states else 0
+    session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)
     if section.sizes:
         inputs = [(v.spec.shape, array.shape) for v, array in arrays.items() if v.kind == "input"]
         values = values_of(pair for shapes in inputs for pair in zip(*shapes, strict=True))
@@ -217,12 +216,16 @@ def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], w
     return session.run(feeds)
 
 
-def cache_blocks(feeds: Mapping[str, Array]) -> int:
-    """How many cache blocks a step's inputs name."""
-    table = feeds.get("block_table")
-    return 1 + (0 if table is None else int(table.max(initial=0)))
+def cache_blocks(network: Network, feeds: Mapping[str, Array]) -> int:
+    """How many cache blocks these inputs name: those that attention reads, and those of the slots that are written."""
+    named = [0]
+    for node in network.nodes:
+        for operand, value in zip(node.op.operands, node.inputs, strict=False):
+            if operand.name in ("block_table", "slot") and value.name in feeds:
+                named.append(int(feeds[value.name].max(initial=0)) // (BLOCK if operand.name == "slot" else 1))
+    return 1 + max(named)
 
 
-def empty_cache(spec: StateSpec, feeds: Mapping[str, Array]) -> Array:
+def empty_cache(network: Network, spec: StateSpec, feeds: Mapping[str, Array]) -> Array:
     """A state for the interpreter, large enough for these inputs."""
-    return np.zeros((cache_blocks(feeds), BLOCK, 2, spec.heads, spec.head_dim), spec.dtype.numpy)
+    return np.zeros((cache_blocks(network, feeds), BLOCK, 2, spec.heads, spec.head_dim), spec.dtype.numpy)

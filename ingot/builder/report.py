@@ -16,11 +16,10 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.builder.layers import BLOCK, Row, Sources, Stored, row, run
-from ingot.builder.layers import empty_cache as empty_cache
 from ingot.engine.session import Engine
 from ingot.ir import Network, Spec
-from ingot.ir.interpret import bind
 from ingot.ir.weight_format import AS_IS, WeightFormat
+from ingot.models.decoder import example_step
 from ingot.passes.masks import shows
 from ingot.passes.quantize import quantized
 from ingot.passes.sections import cut
@@ -115,10 +114,9 @@ def seeded(network: Network, seed: int) -> dict[str, Array]:
     """Inputs from a seed: one request's tokens for a language model, else normal numbers, zeros for integers, and masks
     that hide no row whole for bools.
     """
-    names = {v.name for v in network.inputs}
     rng = np.random.default_rng(seed)
-    if {"token_ids", "positions", "query_start", "context_len", "block_table", "slot", "logit_rows"} <= names:
-        return _step(network, rng)
+    if network.states:
+        return example_step(network, rng, SEEDED_TOKENS, BLOCK)
     for usual in (SEEDED_TOKENS, 8, 4, 2):
         sizes = {d.name: d.opt or min(max(usual, d.min), d.max or usual) for d in network.dims.values()}
         if sum(math.prod(v.spec.evaluate(sizes)) for v in network.inputs) <= SEEDED_ELEMENTS:
@@ -133,24 +131,3 @@ def _random(rng: np.random.Generator, spec: Spec, sizes: Mapping[str, int], show
     if spec.dtype.is_float:
         return rng.standard_normal(shape).astype(spec.dtype.numpy)
     return np.zeros(shape, spec.dtype.numpy)
-
-
-def _step(network: Network, rng: np.random.Generator) -> dict[str, Array]:
-    table = next((n.inputs[1] for n in network.nodes if n.op.name == "embedding"), None)
-    vocabulary: Any = table.shape[0] if table is not None else 2
-    rows = np.arange(SEEDED_TOKENS)
-    step = {
-        "token_ids": rng.integers(0, vocabulary, SEEDED_TOKENS),
-        "positions": rows,
-        "query_start": np.array([0, SEEDED_TOKENS]),
-        "context_len": np.array([SEEDED_TOKENS]),
-        "block_table": np.arange(-(-SEEDED_TOKENS // BLOCK))[None],
-        "slot": rows,
-        "logit_rows": rows,
-        "hidden_rows": rows,
-        "long_rope": np.zeros(SEEDED_TOKENS),
-    }
-    names = {v.name for v in network.inputs}
-    arrays = {name: a.astype(np.int32) for name, a in step.items() if name in names}
-    bind(network, {name: a.shape for name, a in arrays.items()})  # a model of fewer tokens says so here
-    return arrays

@@ -14,10 +14,13 @@ import numpy as np
 from ingot import functional
 from ingot.dims import Dim
 from ingot.dtypes import DType
-from ingot.ir import Spec
+from ingot.ir import Network, Spec
+from ingot.ir.interpret import bind
 from ingot.models.blocks import CALLS, Heads, angles, results
 from ingot.models.config import DecoderConfig, LanguageConfig
 from ingot.nn import Attention, Embedding, Linear, Module, ModuleList, PagedStep, RmsNorm
+
+Array = np.ndarray[Any, Any]
 
 MAX_STEP_TOKENS = 8192
 
@@ -234,3 +237,28 @@ def input_specs(config: LanguageConfig) -> dict[str, Spec]:
         "hidden_rows": Spec("int32", (states,)),
         **choice,
     }
+
+
+def example_step(network: Network, rng: np.random.Generator, tokens: int, block: int) -> dict[str, Array]:
+    """A step of one request: so many tokens from an empty context, in cache blocks of that size.
+
+    Raises InputError for a network of fewer tokens.
+    """
+    table = next((n.inputs[1] for n in network.nodes if n.op.name == "embedding"), None)
+    vocabulary: Any = table.shape[0] if table is not None else 2
+    rows = np.arange(tokens)
+    step = {
+        "token_ids": rng.integers(0, vocabulary, tokens),
+        "positions": rows,
+        "query_start": np.array([0, tokens]),
+        "context_len": np.array([tokens]),
+        "block_table": np.arange(-(-tokens // block))[None],
+        "slot": rows,
+        "logit_rows": rows,
+        "hidden_rows": rows,
+        "long_rope": np.zeros(tokens),
+    }
+    names = {v.name for v in network.inputs}
+    arrays = {name: a.astype(np.int32) for name, a in step.items() if name in names}
+    bind(network, {name: a.shape for name, a in arrays.items()})  # a network of fewer tokens says so here
+    return arrays
