@@ -64,6 +64,8 @@ def to_tensor(torch: Any, array: Array, device: Any) -> Any:
     dtype = dtypes.get(plain.dtype)
     if dtype is dtypes.bfloat16:
         return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16).to(device)
+    if dtype.bits < 8:  # one element in a byte
+        return torch.from_numpy(plain.astype(np.int8 if dtype.kind == "int" else np.uint8)).to(device)
     if dtype.name.startswith("float8"):
         return torch.from_numpy(plain.view(np.uint8)).view(getattr(torch, dtype.name)).to(device)
     return torch.from_numpy(plain).to(device)

@@ -29,10 +29,13 @@ from ingot.ir.interpret import bind, learn
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.verify import verify
+from ingot.ir.weight_format import weight_format
 from ingot.ops.fused import Bodied
 from ingot.passes.pipeline import lower
+from ingot.passes.quantize import quantized
 from ingot.passes.weights import recipe_of
 from ingot.release import reading
+from ingot.words import SAME
 
 Array = np.ndarray[Any, Any]
 
@@ -73,7 +76,7 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
         network = from_json(portable)
     verify(network)
     parameters = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
-    lowered = lower(network, TORCH)
+    lowered = lower(quantized(network, weight_format(opening.header["config"].get("weights", SAME))), TORCH)
     shown = Shown(recipes_of(opening.header), opening.tensor, parameters)
     tensors: dict[Value, Any] = {}
     total = 0

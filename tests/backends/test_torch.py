@@ -21,8 +21,10 @@ from ingot.engine.session import Engine
 from ingot.errors import ArgumentError, BusyError, InputError, RecipeError, UserError, ValueFault
 from ingot.ir import OPS, Case, F, Network, Op, Spec
 from ingot.ir.recipe import evaluate, source
+from ingot.ir.weight_format import weight_format
 from ingot.ops.fused import Bodied
 from ingot.passes.pipeline import lower
+from ingot.words import WEIGHTS
 from tests import nets
 from tests.engine.test_ops_run import CASES, network_of
 from tests.frontends.test_torch_export_nets import SMALL, batch
@@ -143,10 +145,13 @@ def test_net(name: str, device: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_decoder_and_its_states(device: str) -> None:
-    """A prompt in two steps, with a row of padding: the second step reads what the first has left."""
+@pytest.mark.parametrize("weights", WEIGHTS[:3])
+def test_a_decoder_and_its_states(device: str, weights: str) -> None:
+    """A prompt in two steps, with a row of padding: the second step reads what the first has left. Weights of integers
+    and scales stay what they are.
+    """
     network = nets.llama(bias=True)
-    engine = build_network(network, nets.weights(network))
+    engine = build_network(network, nets.weights(network), format=weight_format(weights))
     both = [engine.session(kv_blocks=8, device=where) for where in ("cpu", device)]
     for context, rows in ((5, 5), (20, 15), (21, 1)):
         feeds = nets.step(context, rows)
