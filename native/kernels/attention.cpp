@@ -204,8 +204,7 @@ class KvWrite final : public Kernel {
 
   void run(Views in, Views, const Worker& worker) const override {
     const TensorView &state = in[0], &k = in[1], &v = in[2];
-    Frame frame(worker.local);
-    const KeyMemory memory(frame);
+    const auto memory = layout_at<KeyMemory>(worker.local);
     const CacheWriter writer(table_, state, in[3], k.shape[2]);
     const Share heads = share_of(k.shape[1], worker.index, worker.count);
     for (std::int64_t token = 0; token < k.shape[0]; ++token) {
@@ -247,8 +246,7 @@ class RopeKvWrite final : public Kernel {
     run_rope(table_, interleaved_, in[0], cos, sin, out[0], worker);
     const CacheWriter writer(table_, in[6], in[5], k.shape[2]);
     const Share heads = share_of(k.shape[1], worker.index, worker.count);
-    Frame frame(worker.local);
-    const KeyMemory memory(frame);
+    const auto memory = layout_at<KeyMemory>(worker.local);
     for (std::int64_t token = 0; token < k.shape[0]; ++token) {
       const std::int64_t slot = writer.slot(token, "rope_kv_write: slot out of range", worker);
       if (slot < 0) continue;

@@ -87,8 +87,7 @@ class Convolution : public Kernel {
     const Share across = share_of(p_.groups * units, worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last) return;
     const PackedWeight weight(p_.dtype, k);
-    Frame frame(worker.local);
-    const ProductMemory memory(frame, weight, epilogue_);
+    const auto memory = layout_at<ProductMemory>(worker.local, weight, epilogue_);
     Patches patches = patches_of(*product.window, in[0], product.out, down.first);
     std::optional<RowPlaces> places;
     if (product.places != nullptr) (places = *product.places)->first = down.first;

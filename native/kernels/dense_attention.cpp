@@ -149,8 +149,7 @@ class Attention final : public Kernel {
     task.value_dim = static_cast<int>(s.value_width);
     task.tokens = s.keys, task.position = causal_ ? 0 : s.keys, task.window = std::int64_t{1} << 62;
     task.empty_nan = empty_nan_ && s.keys > 0;
-    Frame frame(worker.local);
-    const Memory memory(frame, s);
+    const auto memory = layout_at<Memory>(worker.local, s);
     task.scale = scale_, task.scratch = memory.scratch, task.sums = task.totals = memory.sums;
     std::int64_t cost = 0;
     for (std::int64_t row = 0; row < s.rows() && cost < last; row += s.row_block) {

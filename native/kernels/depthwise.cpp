@@ -41,8 +41,7 @@ class Depthwise final : public Kernel {
     const WindowAxis* axis = window.axis;
     const std::int64_t all = y.shape[4];
     const LineTasks tasks(y, worker.count, kDepthwiseChannels);
-    Frame frame(worker.local);
-    const Memory memory(frame, epilogue_);
+    const auto memory = layout_at<Memory>(worker.local, epilogue_);
     TileOperand extras[kMaxInputs];
     DepthwiseJob job{};
     job.dtype = in[0].dtype;

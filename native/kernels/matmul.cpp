@@ -47,8 +47,7 @@ class MatmulPacked final : public Kernel {
     TileOperand extras[kMaxExtras];
     for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, down.first, column);
     const int width = bytes_of(in[0].dtype);
-    Frame frame(worker.local);
-    const ProductMemory memory(frame, weight_, epilogue_);
+    const auto memory = layout_at<ProductMemory>(worker.local, weight_, epilogue_);
     MatmulJob job{};
     const TileOperand x = placed(in[0], y, down.first, 0);
     job.x = x.data;
@@ -162,8 +161,7 @@ class Matmul final : public Kernel {
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
     const std::int64_t blocks = (m + product_.blocking.rows - 1) / product_.blocking.rows, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
     const int width = bytes_of(a.dtype);
-    Frame frame(worker.local);
-    const Memory memory(frame, epilogue_, sizes);
+    const auto memory = layout_at<Memory>(worker.local, epilogue_, sizes);
     MatmulJob job{};
     job.k = k;
     job.parts = 1;
@@ -234,8 +232,7 @@ class Matmul final : public Kernel {
     job.n = y.shape[y.rank - 1];
     job.k = a.shape[a.rank - 1];
     job.out = y.dtype;
-    Frame frame(worker.local);
-    job.memory = SmallMemory(frame);
+    job.memory = layout_at<SmallMemory>(worker.local);
     const std::int64_t width = bytes_of(a.dtype), out_width = bytes_of(y.dtype);
     job.a_row = a.stride[a.rank - 2] * width;
     job.b_row = b.stride[b.rank - 2] * width;

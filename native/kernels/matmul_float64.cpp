@@ -23,8 +23,7 @@ class MatmulFloat64 final : public Kernel {
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &a = in[0], &b = in[1], &y = out[0];
     if (y.elements() == 0) return;
-    Frame frame(worker.local);
-    const Memory memory(frame);
+    const auto memory = layout_at<Memory>(worker.local);
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1];
     const std::int64_t down = (m + kRows - 1) / kRows, across = (n + kColumns - 1) / kColumns;
     const Share share = share_of(y.elements() / (m * n) * down * across, worker.index, worker.count);

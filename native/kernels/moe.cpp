@@ -67,8 +67,7 @@ class Moe final : public Kernel {
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &y = out[0];
     for (std::int64_t first = 0; first < x.shape[0]; first += kPass) {
-      Frame frame(worker.shared);
-      Pass pass(frame, sizes_, std::min(x.shape[0], kPass), x.dtype);
+      auto pass = layout_at<Pass>(worker.shared, sizes_, std::min(x.shape[0], kPass), x.dtype);
       pass.first = first;
       pass.rows = std::min(x.shape[0] - first, kPass);
       route(in[1], pass, worker);
@@ -133,8 +132,7 @@ class Moe final : public Kernel {
 
   /// Softmax of each row's scores, and its top_k experts: best first, of equals the lower number.
   void route(const TensorView& router, const Pass& pass, const Worker& worker) const {
-    Frame frame(worker.local);
-    const Routing memory(frame, sizes_.experts);
+    const auto memory = layout_at<Routing>(worker.local, sizes_.experts);
     float* p = memory.p;
     std::byte* taken = memory.taken;
     const Share share = share_of(pass.rows, worker.index, worker.count);
@@ -207,8 +205,7 @@ class Moe final : public Kernel {
     const std::int64_t units = units_of(outputs), width = bytes_of(w.dtype), to_width = bytes_of(to_dtype);
     const PackedWeight weight(w.dtype, k);
     const Cut begin = cut(pass, units, worker.index, worker.count), end = cut(pass, units, worker.index + 1, worker.count);
-    Frame frame(worker.local);
-    const ProductMemory memory(frame, weight, epilogue);
+    const auto memory = layout_at<ProductMemory>(worker.local, weight, epilogue);
     MatmulJob job{};
     job.x_stride = k * width;
     job.k = k;

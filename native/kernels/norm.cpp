@@ -55,8 +55,7 @@ class Norm final : public Kernel {
     const TensorView x_rows = without(x, x.rank - 1), y_rows = without(y, y.rank - 1);
     const Share share = share_of(x_rows.elements(), worker.index, worker.count);
     if (share.first == share.last) return;
-    Frame frame(worker.local);
-    const Widened rows(frame, in.size() - 1, width);
+    const auto rows = layout_at<Widened>(worker.local, in.size() - 1, width);
     const auto widened = [&](int operand) -> const float* {  // once, not for every row
       if (operand == 0) return nullptr;
       const bool shifted = operand == weight_ && shift_ != 0;
@@ -134,8 +133,7 @@ class Softmax final : public Kernel {
     const TensorView &x = in[0], &y = out[0];
     const std::int64_t width = x.shape[axis_];
     const TensorView x_rows = without(x, axis_), y_rows = without(y, axis_);
-    Frame frame(worker.local);
-    const Memory memory(frame, width);
+    const auto memory = layout_at<Memory>(worker.local, width);
     StridedCopy gather, scatter;
     gather.add(width, 1, x.stride[axis_]);
     scatter.add(width, y.stride[axis_], 1);
@@ -228,8 +226,7 @@ class GroupNorm final : public Kernel {
     const std::int64_t channels = x.shape[x.rank - 1], each = kStatistics * groups_;
     const Images from(x, y), to(y, y);
     float* statistics = reinterpret_cast<float*>(worker.shared);
-    Frame frame(worker.local);
-    const Memory memory(frame, epilogue_, channels, groups_);
+    const auto memory = layout_at<Memory>(worker.local, epilogue_, channels, groups_);
     const auto rows = [&](std::int64_t chunk) {
       return GroupRows{from.at(x, chunk / chunks.count, chunk % chunks.count * chunks.rows).data, x.dtype,
                        chunks.rows_of(chunk % chunks.count), from.row_stride, channels, groups_};

@@ -57,8 +57,7 @@ std::size_t sums_bytes(int width, int rows) { return bytes_of_layout<AttentionSu
 
 /// The sums of a segment, one behind the other's of the segments before.
 AttentionSums sums_at(std::byte* memory, std::int64_t segment, int width, int rows) {
-  Frame frame(memory + static_cast<std::size_t>(segment) * sums_bytes(width, rows));
-  return AttentionSums(frame, width, rows);
+  return layout_at<AttentionSums>(memory + static_cast<std::size_t>(segment) * sums_bytes(width, rows), width, rows);
 }
 
 /// A worker's memory for one task.
@@ -233,8 +232,7 @@ struct Call {
     task.slopes = in.size() > 5 ? in[5].as<const float>() + rows.head * r.group : nullptr;
     task.position = r.position, task.window = window, task.scale = scale, task.softcap = softcap;
     task.value_pairs = task.state_dtype == DType::bfloat16 && task.value_dim % 32 == 0;
-    Frame frame(worker.local);
-    const TaskMemory memory(frame, task.head_dim, rounded_rows(task.rows));
+    const auto memory = layout_at<TaskMemory>(worker.local, task.head_dim, rounded_rows(task.rows));
     task.scratch = memory.scratch, task.sums = memory.sums, task.totals = memory.totals;
     return task;
   }

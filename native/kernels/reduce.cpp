@@ -145,8 +145,7 @@ class Reduce final : public Kernel {
     TensorView rows = parts.kept;
     const Run across = take_last(rows);
     const std::int64_t blocks = (across.count + kColumns - 1) / kColumns, positions = parts.reduced.elements();
-    Frame frame(worker.local);
-    const Columns memory(frame);
+    const auto memory = layout_at<Columns>(worker.local);
     float *total = memory.total, *part = memory.part, *dense = memory.dense;
     const Share share = share_of(rows.elements() * blocks, worker.index, worker.count);
     for (std::int64_t i = share.first; i < share.last; ++i) {

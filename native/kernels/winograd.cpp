@@ -117,8 +117,7 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   job.tiles_down = tiles_of(y.shape[1], grid.tile), job.tiles_across = tiles_of(y.shape[2], grid.tile);
   job.outputs = outputs_;
   job.weight = operands.panels.as<float>();
-  Frame frame(worker.local);
-  const Memory memory(frame, *this, grid);
+  const auto memory = layout_at<Memory>(worker.local, *this, grid);
   job.epilogue = epilogue_.job(operands.extras, operands.extra_count, memory.epilogue);
   job.epilogue.out = operands.out;
   job.finished = memory.finished, job.v = memory.v, job.m = memory.m;

@@ -28,7 +28,14 @@ class Frame {
   std::size_t bytes_ = 0;
 };
 
-/// Bytes of a layout: a struct of pieces, made of a frame and what their sizes depend on.
+/// A layout is a struct of pieces that is made of a frame and what their sizes depend on: where its pieces lie in `memory`.
+template <class Layout, class... Sizes>
+Layout layout_at(std::byte* memory, const Sizes&... sizes) {
+  Frame frame(memory);
+  return Layout(frame, sizes...);
+}
+
+/// How many bytes they take.
 template <class Layout, class... Sizes>
 std::size_t bytes_of_layout(const Sizes&... sizes) {
   Frame frame = Frame::counting();
