@@ -62,17 +62,25 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, dict(model.state_dict())
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+WORDS = [
+    {"precision": "bfloat16"}, {"precision": "float32"}, {"precision": "bfloat16", "weights": "int8"},
+    {"precision": "float32", "weights": "int4-g32"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words.values()))
 @pytest.mark.parametrize("stored", [False, True], ids=["in memory", "file"])
-def test_a_language_model(precision: str, stored: bool, tuned: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    folder, state = tuned
+def test_a_language_model(
+    words: dict[str, str], stored: bool, tuned: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, state = tuned[0], dict(tuned[1])
     assert "lm_head.weight" in state, "the head is tied, and still a name of the state dict"
-    engine = ingot.build(PICO, precision=precision, report=False)
+    engine = ingot.build(PICO, **words, report=False)
     if stored:
         engine.save(tmp_path / "base.ingot")
         engine = ingot.load(tmp_path / "base.ingot")
     before = image(engine, tmp_path)
-    wanted = ingot.build(folder, precision=precision, report=False)
+    wanted = ingot.build(folder, **words, report=False)
     new = engine.refit(state)
     assert_same(new, wanted, tmp_path)
     with LLM(new) as one, LLM(wanted) as other:
@@ -82,7 +90,6 @@ def test_a_language_model(precision: str, stored: bool, tuned: tuple[Path, dict[
     for name, tensor in sorted(state.items()):  # the others, each time, from what is stored
         engine = engine.refit({name: tensor})
     assert_same(engine, wanted, tmp_path)
-    state["lm_head.weight"] = state["model.embed_tokens.weight"]
     back = new.refit(SafetensorsFile(PICO / "model.safetensors"))
     assert image(back, tmp_path) == before
 

@@ -81,6 +81,18 @@ def test_the_old_model_goes_on_answering(pico_engine: Path) -> None:
     assert [*first.token_ids, *(t for part in rest for t in part.token_ids)] == wanted.token_ids
 
 
+def test_an_engine_on_another_device_stays_there() -> None:
+    engine, state = linear()
+    x = {engine.inputs[0].name: np.ones((3, 6), np.float32)}
+    there = engine.on("torch")
+    there.run(x)  # has brought its weights there
+    given = {"weight": state["weight"] * 2}
+    new = there.refit(given)
+    assert new.device == there.device
+    np.testing.assert_allclose(new.run(x)["output_0"], engine.refit(given).run(x)["output_0"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(there.run(x)["output_0"], engine.run(x)["output_0"], rtol=1e-5, atol=1e-6)
+
+
 def test_engines_that_nobody_uses_go(tmp_path: Path) -> None:
     """A chain of refits keeps what the last engine has, and no engine before it."""
     engine, state = linear()
