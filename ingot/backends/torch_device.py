@@ -59,9 +59,11 @@ def available(name: str) -> int | None:
 
 
 def to_tensor(torch: Any, array: Array, device: Any) -> Any:
-    """A tensor of its own there, with the array's numbers."""
+    """A tensor of its own there, with the array's numbers; integers of fewer bits than torch's have 8."""
     plain = np.array(array, order="C", copy=True)
     dtype = dtypes.get(plain.dtype)
+    if dtype.is_integer and dtype.bits < 8:
+        plain = plain.astype(np.int8 if dtype.kind == "int" else np.uint8)
     if dtype is dtypes.bfloat16:
         return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16).to(device)
     if dtype.bits < 8:  # one element in a byte

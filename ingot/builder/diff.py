@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
-from ingot.builder.layers import Stored, network_of, row, run, run_values, sections
+from ingot.builder.layers import Stored, computed_network, network_of, row, run, run_values, sections
 from ingot.engine.session import Engine
 from ingot.errors import InputError, UserError
 from ingot.frontends.torch_export import Imported, Source, build_network, open_archive
@@ -102,7 +102,7 @@ def diff_torch(
         if done:
             done(n, len(ours.sections) + 1)
     theirs = _TorchSide(torch, program, source, imported, feeds)
-    twins = _aligned(network, imported.network)
+    twins = _aligned(ours.network, imported.network)
     if values:
         return _made(_value_places(ours, theirs), ours.outputs, theirs.outputs, ours.hidden)
     places = []
@@ -127,11 +127,11 @@ class _Side:
     def __init__(
         self, engine: Engine, network: Network, feeds: Mapping[str, Array], layer: Callable[[str], str], values: bool
     ) -> None:
-        self.network = network
+        self.network = computed_network(engine)
         self.values = values
         self.weights = Stored(engine, network)
-        self.sections = sections(network, layer, self.weights)
-        self.arrays: dict[Value, Array] = {v: _as(feeds[v.name], v.dtype) for v in network.inputs}
+        self.sections = sections(self.network, layer, self.weights)
+        self.arrays: dict[Value, Array] = {v: _as(feeds[v.name], v.dtype) for v in self.network.inputs}
         self.layers: dict[str, tuple[Value, Array]] = {}
         self.results: dict[Node, list[Array]] = {}
         self.hidden: list[str] = []

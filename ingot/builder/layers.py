@@ -23,6 +23,8 @@ from ingot.errors import UserError
 from ingot.ir import Network, Node, StateSpec, Value
 from ingot.ir.difference import difference
 from ingot.ir.text import from_json
+from ingot.ir.weight_format import weight_format
+from ingot.passes.quantize import quantized
 from ingot.passes.sections import BETWEEN, Section, runs_of, section
 from ingot.passes.weights import recipe_of
 from ingot.release import reading
@@ -93,13 +95,18 @@ class Stored(Sources):
         if value.kind != "parameter":
             return None
         found = self._weights.holding(recipe_of(value))
-        return None if found is None else self.engine.tensor(found)
+        return self._weights.value(recipe_of(value)) if found is None else self.engine.tensor(found)
 
 
 def network_of(engine: Engine) -> Network:
     """The portable network of an engine. Raises EngineVersionError for one that a newer ingot made."""
     with reading(engine.header):
         return from_json(engine.header["networks"]["main"])
+
+
+def computed_network(engine: Engine) -> Network:
+    """The same with its weights as the engine stores them: `dequantize` stands where they are integers."""
+    return quantized(network_of(engine), weight_format(engine.config.get("weights")))
 
 
 def sections(network: Network, layer: Callable[[str], str], weights: Stored) -> list[Section]:

@@ -79,11 +79,11 @@ def report(
     if format is AS_IS and not any(v.dtype in NARROW for v in floats):
         return Report("no", (), (), note="nothing is narrower than float32: no loss of precision to report")
     arrays = dict(feeds) if feeds is not None else seeded(network, seed)
-    network = quantized(network, format)
+    portable, network = network, quantized(network, format)
     ours = {v: arrays[v.name] for v in network.inputs}
     theirs = {v: _as(arrays[v.name], v.dtype) for v in reference.inputs}
     rows: list[Row] = []
-    stored, sources = Stored(engine, network, narrow), Sources(wide)
+    stored, sources = Stored(engine, portable, narrow), Sources(wide)
     sections = list(zip(cut(network), cut(reference), strict=True))
     for i, (low, high) in enumerate(sections):
         run(low, ours, stored)

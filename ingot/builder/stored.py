@@ -119,6 +119,11 @@ class Weights:
         """The stored tensor that this recipe makes."""
         return self._stored.get(self.values.of(recipe)[-1])
 
+    def value(self, recipe: Recipe) -> Array | None:
+        """What this recipe makes, where a stored tensor shows it."""
+        place = self._shown.get(self.values.of(recipe)[-1])
+        return None if place is None else self.shown(place[0], [place[1]])[place[1]]
+
     def shown(self, tensor: str, wanted: Collection[int], casts: bool = False) -> dict[int, Array]:
         """Values of a tensor's own recipe, by its steps backwards. `casts`: what was cast is given as it is after that.
 
@@ -158,7 +163,9 @@ class Weights:
                 shown[labels[i]] = self._shown[numbers[i]]
             elif i >= count:
                 call = recipe.steps[i - count]
-                by = call.name if call.step.inverse is None and call.name != "cast" else hidden_by[i]
+                by = hidden_by[i]
+                if call.step.inverse is None and call.name != "cast" and not (by and call.name == "lora_merge"):
+                    by = call.name  # what an adapter is merged into is hidden by what came of it, if by anything
                 for j in call.inputs:
                     hidden_by[j] = hidden_by.get(j) or by
             else:

@@ -209,6 +209,7 @@ class FusedLinear(Bodied):
             "two of int4",
             (bf16(3, 16), i4(5, 16), f32(5, 2), i4(5, 16), f32(5, 2)),
             {"body": SILU_MUL, "dtype": "bfloat16", "parts": 2, "group": 8},
+            no_engine="int4",
         ),
         Case("K differs", (f32(3, 6), f32(5, 7)), {"body": IDENTITY, "dtype": "float32"}, error="weight must be"),
         Case("dtypes differ", (f32(3, 6), bf16(5, 6)), {"body": IDENTITY, "dtype": "float32"}, error="cast one of"),

@@ -16,7 +16,10 @@ import pytest
 import ingot
 from ingot import _native, models, nn
 from ingot.builder.build import Debug, build, build_network
+from ingot.builder.diff import diff
+from ingot.builder.layers import network_of
 from ingot.builder.outline import outline
+from ingot.builder.report import seeded
 from ingot.dims import Dim
 from ingot.engine.session import Engine, load
 from ingot.errors import RecipeError, UserError
@@ -322,3 +325,40 @@ def test_the_portable_network_stays_that_of_floats(pico8: Engine) -> None:
     names = {p["name"] for p in pico8.header["networks"]["main"]["parameters"]}
     model = models.load(PICO)
     assert names == {v.name for v in trace(model.module, model.input_specs).parameters}
+
+
+# ------------------------------------------------------------------------------------------------- other ways to run
+
+
+@pytest.mark.parametrize("format", [FORMATS["int8"], FORMATS["int4-g32"]], ids=lambda f: f.word)
+def test_a_torch_device_computes_the_same(format: WeightFormat) -> None:
+    """From what is stored for the CPU: its panels are undone, its integers are not."""
+    net = nets.llama()
+    engine = build_network(net, nets.weights(net), format=format)
+    want = ran(engine, nets.step())["logits"]
+    found = engine.session(device="torch", kv_blocks=8).run(nets.step())["logits"]
+    assert np.abs(found[0] - want[0]).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_layers_are_compared(pico8: Engine) -> None:
+    """Section by section, though no parameter can be had back: a table alone is shown by its panels."""
+    floats = build(PICO, report=False)
+    found = diff(pico8, floats, seeded(network_of(floats), 0))
+    assert [place.name for place in found.places] == ["before the layers", *(f"model.layers.{i}" for i in range(8))]
+    assert all(0.003 < place.relative < 0.03 for place in found.places)
+    same = diff(pico8, pico8, seeded(network_of(floats), 0))
+    assert all(place.relative == 0 for place in (*same.places, *same.outputs))
+
+
+def test_refit_quantises_again(pico8: Engine) -> None:
+    """The same as a build from the new values, bit for bit; the rest is shared."""
+    weights = models.load(PICO).weights
+    name = "model.layers.3.mlp.down_proj.weight"
+    changed = np.ascontiguousarray(weights[name][::-1])
+    new = pico8.refit({name: changed})
+    key = f"{name}.int8.packed"
+    assert not np.array_equal(new.tensor(key), pico8.tensor(key))
+    recipe = Recipe.from_json(pico8.header["weights"][key]["recipe"])
+    assert evaluate(recipe, {name: changed}).tobytes() == new.tensor(key).tobytes()
+    other = "model.layers.2.mlp.down_proj.weight.int8.packed"
+    assert np.shares_memory(new.tensor(other), pico8.tensor(other))

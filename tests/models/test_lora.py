@@ -399,6 +399,18 @@ def test_an_engine_whose_recipe_loses_bits_says_so(bases: dict[str, Path], good:
         merge(broken, good)
 
 
+def test_weights_of_integers(bases: dict[str, Path], good: Path) -> None:
+    """A build merges and then quantises, so it is near the merged floats. Integers are no base to merge into."""
+    built = build(bases["llama"], lora=good, precision="float32", weights="int8")
+    assert built.report.outputs[0].relative < 0.03
+    merged = logits(build(bases["llama"], lora=good, precision="float32", report=False))
+    apart = np.abs(logits(built) - merged).max()
+    assert apart < 0.1 * np.abs(merged - numbers(bases["llama"], None, "float32")).max()
+    base = build(bases["llama"], precision="float32", weights="int8", report=False)
+    with pytest.raises(RecipeError, match="(?s)by a step quantize, which cannot be undone.*Build from the model"):
+        merge(base, good)
+
+
 def test_the_merge_step() -> None:
     rng = np.random.default_rng(0)
     base = rng.standard_normal((7, 5)).astype(np.float32)
