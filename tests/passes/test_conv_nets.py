@@ -359,3 +359,14 @@ def test_what_joining_leaves_to_copy(build: Any, left: dict[str, int]) -> None:
     same_numbers(net)
     found = calls(net)[0]
     assert {k: found.count(k) for k in left} == left
+
+
+@pytest.mark.parametrize(("equation", "stays"), [("...tv,vw->...tw", True), ("nctv,vw->nctw", False)])
+def test_an_equation_with_an_ellipsis_keeps_its_order(equation: str, stays: bool) -> None:
+    """One operand with one is enough; the numbers are the same either way."""
+    b = Builder("net")
+    x = b.conv("conv", b.net.input("x", Spec(F32, (Dim("N"), 3, 6, 5))), 4)
+    b.net.outputs["y"] = F.einsum(x, b.param("graph", 5, 7), equation=equation)
+    log: Log = []
+    lowered(b.net, log)
+    assert any("an equation with an ellipsis" in str(event) for event in log) == stays

@@ -253,3 +253,17 @@ def test_weights_that_are_read_elsewhere_stay() -> None:
     kernels, log = check(net)
     assert "attention" not in kernels
     assert any("is read elsewhere too" in event.verdict for event in log)
+
+
+@pytest.mark.parametrize(("axis", "kernels"), [(-1, 1), (3, 1), (2, 3), (-2, 3), (0, 3), (1, 3)])
+def test_the_axis_of_the_softmax(axis: int, kernels: int) -> None:
+    """Over the keys, counted from either end; over anything else it is no attention, and says so."""
+    found, log = check(network(lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True), axis=axis), v)))
+    assert len(found) == kernels
+    assert any("not along the last dimension" in str(event) for event in log) == (kernels > 1)
+
+
+def test_attention_of_matrices_alone_is_left_to_products() -> None:
+    shapes = {"q": ("T", 8), "k": ("S", 8), "v": ("S", 8)}
+    found, log = check(network(lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True)), v), **shapes))
+    assert len(found) == 3 and any("of a batch of matrices" in str(event) for event in log)

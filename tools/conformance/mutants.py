@@ -37,7 +37,8 @@ GROUPS = {
     ),
     "passes": Group(
         "the compiler's passes", ("ingot/passes/*.py",), 100,
-        ("tests/passes",), ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/models"),
+        ("tests/passes",),
+        ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/frontends/test_masks.py"),
     ),
     "backends": Group(
         "targets and the planner", ("ingot/backends/**/*.py",), 100,
