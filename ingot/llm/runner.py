@@ -59,7 +59,7 @@ class Runner:
         self._token_ids = np.zeros(max_step_tokens, np.int32)
         self._positions = np.zeros(max_step_tokens, np.int32)
         self._slot = np.zeros(max_step_tokens, np.int32)
-        self._logit_rows = np.zeros(max_step_tokens, np.int32)
+        self._logit_rows = np.zeros(2 * max_step_tokens, np.int32)  # to choose tokens, and for targets
         self._long_rope = np.zeros(max_step_tokens, np.int32)
         self._short_length = short_length
         self._hidden_rows = np.zeros(max_step_tokens, np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
+from ingot.backends.device import Device
 from ingot.errors import RequestError, TooLongError
-from ingot.llm.jobs import Drafter, Embedding, Generation, Job, Result, Scoring
+from ingot.llm.jobs import Drafter, Embedding, Generation, Job, Result, Rows, Scoring
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
 from ingot.llm.runner import Runner
@@ -66,6 +68,7 @@ class FakeSession:
         states = np.stack([after, after % 7, after / 10], 1).astype(np.float32)
         return {"logits": logits, "hidden": states[feeds["hidden_rows"]]}
 
+    device = Device()
     sample = staticmethod(_native.sample)
     log_probs = staticmethod(_native.log_probs)
 
@@ -173,7 +176,7 @@ def test_everybody_gets_what_they_would_have_got_alone(
             jobs.append(new)
             if abort:
                 loop.abort(new)
-        while not all(one.finish_reason for one in jobs):
+        while not all(one.finish_reason or one.error for one in jobs):
             wakeups.get(timeout=60)
     finally:
         loop.close()
@@ -277,7 +280,7 @@ PROMPTS = [[3, 1, 4, 1, 5, 9], [2, 7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0
 def finished(loop: EngineLoop, jobs: Sequence[Generation], wakeups: SimpleQueue[Job]) -> list[Any]:
     """What came of jobs, submitted together; the loop is closed and whole afterwards."""
     loop.submit(*jobs)
-    while not all(one.finish_reason for one in jobs):
+    while not all(one.finish_reason or one.error for one in jobs):
         wakeups.get(timeout=60)
     loop.close()
     cache = loop._scheduler.cache
@@ -418,6 +421,40 @@ def test_a_step_behind_may_fail() -> None:
     assert loop._scheduler.cache.num_free == 40
 
 
+class Observed(Generation):
+    """Generates, and wants of every position the log probability of a token and the hidden states, too."""
+
+    def rows(self, chunk: Chunk[Any]) -> Rows:
+        known = self.tokens[chunk.start : chunk.start + chunk.count]
+        return super().rows(chunk)._replace(targets=known, states=chunk.count)
+
+    def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
+        assert result.states is not None
+        for place, (score, states) in enumerate(zip(result.scores, result.states, strict=True), chunk.start):
+            after = next_token(self.tokens[: place + 1])
+            logits = LOGITS[after].astype(np.float64)
+            wanted = logits[self.tokens[place]] - np.log(np.exp(logits).sum())
+            assert abs(score - wanted) < 1e-5 and states.tolist() == pytest.approx([after, after % 7, after / 10])
+        self.seen += len(result.scores)
+        return super().take(chunk, result)
+
+    seen = 0
+
+
+def test_a_job_may_want_everything_at_once() -> None:
+    """Even of a step that is full to the last token."""
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    prompt = list(range(16))
+    params = SamplingParams()
+    one = Observed(prompt, 20, params, sampler_of(params, prompt, VOCABULARY), frozenset(), wakeups, False)
+    one.row_bytes = 4 * VOCABULARY
+    loop = make(40, 4, 8, 4)
+    loop._scheduler.max_row_bytes = 8 * one.row_bytes
+    ((tokens, _, _, reason, error),) = finished(loop, [one], wakeups)
+    assert (tokens, reason, error) == (expected(prompt, 20), "length", None)
+    assert one.seen == 19
+
+
 def test_a_prompt_whose_answer_ends_at_once_is_found_later() -> None:
     prompt = list(range(9))
     wakeups: SimpleQueue[Job] = SimpleQueue()
@@ -445,3 +482,26 @@ def test_a_job_that_fails_ends_alone() -> None:
     assert "ZeroDivisionError: on purpose" in str(bad.error) and bad.finish_reason is None
     assert (good.finish_reason, good.tokens) == ("length", expected([1, 2, 3], 10))
     assert loop._scheduler.cache.num_free == 40
+
+
+def test_who_comes_while_the_loop_ends_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault strikes while one job runs and another one has not been looked at."""
+    loop = make(40, 4, 64, 4)
+    planning, both = threading.Event(), threading.Event()
+
+    def fail(drafts: Any) -> Any:
+        planning.set()
+        assert both.wait(60)
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(loop._scheduler, "plan", fail)
+    wakeups: SimpleQueue[Job] = SimpleQueue()
+    jobs = [job([1], 9, wakeups), job([2], 9, wakeups)]
+    loop.submit(jobs[0])
+    assert planning.wait(60)
+    loop.submit(jobs[1])
+    both.set()
+    assert {wakeups.get(timeout=60) for _ in jobs} == set(jobs)
+    loop.close()
+    assert wakeups.empty()
+    assert all("the engine loop has ended: ZeroDivisionError" in str(one.error) for one in jobs)

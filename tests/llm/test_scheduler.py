@@ -566,6 +566,17 @@ def test_a_decode_may_be_planned_before_its_token_is_known() -> None:
     assert (request.tokens, request.status) == (expected([1, 2], 6), Status.FINISHED)
 
 
+def test_who_waits_for_results_takes_no_share() -> None:
+    """Of the budget, which two prompts halve."""
+    scheduler = make(blocks=40)
+    model = FakeModel(scheduler)
+    scheduler.add(Request(0, [1] * 5, 5, generates=False))
+    model.launch(scheduler.plan())
+    for number in (1, 2):
+        scheduler.add(Request(number, [number] * 20, 21))
+    assert [(c.request.id, c.count) for c in scheduler.plan().chunks] == [(1, 4), (2, 4)]
+
+
 def test_a_second_answer_waits_until_the_prompt_can_be_found() -> None:
     scheduler = make(blocks=20, size=4, budget=16)
     model = FakeModel(scheduler)
