@@ -204,7 +204,7 @@ def movement() -> Iterator[Template]:
         x = [t.input(f"x{i}", [*y[:axis], part, *y[axis + 1 :]], dtype) for i, part in enumerate(parts)]
         t.call("concat", x, [t.result([*y[:axis], calc("+", *parts), *y[axis + 1 :]], dtype)], axis=axis)
         yield t
-    for ids_rank, dtype, packed in itertools.product((0, 1, 2), FLOATS, (False, True)):
+    for ids_rank, dtype, packed in itertools.product((0, 1, 2), (*FLOATS, "int8"), (False, True)):
         t = Template(f"embedding.{ids_rank}.{dtype}.{packed}")
         n, k = t.size("rows", 1, 129), t.size("k", 1, 75)
         lead = [t.size(name, 0, 17) for name in "ab"[:ids_rank]]

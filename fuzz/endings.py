@@ -68,6 +68,9 @@ def extras(t: Template, ending: str, y: list[Json]) -> tuple[list[int], Json]:
 
 
 def panels(outputs: Json, k: Json, dtype: str, groups: Json = 1) -> list[Json]:
-    """The shape of a packed weight."""
+    """The shape of a packed weight; uint8: of values of 4 bits."""
     units = calc("*", groups, calc("//", calc("+", outputs, 31), 32))
-    return [units, calc("//", calc("+", k, 1), 2), 32, 2] if dtype == "bfloat16" else [units, k, 32]
+    if dtype not in ("bfloat16", "int8", "uint8"):
+        return [units, k, 32]
+    depth = {"bfloat16": 2, "int8": 4, "uint8": 8}[dtype]  # values of k side by side
+    return [units, calc("//", calc("+", k, depth - 1), depth), 32, min(depth, 4)]

@@ -36,6 +36,19 @@ def matmul_packed() -> Iterator[Template]:
         gate = steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
         t.call("matmul_packed", [x, w], [y], n=n, k=k, parts=2, expr=gate)
         yield t
+    for dtype, stored, parts in itertools.product(FLOATS, ("int8", "uint8"), (1, 2)):
+        t = Template(f"matmul_packed.{dtype}.{stored}.{parts}")
+        m, n = t.size("m", 0, 140), t.size("n", 1, 129)
+        group = calc("*", 8, t.size("eighths", 1, 5))
+        k = t.value("k", calc("*", group, t.size("groups", 1, 5))) if stored == "uint8" else t.size("k", 0, 300)
+        operands = [t.input("x", [m, k], dtype), t.weight("w", panels(n, k, stored, parts), stored)]
+        if stored == "uint8":
+            operands.append(t.weight("scales", panels(n, calc("//", k, group), "float32", parts), "float32"))
+        params = {"group": group} if stored == "uint8" else {}
+        expression = FLOAT if parts == 1 else steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
+        y = t.result([m, n], t.choice("y_dtype", dtype, *FLOATS))
+        t.call("matmul_packed", operands, [y], n=n, k=k, parts=parts, expr=expression, **params)
+        yield t
     for dtype in FLOATS:  # more rows, and deeper ones, than are packed at a time
         t = Template(f"matmul_packed.{dtype}.large")
         m, k, n = t.size("m", 96, 600), t.size("k", 1, 700), t.size("n", 1, 75)
