@@ -1,15 +1,12 @@
-"""torch's devices by their names, and arrays there and back."""
+"""torch's devices by their names, and what is free there."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ingot import _lazy, dtypes
+from ingot import _lazy
 from ingot.errors import MemoryLimitError, UserError
-
-Array = np.ndarray[Any, Any]
+from ingot.ops.in_torch import first_line, out_of_memory
 
 
 def package() -> Any:
@@ -58,39 +55,6 @@ def available(name: str) -> int | None:
     return int(module.mem_get_info(device)[0])  # type: ignore[union-attr]
 
 
-def to_tensor(torch: Any, array: Array, device: Any) -> Any:
-    """A tensor of its own there, with the array's numbers; integers of fewer bits than torch's have 8."""
-    plain = np.array(array, order="C", copy=True)
-    dtype = dtypes.get(plain.dtype)
-    if dtype.is_integer and dtype.bits < 8:
-        plain = plain.astype(np.int8 if dtype.kind == "int" else np.uint8)
-    if dtype is dtypes.bfloat16:
-        return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16).to(device)
-    if dtype.bits < 8:  # one element in a byte
-        return torch.from_numpy(plain.astype(np.int8 if dtype.kind == "int" else np.uint8)).to(device)
-    if dtype.name.startswith("float8"):
-        return torch.from_numpy(plain.view(np.uint8)).view(getattr(torch, dtype.name)).to(device)
-    return torch.from_numpy(plain).to(device)
-
-
-def to_array(torch: Any, tensor: Any) -> Array:
-    """An array of its own with a tensor's numbers."""
-    here = tensor.detach().to("cpu").contiguous()
-    name = str(here.dtype).removeprefix("torch.")
-    if here.dtype == torch.bfloat16:
-        return here.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)  # type: ignore[no-any-return]
-    if name.startswith("float8"):
-        return here.view(torch.uint8).numpy().view(dtypes.get(name).numpy)  # type: ignore[no-any-return]
-    return here.numpy()  # type: ignore[no-any-return]
-
-
 def no_memory(error: Exception, what: str) -> MemoryLimitError | None:
     """The typed error of what torch raises when memory is short; None for any other error."""
-    if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
-        return MemoryLimitError(f"{what}: {first_line(error)}")
-    return None
-
-
-def first_line(error: BaseException) -> str:
-    """The beginning of an error's message: torch goes on with stacks."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return MemoryLimitError(f"{what}: {first_line(error)}") if out_of_memory(error) else None

@@ -8,7 +8,7 @@ its NumPy reference: the operands are read back for it, and the profile calls it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter_ns
@@ -21,16 +21,16 @@ from ingot import dims, dtypes
 from ingot.backends import native
 from ingot.backends.device import Opening
 from ingot.backends.stored import Shown, recipes_of
-from ingot.backends.torch_device import first_line, no_memory, package, to_array, to_tensor
+from ingot.backends.torch_device import no_memory, package
 from ingot.backends.torch_target import TORCH
-from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError, ValueFault
+from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
 from ingot.ir.interpret import bind, learn
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.verify import verify
 from ingot.ir.weight_format import weight_format
-from ingot.ops.fused import Bodied
+from ingot.ops.in_torch import call, check, known, to_array, to_tensor
 from ingot.passes.pipeline import lower
 from ingot.passes.quantize import quantized
 from ingot.passes.weights import recipe_of
@@ -175,14 +175,14 @@ class TorchExecutor:
         left = dict(self._left)
         faults: list[tuple[Node, Any]] = []
         for number, node in enumerate(self._network.nodes):
-            op = _known(node.op, sizes) if ops is None else ops[number]
+            op = known(node.op, sizes) if ops is None else ops[number]
             operands = [tensors[v] for v in node.inputs]
             if op.torch_fault is not None:
                 faults.append((node, op.torch_fault(self._torch, *operands)))
             begin = self._now(items)
-            results, called = self._call(node, op, operands)
+            results, by_reference = call(self._torch, node, op, operands, self._device)
             if items is not None:
-                items.append(_item(number, node, called, self._now(items) - begin, operands, results))
+                items.append(_item(number, node, by_reference, self._now(items) - begin, operands, results))
             for value, result in zip(node.outputs, results, strict=True):
                 tensors[value] = result
                 if op.binds:
@@ -192,35 +192,8 @@ class TorchExecutor:
                 if not left[value]:
                     del tensors[value]
         self._last = sizes
-        self._check(faults)
+        check(self._torch, faults)
         return {name: tensors[value] for name, value in self._network.outputs.items()}
-
-    def _call(self, node: Node, op: Op, operands: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
-        """An op's results, and what gave them: the name of a host call is in brackets."""
-        results = None
-        if op.torch is not None and not isinstance(op, Bodied):  # another target's, whose form reads operands back
-            try:
-                with nullcontext() if operands else self._device:  # which says where new tensors lie
-                    results = op.torch(self._torch, *operands)
-            except (NotImplementedError, RuntimeError) as e:
-                if no_memory(e, ""):
-                    raise
-                if "not implemented" not in str(e):
-                    raise ValueFault(f"{node.describe()} on torch:{self._device}: {first_line(e)}") from None
-        if results is not None:
-            return (results if isinstance(results, tuple) else (results,)), op.name
-        arrays = op.reference(*(to_array(self._torch, x) for x in operands))
-        given = arrays if isinstance(arrays, tuple) else (arrays,)
-        return tuple(to_tensor(self._torch, np.asarray(a), self._device) for a in given), f"[{op.name}]"
-
-    def _check(self, faults: list[tuple[Node, Any]]) -> None:
-        """Raises ValueFault when an op had values that it does not take. All are read back at once."""
-        if not faults:
-            return
-        found = self._torch.stack([fault for _, fault in faults]).tolist()
-        for (node, _), fault in zip(faults, found, strict=True):
-            if fault:
-                raise ValueFault(f"{node.describe()}: its operands have indices that are out of range")
 
     def _now(self, items: list[dict[str, Any]] | None) -> int:
         """The time, when all that was asked of the device has been done; 0 where nobody wants to know."""
@@ -252,7 +225,7 @@ class TorchExecutor:
         if key not in self._plans:
             if len(self._plans) >= PLANS:
                 self._plans.clear()
-            self._plans[key] = [_known(node.op, sizes) for node in self._network.nodes]
+            self._plans[key] = [known(node.op, sizes) for node in self._network.nodes]
         return self._plans[key]
 
     def planned(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
@@ -300,10 +273,6 @@ class TorchExecutor:
         return native.log_probs(logits, targets)
 
 
-def _known(op: Op, sizes: Mapping[str, int]) -> Op:
-    return op if op.binds or not op.symbolic else op.evaluate(sizes)
-
-
 def _readers(network: Network) -> dict[Value, int]:
     """How many nodes read each value; one more where it is wanted for longer than a run's steps."""
     left = {v: len(set(v.uses)) for v in network.values.values()}
@@ -320,12 +289,12 @@ def _port(name: str, value: Value) -> tuple[str, str, list[Any]]:
     return name, value.dtype.name, [dims.to_json(d) for d in value.shape]
 
 
-def _item(number: int, node: Node, called: str, ns: int, operands: Sequence[Any], results: Any) -> dict[str, Any]:
+def _item(number: int, node: Node, host: bool, ns: int, operands: Sequence[Any], results: Any) -> dict[str, Any]:
     """A call as Session.profile lists it."""
-    kind = "host" if called.startswith("[") else "kernel"
+    kind = "host" if host else "kernel"
     ins, outs = ([(str(x.dtype).removeprefix("torch."), list(x.shape)) for x in xs] for xs in (operands, results))
     bytes_ = sum(x.nbytes for x in (*operands, *results))
-    return {"call": number, kind: called.strip("[]"), "where": node.where, "ns": ns, "bytes": bytes_, "in": ins,
+    return {"call": number, kind: node.op.name, "where": node.where, "ns": ns, "bytes": bytes_, "in": ins,
             "out": outs}  # fmt: skip
 
 

@@ -113,6 +113,7 @@ class Op:
     # (self, torch, *tensors): the same by torch, a second oracle, and what runs on a torch device. It allocates on its
     # operands' device, reads nothing back, and updates states in place. It may give None: torch has no such dtype.
     torch: ClassVar[Callable[..., Any] | None] = None
+    reads_back: ClassVar[bool] = False  # whether the torch form does, after all: then it is an oracle only
     # (self, torch, *tensors): whether values are a fault at run time, as a bool scalar on their device; the torch form
     # then gives any numbers, and breaks nothing.
     torch_fault: ClassVar[Callable[..., Any] | None] = None

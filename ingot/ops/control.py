@@ -18,6 +18,7 @@ from ingot.ir import Case, Network, Node, Op, Spec, Value, apply, interpret, op,
 from ingot.ops.binary import Add, Less
 from ingot.ops.common import PYTHON_STEPS, Array, boolean, f32, i32, nbytes
 from ingot.ops.elementwise import Neg
+from ingot.ops.in_torch import run
 
 MAX_ROUNDS = 1 << 24  # of a loop: one that does not end ends within minutes
 
@@ -143,6 +144,10 @@ class Cond(Op):
     def reference(self, predicate: Array, *xs: Array) -> Any:
         return _one_or_all(_run(self.then_branch if predicate else self.else_branch, xs))
 
+    def torch(self, torch: Any, predicate: Any, *xs: Any) -> Any:
+        """Which branch it is has to be read back."""
+        return _one_or_all(run(torch, self.then_branch if predicate.item() else self.else_branch, xs))
+
 
 @op("while_loop")
 class WhileLoop(Op):
@@ -185,7 +190,18 @@ class WhileLoop(Op):
             if not _run(self.condition, xs)[0]:
                 return _one_or_all(xs)
             xs = _run(self.body, xs)
-        raise ValueFault(f"while_loop: the condition still holds after {self.limit} rounds")
+        raise self._endless()
+
+    def torch(self, torch: Any, *xs: Any) -> Any:
+        """Whether there is one more round has to be read back."""
+        for _ in range(self.limit):
+            if not run(torch, self.condition, xs)[0].item():
+                return _one_or_all(xs)
+            xs = run(torch, self.body, xs)
+        raise self._endless()
+
+    def _endless(self) -> ValueFault:
+        return ValueFault(f"while_loop: the condition still holds after {self.limit} rounds")
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
         return np.array(rng.integers(0, 9), np.int32), rng.standard_normal(3).astype(np.float32)

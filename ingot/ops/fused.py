@@ -89,6 +89,7 @@ class Bodied(Op):
 
     body: tuple  # type: ignore[type-arg]
     dtype: DType
+    reads_back = True
 
     @property
     def fixed(self) -> int:
