@@ -40,6 +40,7 @@ def count(items):
     items.append(total / -2.5)
     assert dict(zip(items, items, strict=True))
     list(zip(items, items, strict=True))
+    note(1 + 2)
     return total
 '''
 

@@ -370,3 +370,13 @@ def test_an_equation_with_an_ellipsis_keeps_its_order(equation: str, stays: bool
     log: Log = []
     lowered(b.net, log)
     assert any("an equation with an ellipsis" in str(event) for event in log) == stays
+
+
+def test_a_batch_norm_is_not_folded_into_a_computed_weight() -> None:
+    b = Builder("net")
+    x, weight = b.net.input("x", Spec(F32, (Dim("N"), 3, 6, 5))), b.net.input("w", Spec(F32, (4, 3, 3, 3)))
+    y = F.conv(x, weight, stride=(1, 1), pre_padding=(1, 1), post_padding=(1, 1), dilation=(1, 1))
+    b.net.outputs["y"] = b.batch_norm("norm", y)
+    log: Log = []
+    assert "conv" in computing(lowered(b.net, log))
+    assert any("the weight or the bias before it is no parameter" in str(event) for event in log)

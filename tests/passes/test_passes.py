@@ -12,7 +12,7 @@ from ingot import dtypes
 from ingot.backends.cpu import CPU
 from ingot.backends.plan import Planner
 from ingot.dims import Dim
-from ingot.errors import NetworkError
+from ingot.errors import NetworkError, OpError
 from ingot.ir import F, Hole, Network, Spec, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
@@ -509,3 +509,12 @@ def test_what_a_network_casts_itself_stays() -> None:
     net = vector(lambda x: F.cast(F.exp(F.cast(x, "float32")), "float16"))
     narrow = in_precision(net, dtypes.bfloat16)
     assert [n.op.dtype.name for n in narrow.nodes if n.op.name == "cast"] == ["bfloat16", "float32", "float16"]  # type: ignore[attr-defined]
+
+
+def test_what_no_precision_can_be_given_to_is_an_error() -> None:
+    """An op that takes float32 alone is not given it silently: only floats that do not fit together are cast."""
+    net = Network("net")
+    positions = net.input("positions", Spec("int32", (Dim("T"),)))
+    net.outputs["cos"], net.outputs["sin"] = F.rope_table(positions, net.parameter("inv_freq", Spec(F32, (4,))))
+    with pytest.raises(OpError, match="rope_table"):
+        in_precision(net, dtypes.bfloat16)

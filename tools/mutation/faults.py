@@ -78,7 +78,8 @@ def _changes(tree: ast.Module) -> Found:
     yield from _body(tree.body, function=False)
 
 
-# Functions that make texts for people and nothing else; SHOWN is how much of something a text shows.
+# Functions that make texts for people and nothing else. So does note(), which logs what a pass decided; SHOWN is how
+# much of something a text shows.
 OF_TEXTS = re.compile(r"describe|__repr__|_shown?|_brief")
 
 
@@ -96,6 +97,8 @@ def _statement(statement: ast.stmt, function: bool, nested: bool) -> Found:
     if isinstance(statement, ast.FunctionDef) and OF_TEXTS.fullmatch(statement.name):
         return
     if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "SHOWN":
+        return
+    if isinstance(statement, ast.Expr) and ast.unparse(statement).startswith("note("):
         return
     if function and _can_go(statement, nested):
         yield (statement.lineno, statement.end_lineno or statement.lineno), statement, ast.Pass
