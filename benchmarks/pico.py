@@ -88,7 +88,8 @@ def heldout(options: Options) -> Result:
     measured = peer_score(peer(PICO, torch.float32, options.threads), tokenizer().encode(text).ids, 512)
     result.add("transformers float32", measured, "nats/token", note="the peer, here")
     for precision, weights, tolerance in (
-        ("float32", "same", 0.0005), ("bfloat16", "same", 0.01), ("float32", "int8", 0.002), ("bfloat16", "int8", 0.002),
+        ("float32", "same", 0.0005), ("bfloat16", "same", 0.01),
+        ("float32", "int8", 0.002), ("bfloat16", "int8", 0.002),
     ):  # fmt: skip
         words: dict[str, Any] = {"precision": precision, "weights": weights}
         with ingot.LLM(PICO, threads=options.threads, prefix_cache=False, **words) as llm:

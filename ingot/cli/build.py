@@ -59,6 +59,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.left_out(engine.config.get("left_out", ()))
     for words in engine.config.get("converted", ()):
         out.note(words)
+    kept = [line.removeprefix("weights: ") for line in engine.log if line.startswith("weights: ")]
+    if kept:
+        out.note(f"{len(kept)} weight(s) are not stored as {args.weights}: {kept[0]}" + ", …" * (len(kept) > 1))
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")

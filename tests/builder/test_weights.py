@@ -20,6 +20,7 @@ from ingot.builder.diff import diff
 from ingot.builder.layers import network_of
 from ingot.builder.outline import outline
 from ingot.builder.report import seeded
+from ingot.cli.main import main
 from ingot.dims import Dim
 from ingot.engine.session import Engine, load
 from ingot.errors import RecipeError, UserError
@@ -30,6 +31,7 @@ from ingot.nn import trace
 from ingot.passes.quantize import quantized
 from ingot.words import WEIGHTS
 from tests import nets
+from tests.models.model_zoo import EngineRunner, make
 
 Array = np.ndarray[Any, Any]
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
@@ -362,3 +364,20 @@ def test_refit_quantises_again(pico8: Engine) -> None:
     assert evaluate(recipe, {name: changed}).tobytes() == new.tensor(key).tobytes()
     other = "model.layers.2.mlp.down_proj.weight.int8.packed"
     assert np.shares_memory(new.tensor(other), pico8.tensor(other))
+
+
+def test_experts_stay_floats_and_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transformers = pytest.importorskip("transformers")
+    make(transformers, pytest.importorskip("torch"), "Mixtral", {"num_local_experts": 5}, tmp_path / "base")
+    out = str(tmp_path / "moe.ingot")
+    assert main(["build", str(tmp_path / "base"), "-o", out, "--weights", "int8"]) == 0
+    shown = capsys.readouterr().err
+    assert "30 weight(s) are not stored as int8: " in shown and "stays float32: moe reads it, …" in shown
+    engine = load(out)
+    kinds = {engine.tensor(n).dtype.name for n in engine.header["weights"] if "experts" in n}
+    assert kinds == {"float32"} and engine.tensor("model.layers.0.self_attn.o_proj.weight.int8.packed").dtype == np.int8
+    ids = list(range(2, 40))
+    whole = EngineRunner(tmp_path / "base", weights="int8").run(ids, [38])
+    apart = np.abs(whole - EngineRunner(tmp_path / "base").run(ids, [38])).max()
+    assert 0 < apart < 0.1 * np.abs(whole).max()
+    assert np.array_equal(EngineRunner(tmp_path / "base", weights="int8").run(ids, [1, 30, 7]), whole)
