@@ -10,9 +10,15 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.dims import Dim
-from ingot.ir import F, Network, Spec, StateSpec, Value
+from ingot.ir import F, Network, Node, Spec, StateSpec, Value
 
 Array = np.ndarray[Any, Any]
+
+
+def op_name(node: Node) -> str:
+    """The name of a node's op; packed_linear for a fused_linear whose weight is in panels."""
+    inner = getattr(node.op, "inner", None)
+    return f"packed_{inner.name.removeprefix('fused_')}" if inner else node.op.name
 
 
 def llama(

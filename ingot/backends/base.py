@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ingot.backends.device import Runtime
-from ingot.backends.kernel import Kernel, KernelCall, Refusal
+from ingot.backends.kernel import Kernel, KernelCall, Refusal, inner
 from ingot.ir import Node
 from ingot.passes.pipeline import Lowers, Step
 
@@ -50,12 +50,13 @@ class Target:
     def choose(self, node: Node) -> KernelCall | Refusal:
         """The kernel call of a node, or why there is none."""
         declined = []
-        for kernel in self.table.get(node.op.name, ()):
+        name = inner(node.op).name
+        for kernel in self.table.get(name, ()):
             choice = kernel.choose(node)
             if isinstance(choice, KernelCall):
                 return choice
             declined.append(f"{kernel.name}: {choice.why}")
-        return Refusal("; ".join(declined) or f"the {self.name} target has no kernel for {node.op.name}")
+        return Refusal("; ".join(declined) or f"the {self.name} target has no kernel for {name}")
 
     def refuses(self, node: Node) -> str | None:
         """Why no kernel takes a node; None when one does."""

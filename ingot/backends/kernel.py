@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 from ingot.backends.cost import Call
 from ingot.dtypes import DType
 from ingot.errors import NetworkError
-from ingot.ir import Node, StateSpec, Value
+from ingot.ir import Node, Op, StateSpec, Value
+from ingot.ops.laid_out import PLAIN, LaidOut
 
 
 class Reads(Enum):
@@ -102,11 +103,13 @@ class Operand(NamedTuple):
     """An operand or a result. Its name says whether it may be absent ("weight?") or is any number ("*extras").
 
     `dtypes` are its element types; a name among them stands for the element type of that operand. None: a state.
+    `layouts`: in which order its elements may be stored (ops/laid_out.py).
     """
 
     name: str
     dtypes: tuple[DType | str, ...] | None
     strides: Reads = Reads.DENSE
+    layouts: tuple[str, ...] = (PLAIN,)
 
     @property
     def plain_name(self) -> str:
@@ -126,8 +129,23 @@ class Use(NamedTuple):
     reads: Mapping[str, Reads] = {}
 
 
-Runs = Callable[[Any, Node], Mapping[str, Any] | Use | Refusal]  # of an op and its node
+Runs = Callable[[Any, Node], Mapping[str, Any] | Use | Refusal]  # of an op (the inner one, if laid out) and its node
 Cost = Callable[[Call], int]
+
+
+def inner(op: Op) -> Op:
+    """The op that kernels are declared to run: of operands in a layout, the one that takes them plain."""
+    return op.inner if isinstance(op, LaidOut) else op
+
+
+def layout(node: Node, at: int) -> str:
+    """The layout in which operand `at` of a node is stored."""
+    return node.op.layout(at) if isinstance(node.op, LaidOut) else PLAIN
+
+
+def sizes_of(node: Node, at: int) -> tuple[int, ...]:
+    """The sizes of that layout; () when it is plain."""
+    return node.op.sizes(at) if isinstance(node.op, LaidOut) else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +175,16 @@ class Kernel:
 
     def choose(self, node: Node) -> KernelCall | Refusal:
         """Its call for a node of an op that it runs, or why it declines."""
-        found = self.runs[node.op.name](node.op, node)
+        op = inner(node.op)
+        found = self.runs[op.name](op, node)
         if isinstance(found, Refusal):
             return found
         use = found if isinstance(found, Use) else Use(found)
         known: dict[str, DType] = {}
         operands = list(_assign(self.operands, node.inputs, use.counts))
+        for i, (operand, _) in enumerate(operands):
+            if (stored := layout(node, i)) not in operand.layouts:
+                return Refusal(f"its {operand.plain_name} is read in {' or '.join(operand.layouts)}, not {stored}")
         written = [v for v in node.outputs if not isinstance(v.spec, StateSpec)]  # a state is written in place
         for operand, value in (*operands, *_assign(self.results, written, {})):
             if why := _wrong_type(operand, value, known):

@@ -26,7 +26,7 @@ from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import versions
-from ingot.ir.attribute import AttributeRefused, Hole, Kind, accept, from_json
+from ingot.ir.attribute import AttributeRefused, Hole, Kind, accept, add_kind, from_json, same
 from ingot.ir.spec import Spec, StateSpec
 
 Array = np.ndarray[Any, Any]
@@ -236,9 +236,27 @@ def op_from_json(name: Any, version: Any, attrs: Any, where: str, network: Calla
     def decoded(kind: Kind, attribute: str, value: Any) -> Any:
         if kind.name == "Network" or (kind.name == "Network | None" and value is not None):
             return network(value)
+        if kind.name == "Op":
+            if not isinstance(value, dict) or value.keys() != {"op", "version", "attrs"}:
+                raise AttributeRefused(f"attribute {attribute} must be {kind.wanted}, not {brief(value)}")
+            return op_from_json(value["op"], value["version"], value["attrs"], f"{where}: {attribute}", network)
         return from_json(kind, value, name, attribute)
 
     try:
         return cls(**{n: decoded(cls.attributes[n], n, value) for n, value in given.items()})
     except AttributeRefused as e:
         raise OpError(f"{where}: {name}: {e}") from None
+
+
+def _an_op(x: Any) -> Op:
+    if not isinstance(x, Op):
+        raise TypeError
+    return x
+
+
+def _op_to_json(x: Op) -> dict[str, Any]:
+    return {"op": x.name, "version": x.version, "attrs": x.attrs_json()}
+
+
+# An op may hold another one. op_from_json reads it.
+add_kind(Kind("Op", "an op", _an_op, _op_to_json, same))

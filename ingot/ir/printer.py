@@ -79,6 +79,8 @@ def literal(value: Any) -> str:
     """An attribute's value."""
     if isinstance(value, tuple):
         return f"({', '.join(map(literal, value))}{',' if len(value) == 1 else ''})"
+    if hasattr(value, "attrs"):  # an op held by an op
+        return f"{value.name}({', '.join(f'{k}={literal(v)}' for k, v in value.attrs().items())})"
     return quote(value) if isinstance(value, str) else value.short if isinstance(value, DType) else str(value)
 
 

@@ -244,19 +244,24 @@ def _text_node(network: Network, found: re.Match[str], nested: Mapping[str, Netw
     call = ast.parse(f"f({attributes or ''})", mode="eval").body
     if not isinstance(call, ast.Call) or call.args:
         raise NetworkError("attributes are written name=value")
-    values: dict[str, Any] = {}
-    for keyword in call.keywords:
-        if keyword.arg not in cls.attributes or keyword.arg in values:
-            raise OpError(f"{op_name} has no attribute {keyword.arg}, or it stands twice")
-        values[keyword.arg] = _attribute(cls.attributes[keyword.arg], keyword.value, nested)
-    if missing := cls.attributes.keys() - values.keys():
-        raise OpError(f"{op_name} needs {sorted(missing)} too")
+    values = _attributes(cls, call, nested)
     inputs = tuple(_value(network, _plain(v[1:]), op_name) for v in _VALUES.findall(ins))
     names = [_plain(v[1:]) for v in _VALUES.findall(outs)]
     node = network.add_node(_resolve(cls(**values), network.dims), inputs, _plain(where) if where else "", names=names)
     got = ", ".join(str(v.spec) for v in node.outputs)
     if got != specs:
         raise NetworkError(f"gives {got}, the text says {specs}")
+
+
+def _attributes(cls: type[Op], call: ast.Call, nested: Mapping[str, Network]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg not in cls.attributes or keyword.arg in values:
+            raise OpError(f"{cls.name} has no attribute {keyword.arg}, or it stands twice")
+        values[keyword.arg] = _attribute(cls.attributes[keyword.arg], keyword.value, nested)
+    if missing := cls.attributes.keys() - values.keys():
+        raise OpError(f"{cls.name} needs {sorted(missing)} too")
+    return values
 
 
 def _attribute(kind: Kind, node: ast.expr, nested: Mapping[str, Network]) -> Any:
@@ -274,6 +279,11 @@ def _attribute(kind: Kind, node: ast.expr, nested: Mapping[str, Network]) -> Any
             case ast.Call(func=ast.Name(id="network"), args=[ast.Constant(value=str(label))]) if label in nested:
                 return nested[label]
         raise NetworkError("the network that it names does not follow")
+    if base == "Op":
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[]) if name in OPS:
+                return OPS[name](**_attributes(OPS[name], node, nested))
+        raise NetworkError("an op is written name(attribute=value, …)")
     return _literal(node)
 
 

@@ -20,6 +20,7 @@ from ingot.ops import (
     fused_spatial,
     fused_transpose,
     indexing,
+    laid_out,
     mixture,
     movement,
     norm,
@@ -50,6 +51,7 @@ FAMILIES = (
     fused_spatial,
     fused_transpose,
     mixture,
+    laid_out,
 )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ingot import dims, dtypes
-from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
@@ -23,21 +22,16 @@ from ingot.ops.attention import KvWrite, Rope
 from ingot.ops.common import (
     Array,
     bf16,
-    f16,
     f32,
     f64,
     i4,
     i8,
     i32,
-    require_index,
     rounded,
     same_dtype,
     show,
-    u8,
     widen,
 )
-from ingot.ops.indexing import in_range
-from ingot.ops.panels import pack_panels, packed_dtype, packed_shape, unpack_panels, unpacked_dtype
 
 WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
@@ -162,11 +156,6 @@ class FusedElementwise(Op):
         return found[0] if len(found) == 1 else found
 
 
-def _linear_result(op: FusedLinear | PackedLinear, x: Spec, n: Dimension, extras: Sequence[Spec]) -> Spec:
-    require(op.parts in (1, 2), f"parts must be 1 or 2, not {op.parts}")
-    return op.check_body(Spec(x.dtype, (*x.shape[:-1], n)), extras)
-
-
 def require_weight(x: Spec, weight: Spec, group: int) -> None:
     """The rule for a product's weight: x's type; int8, whose scales belong to the expression; int4 and scales of
     groups."""
@@ -238,7 +227,8 @@ class FusedLinear(Bodied):
 
     def infer(self, x: Spec, *weights_and_extras: Spec) -> Spec:
         weights, extras = weights_and_extras[: self.fixed - 1], weights_and_extras[self.fixed - 1 :]
-        require(len(weights) == self.fixed - 1 and len(x.shape) > 1, f"needs x and {self.parts} weight(s)")
+        require(self.parts in (1, 2), f"parts must be 1 or 2, not {self.parts}")
+        require(len(weights) == self.fixed - 1 and len(x.shape) > 0, f"needs x and {self.parts} weight(s)")
         for w, *scales in zip(*[iter(weights)] * self.each, strict=True):
             require(
                 len(w.shape) == 2 and w.shape == (weights[0].shape[0], x.shape[-1]),
@@ -248,7 +238,7 @@ class FusedLinear(Bodied):
             if scales:
                 wanted = Spec(dtypes.float32, (w.shape[0], dims.floordiv(w.shape[1], self.group)))
                 require(scales[0] == wanted, f"its scales must be {wanted}, not {scales[0]}")
-        return _linear_result(self, x, weights[0].shape[0], extras)
+        return self.check_body(Spec(x.dtype, (*x.shape[:-1], weights[0].shape[0])), extras)
 
     def reference(self, x: Array, *rest: Array) -> Array:
         pairs = zip(*[iter(rest[: self.fixed - 1])] * self.each, strict=True)
@@ -264,130 +254,6 @@ class FusedLinear(Bodied):
                 floats.append(w if w.dtype is x.dtype else F.cast(w, x.dtype))
         products = [F.matmul(x, w, transpose_b=True, out_dtype=dtypes.float32) for w in floats]
         return F.fused_elementwise(*products, *rest[self.fixed - 1 :], body=self.body, dtypes=(self.dtype.name,))
-
-
-@op("packed_linear")
-class PackedLinear(Bodied):
-    """`fused_linear` whose weights are stored in panels (recipe step pack_panels): W [n, k] each.
-
-    Scales of groups follow as panels too, of [n, k / group] each.
-    """
-
-    n: int
-    k: int
-    parts: int = 1
-    group: int = 0
-    cases = (
-        Case("one product", (f32("T", 6), f32(2, 6, 32)), {"n": 40, "k": 6, "body": IDENTITY, "dtype": "float32"}),
-        Case(
-            "bfloat16, odd K", (bf16(3, 5), bf16(1, 3, 32, 2)), {"n": 8, "k": 5, "body": IDENTITY, "dtype": "float32"}
-        ),
-        Case(
-            "gate and up",
-            (bf16(3, 6), bf16(2, 3, 32, 2)),
-            {"n": 5, "k": 6, "body": SILU_MUL, "dtype": "bfloat16", "parts": 2},
-        ),
-        Case(
-            "int8 and its scales",
-            (bf16("T", 6), i8(2, 2, 32, 4), f32(40)),
-            {"n": 40, "k": 6, "body": TIMES, "dtype": "bfloat16"},
-        ),
-        Case(
-            "int8 beside float32",
-            (f32("T", 6), i8(4, 2, 32, 4)),
-            {"n": 40, "k": 6, "body": SILU_MUL, "dtype": "float32", "parts": 2},
-        ),
-        Case(
-            "int4 in groups",
-            (f16("T", 16), u8(2, 2, 32, 4), f32(2, 2, 32)),
-            {"n": 40, "k": 16, "body": IDENTITY, "dtype": "float16", "group": 8},
-        ),
-        Case(
-            "not packed",
-            (f32(3, 6), f32(5, 6)),
-            {"n": 5, "k": 6, "body": IDENTITY, "dtype": "float32"},
-            error=r"weight must be float32\[1, 6, 32\]",
-        ),
-        Case(
-            "scales of too few groups",
-            (f32("T", 16), u8(2, 2, 32, 4), f32(2, 1, 32)),
-            {"n": 40, "k": 16, "body": IDENTITY, "dtype": "float32", "group": 8},
-            error="the packed scales must be",
-        ),
-    )
-
-    @property
-    def accumulators(self) -> int:
-        return self.parts
-
-    @property
-    def fixed(self) -> int:
-        return 3 if self.group else 2
-
-    def infer(self, x: Spec, weight: Spec, *rest: Spec) -> Spec:
-        kind = unpacked_dtype(weight.dtype)
-        require_weight(x, Spec(kind, weight.shape), self.group)
-        _require_packed("weight", weight, kind, self.n, self.k, self.parts)
-        if self.group:
-            require(len(rest) > 0 and self.k % self.group == 0, f"groups of {self.group} and their scales are needed")
-            _require_packed("scales", rest[0], dtypes.float32, self.n, self.k // self.group, self.parts)
-        require(len(x.shape) > 0 and x.shape[-1] == self.k, f"the last dimension of x must be {self.k}")
-        return _linear_result(self, x, self.n, rest[self.fixed - 2 :])
-
-    def reference(self, x: Array, weight: Array, *rest: Array) -> Array:
-        weights = unpack_panels(weight, self.n, self.k, self.parts)
-        scales: Sequence[Array | None] = [None] * self.parts
-        if self.group:
-            scales = unpack_panels(rest[0], self.n, self.k // self.group, self.parts)
-        factors = [_factor(x, w, s, self.group) for w, s in zip(weights, scales, strict=True)]
-        return _linear(x, factors, rest[self.fixed - 2 :], self.body, self.dtype)
-
-    def sample(self, rng: np.random.Generator, x: Spec, weight: Spec, *rest: Spec) -> tuple[Array, ...]:
-        kind = unpacked_dtype(weight.dtype)
-        most = 2 ** (kind.bits - 1) if kind.is_integer else 0
-        drawn = [rng.integers(-most, most, (self.n, self.k)) if most else rng.standard_normal((self.n, self.k))
-                 for _ in range(self.parts)]  # fmt: skip
-        packed = [pack_panels([rounded(w, kind) for w in drawn])]
-        if self.group:
-            shape = (self.n, self.k // self.group)
-            packed.append(pack_panels([rng.uniform(0.1, 0.2, shape).astype(np.float32) for _ in range(self.parts)]))
-        others = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, *rest[self.fixed - 2 :])]
-        return (others[0], *packed, *others[1:])
-
-
-def _require_packed(what: str, found: Spec, kind: DType, n: int, k: int, parts: int) -> None:
-    fits = kind in (*WEIGHTS, *INTEGERS) and n > 0 and k > 0 and parts in (1, 2)
-    require(fits, "weights are float32, bfloat16, float16, int8 or int4, n and k positive")
-    wanted = Spec(packed_dtype(kind), packed_shape(kind, n, k, parts))
-    shown = f"{wanted.dtype.name}{list(wanted.shape)}"
-    require(found == wanted, f"the packed {what} must be {shown}, not {found}")
-
-
-@op("packed_embedding")
-class PackedEmbedding(Op):
-    """`embedding` from a table [n, k] in panels, as the product of a tied head reads it: it is stored once."""
-
-    n: int
-    k: int
-    cases = (
-        Case("a few ids", (i32("T"), bf16(2, 3, 32, 2)), {"n": 40, "k": 6}),
-        Case("integers, whose scales are looked up beside them", (i32("T"), i8(2, 2, 32, 4)), {"n": 40, "k": 6}),
-        Case("not packed", (i32(4), f32(40, 6)), {"n": 40, "k": 6}, error="packed weight must be"),
-        Case("4 bits", (i32(4), u8(2, 1, 32, 4)), {"n": 40, "k": 6}, error="rows of int4 are no tensor"),
-    )
-
-    def infer(self, ids: Spec, weight: Spec) -> Spec:
-        require_index(ids=ids)
-        require(weight.dtype is not dtypes.uint8, "rows of int4 are no tensor that an engine has")
-        _require_packed("weight", weight, weight.dtype, self.n, self.k, 1)
-        return Spec(weight.dtype, (*ids.shape, self.k))
-
-    def reference(self, ids: Array, weight: Array) -> Array:
-        return unpack_panels(weight, self.n, self.k, 1)[0][in_range("packed_embedding", ids, 0, self.n)]
-
-    def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
-        table = rounded(rng.standard_normal((self.n, self.k)) * 20, weight.dtype)
-        return rng.integers(0, self.n, ids.shape).astype(ids.dtype.numpy), pack_panels([table])
 
 
 # q of four heads, k and v of two, cos, sin, slot

@@ -248,56 +248,6 @@ def normal(rng: np.random.Generator, spec: Spec) -> Array:
     return rounded(rng.standard_normal(spec.shape), spec.dtype)
 
 
-@op("packed_conv")
-class PackedConv(Convolution):
-    """`fused_conv` whose weight [n, K] is stored in panels (recipe step pack_panels), each group in its own."""
-
-    n: int
-    cases = (
-        Case("3×3, two panels", (f32("T", 5, 6, 4), f32(2, 36, 32)), geometry(groups=1, n=40)),
-        Case("bfloat16, odd K, bias and relu", (bf16(2, 5, 5, 3), bf16(1, 14, 32, 2), bf16(8)),
-             geometry(stride=2, groups=1, n=8, body=RELU_PLUS, dtype="bfloat16")),
-        Case("a panel per group", (f32(2, 9, 6), f32(2, 9, 32)), geometry(1, dilation=2, groups=2, n=4)),
-        Case("three dims, residual", (f16(1, 3, 4, 3, 2), f16(1, 54, 32), f16(1, 3, 4, 3, 5)),
-             geometry(3, groups=1, n=5, body=PLUS, dtype="float16")),
-        Case("not packed", (f32(1, 4, 4, 2), f32(3, 18)), geometry(groups=1, n=3),
-             error=r"weight must be float32\[1, 18, 32\]"),
-    )  # fmt: skip
-
-    @property
-    def fixed(self) -> int:
-        return 2
-
-    def _k(self, channels: Any) -> int:
-        require(isinstance(channels, int), f"the channels of x must be known, not {channels}")
-        return int(channels) // max(self.groups, 1) * self.taps
-
-    def infer(self, x: Spec, weight: Spec, *extras: Spec) -> Spec:
-        self.check_geometry(x)
-        found = self.result(x, self.n, extras)
-        require_panels(x, weight, self.groups, self.n, self._k(x.shape[-1]))
-        return found
-
-    def reference(self, x: Array, weight: Array, *extras: Array) -> Array:
-        return self.compute(x, unpack_groups(weight, self.groups, self.n, self._k(x.shape[-1])), extras)
-
-    def torch(self, torch: Any, x: Any, weight: Any, *extras: Any) -> Any:
-        dense = unpack_groups(from_torch(torch, weight), self.groups, self.n, self._k(x.shape[-1]))
-        return self.in_torch(torch, x, dense, extras)
-
-    def sample(self, rng: np.random.Generator, x: Spec, weight: Spec, *extras: Spec) -> tuple[Array, ...]:
-        dense = normal(rng, Spec(x.dtype, (self.n, self._k(x.shape[-1]))))
-        return (normal(rng, x), pack_groups(dense, self.groups), *(normal(rng, e) for e in extras))
-
-    @classmethod
-    def draw(cls, draw: Any) -> Case:
-        groups, c, each = draw.choice([1, 1, 2, 3]), draw.choice([1, 2, 5, 16]), draw.choice([1, 3, 8, 33])
-        dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
-        sizes, attrs = drawn_geometry(draw, groups=groups, n=groups * each)
-        panels = panel_shape(dtype, groups, groups * each, c * math.prod(attrs["kernel"]))
-        return Case("random", (Spec(dtype, (draw.choice([0, 1, 2]), *sizes, groups * c)), Spec(dtype, panels)), attrs)
-
-
 def from_torch(torch: Any, tensor: Any) -> Array:
     """A tensor's bits as an array of our dtype."""
     if tensor.dtype == torch.bfloat16:

@@ -48,8 +48,10 @@ class HostCalls:
                     self._calls[i] = _HostCall(call, program["buffers"], known)
                 except MemoryError:
                     raise MemoryLimitError(f"{_where(call)}: there is no memory for checking it") from None
-                except (ProgramError, EngineVersionError):
+                except ProgramError:
                     raise
+                except EngineVersionError as e:
+                    raise EngineVersionError(f"{_where(call)}: {e}") from None
                 except _UNFORESEEN as e:
                     raise ProgramError(f"{_where(call)}: {_text(e)}") from None
 

@@ -11,8 +11,7 @@ from ingot.ir import Case, ExprBuilder, Op, Spec, op, require
 from ingot.ir.expr import evaluate
 from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, show, widen
 from ingot.ops.elementwise import Gelu, Relu, Silu
-from ingot.ops.fused import WEIGHTS, check_expr, expr_json, expr_tuple
-from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
+from ingot.ops.fused import WEIGHTS, expr_json, expr_tuple
 
 ACTIVATIONS: dict[str, Op] = {
     "silu": Silu(), "gelu": Gelu(), "gelu_tanh": Gelu(approximate=True), "relu": Relu()}
@@ -139,67 +138,3 @@ class Moe(Op):
             hidden = act[self.activation](x.float() @ gate.T) * (x.float() @ up.T)
             out += share * (hidden.to(x.dtype).float() @ down.T)
         return out.to(x.dtype)
-
-
-@op("packed_moe")
-class PackedMoe(Op):
-    """`moe` whose weights are stored in panels, expert after expert: gates and ups alternating, and downs.
-
-    `body` of an expert's gate and up gives its hidden row.
-    """
-
-    experts: int
-    hidden: int
-    inner: int
-    top_k: int
-    normalize: bool
-    body: tuple  # type: ignore[type-arg]
-    cases = (
-        Case("two of three", (f32("T", 6), f32("T", 3), f32(6, 6, 32), f32(3, 5, 32)),
-             {"experts": 3, "hidden": 6, "inner": 5, "top_k": 2, "normalize": True, "body": gated_body("silu")}),
-        Case("bfloat16", (bf16(4, 5), f32(4, 4), bf16(16, 3, 32, 2), bf16(4, 20, 32, 2)),
-             {"experts": 4, "hidden": 5, "inner": 40, "top_k": 1, "normalize": False, "body": gated_body("gelu")}),
-        Case("not packed", (f32(4, 6), f32(4, 3), f32(3, 10, 6), f32(3, 6, 5)),
-             {"experts": 3, "hidden": 6, "inner": 5, "top_k": 2, "normalize": True, "body": gated_body("silu")},
-             error="packed gates and ups must be"),
-    )
-
-    def infer(self, x: Spec, router: Spec, gate_up: Spec, down: Spec) -> Spec:
-        require(self.experts > 0 and self.hidden > 0 and self.inner > 0, "experts, hidden and inner must be positive")
-        _check(x, router, self.experts, self.top_k)
-        require(x.shape[1] == self.hidden, f"x must be [tokens, {self.hidden}]")
-        for name, spec, n, k, parts in (("gates and ups", gate_up, self.inner, self.hidden, 2),
-                                        ("downs", down, self.hidden, self.inner, 1)):
-            panels, *rest = packed_shape(x.dtype, n, k, parts)
-            wanted = Spec(x.dtype, (self.experts * panels, *rest))
-            require(spec == wanted, f"packed {name} must be {wanted}, not {spec}")
-        check_expr(self.body, 2, 1)
-        return x
-
-    def working(self, x: Spec, router: Spec, gate_up: Spec, down: Spec) -> int:
-        return (2 + len(self.body[0])) * int(x.shape[0]) * self.inner * 8
-
-    def reference(self, x: Array, router: Array, gate_up: Array, down: Array) -> Array:
-        body = expr_json(self.body)
-
-        def expert(e: int) -> Any:
-            gate, up = unpack_panels(np.split(gate_up, self.experts)[e], self.inner, self.hidden, 2)
-            last = unpack_panels(np.split(down, self.experts)[e], self.hidden, self.inner, 1)[0]
-
-            def run(rows: Array) -> Array:
-                products = [widen(rows) @ widen(w).T for w in (gate, up)]
-                return widen(evaluate(body, products, [dtypes.get(x.dtype)])[0]) @ widen(last).T
-
-            return run
-
-        return mix(x, router, self.top_k, self.normalize, [expert(e) for e in range(self.experts)])
-
-    def sample(self, rng: np.random.Generator, x: Spec, router: Spec, *_: Spec) -> tuple[Array, ...]:
-        def weight(n: int, k: int) -> Array:
-            return rounded(rng.standard_normal((n, k)), x.dtype)
-
-        every = range(self.experts)
-        pairs = [pack_panels([weight(self.inner, self.hidden) for _ in range(2)]) for _ in every]
-        downs = [pack_panels([weight(self.hidden, self.inner)]) for _ in every]
-        rows = [rounded(rng.standard_normal(s.shape), s.dtype) for s in (x, router)]
-        return (*rows, np.concatenate(pairs), np.concatenate(downs))

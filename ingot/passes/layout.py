@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ingot import dtypes
 from ingot.ir import F, Network, Node, Spec, Value
 from ingot.ir.recipe import combine
-from ingot.ops.fused import FusedLinear, PackedEmbedding
+from ingot.ops.fused import FusedLinear
 from ingot.ops.fused_spatial import FusedConv
 from ingot.ops.indexing import Embedding
-from ingot.ops.mixture import Moe, gated_body
+from ingot.ops.laid_out import PLAIN, LaidOut
+from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, detach, note
@@ -36,7 +38,7 @@ def pack(network: Network, log: Log) -> None:
         if isinstance(node.op, Embedding) and node.inputs[1] in packed and node.inputs[1].dtype is not dtypes.int4:
             n, k = sizes(node.inputs[1])
             with network.insert_before(node):
-                result = network.emit(PackedEmbedding(n=n, k=k), (node.inputs[0], packed[node.inputs[1]]))
+                result = laid_out(node, [("panels", (1,), n, k)], [packed[node.inputs[1]]])
             note(log, "pack", node, "reads the panels of the tied product, so that the table is stored once")
             network.replace(node.output, result)
             dead.extend(detach(network, node))
@@ -51,7 +53,6 @@ def pack(network: Network, log: Log) -> None:
 
 def _packed_moe(network: Network, node: Node) -> Value:
     """The panels of all experts one after the other: gates and ups alternating, and downs."""
-    op: Any = node.op
     x, router, *weights = node.inputs
     count = len(weights) // 3
     gates, ups, downs = (weights[i * count : (i + 1) * count] for i in range(3))
@@ -62,10 +63,11 @@ def _packed_moe(network: Network, node: Node) -> Value:
         shape = packed_shape(x.dtype, *((inner, hidden) if parts == 2 else (hidden, inner)), parts)
         spec = Spec(x.dtype, (count * shape[0], *shape[1:]))
         joined.append(stored(network, combine("concat", panels, axis=0), spec, f"{stem}.{name}.packed"))
-    return F.packed_moe(  # type: ignore[no-any-return]
-        x, router, *joined, experts=count, hidden=hidden, inner=inner, top_k=op.top_k, normalize=op.normalize,
-        body=gated_body(op.activation),
-    )  # fmt: skip
+    places = tuple(range(2, 2 + 3 * count))
+    return laid_out(node, [
+        (PLAIN, (1,)), ("panels of experts", places[: 2 * count], inner, hidden, count),
+        ("panels of experts", places[2 * count :], hidden, inner, count),
+    ], [router, *joined])  # fmt: skip
 
 
 def _packed_linear(network: Network, node: Node, packed: dict[Value, Value]) -> Value:
@@ -79,15 +81,22 @@ def _packed_linear(network: Network, node: Node, packed: dict[Value, Value]) -> 
         scales = node.inputs[2 : op.fixed : op.each]
         stored.append(derive(network, "pack_panels", scales, f"{joined_name([s.name for s in scales])}.packed"))
     n, k = sizes(weights[0])
-    operands = (node.inputs[0], *stored, *node.inputs[op.fixed :])
-    return F.packed_linear(*operands, n=n, k=k, body=op.body, dtype=op.dtype, parts=op.parts, group=op.group)  # type: ignore[no-any-return]
+    places = tuple(range(1, op.fixed))
+    layouts = [("panels", places[i :: op.each], n, inputs) for i, inputs in enumerate((k, k // (op.group or 1)))]
+    return laid_out(node, layouts[: op.each], stored, node.inputs[op.fixed :])
 
 
 def _packed_conv(network: Network, node: Node) -> Value:
     op: Any = node.op
-    x, weight, *extras = node.inputs
+    weight = node.inputs[1]
     panels = packed_groups(network, weight, op.groups, f"{weight.name}.packed")
-    return F.packed_conv(x, panels, *extras, n=sizes(weight)[0], **op.attrs())  # type: ignore[no-any-return]
+    return laid_out(node, [("panels of groups", (1,), *sizes(weight), op.groups)], [panels], node.inputs[2:])
+
+
+def laid_out(node: Node, layouts: Sequence[Any], stored: Sequence[Value], rest: Sequence[Value] = ()) -> Value:
+    """The node's op with stored operands in the place of those after the first; `rest` follows as it is."""
+    op = LaidOut(inner=node.op, layouts=((PLAIN, (0,)), *layouts))
+    return node.output.network.emit(op, (node.inputs[0], *stored, *rest))  # type: ignore[no-any-return]
 
 
 def packed_groups(network: Network, weight: Value, groups: int, name: str) -> Value:

@@ -9,7 +9,8 @@ import pytest
 
 from ingot import _native, dtypes
 from ingot.ops.fused import expr_json
-from ingot.ops.mixture import PackedMoe, gated_body
+from ingot.ops.laid_out import LaidOut
+from ingot.ops.mixture import Moe, gated_body
 from ingot.ops.panels import pack_panels
 from tests.kernels.support import FLOATS, Array, run, same_bits
 
@@ -28,17 +29,22 @@ class Mixture:
         pairs = [pack_panels([weight(inner, hidden), weight(inner, hidden)]) for _ in range(experts)]
         self.weights = np.concatenate(pairs), np.concatenate([pack_panels([weight(hidden, inner)]) for _ in pairs])
         self.dtype = dtype
-        settings = {"experts": experts, "hidden": hidden, "inner": inner, "top_k": top_k, "normalize": True}
-        self.op = PackedMoe(**{**settings, "body": gated_body("silu"), **changes})
+        self.sizes = {"experts": experts, "hidden": hidden, "inner": inner}
+        places = tuple(range(2, 2 + 3 * experts))
+        self.moe = Moe(top_k=top_k, **changes)
+        self.op = LaidOut(inner=self.moe, layouts=(
+            ("plain", (0,)), ("plain", (1,)), ("panels of experts", places[: 2 * experts], inner, hidden, experts),
+            ("panels of experts", places[2 * experts :], hidden, inner, experts),
+        ))  # fmt: skip
 
     def feeds(self, rows: int, seed: int = 0) -> tuple[Array, Array]:
         rng = np.random.default_rng(seed)
-        x = rng.standard_normal((rows, self.op.hidden)).astype(self.dtype)
-        return x, (2 * rng.standard_normal((rows, self.op.experts))).astype(np.float32)
+        x = rng.standard_normal((rows, self.sizes["hidden"])).astype(self.dtype)
+        return x, (2 * rng.standard_normal((rows, self.sizes["experts"]))).astype(np.float32)
 
     def params(self, **changes: Any) -> dict[str, Any]:
-        names = ("experts", "hidden", "inner", "top_k", "normalize")
-        return {**{n: getattr(self.op, n) for n in names}, "expr": expr_json(self.op.body), **changes}
+        own = {"top_k": self.moe.top_k, "normalize": self.moe.normalize}
+        return {**self.sizes, **own, "expr": expr_json(gated_body(self.moe.activation)), **changes}
 
     def run(self, x: Array, router: Array, **options: Any) -> Array:
         return run("moe", [x, router, *self.weights], [(self.dtype, x.shape)], **options, **self.params())[0]
@@ -63,7 +69,7 @@ def test_moe(dtype: Any, sizes: tuple[int, int, int, int], rows: int, threads: i
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 def test_activations(activation: str) -> None:
-    made = Mixture(np.dtype(np.float32), 4, 24, 40, 2, body=gated_body(activation))
+    made = Mixture(np.dtype(np.float32), 4, 24, 40, 2, activation=activation)
     x, router = made.feeds(9)
     np.testing.assert_allclose(made.run(x, router), made.reference(x, router), atol=2e-5)
 

@@ -290,7 +290,9 @@ def test_references_say_how_much_they_hold(number: int) -> None:
 
 def test_a_packed_table_is_not_read_from_its_end() -> None:
     """A negative id is a fault, as in `embedding` and in the kernel."""
-    op, table = OPS["packed_embedding"](n=3, k=4), pack_panels([np.arange(12, dtype=np.float32).reshape(3, 4)])
+    layouts = (("plain", (0,)), ("panels", (1,), 3, 4))
+    op = OPS["laid_out"](inner=OPS["embedding"](), layouts=layouts)
+    table = pack_panels([np.arange(12, dtype=np.float32).reshape(3, 4)])
     for ids in ([2, -1], [3]):
         operands = (np.array(ids, np.int32), table)
         program = program_of(op, operands, (Spec("float32", (len(ids), 4)),))

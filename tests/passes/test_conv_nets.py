@@ -23,6 +23,7 @@ from ingot.ops.panels import unpack_panels
 from ingot.passes import channels_last, pipeline
 from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log
+from tests import nets
 from tests.passes.conv_nets import NETS, Builder, feeds, mish, pool, weights
 
 F32 = dtypes.float32
@@ -36,7 +37,7 @@ def lowered(net: Network, log: Log | None = None, *, tolerance: float = 1e-4, ba
 
 def computing(net: Network) -> list[str]:
     """The ops that are no views, in order."""
-    return [n.op.name for n in net.nodes if not n.op.is_view]
+    return [nets.op_name(n) for n in net.nodes if not n.op.is_view]
 
 
 def copies(net: Network) -> list[list[Any]]:
@@ -80,8 +81,8 @@ def test_a_resnet_is_one_call_per_convolution() -> None:
         "reduce_mean", "packed_linear",
     ]  # fmt: skip
     assert copies(low) == [["N", 32, 32, 3]], "only the input is turned"
-    last = [n for n in low.nodes if n.op.name == "packed_linear"][-2]
-    assert [step[0] for step in last.op.body[0]] == ["input", "input", "add", "input", "add", "const", "max"]  # type: ignore[attr-defined]
+    last = [n for n in low.nodes if nets.op_name(n) == "packed_linear"][-2]
+    assert [step[0] for step in last.op.inner.body[0]] == ["input", "input", "add", "input", "add", "const", "max"]  # type: ignore[attr-defined]
     assert [str(v.spec) for v in last.inputs[2:]] == ["f32[16]", "f32[N, 4, 4, 16]"], "the bias and the residual"
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ingot import dtypes
 from ingot.backends.cost import Call, nbytes
 from ingot.backends.cpu.types import FLOATS, INDICES, STORED
-from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ir.spec import axis_of
+from ingot.ops.laid_out import PLAIN
 
 ANY = Reads.ANY
 LIKE_X = ("x",)
@@ -19,10 +21,13 @@ def _concat(op: Any, node: Node) -> dict[str, Any]:
     return {"axis": axis_of(op.dim, len(node.output.shape))}
 
 
-def _packed_embedding(op: Any, node: Node) -> Use | Refusal:
+def _embedding(op: Any, node: Node) -> Mapping[str, Any] | Use | Refusal:
+    sizes = sizes_of(node, 1)
+    if not sizes:
+        return {"packed": False}
     if node.inputs[1].dtype not in (*FLOATS, dtypes.int8):
         return Refusal(f"it has no panels of {node.inputs[1].dtype.name}")
-    return Use({"packed": True, "n": op.n, "k": op.k}, reads={"table": Reads.DENSE})
+    return Use({"packed": True, "n": sizes[0], "k": sizes[1]}, reads={"table": Reads.DENSE})
 
 
 def _along(op: Any, node: Node) -> dict[str, Any]:
@@ -59,9 +64,9 @@ KERNELS = (
     Kernel(
         "embedding",
         params="packed?: flag, n?: integer, k?: integer",
-        operands=(Operand("ids", INDICES, ANY), Operand("table", STORED, Reads.ROWS)),
+        operands=(Operand("ids", INDICES, ANY), Operand("table", STORED, Reads.ROWS, (PLAIN, "panels"))),
         results=(Operand("y", ("table",)),),
-        runs={"embedding": lambda op, node: {"packed": False}, "packed_embedding": _packed_embedding},
+        runs={"embedding": _embedding},
         flops=None,
         moved=lambda c: 2 * nbytes(c.outputs[0]) + nbytes(c.inputs[0]),  # as many rows of the table as it writes
     ),

@@ -7,9 +7,10 @@ from typing import Any
 from ingot import dtypes
 from ingot.backends.cost import size
 from ingot.backends.cpu.types import FLOAT32, FLOATS, STORED
-from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ops.fused import expr_json
+from ingot.ops.mixture import gated_body
 
 FLOAT64 = (dtypes.float64,)
 
@@ -20,16 +21,23 @@ def _matmul(op: Any, node: Node) -> dict[str, Any] | Refusal:
     return {}
 
 
-def _packed_linear(op: Any, node: Node) -> Use:
-    params = {"n": op.n, "k": op.k, "parts": op.parts, "expr": expr_json(op.body)}
+def _linear(op: Any, node: Node) -> Use | Refusal:
+    sizes = sizes_of(node, 1)
+    if not sizes:
+        return Refusal("its weight is not in panels")
+    params = {"n": sizes[0], "k": sizes[1], "parts": op.parts, "expr": expr_json(op.body)}
     if op.group:
         params["group"] = op.group
     return Use(params, {"scales": 1 if op.group else 0})
 
 
-def _moe(op: Any, node: Node) -> dict[str, Any]:
-    params = {name: getattr(op, name) for name in ("experts", "hidden", "inner", "top_k", "normalize")}
-    return {**params, "expr": expr_json(op.body)}
+def _moe(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    sizes = sizes_of(node, 2)
+    if not sizes:
+        return Refusal("its weights are not in panels")
+    inner, hidden, experts = sizes
+    return {"experts": experts, "hidden": hidden, "inner": inner, "top_k": op.top_k, "normalize": op.normalize,
+            "expr": expr_json(gated_body(op.activation))}  # fmt: skip
 
 
 KERNELS = (
@@ -38,12 +46,12 @@ KERNELS = (
         params="n: integer, k: integer, parts: integer, group?: integer, expr: expression",
         operands=(
             Operand("x", FLOATS, Reads.ROWS),
-            Operand("weight", ("x", dtypes.int8, dtypes.uint8)),
-            Operand("scales?", FLOAT32),
+            Operand("weight", ("x", dtypes.int8, dtypes.uint8), layouts=("panels",)),
+            Operand("scales?", FLOAT32, layouts=("panels",)),
             Operand("*extras", STORED, Reads.ROWS),
         ),
         results=(Operand("y", FLOATS, Reads.ROWS),),
-        runs={"packed_linear": _packed_linear},
+        runs={"fused_linear": _linear},
         flops=lambda c: 2 * size(c.x) * c.params["n"] * c.params["parts"],
         products=True,
     ),
@@ -68,11 +76,11 @@ KERNELS = (
         operands=(
             Operand("x", FLOATS, Reads.INNER),
             Operand("router", FLOAT32, Reads.INNER),
-            Operand("gate_up", ("x",)),
-            Operand("down", ("x",)),
+            Operand("gate_up", ("x",), layouts=("panels of experts",)),
+            Operand("down", ("x",), layouts=("panels of experts",)),
         ),
         results=(Operand("y", ("x",)),),
-        runs={"packed_moe": _moe},
+        runs={"moe": _moe},
         flops=lambda c: 6 * size(c.x) * c.params["inner"] * c.params["top_k"],
         products=True,
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot.backends.cost import size, taps
 from ingot.backends.cpu.types import FLOATS, STORED
-from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ops.fused import expr_json
 
@@ -24,8 +24,13 @@ def _sliding(op: Any) -> dict[str, Any]:
     return {**_lists(op, "kernel", "stride", "pre_padding", "dilation"), "expr": expr_json(op.body)}
 
 
-def _convolution(op: Any, node: Node) -> dict[str, Any]:
-    return {"outputs": op.n, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
+def _parameters(op: Any, node: Node, outputs: int) -> dict[str, Any]:
+    return {"outputs": outputs, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
+
+
+def _conv(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    sizes = sizes_of(node, 1)
+    return _parameters(op, node, sizes[0]) if sizes else Refusal("its weight is not in panels")
 
 
 def _avg_pool(op: Any, node: Node) -> dict[str, Any] | Refusal:
@@ -45,9 +50,13 @@ KERNELS = (
     Kernel(
         "conv_packed",
         params=CONVOLUTION,
-        operands=(Operand("x", FLOATS, INNER), Operand("weight", ("x",)), Operand("*extras", STORED, ROWS)),
+        operands=(
+            Operand("x", FLOATS, INNER),
+            Operand("weight", ("x",), layouts=("panels of groups",)),
+            Operand("*extras", STORED, ROWS),
+        ),
         results=(Operand("y", FLOATS, ROWS),),
-        runs={"packed_conv": _convolution},
+        runs={"fused_conv": _conv},
         flops=lambda c: 2 * size(c.y) * taps(c) * (c.x[-1] // c.params["groups"]),
         products=True,
     ),
@@ -56,7 +65,7 @@ KERNELS = (
         params=CONVOLUTION,
         operands=(Operand("x", FLOATS, INNER), Operand("*weights", ("x",)), Operand("*extras", STORED, ROWS)),
         results=(Operand("y", FLOATS, ROWS),),
-        runs={"packed_conv_transpose": lambda op, node: Use(_convolution(op, node), {"weights": op.fixed - 1})},
+        runs={"packed_conv_transpose": lambda op, node: Use(_parameters(op, node, op.n), {"weights": op.fixed - 1})},
         flops=lambda c: 2 * size(c.x) * taps(c) * (c.params["outputs"] // c.params["groups"]),
         products=True,
     ),
