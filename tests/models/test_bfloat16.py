@@ -39,7 +39,7 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
 def ours(folder: Path, ids: list[list[int]]) -> np.ndarray:
     blocks = len(ids[0]) // 16 + 1
     return np.array(
-        [log_softmax(EngineRunner(folder, 16, blocks, "bfloat16").run(prompt, [len(prompt)])) for prompt in ids]
+        [log_softmax(EngineRunner(folder, 16, blocks, precision="bfloat16").run(prompt, [len(prompt)])) for prompt in ids]
     )
 
 
