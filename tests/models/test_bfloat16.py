@@ -38,9 +38,8 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
 
 def ours(folder: Path, ids: list[list[int]]) -> np.ndarray:
     blocks = len(ids[0]) // 16 + 1
-    return np.array(
-        [log_softmax(EngineRunner(folder, 16, blocks, precision="bfloat16").run(prompt, [len(prompt)])) for prompt in ids]
-    )
+    runners = (EngineRunner(folder, 16, blocks, precision="bfloat16") for _ in ids)
+    return np.array([log_softmax(r.run(prompt, [len(prompt)])) for r, prompt in zip(runners, ids, strict=True)])
 
 
 def compare(model: Any, folder: Path, ids: list[list[int]]) -> tuple[float, float]:
