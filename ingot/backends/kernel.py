@@ -24,7 +24,7 @@ from ingot.backends.cost import Call
 from ingot.dtypes import DType
 from ingot.errors import NetworkError
 from ingot.ir import Node, Op, StateSpec, Value
-from ingot.ops.laid_out import PLAIN, LaidOut
+from ingot.ops.layouts import PLAIN, LaidOut
 
 
 class Reads(Enum):
@@ -103,7 +103,7 @@ class Operand(NamedTuple):
     """An operand or a result. Its name says whether it may be absent ("weight?") or is any number ("*extras").
 
     `dtypes` are its element types; a name among them stands for the element type of that operand. None: a state.
-    `layouts`: in which order its elements may be stored (ops/laid_out.py).
+    `layouts`: in which order its elements may be stored (ops/layouts.py).
     """
 
     name: str

@@ -20,7 +20,7 @@ from ingot.ops import (
     fused_spatial,
     fused_transpose,
     indexing,
-    laid_out,
+    layouts,
     mixture,
     movement,
     norm,
@@ -51,7 +51,7 @@ FAMILIES = (
     fused_spatial,
     fused_transpose,
     mixture,
-    laid_out,
+    layouts,
 )
 
 

@@ -11,7 +11,7 @@ from ingot.ir.recipe import combine
 from ingot.ops.fused import FusedLinear
 from ingot.ops.fused_spatial import FusedConv
 from ingot.ops.indexing import Embedding
-from ingot.ops.laid_out import PLAIN, LaidOut
+from ingot.ops.layouts import PLAIN, LaidOut
 from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul

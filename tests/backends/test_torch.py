@@ -14,17 +14,17 @@ import torch
 import ingot
 from ingot import _lazy, dtypes
 from ingot.backends import torch_device
-from ingot.backends.stored import Shown
+from ingot.backends.stored import MAX_WAY, Shown
 from ingot.backends.torch_target import TORCH
 from ingot.builder.build import build_network
 from ingot.engine.session import Engine
 from ingot.errors import ArgumentError, BusyError, InputError, RecipeError, UserError, ValueFault
 from ingot.ir import OPS, Case, F, Network, Op, Spec
-from ingot.ir.recipe import evaluate, source
+from ingot.ir.recipe import combine, evaluate, source
 from ingot.ir.weight_format import weight_format
 from ingot.ops.fused import Bodied
 from ingot.ops.in_torch import to_array, to_tensor
-from ingot.ops.laid_out import LaidOut
+from ingot.ops.layouts import LaidOut
 from ingot.passes.pipeline import lower
 from ingot.words import WEIGHTS
 from tests import nets
@@ -228,6 +228,25 @@ def test_parts_make_up_a_whole() -> None:
     assert Shown(parts, tensors.__getitem__, known).parameters() == []
     huge = {"w": (dtypes.float32, (10**9, 10**9))}
     assert Shown({"00": parts["00"]}, tensors.__getitem__, huge).parameters() == []
+
+
+def test_recipes_that_double_and_that_go_deep() -> None:
+    """A value is known by a number, so that 1,000 steps that each take the last result twice are 1,000 values."""
+    vector = (dtypes.float32, (3,))
+    doubled = source("w")
+    for _ in range(1000):
+        doubled = combine("norm_scale", [doubled, doubled], eps=1e-5)
+    turned = source("v")
+    for _ in range(MAX_WAY + 1):
+        turned = turned.then("reshape", shape=(3,))
+    near = source("u")
+    for _ in range(MAX_WAY):
+        near = near.then("reshape", shape=(3,))
+    recipes = {"doubled": doubled, "turned": turned, "near": near}
+    number = np.arange(3, dtype=np.float32)
+    shown = Shown(recipes, lambda name: number, dict.fromkeys("wvu", vector))
+    assert shown.parameters() == ["u"] and shown.has(shown.key(doubled)) and not shown.has(shown.key(source("v")))
+    np.testing.assert_array_equal(shown.parameter("u"), number)
 
 
 def test_a_weight_that_cannot_be_had_back() -> None:

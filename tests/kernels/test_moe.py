@@ -9,7 +9,7 @@ import pytest
 
 from ingot import _native, dtypes
 from ingot.ops.fused import expr_json
-from ingot.ops.laid_out import LaidOut
+from ingot.ops.layouts import LaidOut
 from ingot.ops.mixture import Moe, gated_body
 from ingot.ops.panels import pack_panels
 from tests.kernels.support import FLOATS, Array, run, same_bits

@@ -11,7 +11,7 @@ from ingot.backends.cpu.types import FLOATS, INDICES, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ir.spec import axis_of
-from ingot.ops.laid_out import PLAIN
+from ingot.ops.layouts import PLAIN
 
 ANY = Reads.ANY
 LIKE_X = ("x",)

@@ -15,7 +15,7 @@ from ingot.ir import F, Network, Spec
 from ingot.ir.op import op_from_json
 from ingot.ir.text import parse, to_json
 from ingot.ops.fused import IDENTITY
-from ingot.ops.laid_out import LAYOUTS, LaidOut
+from ingot.ops.layouts import LAYOUTS, LaidOut
 
 LAID: Any = LaidOut
 PANELS = (("plain", (0,)), ("panels", (1,), 40, 6))
