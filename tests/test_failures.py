@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attacks.directories import Directory
+from ingot import load
 
 # The shape of a model of 200 MB in bfloat16: large enough to be met while it is written.
 LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 6, "vocab_size": 8192,
@@ -153,6 +155,24 @@ def test_out_of_memory(tmp_path: Path) -> None:
     done = ingot("build", folder, "-o", tmp_path / "x.ingot", "--weights-from", "random", "--no-report", limit=limit)
     fails(done, 1, "memory")
     assert parts(tmp_path) == []
+
+
+def test_ctrl_c_as_soon_as_the_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal may be seen when the file has been made and the call that made it has not returned."""
+    plain = os.open
+
+    def interrupted(path: Any, flags: int, *rest: Any) -> int:
+        descriptor = plain(path, flags, *rest)
+        if flags & os.O_CREAT:
+            os.close(descriptor)
+            raise KeyboardInterrupt
+        return descriptor
+
+    engine = load(Path(__file__).parent / "engine/golden/convnet-float32.ingot")
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.save(tmp_path / "x.ingot")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_while_building_leaves_nothing(tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapp
     try:
         if target.is_dir():
             raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        try:
+        try:  # here already: Ctrl-C may strike when the file is there and the call has not returned
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             with open(descriptor, "wb", buffering=0) as stream:
                 for data in (memoryview(head), *map(as_bytes, pieces)):
                     done = 0
