@@ -28,9 +28,9 @@ class Wanted:
     has some, its number, they, and where their rows begin.
     """
 
+    positions: Array
     rows: list[Rows] = field(default_factory=list)  # by chunk
     samplers: list[_native.Sampler] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
     drafts: list[tuple[int, Sequence[int], int]] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
 
@@ -54,12 +54,14 @@ class Runner:
         short_length: int | None = None, embeds: bool = True,
     ) -> None:  # fmt: skip
         self._session = session
+        self._narrow_tables = session.device.limits.narrow_tables
         self._embeds = embeds
         self._cache = cache
         self._token_ids = np.zeros(max_step_tokens, np.int32)
         self._positions = np.zeros(max_step_tokens, np.int32)
         self._slot = np.zeros(max_step_tokens, np.int32)
         self._logit_rows = np.zeros(2 * max_step_tokens, np.int32)  # to choose tokens, and for targets
+        self._chosen_positions = np.zeros(max_running, np.int64)
         self._long_rope = np.zeros(max_step_tokens, np.int32)
         self._short_length = short_length
         self._hidden_rows = np.zeros(max_step_tokens, np.int32)
@@ -107,9 +109,8 @@ class Runner:
     def prepare(self, step: StepPlan[Job]) -> tuple[dict[str, Array], Wanted]:
         """The step's inputs, and what is to be made of its results."""
         at = 0
-        wanted = Wanted()
-        chosen: list[int] = []  # rows, counted over the whole step
-        drafted: list[int] = []
+        wanted = Wanted(self._chosen_positions)
+        drafted: list[int] = []  # rows, counted over the whole step
         scored: list[int] = []
         hidden: list[int] = []
         for number, chunk in enumerate(step.chunks):
@@ -124,12 +125,13 @@ class Runner:
             rows = job.rows(chunk)
             wanted.rows.append(rows)
             if rows.sampler is not None:
+                sampled = len(wanted.samplers)
+                self._logit_rows[sampled] = at - len(drafts) - 1
+                wanted.positions[sampled] = chunk.start + count - len(drafts)
                 if drafts:
-                    wanted.drafts.append((len(chosen), drafts, len(drafted)))
+                    wanted.drafts.append((sampled, drafts, len(drafted)))
                     drafted += range(at - len(drafts), at)
                 wanted.samplers.append(rows.sampler)
-                wanted.positions.append(chunk.start + count - len(drafts))
-                chosen.append(at - len(drafts) - 1)
             if rows.targets:
                 scored += range(at - len(rows.targets), at)
                 wanted.targets += rows.targets
@@ -143,17 +145,17 @@ class Runner:
             "context_len": self._context_len[:requests],
             "block_table": self._block_table[:requests, : self._columns(step)],
             "slot": self._slot[:at],
-            "logit_rows": _filled(self._logit_rows, chosen + drafted + scored),
+            "logit_rows": _filled(self._logit_rows, len(wanted.samplers), drafted + scored),
         }
         if self._short_length is not None:
             feeds["long_rope"] = self._long_rope[:at]
         if self._embeds:
-            feeds["hidden_rows"] = _filled(self._hidden_rows, hidden)
+            feeds["hidden_rows"] = _filled(self._hidden_rows, 0, hidden)
         return feeds, wanted
 
     def _columns(self, step: StepPlan[Job]) -> int | None:
         """How wide the block table of a step is; None: whole."""
-        if not self._session.device.limits.narrow_tables:
+        if not self._narrow_tables:
             return None
         longest = max(chunk.start + chunk.count for chunk in step.chunks)
         return 1 << (self._cache.blocks_for(longest) - 1).bit_length()  # few widths, for every one is planned
@@ -187,17 +189,15 @@ class Runner:
         """
         begin = perf_counter()
         count = len(wanted.samplers)
-        results = self._sample(logits[:count], wanted.samplers, wanted.positions)
+        results = self._sample(logits[:count], wanted.samplers, wanted.positions[:count])
         depth, live = 0, wanted.drafts
-        while True:
-            live = [d for d in live if depth < len(d[1]) and d[1][depth] == results[d[0]].tokens[depth]]
-            if not live:
-                break
+        while live := [d for d in live if depth < len(d[1]) and d[1][depth] == results[d[0]].tokens[depth]]:
             rows = logits[[count + first + depth for _, _, first in live]]
             depth += 1
-            samplers = [wanted.samplers[number] for number, _, _ in live]
-            more = self._sample(rows, samplers, [wanted.positions[number] + depth for number, _, _ in live])
-            for (number, _, _), new in zip(live, more, strict=True):
+            numbers = [number for number, _, _ in live]
+            samplers = [wanted.samplers[number] for number in numbers]
+            more = self._sample(rows, samplers, wanted.positions[numbers] + depth)
+            for number, new in zip(numbers, more, strict=True):
                 old = results[number]
                 results[number] = Result(
                     [*old.tokens, *new.tokens], [*old.logprobs, *new.logprobs], [*old.tops, *new.tops]
@@ -207,20 +207,23 @@ class Runner:
             result.sampling = took
         return results
 
-    def _sample(self, logits: Array, samplers: list[_native.Sampler], positions: list[int]) -> list[Result]:
+    def _sample(self, logits: Array, samplers: list[_native.Sampler], positions: Array) -> list[Result]:
         """One token of each."""
-        found = self._session.sample(logits, samplers, np.array(positions, np.int64))
-        tokens, logprobs, ids, values = (array.tolist() for array in found)
-        results = [Result([token], [logprob]) for token, logprob in zip(tokens, logprobs, strict=True)]
-        if found[2].shape[1]:
-            for result, row_ids, row_values in zip(results, ids, values, strict=True):
+        tokens, logprobs, ids, values = self._session.sample(logits, samplers, positions)
+        results = list(map(_one, tokens.tolist(), logprobs.tolist()))
+        if ids.shape[1]:
+            for result, row_ids, row_values in zip(results, ids.tolist(), values.tolist(), strict=True):
                 likeliest = zip(row_ids, row_values, strict=True)
                 result.tops = [{token: value for token, value in likeliest if token >= 0}]
         return results
 
 
-def _filled(memory: Array, values: list[int]) -> Array:
-    """The beginning of an array, with these values."""
+def _one(token: int, logprob: float) -> Result:
+    return Result([token], [logprob])
+
+
+def _filled(memory: Array, count: int, values: list[int]) -> Array:
+    """The beginning of an array: so many elements as they are, then these values."""
     if values:
-        memory[: len(values)] = values
-    return memory[: len(values)]
+        memory[count : count + len(values)] = values
+    return memory[: count + len(values)]

@@ -20,7 +20,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSpin = std::chrono::microseconds(50);
+// Between the steps of a language model the host chooses tokens and plans for 40 to 70 µs: workers that slept meanwhile would be
+// late for each step.
+constexpr auto kSpin = std::chrono::microseconds(100);
 constexpr int kPausesBetweenLooks = 32;
 // A worker that is running arrives within a few microseconds; one that is not needs a processor, perhaps this one.
 // Longer spinning gains nothing on an idle machine and costs a hundred times as much per barrier on a busy one.

@@ -1,4 +1,4 @@
-// The thread pool: one per process and number of threads. The caller is worker 0; the others spin for at most 50 µs
+// The thread pool: one per process and number of threads. The caller is worker 0; the others spin for at most 100 µs
 // after a region and then sleep. Threads are never joined: they hold nothing but their own stacks.
 #pragma once
 
