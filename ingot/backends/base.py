@@ -1,4 +1,4 @@
-"""A target as the compiler sees it: its steps, and for each node a kernel call, or the reason why there is none."""
+"""A target as the compiler sees it: its passes, and for each node a kernel call, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from functools import cached_property
 from ingot.backends.device import Runtime
 from ingot.backends.kernel import Kernel, KernelCall, Refusal, inner
 from ingot.ir import Node
-from ingot.passes.pipeline import Lowers, Step
+from ingot.passes.pipeline import Lowers, Pass
 
 
 @dataclass(frozen=True)
 class Target:
     """A back end. What a run needs of it (name, limits, how a session opens) is its `runtime`.
 
-    kernels: of those that run an op the first that does not decline a node is its kernel. lowering: makes its steps.
+    kernels: of those that run an op the first that does not decline a node is its kernel. lowering: makes its passes.
     """
 
     runtime: Runtime
     kernels: tuple[Kernel, ...]
-    lowering: Callable[[Lowers], Sequence[Step]]
+    lowering: Callable[[Lowers], Sequence[Pass]]
 
     @property
     def name(self) -> str:
@@ -29,7 +29,7 @@ class Target:
         return self.runtime.name
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def passes(self) -> Sequence[Pass]:
         """What makes any network one that the target runs."""
         return self.lowering(self)
 

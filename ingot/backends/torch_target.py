@@ -1,4 +1,4 @@
-"""The torch target: every op runs through its torch form, so nothing but the portable steps is done to a network."""
+"""The torch target: every op runs through its torch form, so nothing but the portable passes is done to a network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ingot.backends import device
 from ingot.ir import Node
 from ingot.passes import layout, simplify, weights
-from ingot.passes.pipeline import Step, decompose, portable
+from ingot.passes.pipeline import Pass, decompose, portable
 
 
 class TorchTarget:
@@ -16,17 +16,17 @@ class TorchTarget:
     runtime = device.TORCH
 
     @property
-    def steps(self) -> Sequence[Step]:
-        """The portable steps, and simpler ops where one has no torch form."""
+    def passes(self) -> Sequence[Pass]:
+        """The portable passes, and simpler ops where one has no torch form."""
         return [
             *portable(),
-            Step("decompose", decompose(self)),
-            Step("fold again", simplify.fold),
-            Step("algebra again", simplify.algebra),
-            Step("share", simplify.share),
-            Step("lookups again", weights.lookups),
-            Step("remove dead again", simplify.remove_dead),
-            Step("settle", layout.settle),
+            Pass("decompose", decompose(self)),
+            Pass("fold again", simplify.fold),
+            Pass("algebra again", simplify.algebra),
+            Pass("share", simplify.share),
+            Pass("lookups again", weights.lookups),
+            Pass("remove dead again", simplify.remove_dead),
+            Pass("settle", layout.settle),
         ]
 
     def refuses(self, node: Node) -> str | None:

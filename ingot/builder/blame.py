@@ -1,4 +1,4 @@
-"""What is at fault where a network's ops are right one by one and its engine is not: a compiler's step, or a kernel."""
+"""What is at fault where a network's ops are right one by one and its engine is not: a compiler pass, or a kernel."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Array = np.ndarray[Any, Any]
 
 
 def blame(network: Network, feeds: Mapping[str, Array], weights: Mapping[str, Array], tolerance: float) -> str:
-    """A sentence that names the first step that moves an output, or else the first value that a kernel gets wrong.
+    """A sentence that names the first pass that moves an output, or else the first value that a kernel gets wrong.
 
-    network: without states. weights: of the network's own types. Slow: the steps run on the ops' references.
+    network: without states. weights: of the network's own types. Slow: each pass's network runs on the ops' references.
     """
     try:
         compile_network(network, check=Check(feeds, weights, {}, tolerance))
     except NetworkError as e:
-        return f"A step of the compiler is at fault: {e}"
+        return f"A compiler pass is at fault: {e}"
     results: dict[Node, tuple[Array, ...]] = {}
     interpret(network, feeds, weights, taps=lambda node, made: results.update({node: made}))
     arrays: dict[Value, Array] = {v: feeds[v.name] for v in network.inputs}
@@ -42,6 +42,6 @@ def blame(network: Network, feeds: Mapping[str, Array], weights: Mapping[str, Ar
                     where = f" in {nodes[i].where}" if nodes[i].where else ""
                     return f"A kernel is at fault: %{value.name} = {nodes[i].op.name}{where} {apart}, by its reference"
     return (
-        "No step of the compiler changes an output, and every value by itself is right: what is at fault shows in the "
+        "No compiler pass changes an output, and every value by itself is right: what is at fault shows in the "
         "whole program only, in what is fused there or shares memory"
     )

@@ -47,7 +47,7 @@ FILE = "file."
 class Debug:
     """The two switches for finding a fault in the compile path.
 
-    dump: a folder that gets the network's text after every step. check: run every step's network on the inputs of the
+    dump: a folder that gets the network's text after every pass. check: run every pass's network on the inputs of the
     report, or on seeded ones, and stop at the one that changes the numbers (slow: by the ops' references).
     """
 
@@ -422,7 +422,7 @@ def _switches(
         folder = Path(debug.dump)
         folder.mkdir(parents=True, exist_ok=True)
         number = itertools.count()
-        found["dump"] = lambda step, text: (folder / f"{next(number):02}-{step.replace(' ', '-')}.txt").write_text(text)
+        found["dump"] = lambda name, text: (folder / f"{next(number):02}-{name.replace(' ', '-')}.txt").write_text(text)
     if debug.check:
         feeds = accuracy.seeded(network, seed) if feeds is None else feeds
         narrow = any(v.dtype in NARROW for v in network.values.values())

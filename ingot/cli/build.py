@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights-from", choices=("random",), help="seeded random weights: config.json alone will do")
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from random")
     parser.add_argument("--no-report", action="store_true", help="do not compare with float32, nor with torch")
-    parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network's text after every step there")
-    parser.add_argument("--check-stages", action="store_true", help="stop at the step that changes the numbers (slow)")
+    parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network's text after every pass there")
+    parser.add_argument("--check-stages", action="store_true", help="stop at the pass that changes the numbers (slow)")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:

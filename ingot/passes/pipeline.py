@@ -1,10 +1,10 @@
-"""The compile path of a Network, as a list of named steps. After each the network is verified.
+"""The compile path of a Network, as a list of named passes. After each the network is verified.
 
-A target says which steps there are. Those that change what is stored of a weight beyond its layout are the same ones
-for all targets, `portable`, and come first: so a weight that one target has stored can be had back for another one.
+A target says which passes there are. Those that change more of a stored weight than its layout are the same for all
+targets, `portable`, and come first. So a weight that was stored for one target can be recovered for another.
 
 Two switches help to find a fault: `dump` gets the text of every stage, and `check` runs every stage on the given feeds
-and names the step that changed the numbers.
+and names the pass that changed the numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ingot.passes.weights import recipe_of
 Array = np.ndarray[Any, Any]
 
 
-class Step(NamedTuple):
+class Pass(NamedTuple):
     """One named change of a network; it writes what it did, and why not, to the log."""
 
     name: str
@@ -40,7 +40,7 @@ class Lowers(Protocol):
     """What a lowering asks of its target."""
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def passes(self) -> Sequence[Pass]:
         """What makes any network one that the target runs."""
 
     def refuses(self, node: Node) -> str | None:
@@ -86,20 +86,20 @@ def _joined(network: Network, node: Node, found: Value | Array) -> Value:
     return found
 
 
-def portable() -> list[Step]:
-    """The steps that every target begins with: they fold what is known, also into weights."""
+def portable() -> list[Pass]:
+    """The passes that every target begins with: they fold what is known, also into weights."""
     return [
-        Step("remove dead", simplify.remove_dead),
-        Step("fold", simplify.fold),
-        Step("algebra", simplify.algebra),
-        Step("lookups", weights.lookups),
-        Step("batch norm", batch_norm.batch_norm),
+        Pass("remove dead", simplify.remove_dead),
+        Pass("fold", simplify.fold),
+        Pass("algebra", simplify.algebra),
+        Pass("lookups", weights.lookups),
+        Pass("batch norm", batch_norm.batch_norm),
     ]
 
 
 @dataclass
 class Check:
-    """Numbers to compare between stages: feeds, source parameters, and how far a step may move an output (relative)."""
+    """Numbers to compare between stages: feeds, source parameters, and how far a pass may move an output (relative)."""
 
     feeds: Mapping[str, Array]
     parameters: Mapping[str, Array]
@@ -112,12 +112,12 @@ class Check:
         states = {name: np.array(a) for name, a in self.states.items()}
         return interpret(network, dict(self.feeds), stored, states=states)
 
-    def compare(self, step: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> None:
-        """Raises NetworkError naming the step when an output moved."""
-        for name, old in before.items():
-            moved = difference(after[name], old)
+    def compare(self, name: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> None:
+        """Raises NetworkError naming the pass when an output moved."""
+        for output, old in before.items():
+            moved = difference(after[output], old)
             if not moved.relative <= self.tolerance:
-                raise NetworkError(f"step {step!r} changed output {name!r}: it {moved}")
+                raise NetworkError(f"pass {name!r} changed output {output!r}: it {moved}")
 
 
 def lower(
@@ -126,23 +126,23 @@ def lower(
 ) -> Network:  # fmt: skip
     """A lowered copy: every node has a kernel on the target or will be a host call. The log gets what was decided.
 
-    Raises NetworkError when a step leaves a network that breaks a rule, naming the step.
+    Raises NetworkError when a pass leaves a network that breaks a rule, naming the pass.
     """
     new = clone(network)
     decisions: Log = [] if log is None else log
     numbers = check.outputs(new) if check else {}
     if dump:
         dump("start", str(new))
-    for step in target.steps:
-        step.run(new, decisions)
+    for stage in target.passes:
+        stage.run(new, decisions)
         try:
             verify(new)
         except NetworkError as e:
-            raise NetworkError(f"after step {step.name!r}: {e}") from None
+            raise NetworkError(f"after pass {stage.name!r}: {e}") from None
         if dump:
-            dump(step.name, str(new))
+            dump(stage.name, str(new))
         if check:
             found = check.outputs(new)
-            check.compare(step.name, numbers, found)
+            check.compare(stage.name, numbers, found)
             numbers = found
     return new

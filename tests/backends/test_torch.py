@@ -183,13 +183,13 @@ def test_language_model(device: str, pico: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ stored weights
 
 
-def test_portable_steps_are_those_of_every_target() -> None:
+def test_portable_passes_are_those_of_every_target() -> None:
     from ingot.backends.cpu import CPU
     from ingot.passes.pipeline import portable
 
-    names = [step.name for step in portable()]
+    names = [each.name for each in portable()]
     for target in (CPU, TORCH):
-        assert [step.name for step in target.steps][: len(names)] == names
+        assert [each.name for each in target.passes][: len(names)] == names
 
 
 def test_a_folded_weight_is_taken_as_it_is_folded() -> None:

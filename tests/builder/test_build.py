@@ -153,14 +153,14 @@ def test_debug_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     net = nets.llama(layers=1, dtype="bfloat16")
     build_network(net, nets.weights(net), debug=Debug(dump=tmp_path / "stages", check=True))
     texts = sorted((tmp_path / "stages").iterdir())
-    assert texts[0].name == "00-start.txt" and len(texts) == 1 + len(CPU.steps)
+    assert texts[0].name == "00-start.txt" and len(texts) == 1 + len(CPU.passes)
     assert "laid_out" in texts[-1].read_text()
 
     def bad(network: Network, log: Any) -> None:
         network.outputs["logits"] = network.outputs["logits"] * 2.0
 
     monkeypatch.setattr(simplify, "share", bad)
-    with pytest.raises(NetworkError, match="step 'share' changed output 'logits'"):
+    with pytest.raises(NetworkError, match="pass 'share' changed output 'logits'"):
         build_network(net, nets.weights(net), debug=Debug(check=True))
 
 

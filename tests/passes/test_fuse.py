@@ -48,11 +48,11 @@ class Made:
         for value in values:
             self.net.outputs[f"y{len(self.net.outputs)}"] = value
 
-    def after(self, *steps: Callable[[Network, Log], None]) -> list[Node]:
-        """The nodes that the steps leave. They compute what was computed before."""
+    def after(self, *passes: Callable[[Network, Log], None]) -> list[Node]:
+        """The nodes that the passes leave. They compute what was computed before."""
         want = self.run()
-        for step in steps:
-            step(self.net, self.log)
+        for one in passes:
+            one(self.net, self.log)
         verify(self.net)
         for name, array in self.run().items():
             assert array.dtype == want[name].dtype and array.shape == want[name].shape

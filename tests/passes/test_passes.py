@@ -1,4 +1,4 @@
-"""The compile path step by step: every stage means the same as the network it came from, and says what it did."""
+"""The compile path pass by pass: every stage means the same as the network it came from, and says what it did."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_stage_gives_the_numbers_of_the_first(dtype: str, bias: bool, tied
     stages: list[tuple[str, str]] = []
     check = pipeline.Check(feeds, weights, nets.caches(net), tolerance=1e-5 if dtype == "float32" else 0.03)
     lowered = pipeline.lower(net, CPU, dump=lambda name, text: stages.append((name, text)), check=check)
-    assert [name for name, _ in stages] == ["start", *(s.name for s in CPU.steps)]
+    assert [name for name, _ in stages] == ["start", *(s.name for s in CPU.passes)]
     assert str(parse(stages[-1][1])) == stages[-1][1] == str(lowered)
 
 
@@ -112,7 +112,7 @@ def test_compiling_twice_gives_the_same_program() -> None:
     assert one == two
 
 
-def test_a_step_that_changes_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_changes_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nets.llama(layers=1)
     good = fuse.elementwise
 
@@ -124,13 +124,13 @@ def test_a_step_that_changes_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(fuse, "elementwise", bad)
     check = pipeline.Check(nets.step(), nets.weights(net), nets.caches(net))
-    with pytest.raises(NetworkError, match="step 'elementwise' changed output 'logits': it is off by 0.5"):
+    with pytest.raises(NetworkError, match="pass 'elementwise' changed output 'logits': it is off by 0.5"):
         pipeline.lower(net, CPU, check=check)
 
 
-def test_a_step_that_breaks_the_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_breaks_the_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simplify, "fold", lambda network, log: network.nodes.reverse())
-    with pytest.raises(NetworkError, match="after step 'fold'"):
+    with pytest.raises(NetworkError, match="after pass 'fold'"):
         pipeline.lower(nets.llama(layers=1), CPU)
 
 
@@ -144,7 +144,7 @@ def test_the_log_says_what_was_refused_and_why() -> None:
     assert any("epilogues" in str(e) and "has other readers" in str(e) for e in log)
 
 
-# ---------------------------------------------------------------------------------------------------------------- steps
+# --------------------------------------------------------------------------------------------------------------- passes
 
 
 def test_dead_code_and_shared_code() -> None:

@@ -1,4 +1,4 @@
-"""Simplification at its edges: which ops a step leaves, and that their numbers are bit by bit those of before."""
+"""Simplification at its edges: which ops a pass leaves, and that their numbers are bit by bit those of before."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def network(build: Build) -> Network:
     return net
 
 
-def after(step: Callable[[Network, Log], None], build: Build, log: Log | None = None) -> list[str]:
-    """The ops that a step leaves; what they compute is what was computed before it."""
+def after(one: Callable[[Network, Log], None], build: Build, log: Log | None = None) -> list[str]:
+    """The ops that a pass leaves; what they compute is what was computed before it."""
     net = network(build)
     want = interpret(net, FEEDS)
-    step(net, [] if log is None else log)
+    one(net, [] if log is None else log)
     verify(net)
     for name, array in interpret(net, FEEDS).items():
         assert array.dtype == want[name].dtype and array.shape == want[name].shape

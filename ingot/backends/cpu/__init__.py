@@ -9,7 +9,7 @@ from __future__ import annotations
 from ingot.backends import device
 from ingot.backends.base import Target
 from ingot.backends.cpu import attention, elementwise, movement, norm, product, reduce, spatial
-from ingot.backends.cpu.steps import steps
+from ingot.backends.cpu.passes import passes
 
 CPU = Target(
     device.CPU,
@@ -22,5 +22,5 @@ CPU = Target(
         *movement.KERNELS,
         *attention.KERNELS,
     ),
-    steps,
+    passes,
 )

@@ -1,0 +1,49 @@
+"""The CPU's passes: channels last, panels, and one call for what can be computed together."""
+
+from __future__ import annotations
+
+from ingot.ops.contraction import Einsum
+from ingot.ops.fused import Bodied
+from ingot.passes import (
+    channels_last,
+    convolution,
+    dense_attention,
+    einsum,
+    fuse,
+    layout,
+    simplify,
+    weights,
+)
+from ingot.passes.pipeline import Lowers, Pass, decompose, portable
+
+# Ops that wait for their operands' layout before anything simpler is made of them.
+LAID_OUT = (*channels_last.SPATIAL, Einsum)
+
+
+def passes(target: Lowers) -> list[Pass]:
+    """The passes that make any network one that the native kernels run."""
+    return [
+        *portable(),
+        Pass("paddings", convolution.paddings),
+        Pass("decompose", decompose(target, LAID_OUT)),
+        Pass("channels last", channels_last.channels_last),
+        Pass("einsum", einsum.einsum),
+        Pass("dense attention", dense_attention.dense_attention),
+        Pass("convolutions", convolution.convolutions),
+        Pass("decompose again", decompose(target, (Bodied,))),
+        Pass("reversals", simplify.reversals),
+        Pass("sizes", simplify.sizes),
+        Pass("fold again", simplify.fold),
+        Pass("algebra again", simplify.algebra),
+        Pass("share", simplify.share),
+        Pass("lookups again", weights.lookups),
+        Pass("attention", fuse.attention),
+        Pass("products", fuse.products),  # before elementwise, which would take their dequantize
+        Pass("elementwise", fuse.elementwise),
+        Pass("epilogues", fuse.epilogues),
+        Pass("siblings", fuse.siblings),
+        Pass("pack", layout.pack),
+        Pass("strides", layout.strides),
+        Pass("remove dead again", simplify.remove_dead),
+        Pass("settle", layout.settle),
+    ]
