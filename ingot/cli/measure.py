@@ -23,7 +23,7 @@ from ingot.engine.session import Engine
 from ingot.errors import UserError
 from ingot.llm.assembly import assemble
 from ingot.llm.config import model_config
-from ingot.llm.jobs import Generation, Job
+from ingot.llm.jobs import GenerationJob, Job
 from ingot.llm.sampling import SamplingParams, sampler_of
 
 BANDWIDTH_BYTES = 256 << 20  # read by each thread; well beyond any cache
@@ -106,7 +106,7 @@ def _job(engine: Engine, length: int) -> Job:
     vocabulary, params = engine.config["vocab_size"], SamplingParams(seed=0)
     prompt = np.random.default_rng(0).integers(0, vocabulary, length).tolist()
     sampler = sampler_of(params, prompt, vocabulary)
-    return Generation(prompt, length + 2, params, sampler, frozenset(), SimpleQueue(), False)
+    return GenerationJob(prompt, length + 2, params, sampler, frozenset(), SimpleQueue(), False)
 
 
 # ------------------------------------------------------------------------------------------------------------- networks

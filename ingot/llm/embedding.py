@@ -13,7 +13,7 @@ import numpy as np
 from ingot.engine.session import Engine
 from ingot.errors import EngineFileError, RequestError
 from ingot.llm.assembly import check_kind
-from ingot.llm.vectors import POOLINGS, Pool, Prompt, Texts, pooling_of, scaled
+from ingot.llm.vectors import POOLINGS, Pooler, Prompt, Texts, pooling_of, scaled
 from ingot.source import open_engine
 from ingot.text.tokenizer import Tokenizer
 
@@ -101,9 +101,9 @@ class Embedder:
                     raise RequestError("the request was aborted")
                 hidden = self._run([rows[i] for i in batch])
                 for i, states in zip(batch, hidden, strict=True):
-                    pool = Pool(how)
-                    pool.add(states[: len(rows[i])])
-                    vectors[i] = pool.vector()
+                    pooler = Pooler(how)
+                    pooler.add(states[: len(rows[i])])
+                    vectors[i] = pooler.vector()
         return scaled(vectors) if (self.normalize if normalize is None else normalize) else vectors
 
     def abort(self, request_id: str) -> bool:

@@ -19,7 +19,7 @@ from ingot import _native
 from ingot.errors import IngotError
 from ingot.llm.sampling import SamplingParams
 from ingot.llm.scheduler import Chunk, Request
-from ingot.llm.vectors import Pool
+from ingot.llm.vectors import Pooler
 
 Array = np.ndarray[Any, Any]
 
@@ -102,7 +102,7 @@ class Job(Request, ABC):
 _NOTHING = Rows()
 
 
-class Generation(Job):
+class GenerationJob(Job):
     """A job that chooses tokens: `tokens`, `logprobs` and `top_logprobs` grow."""
 
     __slots__ = ("_rows", "first_token_at", "logprobs", "params", "sampling", "stop_ids", "top_logprobs")
@@ -156,7 +156,7 @@ class Generation(Job):
         return token not in self.stop_ids
 
 
-class Scoring(Job):
+class ScoringJob(Job):
     """A job that finds the log probability of `targets[i]` after `tokens[: i + 1]`, for all i.
 
     `vocabulary`: columns of the logits.
@@ -179,13 +179,13 @@ class Scoring(Job):
         return (), "done" if chunk.ends else None
 
 
-class Embedding(Job):
+class EmbeddingJob(Job):
     """A job that pools the last hidden states of a text's tokens to one vector.
 
     `width`: columns of the hidden states.
     """
 
-    __slots__ = ("_how", "_pool")
+    __slots__ = ("_how", "_pooler")
 
     def __init__(self, tokens: list[int], how: str, wakeups: Wakeups, width: int) -> None:
         if how == "cls":  # the first token sees itself only, so it is the last one of a text that is cut behind it
@@ -193,7 +193,7 @@ class Embedding(Job):
         row_bytes = 0 if how == "last" else 4 * width
         super().__init__(tokens, len(tokens), wakeups, generates=False, row_bytes=row_bytes)
         self._how = how
-        self._pool = Pool(how)
+        self._pooler = Pooler(how)
 
     def rows(self, chunk: Chunk[Any]) -> Rows:
         """All, or the text's last one, as the pooling needs."""
@@ -202,14 +202,14 @@ class Embedding(Job):
     def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
         """The hidden states of a chunk."""
         if not chunk.start:  # for the first time, or again after a preemption
-            self._pool = Pool(self._how)
+            self._pooler = Pooler(self._how)
         if result.states is not None:
-            self._pool.add(result.states)
+            self._pooler.add(result.states)
         return (), "done" if chunk.ends else None
 
     def vector(self) -> Array:
         """float32 [hidden], once the job has ended."""
-        return self._pool.vector()
+        return self._pooler.vector()
 
 
 class Drafter(Protocol):

@@ -19,7 +19,7 @@ from ingot.engine.session import Engine, Memory
 from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.assembly import assemble, check_kind, within
 from ingot.llm.config import model_config
-from ingot.llm.jobs import Embedding, Generation, Job, Scoring, Wakeups
+from ingot.llm.jobs import EmbeddingJob, GenerationJob, Job, ScoringJob, Wakeups
 from ingot.llm.loop import EngineLoop, Stats
 from ingot.llm.sampling import SamplingParams, sampler_of
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
@@ -224,7 +224,7 @@ class LLM:
             )
         wakeups: SimpleQueue[Job] = SimpleQueue()
         starts = range(0, windows * size, size)
-        jobs = [Scoring(ids[a : a + size], ids[a + 1 : a + size + 1], wakeups, self.vocab_size) for a in starts]
+        jobs = [ScoringJob(ids[a : a + size], ids[a + 1 : a + size + 1], wakeups, self.vocab_size) for a in starts]
         self._start(jobs, None, 0)
         try:
             for _ in jobs:
@@ -326,7 +326,7 @@ class LLM:
         self._check_generates()
         tokenizer = self.tokenizer if params.stop else self._tokenizer
         stop_ids = frozenset(params.stop_ids) | (frozenset() if params.ignore_end else self._end_ids)
-        jobs: list[Generation] = []
+        jobs: list[GenerationJob] = []
         bad_words = self._bad_words(params)
         for prompt in prompts:
             ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked(prompt)
@@ -338,7 +338,7 @@ class LLM:
             length = min(len(ids) + params.max_tokens, self.context_length)
             for index in range(params.n):
                 sampler = sampler_of(params, ids, self.vocab_size, index, bad_words)
-                job = Generation(ids, length, params, sampler, stop_ids, wakeups, streaming or bool(params.stop))
+                job = GenerationJob(ids, length, params, sampler, stop_ids, wakeups, streaming or bool(params.stop))
                 job.streamed = streaming
                 job.after = jobs[-index] if index else None  # the first answer to this prompt
                 jobs.append(job)
@@ -348,16 +348,16 @@ class LLM:
     def _embeddings(
         self, text: Prompt | Sequence[Prompt], pooling: str | None, truncate: bool, request_id: str | None,
         priority: int, wakeups: Wakeups,
-    ) -> list[Embedding]:  # fmt: skip
+    ) -> list[EmbeddingJob]:  # fmt: skip
         width = self._vectors.width
         if not width:
             raise UserError("this engine was built by an earlier version and gives no hidden states: build it again")
         how = pooling_of(pooling, self._vectors.pooling)
-        jobs = [Embedding(ids, how, wakeups, width) for ids in self.texts.rows(text, truncate)]
+        jobs = [EmbeddingJob(ids, how, wakeups, width) for ids in self.texts.rows(text, truncate)]
         self._start(jobs, request_id, priority)
         return jobs
 
-    def _vectors_of(self, jobs: Sequence[Embedding], normalize: bool | None) -> Array:
+    def _vectors_of(self, jobs: Sequence[EmbeddingJob], normalize: bool | None) -> Array:
         vectors = np.empty((len(jobs), self._vectors.width), np.float32)
         for row, job in zip(vectors, jobs, strict=True):
             row[:] = job.vector()

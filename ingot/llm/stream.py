@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
 
-from ingot.llm.jobs import Generation, Job
+from ingot.llm.jobs import GenerationJob, Job
 from ingot.text.tokenizer import TextStream, Tokenizer
 
 
@@ -55,7 +55,7 @@ class Score:
 class Reader:
     """Reads one job in its caller's thread: tokens to text, stop strings, the end."""
 
-    def __init__(self, job: Generation, tokenizer: Tokenizer | None, submitted_at: float) -> None:
+    def __init__(self, job: GenerationJob, tokenizer: Tokenizer | None, submitted_at: float) -> None:
         self.job = job
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None

@@ -17,7 +17,7 @@ POOLINGS = ("mean", "cls", "last", "max")
 Prompt = str | Sequence[int]
 
 
-class Pool:
+class Pooler:
     """Hidden states of one text, given in order and in pieces, to one vector. How they are cut changes no bit.
 
     Args:

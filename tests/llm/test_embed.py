@@ -24,7 +24,7 @@ from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, EngineFileError, RequestError, TooLongError, UserError
 from ingot.llm.llm import LLM
 from ingot.llm.plan import MemoryPlanner
-from ingot.llm.vectors import POOLINGS, Pool
+from ingot.llm.vectors import POOLINGS, Pooler
 from ingot.nn import Module, trace
 from tests.models import model_zoo, test_models_gpt
 from tests.models.test_embedding import WORDS, add_tokenizer, describe, pooled
@@ -84,15 +84,15 @@ def test_same_vectors_as_transformers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", POOLINGS)
 def test_pooling_in_pieces(how: str) -> None:
     rows = np.random.default_rng(2).standard_normal((50, 7)).astype(np.float32)
-    whole = Pool(how)
+    whole = Pooler(how)
     whole.add(rows)
     np.testing.assert_allclose(whole.vector(), pooled(rows, how), atol=1e-6)
     for sizes in ([1] * 50, [3, 0, 20, 1, 26], [49, 1]):
-        pool, at = Pool(how), 0
+        pooler, at = Pooler(how), 0
         for size in sizes:
-            pool.add(rows[at : at + size])
+            pooler.add(rows[at : at + size])
             at += size
-        np.testing.assert_array_equal(pool.vector(), whole.vector())
+        np.testing.assert_array_equal(pooler.vector(), whole.vector())
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ingot import _native
 from ingot.backends.device import Device
 from ingot.errors import RequestError, TooLongError
-from ingot.llm.jobs import Drafter, Embedding, Generation, Job, Result, Rows, Scoring
+from ingot.llm.jobs import Drafter, EmbeddingJob, GenerationJob, Job, Result, Rows, ScoringJob
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
 from ingot.llm.runner import Runner
@@ -117,10 +117,10 @@ def vector(prompt: list[int], how: str) -> np.ndarray:
     return {"last": states[-1], "cls": states[0], "max": states.max(0)}[how]
 
 
-def job(prompt: list[int], length: int, wakeups: SimpleQueue[Job], **words: Any) -> Generation:
+def job(prompt: list[int], length: int, wakeups: SimpleQueue[Job], **words: Any) -> GenerationJob:
     stop_ids, eager = frozenset(words.pop("stop_ids", ())), words.pop("eager", False)
     params = SamplingParams(**words)
-    return Generation(prompt, length, params, sampler_of(params, prompt, VOCABULARY), stop_ids, wakeups, eager)
+    return GenerationJob(prompt, length, params, sampler_of(params, prompt, VOCABULARY), stop_ids, wakeups, eager)
 
 
 REQUESTS = st.lists(
@@ -164,9 +164,9 @@ def test_everybody_gets_what_they_would_have_got_alone(
             if isinstance(what, int):
                 new = job(prompt, len(prompt) + what, wakeups, eager=eager)
             elif what == "score":
-                new = Scoring(prompt, expected(prompt, len(prompt) + 1)[1:], wakeups, VOCABULARY)
+                new = ScoringJob(prompt, expected(prompt, len(prompt) + 1)[1:], wakeups, VOCABULARY)
             else:
-                new = Embedding(prompt, what, wakeups, WIDTH)
+                new = EmbeddingJob(prompt, what, wakeups, WIDTH)
                 asked[new] = prompt, what
             try:
                 loop.submit(new)
@@ -191,11 +191,11 @@ def test_everybody_gets_what_they_would_have_got_alone(
             continue
         assert one.finish_reason == ("length" if one.generates else "done")
         assert one.tokens == whole
-        if isinstance(one, Scoring):
+        if isinstance(one, ScoringJob):
             assert len(one.logprobs) == one.prompt_length
-        elif isinstance(one, Generation):
+        elif isinstance(one, GenerationJob):
             assert len(one.logprobs) == one.max_length - one.prompt_length
-        elif isinstance(one, Embedding):
+        elif isinstance(one, EmbeddingJob):
             np.testing.assert_array_equal(one.vector(), vector(*asked[one]))
 
 
@@ -245,7 +245,7 @@ def test_a_preempted_score_is_the_same_score() -> None:
     wakeups: SimpleQueue[Job] = SimpleQueue()
     prompt = [3, 1, 4, 1, 5, 9]
     older = job([1, 2], 10, wakeups)
-    scored = Scoring(prompt, expected(prompt, 7)[1:], wakeups, VOCABULARY)
+    scored = ScoringJob(prompt, expected(prompt, 7)[1:], wakeups, VOCABULARY)
     loop.submit(older, scored)
     while not (older.finish_reason and scored.finish_reason):
         wakeups.get(timeout=60)
@@ -253,7 +253,7 @@ def test_a_preempted_score_is_the_same_score() -> None:
     assert loop._scheduler.preemptions
     assert older.tokens == expected([1, 2], 10)
     alone = make(blocks=5, size=2, budget=3, running=2)
-    again = Scoring(prompt, scored.targets, wakeups, VOCABULARY)
+    again = ScoringJob(prompt, scored.targets, wakeups, VOCABULARY)
     alone.submit(again)
     while not again.finish_reason:  # the queue may still hold wakeups of the others
         wakeups.get(timeout=60)
@@ -277,7 +277,7 @@ PARAMS: dict[str, dict[str, Any]] = {
 PROMPTS = [[3, 1, 4, 1, 5, 9], [2, 7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4], [3, 1, 4, 1, 5, 9, 2, 6]]
 
 
-def finished(loop: EngineLoop, jobs: Sequence[Generation], wakeups: SimpleQueue[Job]) -> list[Any]:
+def finished(loop: EngineLoop, jobs: Sequence[GenerationJob], wakeups: SimpleQueue[Job]) -> list[Any]:
     """What came of jobs, submitted together; the loop is closed and whole afterwards."""
     loop.submit(*jobs)
     while not all(one.finish_reason or one.error for one in jobs):
@@ -365,7 +365,7 @@ def test_drafts_behind_an_end_are_not_computed() -> None:
     words = [[text[5], token] for token in range(VOCABULARY)]
     sampler = sampler_of(params, prompt, VOCABULARY, bad_words=words)
     wakeups: SimpleQueue[Job] = SimpleQueue()
-    one = Generation(prompt, 20, params, sampler, frozenset([text[5]]), wakeups, False)
+    one = GenerationJob(prompt, 20, params, sampler, frozenset([text[5]]), wakeups, False)
     loop = make(40, 4, 64, 4, drafter=scripted([text], RIGHT))
     ((tokens, logprobs, _, reason, error),) = finished(loop, [one], wakeups)
     assert (tokens, len(logprobs), reason, error) == (text[:5], 3, "stop", None)
@@ -421,7 +421,7 @@ def test_a_step_behind_may_fail() -> None:
     assert loop._scheduler.cache.num_free == 40
 
 
-class Observed(Generation):
+class Observed(GenerationJob):
     """Generates, and wants of every position the log probability of a token and the hidden states, too."""
 
     def rows(self, chunk: Chunk[Any]) -> Rows:
@@ -468,7 +468,7 @@ def test_a_prompt_whose_answer_ends_at_once_is_found_later() -> None:
 
 
 def test_a_job_that_fails_ends_alone() -> None:
-    class Failing(Embedding):
+    class Failing(EmbeddingJob):
         def take(self, chunk: Chunk[Any], result: Result) -> tuple[Sequence[int], str | None]:
             raise ZeroDivisionError("on purpose")
 
