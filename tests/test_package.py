@@ -24,7 +24,7 @@ COMPILER = (
     "ir",
     "backends.base",
     "backends.cpu",
-    "backends.plan",
+    "backends.program",
     "builder",
     "models",
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from ingot.backends.base import Target
 from ingot.backends.cpu import CPU
-from ingot.backends.plan import Planner
+from ingot.backends.program import ProgramBuilder
 from ingot.dtypes import DType
 from ingot.engine import file
 from ingot.errors import RecipeError
@@ -54,9 +54,9 @@ def compile_network(
     expressed."""
     log: Log = []
     lowered = lower(quantized(network, weights, log), target, log=log, dump=dump, check=check)
-    planner = Planner(lowered, target)
-    program = planner.plan()
-    return Compiled(target, lowered, program, planner.weights, planner.host_calls, log)
+    builder = ProgramBuilder(lowered, target)
+    program = builder.build()
+    return Compiled(target, lowered, program, builder.weights, builder.host_calls, log)
 
 
 class Borrowed(Mapping[str, Array]):

@@ -14,7 +14,7 @@ import pytest
 
 from attacks.image import Image, good
 from ingot import _native
-from ingot.backends.plan import PROGRAM_VERSION
+from ingot.backends.program import PROGRAM_VERSION
 from ingot.backends.stored import recipes_of
 from ingot.builder.layers import network_of
 from ingot.engine import file

@@ -12,7 +12,7 @@ import pytest
 
 from ingot import dtypes
 from ingot.backends.cpu import CPU
-from ingot.backends.plan import Planner
+from ingot.backends.program import ProgramBuilder
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
@@ -42,7 +42,7 @@ def computing(net: Network) -> list[str]:
 
 def copies(net: Network) -> list[list[Any]]:
     """The shapes of what the program copies, but into what a concat makes."""
-    program = Planner(net, CPU).plan()
+    program = ProgramBuilder(net, CPU).build()
     made = [program["buffers"][c["out"][0]] for c in program["calls"] if c.get("kernel") == "copy"]
     return [buffer["shape"] for buffer in made if buffer["kind"] == "temp"]
 
@@ -313,7 +313,7 @@ def pool_all(kind: Any, x: Value, size: int, **more: Any) -> Value:
 
 
 def calls(net: Network) -> tuple[list[str], list[dict[str, Any]], dict[str, Any]]:
-    program = Planner(pipeline.lower(net, CPU), CPU).plan()
+    program = ProgramBuilder(pipeline.lower(net, CPU), CPU).build()
     return [c.get("kernel") or c["host"] for c in program["calls"]], program["calls"], program
 
 

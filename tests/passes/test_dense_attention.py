@@ -11,7 +11,7 @@ import pytest
 
 from ingot import dtypes
 from ingot.backends.cpu import CPU
-from ingot.backends.plan import Planner
+from ingot.backends.program import ProgramBuilder
 from ingot.builder.build import build_network
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
@@ -52,7 +52,7 @@ def check(net: Network, tolerance: float = 2e-6, hidden: bool = False) -> tuple[
     lowered = pipeline.lower(net, CPU, log=log, check=stages)
     want, got = interpret(net, data)["y"], build_network(net, {}).run(data)["y"]
     np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=0, atol=4 * tolerance)
-    return [c["kernel"] for c in Planner(lowered, CPU).plan()["calls"]], log
+    return [c["kernel"] for c in ProgramBuilder(lowered, CPU).build()["calls"]], log
 
 
 def transposed(x: Value) -> Any:

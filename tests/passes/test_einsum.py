@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ingot
 from ingot import dtypes
 from ingot.backends.cpu import CPU
-from ingot.backends.plan import Planner
+from ingot.backends.program import ProgramBuilder
 from ingot.builder.build import build_network
 from ingot.errors import OpError
 from ingot.ir import F, Network, Spec
@@ -32,7 +32,7 @@ def network_of(equation: str, *shapes: tuple[Any, ...]) -> Network:
 
 
 def kernels(net: Network) -> list[str]:
-    program = Planner(pipeline.lower(net, CPU), CPU).plan()
+    program = ProgramBuilder(pipeline.lower(net, CPU), CPU).build()
     return [c.get("kernel") or c["host"] for c in program["calls"]]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ingot import dtypes
 from ingot.backends.cpu import CPU
-from ingot.backends.plan import Planner
+from ingot.backends.program import ProgramBuilder
 from ingot.dims import Dim
 from ingot.errors import NetworkError, OpError
 from ingot.ir import F, Hole, Network, Spec, Value
@@ -71,7 +71,7 @@ def test_a_decoder_layer_is_eight_calls() -> None:
     net = nets.llama(layers=3)
     before = str(net)
     lowered = pipeline.lower(net, CPU)
-    program = Planner(lowered, CPU).plan()
+    program = ProgramBuilder(lowered, CPU).build()
     assert str(net) == before, "the network itself is not changed"
     layer = [c["kernel"] for c in program["calls"] if c.get("where") == "model.layers.1"]
     assert layer == [
@@ -108,7 +108,7 @@ def test_qkv_with_bias_is_one_product_of_joined_weights() -> None:
 
 
 def test_compiling_twice_gives_the_same_program() -> None:
-    one, two = (Planner(pipeline.lower(nets.llama(), CPU), CPU).plan() for _ in range(2))
+    one, two = (ProgramBuilder(pipeline.lower(nets.llama(), CPU), CPU).build() for _ in range(2))
     assert one == two
 
 
@@ -278,9 +278,9 @@ def test_float64_is_a_part_of_the_loop_that_reads_it() -> None:
     net = vector(lambda x: F.cast(F.exp(F.cast(x, "float64")) * 2.0, "float32"))
     lowered = pipeline.lower(net, CPU)
     assert ops_of(lowered) == ["fused_elementwise"]
-    planner = Planner(lowered, CPU)
-    planner.plan()
-    assert planner.host_calls == []
+    builder = ProgramBuilder(lowered, CPU)
+    builder.build()
+    assert builder.host_calls == []
 
 
 def test_a_group_stays_within_the_limits_of_an_expression() -> None:
@@ -502,7 +502,7 @@ def test_another_precision_reaches_weights_and_caches(dtype: str) -> None:
     want = outputs(net, weights, feeds)["logits"]
     got = outputs(narrow, weights, feeds)["logits"]
     assert 0 < np.abs(got - want).max() < 0.05 * np.abs(want).max()
-    assert len(Planner(pipeline.lower(narrow, CPU), CPU).plan()["calls"]) == 5 + 2 * 8
+    assert len(ProgramBuilder(pipeline.lower(narrow, CPU), CPU).build()["calls"]) == 5 + 2 * 8
 
 
 def test_what_a_network_casts_itself_stays() -> None:

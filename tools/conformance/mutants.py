@@ -41,8 +41,8 @@ GROUPS = {
         ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/frontends/test_masks.py"),
     ),
     "backends": Group(
-        "targets and the planner", ("ingot/backends/**/*.py",), 100,
-        ("tests/backends", "tests/passes/test_plan.py", "tests/engine/test_ops_run.py"),
+        "targets and their programs", ("ingot/backends/**/*.py",), 100,
+        ("tests/backends", "tests/passes/test_program.py", "tests/engine/test_ops_run.py"),
         ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/cli/test_run.py",
          "tests/llm/test_llm.py", "tests/llm/test_plan.py"),
     ),

@@ -46,7 +46,7 @@ def _picked(c: Call) -> int:
 
 
 KERNELS = (
-    Kernel(  # the planner's, where a kernel cannot read the strides of an operand
+    Kernel(  # added to a program where a kernel cannot read the strides of an operand
         "copy",
         operands=(Operand("x", STORED, ANY),),
         results=(Operand("y", LIKE_X, ANY),),

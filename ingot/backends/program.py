@@ -25,7 +25,7 @@ PROGRAM_VERSION = 1
 MAX_RANK = 8
 
 
-class Planner:
+class ProgramBuilder:
     """Builds one Program. `weights` afterwards lists the stored tensors: name → parameter or constant."""
 
     def __init__(self, network: Network, target: Target) -> None:
@@ -41,7 +41,7 @@ class Planner:
         self.position = {node: i for i, node in enumerate(network.nodes)}
         self.staged = any(node.op.binds for node in network.nodes)  # a buffer is written within one stage
 
-    def plan(self) -> dict[str, Any]:
+    def build(self) -> dict[str, Any]:
         """The Program. Raises NetworkError for what cannot be expressed."""
         for value in self.network.inputs:
             self.windows[value] = self._buffer(value.spec, kind="input", name=value.name)

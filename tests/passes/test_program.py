@@ -1,4 +1,4 @@
-"""The planner: views cost nothing where the strides can be read, and copies are made where not."""
+"""Lowered networks as programs: views cost nothing where the strides can be read, and copies are made where not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ingot import _native, dtypes
 from ingot.backends.cpu import CPU
 from ingot.backends.kernel import Reads
-from ingot.backends.plan import Planner, readable
+from ingot.backends.program import ProgramBuilder, readable
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.errors import NetworkError
@@ -26,8 +26,8 @@ from tests import nets
 F32 = dtypes.float32
 
 
-def plan(net: Network) -> dict[str, Any]:
-    return Planner(pipeline.lower(net, CPU), CPU).plan()
+def program_of(net: Network) -> dict[str, Any]:
+    return ProgramBuilder(pipeline.lower(net, CPU), CPU).build()
 
 
 def kernels(program: dict[str, Any]) -> list[str]:
@@ -45,7 +45,7 @@ def test_views_are_read_in_place() -> None:
         parts = F.reshape(x, (x.shape[0], 3, 4)).split([1, 2], 1)
         return F.exp(F.permute(parts[1], (2, 0, 1)))
 
-    program = plan(net_of(build))
+    program = program_of(net_of(build))
     assert kernels(program) == ["elementwise"]
     view = next(b for b in program["buffers"] if b["kind"] == "view")
     assert (view["shape"], view["stride"], view["offset"]) == ([4, "T", 2], [1, 12, 4], 4)
@@ -56,7 +56,7 @@ def test_a_kernel_that_needs_rows_gets_a_copy_once() -> None:
         turned = F.permute(x, (1, 0))
         return F.rms_norm(turned) + F.layer_norm(turned)
 
-    assert kernels(plan(net_of(build, (6, 12)))) == ["copy", "rms_norm", "layer_norm", "elementwise"]
+    assert kernels(program_of(net_of(build, (6, 12)))) == ["copy", "rms_norm", "layer_norm", "elementwise"]
 
 
 def test_outputs_have_memory_of_their_own() -> None:
@@ -70,7 +70,7 @@ def test_outputs_have_memory_of_their_own() -> None:
         "part": F.slice(y, (0, 1), (x.shape[0], 2), (1, 1)),
         "w": F.reshape(y, (-1,)),
     }
-    program = plan(net)
+    program = program_of(net)
     assert kernels(program) == ["elementwise", "copy", "copy"]
     for out in program["outputs"]:
         buffer = program["buffers"][out["buffer"]]
@@ -79,7 +79,7 @@ def test_outputs_have_memory_of_their_own() -> None:
 
 
 def test_states_are_aliased_in_place() -> None:
-    program = plan(nets.llama(layers=1))
+    program = program_of(nets.llama(layers=1))
     state = next(i for i, b in enumerate(program["buffers"]) if b["kind"] == "state")
     write = next(c for c in program["calls"] if c["kernel"] == "rope_kv_write")
     read = next(c for c in program["calls"] if c["kernel"] == "paged_attention")
@@ -91,7 +91,7 @@ def test_a_dim_that_nothing_binds_is_an_error() -> None:
     x = net.input("x", Spec(F32, (Dim("T") * Dim("S"),)))
     net.outputs["y"] = F.exp(x)
     with pytest.raises(NetworkError, match=r"no input has the dim\(s\) S, T, or a multiple, as a size"):
-        plan(net)
+        program_of(net)
 
 
 def test_what_has_no_form_names_the_node() -> None:
@@ -99,7 +99,7 @@ def test_what_has_no_form_names_the_node() -> None:
     x = net.input("x", Spec("int8", (2,) * 9))
     net.outputs["y"] = F.neg(x)
     with pytest.raises(NetworkError, match="at most 8"):
-        plan(net)
+        program_of(net)
 
 
 @given(st.data())
@@ -215,7 +215,7 @@ def test_what_a_kernel_can_read(shape: tuple[int, ...], stride: tuple[int, ...],
 
 def test_no_two_live_buffers_overlap() -> None:
     """What the native planner does with our programs, for several sizes."""
-    program = json.dumps(plan(nets.llama()))
+    program = json.dumps(program_of(nets.llama()))
     for tokens, requests in ((1, 1), (17, 3), (300, 20)):
         layout = _native.plan_layout(program, {"T": tokens, "B": requests, "N": 4, "R": requests})
         live = layout["buffers"]
