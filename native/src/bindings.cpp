@@ -1,4 +1,4 @@
-// The Python module ingot._native: engines, sessions, the kernel table and the planner's view of a program.
+// The Python module ingot._native: engines, sessions, the kernel table and where a program's buffers would lie.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -14,9 +14,9 @@
 #include "copy_strided.h"
 #include "error.h"
 #include "level.h"
-#include "pool.h"
 #include "registry.h"
 #include "session.h"
+#include "thread_pool.h"
 #include "version.h"
 
 namespace nb = nanobind;

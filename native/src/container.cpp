@@ -6,8 +6,8 @@
 
 #include "error.h"
 #include "json.h"
-#include "pool.h"
 #include "sha256.h"
+#include "thread_pool.h"
 #include "version.h"
 
 namespace ingot {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "plan.h"
-#include "pool.h"
 #include "red_zone.h"
+#include "thread_pool.h"
 
 namespace ingot {
 

@@ -1,5 +1,5 @@
 // Spinning, sleeping and meeting.
-#include "pool.h"
+#include "thread_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
