@@ -84,14 +84,14 @@ def folders(*names: str) -> list[str]:
 
 # All tests, a thousand examples for every property, slow ones too: name, what, minutes, and what lies in tests/.
 SUITES = (
-    ("ops", "every op", 20, folders("ops")),
-    ("kernels", "every kernel at this machine's level, samples at the others; the native core", 20,
+    ("ops", "every op", 2, folders("ops")),
+    ("kernels", "every kernel at this machine's level, samples at the others; the native core", 4,
      folders("kernels", "native")),
-    ("engine", "building and running, the compiler's passes, the network", 20,
+    ("engine", "building and running, the compiler's passes, the network", 3,
      folders("engine", "builder", "backends", "passes", "ir")),
-    ("torch", "layers, functions, programs of torch", 15, folders("frontends", "functional", "nn")),
-    ("llm", "language models of every family", 15, folders("models", "llm", "text")),
-    ("outside", "command line, server, attacks, failures", 15,
+    ("torch", "layers, functions, programs of torch", 3, folders("frontends", "functional", "nn")),
+    ("llm", "language models of every family", 3, folders("models", "llm", "text")),
+    ("outside", "command line, server, attacks, failures", 5,
      folders("cli", "serve", *sorted(path.name for path in (ROOT / "tests").glob("test_*.py")))),
 )  # fmt: skip
 PARTS = (
