@@ -29,6 +29,7 @@ _NAMES = {
     "Spec": "ingot.ir:Spec",
     "Tensor": "ingot.ir:Value",
     "build": "ingot.builder.build:build",
+    "compat": "ingot.compat",
     "dtypes": "ingot.dtypes",
     "functional": "ingot.functional",
     "interpret": "ingot.ir:interpret",

@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "backends.native": BASE | {"_lazy", "_native", "backends.device"},
     "backends.cost": BASE,
     "builder": COMPILER | RUN | {"backends", "models"},
+    "compat": COMPILER | RUN | {"builder"},  # the retired API, on all that builds
     "engine": RUN,
     "text": BASE,
     "llm": RUN | {"source", "text"},
@@ -55,7 +56,7 @@ MAY_IMPORT = {
 }
 # What folders may name for a late import, beside what they import: an engine has host calls, a model a directory.
 MAY_NAME = {
-    "": {"dims", "dtypes", "builder", "engine", "functional", "ir", "llm", "nn", "ops"},
+    "": {"compat", "dims", "dtypes", "builder", "engine", "functional", "ir", "llm", "nn", "ops"},
     "backends": {"ops"},
     "source": {"builder"},
     "cli": {"backends", "builder", "frontends", "ir", "models", "ops", "serve", "text"},

@@ -1,0 +1,168 @@
+"""tensorrt_llm.Network: what is recorded inside a net_guard, over a Network of ingot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from ingot import nn
+from ingot.compat import context
+from ingot.compat.datatype import as_dtype
+from ingot.compat.logger import logger
+from ingot.compat.parameter import Parameter
+from ingot.compat.plugin import PluginConfig
+from ingot.compat.refusal import here, refused
+from ingot.compat.tensor import ITensor, Tensor
+from ingot.dtypes import DType
+from ingot.ir import F, Spec, Value
+from ingot.ir import Network as Graph
+from ingot.nn import tracer
+
+
+class Parameters(tracer.Tracer):
+    """The values of Parameters in one network, made at first use and named by their paths in the module called."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph, [], [], [])
+        self.known: dict[str, Parameter] = {}  # by the name of their value
+        self._kept: list[Any] = []  # what names and paths are known of by id
+
+    def learn(self, module: nn.Module) -> None:
+        """Names the parameters and parts of a module tree."""
+        self.name(module.named_parameters())
+        for path, part in module.named_modules():
+            self._paths.setdefault(id(part), path)
+            self._kept.append(part)
+
+    def name(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Names parameters that have no name yet."""
+        for path, parameter in named:
+            self._names.setdefault(id(parameter), path)
+            self._kept.append(parameter)
+
+    def _make(self, item: Any, attribute: str) -> Value:
+        if not isinstance(item, Parameter):
+            return super()._make(item, attribute)
+        path = self._names.get(id(item), attribute)
+        name, count = path, 0
+        while name in self.network.values:
+            count += 1
+            name = f"{path}.{count}"
+        self.known[name] = item
+        self._kept.append(item)
+        return self.network.parameter(name, item.spec)
+
+
+class Network:
+    """The network of a Builder. `graph` is ingot's own, `casts` says which casts were put in and where."""
+
+    def __init__(self, strongly_typed: bool = True) -> None:
+        self.graph = Graph("main")
+        self.parameters = Parameters(self.graph)
+        self.plugin_config = PluginConfig()
+        self.strongly_typed = strongly_typed
+        self.dtype: DType | None = None  # of the precision scope
+        self.casts: list[str] = []
+        self.trt_network: Any = None
+        self._names: dict[int, str] = {}  # of values, by id
+
+    # -------------------------------------------------------------------------------------------- values
+    def add_input(self, name: str, spec: Spec) -> Value:
+        """A tensor given at every run."""
+        return self.graph.input(name, spec)
+
+    def adopted(self, value: Value) -> Value:
+        """The value, in this network also where it was made without operands."""
+        if value.network is not self.graph and value.node is not None:
+            self.graph.join(value.network, value.node.op)
+        return value
+
+    def parameter(self, parameter: Parameter) -> Tensor:
+        """A Parameter as a tensor of this network."""
+        return Tensor.of(self.parameters.value(parameter, "parameter"), self)
+
+    def name_of(self, value: Value) -> str:
+        return self._names.get(id(value), value.name)
+
+    def rename(self, value: Value, name: str) -> None:
+        """Another name for a tensor, by which it is an output later."""
+        if value.kind == "input":
+            values = self.graph.values
+            if name in values and values[name] is not value:
+                raise refused(f"naming input {value.name} {name!r}", "another tensor has that name; choose a new one")
+            del values[value.name]
+            value.name = name
+            values[name] = value
+        else:
+            self._names[id(value)] = name
+
+    def cast(self, value: Value, dtype: DType, why: str) -> Value:
+        """A cast that the user did not write, on record."""
+        if value.dtype is dtype:
+            return value
+        self.casts.append(f"{here()}{self.name_of(value)} from {value.dtype.name} to {dtype.name}, {why}")
+        logger.verbose(f"cast {self.casts[-1]}")
+        return F.cast(value, dtype)  # type: ignore[no-any-return]
+
+    def mark(self, value: Value, name: str | None, dtype: Any) -> None:
+        """Makes a tensor an output."""
+        if dtype is not None:
+            value = self.cast(value, as_dtype(dtype), "as mark_output asks")
+        self.graph.output(self.name_of(value) if name is None else name, value)
+
+    # -------------------------------------------------------------------------------------------- as there
+    def _add_input(self, tensor: Tensor, name: str, dtype: Any, shape: Any, dim_range: Any = None) -> None:
+        tensor.value = Tensor(name, dtype, shape, dim_range, network=self).value
+
+    def _mark_output(self, tensor: Tensor, name: str, dtype: Any = None) -> None:
+        self.mark(tensor.value, name, dtype)
+
+    def set_named_parameters(self, named_parameters: Iterable[tuple[str, Parameter]]) -> None:
+        """Names parameters; those read before keep theirs."""
+        self.parameters.name(named_parameters)
+
+    @property
+    def named_parameters(self) -> list[tuple[str, Parameter]]:
+        """The parameters that have been read, with their names in the engine."""
+        return list(self.parameters.known.items())
+
+    def register_ndarray(self, ndarray: np.ndarray[Any, Any]) -> None:
+        """A no-op: constants are kept by the network itself."""
+
+    def get_inputs(self) -> list[Tensor]:
+        """The inputs, in the order in which they were made."""
+        return [Tensor.of(value, self) for value in self.graph.inputs]
+
+    def get_outputs(self) -> list[Tensor]:
+        """What has been marked as an output."""
+        return [Tensor.of(value, self) for value in self.graph.outputs.values()]
+
+    def is_input(self, tensor: Tensor | ITensor) -> bool:
+        return tensor.value.kind == "input"
+
+    def is_output(self, tensor: Tensor | ITensor) -> bool:
+        return self.graph.is_output(tensor.value)
+
+    def get_layers(self) -> list[Any]:
+        """The ops, in an order in which they can run."""
+        return list(self.graph.nodes)
+
+    def get_tensor_users(self, tensor: Tensor | ITensor) -> list[Any]:
+        return list(tensor.value.uses)
+
+    def get_tensor_parent(self, tensor: Tensor | ITensor) -> Any:
+        return tensor.value.node
+
+    def __enter__(self) -> Network:
+        self._guards: list[AbstractContextManager[Any]] = [*getattr(self, "_guards", []), context.net_guard(self)]
+        self._guards[-1].__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._guards.pop().__exit__(*error)
+
+    def __str__(self) -> str:
+        return str(self.graph)
