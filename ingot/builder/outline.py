@@ -20,7 +20,7 @@ from ingot.frontends.checkpoint import Checkpoint, read_config, resolve_director
 from ingot.ir import Value
 from ingot.ir.weight_format import weight_format
 from ingot.nn import trace
-from ingot.words import PRECISIONS, check_words
+from ingot.words import PRECISIONS, SAME, check_words
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +50,7 @@ def outline(
     model = models.load_config_only(path, precision=precision)
     network = trace(model.module, model.input_specs)
     compiled = compile_network(network, weights=weight_format(weights))
-    header = header_of(model.kind, {**model.config, "weights": weights}, network, compiled)
+    header = header_of(model.kind, {**model.config, "weights": weights or SAME}, network, compiled)
     return Engine.from_memory(header, _shapes(compiled.stored)), granted
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, size, table
+from ingot.cli.output import Output, in_words, size, table
 from ingot.errors import IngotError
 
 
@@ -86,7 +86,7 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
     kernels = {target: kernel_counts(program) for target, program in header["programs"].items()}
     out.text(f"{source}: {header['kind']} engine of format {header['format']}, made by {header['producer']}")
     for name, value in config.items():
-        out.text(f"  {name}: {value}")
+        out.text(f"  {in_words(name)}: {in_words(value)}")
     out.text("inputs")
     for port in engine.inputs:
         out.text(f"  {port}")

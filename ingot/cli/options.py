@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot.words import PRECISIONS, WEIGHTS
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def add_common(parser: argparse.ArgumentParser, default: Any) -> None:
@@ -43,7 +43,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--kv-memory",
         type=byte_count,
         metavar="BYTES",
-        help="for the key-value cache, such as 512M or 2G (default: sized to the machine)",
+        help="for the KV cache, such as 512MB or 2GiB (default: sized to the machine)",
     )
     add_lora(parser)
 
@@ -164,11 +164,11 @@ def tolerance(text: str) -> float:
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes, with an optional unit: 512M, 2G, 2GB, 2GiB."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
+    """A number of bytes, with an optional unit: 2G and 2GB are 2 · 1000³, 2Gi and 2GiB are 2 · 1024³."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", text, re.IGNORECASE | re.ASCII)
     if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 512M or 2G")
-    count = float(match[1]) * _UNITS[match[2].upper()]
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 512MB or 2GiB")
+    count = float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[(match[2] or "").upper()]
     if count >= 1 << 63:
         raise argparse.ArgumentTypeError(f"{text!r:.40} is more than any memory has")
     return int(count)

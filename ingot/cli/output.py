@@ -73,8 +73,25 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, int | float):
         return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-    text = str(value)  # names come from files: what a terminal would obey is shown instead
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Text of a file: what a terminal would obey is shown escaped."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def in_words(value: Any) -> str:
+    """A value of an engine's config for people, without the signs of JSON or Python: yes, `0, 2`, `pooling last`."""
+    if value is None or value in ("", [], {}):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{printable(str(key))} {in_words(v)}" for key, v in value.items())
+    if isinstance(value, list | tuple):
+        return ("; " if any(isinstance(v, str) for v in value) else ", ").join(map(in_words, value))
+    return printable(str(value))
 
 
 def size(count: float) -> str:

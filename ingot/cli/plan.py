@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory", type=options.byte_count, metavar="BYTES",
-        help="that there is, such as 24GB, meant as 24 GiB (default: what this machine has left)",
+        help="that there is, such as 24GB or 24GiB (default: what this machine has left)",
     )  # fmt: skip
     options.add_formats(parser)
     parser.add_argument("--threads", type=options.positive, metavar="N", help="default: those that may be used here")

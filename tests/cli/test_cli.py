@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from ingot.cli.options import byte_count
-from ingot.cli.output import size, table
+from ingot.cli.output import in_words, size, table
 from ingot.version import __version__
 from tests.tuned import tuned
 
@@ -264,7 +266,7 @@ def test_a_bad_command_line_is_2(engine: Path) -> None:
         ("build", PICO, "--precision", "int3"),
         ("generate", engine, "--prompt", "x", "--kv-memory", "lots"),
         ("generate", engine, "--prompt", "x", "--kv-memory", "9" * 400),
-        ("plan", engine, "--memory", "8388608TB"),
+        ("plan", engine, "--memory", "8388608TiB"),
     ):
         assert "usage:" in ingot(*words, code=2).stderr
 
@@ -336,9 +338,15 @@ def test_a_reader_who_leaves(engine: Path) -> None:
 
 
 def test_byte_counts() -> None:
-    assert [byte_count(t) for t in ("5", "2K", "512M", "2G", "2GB", "1.5GiB")] == [
-        5, 2048, 512 << 20, 2 << 30, 2 << 30, 3 << 29,
-    ]  # fmt: skip
+    given = {
+        "5": 5, "5B": 5, "2K": 2000, "2kB": 2000, "20MB": 20_000_000, "2G": 2 * 10**9, "1TB": 10**12, "1 TiB": 1 << 40,
+        "2KiB": 2048, "512Mi": 512 << 20, "512mib": 512 << 20, "1.5GiB": 3 << 29,
+    }  # fmt: skip
+    assert {text: byte_count(text) for text in given} == given
+    for text in ("", "MB", "5iB", "5 XB", "-1", "1e3", "5MBB", "9300000TB"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            byte_count(text)
+    assert size(byte_count("20MB")) == "20.0 MB", "what is given is shown in the same units"
     assert [size(n) for n in (5, 1500, 14_700_000, 2.2e9, 3e12)] == [
         "5 bytes",
         "1.5 kB",
@@ -350,6 +358,28 @@ def test_byte_counts() -> None:
 
 def test_tables_show_what_a_terminal_would_obey() -> None:
     assert "\x1b" not in table([("a\x1b[2Jb", 1)], ("name", "n"))
+    assert "\x1b" not in in_words({"a\x1b[2J": ["b\x1b[2J"]})
+
+
+def test_values_of_a_config_in_words() -> None:
+    config = {"a": True, "b": None, "c": [0, 2], "d": ["one, two", "three"], "e": {"f": "last", "g": ""}, "h": []}
+    assert [in_words(value) for value in config.values()] == [
+        "yes", "none", "0, 2", "one, two; three", "f last, g none", "none",
+    ]  # fmt: skip
+    assert (in_words(False), in_words(0), in_words(0.5)) == ("no", "0", "0.5")
+
+
+def test_people_read_no_python(engine: Path) -> None:
+    """What commands print for people has neither lists nor words of Python."""
+    fit = ("--memory", "2GB", "--concurrency", 2, "--context", 64)
+    for words in (
+        ("inspect", engine), ("inspect", engine, "--why"), ("inspect", engine, "--program"), ("doctor", engine),
+        ("plan", engine, *fit), ("plan", PICO, *fit), ("ops",),
+        ("bench", engine, "--repeat", 1, "--profile"), ("diff", engine, engine, "--size", "T=4"),
+    ):  # fmt: skip
+        done = ingot(*words)
+        found = re.findall(r"\b(?:None|True|False)\b|\[['\"]|\{'|<ingot|np\.|dtype\(", done.stdout + done.stderr)
+        assert not found, (words, found, done.stdout)
 
 
 def test_tables_line_up() -> None:

@@ -95,7 +95,7 @@ def test_a_plan_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_plan_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     found = Found(capsys, *PLAN, "--memory", "30MB", "--json")
     line, plan = found.verdict(2), found.json()
-    assert plan["fits"] is False and "16 request(s) of 512 tokens do not fit in --memory 31.5 MB" in line
+    assert plan["fits"] is False and "16 request(s) of 512 tokens do not fit in --memory 30.0 MB" in line
     assert f"what fits: --concurrency {plan['largest']['requests']}, or --context" in line
     for change in re.findall(r"--(?:concurrency|context) \d+", line):  # each way out is one, and the furthest
         name, number = change.split()

@@ -192,7 +192,7 @@ def test_the_command(tmp_path: Path) -> None:
     plan = MemoryPlanner(outline(PICO)[0], 2).plan(16, 512)
     assert found["weights"] == plan.weights and found["activations"] == plan.activations
     assert found["kv_bytes"] == plan.kv_bytes == 16 * 512 * found["kv_bytes_per_token"]
-    assert found["total"] == plan.total and found["fits"] is True and found["memory"] == 24 << 30
+    assert found["total"] == plan.total and found["fits"] is True and found["memory"] == 24 * 10**9
     assert [row["context_length"] for row in found["by_context"]] == [256, 512, 1024]
     output, _ = command(*words, "--memory", "20MB", code=2)
     assert "does not fit: " in output and "KV cache" in output and "4,096 bytes" in output

@@ -141,7 +141,7 @@ def test_vectors_wait_in_the_same_queue() -> None:
 def test_clients_that_leave_end_their_vectors(tmp_path: Path) -> None:
     """They would be computed for minutes."""
     texts = [[i % 1000 for i in range(at, at + 100_000)] for at in range(3)]
-    with serving("--kv-memory", "256M", source=endless(tmp_path)) as server:
+    with serving("--kv-memory", "256MiB", source=endless(tmp_path)) as server:
         steps = server.metrics()["ingot_steps_total"]
         leaving = server.send("/v1/embeddings", {"model": MODEL, "input": texts})
         server.until(lambda m: m["ingot_steps_total"] > steps + 1)

@@ -28,7 +28,7 @@ LONG: dict[str, Any] = {  # as many tokens as the server gives, and no end befor
     "model": MODEL, "prompt": "import os", "max_tokens": 100_000, "temperature": 0, "logit_bias": {"0": -100},
 }  # fmt: skip
 STREAM = LONG | {"stream": True}
-ROOM = ("--kv-memory", "256M")
+ROOM = ("--kv-memory", "256MiB")
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_too_few_blocks_for_all() -> None:
     words: dict[str, Any] = {"max_tokens": 120, "logit_bias": {"0": -100}}
     with ingot.LLM(PICO) as llm:
         wanted = [llm.generate(f"# {i}\nimport", max_tokens=120, logit_bias={0: -100}).text for i in range(12)]
-    with serving("--kv-memory", "1M") as server, ThreadPoolExecutor(12) as pool:
+    with serving("--kv-memory", "1MiB") as server, ThreadPoolExecutor(12) as pool:
         assert server.metrics()["ingot_kv_blocks"] < 12 * 8
         for _ in range(50):  # a slow client may let the requests come one after the other, and then nobody has to go
             found = pool.map(lambda i: server.complete(f"# {i}\nimport", **words)["choices"][0]["text"], range(12))
@@ -190,7 +190,7 @@ def test_too_few_blocks_for_all() -> None:
 
 
 def test_a_prompt_beyond_the_whole_cache() -> None:
-    with serving("--kv-memory", "256K") as server:
+    with serving("--kv-memory", "256KiB") as server:
         room = 16 * int(server.until(lambda m: m["ingot_kv_blocks"] > 0)["ingot_kv_blocks"])
         assert room < 1000
         for words in ({}, {"stream": True}):
