@@ -160,10 +160,11 @@ calls(35, "a mean of padding", "avg_pool",
       {"kernel": [_FAR], "stride": [1], "pre_padding": [2**30], "post_padding": [2**30 - 2], "ceil_mode": False,
        "count_include_pad": True, "divisor": None, "channels_last": False}, [3], [("float32", [1, 1, 1])],
       "would need", "memory", "run", buffers=(_image([1, 1, 1]),))  # fmt: skip
-calls(33, "phases without end", "packed_conv_transpose",
-      {"kernel": [1], "stride": [_FAR], "pre_padding": [0], "post_padding": [0], "dilation": [1], "groups": 1, "n": 1,
-       "body": [[["input", "float32", 0]], [0]], "dtype": "float32"}, [3, 4], [("float32", [1, 1, 1])],
-      "body|too large", buffers=(_image([1, 1, 1]), _image([1, 1, 1])))  # fmt: skip
+calls(33, "phases without end", "lowered",
+      {"inner": {"op": "conv_transpose", "version": 1, "attrs": _geometry(stride=_FAR, groups=1, channels_last=True)},
+       "layouts": [["plain", [0]], ["phases", [1], 1, 1, 1]], "epilogue": [[["input", "float32", 0]], [0]],
+       "dtype": "float32", "parts": 1, "group": 0}, [3, 4], [("float32", [1, 1, 1])], "too large",
+      buffers=(_image([1, 1, 1]), _image([1, 1, 1])))  # fmt: skip
 
 
 # ---- networks inside

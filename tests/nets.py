@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.backends.cpu import CPU
+from ingot.backends.kernel import KernelCall
 from ingot.dims import Dim
 from ingot.ir import F, Network, Node, Spec, StateSpec, Value
 
@@ -16,9 +18,9 @@ Array = np.ndarray[Any, Any]
 
 
 def op_name(node: Node) -> str:
-    """The name of a node's op; packed_linear for a fused_linear whose weight is in panels."""
-    inner = getattr(node.op, "inner", None)
-    return f"packed_{inner.name.removeprefix('fused_')}" if inner else node.op.name
+    """The name of a node's op; of a lowered one that of its kernel."""
+    choice = CPU.choose(node) if node.op.name == "lowered" else None
+    return choice.kernel if isinstance(choice, KernelCall) else node.op.name
 
 
 def llama(

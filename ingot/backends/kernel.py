@@ -24,7 +24,9 @@ from ingot.backends.cost import Call
 from ingot.dtypes import DType
 from ingot.errors import NetworkError
 from ingot.ir import Node, Op, StateSpec, Value
-from ingot.ops.layouts import PLAIN, LaidOut
+from ingot.ops.fused import expr_json
+from ingot.ops.layouts import PLAIN
+from ingot.ops.lowering import Lowered
 
 
 class Reads(Enum):
@@ -129,23 +131,25 @@ class Use(NamedTuple):
     reads: Mapping[str, Reads] = {}
 
 
-Runs = Callable[[Any, Node], Mapping[str, Any] | Use | Refusal]  # of an op (the inner one, if laid out) and its node
+Runs = Callable[[Any, Node], Mapping[str, Any] | Use | Refusal]  # of an op (of a lowered one, that inside) and its node
 Cost = Callable[[Call], int]
 
 
 def inner(op: Op) -> Op:
-    """The op that kernels are declared to run: of operands in a layout, the one that takes them plain."""
-    return op.inner if isinstance(op, LaidOut) else op
+    """The op that kernels are declared to run: of a lowered one, that inside."""
+    return op.inner if isinstance(op, Lowered) else op
 
 
 def layout(node: Node, at: int) -> str:
     """The layout in which operand `at` of a node is stored."""
-    return node.op.layout(at) if isinstance(node.op, LaidOut) else PLAIN
+    found = node.op.entry_of(at) if isinstance(node.op, Lowered) else None
+    return found.layout if found else PLAIN
 
 
 def sizes_of(node: Node, at: int) -> tuple[int, ...]:
     """The sizes of that layout; () when it is plain."""
-    return node.op.sizes(at) if isinstance(node.op, LaidOut) else ()
+    found = node.op.entry_of(at) if isinstance(node.op, Lowered) else None
+    return found.sizes if found else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +173,12 @@ class Kernel:
     products: bool = False
 
     @property
+    def epilogue(self) -> bool:
+        """Whether it runs nodes with an epilogue, and only these: its operands end in those of the epilogue, *extras,
+        and its parameters have the expression."""
+        return bool(self.operands) and self.operands[-1].name == "*extras"
+
+    @property
     def signature(self) -> str:
         """`x, weight?, *extras -> y`."""
         return f"{', '.join(o.name for o in self.operands)} -> {', '.join(r.name for r in self.results)}".strip()
@@ -180,6 +190,10 @@ class Kernel:
         if isinstance(found, Refusal):
             return found
         use = found if isinstance(found, Use) else Use(found)
+        epilogue = node.op.epilogue if isinstance(node.op, Lowered) else None
+        if self.epilogue is not (epilogue is not None):
+            return Refusal("it has no epilogue" if epilogue else "it runs lowered nodes, which have an epilogue")
+        params = use.params if epilogue is None else {**use.params, "expr": expr_json(epilogue)}
         known: dict[str, DType] = {}
         operands = list(_assign(self.operands, node.inputs, use.counts))
         for i, (operand, _) in enumerate(operands):
@@ -189,10 +203,10 @@ class Kernel:
         for operand, value in (*operands, *_assign(self.results, written, {})):
             if why := _wrong_type(operand, value, known):
                 return Refusal(why)
-        self._check(use.params)
+        self._check(params)
         reads = tuple(use.reads.get(operand.plain_name, operand.strides) for operand, _ in operands)
         writes = self.results[0].strides if self.results else Reads.DENSE
-        return KernelCall(self.name, use.params, reads, self.version, writes)
+        return KernelCall(self.name, params, reads, self.version, writes)
 
     def _check(self, params: Mapping[str, Any]) -> None:
         """Holds what a declaration's functions give to its own schema."""

@@ -17,10 +17,8 @@ from ingot.ops import (
     dense_attention,
     elementwise,
     fused,
-    fused_spatial,
-    fused_transpose,
     indexing,
-    layouts,
+    lowering,
     mixture,
     movement,
     norm,
@@ -48,10 +46,8 @@ FAMILIES = (
     dense_attention,
     control,
     fused,
-    fused_spatial,
-    fused_transpose,
     mixture,
-    layouts,
+    lowering,
 )
 
 

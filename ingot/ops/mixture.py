@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Op] = {
 MAX_TOP_K = 32
 
 
-def gated_body(activation: str) -> tuple[Any, ...]:
+def gated_expression(activation: str) -> tuple[Any, ...]:
     """The expression activation(input 0) · input 1."""
     builder = ExprBuilder()
     gate, up = (builder.input(i, dtypes.float32) for i in (0, 1))
@@ -106,18 +106,18 @@ class Moe(Op):
 
     def working(self, x: Spec, router: Spec, *weights: Spec) -> int:
         """Rows of the hidden size, and the steps of the expression on them."""
-        return (2 + len(gated_body(self.activation)[0])) * int(x.shape[0]) * int(weights[0].shape[0]) * 8
+        return (2 + len(gated_expression(self.activation)[0])) * int(x.shape[0]) * int(weights[0].shape[0]) * 8
 
     def reference(self, x: Array, router: Array, *weights: Array) -> Array:
         count = len(weights) // 3
-        body = expr_json(gated_body(self.activation))
+        gated = expr_json(gated_expression(self.activation))
 
         def expert(e: int) -> Any:
             gate, up, down = (widen(weights[e + i * count]) for i in range(3))
 
             def run(rows: Array) -> Array:
                 wide = widen(rows)
-                hidden = evaluate(body, [wide @ gate.T, wide @ up.T], [dtypes.get(x.dtype)])[0]
+                hidden = evaluate(gated, [wide @ gate.T, wide @ up.T], [dtypes.get(x.dtype)])[0]
                 return widen(hidden) @ down.T
 
             return run

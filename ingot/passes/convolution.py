@@ -1,17 +1,19 @@
-"""Convolutions and normalisations of channels-last tensors, as the ops that kernels run: weights as they read them, and
-an expression on the float32 results.
+"""Convolutions and normalisations of channels-last tensors as kernels run them: their weights in layouts, and with an
+epilogue.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ir import Network, Node, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS, WEIGHTS
-from ingot.ops.fused_transpose import Phase, phases
+from ingot.ops.layouts import Phase, phases
+from ingot.ops.lowering import PRODUCT, Lowered, plain
 from ingot.ops.movement import Pad
 from ingot.ops.norm import GroupNorm
 from ingot.ops.spatial import Conv, ConvTranspose
@@ -46,8 +48,8 @@ def paddings(network: Network, log: Log) -> None:
 
 
 def convolutions(network: Network, log: Log) -> None:
-    """Convolutions by parameters get weights [outputs, taps × channels]: those of 1×1 become products, those of every
-    channel by itself depthwise_conv. Transposed ones are packed by phases. Group norms take an expression too."""
+    """Convolutions by parameters are lowered: those of 1×1 become products, those of every channel by itself get their
+    weight by taps, transposed ones by phases, others in panels. Group norms take an epilogue too."""
     dead: list[Node] = []
     for node in list(network.nodes):
         lower = _LOWERINGS.get(type(node.op))
@@ -58,7 +60,9 @@ def convolutions(network: Network, log: Log) -> None:
             continue
         with network.insert_before(node):
             new = lower(network, node)
-        note(log, "convolutions", node, f"as {new.node.op.name}")
+        op: Any = new.node.op
+        note(log, "convolutions", node, f"as {op.inner.name}, its weight in {op.layouts[1][0]}" if op.packed else
+             f"as {op.inner.name} with an epilogue")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
@@ -78,8 +82,15 @@ def _refused(node: Node) -> str:
     return "a weight without elements" if 0 in rest[0].shape else ""
 
 
-def _body(bias: list[Value]) -> Any:
-    return PLUS if bias else IDENTITY
+def _lowered(node: Node, layout: str, stored: Sequence[Value]) -> Value:
+    """The node's convolution with its weight stored in a layout, and its bias in the epilogue."""
+    x, weight, *bias = node.inputs
+    op = Lowered(inner=node.op, layouts=(*plain(1), (layout, (1,), *sizes(weight))), **_epilogue(x, bias))
+    return node.output.network.emit(op, (x, *stored, *bias))  # type: ignore[no-any-return]
+
+
+def _epilogue(x: Value, bias: Sequence[Value] = ()) -> dict[str, Any]:
+    return {"epilogue": PLUS if bias else IDENTITY, "dtype": x.dtype}
 
 
 def _conv(network: Network, node: Node) -> Value:
@@ -87,40 +98,31 @@ def _conv(network: Network, node: Node) -> Value:
     x, weight, *bias = node.inputs
     outputs, channels, *kernel = sizes(weight)
     rank, taps = len(kernel), math.prod(kernel)
-    common: dict[str, Any] = {"body": _body(bias), "dtype": x.dtype}
     if op.groups == outputs == x.shape[-1] and channels == 1 < outputs:
         flat = derive(network, "reshape", [weight], f"{weight.name}.taps", shape=(outputs, taps))
-        flat = derive(network, "transpose", [flat], f"{weight.name}.depthwise", axes=(1, 0))
-        return F.depthwise_conv(x, flat, *bias, **common, kernel=kernel, **_geometry(op))  # type: ignore[no-any-return]
+        return _lowered(node, "taps", [
+            derive(network, "transpose", [flat], f"{weight.name}.depthwise", axes=(1, 0))])  # fmt: skip
+    last = weight
     if taps > 1:
         axes = (0, *range(2, rank + 2), 1)
-        weight = derive(network, "transpose", [weight], f"{weight.name}.channels_last", axes=axes)
-    flat = derive(network, "reshape", [weight], f"{node.inputs[1].name}.flat", shape=(outputs, taps * channels))
+        last = derive(network, "transpose", [weight], f"{weight.name}.channels_last", axes=axes)
+    flat = derive(network, "reshape", [last], f"{weight.name}.flat", shape=(outputs, taps * channels))
     one_by_one = taps == 1 and {*op.stride} == {1} and {*op.pre_padding, *op.post_padding} == {0}
     if one_by_one and op.groups == 1:
-        return F.fused_linear(x, flat, *bias, **common)  # type: ignore[no-any-return]
-    return F.fused_conv(x, flat, *bias, **common, kernel=kernel, groups=op.groups, **_geometry(op))  # type: ignore[no-any-return]
-
-
-def _geometry(op: Any) -> dict[str, Any]:
-    return {name: getattr(op, name) for name in ("stride", "pre_padding", "post_padding", "dilation")}
+        product = Lowered(inner=PRODUCT, layouts=plain(2), **_epilogue(x, bias))
+        return network.emit(product, (x, flat, *bias))  # type: ignore[no-any-return]
+    return _lowered(node, "panels of groups", [packed_groups(network, flat, op.groups, f"{flat.name}.packed")])
 
 
 def _conv_transpose(network: Network, node: Node) -> Value:
     op: Any = node.op
-    x, weight, *bias = node.inputs
-    channels, each, *kernel = sizes(weight)
-    groups: int = op.groups
-    made = [p for p in phases(kernel, op.stride, op.pre_padding, op.dilation) if p.size]
-    panels = []
-    for number, phase in enumerate(made):
+    weight = node.inputs[1]
+    stored = []
+    for number, phase in enumerate(phases(op, sizes(weight)[2:])):
         name = f"{weight.name}.phase{number}"
-        flat = _phase_weight(network, weight, phase, groups, name)
-        panels.append(packed_groups(network, flat, groups, f"{name}.packed"))
-    return F.packed_conv_transpose(  # type: ignore[no-any-return]
-        x, *panels, *bias, body=_body(bias), dtype=x.dtype, kernel=kernel, groups=groups, n=groups * each,
-        **_geometry(op),
-    )  # fmt: skip
+        flat = _phase_weight(network, weight, phase, op.groups, name)
+        stored.append(packed_groups(network, flat, op.groups, f"{name}.packed"))
+    return _lowered(node, "phases", stored)
 
 
 def _phase_weight(network: Network, weight: Value, phase: Phase, groups: int, name: str) -> Value:
@@ -146,11 +148,9 @@ def phase_recipe(recipe: Recipe, phase: Phase, groups: int, shape: tuple[int, ..
 
 
 def _group_norm(network: Network, node: Node) -> Value:
-    op: Any = node.op
-    x, *vectors = node.inputs
-    return F.fused_group_norm(  # type: ignore[no-any-return]
-        x, *vectors, body=IDENTITY, dtype=x.dtype, groups=op.groups, eps=op.eps, vectors=len(vectors)
-    )
+    x = node.inputs[0]
+    op = Lowered(inner=node.op, layouts=plain(len(node.inputs)), **_epilogue(x))
+    return network.emit(op, node.inputs)  # type: ignore[no-any-return]
 
 
 _LOWERINGS = {Conv: _conv, ConvTranspose: _conv_transpose, GroupNorm: _group_norm}

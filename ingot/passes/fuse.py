@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ingot import dtypes
-from ingot.ir import ExprBuilder, F, Hole, Network, Node, Scalar, Value
+from ingot.ir import ExprBuilder, F, Hole, Network, Node, Op, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
 from ingot.ops.conversion import Dequantize
-from ingot.ops.fused import IDENTITY, TIMES, WEIGHTS, Bodied, FusedElementwise, FusedLinear, expr_tuple
+from ingot.ops.fused import IDENTITY, TIMES, WEIGHTS, FusedElementwise, expr_tuple
+from ingot.ops.lowering import PRODUCT, Lowered, plain
 from ingot.ops.product import Matmul
+from ingot.passes.layout import is_product
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 from ingot.passes.weights import derive, joined_name, sizes
 
@@ -121,7 +123,7 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
     builder.output(scalars[last.output])
     if not operands:  # a constant that folding left alone: the loop needs one operand to take its shape from
         operands.append(nodes[0].inputs[0])
-    op = FusedElementwise(body=expr_tuple(builder.json()), dtypes=(last.output.dtype.name,))
+    op = FusedElementwise(expression=expr_tuple(builder.json()), dtypes=(last.output.dtype.name,))
     return network.emit(op, tuple(operands))  # type: ignore[no-any-return]
 
 
@@ -137,8 +139,8 @@ class Factor(NamedTuple):
 
 
 def products(network: Network, log: Log) -> None:
-    """A matmul with a parameter of rank 2, or with a dequantised one, becomes a fused_linear, its weight as [N, K];
-    others stay as they are. One scale for each output is a factor of the sums."""
+    """A matmul with a parameter of rank 2, or with a dequantised one, is lowered, its weight as [N, K]; others stay as
+    they are. One scale for each output is a factor of the sums."""
     dead: list[Node] = []
     for node in list(network.nodes):
         if not isinstance(node.op, Matmul):
@@ -159,12 +161,16 @@ def _linear(network: Network, node: Node, factor: Factor) -> Value:
     x, (weight, scales, group) = node.inputs[0], factor
     if not op.transpose_b:
         weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
-    if scales is None:
-        return F.fused_linear(x, weight, body=IDENTITY, dtype=node.output.dtype)  # type: ignore[no-any-return]
-    if group:
-        return F.fused_linear(x, weight, scales, body=IDENTITY, dtype=node.output.dtype, group=group)  # type: ignore[no-any-return]
-    row = derive(network, "reshape", [scales], f"{scales.name}.row", shape=(sizes(weight)[0],))
-    return F.fused_linear(x, weight, row, body=TIMES, dtype=node.output.dtype)  # type: ignore[no-any-return]
+    operands = [x, weight]
+    epilogue: Any = IDENTITY
+    if group and scales is not None:
+        operands.append(scales)
+    layouts = plain(len(operands))
+    if scales is not None and not group:
+        operands.append(derive(network, "reshape", [scales], f"{scales.name}.row", shape=(sizes(weight)[0],)))
+        epilogue = TIMES
+    made = Lowered(inner=PRODUCT, layouts=layouts, epilogue=epilogue, dtype=node.output.dtype, group=group)
+    return network.emit(made, tuple(operands))  # type: ignore[no-any-return]
 
 
 def _factor(node: Node) -> Factor | str:
@@ -206,7 +212,7 @@ def epilogues(network: Network, log: Log) -> None:
     for node in list(network.nodes):
         if not isinstance(node.op, FusedElementwise) or len(node.outputs) != 1:
             continue
-        makers = [v for v in dict.fromkeys(node.inputs) if v.node is not None and isinstance(v.node.op, Bodied)]
+        makers = [v for v in dict.fromkeys(node.inputs) if v.node is not None and _has_epilogue(v.node.op)]
         taken = [v for v in makers if not _keeps_result(network, v, node, log)]
         taken = _pair(taken) or taken[-1:]
         extras = [v for v in dict.fromkeys(node.inputs) if not any(v is t for t in taken)]
@@ -217,10 +223,14 @@ def epilogues(network: Network, log: Log) -> None:
         with network.insert_before(node):
             network.where = taken[0].node.where or node.where  # what computes most of it
             new = _with_epilogue(node, taken, extras)
-        note(log, "epilogues", node, f"part of the {taken[0].node.op.name} of {', '.join(map(_weight, taken))}")
+        note(log, "epilogues", node, f"part of the {taken[0].node.op.inner.name} of {', '.join(map(_weight, taken))}")
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
+
+
+def _has_epilogue(op: Op) -> bool:
+    return isinstance(op, Lowered) and op.epilogue is not None
 
 
 def _weight(value: Value) -> str:
@@ -249,8 +259,7 @@ def _pair(values: Sequence[Value]) -> list[Value]:
         return []
     a, b = values[-2:]
     one, other = a.node, b.node
-    plain = all(isinstance(n.op, FusedLinear) and n.op.parts == 1 for n in (one, other))
-    if not plain or not all(n.op.body in (IDENTITY, TIMES) for n in (one, other)):
+    if not all(is_product(n.op) and n.op.parts == 1 and n.op.epilogue in (IDENTITY, TIMES) for n in (one, other)):
         return []
     same = one.inputs[0] is other.inputs[0] and one.inputs[1].spec == other.inputs[1].spec
     return [a, b] if same and one.op.group == other.op.group else []
@@ -261,8 +270,8 @@ def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]
     odd = [v for v in extras if v.shape not in (shape, shape[-1:])]
     if odd:
         return f"operand %{odd[0].name} is {odd[0].spec}, neither a row nor of the result's shape"
-    bodies = [node.op.body, *(v.node.op.body for v in taken)]  # type: ignore[attr-defined]
-    steps = sum(len(steps) for steps, _ in bodies)
+    expressions = [node.op.expression, *(v.node.op.epilogue for v in taken)]  # type: ignore[attr-defined]
+    steps = sum(len(steps) for steps, _ in expressions)
     inputs = len(extras) + sum(len(v.node.inputs) for v in taken)
     return "the expression would be too long" if steps > MAX_STEPS or inputs > MAX_INPUTS else ""
 
@@ -270,16 +279,16 @@ def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]
 def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> Value:
     """The op that makes `taken` (or the pair of products), with the group's expression after its own."""
     op = taken[0].node.op
-    own = list(dict.fromkeys(v for t in taken for v in t.node.inputs[t.node.op.fixed :]))
+    own = list(dict.fromkeys(v for t in taken for v in t.node.inputs[t.node.op.held :]))
     added = [v for v in extras if not any(v is w for w in own)]
     order = [*own, *added]  # what the new expression reads beside the op's results
     steps: list[tuple[Any, ...]] = []
 
-    def appended(body: Any, inputs: Sequence[Value | int], known: Mapping[int, int]) -> int:
-        """The number of a body's result. An input is an operand, or the number of one of the op's results."""
+    def appended(expression: Any, inputs: Sequence[Value | int], known: Mapping[int, int]) -> int:
+        """The number of its result's step. An input is an operand, or the number of one of the op's results."""
         number: list[int] = []
-        expression, outputs = body
-        for name, kind, *args in expression:
+        own_steps, outputs = expression
+        for name, kind, *args in own_steps:
             if name == "input":
                 read = inputs[args[0]]
                 if isinstance(read, Value) and id(read) in known:
@@ -296,19 +305,19 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
 
     known: dict[int, int] = {}
     for i, made in enumerate(taken):
-        known[id(made)] = appended(made.node.op.body, [i, *made.node.inputs[made.node.op.fixed :]], {})
-    result = appended(node.op.body, node.inputs, known)  # type: ignore[attr-defined]
-    changed = {"parts": 2} if len(taken) > 1 else {}
-    made = dataclasses.replace(op, body=(tuple(steps), (result,)), dtype=node.output.dtype, **changed)
-    fixed = (*taken[0].node.inputs[: op.fixed], *(w for v in taken[1:] for w in v.node.inputs[1 : v.node.op.fixed]))
-    return node.output.network.emit(made, (*fixed, *order))  # type: ignore[no-any-return]
+        known[id(made)] = appended(made.node.op.epilogue, [i, *made.node.inputs[made.node.op.held :]], {})
+    result = appended(node.op.expression, node.inputs, known)  # type: ignore[attr-defined]
+    held = (*taken[0].node.inputs[: op.held], *(w for v in taken[1:] for w in v.node.inputs[1 : v.node.op.held]))
+    changed: dict[str, Any] = {"parts": 2, "layouts": plain(len(held))} if len(taken) > 1 else {}
+    made = dataclasses.replace(op, epilogue=(tuple(steps), (result,)), dtype=node.output.dtype, **changed)
+    return node.output.network.emit(made, (*held, *order))  # type: ignore[no-any-return]
 
 
 def siblings(network: Network, log: Log) -> None:
     """Products of one x with one kind of epilogue (q, k and v) become one product and slices of its result."""
     families: dict[tuple[Any, ...], list[Node]] = {}
     for node in network.nodes:
-        if isinstance(node.op, FusedLinear):
+        if is_product(node.op):
             if why := _no_sibling(network, node):
                 note(log, "siblings", node, why)
             else:
@@ -332,7 +341,7 @@ def _no_sibling(network: Network, node: Node) -> str:
     op: Any = node.op
     if op.parts != 1:
         return "it has two weights already"
-    if any(v.kind != "parameter" or len(v.shape) != 1 for v in node.inputs[op.fixed :]):
+    if any(v.kind != "parameter" or len(v.shape) != 1 for v in node.inputs[op.held :]):
         return "its epilogue reads more than parameters per column"
     return "it is an output of the network" if network.is_output(node.output) else ""
 

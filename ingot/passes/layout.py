@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 from ingot import dtypes
-from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import combine
-from ingot.ops.fused import FusedLinear
-from ingot.ops.fused_spatial import FusedConv
 from ingot.ops.indexing import Embedding
-from ingot.ops.layouts import PLAIN, LaidOut
+from ingot.ops.lowering import Lowered, plain
 from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul
@@ -22,23 +20,23 @@ FIXED = ("parameter", "constant")  # kinds of values that can be stored in any o
 
 
 def pack(network: Network, log: Log) -> None:
-    """The weights of products and convolutions in panels of 32 outputs; an embedding whose table is such a weight reads
-    the panels."""
+    """The weights of products and experts in panels of 32 outputs; an embedding whose table is such a weight reads the
+    panels."""
     dead: list[Node] = []
     packed: dict[Value, Value] = {}  # a weight that is packed by itself → its panels
     for node in list(network.nodes):
-        if not isinstance(node.op, FusedLinear | FusedConv) or node.inputs[1].kind not in FIXED:
+        if not is_product(node.op) or node.inputs[1].kind not in FIXED:
             continue
         with network.insert_before(node):
-            result = _packed_linear(network, node, packed) if isinstance(node.op, FusedLinear) else _packed_conv(
-                network, node)  # fmt: skip
+            result = _packed_product(network, node, packed)
         network.replace(node.output, result)
         dead.extend(detach(network, node))
     for node in list(network.nodes):
         if isinstance(node.op, Embedding) and node.inputs[1] in packed and node.inputs[1].dtype is not dtypes.int4:
             n, k = sizes(node.inputs[1])
             with network.insert_before(node):
-                result = laid_out(node, [("panels", (1,), n, k)], [packed[node.inputs[1]]])
+                op = Lowered(inner=node.op, layouts=(*plain(1), ("panels", (1,), n, k)))
+                result = network.emit(op, (node.inputs[0], packed[node.inputs[1]]))
             note(log, "pack", node, "reads the panels of the tied product, so that the table is stored once")
             network.replace(node.output, result)
             dead.extend(detach(network, node))
@@ -64,39 +62,30 @@ def _packed_moe(network: Network, node: Node) -> Value:
         spec = Spec(x.dtype, (count * shape[0], *shape[1:]))
         joined.append(stored(network, combine("concat", panels, axis=0), spec, f"{stem}.{name}.packed"))
     places = tuple(range(2, 2 + 3 * count))
-    return laid_out(node, [
-        (PLAIN, (1,)), ("panels of experts", places[: 2 * count], inner, hidden, count),
+    op = Lowered(inner=node.op, layouts=(
+        *plain(2), ("panels of experts", places[: 2 * count], inner, hidden, count),
         ("panels of experts", places[2 * count :], hidden, inner, count),
-    ], [router, *joined])  # fmt: skip
+    ))  # fmt: skip
+    return network.emit(op, (x, router, *joined))  # type: ignore[no-any-return]
 
 
-def _packed_linear(network: Network, node: Node, packed: dict[Value, Value]) -> Value:
+def is_product(op: Op) -> bool:
+    """Whether an op is a lowered product by weights that still lie as they are."""
+    return isinstance(op, Lowered) and isinstance(op.inner, Matmul) and not op.packed
+
+
+def _packed_product(network: Network, node: Node, packed: dict[Value, Value]) -> Value:
     op: Any = node.op
-    weights = node.inputs[1 : op.fixed : op.each]
-    panels = derive(network, "pack_panels", weights, f"{joined_name([w.name for w in weights])}.packed")
+    each = 2 if op.group else 1  # operands of one weight
+    layouts, stored = [], []
+    for i in range(each):
+        parts = node.inputs[1 + i : op.held : each]
+        stored.append(derive(network, "pack_panels", parts, f"{joined_name([v.name for v in parts])}.packed"))
+        layouts.append(("panels", tuple(range(1 + i, op.held, each)), *sizes(parts[0])))
     if op.parts == 1:
-        packed[weights[0]] = panels
-    stored = [panels]
-    if op.group:
-        scales = node.inputs[2 : op.fixed : op.each]
-        stored.append(derive(network, "pack_panels", scales, f"{joined_name([s.name for s in scales])}.packed"))
-    n, k = sizes(weights[0])
-    places = tuple(range(1, op.fixed))
-    layouts = [("panels", places[i :: op.each], n, inputs) for i, inputs in enumerate((k, k // (op.group or 1)))]
-    return laid_out(node, layouts[: op.each], stored, node.inputs[op.fixed :])
-
-
-def _packed_conv(network: Network, node: Node) -> Value:
-    op: Any = node.op
-    weight = node.inputs[1]
-    panels = packed_groups(network, weight, op.groups, f"{weight.name}.packed")
-    return laid_out(node, [("panels of groups", (1,), *sizes(weight), op.groups)], [panels], node.inputs[2:])
-
-
-def laid_out(node: Node, layouts: Sequence[Any], stored: Sequence[Value], rest: Sequence[Value] = ()) -> Value:
-    """The node's op with stored operands in the place of those after the first; `rest` follows as it is."""
-    op = LaidOut(inner=node.op, layouts=((PLAIN, (0,)), *layouts))
-    return node.output.network.emit(op, (node.inputs[0], *stored, *rest))  # type: ignore[no-any-return]
+        packed[node.inputs[1]] = stored[0]
+    made = dataclasses.replace(op, layouts=(*plain(1), *layouts))
+    return network.emit(made, (node.inputs[0], *stored, *node.inputs[op.held :]))  # type: ignore[no-any-return]
 
 
 def packed_groups(network: Network, weight: Value, groups: int, name: str) -> Value:

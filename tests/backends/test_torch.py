@@ -22,9 +22,8 @@ from ingot.errors import ArgumentError, BusyError, InputError, RecipeError, User
 from ingot.ir import OPS, Case, F, Network, Op, Spec
 from ingot.ir.recipe import combine, evaluate, source
 from ingot.ir.weight_format import weight_format
-from ingot.ops.fused import Bodied
 from ingot.ops.in_torch import to_array, to_tensor
-from ingot.ops.layouts import LaidOut
+from ingot.ops.lowering import Lowered
 from ingot.passes.pipeline import lower
 from ingot.words import WEIGHTS
 from tests import nets
@@ -40,8 +39,7 @@ DEVICES = torch_device.present(torch)
 RUN = [(cls, case) for cls, case in CASES if case.no_engine is None]
 IDS = [f"{cls.name}-{case.why}" for cls, case in RUN]
 # What is answered by references: what only another target makes of a network.
-BY_REFERENCE = {*(name for name, cls in OPS.items() if issubclass(cls, Bodied)),
-                "fused_elementwise", "laid_out"}  # fmt: skip
+BY_REFERENCE = {"fused_elementwise", "lowered"}
 
 
 def far(got: Mapping[str, Array], want: Mapping[str, Array]) -> float:
@@ -97,7 +95,7 @@ def compare_form(cls: type[Op], op: Op, arrays: tuple[Array, ...], device: str) 
         assert_close(to_array(torch, got), want, f"{cls.name} on {device}", cls.tolerance)
 
 
-FORMS = [(cls, case) for cls, case in RUN if cls.torch is not None and not issubclass(cls, Bodied | LaidOut)]
+FORMS = [(cls, case) for cls, case in RUN if cls.torch is not None and not issubclass(cls, Lowered)]
 
 
 @pytest.mark.parametrize(("cls", "case"), FORMS, ids=[f"{cls.name}-{case.why}" for cls, case in FORMS])

@@ -154,7 +154,7 @@ def test_debug_switches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     build_network(net, nets.weights(net), debug=Debug(dump=tmp_path / "stages", check=True))
     texts = sorted((tmp_path / "stages").iterdir())
     assert texts[0].name == "00-start.txt" and len(texts) == 1 + len(CPU.passes)
-    assert "laid_out" in texts[-1].read_text()
+    assert "lowered(" in texts[-1].read_text()
 
     def bad(network: Network, log: Any) -> None:
         network.outputs["logits"] = network.outputs["logits"] * 2.0

@@ -172,7 +172,7 @@ def test_stages_are_checked_against_the_quantised_network(tmp_path: Path) -> Non
     net = nets.llama()
     build_network(net, nets.weights(net), format=INT8, debug=Debug(tmp_path, check=True))
     first, last = (next(tmp_path.glob(f"{n}*")).read_text() for n in ("00", "25"))
-    assert "dequantize(" in first and "laid_out" in last
+    assert "dequantize(" in first and "lowered(" in last
 
 
 # ------------------------------------------------------------------------------------------------- any network

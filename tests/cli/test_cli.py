@@ -198,7 +198,7 @@ def test_doctor_and_ops(engine: Path) -> None:
     assert as_json("doctor")["ops"] is None
     listed = as_json("ops")
     kernels = {row["op"]: row["kernels"] for row in listed["ops"]}
-    assert kernels["matmul"] == ["matmul", "matmul_float64"] and kernels["log_softmax"] == ["softmax"]
+    assert kernels["matmul"] == ["matmul_packed", "matmul", "matmul_float64"] and kernels["log_softmax"] == ["softmax"]
     assert kernels["relu"] == ["elementwise"] and kernels["nonzero"] == []
     assert {k["name"]: k["ops"] for k in listed["kernels"]}["softmax"] == ["softmax", "log_softmax"]
     assert "rms_norm" in ingot("ops").stdout

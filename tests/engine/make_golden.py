@@ -282,7 +282,7 @@ def record(before: Path) -> Record:
     old: Record = json.loads(before.read_text()) if before.exists() else {}
     found: Record = {}
     for name, cls in sorted(OPS.items()):
-        if not cls.__module__.startswith(("ingot.ops.fused", "ingot.ops.layouts")):
+        if not cls.__module__.startswith(("ingot.ops.fused", "ingot.ops.lowering")):
             attrs = [json.dumps(attrs_json(cls(**case.attrs))) for case in cls.cases if case.error is None]
             now = {str(cls.version): [json.loads(a) for a in dict.fromkeys(attrs)]}
             found[name] = {v: a for v, a in old.get(name, {}).items() if int(v) < cls.version} | now

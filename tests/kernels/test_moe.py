@@ -9,8 +9,8 @@ import pytest
 
 from ingot import _native, dtypes
 from ingot.ops.fused import expr_json
-from ingot.ops.layouts import LaidOut
-from ingot.ops.mixture import Moe, gated_body
+from ingot.ops.lowering import Lowered, plain
+from ingot.ops.mixture import Moe, gated_expression
 from ingot.ops.panels import pack_panels
 from tests.kernels.support import FLOATS, Array, run, same_bits
 
@@ -32,8 +32,8 @@ class Mixture:
         self.sizes = {"experts": experts, "hidden": hidden, "inner": inner}
         places = tuple(range(2, 2 + 3 * experts))
         self.moe = Moe(top_k=top_k, **changes)
-        self.op = LaidOut(inner=self.moe, layouts=(
-            ("plain", (0,)), ("plain", (1,)), ("panels of experts", places[: 2 * experts], inner, hidden, experts),
+        self.op = Lowered(inner=self.moe, layouts=(
+            *plain(2), ("panels of experts", places[: 2 * experts], inner, hidden, experts),
             ("panels of experts", places[2 * experts :], hidden, inner, experts),
         ))  # fmt: skip
 
@@ -44,7 +44,7 @@ class Mixture:
 
     def params(self, **changes: Any) -> dict[str, Any]:
         own = {"top_k": self.moe.top_k, "normalize": self.moe.normalize}
-        return {**self.sizes, **own, "expr": expr_json(gated_body(self.moe.activation)), **changes}
+        return {**self.sizes, **own, "expr": expr_json(gated_expression(self.moe.activation)), **changes}
 
     def run(self, x: Array, router: Array, **options: Any) -> Array:
         return run("moe", [x, router, *self.weights], [(self.dtype, x.shape)], **options, **self.params())[0]

@@ -16,7 +16,7 @@ import pytest
 
 from ingot import _native, dtypes
 from ingot.ops.fused import expr_json
-from ingot.ops.mixture import gated_body
+from ingot.ops.mixture import gated_expression
 from ingot.ops.panels import pack_panels
 from tests.kernels.support import Array, session
 
@@ -159,7 +159,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         downs = np.concatenate([packed(24, 40, dtype)] * 5)
         experts = [random(dtype, 9, 24), random(F32, 9, 5, seed=1), np.concatenate(pairs), downs]
         yield f"moe {name}", [
-            Call("moe", experts, [(dtype, (9, 24))], {**sizes, "expr": expr_json(gated_body("silu"))})
+            Call("moe", experts, [(dtype, (9, 24))], {**sizes, "expr": expr_json(gated_expression("silu"))})
         ]
         elementwise = [random(dtype, 7, 5, 75), *extras(7, 5, 75, dtype=dtype)]
         steps = Call("elementwise", elementwise, [(dtype, (7, 5, 75))], {"expr": EPILOGUE})

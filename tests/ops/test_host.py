@@ -20,7 +20,9 @@ from ingot.ir.text import attrs_json
 from ingot.ops import host
 from ingot.ops.common import nbytes
 from ingot.ops.control import Cond, WhileLoop, branch
+from ingot.ops.fused import IDENTITY
 from ingot.ops.host import HostCalls
+from ingot.ops.lowering import plain
 from ingot.ops.panels import pack_panels
 from tests.ops.check import make_network, sample, sizes_for
 
@@ -248,8 +250,17 @@ def test_memory_beside_operands_and_results_has_a_bound(monkeypatch: pytest.Monk
 
 
 FAR = 1 << 18
-BODY = ((("input", "float32", 0),), (0,))
 LONG = ((("input", "float32", 0), *(("neg", "float32", i) for i in range(200))), (200,))
+_AT = {"stride": (1,), "pre_padding": (0,), "post_padding": (0,), "dilation": (1,)}
+
+
+def _lowered(op: str, layout: str, sizes: tuple[int, ...], **attrs: Any) -> Json:
+    """A convolution whose kernel reaches far, its weight in a layout."""
+    far = {**_AT, "pre_padding": (FAR,), "dilation": (FAR,), "channels_last": True, **attrs}
+    return {"inner": OPS[op](**far), "layouts": (*plain(1), (layout, (1,), *sizes)), "epilogue": IDENTITY,
+            "dtype": "float32"}  # fmt: skip
+
+
 # Calls of few operands and results whose references hold large arrays: op, attributes, shapes of the operands.
 WASTEFUL: list[tuple[str, Json, list[tuple[int, ...]]]] = [
     ("conv", {"stride": 1, "pre_padding": FAR, "post_padding": 0, "dilation": FAR}, [(1, 4, 1), (2, 4, 2)]),
@@ -261,13 +272,12 @@ WASTEFUL: list[tuple[str, Json, list[tuple[int, ...]]]] = [
     ("max_pool", {"kernel": 2, "stride": 1, "pre_padding": FAR // 2, "post_padding": FAR // 2 - 1, "dilation": FAR - 1},
      [(1, 4, 1)]),
     ("avg_pool", {"kernel": FAR, "stride": 1, "pre_padding": FAR // 2, "post_padding": FAR // 2 - 1}, [(1, 4, 1)]),
-    ("fused_conv", {"kernel": 2, "stride": 1, "pre_padding": FAR, "post_padding": 0, "dilation": FAR, "body": BODY,
-                    "dtype": "float32", "groups": 1}, [(1, 1, 4), (2, 8)]),
-    ("depthwise_conv", {"kernel": 2, "stride": 1, "pre_padding": FAR, "post_padding": 0, "dilation": FAR, "body": BODY,
-                        "dtype": "float32"}, [(1, 1, 4), (2, 4)]),
-    ("packed_conv_transpose", {"kernel": 2, "stride": 1, "pre_padding": FAR, "post_padding": 0, "dilation": FAR,
-                               "body": BODY, "dtype": "float32", "groups": 1, "n": 1}, [(1, 1, 4), (1, 8, 32)]),
-    ("fused_elementwise", {"body": LONG, "dtypes": ("float32",)}, [(10_000,)]),
+    ("lowered", _lowered("conv", "panels of groups", (2, 4, 2)), [(1, 1, 4), (1, 8, 32)]),
+    ("lowered", _lowered("conv", "taps", (4, 1, 2), groups=4), [(1, 1, 4), (2, 4)]),
+    ("lowered", _lowered("conv_transpose", "phases", (4, 2, 2)), [(1, 1, 4), (1, 8, 32)]),
+    ("lowered", {"inner": OPS["conv"](**_AT), "layouts": plain(2), "epilogue": LONG, "dtype": "float32"},
+     [(1, 1, 8000), (2, 1, 1)]),
+    ("fused_elementwise", {"expression": LONG, "dtypes": ("float32",)}, [(10_000,)]),
     ("moe", {"top_k": 1}, [(3000, 2), (3000, 1), (500, 2), (500, 2), (2, 500)]),
 ]  # fmt: skip
 
@@ -291,7 +301,7 @@ def test_references_say_how_much_they_hold(number: int) -> None:
 def test_a_packed_table_is_not_read_from_its_end() -> None:
     """A negative id is a fault, as in `embedding` and in the kernel."""
     layouts = (("plain", (0,)), ("panels", (1,), 3, 4))
-    op = OPS["laid_out"](inner=OPS["embedding"](), layouts=layouts)
+    op = OPS["lowered"](inner=OPS["embedding"](), layouts=layouts)
     table = pack_panels([np.arange(12, dtype=np.float32).reshape(3, 4)])
     for ids in ([2, -1], [3]):
         operands = (np.array(ids, np.int32), table)

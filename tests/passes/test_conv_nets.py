@@ -75,30 +75,30 @@ def test_engines_run_them(name: str) -> None:
 def test_a_resnet_is_one_call_per_convolution() -> None:
     low = lowered(NETS["resnet"]())
     assert computing(low) == [
-        "packed_conv", "max_pool",
-        "packed_linear", "packed_conv", "packed_linear", "packed_conv",  # the last is the strided shortcut
-        "packed_linear", "packed_conv", "packed_linear",
-        "reduce_mean", "packed_linear",
+        "conv_packed", "max_pool",
+        "matmul_packed", "conv_packed", "matmul_packed", "conv_packed",  # the last is the strided shortcut
+        "matmul_packed", "conv_packed", "matmul_packed",
+        "reduce_mean", "matmul_packed",
     ]  # fmt: skip
     assert copies(low) == [["N", 32, 32, 3]], "only the input is turned"
-    last = [n for n in low.nodes if nets.op_name(n) == "packed_linear"][-2]
-    assert [step[0] for step in last.op.inner.body[0]] == ["input", "input", "add", "input", "add", "const", "max"]  # type: ignore[attr-defined]
+    last = [n for n in low.nodes if nets.op_name(n) == "matmul_packed"][-2]
+    assert [step[0] for step in last.op.epilogue[0]] == ["input", "input", "add", "input", "add", "const", "max"]  # type: ignore[attr-defined]
     assert [str(v.spec) for v in last.inputs[2:]] == ["f32[16]", "f32[N, 4, 4, 16]"], "the bias and the residual"
 
 
 def test_a_unet_copies_its_input_and_its_output() -> None:
     low = lowered(NETS["unet"]())
-    block = ["packed_conv", "fused_group_norm"] * 2
+    block = ["conv_packed", "group_norm"] * 2
     assert computing(low) == [
-        *block, "avg_pool", *block, "packed_conv_transpose", "concat", *block, "packed_linear"
+        *block, "avg_pool", *block, "conv_transpose_packed", "concat", *block, "matmul_packed"
     ]  # fmt: skip
     assert copies(low) == [["N", 16, 16, 3], ["N", 2, 16, 16]]
 
 
 def test_a_graph_net_multiplies_views() -> None:
     low = lowered(NETS["stgcn"]())
-    block = ["packed_linear", "matmul", "fused_elementwise", "packed_conv"]
-    assert computing(low) == [*block * 3, "packed_conv", "reduce_mean", "packed_linear"]
+    block = ["matmul_packed", "matmul", "fused_elementwise", "conv_packed"]
+    assert computing(low) == [*block * 3, "conv_packed", "reduce_mean", "matmul_packed"]
     assert copies(low) == [["N", 12, 5, 3]]
 
 
@@ -127,15 +127,15 @@ def images(build: Callable[[Builder, Value], Value], *, channels: int = 6, dtype
 @pytest.mark.parametrize(
     ("build", "ops"),
     [
-        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 4)), ["packed_conv"]),
-        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 4, bias=False), affine=False), ["packed_conv"]),
-        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 6, groups=3)), ["packed_conv"]),
-        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 6, groups=6)), ["depthwise_conv"]),
-        (lambda b, x: b.batch_norm("bn", b.up("c", x, 4)), ["packed_conv_transpose"]),
-        (lambda b, x: b.batch_norm("bn", b.up("c", x, 4, groups=2)), ["packed_conv_transpose"]),
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 4)), ["conv_packed"]),
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 4, bias=False), affine=False), ["conv_packed"]),
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 6, groups=3)), ["conv_packed"]),
+        (lambda b, x: b.batch_norm("bn", b.conv("c", x, 6, groups=6)), ["conv_depthwise"]),
+        (lambda b, x: b.batch_norm("bn", b.up("c", x, 4)), ["conv_transpose_packed"]),
+        (lambda b, x: b.batch_norm("bn", b.up("c", x, 4, groups=2)), ["conv_transpose_packed"]),
         (lambda b, x: b.batch_norm("bn", F.relu(x)), ["fused_elementwise"]),
-        (lambda b, x: b.batch_norm("a", b.batch_norm("b", b.conv("c", x, 4))), ["packed_conv"]),
-        (lambda b, x: b.conv("c", b.batch_norm("bn", x), 4), ["fused_elementwise", "packed_conv"]),
+        (lambda b, x: b.batch_norm("a", b.batch_norm("b", b.conv("c", x, 4))), ["conv_packed"]),
+        (lambda b, x: b.conv("c", b.batch_norm("bn", x), 4), ["fused_elementwise", "conv_packed"]),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -151,7 +151,7 @@ def test_batch_norm_after_a_linear_layer() -> None:
         y = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
         b.net.outputs["y"] = b.batch_norm("bn", y + b.param("b", 4) if bias else y)
         low = lowered(b.net)
-        assert computing(low) == ["packed_linear"]
+        assert computing(low) == ["matmul_packed"]
         assert [v.name for v in low.nodes[0].inputs[1:]] == ["w.folded.packed", "b.folded" if bias else "w.bias.folded"]
 
 
@@ -160,7 +160,7 @@ def test_batch_norm_after_a_linear_layer_whose_rows_are_joined() -> None:
     x = b.net.input("x", Spec(F32, (Dim("N"), 5, 6)))
     y: Value = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
     b.net.outputs["y"] = F.relu(F.reshape(b.batch_norm("bn", y.flatten(0, 1)), y.shape))
-    assert computing(lowered(b.net)) == ["packed_linear"]
+    assert computing(lowered(b.net)) == ["matmul_packed"]
 
 
 def test_batch_norm_says_why_it_does_not_fold() -> None:
@@ -169,7 +169,7 @@ def test_batch_norm_says_why_it_does_not_fold() -> None:
         return b.batch_norm("bn", y) + y
 
     log: Log = []
-    assert computing(lowered(images(build), log)) == ["packed_conv"], "what is elementwise goes there all the same"
+    assert computing(lowered(images(build), log)) == ["conv_packed"], "what is elementwise goes there all the same"
     said = [e.verdict for e in log if e.rule == "batch norm"]
     assert said and "has other readers: a scale and a shift per channel" in said[0]
 
@@ -183,31 +183,31 @@ def test_batch_norm_says_why_it_does_not_fold() -> None:
         # squeeze and excite: a mean, two products on one row, and a gate
         (lambda b, x: b.conv("c", x, 8) * F.sigmoid(b.conv("b", F.relu(b.conv("a", F.reduce_mean(
             x, (2, 3), True), 2, 1)), 8, 1)),
-         ["packed_conv", "reduce_mean", "packed_linear", "packed_linear", "fused_elementwise"]),
+         ["conv_packed", "reduce_mean", "matmul_packed", "matmul_packed", "fused_elementwise"]),
         # statistics over channels, and slices, pads and softmax of them
         (lambda b, x: F.softmax(F.slice(b.conv("c", x, 8), (0, 2, 0, 0), (x.shape[0], 4, 8, 8), (1, 1, 1, 1)), 1),
-         ["packed_conv", "softmax"]),
+         ["conv_packed", "softmax"]),
         (lambda b, x: b.conv("d", F.concat(F.relu(b.conv("c", x, 8)).split([3, 5], 1)[::-1], 1), 3),
-         ["packed_conv", "concat", "packed_conv"]),
-        (lambda b, x: b.conv("c", F.pad(x, (0, 0, 1, 0), (0, 0, 2, 3)), 4, 3, padding=(0, 0)), ["packed_conv"]),
+         ["conv_packed", "concat", "conv_packed"]),
+        (lambda b, x: b.conv("c", F.pad(x, (0, 0, 1, 0), (0, 0, 2, 3)), 4, 3, padding=(0, 0)), ["conv_packed"]),
         # a shuffle of channels: a reshape that splits and one that merges them
         (lambda b, x: b.conv("d", F.reshape(F.permute(F.reshape(b.conv("c", x, 8), (x.shape[0], 2, 4, 8, 8)),
                                                       (0, 2, 1, 3, 4)), (x.shape[0], 8, 8, 8)), 4),
-         ["packed_conv", "packed_conv"]),
+         ["conv_packed", "conv_packed"]),
         # patches become tokens
         (lambda b, x: F.layer_norm(F.permute(F.reshape(b.conv("c", x, 8, 4, stride=4, padding=(0, 0)),
                                                        (x.shape[0], 8, 4)), (0, 2, 1))),
-         ["packed_conv", "layer_norm"]),
+         ["conv_packed", "layer_norm"]),
         (lambda b, x: b.conv("b", mish(b.conv("a", x, 6, groups=6)) + x, 4, 1, bias=False),
-         ["depthwise_conv", "packed_linear"]),
+         ["conv_depthwise", "matmul_packed"]),
         (lambda b, x: pool(pool(x), "max_pool"), ["avg_pool", "max_pool"]),
         # an image normalised as data sets have it: the loop reads the view of the input
         (lambda b, x: b.conv("c", (F.cast(x, "float32") * 2 - b.param("m", 6, 1, 1)) / b.param("s", 1, 6, 1, 1), 4),
-         ["fused_elementwise", "packed_conv"]),
-        (lambda b, x: F.group_norm(x, groups=3) * b.param("g", 6, 1, 1), ["fused_group_norm"]),
+         ["fused_elementwise", "conv_packed"]),
+        (lambda b, x: F.group_norm(x, groups=3) * b.param("g", 6, 1, 1), ["group_norm"]),
         (lambda b, x: b.conv("c", x, 4) + F.conv(x, b.param("w", 4, 6, 1, 1), stride=(1, 1), pre_padding=(0, 0),
                                                  post_padding=(0, 0), dilation=(1, 1)),
-         ["packed_conv", "packed_linear"]),
+         ["conv_packed", "matmul_packed"]),
     ],
     ids=["gate", "softmax", "concat", "pad", "shuffle", "tokens", "depthwise", "pools", "pixels", "group norm", "two"],
 )  # fmt: skip
@@ -216,7 +216,7 @@ def test_what_becomes_of_pieces(build: Any, ops: list[str]) -> None:
     assert computing(low) == ops
     ends = (["N", 8, 8, 6], [str(d) if isinstance(d, Dim) else d for d in low.outputs["y"].shape])
     inside = [shape for shape in copies(low) if shape not in ends]
-    assert inside == ([["N", 8, 8, 4, 2]] if ops == ["packed_conv"] * 2 else []), "only a shuffle moves anything"
+    assert inside == ([["N", 8, 8, 4, 2]] if ops == ["conv_packed"] * 2 else []), "only a shuffle moves anything"
 
 
 def test_networks_without_images_stay_as_they_are() -> None:
@@ -264,8 +264,8 @@ def test_fixed_weights_are_packed_as_parameters_are(groups: int) -> None:
     attrs = {"pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1), "groups": groups}
     net = images(lambda b, x: F.conv_transpose(
         F.conv(x, b.net.constant(conv), stride=(1, 1), **attrs), b.net.constant(up), stride=(2, 2), **attrs))
-    kind = "depthwise_conv" if groups == 6 else "packed_conv"
-    assert computing(lowered(net)) == [kind, "packed_conv_transpose"]
+    kind = "conv_depthwise" if groups == 6 else "conv_packed"
+    assert computing(lowered(net)) == [kind, "conv_transpose_packed"]
     same_numbers(net)
 
 
@@ -291,7 +291,7 @@ def test_images_of_any_rank_and_size(rank: int) -> None:
     y = b.conv("d", pool_all(F.max_pool, y, 2, dilation=(1,) * rank) + pool_all(F.avg_pool, y, 2), 4, 3, stride=2)
     b.net.outputs |= {"y": y, "mean": F.reduce_mean(y, tuple(range(2, rank + 2))), "flat": y.flatten(2)}
     low = pipeline.lower(b.net, CPU)
-    assert computing(low)[:6] == ["packed_conv", "fused_group_norm", "depthwise_conv", "concat", "packed_linear",
+    assert computing(low)[:6] == ["conv_packed", "group_norm", "conv_depthwise", "concat", "matmul_packed",
                                   "max_pool"]  # fmt: skip
     rng = np.random.default_rng(0)
     engine = build_network(b.net, weights(b.net))

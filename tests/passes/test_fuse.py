@@ -14,6 +14,7 @@ from ingot.ir.expr import MAX_INPUTS, MAX_STEPS
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
+from ingot.ops.lowering import PRODUCT, plain
 from ingot.passes import fuse
 from ingot.passes.rewrite import Log
 from ingot.passes.weights import recipe_of
@@ -68,6 +69,7 @@ class Made:
         return any(words in str(entry) for entry in self.log)
 
 
+PRODUCTS: dict[str, Any] = {"inner": PRODUCT, "layouts": plain(2), "dtype": "float32"}
 FUSED = (fuse.products, fuse.elementwise, fuse.epilogues)
 
 
@@ -131,7 +133,7 @@ def test_a_loop_has_at_most_so_many_steps(more: int) -> None:
     made.out(x)
     nodes = made.after(fuse.elementwise)
     assert len(nodes) == 1 + more
-    assert all(len(node.op.body[0]) <= MAX_STEPS for node in nodes)  # type: ignore[attr-defined]
+    assert all(len(node.op.expression[0]) <= MAX_STEPS for node in nodes)  # type: ignore[attr-defined]
 
 
 def test_constants_of_a_loop() -> None:
@@ -257,7 +259,7 @@ def test_products_of_one_x_are_one(widths: tuple[int, ...], bias: bool) -> None:
     for n in widths:
         y = made.linear(x, n)
         made.out(F.softmax(y + made.weight(n) if bias else y))
-    assert joined(made) == ["fused_linear"] + ["slice"] * len(widths) + ["softmax"] * len(widths)
+    assert joined(made) == ["lowered"] + ["slice"] * len(widths) + ["softmax"] * len(widths)
     assert made.said(f"one product for {', '.join(f'w{i}' for i in range(0, len(widths) * (1 + bias), 1 + bias))}")
 
 
@@ -280,14 +282,14 @@ def test_products_of_one_x_are_one(widths: tuple[int, ...], bias: bool) -> None:
 def test_how_many_products_are_left(make: Callable[[Made, Value], Sequence[Value]], count: int) -> None:
     made = Made()
     made.out(*(F.softmax(y) for y in make(made, made.input())))
-    assert joined(made).count("fused_linear") == count
+    assert joined(made).count("lowered") == count
 
 
 def test_outputs_are_no_siblings() -> None:
     made = Made()
     x = made.input()
     made.out(made.linear(x, 4), F.softmax(made.linear(x, 4)), F.softmax(made.linear(x, 3)))
-    assert joined(made).count("fused_linear") == 2
+    assert joined(made).count("lowered") == 2
     assert made.said("it is an output of the network")
     made = Made()
     x = made.input()
@@ -306,19 +308,19 @@ def test_an_epilogue_goes_behind_the_one_that_is_there() -> None:
     made = Made()
     x, weight, bias, other = made.input(), made.weight(4, 6), made.weight(4), made.weight(4)
     steps = (("input", "float32", 0), ("input", "float32", 1), ("add", "float32", 0, 1), ("tanh", "float32", 2))
-    y = F.fused_linear(x, weight, bias, body=(steps, (3,)), dtype="float32")
+    y = F.lowered(x, weight, bias, **PRODUCTS, epilogue=(steps, (3,)))
     made.out(F.exp(y) * other - bias)
     (node,) = made.after(fuse.elementwise, fuse.epilogues)
     assert [v.name for v in node.inputs] == ["x0", "w0", "w1", "w2"]
-    assert made.said("part of the fused_linear of w0")
+    assert made.said("part of the matmul of w0")
 
 
 def test_one_that_has_an_epilogue_is_not_paired() -> None:
     made = Made()
     x, weight = made.input(), made.weight(4, 6)
     steps = (("input", "float32", 0), ("tanh", "float32", 0))
-    a = F.fused_linear(x, weight, body=(steps, (1,)), dtype="float32")
-    b = F.fused_linear(x, made.weight(4, 6), body=(steps[:1], (0,)), dtype="float32")
+    a = F.lowered(x, weight, **PRODUCTS, epilogue=(steps, (1,)))
+    b = F.lowered(x, made.weight(4, 6), **PRODUCTS, epilogue=(steps[:1], (0,)))
     for values in ((a, b), (b, a)):
         made.out(F.exp(values[0]) * values[1])
     made.net.outputs.popitem()

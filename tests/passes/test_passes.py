@@ -97,7 +97,7 @@ def test_rope_and_cache_write_are_one_walk_with_slopes_too() -> None:
 
 def test_qkv_with_bias_is_one_product_of_joined_weights() -> None:
     lowered = pipeline.lower(nets.llama(layers=1, bias=True), CPU)
-    qkv = next(n for n in lowered.nodes if nets.op_name(n) == "packed_linear")
+    qkv = next(n for n in lowered.nodes if nets.op_name(n) == "matmul_packed")
     assert [v.name.rsplit(".", 3)[-3:] for v in qkv.inputs[1:]] == [
         ["q_proj_k_proj_v_proj", "weight", "packed"],
         ["self_attn", "q_proj_k_proj_v_proj", "bias"],
@@ -316,21 +316,21 @@ def lowered_ops(net: Network) -> list[str]:
 
 def test_products_take_their_epilogue() -> None:
     assert lowered_ops(linear_net(lambda net, x, y: F.gelu(y + net.parameter("b", Spec(F32, (4,)))))) == [
-        "packed_linear"
+        "matmul_packed"
     ]
-    assert lowered_ops(linear_net(lambda net, x, y: F.cast(y * 2, "bfloat16"))) == ["packed_linear"]
-    assert lowered_ops(linear_net(lambda net, x, y: F.relu(y), transpose=False)) == ["packed_linear"]
+    assert lowered_ops(linear_net(lambda net, x, y: F.cast(y * 2, "bfloat16"))) == ["matmul_packed"]
+    assert lowered_ops(linear_net(lambda net, x, y: F.relu(y), transpose=False)) == ["matmul_packed"]
 
 
 def test_two_products_of_one_x_become_one() -> None:
-    assert lowered_ops(linear_net(lambda net, x, a, b: F.silu(a) * b, weights=2)) == ["packed_linear"]
-    assert lowered_ops(linear_net(lambda net, x, a, b: a + b, weights=2)) == ["packed_linear"]
+    assert lowered_ops(linear_net(lambda net, x, a, b: F.silu(a) * b, weights=2)) == ["matmul_packed"]
+    assert lowered_ops(linear_net(lambda net, x, a, b: a + b, weights=2)) == ["matmul_packed"]
 
 
 def test_what_a_product_cannot_take_stays_outside() -> None:
-    assert lowered_ops(linear_net(lambda net, x, y: F.greater(y, 0.0))) == ["packed_linear", "fused_elementwise"]
+    assert lowered_ops(linear_net(lambda net, x, y: F.greater(y, 0.0))) == ["matmul_packed", "fused_elementwise"]
     column = linear_net(lambda net, x, y: y * F.slice(x, (0, 0), (x.shape[0], 1), (1, 1)))
-    assert lowered_ops(column) == ["packed_linear", "slice", "fused_elementwise"]
+    assert lowered_ops(column) == ["matmul_packed", "slice", "fused_elementwise"]
 
 
 def test_products_of_computed_operands_use_the_general_kernel() -> None:
@@ -486,7 +486,7 @@ def test_widened_networks_are_float32_throughout() -> None:
 def test_layout_is_reached_only_through_parameters() -> None:
     """pack leaves nothing but packed products, and settle gives every parameter its recipe."""
     net = pipeline.lower(nets.llama(), CPU)
-    assert "fused_linear" not in ops_of(net) and all(v.recipe is not None for v in net.parameters)
+    assert "lowered" not in ops_of(net) and all(v.recipe is not None for v in net.parameters)
     log: Log = []
     layout.settle(net, log)
     assert not log

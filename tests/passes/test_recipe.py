@@ -15,9 +15,9 @@ from ingot import dtypes
 from ingot.errors import EngineVersionError, RecipeError
 from ingot.ir import Network, Spec
 from ingot.ir import recipe as R
-from ingot.ops.fused_spatial import pack_groups, unpack_groups
-from ingot.ops.fused_transpose import phases
+from ingot.ops.layouts import LAYOUTS, pack_groups, phases, unpack_groups
 from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
+from ingot.ops.spatial import ConvTranspose
 from ingot.passes.convolution import phase_recipe
 from ingot.passes.layout import packed_groups
 
@@ -187,16 +187,23 @@ def test_panels_of_groups_are_those_of_the_recipe(groups: int, each: int, dtype:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_phases_hold_every_weight_of_a_transposed_convolution_once(dtype: str) -> None:
-    """Their taps, put back in their places, are the weight again, bit for bit."""
+    """Their taps, put back in their places, are the weight again, bit for bit; the layout stores the same."""
     weight, groups = bits((6, 2, 3, 4), dtype), 2  # [C, O/groups, *K]
+    op = ConvTranspose(stride=(2, 3), pre_padding=(1, 0), post_padding=(0, 0), dilation=(1, 2), groups=groups)
     found = np.zeros((groups, 2, 3, 4, 3), weight.dtype)  # [groups, O/groups, *K, C/groups]
-    for phase in phases((3, 4), (2, 3), (1, 0), (1, 2)):
-        if phase.size:
-            recipe = phase_recipe(R.source("w"), phase, groups, weight.shape)
-            flat = R.evaluate(recipe, {"w": weight}).reshape(groups, 2, *map(len, phase.taps), 3)
-            found[:, :, np.array(phase.taps[0])[:, None], np.array(phase.taps[1])] = flat
-            assert all(list(at) == sorted(at) for at in phase.offsets)
+    panels = []
+    for phase in phases(op, (3, 4)):
+        recipe = phase_recipe(R.source("w"), phase, groups, weight.shape)
+        flat = R.evaluate(recipe, {"w": weight})
+        panels.append(pack_groups(flat, groups))
+        taps = flat.reshape(groups, 2, *map(len, phase.taps), 3)
+        found[:, :, np.array(phase.taps[0])[:, None], np.array(phase.taps[1])] = taps
+        for p, dim, s, pad, d in zip(phase.place, phase.taps, (2, 3), (1, 0), (1, 2), strict=True):
+            read = [(p + pad - k * d) / s for k in dim]  # the input, counted from the output's place in its phase
+            assert read == sorted(read) and all(at.is_integer() for at in read)
     assert same_bits(np.ascontiguousarray(found.transpose(0, 4, 1, 2, 3)).reshape(weight.shape), weight)
+    stored = LAYOUTS["phases"].pack(op, [weight], weight.shape)
+    assert all(same_bits(a, b) for a, b in zip(stored, panels, strict=True))
 
 
 def test_batch_norm_as_scale_and_shift() -> None:

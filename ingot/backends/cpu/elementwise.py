@@ -13,7 +13,7 @@ KERNELS = (
         params="expr: expression",
         operands=(Operand("*xs", STORED, Reads.ANY),),
         results=(Operand("*ys", STORED),),
-        runs={"fused_elementwise": lambda op, node: {"expr": expr_json(op.body)}},
+        runs={"fused_elementwise": lambda op, node: {"expr": expr_json(op.expression)}},
         flops=lambda c: size(c.y) * steps(c),
     ),
 )

@@ -6,10 +6,10 @@ from typing import Any
 
 from ingot.backends.cost import size
 from ingot.backends.cpu.types import FLOATS, STORED
-from ingot.backends.kernel import Kernel, Operand, Reads, Use
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use
 from ingot.ir import Node
 from ingot.ir.spec import axis_of
-from ingot.ops.fused import expr_json
+from ingot.ops.lowering import Lowered
 
 X = Operand("x", FLOATS, Reads.INNER)
 
@@ -18,9 +18,11 @@ def _layer_norm(op: Any, node: Node) -> dict[str, Any]:
     return {"eps": op.eps, "weight": len(node.inputs) > 1, "bias": len(node.inputs) > 2}
 
 
-def _group_norm(op: Any, node: Node) -> Use:
-    weight, bias = op.vectors > 0, op.vectors > 1
-    params = {"groups": op.groups, "eps": op.eps, "weight": weight, "bias": bias, "expr": expr_json(op.body)}
+def _group_norm(op: Any, node: Node) -> Use | Refusal:
+    if not isinstance(node.op, Lowered) or not op.channels_last:
+        return Refusal("it is not lowered, or its channels are not last")
+    weight, bias = node.op.held > 1, node.op.held > 2
+    params = {"groups": op.groups, "eps": op.eps, "weight": weight, "bias": bias}
     return Use(params, {"weight": int(weight), "bias": int(bias)})
 
 
@@ -63,7 +65,7 @@ KERNELS = (
             Operand("*extras", STORED, Reads.ROWS),
         ),
         results=(Operand("y", FLOATS, Reads.ROWS),),
-        runs={"fused_group_norm": _group_norm},
+        runs={"group_norm": _group_norm},
         flops=lambda c: 7 * size(c.x),
     ),
 )

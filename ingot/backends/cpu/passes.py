@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ingot.ops.contraction import Einsum
-from ingot.ops.fused import Bodied
 from ingot.passes import (
     channels_last,
     convolution,
@@ -30,7 +29,7 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("einsum", einsum.einsum),
         Pass("dense attention", dense_attention.dense_attention),
         Pass("convolutions", convolution.convolutions),
-        Pass("decompose again", decompose(target, (Bodied,))),
+        Pass("decompose again", decompose(target)),
         Pass("reversals", simplify.reversals),
         Pass("sizes", simplify.sizes),
         Pass("fold again", simplify.fold),

@@ -10,7 +10,8 @@ from ingot.backends.cpu.types import FLOAT32, FLOATS, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ops.fused import expr_json
-from ingot.ops.mixture import gated_body
+from ingot.ops.lowering import PRODUCT
+from ingot.ops.mixture import gated_expression
 
 FLOAT64 = (dtypes.float64,)
 
@@ -21,14 +22,19 @@ def _matmul(op: Any, node: Node) -> dict[str, Any] | Refusal:
     return {}
 
 
-def _linear(op: Any, node: Node) -> Use | Refusal:
+def _packed(op: Any, node: Node) -> Use | Refusal:
+    lowered: Any = node.op
     sizes = sizes_of(node, 1)
     if not sizes:
         return Refusal("its weight is not in panels")
-    params = {"n": sizes[0], "k": sizes[1], "parts": op.parts, "expr": expr_json(op.body)}
-    if op.group:
-        params["group"] = op.group
-    return Use(params, {"scales": 1 if op.group else 0})
+    if op != PRODUCT:
+        return Refusal("its weight is [outputs, inputs], and its sums are float32")
+    params = {"n": sizes[0], "k": sizes[1], "parts": lowered.parts}
+    if not lowered.group:
+        return Use(params, {"scales": 0})
+    if node.inputs[1].dtype is not dtypes.uint8 or lowered.group % 8:
+        return Refusal("its groups are 8, 16, … of 4 bits")
+    return Use({**params, "group": lowered.group}, {"scales": 1})
 
 
 def _moe(op: Any, node: Node) -> dict[str, Any] | Refusal:
@@ -37,7 +43,7 @@ def _moe(op: Any, node: Node) -> dict[str, Any] | Refusal:
         return Refusal("its weights are not in panels")
     inner, hidden, experts = sizes
     return {"experts": experts, "hidden": hidden, "inner": inner, "top_k": op.top_k, "normalize": op.normalize,
-            "expr": expr_json(gated_body(op.activation))}  # fmt: skip
+            "expr": expr_json(gated_expression(op.activation))}  # fmt: skip
 
 
 KERNELS = (
@@ -51,7 +57,7 @@ KERNELS = (
             Operand("*extras", STORED, Reads.ROWS),
         ),
         results=(Operand("y", FLOATS, Reads.ROWS),),
-        runs={"fused_linear": _linear},
+        runs={"matmul": _packed},
         flops=lambda c: 2 * size(c.x) * c.params["n"] * c.params["parts"],
         products=True,
     ),

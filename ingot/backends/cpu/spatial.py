@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ingot.backends.cost import size, taps
 from ingot.backends.cpu.types import FLOATS, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
-from ingot.ops.fused import expr_json
 
 INNER, ROWS = Reads.INNER, Reads.ROWS
 WINDOW = "kernel: integers, stride: integers, pre_padding: integers, dilation: integers"
@@ -20,17 +20,29 @@ def _lists(op: Any, *names: str) -> dict[str, Any]:
     return {name: list(getattr(op, name)) for name in names}
 
 
-def _sliding(op: Any) -> dict[str, Any]:
-    return {**_lists(op, "kernel", "stride", "pre_padding", "dilation"), "expr": expr_json(op.body)}
-
-
-def _parameters(op: Any, node: Node, outputs: int) -> dict[str, Any]:
-    return {"outputs": outputs, "channels": node.inputs[0].shape[-1], "groups": op.groups, **_sliding(op)}
+def _sliding(op: Any, kernel: Sequence[int]) -> dict[str, Any]:
+    return {"kernel": list(kernel), **_lists(op, "stride", "pre_padding", "dilation")}
 
 
 def _conv(op: Any, node: Node) -> dict[str, Any] | Refusal:
-    sizes = sizes_of(node, 1)
-    return _parameters(op, node, sizes[0]) if sizes else Refusal("its weight is not in panels")
+    if not (sizes := sizes_of(node, 1)) or not op.channels_last:
+        return Refusal("its weight is not in panels, or its channels are not last")
+    outputs, each, *kernel = sizes
+    return {"outputs": outputs, "channels": each * op.groups, "groups": op.groups, **_sliding(op, kernel)}
+
+
+def _conv_transpose(op: Any, node: Node) -> Use | Refusal:
+    if not (sizes := sizes_of(node, 1)) or not op.channels_last:
+        return Refusal("its weight is not in phases, or its channels are not last")
+    channels, each, *kernel = sizes
+    params = {"outputs": each * op.groups, "channels": channels, "groups": op.groups, **_sliding(op, kernel)}
+    return Use(params, {"weights": node.op.held - 1})  # type: ignore[attr-defined]
+
+
+def _depthwise(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    if not (sizes := sizes_of(node, 1)) or not op.channels_last:
+        return Refusal("its weight is not in taps, or its channels are not last")
+    return _sliding(op, sizes[2:]) if sizes[0] == op.groups else Refusal("every channel has one output")
 
 
 def _avg_pool(op: Any, node: Node) -> dict[str, Any] | Refusal:
@@ -56,25 +68,33 @@ KERNELS = (
             Operand("*extras", STORED, ROWS),
         ),
         results=(Operand("y", FLOATS, ROWS),),
-        runs={"fused_conv": _conv},
+        runs={"conv": _conv},
         flops=lambda c: 2 * size(c.y) * taps(c) * (c.x[-1] // c.params["groups"]),
         products=True,
     ),
     Kernel(
         "conv_transpose_packed",
         params=CONVOLUTION,
-        operands=(Operand("x", FLOATS, INNER), Operand("*weights", ("x",)), Operand("*extras", STORED, ROWS)),
+        operands=(
+            Operand("x", FLOATS, INNER),
+            Operand("*weights", ("x",), layouts=("phases",)),
+            Operand("*extras", STORED, ROWS),
+        ),
         results=(Operand("y", FLOATS, ROWS),),
-        runs={"packed_conv_transpose": lambda op, node: Use(_parameters(op, node, op.n), {"weights": op.fixed - 1})},
+        runs={"conv_transpose": _conv_transpose},
         flops=lambda c: 2 * size(c.x) * taps(c) * (c.params["outputs"] // c.params["groups"]),
         products=True,
     ),
     Kernel(
         "conv_depthwise",
         params=f"{WINDOW}, expr: expression",
-        operands=(Operand("x", FLOATS, INNER), Operand("weight", ("x",)), Operand("*extras", STORED, Reads.ANY)),
+        operands=(
+            Operand("x", FLOATS, INNER),
+            Operand("weight", ("x",), layouts=("taps",)),
+            Operand("*extras", STORED, Reads.ANY),
+        ),
         results=(Operand("y", FLOATS, INNER),),
-        runs={"depthwise_conv": lambda op, node: _sliding(op)},
+        runs={"conv": _depthwise},
         flops=lambda c: 2 * size(c.y) * taps(c),
     ),
     Kernel(

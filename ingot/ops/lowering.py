@@ -1,0 +1,384 @@
+"""The lowered op: an op of the library as a kernel runs it, its operands in layouts and an epilogue on its results.
+
+There is one for all of them: its rule, its reference and its torch form unpack what is stored and ask the op inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.ir import Case, Op, Spec, op, require
+from ingot.ir.expr import evaluate
+from ingot.ir.op import infer
+from ingot.ops.common import Array, bf16, f16, f32, i8, i32, rounded, show, u8
+from ingot.ops.conversion import Dequantize
+from ingot.ops.fused import (
+    FIVE,
+    IDENTITY,
+    PLUS,
+    RELU_PLUS,
+    SILU_MUL,
+    TIMES,
+    TWICE,
+    WEIGHTS,
+    check_types,
+    checked,
+    expr_json,
+)
+from ingot.ops.indexing import Embedding
+from ingot.ops.layouts import LAYOUTS, PLAIN, Entry, entry
+from ingot.ops.mixture import Moe
+from ingot.ops.norm import GroupNorm
+from ingot.ops.product import Matmul
+from ingot.ops.spatial import Conv, ConvTranspose, at
+
+WITH_EPILOGUE = (Conv, ConvTranspose, GroupNorm, Matmul)
+WITHOUT = (Embedding, Moe)
+PRODUCT = Matmul(transpose_b=True)  # of rows with a weight [outputs, inputs]
+
+
+def plain(count: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The layouts of so many operands that lie as they are."""
+    return tuple((PLAIN, (i,)) for i in range(count))
+
+
+# Of the cases below:
+X, GROUPS = (PLAIN, (0,)), "panels of groups"
+
+
+def _with(inner: Op, *layouts: Any, epilogue: Any = IDENTITY, dtype: str = "float32", **more: Any) -> dict[str, Any]:
+    return {"inner": inner, "layouts": layouts, "epilogue": epilogue, "dtype": dtype, **more}
+
+
+def _conv(rank: int = 2, **attrs: Any) -> Op:
+    return Conv(**at(rank, **{"pre": 1, **attrs}), channels_last=True)
+
+
+def _up(rank: int = 2, **attrs: Any) -> Op:
+    return ConvTranspose(**at(rank, **attrs), channels_last=True)
+
+
+def _norm(groups: int, eps: float = 1e-5) -> Op:
+    return GroupNorm(groups=groups, eps=eps, channels_last=True)
+
+
+@op("lowered")
+class Lowered(Op):
+    """The op `inner`, its operands stored as `layouts` say, and `epilogue` of its result and of further operands.
+
+    A layout is (its name, the operands that it holds, its sizes…); ("plain", (i,)) is operand i itself. With an
+    epilogue `inner` computes in float32 and nothing is rounded before the epilogue's result, of type `dtype`. Its
+    further operands are per channel, or like the result. `parts`: `inner` runs so often, on the first operand and, each
+    time, on the next of the others; the epilogue reads all results. `group`: a weight is int4 followed by its scales,
+    one for so many neighbours of a row.
+    """
+
+    inner: Op
+    layouts: tuple  # type: ignore[type-arg]
+    epilogue: tuple | None = None  # type: ignore[type-arg]
+    dtype: DType | None = None
+    parts: int = 1
+    group: int = 0
+    reads_back = True
+    cases = (
+        # ------------------------------------------------------------------------------------------------- products
+        Case("one product", (f32("T", 6), f32(2, 6, 32)), _with(PRODUCT, X, ("panels", (1,), 40, 6))),
+        Case("bfloat16, odd K", (bf16(3, 5), bf16(1, 3, 32, 2)), _with(PRODUCT, X, ("panels", (1,), 8, 5))),
+        Case("gate and up", (bf16(3, 6), bf16(2, 3, 32, 2)),
+             _with(PRODUCT, X, ("panels", (1, 2), 5, 6), epilogue=SILU_MUL, dtype="bfloat16", parts=2)),
+        Case("a residual, of three dims", (bf16(2, 3, 6), bf16(1, 3, 32, 2), bf16(2, 3, 5)),
+             _with(PRODUCT, X, ("panels", (1,), 5, 6), epilogue=PLUS, dtype="bfloat16")),
+        Case("an epilogue that reads nothing", (f32(3, 6), f32(1, 6, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 5, 6), epilogue=FIVE)),
+        Case("int8 and its scales", (bf16("T", 6), i8(2, 2, 32, 4), f32(40)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 6), epilogue=TIMES, dtype="bfloat16")),
+        Case("int8 beside float32", (f32("T", 6), i8(4, 2, 32, 4)),
+             _with(PRODUCT, X, ("panels", (1, 2), 40, 6), epilogue=SILU_MUL, parts=2)),
+        Case("int4 in groups", (f16("T", 16), u8(2, 2, 32, 4), f32(2, 2, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 16), ("panels", (2,), 40, 2), dtype="float16", group=8)),
+        Case("two of int4", (bf16("T", 16), u8(4, 2, 32, 4), f32(4, 2, 32), bf16("T", 40)),
+             _with(PRODUCT, X, ("panels", (1, 3), 40, 16), ("panels", (2, 4), 40, 2), dtype="bfloat16", parts=2,
+                   group=8, epilogue=((*SILU_MUL[0], ("input", "float32", 2), ("add", "float32", 3, 4)), (5,)))),
+        Case("a weight that is not packed", (f32("T", 6), f32(5, 6)), _with(PRODUCT, *plain(2)),
+             host="the kernel reads panels"),
+        # ------------------------------------------------------------------------------------------ tables, experts
+        Case("a tied table", (i32("T"), bf16(2, 3, 32, 2)),
+             {"inner": Embedding(), "layouts": (X, ("panels", (1,), 40, 6))}),
+        Case("a table of integers", (i32("T"), i8(2, 2, 32, 4)),
+             {"inner": Embedding(), "layouts": (X, ("panels", (1,), 40, 6))}),
+        Case("two of three experts", (f32("T", 6), f32("T", 3), f32(6, 6, 32), f32(3, 5, 32)),
+             {"inner": Moe(top_k=2), "layouts": (
+                 *plain(2), ("panels of experts", (2, 3, 4, 5, 6, 7), 5, 6, 3),
+                 ("panels of experts", (8, 9, 10), 6, 5, 3))}),
+        Case("experts in bfloat16", (bf16(4, 5), f32(4, 2), bf16(8, 3, 32, 2), bf16(2, 20, 32, 2)),
+             {"inner": Moe(top_k=1, normalize=False, activation="gelu"), "layouts": (
+                 *plain(2), ("panels of experts", (2, 3, 4, 5), 40, 5, 2),
+                 ("panels of experts", (6, 7), 5, 40, 2))}),
+        # --------------------------------------------------------------------------------------------- convolutions
+        Case("3×3, two panels", (f32("T", 5, 6, 4), f32(2, 36, 32)), _with(_conv(), X, (GROUPS, (1,), 40, 4, 3, 3))),
+        Case("bfloat16, odd K, bias and relu", (bf16(2, 5, 5, 3), bf16(1, 14, 32, 2), bf16(8)),
+             _with(_conv(stride=2), X, (GROUPS, (1,), 8, 3, 3, 3), epilogue=RELU_PLUS, dtype="bfloat16")),
+        Case("a panel per group", (f32(2, 9, 6), f32(2, 9, 32)),
+             _with(_conv(1, dilation=2, groups=2), X, (GROUPS, (1,), 4, 3, 3))),
+        Case("three dims, residual", (f16(1, 3, 4, 3, 2), f16(1, 54, 32), f16(1, 3, 4, 3, 5)),
+             _with(_conv(3), X, (GROUPS, (1,), 5, 2, 3, 3, 3), epilogue=PLUS, dtype="float16")),
+        Case("uneven padding", (f16(1, 4, 3, 5, 2), f16(1, 24, 32), f16(1, 4, 2, 4, 3)),
+             _with(_conv(3, pre=(1, 0, 0)), X, (GROUPS, (1,), 3, 2, 3, 2, 2), epilogue=PLUS, dtype="float16")),
+        Case("nothing in the batch", (f32(0, 4, 4, 2), f32(1, 18, 32)), _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3))),
+        Case("unknown sizes", (f32(1, "S", "T", 2), f32(1, 18, 32)),
+             _with(_conv(stride=2), X, (GROUPS, (1,), 3, 2, 3, 3))),
+        Case("every channel by itself", (f32("T", 5, 6, 4), f32(9, 4)),
+             _with(_conv(groups=4), X, ("taps", (1,), 4, 1, 3, 3))),
+        Case("the same, bias and relu, strided", (bf16(2, 7, 6, 5), bf16(9, 5), bf16(5)),
+             _with(_conv(stride=2, groups=5), X, ("taps", (1,), 5, 1, 3, 3), epilogue=RELU_PLUS, dtype="bfloat16")),
+        Case("the same, one dim, dilated, residual", (f32(2, 9, 3), f32(3, 3), f32(2, 7, 3)),
+             _with(_conv(1, dilation=2, groups=3), X, ("taps", (1,), 3, 1, 3), epilogue=PLUS)),
+        Case("the same, three dims", (f16(1, 3, 4, 3, 2), f16(27, 2)),
+             _with(_conv(3, groups=2), X, ("taps", (1,), 2, 1, 3, 3, 3))),
+        Case("every channel by itself, twice", (f32(2, 5, 6, 4), f32(9, 8)),
+             _with(_conv(groups=4), X, ("taps", (1,), 8, 1, 3, 3)), host="the kernel has one output a channel"),
+        # --------------------------------------------------------------------------------- transposed convolutions
+        Case("3×3 by 2, one more output", (f32("T", 3, 4, 4), *(f32(1, 4 * n, 32) for n in (1, 2, 2, 4))),
+             _with(_up(stride=2, pre=1, post=0), X, ("phases", (1,), 4, 5, 3, 3))),
+        Case("2×2 by 2, bias and relu", (bf16(2, 3, 3, 3), *[bf16(1, 2, 32, 2)] * 4, bf16(8)),
+             _with(_up(stride=2), X, ("phases", (1,), 3, 8, 2, 2), epilogue=RELU_PLUS, dtype="bfloat16")),
+        Case("phases without taps", (f32(1, 4, 2), f32(1, 2, 32)),
+             _with(_up(1, stride=3, post=-1), X, ("phases", (1,), 2, 3, 1), epilogue=TWICE)),
+        Case("more outputs than anything reaches, on both sides", (f32(1, 4, 2), *[f32(1, 2, 32)] * 2),
+             _with(_up(1, stride=2, pre=-3, post=-5), X, ("phases", (1,), 2, 3, 2))),
+        Case("groups, dilated", (f32(2, 5, 6), f32(2, 9, 32)),
+             _with(_up(1, pre=1, dilation=2, groups=2), X, ("phases", (1,), 6, 2, 3))),
+        # --------------------------------------------------------------------------------------------- group norms
+        Case("weight and bias", (f32("T", 3, 4, 6), f32(6), f32(6)), _with(_norm(3), *plain(3))),
+        Case("bfloat16 with an operand", (bf16(2, 3, 4, 6), bf16(6), bf16(6), bf16(2, 3, 4, 6)),
+             _with(_norm(2), *plain(3), epilogue=RELU_PLUS, dtype="bfloat16")),
+        Case("neither, one spatial dim", (f32(2, 5, 4),), _with(_norm(1, 1e-3), X)),
+        Case("weight alone, no spatial dims", (f32(2, 8), f32(8)), _with(_norm(4), *plain(2))),
+        # ------------------------------------------------------------------------------------------- what is refused
+        Case("not packed", (f32(3, 6), f32(5, 6)), _with(PRODUCT, X, ("panels", (1,), 5, 6)),
+             error=r"must be float32\[1, 6, 32\]"),
+        Case("dtypes differ", (f32(3, 6), bf16(1, 3, 32, 2)), _with(PRODUCT, X, ("panels", (1,), 5, 6)),
+             error="a is float32 and b is bfloat16"),
+        Case("int4 without scales", (f32(3, 8), u8(1, 1, 32, 4)), _with(PRODUCT, X, ("panels", (1,), 5, 8)),
+             error="a is float32 and b is int4"),
+        Case("scales of too few groups", (f32(3, 16), u8(1, 2, 32, 4), f32(1, 1, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 5, 16), ("panels", (2,), 5, 1), group=8),
+             error=r"scale must be \(5, 2\)"),
+        Case("scales of nothing", (f32(3, 16), u8(1, 2, 32, 4)), _with(PRODUCT, X, ("panels", (1,), 5, 16), group=8),
+             error="a weight and its scales"),
+        Case("parts of different sizes", (f32(3, 6), f32(1, 6, 32), f32(1, 6, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 5, 6), ("panels", (2,), 4, 6), epilogue=SILU_MUL, parts=2),
+             error="parts must agree"),
+        Case("a column for the epilogue", (f32(3, 6), f32(1, 6, 32), f32(3, 1)),
+             _with(PRODUCT, X, ("panels", (1,), 5, 6), epilogue=PLUS), error="operand of the epilogue must be"),
+        Case("an epilogue on rows of a table", (i32(3), f32(1, 6, 32)),
+             _with(Embedding(), X, ("panels", (1,), 5, 6)), error="embedding has no epilogue"),
+        Case("a product without an epilogue", (f32(3, 6), f32(1, 6, 32)),
+             {"inner": PRODUCT, "layouts": (X, ("panels", (1,), 5, 6))}, error="needs an epilogue"),
+        Case("rows of 4 bits", (i32(4), u8(2, 1, 32, 4)),
+             {"inner": Embedding(), "layouts": (X, ("panels", (1,), 40, 6))}, error="rows of int4 are no tensor"),
+        Case("an operand twice", (f32(3, 6), f32(1, 6, 32)), _with(PRODUCT, X, ("panels", (0,), 5, 6)),
+             error="each operand once"),
+        Case("no such layout", (f32(3, 6), f32(1, 6, 32)), _with(PRODUCT, X, ("rows", (1,), 5, 6)),
+             error="there is no layout"),
+        Case("a layout of another op", (f32(3, 6), f32(1, 6, 32)), _with(PRODUCT, X, (GROUPS, (1,), 5, 6, 1)),
+             error="matmul has no operands in panels of groups"),
+        Case("too few sizes", (i32(3), f32(1, 6, 32)),
+             {"inner": Embedding(), "layouts": (X, ("panels", (1,), 5))}, error="takes 2 sizes"),
+        Case("weight of another kernel", (f32(1, 4, 4, 2), f32(1, 8, 32)),
+             _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3)), error=r"must be float32\[1, 18, 32\]"),
+        Case("another number of channels", (f32(1, 4, 4, 2), f32(9, 3)),
+             _with(_conv(groups=2), X, ("taps", (1,), 2, 1, 3, 3)), error=r"must be float32\[9, 2\]"),
+        Case("a phase is missing", (f32(1, 4, 2), f32(1, 2, 32)),
+             _with(_up(1, stride=2, pre=1), X, ("phases", (1,), 2, 3, 3)), error="needs 3 operands, got 2"),
+        Case("phases without end", (f32(1, 4, 2), f32(1, 2, 32)),
+             _with(_up(1, stride=2**31 - 1), X, ("phases", (1,), 2, 3, 1)), error="too large for phases"),
+        Case("padding that takes all", (f32(1, 1, 2), f32(1, 6, 32)),
+             _with(_up(1, pre=2), X, ("phases", (1,), 2, 3, 3)), error="it must be at least 1"),
+    )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------ operands
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """`layouts`, checked."""
+        require(isinstance(self.inner, WITH_EPILOGUE + WITHOUT), f"{self.inner.name} has no lowered form")
+        return tuple(entry(self.inner, given) for given in self.layouts)
+
+    @cached_property
+    def _checked(self) -> tuple[Any, ...]:
+        return checked(self.epilogue or ())
+
+    @cached_property
+    def held(self) -> int:
+        """How many operands the layouts speak of: those before what the epilogue alone reads."""
+        return sum(found.arrays for found in self.entries)
+
+    @property
+    def packed(self) -> bool:
+        """Whether an operand lies otherwise than plain."""
+        return any(found.layout != PLAIN for found in self.entries)
+
+    def entry_of(self, number: int) -> Entry | None:
+        """What operand `number` is a part of; None for one of the epilogue."""
+        each = [found for found in self.entries for _ in range(found.arrays)]
+        return each[number] if number < len(each) else None
+
+    def unpacked(self, operands: Sequence[Any], read: Any) -> list[Any]:
+        """The plain operands in order, as `read(entry, what is stored of it)` gives them."""
+        found: dict[int, Any] = {}
+        number = 0
+        for one in self.entries:
+            found |= zip(one.places, read(one, operands[number : number + one.arrays]), strict=True)
+            number += one.arrays
+        listed = sum(len(one.places) for one in self.entries)
+        require(sorted(found) == list(range(listed)), "layouts hold each operand once, the first ones")
+        return [found[i] for i in range(listed)]
+
+    def runs(self, operands: Sequence[Any]) -> list[Sequence[Any]]:
+        """The plain operands of each run of `inner`."""
+        first, *others = operands
+        require(self.parts in (1, 2) and len(others) % self.parts == 0,
+                f"{len(others)} operands do not split into {self.parts} parts: 1 or 2 of them, of equal numbers")
+        each = len(others) // self.parts
+        require(not self.group or each == 2, "with groups each part is a weight and its scales")
+        return [(first, *others[i * each : (i + 1) * each]) for i in range(self.parts)]
+
+    # ---------------------------------------------------------------------------------------------------------- rule
+    def infer(self, *operands: Spec) -> Spec:
+        result = self._result(self._specs(operands))
+        extras = operands[self.held :]
+        if self.epilogue is None or self.dtype is None:
+            require(self.epilogue is None and self.dtype is None, "an epilogue and its dtype belong together")
+            require(isinstance(self.inner, WITHOUT), f"{self.inner.name} needs an epilogue")
+            require(self.parts == 1 and not self.group and not extras, "parts, groups and more operands need one")
+            require(result.dtype is not dtypes.int4, "rows of int4 are no tensor that an engine has")
+            return result
+        require(isinstance(self.inner, WITH_EPILOGUE), f"{self.inner.name} has no epilogue")
+        for what, dtype in (("x", result.dtype), ("the result", self.dtype)):
+            require(dtype in WEIGHTS, f"{what} must be float32, bfloat16 or float16, not {dtype.name}")
+        read = [dtypes.float32] * self.parts + [extra.dtype for extra in extras]
+        check_types(self._checked, read, [self.dtype])
+        row = result.shape[-1:]
+        for extra in extras:
+            require(extra.shape in (result.shape, row),
+                    f"an operand of the epilogue must be {show(row)} or {show(result.shape)}, not {show(extra.shape)}")
+        return Spec(self.dtype, result.shape)
+
+    def _specs(self, operands: Sequence[Spec]) -> list[tuple[Spec, ...]]:
+        """The operands of each run of `inner`; OpError where a stored one is not what its layout says."""
+        require(len(operands) >= self.held > 0, f"needs {self.held} operands, got {len(operands)}")
+        runs = self.runs(self.unpacked(operands, Entry.specs))
+        return [tuple(runs[0])] if self.epilogue is None else [self._in_x(*run) for run in runs]
+
+    def _in_x(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
+        """A run's operands in x's type, in which integers are exact and groups are rounded once."""
+        if self.group:
+            others = infer(Dequantize(dtype=x.dtype, group=self.group), others, "its layouts")
+        return (x, *(s.like(dtype=x.dtype) if s.dtype is dtypes.int8 else s for s in others))
+
+    def _result(self, runs: Sequence[tuple[Spec, ...]]) -> Spec:
+        results = [infer(self.inner, run, "its layouts")[0] for run in runs]
+        require(all(r == results[0] for r in results), f"parts must agree, not give {', '.join(map(str, results))}")
+        return results[0]  # type: ignore[no-any-return]
+
+    def working(self, *operands: Spec) -> int:
+        """What is unpacked, what `inner` needs, and what the epilogue computes on."""
+        runs = self._wide(operands)
+        unpacked = sum(int(s.elements) * 8 for run in runs for s in run)
+        epilogue = 0 if self.epilogue is None else (self.parts + len(self.epilogue[0])) * 8
+        return unpacked + self.inner.working(*runs[0]) + epilogue * int(self.infer(*operands).elements)
+
+    def steps(self, *operands: Spec) -> int:
+        return sum(self.inner.steps(*run) for run in self._wide(operands))
+
+    def _wide(self, operands: Sequence[Spec]) -> list[tuple[Spec, ...]]:
+        """The operands of each run as it computes on them."""
+        runs = self._specs(operands)
+        return runs if self.epilogue is None else [tuple(s.like(dtype=dtypes.float32) for s in run) for run in runs]
+
+    # ------------------------------------------------------------------------------------------------------- meaning
+    def reference(self, *operands: Array) -> Any:
+        runs = self._arrays(operands)
+        if self.epilogue is None:
+            return self.inner.reference(*runs[0])
+        return self._finished([self.inner.reference(*run) for run in runs], operands[self.held :])
+
+    def _arrays(self, operands: Sequence[Array]) -> list[Sequence[Array]]:
+        """The operands of each run, in float32 if an epilogue follows."""
+        runs = self.runs(self.unpacked(operands, Entry.unpack))
+        if self.epilogue is None:
+            return runs
+        if self.group:
+            whole = Dequantize(dtype=dtypes.get(operands[0].dtype), group=self.group)
+            runs = [(x, whole.reference(*weight)) for x, *weight in runs]
+        return [[a.astype(np.float32, copy=False) for a in run] for run in runs]
+
+    def _finished(self, results: Sequence[Array], extras: Sequence[Array]) -> Array:
+        assert self.epilogue is not None and self.dtype is not None
+        return evaluate(expr_json(self.epilogue), [*results, *extras], [self.dtype])[0]
+
+    def torch(self, torch: Any, *operands: Any) -> Any:
+        """On the CPU, as an oracle: `inner` by its torch form."""
+        if self.inner.torch is None:
+            return None
+        arrays = [_array(torch, x) for x in operands]
+        runs = [[_tensor(torch, a) for a in run] for run in self._arrays(arrays)]
+        results = [self.inner.torch(torch, *run) for run in runs]
+        if self.epilogue is None:
+            return results[0]
+        return _tensor(torch, self._finished([_array(torch, y) for y in results], arrays[self.held :]))
+
+    # --------------------------------------------------------------------------------------------------------- tests
+    def sample(self, rng: np.random.Generator, *operands: Spec) -> tuple[Array, ...]:
+        specs = self.unpacked(operands, Entry.specs)
+        chosen = self.inner.sample(rng, *specs) if self.epilogue is None and self.inner.sample else [
+            _random(rng, s) for s in specs]  # fmt: skip
+        stored = [a for one in self.entries for a in one.pack([chosen[i] for i in one.places])]
+        return (*stored, *(_random(rng, s) for s in operands[self.held :]))
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        kind = draw.choice([Conv, ConvTranspose, GroupNorm])
+        case = kind.draw(draw)
+        inner = kind(**{**case.attrs, "channels_last": True})
+        x, *others = case.specs
+        if not case.attrs["channels_last"]:
+            x = x.like(shape=(x.shape[0], *x.shape[2:], x.shape[1]))
+        epilogue = {"dtype": x.dtype.name, "epilogue": IDENTITY}
+        if kind is GroupNorm:
+            return Case("random", (x, *others), {"inner": inner, "layouts": plain(1 + len(others)), **epilogue})
+        weight, *bias = others
+        name = "phases" if kind is ConvTranspose else GROUPS
+        if kind is Conv and weight.shape[1] == 1 and weight.shape[0] == inner.groups:
+            name = draw.choice(["taps", GROUPS])
+        stored = [weight.like(shape=s) for s in LAYOUTS[name].shapes(inner, weight.dtype, 1, weight.shape)]
+        layouts = (X, (name, (1,), *weight.shape))
+        return Case("random", (x, *stored, *bias), {
+            "inner": inner, "layouts": layouts, **epilogue, **({"epilogue": PLUS} if bias else {})})  # fmt: skip
+
+
+def _random(rng: np.random.Generator, spec: Spec) -> Array:
+    if spec.dtype.is_integer:
+        most = 2 ** (spec.dtype.bits - 1)
+        return rng.integers(-most, most, spec.shape).astype(spec.dtype.numpy)
+    return rounded(rng.standard_normal(spec.shape), spec.dtype)
+
+
+def _array(torch: Any, tensor: Any) -> Array:
+    """A tensor's bits as an array of our dtype."""
+    dense = tensor.contiguous()
+    if dense.dtype == torch.bfloat16:
+        return dense.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)  # type: ignore[no-any-return]
+    return dense.numpy()  # type: ignore[no-any-return]
+
+
+def _tensor(torch: Any, array: Array) -> Any:
+    if dtypes.get(array.dtype) is dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(array))
