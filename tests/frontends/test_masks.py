@@ -268,8 +268,8 @@ def test_a_step_at_fault_is_named_at_once_and_by_the_switch(monkeypatch: pytest.
     message = str(caught.value)
     assert "on example inputs output output_0 is not NaN in 40 of 80 elements where it should be" in message
     assert "the first at [0, 0, 0]" in message and "debug=" not in message
-    assert "step 'dense attention' changed output 'output_0'" in message
-    with pytest.raises(errors.NetworkError, match="step 'dense attention' changed output 'output_0': it is not NaN"):
+    assert "pass 'dense attention' changed output 'output_0'" in message
+    with pytest.raises(errors.NetworkError, match="pass 'dense attention' changed output 'output_0': it is not NaN"):
         ingot.build(module, inputs, debug=Debug(check=True))
 
 
