@@ -32,7 +32,8 @@ FOLDERS = {
 ELSEWHERE = {"benchmarks/genai_process.py": {"openvino-genai"}}  # runs in an environment of its own
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
 OTHERWISE = {"xdist": "pytest-xdist"}
-OURS = {*FOLDERS, *sys.stdlib_module_names, "pip"}  # pip comes with a virtual environment
+# pip comes with a virtual environment, and ingot.compat stands in for the other two.
+OURS = {*FOLDERS, *sys.stdlib_module_names, "pip", "tensorrt", "tensorrt_llm"}
 
 
 def distribution(name: str) -> str:

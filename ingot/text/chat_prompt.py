@@ -78,7 +78,10 @@ def open_chat(
     """
     template = from_files(files(), given)
     if template is None:
-        raise UserError("this model came without a chat template: it completes texts (generate), and does not chat")
+        raise UserError(
+            "this model came without a chat template: it completes texts (generate); to chat with it, give a template "
+            "(--chat-template FILE, chat_template=)"
+        )
     return ChatPrompt(template, tokenizer(), lambda: files()["tokenizer.json"])
 
 
