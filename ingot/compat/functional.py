@@ -24,6 +24,7 @@ from ingot.compat.signatures import (
 from ingot.compat.tensor import ITensor, Tensor, dtype_of, plain, shown
 from ingot.dtypes import DType
 from ingot.ir import F, Value
+from ingot.nn import tracer
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
@@ -117,6 +118,24 @@ def recorded(name: str, target: Callable[..., Any], arguments: dict[str, Any], r
     if name in INT32_INDICES:
         result = _narrow_indices(result, INT32_INDICES[name])
     return result if isinstance(result, str | bool) else shown(result, network)
+
+
+def recorded_by(module: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a layer of ingot's gives for Tensors: its forward, on ingot's values, in the network being built."""
+    network = context.default_net()
+    kinds = _kinds([*plain(args), *plain(list(kwargs.values()))])
+    before, scope = promoted(kinds), network.dtype if module.scoped else None
+    kind = scope
+    if scope is None and not network.strongly_typed:
+        kind = promoted(kinds + [parameter.spec.dtype for parameter in module.parameters()])
+    given, why = plain(args), f"the type in which {type(module).__name__} computes"
+    if kind is not None and kind.is_float:
+        given = _cast(given, lambda k: kind if k in dtypes.FLOATS else k, network, why)
+    with tracer.activated(network.parameters), network.parameters.meeting(kind, network):
+        result = forward(module, *given, **plain(kwargs))
+    if scope is not None and network.strongly_typed and isinstance(result, Value) and before is not None:
+        result = network.cast(result, before, "back from the precision scope") if before.is_float else result
+    return shown(result, network)
 
 
 def _narrow_indices(result: Any, at: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ingot import nn
@@ -14,6 +14,9 @@ from ingot.ir import Value
 from ingot.nn import tracer
 from ingot.nn.parameter import as_array
 
+# The layers here by those of ingot's that they compute like; layers.py fills it.
+COUNTERPARTS: dict[type[nn.Module], type[nn.Module]] = {}
+
 
 class Module(nn.Module):
     """The base of layers and models: called inside a net_guard, it records what `forward` does there.
@@ -21,15 +24,13 @@ class Module(nn.Module):
     Attributes that are Parameters stay Parameters; `self.weight.value` is the tensor.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "_network_outputs", {})
+    scoped = True  # whether a precision scope says what it computes in
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, nn.Parameter) and not isinstance(value, Parameter):
             value = Parameter.of(value)
         if isinstance(value, nn.Module) and not isinstance(value, Module):
-            with_parameters_as_there(value)
+            as_there(value)
         super().__setattr__(name, value)
 
     def register_parameter(self, name: str, parameter: Any) -> None:
@@ -60,12 +61,12 @@ class Module(nn.Module):
 
     def register_network_output(self, name: str, value: Tensor) -> None:
         """Remembers a tensor under a name, to be looked at: `named_network_outputs` gives them all."""
-        self._network_outputs[name] = value
+        self.__dict__.setdefault("_network_outputs", {})[name] = value
 
     def named_network_outputs(self) -> Iterator[tuple[str, Tensor]]:
         """(path, tensor) of everything registered in this module and below."""
         for path, module in self.named_modules():
-            for name, value in getattr(module, "_network_outputs", {}).items():
+            for name, value in module.__dict__.get("_network_outputs", {}).items():
                 yield (f"{path}.{name}" if path else name), value
 
     def named_modules_with_parent(
@@ -103,30 +104,23 @@ def _shown_all(arg: Any, network: Any) -> Any:
     return shown(arg, network) if isinstance(arg, Value | tuple | list) else arg
 
 
-def with_parameters_as_there(module: nn.Module) -> None:
-    """Makes every parameter of a layer of ingot's one of the retired API's, with its random start."""
+def as_there(module: nn.Module) -> None:
+    """Makes a layer of ingot's, and all in it, the retired API's layer of that name, with parameters as there."""
     for part in module.modules():
+        part.__class__ = COUNTERPARTS.get(type(part), type(part))
         for name, parameter in part._parameters.items():
             if parameter is not None and not isinstance(parameter, Parameter):
                 part._parameters[name] = Parameter.of(parameter)
-
-
-def recorded_by(module: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a layer of ingot's gives for Tensors: its forward, on ingot's values, in the network being built."""
-    network = context.default_net()
-    with tracer.activated(network.parameters):
-        return shown(forward(module, *plain(args), **plain(kwargs)), network)
 
 
 class ModuleList(Module, nn.ModuleList):
     """Modules in order, named "0", "1", …; not called itself."""
 
     def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
-        object.__setattr__(self, "_network_outputs", {})
         nn.ModuleList.__init__(self, modules)
         for module in self:
             if not isinstance(module, Module):
-                with_parameters_as_there(module)
+                as_there(module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise refused("a ModuleList", "is not called itself; iterate over it")

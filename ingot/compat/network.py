@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class Parameters(tracer.Tracer):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph, [], [], [])
+        self._kind: tuple[DType, Network] | None = None
         self.known: dict[str, Parameter] = {}  # by the name of their value
         self._kept: list[Any] = []  # what names and paths are known of by id
 
@@ -42,6 +43,23 @@ class Parameters(tracer.Tracer):
         for path, parameter in named:
             self._names.setdefault(id(parameter), path)
             self._kept.append(parameter)
+
+    @contextmanager
+    def meeting(self, kind: DType | None, network: Network) -> Iterator[None]:
+        """Float parameters that are read inside are cast to `kind`."""
+        before, self._kind = self._kind, None if kind is None or not kind.is_float else (kind, network)
+        try:
+            yield
+        finally:
+            self._kind = before
+
+    def value(self, item: Any, attribute: str) -> Value:
+        """The network's value for a Parameter or State."""
+        found = super().value(item, attribute)
+        if self._kind is None or not found.dtype.is_float:
+            return found
+        kind, network = self._kind
+        return network.cast(found, kind, "the type in which its layer computes")
 
     def _make(self, item: Any, attribute: str) -> Value:
         if not isinstance(item, Parameter):

@@ -72,7 +72,7 @@ class PluginConfig:
 
     def _setter(self, setting: str, default: Any) -> Callable[..., PluginConfig]:
         def chosen(value: Any = default, *more: Any, **named: Any) -> PluginConfig:
-            return self.set_plugin(setting, value)
+            return self.set_plugin(setting, named.get("dtype", value))
 
         return chosen
 

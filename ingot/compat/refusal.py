@@ -65,7 +65,7 @@ def called(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _short(signature: inspect.Signature) -> str:
     """The signature without annotations."""
-    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
     return str(inspect.Signature(plain))
 
 
