@@ -1,31 +1,40 @@
 """What an engine's tensors show: values of recipes, had back from what was stored of them.
 
-Another target wants weights in another layout, and reports want parameters. A value of a recipe can be had back where
-only steps with an inverse, layouts, stand between it and a stored tensor; or where stored parts of it, each with its
-place along some axes, make up the whole (a transposed convolution is stored by phases). No step that loses bits is
-undone.
+Another target wants weights in another layout; a refit makes some of them again and takes the rest from what is stored;
+a comparison runs layers by themselves. A value is had back where only steps with an inverse, layouts, stand between it
+and a stored tensor; or where stored parts of it, each with its place along some axes, make up the whole (a transposed
+convolution is stored by phases). No step that loses bits is undone. What is not shown itself is made of what is.
+
+A file may come from anybody: its recipes are checked before anything else, ways back are short, and the bytes that are
+made of a file are counted against those that it has.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from ingot import dtypes
 from ingot.errors import RecipeError
-from ingot.ir.recipe import Known, Recipe, StepCall, parameter_at
+from ingot.ir import Network
+from ingot.ir.numbering import Numbering
+from ingot.ir.recipe import Known, Recipe, StepCall, casts_at
 from ingot.release import reading
 
 Array = np.ndarray[Any, Any]
-Key = int  # of a value: equal for equal steps on equal values, and greater than those of what it is made of
 Where = dict[int, Array]  # the place of a part: its indices along axes that it has not whole
 
-KEPT = 4  # operands of inverted steps that are kept, for they are asked for one after the other
+KEPT = 4  # steps whose operands a Reader keeps, for they are asked for one after the other
 MAX_WAY = 64  # steps to invert one after the other: a few in what ingot writes, thousands in what a stranger may
+GROWTH = 64  # how many times as many bytes as there are may be made of them: 1 to 5 in what ingot writes
+SMALL = 64 << 20  # bytes that may be made in any case
+OPERAND = 1 << 10  # bytes that are moved in the time that one operand takes by itself
 
 
 def recipes_of(header: Mapping[str, Any]) -> dict[str, Recipe]:
@@ -35,27 +44,22 @@ def recipes_of(header: Mapping[str, Any]) -> dict[str, Recipe]:
         return {name: Recipe.from_json(e["recipe"]) for name, e in entries if e["recipe"] is not None}
 
 
-@dataclass
-class _Known:
-    """A value of recipes: what it is, the tensor that is it, and the steps that take it, by their results and its place
-    among their operands: each step with the specs of all operands."""
-
-    spec: Known
-    tensor: str | None = None
-    users: dict[tuple[Key, int], tuple[StepCall, list[Known]]] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
-class _Way:
-    """How a value is had back: as the tensor that it is, by inverting one of its users, or from parts of it."""
+class Plan:
+    """How a value is made.
 
-    steps: int  # how many are inverted one after the other
-    undo: tuple[Key, int] | None = None
-    parts: list[tuple[Key, Where]] = field(default_factory=list)
+    recipe: the steps that are left to do, from given sources and shown values.
+    shown: which of its sources are such values, and their numbers.
+    lacking: which are neither → the step that hides it, or "" where a tensor shows it rounded only.
+    """
+
+    recipe: Recipe
+    shown: Mapping[str, int]
+    lacking: Mapping[str, str]
 
 
 class Shown:
-    """The values that stored tensors show.
+    """The values that stored tensors show, by numbers.
 
     Args:
         recipes: of the stored tensors, by their names.
@@ -68,145 +72,320 @@ class Shown:
     def __init__(
         self, recipes: Mapping[str, Recipe], tensor: Callable[[str], Array], parameters: Mapping[str, Known]
     ) -> None:
-        self._tensor = tensor
-        self._parameters = parameters
-        self._keys: dict[tuple[Any, ...], Key] = {}  # by what makes a value of others
-        self._values: dict[Key, _Known] = {}
-        self._forms: dict[str, dict[Key, None]] = {}  # of each parameter
-        self._recent: OrderedDict[tuple[Key, tuple[Known, ...]], list[Array]] = OrderedDict()
+        self.recipes, self.tensor, self.parameters = recipes, tensor, parameters
+        self.numbers = Numbering()
+        self.specs: dict[int, Known] = {}
+        self.tensors: dict[int, str] = {}
+        self._left = SMALL  # bytes that may still be made
+        self._lock = Lock()
+        forms: dict[str, dict[tuple[str, ...], list[int]]] = {}
         for name, recipe in recipes.items():
-            self._add(name, recipe)
-        self._ways: dict[Key, _Way | None] = {}
-        for key in sorted(self._values, reverse=True):  # what is made of a value has a greater key
-            self._ways[key] = self._way(self._values[key])
+            numbers = self._add(name, recipe)
+            for number, at in zip(numbers, casts_at(recipe), strict=True):
+                if at is not None:
+                    casts = at[1] or (self.specs[number][0].name,)
+                    forms.setdefault(at[0], {}).setdefault(casts, []).append(number)
+        self.ways = _Search(self.numbers.made, self.specs, self.tensors).ways
+        # An adapter is a part of its parameter: what comes last is what the network sees. First what can be had.
+        self._forms = {
+            name: {casts: max(reversed(found), key=self.has) for casts, found in of_one.items()}
+            for name, of_one in forms.items()
+        }
 
-    def _add(self, name: str, recipe: Recipe) -> None:
-        specs = recipe.infer_all(self._parameters)
-        array = self._tensor(name)
-        if (array.dtype, array.shape) != (specs[-1][0].numpy, specs[-1][1]):
-            raise RecipeError(
-                f"tensor {name} is stored as {array.dtype}{list(array.shape)}, and its recipe gives "
-                f"{specs[-1][0].name}{list(specs[-1][1])}"
-            )
-        keys = self._keys_of(recipe, specs)
-        for number, call in enumerate(recipe.steps, len(recipe.sources)):
-            taken = [specs[i] for i in call.inputs]
-            for place, i in enumerate(call.inputs):
-                if specs[i] is not None and keys[i] != keys[number]:  # no adapter's; nor a cast that changes nothing
-                    found = self._values.setdefault(keys[i], _Known(specs[i]))
-                    found.users.setdefault((keys[number], place), (call, taken))
-        self._values.setdefault(keys[-1], _Known(specs[-1])).tensor = name
+    @classmethod
+    def of(cls, header: Mapping[str, Any], tensor: Callable[[str], Array], network: Network) -> Shown:
+        """What an engine's tensors show. Raises RecipeError, or EngineVersionError for a newer ingot's recipes."""
+        parameters = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
+        with reading(header):
+            return cls(recipes_of(header), tensor, parameters)
 
-    def _keys_of(self, recipe: Recipe, specs: list[Known]) -> list[Key]:
-        """The key of every value of a recipe. A parameter's is its name and dtype, an adapter merged into it or not."""
-        keys: list[Key] = []
-        for number, spec in enumerate(specs):
-            name = parameter_at(recipe, number)
-            if name is not None and spec is not None:
-                keys.append(self._key("parameter", name, spec[0].name))
-                self._forms.setdefault(name, {})[keys[-1]] = None
-            elif number < len(recipe.sources):
-                keys.append(self._key("adapter", recipe.sources[number]))
-            else:
-                call = recipe.steps[number - len(recipe.sources)]
-                keys.append(self._key(call.name, call.args, *(keys[i] for i in call.inputs)))
-        return keys
+    def _add(self, name: str, recipe: Recipe) -> list[int]:
+        try:
+            specs: Sequence[Known | None] = recipe.infer_all(self.parameters)
+        except RecipeError as e:
+            raise RecipeError(f"tensor {name}: {e}") from None
+        array, last = self.tensor(name), specs[-1]
+        if last is None or (array.dtype, array.shape) != (last[0].numpy, last[1]):
+            raise unfit(name, array, last)
+        self._left += GROWTH * array.nbytes
+        numbers = self.numbers.of(recipe)
+        self.specs |= {n: spec for n, spec in zip(numbers, specs, strict=True) if spec is not None}
+        self.tensors.setdefault(numbers[-1], name)
+        return numbers
 
-    def _key(self, *made: Any) -> Key:
-        return self._keys.setdefault(made, len(self._keys))
-
-    def key(self, recipe: Recipe) -> Key:
-        """What a recipe's result is known by."""
-        return self._keys_of(recipe, recipe.infer_all(self._parameters))[-1]
-
-    def parameters(self) -> list[str]:
-        """The names of the parameters that can be had back, as they were or with fewer bits than before a cast."""
-        return [name for name, forms in self._forms.items() if any(map(self.has, forms))]
-
-    def parameter(self, name: str) -> Array:
-        """The value of a parameter, in the widest form that is stored. Raises KeyError for one without."""
-        forms = [key for key in self._forms.get(name, ()) if self.has(key)]
-        if not forms:
-            raise KeyError(name)
-        return self.value(max(forms, key=lambda key: self._values[key].spec[0].bits))
-
-    def has(self, key: Key) -> bool:
+    # ----------------------------------------------------------------------------------------------- what there is
+    def has(self, number: int) -> bool:
         """Whether a value can be had back."""
-        return self._ways.get(key) is not None
+        return self.ways.get(number) is not None
 
-    def _way(self, known: _Known) -> _Way | None:
-        """The way to a value, where those of what is made of it are known."""
-        if known.tensor is not None:
-            return _Way(0)
-        found = [
-            _Way(way.steps + 1, (user, place))
-            for (user, place), (call, _) in known.users.items()
-            if call.step.inverse is not None and (way := self._ways.get(user)) is not None
-        ]
-        if not found:
-            parts = self._parts(known)
-            if _whole(known.spec[1], parts):
-                behind = (way.steps for key, _ in parts if (way := self._ways[key]) is not None)
-                found = [_Way(max(behind) + 1, None, parts)]
-        way = min(found, key=lambda way: way.steps, default=None)
-        return way if way is not None and way.steps <= MAX_WAY else None
+    def form(self, name: str) -> int | None:
+        """The number of the stored form of a parameter that has most of its bits; None where none can be had back.
 
-    def value(self, key: Key) -> Array:
+        A cast is left as it is: where the parameter is cast again, it changes nothing.
+        """
+        widths: dict[int, int] = {}
+        for casts, number in self._forms.get(name, {}).items():
+            kinds = {dtypes.get(cast) for cast in casts}
+            own = self.parameters[name][0]
+            if self.has(number) and (kinds == {own} or (own.is_float and all(kind.is_float for kind in kinds))):
+                widths[number] = min(kind.bits for kind in kinds)
+        return max(widths, key=lambda number: widths[number], default=None)
+
+    def names(self) -> list[str]:
+        """The parameters that can be had back, as they were or with fewer bits than before a cast."""
+        return [name for name in self._forms if self.form(name) is not None]
+
+    def seen(self, recipe: Recipe) -> list[int]:
+        """The numbers of a recipe's values as the network sees them, to which adapters are parts of parameters."""
+        known: dict[int, int] = {}
+        for i, at in enumerate(casts_at(recipe)):
+            if at is not None and at[0] in self._forms:
+                number = self._forms[at[0]].get(at[1] or (self.parameters[at[0]][0].name,))
+                if number is not None:
+                    known[i] = number
+        return self.numbers.of(recipe, known)
+
+    # ------------------------------------------------------------------------------------------- how values are made
+    def plan(self, recipe: Recipe, given: Collection[str] = ()) -> Plan:
+        """How what a recipe of the network gives is made of shown values, of sources that are `given`, and of stored
+        forms of parameters."""
+        return self._plan(recipe, self.seen(recipe), given, [False] * (len(recipe.sources) + len(recipe.steps)))
+
+    def plan_anew(self, recipe: Recipe, given: Collection[str]) -> Plan:
+        """How a stored tensor is made when these sources get other values: by its recipe, or one that goes on from its
+        values. The other sources are needed with all their bits."""
+        new = [name in given for name in recipe.sources]
+        for call in recipe.steps:
+            new.append(any(new[i] for i in call.inputs))
+        return self._plan(recipe, self.numbers.of(recipe), given, new, exact=True)
+
+    def _plan(
+        self, recipe: Recipe, numbers: Sequence[int], given: Collection[str], new: Sequence[bool], exact: bool = False
+    ) -> Plan:
+        count, names = len(recipe.sources), set(recipe.sources)
+        hidden_by = {len(numbers) - 1: ""}  # values that are needed, and the last step above them without an inverse
+        labels: dict[int, str] = {}
+        shown: dict[str, int] = {}
+        lacking: dict[str, str] = {}
+        for i in reversed(range(len(numbers))):
+            if i not in hidden_by:
+                continue
+            number = None if new[i] or not self.has(numbers[i]) else numbers[i]
+            if number is None and i >= count:
+                call, by = recipe.steps[i - count], hidden_by[i]
+                if call.step.inverse is None and call.name != "cast" and not (by and call.name == "lora_merge"):
+                    by = call.name  # what an adapter is merged into is hidden by what came of it, if by anything
+                for j in call.inputs:
+                    hidden_by[j] = hidden_by.get(j) or by
+                continue
+            if number is None and recipe.sources[i] not in given and not exact:
+                number = self.form(recipe.sources[i])
+            if number is not None:
+                labels[i] = _unlike(f"value {i}", names)
+                shown[labels[i]] = number
+            else:
+                labels[i] = recipe.sources[i]
+                if labels[i] not in given:
+                    lacking[labels[i]] = hidden_by[i]
+        return Plan(_left(recipe, hidden_by, labels), shown, lacking)
+
+    def check(self, plan: Plan, known: Mapping[str, Known] | None = None, there: int = 0) -> Known:
+        """dtype and shape of what a plan makes, before any of it exists.
+
+        known: of its given sources, where they are no parameters as the network has them. there: bytes of the tensor
+        that it replaces. Raises RecipeError for what cannot be made, or only out of all proportion to what there is.
+        """
+        shown = {label: self.specs[number] for label, number in plan.shown.items()}
+        specs: list[Any] = plan.recipe.infer_all({**self.parameters, **(known or {}), **shown})
+        sizes = [0 if spec is None else _bytes(spec) for spec in specs]
+        count = len(plan.recipe.sources)
+        if sum(sizes[count:]) > GROWTH * (sum(sizes[:count]) + there) + SMALL:
+            raise RecipeError(f"its recipe makes {sum(sizes[count:]):,} bytes of {sum(sizes[:count]):,}: the file is "
+                              "damaged")  # fmt: skip
+        self.spend(sum(sizes[count:]))
+        return specs[-1]  # type: ignore[no-any-return]
+
+    def spend(self, count: int) -> None:
+        """Counts bytes that are made. Raises RecipeError where they are out of all proportion to what is stored."""
+        with self._lock:
+            self._left -= count
+        if self._left < 0:
+            raise RecipeError(
+                "the recipes of these weights make many times the bytes that are stored: the file is damaged"
+            )
+
+    def allow(self, given: Iterable[Known]) -> None:
+        """Such arrays are there too, to make others of."""
+        count = sum(map(_bytes, given))
+        with self._lock:
+            self._left += GROWTH * count
+
+
+class Reader:
+    """Makes shown values, for one thread. What it keeps goes with it."""
+
+    def __init__(self, shown: Shown) -> None:
+        self.shown = shown
+        self._recent: OrderedDict[int, list[Array]] = OrderedDict()  # by the result of a step, its operands
+
+    def value(self, number: int) -> Array:
         """A value, as an array that is not to be written to. Raises KeyError for one that cannot be had back."""
-        way, known = self._ways[key], self._values[key]
-        if way is None:
-            raise KeyError(key)
-        if known.tensor is not None:
-            return self._tensor(known.tensor)
-        if way.undo is not None:
-            (user, place), (call, specs) = way.undo, known.users[way.undo]
-            return self._undone(user, call, specs)[place]
-        dtype, shape = known.spec
+        shown = self.shown
+        way = shown.ways[number]
+        if number in shown.tensors:
+            return shown.tensor(shown.tensors[number])
+        if way.user is not None:
+            return self._operands(way.user)[_call(shown.numbers.made, way.user).inputs.index(number)]
+        dtype, shape = shown.specs[number]
+        shown.spend(_bytes((dtype, shape)))
         out = np.empty(shape, dtype.numpy)
-        for part, where in way.parts:
-            out[_box(shape, where)] = self.value(part)
+        for part in way.parts:
+            out[_box(shape, part.where)] = self.value(part.number)
         return out
 
-    def _undone(self, key: Key, call: StepCall, specs: list[Known]) -> list[Array]:
-        inverse = call.step.inverse
-        assert inverse is not None
-        at = (key, tuple(specs))
-        if at not in self._recent:
-            self._recent[at] = inverse(self.value(key), specs, **dict(call.args))
+    def _operands(self, number: int) -> list[Array]:
+        if number not in self._recent:
+            shown = self.shown
+            call, array = _call(shown.numbers.made, number), self.value(number)
+            assert call.step.inverse is not None
+            found = call.step.inverse(array, [shown.specs[i] for i in call.inputs], **dict(call.args))
+            copied = [operand.nbytes for operand in found if not np.may_share_memory(operand, array)]
+            shown.spend(sum(copied) + OPERAND * len(found))
+            self._recent[number] = found
             while len(self._recent) > KEPT:
                 self._recent.popitem(last=False)
-        return self._recent[at]
+        self._recent.move_to_end(number)
+        return self._recent[number]
 
-    def _parts(self, known: _Known) -> list[tuple[Key, Where]]:
-        """The parts of a value that can be had, each with its place."""
-        found: list[tuple[Key, Where]] = []
-        left: list[tuple[Key, StepCall, Where]] = [(user, call, {}) for (user, _), (call, _) in known.users.items()]
-        for _ in range(MAX_WAY):
-            behind: list[tuple[Key, StepCall, Where]] = []
-            for key, call, where in left:
-                if call.name != "take":
-                    continue
-                args = dict(call.args)
-                axis, indices = args["axis"], np.array(args["indices"], np.int64)
-                where = where | {axis: where[axis][indices] if axis in where else indices}
-                if self.has(key):
-                    found.append((key, where))
-                elif key in self._values:
-                    behind += [(user, more, where) for (user, _), (more, _) in self._values[key].users.items()]
-            left = behind
+
+class Operands(Mapping[str, Array]):
+    """What the recipe of a plan is evaluated on: shown values, each made when it is asked for, and given sources."""
+
+    def __init__(self, reader: Reader, plan: Plan, given: Mapping[str, Array] | None = None) -> None:
+        self._reader, self._plan, self._given = reader, plan, given or {}
+
+    def __getitem__(self, label: str) -> Array:
+        number = self._plan.shown.get(label)
+        return self._given[label] if number is None else self._reader.value(number)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plan.recipe.sources)
+
+    def __len__(self) -> int:
+        return len(self._plan.recipe.sources)
+
+
+# ------------------------------------------------------------------------------------------------------- ways back
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A value that can be had, as a part of another one, of which so many steps take it."""
+
+    number: int
+    where: Where
+    takes: int
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a value is had back: as the tensor that it is, from the step to one of its users, or from parts of it."""
+
+    steps: int  # how many are undone one after the other
+    user: int | None = None
+    parts: tuple[_Part, ...] = ()
+
+
+class _Search:
+    """The ways back to values, those of the largest numbers first: what is made of a value has a larger one."""
+
+    def __init__(
+        self, made: Sequence[str | StepCall], specs: Mapping[int, Known], tensors: Mapping[int, str]
+    ) -> None:
+        self._made, self._specs = made, specs
+        self.ways: dict[int, _Way] = {}  # of values that can be had
+        self._parts: dict[int, list[_Part]] = {}  # of values that cannot
+        users: dict[int, list[int]] = {}
+        for number in reversed(range(len(made))):
+            if number in tensors:
+                self.ways[number] = _Way(0)
+            elif number in users:
+                self._find(number, users.pop(number))
+            what = made[number]
+            for i in () if isinstance(what, str) else dict.fromkeys(what.inputs):
+                users.setdefault(i, []).append(number)
+
+    def _find(self, number: int, users: Sequence[int]) -> None:
+        inverted = [u for u in users if u in self.ways and _call(self._made, u).step.inverse is not None]
+        user = min(inverted, key=lambda u: self.ways[u].steps, default=None)
+        way = None if user is None else _Way(self.ways[user].steps + 1, user)
+        if user is None and (parts := self._taken(users)):
+            if _whole(self._specs[number][1], parts):
+                way = _Way(max(self.ways[part.number].steps for part in parts) + 1, None, tuple(parts))
+            else:
+                self._parts[number] = parts
+        if way is not None and way.steps <= MAX_WAY:
+            self.ways[number] = way
+
+    def _taken(self, users: Sequence[int]) -> list[_Part]:
+        """The parts of a value that can be had."""
+        found: list[_Part] = []
+        for user in users:
+            call = _call(self._made, user)
+            if call.name != "take":
+                continue
+            behind = [_Part(user, {}, 0)] if user in self.ways else self._parts.get(user, ())
+            axis, indices = dict(call.args)["axis"], np.array(dict(call.args)["indices"], np.int64)
+            for part in behind:
+                if part.takes < MAX_WAY:
+                    place = indices[part.where[axis]] if axis in part.where else indices
+                    found.append(_Part(part.number, {**part.where, axis: place}, part.takes + 1))
         return found
 
 
-def _whole(shape: tuple[int, ...], parts: list[tuple[Key, Where]]) -> bool:
+def _whole(shape: tuple[int, ...], parts: Sequence[_Part]) -> bool:
     """Whether parts make up a value. Parts that are there are as large as the file, and no value is larger."""
-    counts = (prod(len(w[d]) if d in w else n for d, n in enumerate(shape)) for _, w in parts)
-    if not parts or sum(counts) < prod(shape):
+    counts = (prod(len(p.where[d]) if d in p.where else n for d, n in enumerate(shape)) for p in parts)
+    if sum(counts) < prod(shape):
         return False
     seen = np.zeros(shape, np.bool_)
-    for _, where in parts:
-        seen[_box(shape, where)] = True
+    for part in parts:
+        seen[_box(shape, part.where)] = True
     return bool(seen.all())
 
 
 def _box(shape: tuple[int, ...], where: Where) -> Any:
     return np.ix_(*(where[d] if d in where else np.arange(n) for d, n in enumerate(shape)))
+
+
+def _call(made: Sequence[str | StepCall], number: int) -> StepCall:
+    call = made[number]
+    assert isinstance(call, StepCall)
+    return call
+
+
+def _left(recipe: Recipe, needed: Collection[int], labels: Mapping[int, str]) -> Recipe:
+    """The steps from the values that have labels, the sources of this recipe, to the result."""
+    count = len(recipe.sources)
+    begin, rest = sorted(labels), [i for i in sorted(needed) if i not in labels]
+    place = {i: at for at, i in enumerate([*begin, *rest])}
+    calls = [recipe.steps[i - count] for i in rest]
+    steps = [StepCall(c.name, tuple(place[j] for j in c.inputs), c.args) for c in calls]
+    return Recipe(tuple(labels[i] for i in begin), tuple(steps))
+
+
+def _unlike(name: str, others: Collection[str]) -> str:
+    while name in others:
+        name += "'"
+    return name
+
+
+def _bytes(spec: Known) -> int:
+    dtype, shape = spec
+    return prod(shape) * dtype.numpy.itemsize
+
+
+def unfit(tensor: str, stored: Array, made: Known | None) -> RecipeError:
+    """A recipe does not give its tensor."""
+    found = "an adapter's tensor" if made is None else f"{made[0].name}{list(made[1])}"
+    return RecipeError(f"tensor {tensor} is stored as {stored.dtype}{list(stored.shape)}, and its recipe gives {found}")

@@ -20,7 +20,7 @@ import ingot.ops  # noqa: F401  (registers every op)
 from ingot import dims, dtypes
 from ingot.backends import native
 from ingot.backends.device import Opening
-from ingot.backends.stored import Shown, recipes_of
+from ingot.backends.stored import Operands, Reader, Shown
 from ingot.backends.torch_device import no_memory, package
 from ingot.backends.torch_target import TORCH
 from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError
@@ -75,39 +75,36 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     with reading(opening.header):
         network = from_json(portable)
     verify(network)
-    parameters = {v.name: (v.dtype, v.spec.evaluate({})) for v in network.parameters}
     lowered = lower(quantized(network, weight_format(opening.header["config"].get("weights", SAME))), TORCH)
-    shown = Shown(recipes_of(opening.header), opening.tensor, parameters)
+    shown = Shown.of(opening.header, opening.tensor, network)
+    reader = Reader(shown)
     tensors: dict[Value, Any] = {}
     total = 0
     for value in (*lowered.parameters, *lowered.constants):
-        array = value.array if value.kind == "constant" else stored(shown, value)
+        array = value.array if value.kind == "constant" else stored(reader, value)
         with _typed_memory(f"{value.name} on torch:{opening.device}"):
             tensors[value] = to_tensor(torch, array, device)
         total += array.nbytes
     return Loaded(lowered, tensors, total)
 
 
-def stored(shown: Shown, value: Value) -> Array:
-    """A parameter's array out of what is stored: by its recipe, or made again of the parameters that can be had back.
+def stored(reader: Reader, value: Value) -> Array:
+    """A parameter's array out of what is stored: by its recipe, as far as its values cannot be had back.
 
-    Raises UserError when some cannot.
+    Raises UserError when parameters that it needs cannot.
     """
-    recipe = recipe_of(value)
-    key = shown.key(recipe)
-    if shown.has(key):
-        return shown.value(key)
-    there = set(shown.parameters())
-    if lost := [name for name in recipe.sources if name not in there]:
+    shown = reader.shown
+    plan = shown.plan(recipe_of(value))
+    if plan.lacking:
         raise UserError(
-            f"{value.name} cannot be had for device torch: {', '.join(lost)} is stored only in a form that cannot be "
-            "undone: build the engine again from its source"
+            f"{value.name} cannot be had for device torch: {', '.join(plan.lacking)} is stored only in a form that "
+            "cannot be undone: build the engine again from its source"
         )
-    array = evaluate(recipe, {name: shown.parameter(name) for name in recipe.sources})
-    if (array.shape, array.dtype) != (value.spec.evaluate({}), value.dtype.numpy):
-        raise EngineFileError(f"weight {value.name} should be {value.spec}, and its recipe gives {array.dtype}"
-                              f"{list(array.shape)}")  # fmt: skip
-    return array
+    dtype, shape = shown.check(plan)
+    if (dtype, shape) != (value.dtype, value.spec.evaluate({})):
+        raise EngineFileError(f"weight {value.name} should be {value.spec}, and its recipe gives {dtype.name}"
+                              f"{list(shape)}")  # fmt: skip
+    return evaluate(plan.recipe, Operands(reader, plan))
 
 
 class TorchExecutor:

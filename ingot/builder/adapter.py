@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from ingot.builder.layers import network_of
-from ingot.builder.stored import Recovered, Remake, Values, Weights
+from ingot.builder.stored import Recovered, Remake, remade, remake, shown_by
 from ingot.dtypes import DType
 from ingot.engine.session import Engine
 from ingot.errors import RecipeError, UserError
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.ir import Network
-from ingot.ir.recipe import ADAPTER, Recipe, parameter_at, source
+from ingot.ir.numbering import Numbering
+from ingot.ir.recipe import ADAPTER, Recipe, casts_at, source
 from ingot.passes.clone import clone
 from ingot.passes.weights import recipe_of
 
@@ -93,39 +94,36 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
     network = network_of(engine)
     unit_rows = engine.config.get("unit_rows")
     adapter = read_adapter(directory, network, factor, unit_rows if isinstance(unit_rows, list) else ())
-    weights = Weights(engine, network)
-    if any(s.startswith(f"{ADAPTER}{adapter.name}.") for recipe in weights.recipes.values() for s in recipe.sources):
+    shown = shown_by(engine, network)
+    if any(s.startswith(f"{ADAPTER}{adapter.name}.") for recipe in shown.recipes.values() for s in recipe.sources):
         raise UserError(f"an adapter called {adapter.name} is in this engine already: rename the folder of the other")
-    concerned = {n: r for n, r in weights.recipes.items() if set(r.sources) & adapter.updates.keys()}
-    recipes = {n: _with(r, adapter, weights.values) for n, r in concerned.items()}
-    remakes = [weights.remake(n, r, set(adapter)) for n, r in recipes.items()]
-    if faults := [fault for r in remakes if (fault := _hidden(r, concerned[r.tensor]))]:
+    concerned = {n: r for n, r in shown.recipes.items() if not adapter.updates.keys().isdisjoint(r.sources)}
+    remakes = [remake(shown, n, _with(r, adapter, shown.numbers), set(adapter)) for n, r in concerned.items()]
+    if faults := [fault for one in remakes if (fault := _hidden(one, concerned[one.tensor]))]:
         rest = [f"… and {len(faults) - MAX_LISTED} more"] if len(faults) > MAX_LISTED else []
         raise RecipeError(
             "\n  ".join(["the adapter cannot be merged into this engine:", *faults[:MAX_LISTED], *rest])
             + "\nBuild from the model's directory with this adapter instead"
         )
-    adapter.check_base(Recovered(engine, network, weights))
-    return weights.remade(remakes, recipes, adapter, described(engine.header["config"], adapter))
+    adapter.check_base(Recovered(shown))
+    return remade(engine, shown, remakes, adapter, described(engine.header["config"], adapter))
 
 
-def _hidden(remake: Remake, recipe: Recipe) -> str:
+def _hidden(one: Remake, recipe: Recipe) -> str:
     """Why a stored weight cannot be had with the adapter, or nothing."""
-    if not remake.lacking:
+    if not one.plan.lacking:
         return ""
-    step = next(filter(None, remake.lacking.values()), "cast")
-    return f"{remake.tensor}: made of {', '.join(recipe.sources[:4])} by a step {step}, which cannot be undone"
+    step = next(filter(None, one.plan.lacking.values()), "cast")
+    return f"{one.tensor}: made of {', '.join(recipe.sources[:4])} by a step {step}, which cannot be undone"
 
 
-def _with(recipe: Recipe, adapter: Adapter, values: Values) -> Recipe:
+def _with(recipe: Recipe, adapter: Adapter, numbers: Numbering) -> Recipe:
     """The recipe with the adapter merged into its parameters."""
-    plain = values.of(recipe)
     made: list[int] = []
-    for i, number in enumerate(plain):
-        name = parameter_at(recipe, i)
-        if name is None and i >= len(recipe.sources):
-            number = values.step(recipe.steps[i - len(recipe.sources)], made)
-        elif name is not None and name in adapter.updates:
-            number = values.of(adapter.recipe(name, source(BASE)), {BASE: number})[-1]
+    for i, (number, at) in enumerate(zip(numbers.of(recipe), casts_at(recipe), strict=True)):
+        if at is None and i >= len(recipe.sources):
+            number = numbers.step(recipe.steps[i - len(recipe.sources)], made)
+        elif at is not None and at[0] in adapter.updates:
+            number = numbers.of(adapter.recipe(at[0], source(BASE)), {0: number})[-1]
         made.append(number)
-    return values.recipe(made[-1])
+    return numbers.recipe(made[-1])

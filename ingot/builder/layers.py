@@ -2,26 +2,30 @@
 `ingot diff` share.
 
 A network is cut into sections (passes/sections.py). Each is compiled by itself and takes the engine's tensors where
-they have the recipe that it needs. What it lacks is made from the sources: those of the build, or those that the stored
-tensors still show, for a recipe of casts and layouts can be followed backwards.
+they have the recipe that it needs. What it lacks is made from values that they show (backends/stored.py), and from the
+sources of the build where there are any.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ingot.backends.stored import Operands, Plan, Reader
 from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
-from ingot.builder.stored import Recovered, Weights
+from ingot.builder.stored import shown_by
 from ingot.dims import values_of
 from ingot.engine.session import Engine
-from ingot.errors import UserError
+from ingot.errors import RecipeError, UserError
 from ingot.ir import Network, Node, StateSpec, Value
 from ingot.ir.difference import difference
+from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.weight_format import weight_format
 from ingot.passes.quantize import quantized
@@ -64,38 +68,48 @@ def row(name: str, a: Array, b: Array) -> Row:
     return Row(name, relative / scale if scale else relative, float(np.abs(apart).max(initial=0)), odd)
 
 
-class Sources(Mapping[str, Array]):
+class Sources:
     """The parameters of a build, by name: what a section makes its tensors from when there is no engine to ask."""
 
     def __init__(self, sources: Mapping[str, Array]) -> None:
         self.sources = sources
 
-    def __getitem__(self, name: str) -> Array:
-        return self.sources[name]
+    def lacking(self, value: Value) -> list[str]:
+        """The parameters that a tensor needs and that nobody has."""
+        return [name for name in recipe_of(value).sources if name not in self.sources]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sources)
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def tensor(self, name: str, value: Value) -> Array | None:
-        """A tensor that is stored already under this name with the recipe of `value`."""
-        return None
+    def make(self, tensors: Mapping[str, Value]) -> dict[str, Array]:
+        """The tensors of a program, parameters and constants."""
+        return make_tensors(tensors, self.sources)
 
 
 class Stored(Sources):
-    """What an engine has stored, and the parameters beside it: those given, else those that the tensors still show."""
+    """What an engine has stored and shows, and the parameters beside it where they are given."""
 
     def __init__(self, engine: Engine, network: Network, sources: Mapping[str, Array] | None = None) -> None:
-        self.engine, self._weights = engine, Weights(engine, network)
-        super().__init__(Recovered(engine, network, self._weights) if sources is None else sources)
+        super().__init__(sources or {})
+        self._shown = shown_by(engine, network)
 
-    def tensor(self, name: str, value: Value) -> Array | None:
-        if value.kind != "parameter":
-            return None
-        found = self._weights.holding(recipe_of(value))
-        return self._weights.value(recipe_of(value)) if found is None else self.engine.tensor(found)
+    def lacking(self, value: Value) -> list[str]:
+        return list(self._plan(value).lacking)
+
+    def make(self, tensors: Mapping[str, Value]) -> dict[str, Array]:
+        plans = {name: self._plan(value) for name, value in tensors.items() if value.kind == "parameter"}
+
+        def made(name: str) -> Array:
+            if name not in plans:
+                return np.asarray(tensors[name].array, order="C")
+            dtype, shape = self._shown.check(plans[name])
+            if (dtype, shape) != (tensors[name].dtype, tensors[name].shape):
+                raise RecipeError(f"tensor {name} should be {tensors[name].spec} and its recipe gives {dtype.name}"
+                                  f"{list(shape)}")  # fmt: skip
+            return evaluate(plans[name].recipe, Operands(Reader(self._shown), plans[name], self.sources))
+
+        with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
+            return dict(zip(tensors, pool.map(made, tensors), strict=True))
+
+    def _plan(self, value: Value) -> Plan:
+        return self._shown.plan(recipe_of(value), self.sources)
 
 
 def network_of(engine: Engine) -> Network:
@@ -129,7 +143,7 @@ def sections(network: Network, layer: Callable[[str], str], weights: Stored) -> 
 
 def _whole(section: Section, weights: Stored) -> bool:
     """Whether a section can be made from what is stored."""
-    return all(v.name in weights for v in section.network.parameters) or not _lacking(section.network, weights)[1]
+    return not any(map(weights.lacking, section.network.parameters)) or not _lacking(section.network, weights)[1]
 
 
 def _joined(one: str, other: str) -> str:
@@ -155,32 +169,49 @@ def run_values(
     is stored only as folded into what comes after them.
     """
     network = section.network
-    taps = {
-        i: node for i, node in enumerate(network.nodes) if not any(isinstance(v.spec, StateSpec) for v in node.outputs)
-    }
     kept = dict(network.outputs)
-    hidden: list[Node] = []
-    front: set[Node] = set()
-    while True:
-        network.outputs = kept | {f"tap.{i}.{j}": v for i, node in taps.items() for j, v in enumerate(node.outputs)}
-        compiled, lacking = _lacking(network, weights)
-        if not lacking:
-            break
-        # First the nodes that read what is lacking, but not those that read their results: a fold may end there and be
-        # whole again. Then one step further.
-        readers = {user for name in lacking if name in network.values for user in network.values[name].uses}
-        first = {node for node in readers if not any(v.node in readers for v in node.inputs)}
-        front = (first - set(hidden)) or {user for node in front for v in node.outputs for user in v.uses}
-        gone = [i for i, node in taps.items() if node in front]
-        if not front:
+    states = {node for node in network.nodes if any(isinstance(v.spec, StateSpec) for v in node.outputs)}
+    hidden: set[Node] = set()
+
+    def compiled_without(nodes: set[Node]) -> tuple[Compiled, list[str]]:
+        taps = [(i, node) for i, node in enumerate(network.nodes) if node not in states | nodes]
+        network.outputs = kept | {f"tap.{i}.{j}": v for i, node in taps for j, v in enumerate(node.outputs)}
+        return _lacking(network, weights)
+
+    compiled, lacking = compiled_without(hidden)
+    while lacking:
+        for more in _folded(network, lacking):
+            compiled, left = compiled_without(hidden | more)
+            if len(left) < len(lacking):
+                hidden |= more
+                lacking = left
+                break
+        else:
             raise _unmakeable(section.name, lacking)
-        for i in gone:
-            hidden.append(taps.pop(i))
     results = _results(section, compiled, arrays, weights)
     network.outputs = kept
     for label, value in section.writes.items():
         arrays[value] = results[label]
-    return {i: [results[f"tap.{i}.{j}"] for j in range(len(node.outputs))] for i, node in taps.items()}, hidden
+    found = {
+        i: [results[f"tap.{i}.{j}"] for j in range(len(node.outputs))]
+        for i, node in enumerate(network.nodes)
+        if node not in states | hidden
+    }
+    return found, [node for node in network.nodes if node in hidden]
+
+
+def _folded(network: Network, lacking: list[str]) -> Iterator[set[Node]]:
+    """Nodes whose results may be what keeps a fold of parameters that are lacking from being whole, the likeliest
+    first: those that read these, but not those that read their results; those before them; or some behind them too.
+    """
+    readers = {user for name in lacking if name in network.values for user in network.values[name].uses}
+    first = {node for node in readers if not any(v.node in readers for v in node.inputs)}
+    yield first
+    yield {v.node for node in first for v in node.inputs if v.node is not None}
+    front, behind = first, set(first)
+    while front := {user for node in front for v in node.outputs for user in v.uses} - behind:
+        behind |= front
+        yield set(behind)
 
 
 def _compiled(network: Network, weights: Sources) -> Compiled:
@@ -193,9 +224,8 @@ def _compiled(network: Network, weights: Sources) -> Compiled:
 def _lacking(network: Network, weights: Sources) -> tuple[Compiled, list[str]]:
     """The compiled network, and the parameters that it needs and that nobody has."""
     compiled = compile_network(network)
-    needed = [v for n, v in compiled.stored.items() if v.kind == "parameter" and weights.tensor(n, v) is None]
-    names = dict.fromkeys(name for v in needed for name in recipe_of(v).sources)
-    return compiled, [name for name in names if name not in weights]
+    needed = [v for v in compiled.stored.values() if v.kind == "parameter"]
+    return compiled, list(dict.fromkeys(name for v in needed for name in weights.lacking(v)))
 
 
 def _unmakeable(where: str, names: list[str]) -> UserError:
@@ -207,12 +237,7 @@ def _unmakeable(where: str, names: list[str]) -> UserError:
 
 
 def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], weights: Sources) -> dict[str, Array]:
-    found = {name: weights.tensor(name, value) for name, value in compiled.stored.items()}
-    known = {name: array for name, array in found.items() if array is not None}
-    lacking = {name: value for name, value in compiled.stored.items() if name not in known}
-    engine = Engine.from_memory(
-        header_of("network", {}, section.network, compiled), known | make_tensors(lacking, weights)
-    )
+    engine = Engine.from_memory(header_of("network", {}, section.network, compiled), weights.make(compiled.stored))
     feeds = {label: arrays[value] for label, value in section.reads.items()}
     blocks = cache_blocks(section.network, feeds) if section.network.states else 0
     session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot import dtypes, models
+from ingot.backends.stored import Shown
 from ingot.builder.compile import Borrowed
 from ingot.builder.layers import network_of
-from ingot.builder.stored import Remake, Weights
+from ingot.builder.stored import Remake, remade, remake, shown_by
 from ingot.engine.session import Engine, as_array
 from ingot.errors import IngotError, InputError, RecipeError
 from ingot.ir import Network
@@ -41,13 +42,18 @@ def refit(engine: Engine, parameters: Mapping[str, Any]) -> Engine:
     if not isinstance(parameters, Mapping):
         raise InputError(f"refit takes a dict of arrays by name, not a {type(parameters).__name__}")
     network = network_of(engine)
-    weights = Weights(engine, network)
-    given = _Reader(engine, network, weights).read(parameters)
-    recipes = {n: r for n, r in weights.recipes.items() if not given.keys().isdisjoint(r.sources)}
-    remakes = [weights.remake(name, recipe, given) for name, recipe in recipes.items()]
-    if any(remake.lacking for remake in remakes):
-        raise RecipeError(_together(weights, given))
-    return weights.remade(remakes, recipes, _Sources(given, engine, weights.known))
+    shown = shown_by(engine, network)
+    given = _Reader(engine, network, shown).read(parameters)
+    remakes = _concerned(shown, given)
+    if any(one.plan.lacking for one in remakes):
+        raise RecipeError(_together(shown, given))
+    return remade(engine, shown, remakes, _Sources(given, engine, shown.parameters))
+
+
+def _concerned(shown: Shown, given: Collection[str]) -> list[Remake]:
+    """The tensors that are made again when these sources are new."""
+    names = set(given)
+    return [remake(shown, n, r, given) for n, r in shown.recipes.items() if not names.isdisjoint(r.sources)]
 
 
 class _Sources(Borrowed):
@@ -72,10 +78,10 @@ class _Sources(Borrowed):
 class _Reader:
     """What a caller may give for an engine: its parameters, and the tensors of adapters that were merged into it."""
 
-    def __init__(self, engine: Engine, network: Network, weights: Weights) -> None:
-        self.parameters = weights.known
+    def __init__(self, engine: Engine, network: Network, shown: Shown) -> None:
+        self.parameters = shown.parameters
         self.constants = {v.name: v.array for v in network.constants}
-        adapters = (name for recipe in weights.recipes.values() for name in recipe.sources)
+        adapters = (name for recipe in shown.recipes.values() for name in recipe.sources)
         self.adapters = {name for name in adapters if name.startswith(ADAPTER)}
         self.aliases, self.naming = _aliases(engine, network)
 
@@ -178,31 +184,31 @@ def _aliases(engine: Engine, network: Network) -> tuple[dict[str, str | None], N
 # -------------------------------------------------------------------------------------------- what has to come together
 
 
-def _together(weights: Weights, given: Collection[str]) -> str:
+def _together(shown: Shown, given: Collection[str]) -> str:
     """Which parameters are stored as one with given ones, as far as that goes: each may be part of other weights."""
     asked = set(given)
     lines: dict[str, str] = {}
     while True:
-        concerned = {n: r for n, r in weights.recipes.items() if not asked.isdisjoint(r.sources)}
-        remakes = [remake for n, r in concerned.items() if (remake := weights.remake(n, r, asked)).lacking]
+        remakes = [one for one in _concerned(shown, asked) if one.plan.lacking]
         if not remakes:
             break
-        lines |= {r.tensor: _why(r, [n for n in concerned[r.tensor].sources if n in asked]) for r in remakes}
-        asked |= {name for remake in remakes for name in remake.lacking}
-    shown = list(lines.values())[:MAX_LISTED]
-    if more := len(lines) - len(shown):
-        shown.append(f"… and {more:,} more")
+        lines |= {one.tensor: _why(one, [n for n in one.recipe.sources if n in asked]) for one in remakes}
+        asked |= {name for one in remakes for name in one.plan.lacking}
+    listed = list(lines.values())[:MAX_LISTED]
+    if more := len(lines) - len(listed):
+        listed.append(f"… and {more:,} more")
     head = "some parameters are stored as one with others, and must be given together; nothing was changed:"
-    every = dict.fromkeys(name for recipe in weights.recipes.values() for name in recipe.sources)
+    every = dict.fromkeys(name for recipe in shown.recipes.values() for name in recipe.sources)
     needed = _listing([name for name in every if name in asked and name not in given])
-    return "\n  ".join([head, *shown]) + f"\nGive also {needed}; or build the engine again from its source"
+    return "\n  ".join([head, *listed]) + f"\nGive also {needed}; or build the engine again from its source"
 
 
-def _why(remake: Remake, given: Iterable[str]) -> str:
-    steps = " and ".join(dict.fromkeys(step or "cast" for step in remake.lacking.values()))
+def _why(one: Remake, given: Iterable[str]) -> str:
+    lacking = one.plan.lacking
+    steps = " and ".join(dict.fromkeys(step or "cast" for step in lacking.values()))
     return (
-        f"{remake.tensor} is made of {_listing(list(given), 8)} and {_listing(list(remake.lacking), 8)} by the step "
-        f"{steps}, which cannot be undone"
+        f"{one.tensor} is made of {_listing(list(given), 8)} and {_listing(list(lacking), 8)} by the step {steps}, "
+        "which cannot be undone"
     )
 
 

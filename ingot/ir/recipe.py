@@ -17,6 +17,7 @@ ops/panels.py does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from reprlib import repr as brief
@@ -34,6 +35,9 @@ Known = tuple[DType, Shape]  # what is known of a value before it exists
 
 ADAPTER = "lora."  # begins the names of sources that are an adapter's: `lora.<adapter>.<module>.A`
 MAX_STEPS = 1 << 12  # that a recipe in a file may have: several for each expert of a layer
+MAX_CASTS = 4  # of a parameter, one after the other, that are followed; ingot writes two
+MAX_RANK = 64  # NumPy's
+MAX_BYTES = 1 << 62  # of one value: what follows is counted in 64 bits
 
 
 def require(ok: bool, why: str) -> None:
@@ -115,7 +119,7 @@ class Recipe:
             try:
                 operands = [values[j] for j in call.inputs]
                 require(None not in operands or call.name == "lora_merge", "an adapter's tensor is no operand")
-                values.append(call.step.infer(operands, **dict(call.args)))
+                values.append(_possible(call.step.infer(operands, **dict(call.args))))
             except RecipeError as e:
                 raise self._fault(i, e) from None
         return values
@@ -256,13 +260,30 @@ def invert_last(recipe: Recipe, array: Array, sources: Mapping[str, Known]) -> l
     return call.step.inverse(array, [known[i] for i in call.inputs], **dict(call.args))
 
 
-def parameter_at(recipe: Recipe, number: int) -> str | None:
-    """The parameter whose value a recipe's value is, as the network sees it: cast, and with adapters merged in."""
-    count = len(recipe.sources)
-    while number >= count:
-        call = recipe.steps[number - count]
-        if call.name not in ("cast", "lora_merge"):
-            return None
-        number = call.inputs[0]
-    name = recipe.sources[number]
-    return None if name.startswith(ADAPTER) else name
+def _possible(known: Known) -> Known:
+    """A value that an array can be, however large."""
+    dtype, shape = known
+    if len(shape) > MAX_RANK:
+        raise RecipeError(f"{len(shape)} dimensions are more than an array has")
+    if math.prod(shape) * dtype.numpy.itemsize > MAX_BYTES:
+        raise RecipeError(f"{brief(list(shape))} is larger than any memory")
+    return known
+
+
+def casts_at(recipe: Recipe) -> list[tuple[str, tuple[str, ...]] | None]:
+    """Which of a recipe's values are parameters as the network sees them, and with adapters merged in: the name, and
+    the dtypes that it was cast to since. None for all others."""
+    found: list[tuple[str, tuple[str, ...]] | None] = [
+        None if name.startswith(ADAPTER) else (name, ()) for name in recipe.sources
+    ]
+    for call in recipe.steps:
+        base = found[call.inputs[0]]
+        if base is None or call.name not in ("cast", "lora_merge"):
+            found.append(None)
+        elif call.name == "lora_merge":
+            found.append((base[0], ()))
+        else:
+            dtype = dict(call.args)["dtype"]
+            casts = base[1] if base[1][-1:] == (dtype,) else (*base[1], dtype)
+            found.append((base[0], casts) if len(casts) <= MAX_CASTS else None)
+    return found

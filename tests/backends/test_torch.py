@@ -14,13 +14,11 @@ import torch
 import ingot
 from ingot import _lazy, dtypes
 from ingot.backends import torch_device
-from ingot.backends.stored import MAX_WAY, Shown
 from ingot.backends.torch_target import TORCH
 from ingot.builder.build import build_network
 from ingot.engine.session import Engine
 from ingot.errors import ArgumentError, BusyError, InputError, RecipeError, UserError, ValueFault
 from ingot.ir import OPS, Case, F, Network, Op, Spec
-from ingot.ir.recipe import combine, evaluate, source
 from ingot.ir.weight_format import weight_format
 from ingot.ops.in_torch import to_array, to_tensor
 from ingot.ops.lowering import Lowered
@@ -208,43 +206,6 @@ def test_a_recipe_that_does_not_give_its_tensor() -> None:
     entry["recipe"]["steps"].append(["reshape", 1, {"shape": [36], "in": [len(entry["recipe"]["steps"])]}])
     with pytest.raises(RecipeError, match=r"is stored as float32\[9, 4\], and its recipe gives float32\[36\]"):
         engine.session(device="torch:cpu")
-
-
-def test_parts_make_up_a_whole() -> None:
-    """Two axes, taken one after the other; a part that is missing, and a value that is too large to be there."""
-    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
-    recipe = source("w").then("cast", dtype="float32")
-    parts = {
-        f"{i}{j}": recipe.then("take", axis=0, indices=rows).then("take", axis=1, indices=columns)
-        for i, rows in enumerate([(0, 3), (1, 2)])
-        for j, columns in enumerate([(4, 0, 2), (5, 1, 3)])
-    }
-    tensors = {name: evaluate(recipe, {"w": whole}) for name, recipe in parts.items()}
-    known = {"w": (dtypes.float32, (4, 6))}
-    np.testing.assert_array_equal(Shown(parts, tensors.__getitem__, known).parameter("w"), whole)
-    del parts["10"]
-    assert Shown(parts, tensors.__getitem__, known).parameters() == []
-    huge = {"w": (dtypes.float32, (10**9, 10**9))}
-    assert Shown({"00": parts["00"]}, tensors.__getitem__, huge).parameters() == []
-
-
-def test_recipes_that_double_and_that_go_deep() -> None:
-    """A value is known by a number, so that 1,000 steps that each take the last result twice are 1,000 values."""
-    vector = (dtypes.float32, (3,))
-    doubled = source("w")
-    for _ in range(1000):
-        doubled = combine("norm_scale", [doubled, doubled], eps=1e-5)
-    turned = source("v")
-    for _ in range(MAX_WAY + 1):
-        turned = turned.then("reshape", shape=(3,))
-    near = source("u")
-    for _ in range(MAX_WAY):
-        near = near.then("reshape", shape=(3,))
-    recipes = {"doubled": doubled, "turned": turned, "near": near}
-    number = np.arange(3, dtype=np.float32)
-    shown = Shown(recipes, lambda name: number, dict.fromkeys("wvu", vector))
-    assert shown.parameters() == ["u"] and shown.has(shown.key(doubled)) and not shown.has(shown.key(source("v")))
-    np.testing.assert_array_equal(shown.parameter("u"), number)
 
 
 def test_a_weight_that_cannot_be_had_back() -> None:

@@ -10,14 +10,17 @@ import pytest
 import ingot
 from ingot.builder.build import build_network
 from ingot.builder.diff import Diff, diff
-from ingot.builder.layers import Recovered, network_of, row
+from ingot.builder.layers import Stored, network_of, row
 from ingot.builder.report import seeded
+from ingot.builder.stored import Recovered, shown_by
 from ingot.engine.inputs import sizes_that_run
 from ingot.engine.session import Engine
 from ingot.errors import InputError, UserError
 from ingot.ir import F, Network, Spec
 from ingot.ir.interpret import interpret
+from ingot.passes.weights import recipe_of
 from tests import nets
+from tests.builder.test_refit import twice
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +86,7 @@ def test_values_are_those_of_the_interpreter() -> None:
 def test_parameters_are_had_back_from_what_is_stored(dtype: str) -> None:
     net = nets.llama(dtype=dtype, tied=False, bias=True)
     weights = nets.weights(net)
-    found = Recovered(build_network(net, weights), net)
+    found = Recovered(shown_by(build_network(net, weights), net))
     assert set(found) == set(weights) and len(found) == len(weights)
     for name, array in weights.items():
         assert found[name].tobytes() == array.tobytes(), name
@@ -133,6 +136,32 @@ def test_a_value_that_is_stored_only_folded_is_left_out_by_name() -> None:
     layers = diff(engines[0], engines[1], feeds)  # the fold crosses modules: the layers are cut where it is whole
     assert [p.name for p in layers.places] == ["conv to norm", "head"]
     assert layers.outputs[0].relative < 0.05
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_weight_that_is_stored_in_parts(precision: str) -> None:
+    """By the phases of a transposed convolution, which make it up: in whatever layout a layer needs it, it is there."""
+    engine, state = twice(0, precision)
+    network = network_of(engine)
+    found = Recovered(shown_by(engine, network))
+    assert list(found) == ["up.weight"]
+    weight = network.values["up.weight"]
+    wanted = state["up.weight"].astype(weight.dtype.numpy)
+    assert found["up.weight"].tobytes() == wanted.tobytes()
+    weight.recipe = recipe_of(weight).then("transpose", axes=(3, 2, 1, 0))
+    weight.spec = Spec(weight.dtype, weight.shape[::-1])
+    stored = Stored(engine, network_of(engine))
+    assert stored.lacking(weight) == []
+    np.testing.assert_array_equal(stored.make({"w": weight})["w"], wanted.T)
+
+
+def test_a_fold_whose_convolution_is_known_by_itself() -> None:
+    """Its weight is stored plain too, and those of the norm nowhere: the convolution's own result is left out."""
+    engine, _ = twice(0)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 4, 8, 8)).astype(np.float32)}
+    found = diff(engine, engine, feeds, values=True)
+    assert len(found.hidden) == 1 and found.hidden[0].startswith("conv_transpose in ")
+    assert [p.op for p in found.places] == ["conv_transpose", "reduce_mean", "batch_norm", "reduce_mean", "add"]
 
 
 def test_layers_whose_inputs_have_dims_only_in_expressions() -> None:

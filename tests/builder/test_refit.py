@@ -329,6 +329,38 @@ def test_what_one_tensor_hides_another_may_show(tmp_path: Path) -> None:
         narrow.refit(given)
 
 
+class Twice(ingot.Module):
+    """A transposed convolution whose weight is read twice: once plain, and once with a batch norm behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.bn = ingot.nn.ConvTranspose2d(4, 8, 3, stride=2, bias=False), ingot.nn.BatchNorm2d(8)
+
+    def forward(self, x: Any) -> Any:
+        plain = ingot.functional.conv_transpose2d(x, self.up.weight, stride=2)
+        other = ingot.functional.conv_transpose2d(x, self.up.weight, stride=3)
+        return ingot.functional.mean(plain, (2, 3)) + ingot.functional.mean(self.bn(other), (2, 3))
+
+
+def twice(seed: int, precision: str | None = None) -> tuple[Engine, dict[str, np.ndarray]]:
+    module, rng = Twice(), np.random.default_rng(seed)
+    for name, parameter in module.named_parameters():
+        value = rng.uniform(0.5, 1.5, parameter.shape) if "var" in name else rng.standard_normal(parameter.shape)
+        parameter.value = value.astype(np.float32)
+    spec = ingot.Spec((ingot.Dim("N", 1, 2, 8), 4, 8, 8), "float32")
+    return ingot.build(module, {"x": spec}, precision=precision, report=False), module.state_dict()
+
+
+def test_a_weight_that_is_stored_in_parts(tmp_path: Path) -> None:
+    """By the phases of a transposed convolution: they make up the weight, which then need not be given."""
+    (engine, old), (_, state) = twice(0), twice(1)
+    given = {name: array for name, array in state.items() if name != "up.weight"}
+    assert sum(bool(e["recipe"]) and "take" in str(e["recipe"]) for e in engine.header["weights"].values()) >= 4
+    assert_same(engine.refit(given), engine.refit({**given, "up.weight": old["up.weight"]}), tmp_path)
+    with pytest.raises(RecipeError, match=r"Give also up\.weight; or build"):
+        twice(0, "bfloat16")[0].refit(given)
+
+
 # ------------------------------------------------------------------------------------------------------ LoRA adapters
 
 

@@ -16,7 +16,8 @@ from ingot import dtypes, models
 from ingot.builder.adapter import merge
 from ingot.builder.build import build
 from ingot.builder.diff import diff
-from ingot.builder.layers import Recovered, network_of
+from ingot.builder.layers import network_of
+from ingot.builder.stored import Recovered, shown_by
 from ingot.engine.session import Engine
 from ingot.errors import CheckpointError, RecipeError, UserError
 from ingot.ir import recipe as R
@@ -88,7 +89,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def parameters(engine: Engine) -> dict[str, np.ndarray]:
     """The weights that an engine's stored tensors show, in float32."""
-    found = Recovered(engine, network_of(engine))
+    found = Recovered(shown_by(engine, network_of(engine)))
     return {name: found[name].astype(np.float32) for name in found}
 
 
@@ -297,6 +298,20 @@ def test_layers_are_compared_with_the_base(bases: dict[str, Path], good: Path) -
     assert all(row.relative < 0.05 for row in (*report.layers, *report.outputs))
 
 
+def test_layers_of_merged_integers_are_compared(bases: dict[str, Path], good: Path) -> None:
+    """The floats that an adapter was merged into are gone: the integers that were made of them are found by name."""
+    engine = build(bases["llama"], lora=good, weights="int8", report=False)
+    base = build(bases["llama"], weights="int8", report=False)
+    rows = np.arange(len(IDS), dtype=np.int32)
+    feeds = {
+        "token_ids": np.array(IDS, np.int32), "positions": rows, "query_start": np.array([0, len(IDS)], np.int32),
+        "slot": rows, "context_len": np.array([len(IDS)], np.int32), "block_table": np.zeros((1, 1), np.int32),
+        "logit_rows": rows, "hidden_rows": rows,
+    }  # fmt: skip
+    assert diff(engine, engine, feeds).beyond(0.0) is None
+    assert diff(engine, base, feeds).beyond(0.05) is not None
+
+
 # --------------------------------------------------------------------------------------------------------------- LLM
 
 
@@ -390,8 +405,12 @@ def test_an_engine_whose_recipe_loses_bits_says_so(bases: dict[str, Path], good:
     engine = build(bases["llama"], report=False)
     header = json.loads(json.dumps(engine.header))
     name = next(n for n in header["weights"] if "0.self_attn.q_proj" in n)
-    steps = header["weights"][name]["recipe"]["steps"]
-    steps[0][0], steps[0][2] = "scale", {"axis": 0, "in": [0, 1]}
+    recipe = header["weights"][name]["recipe"]
+    (cast, _, args), *steps = recipe["steps"]
+    later = [[n, v, {**a, "in": [i + (i > 2) for i in a["in"]]}] for n, v, a in steps]
+    recipe["sources"].append("model.layers.0.input_layernorm.weight")
+    recipe["steps"] = [["scale", 1, {"axis": 1, "in": [0, 3]}], *later]
+    assert (cast, args["in"]) == ("cast", [0])
     broken = Engine.from_memory(header, {n: engine.tensor(n) for n in header["weights"]})
     with pytest.raises(
         RecipeError, match=r"(?s)a step scale, which cannot be undone.*Build from the model's directory"

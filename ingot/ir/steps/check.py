@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ingot import dtypes
-from ingot.ir.recipe import Known, require
+from ingot.ir.recipe import MAX_RANK, Known, require
 
 
 def one(known: Sequence[Known]) -> Known:
@@ -17,6 +17,11 @@ def one(known: Sequence[Known]) -> Known:
 
 def is_ints(value: Any) -> bool:
     return isinstance(value, tuple) and all(type(v) is int and v >= 0 for v in value)
+
+
+def is_shape(value: Any) -> bool:
+    """Numbers of dimensions: no more of them than an array has."""
+    return is_ints(value) and len(value) <= MAX_RANK
 
 
 def is_int(value: Any) -> bool:

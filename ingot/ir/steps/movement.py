@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from reprlib import repr as brief
 from typing import Any
 
 import numpy as np
 
+from ingot.errors import RecipeError
 from ingot.ir.recipe import Array, Known, Shape, Step, register, require
-from ingot.ir.steps.check import is_int, is_ints, one
+from ingot.ir.steps.check import is_int, is_ints, is_shape, one
 
 
 # concat: operands joined along an axis.
@@ -29,8 +31,7 @@ def _concat_infer(known: Sequence[Known], axis: int) -> Known:
 
 
 def _concat_inverse(array: Array, known: Sequence[Known], axis: int) -> list[Array]:
-    ends = np.cumsum([shape[axis] for _, shape in known])[:-1]
-    return [np.ascontiguousarray(part) for part in np.split(array, ends, axis)]
+    return np.split(array, np.cumsum([shape[axis] for _, shape in known])[:-1], axis)
 
 
 # transpose: a permutation of the dims.
@@ -73,8 +74,8 @@ def _slice_apply(arrays: Sequence[Array], starts: Shape, sizes: Shape) -> Array:
 # take: elements along an axis, chosen by index, in that order.
 def _take_infer(known: Sequence[Known], axis: int, indices: Shape) -> Known:
     dtype, shape = one(known)
-    require(axis < len(shape) and max(indices, default=0) < max(shape[axis], 1),
-            f"indices {list(indices)} do not lie along axis {axis} of {list(shape)}")  # fmt: skip
+    if axis >= len(shape) or max(indices, default=-1) >= shape[axis]:
+        raise RecipeError(f"indices {brief(list(indices))} do not lie along axis {axis} of {list(shape)}")
     return dtype, (*shape[:axis], len(indices), *shape[axis + 1 :])
 
 
@@ -87,8 +88,8 @@ register(
 )
 register(
     Step(
-        "transpose", 1, _transpose_infer, lambda xs, axes: xs[0].transpose(axes), {"axes": is_ints},
-        lambda array, known, axes: [np.ascontiguousarray(array.transpose(np.argsort(axes)))],
+        "transpose", 1, _transpose_infer, lambda xs, axes: xs[0].transpose(axes), {"axes": is_shape},
+        lambda array, known, axes: [array.transpose(np.argsort(axes))],
     )
 )  # fmt: skip
 register(
@@ -97,17 +98,17 @@ register(
         1,
         _reshape_infer,
         lambda xs, shape: np.ascontiguousarray(xs[0]).reshape(shape),
-        {"shape": is_ints},
+        {"shape": is_shape},
         _same_dims,
     )
 )
 register(
     Step(
-        "pad", 1, _pad_infer, lambda xs, after: np.pad(xs[0], [(0, a) for a in after]), {"after": is_ints},
+        "pad", 1, _pad_infer, lambda xs, after: np.pad(xs[0], [(0, a) for a in after]), {"after": is_shape},
         lambda array, known, after: [_slice_apply([array], (0,) * array.ndim, known[0][1])],
     )
 )  # fmt: skip
-register(Step("slice", 1, _slice_infer, _slice_apply, {"starts": is_ints, "sizes": is_ints}))
+register(Step("slice", 1, _slice_infer, _slice_apply, {"starts": is_shape, "sizes": is_shape}))
 register(
     Step("take", 1, _take_infer, lambda xs, axis, indices: np.take(xs[0], indices, axis),
          {"axis": is_int, "indices": is_ints})

@@ -31,6 +31,7 @@ def scales_shape(shape: Shape, group: int) -> Shape:
 def _scales_infer(known: Sequence[Known], group: int, limit: int) -> Known:
     dtype, shape = one(known)
     require(dtype.is_float, f"a weight of {dtype.name} has no scales")
+    require(limit > 0, "scales for integers up to 0 are none")
     return dtypes.float32, scales_shape(shape, group)
 
 
@@ -38,6 +39,7 @@ def _quantize_infer(known: Sequence[Known], dtype: str, group: int, limit: int) 
     require(len(known) == 2, f"takes a weight and its scales, not {len(known)} operands")
     target = dtypes.get(dtype)
     require(target.kind == "int" and 0 < limit < 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
+    require(target.bits <= 8, f"weights are stored in integers of at most 8 bits, not as {dtype}")
     (_, shape), scales = known
     require(scales == _scales_infer(known[:1], group, limit), f"its scales are {scales[0].name}{list(scales[1])}")
     return target, shape
