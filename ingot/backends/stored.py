@@ -34,7 +34,7 @@ KEPT = 4  # steps whose operands a Reader keeps, for they are asked for one afte
 MAX_WAY = 64  # steps to invert one after the other: a few in what ingot writes, thousands in what a stranger may
 GROWTH = 64  # how many times as many bytes as there are may be made of them: 1 to 5 in what ingot writes
 SMALL = 64 << 20  # bytes that may be made in any case
-OPERAND = 1 << 10  # bytes that are moved in the time that one operand takes by itself
+OPERAND = 1 << 8  # bytes that an operand of a step counts for in any case, which takes time too
 
 
 def recipes_of(header: Mapping[str, Any]) -> dict[str, Recipe]:
@@ -162,6 +162,7 @@ class Shown:
     def _plan(
         self, recipe: Recipe, numbers: Sequence[int], given: Collection[str], new: Sequence[bool], exact: bool = False
     ) -> Plan:
+        self.spend(OPERAND * len(numbers))
         count, names = len(recipe.sources), set(recipe.sources)
         hidden_by = {len(numbers) - 1: ""}  # values that are needed, and the last step above them without an inverse
         labels: dict[int, str] = {}
