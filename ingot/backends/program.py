@@ -13,7 +13,7 @@ from typing import Any
 from ingot import dims
 from ingot.backends.base import Target
 from ingot.backends.kernel import Reads, Refusal
-from ingot.dims import Dim, Expr
+from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value
 from ingot.ir.spec import axis_of
@@ -188,14 +188,6 @@ class ProgramBuilder:
     def _host(self, node: Node, why: str) -> None:
         if any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs)):
             raise NetworkError(f"{node.describe()}: {why}, and only kernels use states")
-        bound = node.op.bound_dims()
-        unknown = [d for n in node.op.symbolic for d in _flat(getattr(node.op, n)) if isinstance(d, Expr)]
-        if any(d not in bound for d in unknown):
-            raise NetworkError(
-                f"{node.describe()}: {why}, and a host call cannot have sizes that are known only at run time"
-            )
-        if not node.inputs:
-            raise NetworkError(f"{node.describe()}: {why}")
         reads = [self.read(v, Reads.DENSE) for v in node.inputs]
         call = {
             "host": node.op.name, "version": node.op.version, "in": reads, "out": self._results(node),
@@ -235,10 +227,6 @@ def readable(window: Window, how: Reads) -> bool:
     if how is Reads.DENSE or not window.shape or window.stride[-1] != 1:
         return False
     return how is Reads.INNER or merged(window.shape[:-1], window.stride[:-1]) is not None
-
-
-def _flat(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _symbol(dim: Dim) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Shapes, layouts and indices. Views cost nothing where the consumer reads strides.
 
-Sizes may be ints, dims (what `tensor.size(i)` gives) or expressions of them.
+Sizes may be ints, dims (what `tensor.size(i)` gives) or expressions of them, and integer tensors: what is computed of
+`shape(x)` is known before a run, and a number that is data becomes a size when the network runs (`ops.sizes_of`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.functional.tensor import Tensor, axis_of, known_size
 from ingot.ir import F, spec
+from ingot.ir.sizes import as_shape, as_size
 
-Size = Any  # int | dims.Expr | the name of a dim
+Size = Any  # int | dims.Expr | the name of a dim | a tensor of one integer
+Sizes = Any  # a sequence of these, or a tensor of integers
 
 
 # ---------------------------------------------------------------------------------------------- constants
@@ -46,14 +49,14 @@ def constant_to_tensor_(input: Any, dtype: DType | str | None = None, to_array: 
 
 
 def arange(start: Size, end: Size, dtype: DType | str = "int64", step: int = 1) -> Tensor:
-    """start, start + step, … below end, as a 1-D tensor; the bounds may be dims.
+    """start, start + step, … below end, as a 1-D tensor; the bounds may be dims, or scalar tensors.
 
     Raises:
         OpError: a step of 0.
     """
     if type(step) is not int or step == 0:
         raise OpError(f"arange: the step must be an int other than 0, not {step!r}")
-    low, high = dims.as_dim(start), dims.as_dim(end)
+    low, high = as_size(start), as_size(end)
     span = dims.add(high, dims.mul(low, -1)) if step > 0 else dims.add(low, dims.mul(high, -1))
     size = dims.ceil_div(span, step if step > 0 else -step)
     if dims.bounds(size)[0] < 0:
@@ -75,17 +78,18 @@ def shape(input: Tensor, dim: int | None = None, cast_to_dtype: DType | str | No
 # ---------------------------------------------------------------------------------------------- other shapes
 
 
-def view(input: Tensor, shape: Sequence[Size], zero_is_placeholder: bool = True) -> Tensor:
+def view(input: Tensor, shape: Sizes, zero_is_placeholder: bool = True) -> Tensor:
     """The same elements under another shape.
 
     Args:
-        shape: sizes; −1 (once) is worked out, and with `zero_is_placeholder` a 0 keeps the dimension at its place.
+        shape: sizes, or a tensor of them; −1 (once) is worked out, and with `zero_is_placeholder` a 0 keeps the
+            dimension at its place.
 
     Raises:
         OpError: another number of elements, two −1, a 0 beyond the rank.
     """
     sizes = []
-    for i, size in enumerate(shape):
+    for i, size in enumerate(as_shape(shape)):
         if zero_is_placeholder and type(size) is int and size == 0:
             if i >= len(input.shape):
                 raise OpError(f"view: the 0 at position {i} keeps a dimension, but the tensor has {len(input.shape)}")
@@ -118,9 +122,9 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return F.permute(input, tuple(order))
 
 
-def expand(input: Tensor, expand_shape: Sequence[Size]) -> Tensor:
+def expand(input: Tensor, expand_shape: Sizes) -> Tensor:
     """Dimensions of size 1 repeated to the sizes given, new ones in front; −1 keeps a size."""
-    return F.expand(input, tuple(expand_shape))
+    return F.expand(input, as_shape(expand_shape))
 
 
 def expand_dims(input: Tensor, dim: int | Sequence[int]) -> Tensor:
@@ -171,7 +175,8 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None, zero_is_place
 
 
 def concat(inputs: Sequence[Any], dim: int = 0) -> Tensor:
-    """Tensors joined along `dim`. Ints among them become [1] of the tensors' dtype, int64 when there is none.
+    """Tensors joined along `dim`. Ints and dims among them become [1] of the tensors' dtype (int64 when there is none),
+    and so do scalar tensors.
 
     Raises:
         OpError: no tensors, sizes or dtypes that disagree.
@@ -179,12 +184,19 @@ def concat(inputs: Sequence[Any], dim: int = 0) -> Tensor:
     parts = list(inputs)
     if not parts:
         raise OpError("concat: needs at least one tensor")
-    tensor = next((part for part in parts if not isinstance(part, int | float)), None)
-    if any(isinstance(part, int | float) for part in parts):
+    numbers = (int, float, dims.Expr)
+    tensor = next((part for part in parts if not isinstance(part, numbers)), None)
+    if any(isinstance(part, numbers) for part in parts):
         kind = dtypes.int64 if tensor is None else dtypes.get(tensor.dtype)
-        parts = [np.asarray([part], kind.numpy) if isinstance(part, int | float) else part for part in parts]
-        parts = [part if len(part.shape) else F.reshape(part, (1,)) for part in parts]
+        parts = [_number(part, kind) if isinstance(part, numbers) else part for part in parts]
+    parts = [part if len(part.shape) else F.reshape(part, (1,)) for part in parts]
     return parts[0] if len(parts) == 1 else F.concat(*parts, dim=axis_of(parts[0], dim))
+
+
+def _number(number: int | float | dims.Expr, kind: DType) -> Tensor:
+    if isinstance(number, dims.Expr):
+        return F.cast(F.iota(size=1, start=number, dtype=dtypes.int64), kind)
+    return np.asarray([number], kind.numpy)
 
 
 def stack(inputs: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -196,9 +208,10 @@ def stack(inputs: Sequence[Tensor], dim: int = 0) -> Tensor:
     return concat([expand_dims(part, place) for part in parts], place)
 
 
-def slice(input: Tensor, starts: Sequence[Size], sizes: Sequence[Size], strides: Sequence[int] | None = None) -> Tensor:
+def slice(input: Tensor, starts: Sizes, sizes: Sizes, strides: Sequence[int] | None = None) -> Tensor:
     """A box: in dimension d, `sizes[d]` elements from `starts[d]`, every `strides[d]`-th. Sizes, not ends."""
-    return F.slice(input, tuple(starts), tuple(sizes), tuple(strides) if strides is not None else (1,) * len(starts))
+    first = as_shape(starts)
+    return F.slice(input, first, as_shape(sizes), tuple(strides) if strides is not None else (1,) * len(first))
 
 
 def _part(input: Tensor, dim: int, start: Dimension, size: Dimension, stride: int = 1) -> Tensor:
@@ -211,7 +224,7 @@ def _part(input: Tensor, dim: int, start: Dimension, size: Dimension, stride: in
     )
 
 
-def split(tensor: Tensor, split_size_or_sections: int | Sequence[Size], dim: int = 0) -> tuple[Tensor, ...]:
+def split(tensor: Tensor, split_size_or_sections: int | Sizes, dim: int = 0) -> tuple[Tensor, ...]:
     """Cut along `dim` into pieces of one size (the last may be smaller) or of the listed sizes.
 
     Raises:
@@ -225,7 +238,7 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[Size], dim: int
             raise OpError(f"split: pieces must have a positive size, not {size}")
         sizes: list[Any] = [size] * (total // size) + ([total % size] if total % size else [])
     else:
-        sizes = [dims.as_dim(size) for size in split_size_or_sections]
+        sizes = list(as_shape(split_size_or_sections))
     if dims.add(0, *sizes) != whole:
         raise OpError(f"split: sizes {sizes} do not add up to {whole}")
     starts: list[Dimension] = [0]
@@ -253,18 +266,19 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(select(input, axis, i) for i in range(known_size(input, axis, "unbind")))
 
 
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+def pad(input: Tensor, pad: Sizes, mode: str = "constant", value: float | None = None) -> Tensor:
     """Elements of `value` (default 0) around dimensions; `pad` lists (before, after) from the last dimension on.
 
     Raises:
         OpError: another mode, an odd number of counts or too many.
     """
-    rank, counts = len(input.shape), list(pad)
+    rank, counts = len(input.shape), as_shape(pad)
     if mode != "constant":
         raise OpError(f'pad: only mode "constant" is supported, not {mode!r}')
     if len(counts) % 2 or len(counts) > 2 * rank:
         raise OpError(f"pad: needs two counts per dimension, from the last on; got {len(counts)} for {rank} dimensions")
-    before, after = [0] * rank, [0] * rank
+    before: list[Dimension] = [0] * rank
+    after: list[Dimension] = [0] * rank
     for i in range(len(counts) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = counts[2 * i], counts[2 * i + 1]
     return F.pad(input, before=tuple(before), after=tuple(after), value=0.0 if value is None else float(value))
@@ -278,25 +292,26 @@ def flip(input: Tensor, dims: Sequence[int]) -> Tensor:
     return input
 
 
-def repeat(input: Tensor, sizes: Sequence[int]) -> Tensor:
+def repeat(input: Tensor, sizes: Sizes) -> Tensor:
     """The tensor repeated `sizes[d]` times along dimension d; more sizes than dimensions add dimensions in front."""
-    extra = len(sizes) - len(input.shape)
+    counts = as_shape(sizes)
+    extra = len(counts) - len(input.shape)
     if extra < 0:
-        raise OpError(f"repeat: {len(sizes)} counts for {len(input.shape)} dimensions; give at least one per dimension")
+        raise OpError(f"repeat: {len(counts)} counts for {len(input.shape)} dimensions; give one or more for each")
     shape = [1] * extra + list(input.shape)
     apart = [size for d in shape for size in (1, d)]
-    whole = [size for count, d in zip(sizes, shape, strict=True) for size in (count, d)]
-    result = [dims.mul(count, d) for count, d in zip(sizes, shape, strict=True)]
+    whole = [size for count, d in zip(counts, shape, strict=True) for size in (count, d)]
+    result = [dims.mul(count, d) for count, d in zip(counts, shape, strict=True)]
     return F.reshape(F.expand(F.reshape(input, tuple(apart)), tuple(whole)), tuple(result))
 
 
-def repeat_interleave(tensor: Tensor, repeats: int, dim: int) -> Tensor:
+def repeat_interleave(tensor: Tensor, repeats: Size, dim: int) -> Tensor:
     """Every element repeated `repeats` times along `dim`, copies side by side."""
-    axis = axis_of(tensor, dim)
+    axis, count = axis_of(tensor, dim), as_size(repeats)
     apart = expand_dims(tensor, axis + 1)
     shape = list(apart.shape)
-    wide = F.expand(apart, (*shape[: axis + 1], repeats, *shape[axis + 2 :]))
-    return F.reshape(wide, (*shape[:axis], dims.mul(shape[axis], repeats), *shape[axis + 2 :]))
+    wide = F.expand(apart, (*shape[: axis + 1], count, *shape[axis + 2 :]))
+    return F.reshape(wide, (*shape[:axis], dims.mul(shape[axis], count), *shape[axis + 2 :]))
 
 
 def meshgrid2d(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from ingot.errors import OpError
 from ingot.ir.attribute import kind_of
 from ingot.ir.network import Network
 from ingot.ir.op import OPS, Op, Operand, infer, scalar_array
+from ingot.ir.sizes import as_shape, as_size, is_data
 from ingot.ir.spec import Spec
 from ingot.ir.value import Value, functions
 
@@ -60,6 +61,10 @@ def _function(cls: type[Op]) -> Callable[..., Any]:
     """The public function of an op: operands, then attributes, each by position or keyword."""
     def call(*args: Any, **kwargs: Any) -> Any:
         operands, attributes = _bind(cls, args, kwargs)
+        for n in cls.symbolic:
+            if is_data(attributes.get(n)):
+                whole = cls.attributes[n].name.startswith("Shape")
+                attributes[n] = (as_shape if whole else as_size)(attributes[n])
         return apply(cls(**attributes), operands)
 
     call.__name__ = call.__qualname__ = cls.name

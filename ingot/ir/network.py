@@ -20,6 +20,7 @@ from ingot.errors import OpError
 from ingot.ir.attribute import Kind, add_kind, same
 from ingot.ir.op import Op, infer, scalar_array
 from ingot.ir.printer import to_text
+from ingot.ir.sizes import follow
 from ingot.ir.spec import Spec, StateSpec
 from ingot.ir.value import Value
 
@@ -55,6 +56,12 @@ class Node:
         """The only result."""
         (value,) = self.outputs
         return value
+
+    def dims(self) -> set[str]:
+        """The named dims in its attributes and in the shapes of its results."""
+        attributes = [getattr(self.op, name) for name in self.op.symbolic]
+        sizes = [d for a in attributes for d in (a if isinstance(a, tuple) else (a,))]
+        return set(dims.dims_of([*sizes, *(d for v in self.outputs if type(v.spec) is Spec for d in v.shape)]))
 
     @property
     def source(self) -> str:
@@ -127,7 +134,9 @@ class Network:
         """Adds a node; returns its value, or the tuple of them. An op that refuses raises OpError; nothing changes."""
         if op.binds:
             op = op.bind(self._fresh_dim, *(v.spec for v in inputs))
-        outputs = self.add_node(op, inputs, self.where, user_line()).outputs
+        node = self.add_node(op, inputs, self.where, user_line())
+        outputs = node.outputs
+        node.op = op.settled(*(v.spec for v in outputs))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def add_node(self, op: Op, inputs: tuple[Value, ...], where: str, line: tuple[str, int] | None = None,
@@ -143,6 +152,8 @@ class Network:
             for i, spec in enumerate(specs)])
         for value in inputs:
             value.uses[node] = None
+        if op.on_dims is not None:
+            node.outputs[0].known = follow(op, inputs, specs)
         (self.nodes if self._pending is None else self._pending).append(node)
         return node
 
@@ -281,13 +292,19 @@ class Network:
         self.nodes = [n for n in self.nodes if n not in gone]
 
     def remove_dead(self) -> int:
-        """Takes out nodes, parameters and constants that no output or state depends on; returns how many nodes went."""
+        """Takes out nodes, parameters and constants that no output or state depends on; returns how many nodes went.
+
+        What binds a dim stays as long as the dim is needed: it may be a size of what depends on none of its results.
+        """
         live = {id(v) for v in self.outputs.values()}
+        needed = set(dims.dims_of(d for v in self.outputs.values() for d in v.shape))
         keep: set[Node] = set()
         for node in reversed(self.nodes):
-            if any(id(v) in live or isinstance(v.spec, StateSpec) for v in node.outputs):
+            binds = node.op.binds and any(d.name in needed for d in node.op.bound_dims())
+            if binds or any(id(v) in live or isinstance(v.spec, StateSpec) for v in node.outputs):
                 keep.add(node)
                 live.update(map(id, node.inputs))
+                needed |= node.dims()
         dead = [n for n in self.nodes if n not in keep]
         self.remove(dead)
         for values in (self.parameters, self.constants):

@@ -108,6 +108,10 @@ class Op:
         return 0
 
     # Overridden where they exist; `None` says that they do not:
+    # (self, *arrays): the only result when elements of small integer operands are dims, in object arrays (ir/sizes.py).
+    # DimError says that only a run shows it. Exact: that integers wrap is not its concern.
+    on_dims: ClassVar[Callable[..., Any] | None] = None
+    reads_shapes: ClassVar[bool] = False  # whether on_dims gets the operands' specs instead
     decompose: ClassVar[Callable[..., Any] | None] = None  # the same result of simpler ops
     expr: ClassVar[Callable[..., Any] | None] = None  # (self, e: ExprBuilder, *scalars): per element
     # (self, torch, *tensors): the same by torch, a second oracle, and what runs on a torch device. It allocates on its
@@ -133,6 +137,13 @@ class Op:
     def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
         """For `binds` ops: this op with its unbacked dim named (`fresh(prefix, max=…)` makes one)."""
         raise NotImplementedError
+
+    def settled(self, *results: Any) -> Op:
+        """This op as a network records it once the specs of its results are known.
+
+        Overridden where an attribute leaves open what operands decide, and sizes of 0 would not show it.
+        """
+        return self
 
     def bound_dims(self) -> tuple[Dim, ...]:
         """The unbacked dims that this op binds when it runs."""

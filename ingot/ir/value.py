@@ -11,6 +11,7 @@ from ingot import dims
 from ingot.dims import Dim, Dimension, Expr
 from ingot.dtypes import DType
 from ingot.errors import OpError
+from ingot.ir.sizes import Tensor, as_shape, as_size
 from ingot.ir.spec import Shape, StateSpec, axis_of, elements
 
 functions: dict[str, Callable[..., Any]] = {}
@@ -40,7 +41,7 @@ class Recorder(Protocol):
     def scalar(self, value: Any, dtype: DType | None) -> Value: ...
 
 
-class Value:
+class Value(Tensor):
     """A tensor (or state) in a network. `ingot.Tensor` is this class."""
 
     __slots__ = ("array", "kind", "name", "network", "node", "recipe", "spec", "uses")
@@ -56,6 +57,7 @@ class Value:
         self.array: Any = array  # a constant's data; every value's when computing eagerly
         self.recipe: Any = recipe  # a parameter's; None: the source parameter of the same name
         self.uses: dict[Any, None] = {}  # the Nodes that read it, in order
+        self.known = None  # its elements, where they are known as dims (ir/sizes.py)
 
     # -------------------------------------------------------------------------------------------- what is known
     @property
@@ -200,8 +202,8 @@ class Value:
         return _call("reshape", self, _sequence(shape))
 
     def view(self, *shape: Any) -> Value:
-        """As `reshape`, where a 0 keeps the dimension at its place."""
-        sizes = _sequence(shape)
+        """As `reshape`, where a 0 keeps the dimension at its place. Sizes may be tensors of integers too."""
+        sizes = as_shape(shape)
         kept = [self.size(i) if type(d) is int and d == 0 else d for i, d in enumerate(sizes)]
         return _call("reshape", self, tuple(kept))
 
@@ -353,8 +355,9 @@ def _slice(x: Value, axis: int, part: slice) -> tuple[Dimension, Dimension, int]
     step = 1 if part.step is None else part.step
     if type(step) is not int or step == 0:
         raise OpError(f"%{x.name}: the step of a slice must be an int other than 0, not {step!r}")
-    if isinstance(whole, int) and not any(isinstance(e, Expr) for e in (part.start, part.stop)):
-        run = range(*part.indices(whole))
+    ends = [None if end is None else as_size(end) for end in (part.start, part.stop)]
+    if isinstance(whole, int) and not any(isinstance(e, Expr) for e in ends):
+        run = range(*slice(ends[0], ends[1], step).indices(whole))
         return (run.start if len(run) else 0), len(run), step
     if step < 0:
         raise OpError(f"%{x.name}: a slice with a negative step needs a dimension that is known, not {whole}")
@@ -362,14 +365,14 @@ def _slice(x: Value, axis: int, part: slice) -> tuple[Dimension, Dimension, int]
     known = x.network.dims
 
     def edge(at: Any, default: Dimension) -> Dimension:  # clamped as Python does, where the bounds leave it open
-        at = default if at is None else dims.as_dim(at)
+        at = default if at is None else at
         if isinstance(at, int) and at < 0:
             at = dims.add(whole, at)
             return at if dims.bounds(at, known)[0] >= 0 else dims.maximum(at, 0)
         inside = dims.bounds(dims.add(whole, dims.mul(at, -1)), known)[0] >= 0
         return at if inside else dims.minimum(at, whole)
 
-    start, stop = edge(part.start, 0), edge(part.stop, whole)
+    start, stop = edge(ends[0], 0), edge(ends[1], whole)
     size = dims.add(stop, dims.mul(start, -1))
     least, most = dims.bounds(size, known)
     if most <= 0:

@@ -26,6 +26,7 @@ from ingot.ops import (
     pool,
     product,
     reduce,
+    sizes,
     spatial,
 )
 
@@ -39,6 +40,7 @@ FAMILIES = (
     movement,
     indexing,
     order,
+    sizes,
     norm,
     spatial,
     pool,

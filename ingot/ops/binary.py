@@ -4,15 +4,34 @@ Floats narrower than 32 bits compute in float32 and round once. A Python number 
 """
 from __future__ import annotations
 
+import operator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
 from ingot.ir.expr import floor_quotient, remainder
 from ingot.ir.spec import broadcast
-from ingot.ops.common import Array, bf16, boolean, broadcast_specs, f32, f64, i8, i32, i64, rounded, same_dtype, widen
+from ingot.ops.common import (
+    Array,
+    bf16,
+    boolean,
+    broadcast_specs,
+    dims_compared,
+    dims_quotient,
+    dims_remainder,
+    each,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    minus,
+    rounded,
+    same_dtype,
+    widen,
+)
 
 
 class Binary(Op):
@@ -67,6 +86,7 @@ class Add(Binary):
     """a + b. Integers wrap."""
 
     compute, cases = np.add, Binary.cases + WRAPS
+    on_dims = each(dims.add)
 
 
 @op("sub")
@@ -74,6 +94,7 @@ class Sub(Binary):
     """a − b. Integers wrap."""
 
     compute, cases = np.subtract, Binary.cases + WRAPS
+    on_dims = each(minus)
 
 
 @op("mul")
@@ -81,6 +102,7 @@ class Mul(Binary):
     """a · b. Integers wrap."""
 
     compute, cases = np.multiply, Binary.cases + WRAPS
+    on_dims = each(dims.mul)
 
 
 @op("maximum")
@@ -88,6 +110,7 @@ class Maximum(Binary):
     """The larger one; NaN if either is."""
 
     compute, step, cases = np.maximum, "max", Binary.cases + WRAPS
+    on_dims = each(dims.maximum)
 
 
 @op("minimum")
@@ -95,6 +118,7 @@ class Minimum(Binary):
     """The smaller one; NaN if either is."""
 
     compute, step, cases = np.minimum, "min", Binary.cases + WRAPS
+    on_dims = each(dims.minimum)
 
 
 class Division(Binary):
@@ -131,6 +155,7 @@ class FloorDiv(Division):
     compute, cases = floor_quotient, Binary.cases + WRAPS
     torch_name = "floor_divide"
     imported_as = ("aten.floor_divide.default", "aten.floor_divide.Scalar")
+    on_dims = each(dims_quotient)
 
     def reference(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -147,6 +172,7 @@ class Mod(Division):
     function, arguments = "modulo", ("x", "y")
     imported_as = ("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
     compute, cases, torch_name = remainder, Binary.cases + WRAPS, "remainder"
+    on_dims = each(dims_remainder)
 
     def reference(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -208,6 +234,7 @@ class Equal(Comparison):
 
     function = "eq"
     compute, step, cases = np.equal, "eq", (*Comparison.cases, Case("bools", (boolean(4), boolean(4))))
+    on_dims = each(dims_compared(operator.eq))
 
 
 @op("not_equal")
@@ -215,6 +242,7 @@ class NotEqual(Comparison):
     """a != b."""
 
     compute, step, function = np.not_equal, "ne", "ne"
+    on_dims = each(dims_compared(operator.ne))
 
 
 @op("less")
@@ -222,6 +250,7 @@ class Less(Comparison):
     """a < b."""
 
     function = "lt"
+    on_dims = each(dims_compared(operator.lt))
     compute, step, cases = np.less, "lt", (
         *Comparison.cases, Case("bools have no order", (boolean(4), boolean(4)), error="bool operands are not taken"))
 
@@ -231,6 +260,7 @@ class LessEqual(Comparison):
     """a <= b."""
 
     compute, step, function = np.less_equal, "le", "le"
+    on_dims = each(dims_compared(operator.le))
 
 
 @op("greater")
@@ -238,6 +268,7 @@ class Greater(Comparison):
     """a > b."""
 
     compute, step, function = np.greater, "gt", "gt"
+    on_dims = each(dims_compared(operator.gt))
 
 
 @op("greater_equal")
@@ -245,6 +276,7 @@ class GreaterEqual(Comparison):
     """a >= b."""
 
     compute, step, function = np.greater_equal, "ge", "ge"
+    on_dims = each(dims_compared(operator.ge))
 
 
 class Logical(Binary):

@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ingot import dtypes
-from ingot.dims import Dimension, Expr, add, bounds, mul
+from ingot.dims import Dimension, Expr, add, bounds, floordiv, maximum, mod, mul
 from ingot.dtypes import DType
+from ingot.errors import DimError
 from ingot.ir import Spec, require
 from ingot.ir.expr import integer_range
 from ingot.ir.spec import Shape, broadcast
@@ -121,6 +122,49 @@ def certainly_negative(d: Dimension) -> bool:
 
 def minus(a: Dimension, *b: Dimension) -> Dimension:
     return add(a, *(mul(x, -1) for x in b))
+
+
+def positive(d: Dimension) -> Dimension:
+    """d where it is above zero, else 0."""
+    return d if bounds(d)[0] >= 0 else maximum(d, 0)
+
+
+# ------------------------------------------------------------------------------------------------ Op.on_dims
+def each(function: Callable[..., Any]) -> Callable[..., Array]:
+    """Op.on_dims of an op on each element by itself, by its meaning for dims."""
+    def on_dims(op: Any, *arrays: Array) -> Array:
+        return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
+    return on_dims
+
+
+def moved(op: Any, *arrays: Array) -> Array:
+    """Op.on_dims of an op whose reference moves elements without looking at them."""
+    return np.asarray(op.reference(*arrays), object)
+
+
+def dims_quotient(a: Dimension, b: Dimension) -> Dimension:
+    """a // b, which is 0 for a b of 0 as in tensors; the divisor may be negative where both are ints."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b else 0
+    return floordiv(a, b)
+
+
+def dims_remainder(a: Dimension, b: Dimension) -> Dimension:
+    """a % b, likewise."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b if b else 0
+    return mod(a, b)
+
+
+def dims_compared(holds: Callable[[float, float], bool]) -> Callable[[Dimension, Dimension], bool]:
+    """A comparison of dims: DimError where their bounds leave it open. `holds(a - b, 0)`."""
+    def compare(a: Dimension, b: Dimension) -> bool:
+        low, high = bounds(minus(a, b))
+        found = {holds(sign, 0) for sign, met in ((-1, low < 0), (0, low <= 0 <= high), (1, high > 0)) if met}
+        if len(found) != 1:
+            raise DimError(f"how {a} compares with {b} is known only at run time")
+        return found.pop()
+    return compare
 
 
 def show(shape: Sequence[Dimension]) -> str:

@@ -4,6 +4,7 @@ A cast to int8 truncates and wraps like any other; what scales, rounds and satur
 """
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import ml_dtypes
@@ -14,9 +15,25 @@ from ingot.dtypes import DType
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
 from ingot.ir.expr import convert, integer_range
 from ingot.ir.spec import broadcast
-from ingot.ops.common import Array, bf16, boolean, f32, f64, i8, i32, require_float, rounded, show, u8, widen
+from ingot.ops.common import (
+    Array,
+    bf16,
+    boolean,
+    dims_compared,
+    each,
+    f32,
+    f64,
+    i8,
+    i32,
+    require_float,
+    rounded,
+    show,
+    u8,
+    widen,
+)
 
 UINT64 = Spec(dtypes.uint64, (9,))
+_NOT_ZERO = each(dims_compared(operator.ne))
 
 
 @op("cast")
@@ -83,6 +100,11 @@ class Cast(Op):
         if dtypes.get(x.dtype).kind == "complex":
             return x.astype(self.dtype.numpy)
         return convert(_held(x, self.dtype), self.dtype) if self.saturate else convert(x, self.dtype)
+
+    def on_dims(self, x: Array) -> Array:
+        if self.dtype is dtypes.bool_:
+            return _NOT_ZERO(self, x, np.zeros_like(x))
+        return each(lambda d: int(d) if isinstance(d, bool) else d)(self, x)
 
     def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
         if not self.saturate or x.dtype is dtypes.bool_ or not self.dtype.is_integer:

@@ -6,11 +6,12 @@ Floats narrower than 32 bits compute in float32 and round once. The scalar expre
 """
 from __future__ import annotations
 
+import operator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.dtypes import DType
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
 from ingot.ir.expr import erf, integer_range
@@ -19,6 +20,7 @@ from ingot.ops.common import (
     Array,
     bf16,
     boolean,
+    each,
     f32,
     f64,
     i8,
@@ -84,6 +86,7 @@ class Neg(Unary):
     """−x."""
 
     imported_as = ("aten.neg.default", "aten.negative.default")
+    on_dims = each(lambda x: dims.mul(x, -1))
     compute, integers, cases = np.negative, True, Unary.cases + INTEGER_CASES
 
 
@@ -313,6 +316,8 @@ class LogicalNot(Op):
     def reference(self, x: Array) -> Array:
         return ~x
 
+    on_dims = each(operator.not_)
+
     def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
         return e.not_(x)
 
@@ -326,6 +331,7 @@ class Where(Op):
     """a where the condition holds, else b."""
 
     scalars_like = ("a", "b")
+    on_dims = each(lambda condition, a, b: a if condition else b)
     cases = (
         Case("per element", (boolean(3, 4), f32(3, 4), f32(3, 4))),
         Case("a row mask", (boolean("T", 1), bf16("T", 6), bf16(6))),

@@ -14,7 +14,7 @@ from ingot.dtypes import DType
 from ingot.errors import ValueFault
 from ingot.ir import Case, F, Op, Spec, Value, op, require
 from ingot.ir.spec import axis_of
-from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i32, i64, require_index
+from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i32, i64, moved, require_index
 
 
 def in_range(what: str, index: Array, low: int, high: int) -> Array:
@@ -96,6 +96,8 @@ class Take(Op):
         zeros = np.zeros_like(x, shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]))
         return np.take(np.concatenate([x, zeros], axis), chosen, axis)  # −1 finds the zeros at the end
 
+    on_dims = moved
+
     def torch(self, torch: Any, x: Any, index: Any) -> Any:
         axis = axis_of(self.axis, x.ndim)
         shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
@@ -150,6 +152,8 @@ class Gather(Op):
         chosen = in_range("gather", index, -n, n) % max(n, 1)
         box = x[tuple(slice(None) if i == axis else slice(size) for i, size in enumerate(index.shape))]
         return np.take_along_axis(box, chosen, axis)
+
+    on_dims = moved
 
     def torch(self, torch: Any, x: Any, index: Any) -> Any:
         return torch.gather(x, self.axis, index.long() % max(x.shape[self.axis], 1))
@@ -239,6 +243,9 @@ class Iota(Op):
         numbers = np.arange(int(self.size), dtype=np.int64) * self.step + int(self.start)
         return numbers.astype(self.dtype.numpy)
 
+    def on_dims(self) -> list[Dimension]:
+        return [dims.add(self.start, i * self.step) for i in range(int(self.size))]
+
     def torch(self, torch: Any) -> Any:
         return (torch.arange(self.size) * self.step + self.start).to(getattr(torch, self.dtype.name))
 
@@ -258,6 +265,11 @@ class ShapeOf(Op):
 
     def reference(self, x: Array) -> Array:
         return np.array(x.shape, np.int64)
+
+    reads_shapes = True
+
+    def on_dims(self, x: Spec) -> tuple[Dimension, ...]:
+        return x.shape
 
     def decompose(self, x: Any) -> Any:
         if not x.shape:

@@ -1,15 +1,16 @@
 """Ops that move elements without computing. Most are views: the operand's memory under other strides."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ingot import dims, dtypes
-from ingot.dims import Dimension
+from ingot.dims import Dimension, Expr
 from ingot.ir import Case, F, Op, Spec, Value, op, require
 from ingot.ir.spec import Shape, axis_of, elements
-from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, holds, i8, i32, minus, show
+from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, holds, i8, i32, minus, moved, positive, show
 
 
 @op("reshape")
@@ -48,8 +49,15 @@ class Reshape(Op):
         require(dims.mul(size, rest) == total, f"{total} elements are not a multiple of {rest}")
         return Spec(x.dtype, tuple(size if d == -1 else d for d in self.shape))
 
+    def settled(self, *results: Any) -> Op:
+        """With the size that was worked out: beside a size that is 0 in a run, NumPy could not."""
+        dynamic = -1 in self.shape and any(isinstance(d, Expr) for d in self.shape)
+        return replace(self, shape=results[0].shape) if dynamic else self
+
     def reference(self, x: Array) -> Array:
         return x.reshape(self.shape)
+
+    on_dims = moved
 
     def torch(self, torch: Any, x: Any) -> Any:
         return torch.reshape(x, self.shape)
@@ -83,6 +91,8 @@ class Permute(Op):
     def reference(self, x: Array) -> Array:
         return x.transpose(self.order(x.ndim))
 
+    on_dims = moved
+
     def torch(self, torch: Any, x: Any) -> Any:
         return x.permute(self.order(x.ndim))
 
@@ -103,18 +113,24 @@ class Expand(Op):
     )
 
     def infer(self, x: Spec) -> Spec:
-        new = len(self.shape) - len(x.shape)
+        return Spec(x.dtype, self.sizes(x.shape))
+
+    def sizes(self, shape: Shape) -> Shape:
+        """The sizes of the result."""
+        new = len(self.shape) - len(shape)
         require(new >= 0, f"{show(self.shape)} has fewer dimensions than x")
         out: list[Dimension] = []
         for i, d in enumerate(self.shape):
             require(d != -1 or i >= new, f"-1 at dimension {i} keeps a size, and x has none there")
-            size = 1 if i < new else x.shape[i - new]
+            size = 1 if i < new else shape[i - new]
             require(d == -1 or d == size or size == 1, f"size {size} at dimension {i - new} cannot become {d}")
             out.append(size if d == -1 else d)
-        return Spec(x.dtype, out)
+        return tuple(out)
 
     def reference(self, x: Array) -> Array:
-        return np.broadcast_to(x, self.infer(Spec.of(x)).evaluate({}))
+        return np.broadcast_to(x, [int(d) for d in self.sizes(x.shape)])
+
+    on_dims = moved
 
     def torch(self, torch: Any, x: Any) -> Any:
         return x.expand(self.shape)
@@ -161,6 +177,9 @@ class Slice(Op):
 
     def reference(self, x: Array) -> Array:
         self.infer(Spec.of(x))
+        return self.on_dims(x)
+
+    def on_dims(self, x: Array) -> Array:
         index = [int(start) + np.arange(int(size)) * stride
                  for start, size, stride in zip(self.starts, self.sizes, self.strides, strict=True)]
         return x[np.ix_(*index)] if index else x
@@ -205,21 +224,31 @@ class Concat(Op):
     def reference(self, *xs: Array) -> Array:
         return np.concatenate(xs, self.dim)
 
+    on_dims = moved
+
     def torch(self, torch: Any, *xs: Any) -> Any:
         return torch.cat(xs, self.dim)
+
+
+def _left(size: Dimension, before: Dimension, after: Dimension) -> Dimension:
+    """What negative counts leave of a dimension."""
+    return dims.add(size, *(dims.mul(positive(minus(0, n)), -1) for n in (before, after)))
 
 
 @op("pad")
 class Pad(Op):
     """`before[d]` and `after[d]` elements of `value` around dimension d; negative counts cut off instead."""
 
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    before: Shape
+    after: Shape
     value: float = 0.0
     cases = (
         Case("zeros around", (f32(3, 4),), {"before": (1, 0), "after": (0, 2)}),
         Case("a value, unknown rows", (bf16("T", 3),), {"before": (1, 1), "after": (2, 0), "value": -1.5}),
         Case("cut off", (f32(6),), {"before": (-2,), "after": (1,)}),
+        Case("a count that is a dim", (f32("T", 2),), {"before": ("T", 0), "after": (0, 1)}),
+        Case("up to a size, or cut off down to it", (f32("T", 2),),
+             {"before": (0, 0), "after": (minus(5, dims.Dim("T")), 0)}),
         Case("int8", (i8(3),), {"before": (1,), "after": (1,), "value": 7}),
         Case("masks", (boolean(3),), {"before": (1,), "after": (0,)}),
         Case("cut off too much", (f32(3),), {"before": (-2,), "after": (-2,)}, error="would leave -1"),
@@ -238,15 +267,15 @@ class Pad(Op):
                 f"before and after need one entry for each of the {len(x.shape)} dimensions of x")
         require(x.dtype.is_float or holds(x.dtype, self.value), f"value {self.value} is not a {x.dtype.name}")
         for i, (d, a, b) in enumerate(zip(x.shape, self.before, self.after, strict=True)):
-            left = dims.add(d, min(a, 0), min(b, 0))
+            left = _left(d, a, b)
             require(not certainly_negative(left), f"dimension {i} would leave {left} elements")
         return Spec(x.dtype, [dims.add(d, a, b) for d, a, b in zip(x.shape, self.before, self.after, strict=True)])
 
     def reference(self, x: Array) -> Array:
         self.infer(Spec.of(x))
-        kept = zip(x.shape, self.before, self.after, strict=True)
-        inner = x[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, a, b in kept)]
-        widths = [(max(a, 0), max(b, 0)) for a, b in zip(self.before, self.after, strict=True)]
+        counts = [(int(a), int(b)) for a, b in zip(self.before, self.after, strict=True)]
+        inner = x[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, counts, strict=True))]
+        widths = [(max(a, 0), max(b, 0)) for a, b in counts]
         out = np.full([n + a + b for n, (a, b) in zip(inner.shape, widths, strict=True)], self.value, x.dtype)
         out[tuple(slice(a, a + n) for n, (a, _) in zip(inner.shape, widths, strict=True))] = inner
         return out
@@ -254,20 +283,21 @@ class Pad(Op):
     def decompose(self, x: Any) -> Any:
         fill = np.array(self.value, dtypes.get(x.dtype).numpy)
         for axis, (a, b) in enumerate(zip(self.before, self.after, strict=True)):
-            size = dims.add(x.shape[axis], min(a, 0), min(b, 0))
+            size = _left(x.shape[axis], a, b)
             sizes = (*x.shape[:axis], size, *x.shape[axis + 1 :])
             rank = len(sizes)
-            if min(a, b) < 0:
-                starts = tuple(max(-a, 0) if i == axis else 0 for i in range(rank))
+            if size != x.shape[axis]:
+                starts = tuple(positive(minus(0, a)) if i == axis else 0 for i in range(rank))
                 x = F.slice(x, starts, sizes, (1,) * rank)
             parts = [x]
-            for n, at in ((b, 1), (a, 0)):
-                if n > 0:
+            for n, at in ((positive(b), 1), (positive(a), 0)):
+                if n != 0:
                     block = (*sizes[:axis], n, *sizes[axis + 1 :])
                     parts.insert(at, F.expand(x.network.constant(fill) if isinstance(x, Value) else fill, block))
             x = F.concat(parts, axis) if len(parts) > 1 else x
         return x
 
     def torch(self, torch: Any, x: Any) -> Any:
-        widths = [w for pair in zip(reversed(self.before), reversed(self.after), strict=True) for w in pair]
+        counts = zip(reversed(self.before), reversed(self.after), strict=True)
+        widths = [int(n) for pair in counts for n in pair]
         return torch.nn.functional.pad(x, widths, value=self.value)

@@ -1,11 +1,12 @@
 """Reductions. Floats accumulate in float32 (float64 in float64) whatever the operand's dtype, and round once."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.ir import Case, F, Op, Spec, op, require
 from ingot.ir.spec import Shape, axes_of, axis_of
 from ingot.ops.common import Array, bf16, boolean, f32, f64, i8, i32, require_float, require_number, rounded, widen
@@ -63,6 +64,17 @@ class Reduce(Op):
         return Case("random", (Spec(dtype, shape),), {"axes": draw.axes(len(shape)), "keepdims": draw.boolean()})
 
 
+def _over_dims(function: Callable[..., Any], of_nothing: int | None = None) -> Callable[..., Array]:
+    """Op.on_dims of a reduction, by its meaning for two dims."""
+    pair = np.frompyfunc(function, 2, 1, identity=of_nothing)
+
+    def on_dims(op: Reduce, x: Array) -> Array:
+        for axis in reversed(axes_of(op.axes, x.ndim)):
+            x = np.asarray(pair.reduce(x, axis, keepdims=op.keepdims), object)
+        return x
+    return on_dims
+
+
 def _sum(x: Array, **how: Any) -> Any:
     return np.sum(x, dtype=x.dtype, **how)
 
@@ -82,6 +94,7 @@ class ReduceSum(Reduce):
     """The sum. Integers wrap."""
 
     function = "sum"
+    on_dims = _over_dims(dims.add, 0)
     compute, torch_name = _sum, "sum"
     cases = (*Reduce.cases, Case("of nothing: 0", (f32(3, 0),), {"axes": (1,)}), Case("int32", (i32(9),)),
              Case("int8 wraps", (i8(90),)))
@@ -101,6 +114,7 @@ class ReduceMax(Reduce):
     """The largest element; NaN if any is."""
 
     function = "max"
+    on_dims = _over_dims(dims.maximum)
     compute, torch_name, empty = np.max, "amax", False
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"), Case("int8", (i8(9),)))
 
@@ -110,6 +124,7 @@ class ReduceMin(Reduce):
     """The smallest element; NaN if any is."""
 
     function = "min"
+    on_dims = _over_dims(dims.minimum)
     compute, torch_name, empty = np.min, "amin", False
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
 
@@ -119,6 +134,7 @@ class ReduceProd(Reduce):
     """The product. Integers wrap."""
 
     function = "prod"
+    on_dims = _over_dims(dims.mul, 1)
     compute = _product
     cases = (*Reduce.cases, Case("of nothing: 1", (f32(0),)))
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ingot.dims import Expr
 from ingot.ir import Network, Node, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS, WEIGHTS
@@ -34,6 +35,9 @@ def paddings(network: Network, log: Log) -> None:
         rank = len(op.stride)
         at = 1 if op.channels_last else 2
         outside = [n for ns in (pad.before, pad.after) for n in (*ns[:at], *ns[at + rank :])]
+        if any(isinstance(n, Expr) for n in (*pad.before, *pad.after)):
+            note(log, "paddings", node, "only a run shows how many zeros are around its input")
+            continue
         if pad.value != 0 or any(outside) or min(*pad.before, *pad.after) < 0:
             note(log, "paddings", node, "what is around its input are not zeros in spatial dimensions alone")
             continue
