@@ -4,8 +4,8 @@
 
 N seconds go to the Python targets together and N to the C++ reader, side by side (with --only native: N on each of two
 processors). The Python corpora stay in build/fuzz/corpus, so that a later run goes on where this one ended; the native
-one is written anew. The exit code is 1 when any target found a fault, or the native run missed a kernel at some level;
-the input that shows a fault lies in build/fuzz/faults, and `build/fuzz/fuzz_reader FILE` runs a native one again.
+one is written anew. The exit code is 1 when any target found a fault, or the native run missed a kernel at some level.
+The input that shows a fault lies in build/fuzz/faults, and `build/fuzz/fuzz_reader FILE` runs a native one again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A template is a Program in which "$name" stands for a variable and ["$", op, a, b] for arithmetic on integers
 (native/fuzz/template.h has the format). It stands in config.fuzz of an engine whose own program is the template with
-the first choice of every variable: so every file of the corpus opens and runs, and the driver makes others like it.
+the first choice of every variable. So every file of the corpus opens and runs, and the driver makes others like it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Reading one safetensors file: strict about the header, lazy about the data.
 
-Layout: u64 little-endian n | n bytes of JSON {name: {dtype, shape, data_offsets}} | tensor data without holes.
-The data is read with `pread` into arrays of our own, not through a mapping: a file that somebody shortens meanwhile
-is then a typed error and not a SIGBUS, and building an engine holds one tensor at a time instead of the whole mapped
-file.
+Layout: u64 little-endian n | n bytes of JSON {name: {dtype, shape, data_offsets}} | tensor data without holes. The data
+is read with `pread` into arrays of our own, not through a mapping. A file that somebody shortens meanwhile is then a
+typed error and not a SIGBUS. Building an engine holds one tensor at a time instead of the whole mapped file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JSON as the standard has it, from files that nobody vouches for.
 
-Python's own reader accepts NaN, turns 1e400 into infinity and keeps the last of two equal keys; a model file that
+Python's own reader accepts NaN, turns 1e400 into infinity and keeps the last of two equal keys. A model file that
 relies on any of these would mean different things to different readers. Everything here ends in a `JsonError`, whose
 message the callers put behind the name of the file.
 """

@@ -1,9 +1,9 @@
-"""What an engine's tensors show: values of recipes, had back from what was stored of them.
+"""What an engine's tensors show: values of recipes, recovered from what was stored of them.
 
-Another target wants weights in another layout; a refit makes some of them again and takes the rest from what is stored;
-a comparison runs layers by themselves. A value is had back where only steps with an inverse, layouts, stand between it
-and a stored tensor; or where stored parts of it, each with its place along some axes, make up the whole (a transposed
-convolution is stored by phases). No step that loses bits is undone. What is not shown itself is made of what is.
+Another target wants weights in another layout. A refit makes some of them again and takes the rest from what is stored.
+A comparison runs layers by themselves. A value is recovered where only steps with an inverse, layouts, stand between it
+and a stored tensor. It can also be put together from stored parts, each with its place along some axes: a transposed
+convolution is stored by phases. No step that loses bits is inverted. What is not shown itself is made of what is.
 
 A file may come from anybody: its recipes are checked before anything else, ways back are short, and the bytes that are
 made of a file are counted against those that it has.

@@ -1,8 +1,8 @@
 """An executor that runs any network on a torch device, by the ops' torch forms.
 
 Of an engine it takes the portable network, which it lowers here and now, and the stored weights, whose layouts are
-undone (backends/stored.py). An op without a torch form, or of a dtype that torch does not compute there, is answered by
-its NumPy reference: the operands are read back for it, and the profile calls it a host call.
+undone (backends/stored.py). An op without a torch form, or of a dtype that torch does not compute there, is computed by
+its NumPy reference. Its operands are read back, and the profile calls it a host call.
 """
 
 from __future__ import annotations

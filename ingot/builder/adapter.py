@@ -87,7 +87,7 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
 
     Raises:
         CheckpointError: the adapter is bad, or none for this model.
-        RecipeError: weights that it changes cannot be had back from what is stored.
+        RecipeError: weights that it changes cannot be recovered from what is stored.
         UserError: an adapter of this name is in the engine already, or the scale is no number.
     """
     factor = check_scale(scale)

@@ -33,7 +33,7 @@ Done = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Place:
-    """One value of both networks: its largest magnitude in the second, and how far the first is from that; `odd` says
+    """One value of both networks: its largest magnitude in the second, and how far the first is from that. `odd` says
     where NaN or infinities stand in one of both only.
     """
 

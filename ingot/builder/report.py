@@ -1,8 +1,8 @@
 """How far an engine's numbers are from float32, layer by layer.
 
-The network is cut into its layers. Each runs twice, in the engine's precision and in float32 on our own kernels, each
-chain fed by its own previous layer; so only one layer's float32 weights exist at a time. Without given inputs seeded
-ones are used.
+The network is cut into its layers. Each runs twice, in the engine's precision and in float32 on our own kernels, and
+each chain is fed by its own previous layer. So only one layer's float32 weights exist at a time. Without given inputs
+seeded ones are used.
 """
 
 from __future__ import annotations

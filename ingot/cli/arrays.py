@@ -123,8 +123,8 @@ def _header(file: Any) -> tuple[np.dtype[Any] | None, bool, tuple[int, ...]]:
 
 
 def fitted(array: Array, port: Port) -> Array:
-    """The array as an input takes it where the file's format alone stands between: .npy has no name for bfloat16, so
-    its bits (as 'V2') and float32 with values that bfloat16 has are taken for it, and the other byte order turned.
+    """The array as an input takes it, where only the file's format stands between. .npy has no name for bfloat16: its
+    bits (as 'V2'), and float32 with values that bfloat16 has, are taken for it. The other byte order is converted.
     """
     wanted = dtypes.get(port.dtype).numpy
     if not array.dtype.isnative:

@@ -9,11 +9,12 @@ examples:
   ingot bench net.ingot --profile trace.json        and every call as a trace for https://ui.perfetto.dev
 
 share_of_bandwidth is the bytes that a step has to read (weights, keys and values), over its time, over the memory's
-read bandwidth: the one given by --bandwidth, or else a quick measurement; without it there is none on another
---device than the CPU. Models that fit the caches go beyond 1.
+read bandwidth. That is what --bandwidth gives, or else a quick measurement, which is made for the CPU only. Models that
+fit the caches go beyond 1.
 
-In a profile a call's time is the median of --repeat runs; "of the roof" is the least time that its bytes at the
-memory's bandwidth, or its operations at the peak of our own product, would take, over its time: docs/performance.md."""
+In a profile a call's time is the median of --repeat runs. "of the roof" (the roofline model, docs/performance.md) is
+the least time that the call could take, over its time. The least time is that of its bytes at the memory's bandwidth,
+or of its operations at the peak of our own product."""
 
 from __future__ import annotations
 

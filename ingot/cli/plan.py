@@ -9,8 +9,9 @@ Of a directory only config.json (and the headers of its weights) are read: a fol
 be planned. A model runs so with `--context L --kv-memory BYTES`. Not counted are the interpreter, its libraries and
 the tokenizer (about 0.1 GB), nor what building in memory takes for a while.
 
-The exit code is 0 when that fits in --memory (without it: in what this machine has left) and 2 when it does not; the
-plan is printed either way, and an error then says what would fit."""
+The exit code is 0 when that fits in --memory (without it: in what this machine has left) and 2 when it does not. The
+plan is printed either way; an error then says what would fit. MB and GB are 1000² and 1000³ bytes, MiB and GiB 1024²
+and 1024³."""
 
 from __future__ import annotations
 

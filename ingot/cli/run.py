@@ -9,7 +9,7 @@ examples:
   ingot run model.pt2 --random                                    builds in memory first (torch.export's file)
 
 `ingot inspect net.ingot` lists the inputs. An array must have the type and the shape of its input: nothing is converted
-silently. min, max and mean are of the finite numbers; the checksum is the start of SHA-256 over the bytes, so equal
+silently. min, max and mean are of the finite numbers. The checksum is the start of SHA-256 over the bytes, so equal
 checksums are equal results. bfloat16 is written as float32 (.npy has no name for it) and read back as such."""
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def _dim_text(dim: Any) -> str:
 
 @dataclass(frozen=True)
 class Planned:
-    """Bytes that a run of given sizes takes. buffers: what calls hand to each other; lower_bound: what of it is alive
-    at once, at most; working: what kernels need beside it, over all threads; arena: all together.
+    """Bytes that a run of given sizes takes. buffers: what calls hand to each other. lower_bound: the most of it that
+    is alive at once. working: the kernels' scratch, over all threads. arena: all together.
     """
 
     buffers: int

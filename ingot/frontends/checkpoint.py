@@ -63,7 +63,7 @@ def contained(directory: Path, name: str) -> Path:
     """The real path of a file directly inside `directory`.
 
     A symbolic link may stay inside the directory, or lead from a Hub cache's `models--…/snapshots/<revision>` to the
-    `blobs` beside it, which is how that cache is laid out; any other way out is an error.
+    `blobs` beside it, as that cache is laid out. Any other way out is an error.
 
     Raises:
         CheckpointError: `name` is not a plain file name, or the file lies elsewhere.

@@ -1,7 +1,7 @@
 """The op decorator, the functions derived from it, and what a call of an op means.
 
-The network is found from the operands: Values emit into the network they belong to (which may be a pattern recorder or
-an eager one), NumPy arrays compute at once, and Python numbers take the dtype of the tensors beside them.
+The network is found from the operands. Values emit into the network they belong to, which may be a pattern recorder or
+an eager one. NumPy arrays compute at once, and Python numbers take the dtype of the tensors beside them.
 """
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference relative to the largest finite element of what should be; infinite where `odd` says what
-    is apart instead: the shapes, or NaN and infinities that stand in one of both only.
+    """The largest difference relative to the largest finite element of what should be. It is infinite where `odd` says
+    what differs instead: the shapes, or NaN and infinities that stand in one of both only.
     """
 
     relative: float

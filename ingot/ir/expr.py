@@ -3,7 +3,7 @@
     {"steps": [["input", "float32", 0], ["const", "float32", 2.0], ["mul", "float32", 0, 1]], "outputs": [2]}
 
 A step is [op, class of its result, arguments…]; arguments are earlier steps. The classes are float32 (of all float
-operands up to 32 bits; no rounding between steps), float64, int64 (of all integers but uint64), uint64 and bool; an
+operands up to 32 bits; no rounding between steps), float64, int64 (of all integers but uint64), uint64 and bool. An
 operand is read in the class of its dtype. Integer arithmetic wraps to the operands' dtype by a "wrap" step; "round"
 steps round to a narrower float where an op means it (a cast). "to_float", "to_int" and "to_bool" go from class to
 class; from floats to integers by `truncate`, whose register a "to_int" step of class int64 names last.
@@ -367,8 +367,9 @@ def convert(x: Array, dtype: DType) -> Array:
 def truncate(x: Array, dtype: DType) -> Array:
     """Floats to an integer dtype, as x86 converts and with it torch on it.
 
-    Towards zero into a register, int32 or int64 (`register_of`), of which the low bits are kept; what the register does
-    not hold, NaN too, becomes its smallest number. uint64 has 2⁶³ taken off from 2⁶³ on and put back.
+    Towards zero into a register, int32 or int64 (`register_of`), of which the low bits are kept. What the register does
+    not hold, NaN too, becomes its smallest number. For uint64, 2⁶³ is subtracted from numbers from 2⁶³ on, and added
+    again.
     """
     wide = np.trunc(x.astype(np.float64))
     upper = (wide >= 2.0**63) & (dtype is dtypes.uint64)

@@ -9,10 +9,9 @@ are numbered, the sources first and then one per step; the last value is the sto
 
 The one function `evaluate` therefore serves building, refit, adapter merging and re-specialising. Steps age as ops do
 (ir/versions.py): one whose arguments or their meaning change gets a new version, which can do all that the old one did,
-bit for bit, and what a file says of the old one is read as the new one. Layout steps (`transpose`,
-`reshape`, `pad`, the panels of a target) have an exact inverse, so that the portable form can be had back from a stored
-tensor bit for bit. The steps of all targets are in ir/steps/; a target's own stand beside its lowered ops, as
-ops/panels.py does.
+bit for bit. What a file says of the old one is read as the new one. Layout steps (`transpose`, `reshape`, `pad`, the
+panels of a target) have an exact inverse, so that the portable form can be recovered from a stored tensor bit for bit.
+The steps of all targets are in ir/steps/; a target's own stand beside its lowered ops, as ops/panels.py does.
 """
 
 from __future__ import annotations

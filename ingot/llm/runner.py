@@ -184,7 +184,7 @@ class Runner:
     def _choose(self, logits: Array, wanted: Wanted) -> list[Result]:
         """The tokens that each sampler chooses.
 
-        A row behind a draft is looked at only when the draft is what was chosen: a sampler remembers what it chose, and
+        A row behind a draft is looked at only when the draft is what was chosen. A sampler remembers what it chose, and
         what nobody asked for may have no token left to choose.
         """
         begin = perf_counter()

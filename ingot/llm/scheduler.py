@@ -1,25 +1,25 @@
 """Which tokens of which requests go into the next step: continuous batching over one token budget, in plain Python.
 
-A step mixes decodes (one token each) and prefill chunks. Decodes go first, so that a long prompt delays nobody by
-more than a step; what is left of the budget goes to prompts, half of it to the most urgent one and the other half
-to the others alike, so that short prompts need not wait for long ones. Beside an answer that somebody reads as it is
-written prompts get less (`max_mixed_tokens`): a step then takes little longer than one of decodes alone, and the
-answer keeps its pace while others come.
+A step mixes decodes (one token each) and prefill chunks. Decodes go first, so that a long prompt delays nobody by more
+than a step. Half of what is left of the budget goes to the most urgent prompt, and the other half to the others alike,
+so that short prompts need not wait for long ones. Beside an answer that is streamed prompts get less
+(`max_mixed_tokens`). A step then takes little longer than one of decodes alone, and the answer keeps its pace while
+others come.
 
-*Urgency* is the time of arrival, earlier by `HEAD_START` for every step of priority: a request of high priority goes
-first, and one of low priority is overtaken only by what came within its handicap, so that nobody starves. A request
-is admitted in that order when the cache has room for all its tokens so far, if need be in the place of less urgent
-ones; from then on only decoding asks for blocks, one at a time. When there is none left the least urgent request
-gives all its blocks back and waits again: its tokens are kept, and what of them is not still in the cache is computed
-again later. So the most urgent request always advances and nothing is lost.
+*Urgency* is the time of arrival, earlier by `HEAD_START` for every unit of priority. A request of high priority goes
+first. One of low priority is overtaken only by what came within its handicap, so that nobody starves. A request is
+admitted in that order when the cache has room for all its tokens so far, if need be in the place of less urgent ones.
+From then on only decoding asks for blocks, one at a time. When none is left the least urgent request is preempted: it
+gives all its blocks back and waits again. Its tokens are kept, and those no longer in the cache are computed again. So
+the most urgent request always advances and nothing is lost.
 
 A step goes through three calls. `plan` says what it computes. `advance` tells that it was handed to whatever runs it:
 from then on its positions count as computed, and the next step may be planned although no result is known. `accept`
 brings the results of one of its chunks: the tokens that the request goes on with, none to several. A decode may carry
-*drafts*, tokens that somebody has guessed to come next: the step computes them behind the last token, and those that
-turn out to be what is chosen are accepted all at once. The positions of the others are computed again with the right
-tokens, the blocks taken for them alone are given back, and the cache never finds a block by tokens that were not
-accepted.
+*drafts*, tokens that are guessed to come next (speculative decoding). The step computes them behind the last token, and
+those that turn out to be what is chosen are accepted all at once. The positions of the others are computed again with
+the right tokens, and the blocks taken for them alone are given back. The cache never finds a block by tokens that were
+not accepted.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Request:
     """One sequence of tokens, from a prompt to its end.
 
     `max_length` bounds prompt and generated tokens together. `generates`: tokens are chosen after the prompt; otherwise
-    `max_length` is the prompt's. `row_bytes`: what each of its tokens leaves as a result, where every one's is wanted;
-    0: only the last one's, so that tokens found in the cache need not be computed again. `priority`: greater goes
-    first. `arrival`: seconds on any clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt
-    tokens that were in the cache when it was first admitted. `after`: an earlier request with the same prompt; this one
-    waits until that has been computed, and finds it in the cache. `streamed`: somebody reads its tokens as they come.
+    `max_length` is the prompt's. `row_bytes`: of the result of each token, where all are wanted. 0: only the last one's
+    is, so that tokens found in the cache need not be computed again. `priority`: greater goes first. `arrival`: seconds
+    on any clock. `salt`: only requests of an equal one share cached tokens. `found`: prompt tokens that were in the
+    cache when it was first admitted. `after`: an earlier request with the same prompt; this one waits until that has
+    been computed, and finds it in the cache. `streamed`: somebody reads its tokens as they come.
 
     `tokens` holds the prompt and what was accepted. `computed` counts the leading positions whose keys and values are
-    in the cache, or will be when the chunks `under_way` have run; those of the first `settled` are known to be.
+    in the cache, or will be when the chunks `under_way` have run. Those of the first `settled` are known to be.
     """
 
     __slots__ = (

@@ -23,8 +23,8 @@ VOCABULARY_2 = 125_696
 def config(fields: Fields) -> DecoderConfig:
     """Reads config.json.
 
-    Two things it does not say outright: the 13B models are those with model_max_length but no
-    max_position_embeddings, and Baichuan 2 is known by its vocabulary or by the z_loss_weight of its training.
+    Two things it does not say outright. The 13B models are those with model_max_length but no max_position_embeddings.
+    Baichuan 2 is known by its vocabulary or by the z_loss_weight of its training.
     """
     rotates = fields.has("max_position_embeddings")
     names = {} if rotates else {"max_position_embeddings": "model_max_length"}

@@ -63,10 +63,10 @@ def config(fields: Fields) -> DecoderConfig:
 def _rotary(fields: Fields, head_dim: int, positions: int) -> rope.Rope:
     """Of the first half of a head; settings in the usual names count as well.
 
-    What a rope_ratio does is not in config.json but in the code published beside it: that of ChatGLM 2 divides
-    positions by it, that of ChatGLM 3 and GLM-4 multiplies the base. So the published models are known
-    by their numbers, and any other ratio is refused. (ChatGLM 2's code also rounds positions to float16, from 2,048 on;
-    here they are exact.)
+    What a rope_ratio does is not in config.json but in the code published beside it. That of ChatGLM 2 divides
+    positions by it; that of ChatGLM 3 and GLM-4 multiplies the base. So the published models are known by their
+    numbers, and any other ratio is refused. (ChatGLM 2's code also rounds positions to float16, from 2,048 on; here
+    they are exact.)
     """
     if head_dim % 4:
         fields.fault("head_dim", f"must be a multiple of 4, as pairs of half of it are rotated, but is {head_dim}")

@@ -1,7 +1,7 @@
 """What every encoder for embeddings brings beside its network: how texts become one vector, inputs, engine facts.
 
-How hidden states are pooled is read from the files that sentence-transformers writes (modules.json and
-1_Pooling/config.json), as data; a module that is not known is refused, since without it the vectors would be others.
+How hidden states are pooled is read, as data, from the files that sentence-transformers writes (modules.json and
+1_Pooling/config.json). An unknown module is refused, since without it the vectors would be others.
 """
 
 from __future__ import annotations

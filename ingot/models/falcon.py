@@ -1,9 +1,10 @@
-"""Falcon in its three forms: 7B (one key and value head, attention and MLP side by side behind one norm), 40B and later
-(grouped key and value heads, a norm for each side or one for both), RW-1B (ALiBi, one half after the other, biases).
+"""Falcon in its three forms. 7B has one key and value head, and attention and MLP side by side behind one norm. 40B and
+later have grouped key and value heads, and a norm for each side or one for both. RW-1B has ALiBi, biases, and one half
+after the other.
 
 The published code of the models with ALiBi rounds positions, slopes and their products to bfloat16, whatever precision
-the rest is in: from position 256 on, neighbours share a bias, in the steepest heads up to eight of them. So does this.
-Since a rounded bias belongs to the key's position and not to the distance, it goes into the cache with the key.
+the rest is in, and so does this. From position 256 on neighbours share a bias, in the steepest heads up to eight of
+them. Since a rounded bias belongs to the key's position and not to the distance, it goes into the cache with the key.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def _rotary(fields: Fields, shared: dict[str, Any]) -> rope.Rope:
 
 
 def _biases(config: Config, positions: Any, dtype: DType) -> tuple[Any, Any]:
-    """What stands behind the queries and keys of a step's tokens: int32 [T] → [T, heads, biases], 1 where a query's own
-    bias is, and [T, kv_heads, biases], slope · position, 0 where the number is filled up."""
+    """What is appended to the queries and keys of a step's tokens, of positions int32 [T]. To queries: [T, heads,
+    biases], 1 where a query's own bias is. To keys: [T, kv_heads, biases], slope · position, padded with 0."""
     slopes = np.zeros((config.num_kv_heads, config.biases), np.float32)
     group = config.num_heads // config.num_kv_heads
     slopes[:, :group] = functional.generate_alibi_slopes(config.num_heads).reshape(-1, group)

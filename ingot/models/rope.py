@@ -187,7 +187,7 @@ def _yarn_scale(inner: Fields, factor: float) -> float:
 
 def _longrope(inner: Fields, fields: Fields, theta: float, head_dim: int, max_positions: int) -> Rope:
     """A request as long as those of the first training turns by the short factors, a longer one by the long ones, from
-    its first token on: keys of both kinds do not go together."""
+    its first token on. Keys of both kinds do not go together."""
     place = fields if fields.has("original_max_position_embeddings") else inner
     original = place.integer("original_max_position_embeddings", 2, MAX_POSITIONS)
     factor = inner.number("factor", 0.0, 1e6, max_positions / original)

@@ -29,7 +29,7 @@ class LoadResult(NamedTuple):
 class Module:
     """The base of all layers and models: assign Parameters, States and Modules to attributes, write `forward`.
 
-    `forward` runs once, on symbolic tensors, when the module is traced or built; called on NumPy arrays a module
+    `forward` runs once, on symbolic tensors, when the module is traced or built. Called on NumPy arrays a module
     computes at once with the reference of each op, which is slow and meant for debugging.
     """
 

@@ -1,8 +1,8 @@
 """Rotary position embedding, the paged KV cache, and attention over it.
 
-One ragged token axis T carries the tokens of B requests: request b owns the rows query_start[b] .. query_start[b+1]−1,
-and rows from query_start[B] on are padding. context_len[b] counts all tokens of request b in the cache, this step's
-included, so its rows stand at the positions context_len[b] − rows .. context_len[b] − 1. The token at position p lies
+One ragged token axis T carries the tokens of B requests. Request b owns the rows query_start[b] .. query_start[b+1]−1;
+rows from query_start[B] on are padding. Of request b, context_len[b] counts all tokens in the cache, this step's
+included. So its rows stand at the positions context_len[b] − rows .. context_len[b] − 1. The token at position p lies
 in block block_table[b, p // block_size] at offset p % block_size; its slot is block · block_size + offset.
 """
 from __future__ import annotations

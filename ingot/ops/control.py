@@ -1,7 +1,7 @@
 """Ops that hold networks: a choice between two, and a loop.
 
-What a branch or a loop body reads comes in as operands; it has no parameters or states of its own, and its values are
-not those of the network around it. `branch` makes one from a function.
+What a branch or a loop body reads comes in as operands. It has no parameters or states of its own, and does not see the
+values of the network around it. `branch` makes one from a function.
 """
 from __future__ import annotations
 

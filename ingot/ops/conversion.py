@@ -40,10 +40,11 @@ _NOT_ZERO = each(dims_compared(operator.ne))
 class Cast(Op):
     """Another dtype: floats round to nearest even, floats become integers towards zero, integers wrap, not 0 is True.
 
-    As torch on x86 has it, for every pair of dtypes: to 16-bit floats by way of float32; floats to int8, int16, uint16
-    and int32 by way of int32, to the other integers by way of int64, of which the low bits are kept; a number that this
-    register does not hold, and NaN, is its smallest one first (so int32 of NaN is −2³¹, and int8 of it 0). C++ leaves
-    those numbers undefined, and torch's vectors differ from its single elements for uint32: here it is the latter.
+    As torch on x86 has it, for every pair of dtypes. To 16-bit floats it goes by way of float32. Floats become int8,
+    int16, uint16 and int32 by way of an int32 register, other integers by way of int64, of which the low bits are kept.
+    A number that this register does not hold, and NaN, is its smallest one first (so int32 of NaN is −2³¹, and int8 of
+    it 0). C++ leaves those numbers undefined, and torch's vectors differ from its single elements for uint32: here it
+    is the latter.
 
     `saturate`: a number outside of the target's range becomes the nearest in it instead, NaN the integer 0. Floats of
     8 bits and less saturate to their largest number (as torch has it for float8_e4m3fn alone), wider ones overflow to
@@ -149,9 +150,9 @@ def _held(x: Array, dtype: DType) -> Array:
 class Quantize(Op):
     """round(x / scale) + zero, held in minimum..maximum; halves to even, NaN as 0. Computed in float32.
 
-    scale is float32 and broadcasts to x: one number for the tensor, `[C, 1, 1]` for channels, `[T, 1]` for rows,
-    `[N, G, 1]` for the groups of a weight seen as `[N, G, size]`. zero has the quantised dtype and broadcasts alike;
-    without it, it is 0. The range is symmetric unless an imported network has its own.
+    scale is float32 and broadcasts to x: one number for the tensor, `[C, 1, 1]` for channels, `[T, 1]` for rows, `[N,
+    G, 1]` for the groups of a weight seen as `[N, G, size]`. The zero point has the quantised dtype and broadcasts
+    alike; its default is 0. The range is symmetric unless an imported network has its own.
     """
 
     dtype: DType = dtypes.int8

@@ -1,7 +1,7 @@
 """Host calls: what the executor asks of Python for a node that has no native kernel. The op's own reference answers.
 
-Nothing that a program says of such a call is believed: the op's shape rule has to find the declared results before the
-reference runs, on the program's dims when a session is made, and on the sizes of each run.
+Nothing that a program says of such a call is believed. The op's shape rule has to find the declared results before the
+reference runs: on the program's dims when a session is made, and on the sizes of each run.
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ def known(op: Op, sizes: Mapping[str, int]) -> Op:
 
 
 def call(torch: Any, node: Node, op: Op, operands: Sequence[Any], device: Any) -> tuple[tuple[Any, ...], bool]:
-    """A node's results on the device, and whether its reference gave them, on operands that were read back: where `op`,
-    the node's with known sizes, has no torch form, or of dtypes that torch does not compute there.
+    """A node's results on the device, and whether its reference gave them, on operands that were read back. `op`: the
+    node's, with known sizes. The reference runs where it has no torch form, or has dtypes that torch does not compute
+    there.
 
     Raises ValueFault with what else torch says, but for a lack of memory.
     """

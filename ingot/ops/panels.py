@@ -31,8 +31,8 @@ def unpacked_dtype(stored: DType) -> DType:
 
 
 def packed_shape(dtype: DType, n: int, k: int, parts: int) -> Shape:
-    """Shape of `parts` weights [n, k] packed: [panels, ceil(k / depth), 32, depth] (bfloat16: depth 2, int8: 4), or
-    [panels, k, 32] for float32 and float16. int4: 8 values in [..., 32, 4] bytes."""
+    """Shape of `parts` packed weights [n, k]. float32 and float16: [panels, k, 32]. Others: [panels, ceil(k / depth),
+    32, depth], with a depth of 2 for bfloat16 and 4 for int8. int4: 8 values in [..., 32, 4] bytes."""
     depth = _DEPTH[dtype]
     inner = (depth * dtype.bits // packed_dtype(dtype).bits,) if depth > 1 else ()
     return (parts * -(-n // PANEL), -(-k // depth), PANEL, *inner)
@@ -76,8 +76,8 @@ def _words(weight: Array, dtype: DType) -> Array:
 def pack_panels(weights: Sequence[Array]) -> Array:
     """Weights [N, K] (1 or 2 of them) as panels of 32 outputs, zero padded; with two weights their panels alternate.
 
-    float32 and float16: [panel, k, lane]; bfloat16: [panel, k pair, lane, parity], what a dot product of pairs reads;
-    int8: [panel, four of k, lane, which]; int4: [panel, eight of k, lane, bytes].
+    float32 and float16: [panel, k, lane]. bfloat16: [panel, k pair, lane, parity], as a dot product of pairs reads it.
+    int8: [panel, four of k, lane, which]. int4: [panel, eight of k, lane, bytes].
     """
     known = [(dtypes.get(w.dtype), w.shape) for w in weights]
     stored, shape = _pack_infer(known)

@@ -1,5 +1,5 @@
-"""Batch normalisation with given statistics is one multiplication and one addition per channel: part of the weight and
-the bias of the convolution or product before it, where there is one.
+"""Batch normalisation with given statistics is one multiplication and one addition per channel. Where a convolution or
+product stands before it, they are folded into its weight and bias.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Channels last: spatial ops compute on [N, *S, C], and the permutes that this takes sink until they meet and cancel.
 
 One walk over the network. Every value is either as it was, or *placed*: another value holds its elements with the
-dimensions in another order, and only where somebody needs the first order is a permute (a view) emitted. Permutes of
-the network itself are deferred in the same way. What goes through: elementwise ops, concat, pad, slice, expand,
-reductions, softmax, take, reshapes that split or merge dimensions which lie together, and einsum. Elementwise ops
-before the first image op turn their operands instead.
+dimensions in another order. A permute (a view) is emitted only where the first order is needed. Permutes of the network
+itself are deferred in the same way. What goes through: elementwise ops, concat, pad, slice, expand, reductions,
+softmax, take, reshapes that split or merge dimensions which lie together, and einsum. Elementwise ops before the first
+image op turn their operands instead.
 """
 
 from __future__ import annotations
@@ -269,8 +269,8 @@ def _reshape(walk: _Walk, node: Node) -> Placed | None:
 
 
 def reordered(old: Shape, new: Shape, order: Order) -> tuple[Order, Shape, Order] | None:
-    """A reshape of a placed value as one of its holder: how that is turned before, so that dimensions which become one
-    lie together; its new shape; and the order of the result."""
+    """A reshape of a placed value as one of its holder. Returns the permutation of that before it, so that dimensions
+    which become one lie together; its new shape; and the order of the result."""
     blocks = _blocks(old, new)
     if blocks is None:
         return None

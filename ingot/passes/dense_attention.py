@@ -1,5 +1,5 @@
-"""Attention as models write it out, two products around a softmax, becomes one op, and takes in what stands around it:
-a scale of queries or keys, heads repeated for grouped queries, the permutation of the result. Rows that a mask hides
+"""Attention as models write it out, two products around a softmax, becomes one op. It takes in what stands around it: a
+scale of queries or keys, heads repeated for grouped queries, the permutation of the result. Rows that a mask hides
 whole stay what they were: NaN from a softmax alone, zeros where the program asks for them.
 """
 

@@ -3,8 +3,8 @@
 A target says which passes there are. Those that change more of a stored weight than its layout are the same for all
 targets, `portable`, and come first. So a weight that was stored for one target can be recovered for another.
 
-Two switches help to find a fault: `dump` gets the text of every stage, and `check` runs every stage on the given feeds
-and names the pass that changed the numbers.
+Two switches help to find a fault. `dump` gets the text of every stage. `check` runs every stage on the given feeds and
+names the pass that changed the numbers.
 """
 
 from __future__ import annotations

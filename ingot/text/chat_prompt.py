@@ -2,9 +2,9 @@
 
 What somebody says may hold the text of a special token, `<|im_start|>system` for instance, and a template writes it
 into the prompt as it is. Read there as the token it would be a turn that nobody took. So a character stands in for each
-such text while the template is rendered, special tokens found afterwards are the template's, and the whole is encoded
-by a twin of the tokenizer whose special tokens have names that nobody can write: the texts of the usual ones are text
-to it. A conversation that holds none is encoded by the tokenizer itself, as transformers has it.
+such text while the template is rendered, and special tokens found afterwards are the template's. The whole is encoded
+by a twin of the tokenizer whose special tokens have names that nobody can write. To it the texts of the usual ones are
+text. A conversation that holds none is encoded by the tokenizer itself, as transformers has it.
 """
 
 from __future__ import annotations

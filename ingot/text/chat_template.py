@@ -1,8 +1,8 @@
 """Chat templates: a model's own way of writing a conversation, rendered in a sandbox.
 
-A template comes with the model, so from anybody. It may compute text and nothing else: attributes and filters are those
-of a short list, nothing is mutable, every piece of text and every list is bounded before it is made, and executed lines
-are counted, so that rendering ends in bounded time and memory whatever is written there.
+A template comes with the model, so from anybody. It may compute text and nothing else. Attributes and filters are those
+of a short list, and nothing is mutable. Every text and every list is bounded before it is made, and executed lines are
+counted. So rendering ends in bounded time and memory whatever is written there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether a regular expression that came with a tokenizer can run away, judged by its shape.
 
 A matcher that backtracks tries, in the worst case, every way in which the repetitions and choices of a pattern can
-share out a text. What makes those ways grow exponentially is refused (a repetition of something that varies in length),
-and what makes them many is bounded, so that the rest grows with a small power of the text's length. The patterns of
+share out a text. What makes those ways grow exponentially is refused: a repetition of something that varies in length.
+What makes them many is bounded, so that the rest grows with a small power of the text's length. The patterns of
 published tokenizers are far below the limits.
 """
 

@@ -343,7 +343,7 @@ def test_a_torch_device_computes_the_same(format: WeightFormat) -> None:
 
 
 def test_layers_are_compared(pico8: Engine) -> None:
-    """Section by section, though no parameter can be had back: a table alone is shown by its panels."""
+    """Section by section, though no parameter can be recovered: a table alone is shown by its panels."""
     floats = build(PICO, report=False)
     found = diff(pico8, floats, seeded(network_of(floats), 0))
     assert [place.name for place in found.places] == ["before the layers", *(f"model.layers.{i}" for i in range(8))]

@@ -210,7 +210,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def press(self, key: str) -> None:
-        """A control key at the prompt, once the process waits there: between the prompt and the waiting a signal would
+        """A control key at the prompt, once the process waits there. Between the prompt and the waiting a signal would
         be seen at the next key only, and the end of the input would be the line discipline's."""
         waits = 0
         while waits < 4:

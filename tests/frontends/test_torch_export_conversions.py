@@ -1,7 +1,7 @@
 """Everything that changes a dtype on the way from torch: conversions, promotion, dtype=, changes in place, rounding.
 
-Many small functions are exported as one module; its network is interpreted and built, and both give torch's own bits
-(NaN apart), or, for sums of floats, its numbers to a few roundings.
+Many small functions are exported as one module, whose network is interpreted and built. Both give torch's own bits (NaN
+apart), or, for sums of floats, its numbers to a few roundings.
 """
 
 from __future__ import annotations

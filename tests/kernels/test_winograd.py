@@ -1,5 +1,5 @@
 """conv_packed by Winograd's F(4x4, 3x3) and (images of up to 99 pixels) F(2x2, 3x3) against NumPy in float64, and
-against the direct product, which the same convolution takes with a third dimension of size 1."""
+against the direct product. The same convolution takes that with a third dimension of size 1."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Models with two rotary tables (longrope): a request turns by the one or the other by its own length alone, at every
-length as transformers has it, and one that outgrows the first is computed again by the second."""
+"""Models with two rotary tables (longrope). A request turns by the one or the other by its own length alone, at every
+length as transformers has it. One that outgrows the first is computed again by the second."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Regular expressions out of files of strangers, matched in bounded time.
 
 Python's own matcher goes back and tries again, which takes it years over `(a+)+$` and forty letters. Here a pattern is
-a function from a set of positions to the set of positions behind it, and what a part of the pattern does at a position
-is computed once: the time grows with the pattern's length times the square of the text's. Python's parser of patterns
+a function from a set of positions to the set of positions behind it. What a part of the pattern does at a position is
+computed once, so the time grows with the pattern's length times the square of the text's. Python's parser of patterns
 is used, so the syntax is that of `re`; what is no regular expression in the strict sense (a reference to a group) is
 refused.
 """

@@ -7,7 +7,7 @@
     NAME/data/constants/…                           the same for constants and buffers outside the state dict
     NAME/data/sample_inputs/MODEL.pt                a pickle: never read
 
-Every offset and size is checked before a byte of data is read, and the data is read with `pread`: a file shortened
+Every offset and size is checked before a byte of data is read. The data is read with `pread`, so a file shortened
 meanwhile is an error and not a SIGBUS. What is needed but pickled is refused by name.
 """
 

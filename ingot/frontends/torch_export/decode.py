@@ -1,7 +1,7 @@
 """Typed values from JSON: converters that refuse whatever their type does not allow, and say where.
 
-A converter takes a JSON value and returns the typed one or raises `Malformed`; containers put their key in front of
-the place on the way up, so that nothing is spent on places while all is well.
+A converter takes a JSON value and returns the typed one or raises `Malformed`. Containers put their key in front of the
+place only as the error passes them, so that places cost nothing while all is well.
 """
 
 from __future__ import annotations

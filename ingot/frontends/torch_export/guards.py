@@ -1,5 +1,5 @@
-"""What a program's guards say about its symbolic sizes: where torch found out while exporting that a size has to be
-a multiple of 8, or is computed from another, it keeps the symbol and writes an equation beside the graph.
+"""What a program's guards say about its symbolic sizes. While exporting, torch may find out that a size has to be a
+multiple of 8, or is computed from another. It then keeps the symbol and writes an equation beside the graph.
 
 `applied` puts the equations into the sizes: `s0`, of which a guard says that it is `8*(s0 // 8)`, becomes
 `8*s0.over.8`. Guards of other kinds are about torch's own choices, or say what the shape rules of ops say anyhow.

@@ -4,7 +4,7 @@
     def softmax(self: Tensor, dim: int, dtype: MaybeDType = None) -> Tensor: ...
 
 Parameters have the names of torch's schema. Their annotations are checked against what a file gives, so that an entry
-sees only values of its types; whatever an entry cannot take it refuses with `Unsupported`, in one sentence.
+sees only values of its types. What an entry cannot take it refuses with `Unsupported`, in one sentence.
 """
 
 from __future__ import annotations
