@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ingot.compat.refusal import MissingName, here
 from ingot.compat.tensor import ITensor, Tensor
+from ingot.compat.trt_layers import INSTEAD, LAYERS, Conditional, Layer
 
 
 class INetworkDefinition:
@@ -54,5 +56,16 @@ class INetworkDefinition:
         """Whether the network is strongly typed, for that flag; batches are always explicit."""
         return flag.name != "STRONGLY_TYPED" or bool(self.network.strongly_typed)
 
+    def add_if_conditional(self) -> Conditional:
+        """A choice between two tensors."""
+        return Conditional(self.network)
+
     def __getattr__(self, name: str) -> Any:
-        raise MissingName(f"{here()}tensorrt's network has no {name} here")
+        kind = name.removeprefix("add_")
+        if name.startswith("add_") and kind in LAYERS:
+            return partial(self._added, kind)
+        known = ", ".join(f"add_{kind}" for kind in LAYERS)
+        raise MissingName(f"{here()}ingot's network has no {name}; instead: {INSTEAD.get(name, f'one of {known}')}")
+
+    def _added(self, kind: str, *args: Any, **kwargs: Any) -> Layer:
+        return Layer(self.network, kind, args, kwargs)
