@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingot.compat import builder, context, datatype, layers, module, parameter, plugin, quantization, runtime, utils
+from ingot.compat import (
+    attention,
+    builder,
+    context,
+    datatype,
+    layers,
+    module,
+    parameter,
+    plugin,
+    quantization,
+    runtime,
+    utils,
+)
 from ingot.compat.functional import ACT2FN, FUNCTIONS, GATED_ACT_2_ACT
 from ingot.compat.logger import Logger, logger
 from ingot.compat.modules import INSTEAD
@@ -53,6 +65,7 @@ _PLUGIN = _of(plugin, "PluginConfig", "ContextFMHAType")
 _RUNTIME = _of(runtime, "Session", "TensorInfo")
 _FUNCTIONAL = {
     **FUNCTIONS, "Tensor": Tensor, "ACT2FN": ACT2FN, "GATED_ACT_2_ACT": GATED_ACT_2_ACT,
+    **attention.ENUMS,
 }  # fmt: skip
 _MODULES = _of(module, "Module", "ModuleList")
 
@@ -69,7 +82,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "tensorrt_llm.builder": _BUILDER,
     "tensorrt_llm.functional": _FUNCTIONAL,
     "tensorrt_llm.layers": {layer.__name__: layer for file in layers.FILES.values() for layer in file},
-    **{f"tensorrt_llm.layers.{file}": _of(layers, *(layer.__name__ for layer in found))
+    **{f"tensorrt_llm.layers.{file}": {layer.__name__: layer for layer in found}
        for file, found in layers.FILES.items()},
     "tensorrt_llm.logger": {"logger": logger, "Logger": Logger},
     "tensorrt_llm.mapping": {"Mapping": utils.Mapping},

@@ -141,7 +141,6 @@ INSTEAD: dict[str, str] = {
     "selective_scan": _RECURRENT,
     "rg_lru": _RECURRENT,
     "gated_delta_rule": _RECURRENT,
-    "bert_attention": "layers.BertAttention, or ingot.functional.scaled_dot_product_attention with a mask",
     "RaggedTensor": "a packed tensor [tokens, hidden] beside its lengths",
     "send": "nothing: an engine runs on one device, so there is no rank to send to",
     "recv": "nothing: an engine runs on one device, so there is no rank to receive from",
