@@ -115,11 +115,11 @@ class Shown:
 
     # ----------------------------------------------------------------------------------------------- what there is
     def has(self, number: int) -> bool:
-        """Whether a value can be had back."""
+        """Whether a value can be recovered."""
         return self.ways.get(number) is not None
 
     def form(self, name: str) -> int | None:
-        """The number of the stored form of a parameter that has most of its bits; None where none can be had back.
+        """The number of the stored form of a parameter that has most of its bits; None where none can be recovered.
 
         A cast is left as it is: where the parameter is cast again, it changes nothing.
         """
@@ -132,7 +132,7 @@ class Shown:
         return max(widths, key=lambda number: widths[number], default=None)
 
     def names(self) -> list[str]:
-        """The parameters that can be had back, as they were or with fewer bits than before a cast."""
+        """The parameters that can be recovered, as they were or with fewer bits than before a cast."""
         return [name for name in self._forms if self.form(name) is not None]
 
     def seen(self, recipe: Recipe) -> list[int]:
@@ -230,7 +230,7 @@ class Reader:
         self._recent: OrderedDict[int, list[Array]] = OrderedDict()  # by the result of a step, its operands
 
     def value(self, number: int) -> Array:
-        """A value, as an array that is not to be written to. Raises KeyError for one that cannot be had back."""
+        """A value, as an array that is not to be written to. Raises KeyError for one that cannot be recovered."""
         shown = self.shown
         way = shown.ways[number]
         if number in shown.tensors:
@@ -290,7 +290,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a value is had back: as the tensor that it is, from the step to one of its users, or from parts of it."""
+    """How a value is recovered: as the tensor that it is, from the step to one of its users, or from parts of it."""
 
     steps: int  # how many are undone one after the other
     user: int | None = None

@@ -89,7 +89,7 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
 
 
 def stored(reader: Reader, value: Value) -> Array:
-    """A parameter's array out of what is stored: by its recipe, as far as its values cannot be had back.
+    """A parameter's array out of what is stored: by its recipe, as far as its values cannot be recovered.
 
     Raises UserError when parameters that it needs cannot.
     """

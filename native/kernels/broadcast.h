@@ -19,8 +19,8 @@ inline bool broadcasts(const TensorView& view, const TensorView& y) {
   return view.rank <= y.rank && broadcasts(view, y, 0, y.rank);
 }
 
-/// How far apart the rows of a view lie, in elements, once dimensions [first, y.rank - 1) of y are taken as one: nothing when it
-/// does not broadcast to those, or its rows are not equally far apart.
+/// How far apart the rows of a view lie, in elements, once dimensions [first, y.rank - 1) of y are taken as one.
+/// Nothing when it does not broadcast to those, or its rows are not equally far apart.
 std::optional<std::int64_t> row_stride(const TensorView& view, const TensorView& y, int first = 0);
 
 }  // namespace ingot

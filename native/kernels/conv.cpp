@@ -1,7 +1,7 @@
-// conv_packed: convolution of channels-last x by a constant weight stored in panels, with a scalar expression on the float32
-// results: matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
-// every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A float32 3x3
-// convolution with stride 1 goes by Winograd (winograd.h) where the image is large enough.
+// conv_packed: convolution of channels-last x by a constant weight stored in panels, with an epilogue. It is
+// matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
+// every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
+// float32 3x3 convolution with stride 1 goes by Winograd (winograd.h) where the image is large enough.
 //
 // Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16 or float16; sums are float32. The last
 // dimension of x is dense; rows of y are dense and equally far apart; extras broadcast to [rows of y, outputs]. Reads outside

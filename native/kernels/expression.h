@@ -2,7 +2,8 @@
 // Shared by the kernel `elementwise` and by all epilogues. Compiled once at load, immutable afterwards.
 //
 // Every step is checked: its name, its class, the number and the classes of its arguments (earlier steps only), operand
-// indices, constants, at most 256 steps, 64 operands and 16 outputs; anything else throws Refused naming the step.
+// indices and constants. There are at most 256 steps, 64 operands and 16 outputs. Anything else throws Refused naming
+// the step.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,8 +1,8 @@
 // The paged KV cache, for the kernels that fill it and attend over it.
 //
-// The cache of one layer is [blocks, 2, kv_heads, block_size * head_dim]: K of a block and head in groups of 16 tokens,
-// transposed ([block_size / 16][head_dim][16], with bfloat16 [block_size / 16][head_dim / 2][16][2]), so that the scores of 16
-// tokens are one vector; V as [block_size][head_dim].
+// The cache of one layer is [blocks, 2, kv_heads, block_size * head_dim]. K of a block and head is in groups of 16
+// tokens, transposed, so that the scores of 16 tokens are one vector: [block_size / 16][head_dim][16], with bfloat16
+// [block_size / 16][head_dim / 2][16][2]. V is [block_size][head_dim].
 //
 // Limits: head_dim even, 2 to 512; block_size a multiple of 16; float32, bfloat16 or float16, computed in float32.
 #pragma once

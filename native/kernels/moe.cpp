@@ -1,8 +1,9 @@
 // moe: every row goes through the top_k gated MLPs that its router scores highest; their results are summed by weight.
 //
 // Rows are grouped by expert, so that an expert's weights are read once for all rows that chose it, and experts that
-// nobody chose are not read at all. The products are those of matmul_packed, in float32 sums whose order does not depend
-// on the number of rows; a row's experts are summed in the order of its own scores: its bits do not depend on its company.
+// nobody chose are not read at all. The products are those of matmul_packed, in float32 sums whose order does not
+// depend on the number of rows. A row's experts are summed in the order of its own scores, so its bits do not depend on
+// its company.
 //
 // Limits: x, weights and y are all float32, bfloat16 or float16; router is float32; rows are taken kPass at a time.
 #include <algorithm>

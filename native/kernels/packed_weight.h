@@ -1,5 +1,5 @@
-// A constant weight in panels of 32 outputs (level/matmul.h), as the operands of a call give it: what they have to be, how many
-// bytes a panel has, where it lies, and with it the scales that belong to it.
+// A constant weight in panels of 32 outputs (level/matmul.h), as the operands of a call give it. It says what they have
+// to be, how many bytes a panel has, where it lies, and which scales belong to it.
 #pragma once
 
 #include <string_view>

@@ -1,10 +1,11 @@
 // reduce (sum, mean, max, min, prod) and argmax over any axes and strides.
 //
 // Floats accumulate in float32, float64 in float64, integers and booleans in 64 bits and wrap to the output's type. NaN
-// propagates; of equal greatest elements the first is taken, and a NaN counts as greatest. Limits: the output is contiguous;
-// mean is for floats. An output's order of additions depends on the sizes and strides of the reduced dimensions alone, not on
-// other outputs nor on the workers: along the last of them when its elements lie side by side, else position by position; of
-// float64 always along the last of them. Neighbours that lie one after the other in memory count as one dimension.
+// propagates; of equal greatest elements the first is taken, and a NaN counts as greatest. Limits: the output is
+// contiguous; mean is for floats. An output's order of additions depends on the sizes and strides of the reduced
+// dimensions alone, not on other outputs nor on the workers. It is along the last of them when its elements lie side by
+// side, or of float64; else position by position. Neighbours that lie one after the other in memory count as one
+// dimension.
 #include <algorithm>
 #include <limits>
 #include <type_traits>

@@ -9,8 +9,8 @@ namespace ingot {
 
 namespace {
 
-// Tiles of transposing copies: few enough columns that their cache lines survive in one set of L1 when the stride is a power
-// of two, and enough rows to use whole lines.
+// Tiles of transposing copies have few enough columns that their cache lines survive in one set of L1 when the stride
+// is a power of two. They have enough rows to use whole lines.
 constexpr std::int64_t kTileRows = 64, kTileColumns = 8;
 
 template <class T>

@@ -51,8 +51,9 @@ struct Line {
       : image(number / y.shape[2] / y.shape[1]), plane(number / y.shape[2] % y.shape[1]), line(number % y.shape[2]) {}
 };
 
-/// How the lines of outputs, which are not empty, are split so that there are tasks for all: each line into runs of columns, and those into runs of
-/// channels (of whole vectors). What a task computes does not depend on the split.
+/// How the lines of outputs, which are not empty, are split so that there are tasks for all. Each line is split into
+/// runs of columns, and those into runs of channels (of whole vectors). What a task computes does not depend on the
+/// split.
 struct LineTasks {
   std::int64_t lines, column_parts, channel_parts;
 

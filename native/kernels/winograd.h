@@ -1,6 +1,7 @@
-// 3x3 convolution with stride 1 by Winograd's F(4x4, 3x3) (Lavin and Gray, 2015), for the kernel `conv_packed`: an output tile of
-// 4x4 pixels costs 36 products per pair of channels instead of 144. Small images take F(2x2, 3x3): 16 instead of 36, and a
-// transformed weight that is 1.8 times the plain one instead of 4 times. float32 only, channels-last, dilation 1, one group.
+// 3x3 convolution with stride 1 by Winograd's F(4x4, 3x3) (Lavin and Gray, 2015), for the kernel `conv_packed`: an
+// output tile of 4x4 pixels costs 36 products per pair of channels instead of 144. Small images take F(2x2, 3x3): 16
+// instead of 36, and a transformed weight that is 1.8 times the plain one instead of 4 times. float32 only,
+// channels-last, dilation 1, one group.
 //
 // Its limits, the error and the order of summation: level/winograd.h.
 #pragma once

@@ -33,8 +33,8 @@ struct Tensor {
   std::uint64_t bytes = 0;
 };
 
-/// Where the weights of a file lie: in the mapped file, read when first touched and shared with the page cache; or
-/// copied into huge pages, which costs the copy once and makes reading them faster.
+/// Where the weights of a file lie. In the mapped file they are read when first touched, and shared with the page
+/// cache. Copied into huge pages they cost the copy once, and are read faster.
 enum class WeightPlace : std::uint8_t { mapped, resident };
 
 class Container {

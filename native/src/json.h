@@ -1,6 +1,6 @@
-// Strict JSON: what a file from a stranger may contain and nothing else. The grammar is nlohmann's; on top of it
-// duplicate keys, deep nesting, integers beyond 64 bits, numbers beyond double, byte order marks, NUL bytes and sheer
-// numbers of values are refused, before anything is built from them.
+// Strict JSON: what a file from a stranger may contain and nothing else. The grammar is nlohmann's. On top of it
+// duplicate keys, deep nesting, integers beyond 64 bits, numbers beyond double, byte order marks, NUL bytes and too
+// many values are refused, before anything is built from them.
 #pragma once
 
 #include <cstdint>

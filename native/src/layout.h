@@ -1,5 +1,5 @@
 // Where each buffer of a stage lies in the arena. When a buffer lives does not depend on shapes and is found once per
-// program; its place is found once per set of shapes, by best fit over the buffers in the order in which they are made.
+// program. Its place is found once per set of shapes, by best fit over the buffers in the order in which they are made.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A program: an ordered list of kernel and host calls over buffers. Plain data, parsed from the engine's JSON and
 // verified whole before anything uses it; immutable afterwards.
 //
-// A program runs in *stages*. Stage 0 knows the symbols that the inputs bind; every host call that binds unbacked
+// A program runs in *stages*. Stage 0 knows the symbols that the inputs bind. Every host call that binds unbacked
 // symbols ends a stage, and the buffers that its results fill belong to the next one.
 #pragma once
 

@@ -1,13 +1,12 @@
 // Red zones: in builds with INGOT_RED_ZONES (every sanitizer build), memory that a call has no business with is closed
-// while it runs, so that one element too many is reported where it is read or written.
+// while it runs. So one element too many is reported where it is read or written.
 //
 // All buffers of a stage share one mapping, in which the address sanitizer sees no borders of its own. Here every
-// buffer, every worker's working memory and every mapping has a zone behind it, and around each call the whole arena is
-// closed but for what the call was given: its operands from their first to their last element, and as much working
-// memory as it asked for. Behind each call everything that it was not to write is compared with what was there before,
-// which finds the stores that the sanitizer does not see (masked vectors, tiles). At the start of a run the arena is
-// filled with a byte of the driver's choice, so that results which depend on memory that nobody wrote differ between
-// runs.
+// buffer, every worker's scratch and every mapping has a zone behind it. Around each call the whole arena is closed but
+// for what the call was given: its operands from their first to their last element, and as much scratch as it asked
+// for. Behind each call everything that it was not to write is compared with what was there before, which finds the
+// stores that the sanitizer does not see (masked vectors, tiles). At the start of a run the arena is filled with a byte
+// of the driver's choice, so that results which depend on memory that nobody wrote differ between runs.
 //
 // In all other builds this is empty: kRedZone is 0 and every function does nothing.
 #pragma once

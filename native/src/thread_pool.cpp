@@ -37,7 +37,7 @@ inline void pause() noexcept {
 #endif
 }
 
-/// Waits until `word` is no longer `old`, which another thread is about to see to: spins, then lets others run, then
+/// Waits until `word` is no longer `old`, which another thread is about to see to. Spins, then lets others run, then
 /// sleeps, for the other may not have a processor to itself.
 template <class Word>
 void wait_for_change(const std::atomic<Word>& word, Word old) noexcept {
@@ -52,8 +52,8 @@ void wait_for_change(const std::atomic<Word>& word, Word old) noexcept {
   }
 }
 
-/// Every pool of the process. A forked child has the memory but not the threads, so it begins with an empty registry
-/// and leaves the parent's as it is (a lock in it may be held by a thread that does not exist).
+/// Every pool of the process. A forked child has the memory but not the threads, so it begins with an empty registry.
+/// It leaves the parent's as it is, where a lock may be held by a thread that does not exist.
 struct Registry {
   std::mutex mutex;
   std::map<int, ThreadPool*> pools;

@@ -1,4 +1,4 @@
-"""Which values of recipes stored tensors show, how they are had back, and what recipes of strangers are stopped at."""
+"""Which values of recipes stored tensors show, how they are recovered, and what recipes of strangers are stopped at."""
 
 from __future__ import annotations
 

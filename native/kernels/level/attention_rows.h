@@ -1,8 +1,9 @@
 // Rows of queries against chunks of keys and values, for one level: what paged and dense attention share.
 //
-// A row gets the same bits in a tile of any height: scores are whole chains (attention_tile.h), the softmax is per row, and V
-// is added from the row's first token to its last, never a token that the row does not see (0 * inf would not be 0). A row
-// whose scores are all -inf gives zeros, or NaN where the task says so; NaN in a score or value that takes part makes the row's results NaN.
+// A row gets the same bits in a tile of any height. Scores are whole chains (attention_tile.h), the softmax is per row,
+// and V is added from the row's first token to its last. A token that the row does not see is never added (0 * inf
+// would not be 0). A row whose scores are all -inf gives zeros, or NaN where the task says so; NaN in a score or value
+// that takes part makes the row's results NaN.
 #pragma once
 
 #include "attention.h"

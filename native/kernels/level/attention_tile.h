@@ -1,5 +1,5 @@
-// The register tile of both products of attention: c[r][v] (+)= sum over k of a[r][k] * b[k][v], one multiply-add chain per
-// output in the order of k, so that a row gets the same bits in a tile of any height and from any width of B.
+// The register tile of both products of attention: c[r][v] (+)= sum over k of a[r][k] * b[k][v], one multiply-add chain
+// per output in the order of k. So a row gets the same bits in a tile of any height and from any width of B.
 #pragma once
 
 #include "attention.h"

@@ -1,5 +1,6 @@
-// Attention over whole tensors for one level: chunks of keys are put into the order of the paged cache, [head_dim][16] for
-// each group of 16 tokens, and go the same way from there (attention_rows.h). The host half is kernels/dense_attention.cpp.
+// Attention over whole tensors for one level. Chunks of keys are put into the order of the paged cache, [head_dim][16]
+// for each group of 16 tokens, and go the same way from there (attention_rows.h). The host half is
+// kernels/dense_attention.cpp.
 #include "dense_attention.h"
 
 #include "attention_rows.h"

@@ -4,7 +4,7 @@
 // the same 32 output columns; otherwise one panel.
 //
 // The order of summation of an output is the same for every number of rows, block and thread: k runs upwards in one
-// accumulator (float32, kept as it is between blocks of k), so a row's result does not depend on its company.
+// float32 accumulator, which is kept as it is between blocks of k. So a row's result does not depend on its company.
 #pragma once
 
 #include <cstddef>

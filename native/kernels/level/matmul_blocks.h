@@ -1,5 +1,5 @@
-// The frame that the matrix products of every level share: rows of x (or patches of it) packed by blocks of k, the loop over
-// row blocks, groups of units and blocks of k, and the epilogue.
+// The frame that the matrix products of every level share. Rows of x, or patches of it, are packed by blocks of k.
+// There is the loop over row blocks, groups of units and blocks of k, and the epilogue.
 //
 // Loop: for each block of rows (packed once, or a block of k at a time) { for each group of units { for each block of k and
 // unit { the level's block product } epilogue } }. A unit's block of k (16 KiB) stays in L1 while all rows pass; x lies in L2.

@@ -1,5 +1,6 @@
-// Packing of patches: what makes a convolution a matrix product. Channels lie side by side in x, and with dilation 1 so do the
-// taps along the last dimension: such runs of (tap, channel) are copied whole, for all output pixels of a line in turn.
+// Packing of patches: what makes a convolution a matrix product. Channels lie side by side in x, and with dilation 1 so
+// do the taps along the last dimension. Such runs of (tap, channel) are copied whole, for all output pixels of a line
+// in turn.
 #pragma once
 
 #include "matmul.h"

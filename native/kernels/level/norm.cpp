@@ -1,7 +1,7 @@
 // rms_norm, layer_norm and softmax of one row, and the two halves of group_norm, for one level. The host half is
 // kernels/norm.cpp.
 //
-// Every sum over a row runs over four vectors of partial sums in one order that depends on the width alone; those of
+// Every sum over a row runs over four vectors of partial sums in one order that depends on the width alone. Those of
 // group_norm run down the channels, eight rows at a time, and then over a group's channels.
 #include "norm.h"
 

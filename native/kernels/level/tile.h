@@ -58,8 +58,9 @@ struct TileCode {
   const std::byte* constants;  // aligned to 64
 };
 
-/// How the elements of a row follow one another. Fast paths choose by this and never compare a stride themselves: whatever is
-/// neither one value repeated nor side by side, a negative stride included, is `strided` and goes the general way.
+/// How the elements of a row follow one another. Fast paths choose by this and never compare a stride themselves.
+/// Whatever is neither one value repeated nor side by side, a negative stride included, is `strided` and goes the
+/// general way.
 enum class Spacing : std::uint8_t { repeated, dense, strided };
 constexpr Spacing spacing_of(std::int64_t stride) {
   return stride == 0 ? Spacing::repeated : stride == 1 ? Spacing::dense : Spacing::strided;

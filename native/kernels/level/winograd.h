@@ -6,8 +6,8 @@
 // 0, ±1, ±2 it is five times): root mean square 6e-7 of the outputs' for 64 channels, 2e-6 for 512. A tile of 2x2 outputs reads
 // 4x4 inputs, for the points 0, ±1, ∞; its transformed weight is less than half as large.
 //
-// The order of summation of an output is the same for every number of tiles, images and threads: at each of the positions of the
-// transformed tile the channel runs upwards in one accumulator, then come the fixed sums of the transforms.
+// The order of summation of an output is the same for every number of tiles, images and threads. At each position of
+// the transformed tile the channel runs upwards in one accumulator; then come the fixed sums of the transforms.
 //
 // A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs, so a tile whose
 // corners are not all finite is computed again from the weight itself, in the order of the direct product.
