@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     group.add_argument("--port", type=options.natural, default=8000, help="0 takes a free one (default: 8000)")
-    group.add_argument("--api-key-file", metavar="FILE", help="a file with the key of every route but /health and /ready")
+    group.add_argument("--api-key-file", metavar="FILE", help="a file with the key: all but /health and /ready need it")
     group.add_argument("--model-name", metavar="NAME", help="what requests call the model (default: SOURCE's name)")
     group.add_argument(
         "--chat-template", metavar="FILE", help=f"Jinja in place of the model's own; {PLAIN!r} is a built-in one"
