@@ -5,8 +5,8 @@ A comparison runs layers by themselves. A value is recovered where only steps wi
 and a stored tensor. It can also be put together from stored parts, each with its place along some axes: a transposed
 convolution is stored by phases. No step that loses bits is inverted. What is not shown itself is made of what is.
 
-A file may come from anybody: its recipes are checked before anything else, ways back are short, and the bytes that are
-made of a file are counted against those that it has.
+A file may come from anybody. Its recipes are checked before anything else, only few steps are inverted in a row, and
+the bytes that are made of a file are counted against those that it has.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ def run_values(
 
 
 def _folded(network: Network, lacking: list[str]) -> Iterator[set[Node]]:
-    """Nodes whose results may be what keeps a fold of parameters that are lacking from being whole, the likeliest
-    first: those that read these, but not those that read their results; those before them; or some behind them too.
+    """Nodes whose results may be what keeps a fold of lacking parameters from being whole, the likeliest first. They
+    are those that read these, but not those that read their results; then those before them; then some behind them too.
     """
     readers = {user for name in lacking if name in network.values for user in network.values[name].uses}
     first = {node for node in readers if not any(v.node in readers for v in node.inputs)}

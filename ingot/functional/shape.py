@@ -1,7 +1,7 @@
 """Shapes, layouts and indices. Views cost nothing where the consumer reads strides.
 
-Sizes may be ints, dims (what `tensor.size(i)` gives) or expressions of them, and integer tensors: what is computed of
-`shape(x)` is known before a run, and a number that is data becomes a size when the network runs (`ops.sizes_of`).
+Sizes may be ints, dims (what `tensor.size(i)` gives) or expressions of them, and integer tensors. What is computed of
+`shape(x)` is known before a run. A number that is data becomes a size when the network runs (`ops.sizes_of`).
 """
 
 from __future__ import annotations

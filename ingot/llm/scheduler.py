@@ -1,7 +1,7 @@
 """Which tokens of which requests go into the next step: continuous batching over one token budget, in plain Python.
 
 A step mixes decodes (one token each) and prefill chunks. Decodes go first, so that a long prompt delays nobody by more
-than a step. Half of what is left of the budget goes to the most urgent prompt, and the other half to the others alike,
+than a step. Half of what is left of the budget goes to the most urgent prompt. The other half goes to the others alike,
 so that short prompts need not wait for long ones. Beside an answer that is streamed prompts get less
 (`max_mixed_tokens`). A step then takes little longer than one of decodes alone, and the answer keeps its pace while
 others come.
