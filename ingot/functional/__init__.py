@@ -11,14 +11,17 @@ from typing import Any
 
 from ingot.functional import derived
 from ingot.functional.attention import (
+    expand_mask,
     gather_last_token_logits,
+    generate_alibi_biases,
     generate_alibi_slopes,
+    generate_logn_scaling,
     kv_write,
     paged_attention,
     rope,
     rope_table,
 )  # fmt: skip
-from ingot.functional.control import cond, while_loop
+from ingot.functional.control import Conditional, assertion, cond, while_loop
 from ingot.functional.dense_attention import scaled_dot_product_attention
 from ingot.functional.elementwise import (
     ACT2FN,
@@ -43,6 +46,7 @@ from ingot.functional.elementwise import (
     unary,
     where,
 )  # fmt: skip
+from ingot.functional.indexing import gather_nd, scatter
 from ingot.functional.linear import (
     batch_norm,
     einsum,
@@ -55,6 +59,8 @@ from ingot.functional.linear import (
     outer,
     rms_norm,
 )  # fmt: skip
+from ingot.functional.random import categorical_sample, rand
+from ingot.functional.rearranging import rearrange
 from ingot.functional.reduction import argmax, argsort, cumsum, reduce, sort, topk
 from ingot.functional.resample import interpolate
 from ingot.functional.shape import (
@@ -64,6 +70,7 @@ from ingot.functional.shape import (
     concat,
     constant,
     constant_to_tensor_,
+    constants_to_tensors_,
     expand,
     expand_dims,
     expand_dims_like,
@@ -106,18 +113,20 @@ from ingot.functional.spatial import (
 )  # fmt: skip
 
 __all__ = [
-    "ACT2FN", "GATED_ACT_2_ACT", "activation", "activation_function", "adaptive_avg_pool2d", "arange", "argmax",
-    "argsort", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "broadcast_helper", "cast", "chunk",
-    "clip", "concat", "cond", "constant", "constant_to_tensor_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "ACT2FN", "GATED_ACT_2_ACT", "Conditional", "activation", "activation_function", "adaptive_avg_pool2d",
+    "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "broadcast_helper", "cast", "categorical_sample", "chunk", "clip", "concat", "cond", "constant",
+    "constant_to_tensor_", "constants_to_tensors_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
     "conv_transpose2d", "conv_transpose3d", "cumsum", "einsum", "elementwise_binary", "embedding", "expand",
-    "expand_dims", "expand_dims_like", "flatten", "flip", "gather", "gather_last_token_logits", "gegelu", "geglu",
-    "gelu", "generate_alibi_slopes", "group_norm", "identity", "index_select", "int_clip", "interpolate",
+    "expand_dims", "expand_dims_like", "expand_mask", "flatten", "flip", "gather", "gather_last_token_logits",
+    "gather_nd", "gegelu", "geglu", "gelu", "generate_alibi_biases", "generate_alibi_slopes",
+    "generate_logn_scaling", "group_norm", "identity", "index_select", "int_clip", "interpolate",
     "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "masked_select", "matmul",
     "max_pool1d", "max_pool2d", "max_pool3d", "meshgrid2d", "moe", "non_gated_version", "nonzero", "outer", "pad",
-    "paged_attention", "permute", "quick_gelu", "reduce", "repeat", "repeat_interleave", "rms_norm", "rope",
-    "rope_table", "scaled_dot_product_attention", "select", "shape", "slice", "softmax", "sort", "split",
-    "squared_relu", "squeeze", "stack", "swiglu", "topk", "transpose", "unary", "unbind", "unsqueeze", "view",
-    "where", "while_loop",
+    "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce", "repeat", "repeat_interleave",
+    "rms_norm", "rope", "rope_table", "scaled_dot_product_attention", "scatter", "select", "shape", "slice",
+    "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu", "topk", "transpose", "unary",
+    "unbind", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip
 __all__ += [*derived.names()]  # noqa: PLE0604  strings all
 

@@ -1,4 +1,6 @@
-"""Rotary embeddings and paged attention over a ragged axis of tokens: T tokens of B requests, one after the other."""
+"""Rotary embeddings and paged attention over a ragged axis of tokens: T tokens of B requests, one after the other.
+Masks, biases and scales of attention over whole tensors.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ingot import dtypes
+from ingot.functional.shape import Size, arange
 from ingot.functional.tensor import Tensor
 from ingot.ir import F
+from ingot.ir.sizes import as_size
 
 
 def rope_table(positions: Tensor, inv_freq: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -72,9 +77,42 @@ def gather_last_token_logits(hidden_states: Tensor, last_token_ids: Tensor, remo
     return F.reshape(F.gather(hidden_states, index, axis=1), (batch, width))
 
 
-def generate_alibi_slopes(num_heads: int, alibi_scale: float = 1.0, alibi_bias_max: int = 8) -> np.ndarray[Any, Any]:
-    """The slopes of ALiBi (arXiv 2108.12409), float32 [num_heads]."""
+def generate_alibi_slopes(
+    num_heads: int, tp_size: int = 1, tp_rank: int = 0, alibi_scale: float = 1.0, alibi_bias_max: int = 8
+) -> np.ndarray[Any, Any]:
+    """The slopes of ALiBi (arXiv 2108.12409), float32 [num_heads / tp_size]: those of the heads of rank `tp_rank`."""
     power = 2 ** int(np.floor(np.log2(num_heads)))
     first = 2.0 ** (-alibi_bias_max / power * np.arange(1, power + 1))
     rest = 2.0 ** (-alibi_bias_max / (2 * power) * np.arange(1, 2 * (num_heads - power) + 1, 2))
-    return (alibi_scale * np.concatenate([first, rest])).astype(np.float32)
+    slopes = (alibi_scale * np.concatenate([first, rest])).astype(np.float32)
+    own = num_heads // tp_size
+    return np.asarray(slopes[tp_rank * own : (tp_rank + 1) * own])
+
+
+def generate_alibi_biases(slopes: Tensor, key_length: Size) -> Tensor:
+    """What ALiBi adds to scores: slope · position of the key, [1, heads, 1, keys]; queries and batch broadcast.
+
+    Args:
+        slopes: floats [heads], or already [1, heads, 1, 1].
+        key_length: the number of keys: an int, a dim or a tensor of one integer.
+    """
+    positions = F.cast(arange(0, key_length, "float32"), slopes.dtype)
+    column = F.reshape(slopes, (1, slopes.shape[0], 1, 1)) if len(slopes.shape) == 1 else slopes
+    return F.mul(column, F.reshape(positions, (1, 1, 1, positions.shape[0])))
+
+
+def generate_logn_scaling(seq_length: int = 8192, max_position_embeddings: int = 32768) -> np.ndarray[Any, Any]:
+    """What queries are multiplied by beyond the training length: log(n) / log(seq_length) at the n-th position, and 1
+    before that; float32 [max_position_embeddings]."""
+    positions = np.arange(1, max_position_embeddings + 1)
+    return np.asarray(np.maximum(np.log(positions) / np.log(seq_length), 1), np.float32)
+
+
+def expand_mask(mask: Tensor, tgt_len: Size | None = None) -> Tensor:
+    """A padding mask [batch, keys] (0 hides a key) as what is added to scores, float32 [batch, 1, tgt_len, keys]: 0, or
+    −inf for what is hidden. As many queries as keys where `tgt_len` is None."""
+    batch, keys = mask.shape
+    queries = keys if tgt_len is None else as_size(tgt_len)
+    hidden = mask if mask.dtype in (np.bool_, dtypes.bool_) else F.not_equal(mask, 0)
+    added = F.where(hidden, np.float32(0), np.float32(-np.inf))
+    return F.expand(F.reshape(added, (batch, 1, 1, keys)), (batch, 1, queries, keys))

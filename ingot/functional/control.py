@@ -1,12 +1,15 @@
-"""Choices and loops whose course is known only at run time."""
+"""Choices, loops and assertions: what depends on values that are known only at run time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from ingot.errors import OpError
 from ingot.functional.tensor import Tensor
-from ingot.ir import F
+from ingot.ir import F, Value
 from ingot.ops.control import branch
 
 
@@ -34,3 +37,51 @@ def while_loop(
     """
     condition, body = branch(cond_fn, *carried_inputs, name="cond_fn"), branch(body_fn, *carried_inputs, name="body_fn")
     return F.while_loop(*carried_inputs, condition=condition, body=body, limit=limit)
+
+
+def assertion(condition: Tensor, message: str = "") -> None:
+    """A run in which the condition (bool) does not hold everywhere ends in a ValueFault that says `message`.
+
+    Raises:
+        OpError: a condition that certainly does not hold, as far as it follows from sizes.
+    """
+    known = condition.known if isinstance(condition, Value) else np.asarray(condition, object)
+    if known is not None and all(known.flat):
+        return
+    if known is not None:
+        raise OpError(f"assertion failed{': ' if message else ''}{message}")
+    F.assertion(condition, message=message)
+
+
+class Conditional:
+    """A choice between two values, written as the retired API has it. Both are computed; `cond` computes one of them.
+
+        conditional = Conditional(condition)
+        x = conditional.add_input(x)
+        y = conditional.add_output(x * 2, x + 1)
+    """
+
+    def __init__(self, condition: Tensor) -> None:
+        """condition: one bool.
+
+        Raises:
+            OpError: more than one, or another dtype.
+        """
+        if any(d != 1 for d in condition.shape):
+            raise OpError(f"Conditional: the condition must be one bool, not {list(condition.shape)} of them")
+        self.condition = F.reshape(condition, ()) if len(condition.shape) else condition
+
+    def add_input(self, input: Tensor) -> Tensor:
+        """The tensor itself, as both values read it."""
+        return input
+
+    def add_output(self, true_value: Tensor, false_value: Tensor) -> Tensor:
+        """true_value where the condition holds, else false_value. They have one dtype and one shape.
+
+        Raises:
+            OpError: values whose shapes or dtypes differ.
+        """
+        if tuple(true_value.shape) != tuple(false_value.shape):
+            shapes = f"{list(true_value.shape)} and {list(false_value.shape)}"
+            raise OpError(f"Conditional: the values have shapes {shapes}; they must be the same")
+        return F.where(self.condition, true_value, false_value)

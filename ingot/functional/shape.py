@@ -48,6 +48,21 @@ def constant_to_tensor_(input: Any, dtype: DType | str | None = None, to_array: 
     return np.full((1,) if to_array else (), input, dtypes.get(dtype or default).numpy)
 
 
+def constants_to_tensors_(*inputs: Any) -> tuple[Tensor, ...]:
+    """Each number as a tensor [1]. Integers, tensors too, become int64 if one of the tensors is, or one of the numbers
+    has to be; else they are int32 where there are tensors of int32."""
+    tensors = [dtypes.get(x.dtype) for x in inputs if not isinstance(x, bool | int | float)]
+    large = any(isinstance(x, int) and not -(2**31) <= x < 2**31 for x in inputs)
+    kind = dtypes.int32 if dtypes.int32 in tensors and dtypes.int64 not in tensors and not large else dtypes.int64
+
+    def one(x: Any) -> Tensor:
+        if isinstance(x, int) and not isinstance(x, bool):
+            return constant_to_tensor_(x, kind)
+        return F.cast(x, kind) if getattr(x, "dtype", None) in (dtypes.int32, np.int32) else constant_to_tensor_(x)
+
+    return tuple(map(one, inputs))
+
+
 def arange(start: Size, end: Size, dtype: DType | str = "int64", step: int = 1) -> Tensor:
     """start, start + step, … below end, as a 1-D tensor; the bounds may be dims, or scalar tensors.
 

@@ -139,21 +139,29 @@ def apply(op: Op, operands: tuple[Any, ...]) -> Any:
 
 
 def _as_values(op: Op, operands: tuple[Any, ...], network: Network) -> tuple[Value, ...]:
-    """Arrays become constants, and Python numbers constants of the tensors' dtype."""
+    """Arrays become constants, and Python numbers constants of the tensors' dtype; dims are computed, in that dtype."""
     out = []
     for i, x in enumerate(operands):
         if isinstance(x, Value):
             out.append(x)
         elif isinstance(x, np.ndarray | np.generic):
             out.append(network.constant(np.asarray(x)))
+        elif isinstance(x, Expr):
+            out.append(_size(network, x, _scalar_dtype(op, i, x, operands)))
         else:
             out.append(network.scalar(x, _scalar_dtype(op, i, x, operands)))
     return tuple(out)
 
 
+def _size(network: Network, size: Expr, dtype: DType) -> Value:
+    counted: Any = OPS["iota"]
+    whole = functions["reshape"](network.emit(counted(size=1, start=size, dtype="int64"), ()), ())
+    return functions["cast"](whole, dtype)  # type: ignore[no-any-return]
+
+
 def _scalar_dtype(op: Op, index: int, x: Any, operands: tuple[Any, ...]) -> DType:
     """The dtype that a Python number takes: that of the first tensor beside it which may lend its own."""
-    if not isinstance(x, bool | int | float):
+    if not isinstance(x, bool | int | float | Expr):
         raise OpError(f"{op.name}: operand {_operand_name(op, index)} is a {type(x).__name__}; operands are tensors of "
                       "a network, NumPy arrays, or Python numbers")
     for i, other in enumerate(operands):

@@ -294,14 +294,15 @@ class Network:
     def remove_dead(self) -> int:
         """Takes out nodes, parameters and constants that no output or state depends on; returns how many nodes went.
 
-        What binds a dim stays as long as the dim is needed: it may be a size of what depends on none of its results.
+        What acts by itself stays, and what binds a dim as long as that is needed: it may be a size of what depends on
+        none of its results.
         """
         live = {id(v) for v in self.outputs.values()}
         needed = set(dims.dims_of(d for v in self.outputs.values() for d in v.shape))
         keep: set[Node] = set()
         for node in reversed(self.nodes):
-            binds = node.op.binds and any(d.name in needed for d in node.op.bound_dims())
-            if binds or any(id(v) in live or isinstance(v.spec, StateSpec) for v in node.outputs):
+            acts = node.op.acts or node.op.binds and any(d.name in needed for d in node.op.bound_dims())
+            if acts or any(id(v) in live or isinstance(v.spec, StateSpec) for v in node.outputs):
                 keep.add(node)
                 live.update(map(id, node.inputs))
                 needed |= node.dims()

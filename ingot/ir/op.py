@@ -84,6 +84,7 @@ class Op:
     tolerance: ClassVar[float] = 1.0  # multiplies the tests' rounding allowance; above 1 only with a reason beside it
     scalars_like: ClassVar[tuple[str, ...] | None] = None  # operands whose dtype a Python scalar takes; None: any
     binds: ClassVar[bool] = False  # whether it brings an unbacked dim into being (see bind)
+    acts: ClassVar[bool] = False  # whether it stays in a network though nobody reads its results
     is_view: ClassVar[bool] = False  # whether its result is its first operand's memory under other strides
 
     def infer(self, *specs: Any) -> Any:
@@ -121,6 +122,7 @@ class Op:
     # (self, torch, *tensors): whether values are a fault at run time, as a bool scalar on their device; the torch form
     # then gives any numbers, and breaks nothing.
     torch_fault: ClassVar[Callable[..., Any] | None] = None
+    fault: ClassVar[Any] = "its operands have indices that are out of range"  # what that fault says
     sample: ClassVar[Callable[..., Any] | None] = None  # (self, rng, *specs): valid random operands for tests
     draw: ClassVar[Callable[..., Any] | None] = None  # (cls, draw): a random Case for the property tests
 

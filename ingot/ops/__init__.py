@@ -11,6 +11,7 @@ from ingot.ir import OPS, functions
 from ingot.ops import (
     attention,
     binary,
+    checks,
     contraction,
     control,
     conversion,
@@ -26,6 +27,7 @@ from ingot.ops import (
     pool,
     product,
     reduce,
+    scattering,
     sizes,
     spatial,
 )
@@ -39,8 +41,10 @@ FAMILIES = (
     contraction,
     movement,
     indexing,
+    scattering,
     order,
     sizes,
+    checks,
     norm,
     spatial,
     pool,

@@ -78,7 +78,7 @@ def check(torch: Any, faults: Sequence[tuple[Node, Any]]) -> None:
     found = torch.stack([fault for _, fault in faults]).tolist()
     for (node, _), fault in zip(faults, found, strict=True):
         if fault:
-            raise ValueFault(f"{node.describe()}: its operands have indices that are out of range")
+            raise ValueFault(f"{node.describe()}: {node.op.fault}")
 
 
 def run(torch: Any, network: Network, operands: Sequence[Any]) -> tuple[Any, ...]:

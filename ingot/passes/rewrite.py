@@ -193,8 +193,8 @@ def _read_outside(network: Network, root: Value, nodes: Sequence[Node]) -> str:
 def detach(network: Network, node: Node, replaced: Sequence[Node] = ()) -> tuple[Node, ...]:
     """Cuts a node that nobody reads off its operands, and then what only it read. They still stand in the list.
 
-    A node that writes a state or binds a dim goes only when it is `node` itself or among `replaced`: its effect lives
-    on elsewhere.
+    A node that acts by itself (writes a state, binds a dim, asserts) goes only when it is `node` itself or among
+    `replaced`: its effect lives on elsewhere.
     """
     gone: dict[Node, None] = {}
     todo = [node]
@@ -202,7 +202,7 @@ def detach(network: Network, node: Node, replaced: Sequence[Node] = ()) -> tuple
         one = todo.pop()
         if one in gone or any(v.uses or network.is_output(v) for v in one.outputs):
             continue
-        acts = one.op.binds or any(isinstance(v.spec, StateSpec) for v in one.outputs)
+        acts = one.op.acts or one.op.binds or any(isinstance(v.spec, StateSpec) for v in one.outputs)
         if acts and one is not node and one not in replaced:
             continue
         makers = [v.node for v in one.inputs if v.node is not None]

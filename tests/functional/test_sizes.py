@@ -106,8 +106,7 @@ NETS: dict[str, Net] = {
     ),
     "pad or cut off to 5": Net(
         lambda x: F.pad(x, F.concat([0, 0, 0, 5 - F.shape(x, 1)]), value=2.0),
-        lambda x: np.pad(x, [(0, 0), (0, 5), (0, 0)], constant_values=2)[:, :5]
-        if x.shape[1] < 5 else x[:, :5],
+        lambda x: np.pad(x, [(0, 0), (0, 5), (0, 0)], constant_values=2)[:, :5] if x.shape[1] < 5 else x[:, :5],
     ),
     "repeat by a computed count": Net(
         lambda x: F.repeat(x, [1, F.shape(x, 0), 1]), lambda x: np.tile(x, (1, x.shape[0], 1))
@@ -115,9 +114,11 @@ NETS: dict[str, Net] = {
     "a size beside tensors": Net(
         lambda x: F.concat([F.shape(x, 0), x.shape[1], 7]), lambda x: np.array([x.shape[0], x.shape[1], 7])
     ),
-    "a range whose length is data": Net(
-        lambda x, n: F.arange(0, n, "int64"), lambda x, n: count(n), True
+    "arithmetic of tensors and dims": Net(
+        lambda x: F.arange(0, F.shape(x, 0) * x.shape[1] + x.shape[0], "int32") - x.shape[1],
+        lambda x: np.arange(x.shape[0] * x.shape[1] + x.shape[0], dtype=np.int32) - x.shape[1],
     ),
+    "a range whose length is data": Net(lambda x, n: F.arange(0, n, "int64"), lambda x, n: count(n), True),
     "a range beside it, computed of the same data": Net(
         lambda x, n: F.arange(0, n * 2 + 1, "int32") + F.arange(0, 2 * n + 1, "int32"),
         lambda x, n: np.arange(2 * n + 1, dtype=np.int32) * 2,
@@ -237,13 +238,17 @@ def test_a_module_of_the_retired_style() -> None:
 BAD: dict[str, tuple[Callable[..., Any], int, str]] = {
     "a negative length": (lambda x, n: F.arange(0, n, "int64"), -3, "the size size0 would be -3, which is %n"),
     "a negative length that was computed": (
-        lambda x, n: F.arange(0, F.cast(F.cast(n, "float32") * 2.0, "int64"), "int64"), -2,
-        r"the size size0 would be -4, which is cast\(mul\(cast\(%n\), 2\.0\)\)"),
+        lambda x, n: F.arange(0, F.cast(F.cast(n, "float32") * 2.0, "int64"), "int64"),
+        -2,
+        r"the size size0 would be -4, which is cast\(mul\(cast\(%n\), 2\.0\)\)",
+    ),
     "a shape with a size below zero": (
-        lambda x, n: F.expand(F.sum(x), F.concat([n - 5, 2])) * 1.0, 3, r"size0 - 5.* -2|\(size0 \+ -5\).* -2"),
+        lambda x, n: F.expand(F.sum(x), F.concat([n - 5, 2])) * 1.0,
+        3,
+        r"size0 - 5.* -2|\(size0 \+ -5\).* -2",
+    ),
     "an absurd length": (lambda x, n: F.arange(0, n, "int64"), 2**60, "size0=1152921504606846976, which is not in"),
-    "more memory than there is": (
-        lambda x, n: F.arange(0, n * 4096, "int64"), 2**40, r"4096.*size0.*(TiB|GiB|memory)"),
+    "more memory than there is": (lambda x, n: F.arange(0, n * 4096, "int64"), 2**40, r"4096.*size0.*(TiB|GiB|memory)"),
 }
 
 
