@@ -256,12 +256,11 @@ def generate_alibi_slopes(num_heads: int, *args: Any, **kwargs: Any) -> Any:
     given = bound.arguments
     if num_heads % given["tp_size"] or not 0 <= given["tp_rank"] < given["tp_size"]:
         raise refused(f"{num_heads} heads for rank {given['tp_rank']} of {given['tp_size']}", "give equal shares")
-    whole = functional.generate_alibi_slopes(num_heads, given["alibi_scale"], given["alibi_bias_max"])
-    share = num_heads // given["tp_size"]
-    mine = whole[given["tp_rank"] * share : (given["tp_rank"] + 1) * share]
+    part = {name: given[name] for name in ("tp_size", "tp_rank", "alibi_scale", "alibi_bias_max")}
+    mine = functional.generate_alibi_slopes(num_heads, **part)
     if not old:
         return mine
-    array = mine.astype(as_dtype(given["dtype"]).numpy).reshape(share, 1, 1)
+    array = mine.astype(as_dtype(given["dtype"]).numpy).reshape(-1, 1, 1)
     return shown(array, context.default_net())
 
 
