@@ -37,7 +37,8 @@ def program() -> dict[str, Json]:
             {"kernel": "take", "version": 1, "in": [2, 1], "out": [4], "params": {"axis": 0}, "where": "rows"},
             {
                 "kernel": "elementwise", "version": 1, "in": [5], "out": [6], "where": "twice",
-                "params": {"expr": {"steps": [["input", "float32", 0], ["add", "float32", 0, 0]], "outputs": [1]}},
+                "params": {"expression": {"steps": [["input", "float32", 0], ["add", "float32", 0, 0]],
+                                          "outputs": [1]}},
             },
         ],
         "outputs": [{"name": "y", "buffer": 6}, {"name": "rows", "buffer": 4}],

@@ -74,7 +74,7 @@ program(
                 "kernel": "elementwise",
                 "in": [0],
                 "out": [7],
-                "params": {"expr": {"steps": [["input", "float32", 0]], "outputs": [0]}},
+                "params": {"expression": {"steps": [["input", "float32", 0]], "outputs": [0]}},
             }
         ),
         p["buffers"][0].update(shape=["N", 4]),
@@ -222,7 +222,7 @@ program(
 
 def _steps(steps: list[Any], outputs: list[Any] | None = None) -> Callable[[Program], None]:
     expression = {"steps": steps, "outputs": [len(steps) - 1] if outputs is None else outputs}
-    return _set("calls", 2, "params", "expr", value=expression)
+    return _set("calls", 2, "params", "expression", value=expression)
 
 
 _INPUT = ["input", "float32", 0]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from fuzz.endings import ENDINGS, FLOATS, INTEGERS, NARROW, broadcasts, extras, f, panels, steps
+from fuzz.epilogues import EPILOGUES, FLOATS, INTEGERS, NARROW, broadcasts, extras, f, panels, steps
 from fuzz.template import Template, calc
 
 Json = Any
@@ -43,7 +43,7 @@ def wide(rank: int) -> Template:
     )  # fmt: skip
     narrow = (t.result(y, t.choice("y2", *NARROW)), t.result(y, t.choice("y3", *FLOATS)))
     results = [t.result(y, "float64"), t.result(y, "uint64"), *narrow, t.result(y, "bool")]
-    t.call("elementwise", x, results, expr=expression)
+    t.call("elementwise", x, results, expression=expression)
     return t
 
 
@@ -59,7 +59,7 @@ def elementwise() -> Iterator[Template]:
         inputs = [f("input", i) for i in range(3)]
         expression = steps(*inputs, f(op, 0, 1), f(one, 3), f(other, 4, 2), outputs=[5, 4])
         results = [t.result(y, t.choice(f"y{i}", *FLOATS)) for i in range(2)]
-        t.call("elementwise", x, results, expr=expression)
+        t.call("elementwise", x, results, expression=expression)
         yield t
         t = Template(f"elementwise.integer.{rank}")
         y = shapes(t, rank)
@@ -71,7 +71,7 @@ def elementwise() -> Iterator[Template]:
             ["where", "int64", 3, 2, 0], ["wrap", "int64", 4, "int8"], f("to_float", 5), outputs=[5, 3, 6],
         )  # fmt: skip
         y0 = t.result(y, t.choice("y0", *NARROW))
-        t.call("elementwise", x, [y0, t.result(y, "bool"), t.result(y, t.choice("y2", *FLOATS))], expr=expression)
+        t.call("elementwise", x, [y0, t.result(y, "bool"), t.result(y, t.choice("y2", *FLOATS))], expression=expression)
         yield t
         yield wide(rank)
         t = Template(f"elementwise.bool.{rank}")
@@ -85,7 +85,7 @@ def elementwise() -> Iterator[Template]:
             f("where", 7, 2, 4), ["to_int", "int64", 3], outputs=[7, 8, 9],
         )  # fmt: skip
         y1 = t.result(y, t.choice("y1", *FLOATS))
-        t.call("elementwise", x, [t.result(y, "bool"), y1, t.result(y, t.choice("y2", *NARROW))], expr=expression)
+        t.call("elementwise", x, [t.result(y, "bool"), y1, t.result(y, t.choice("y2", *NARROW))], expression=expression)
         yield t
         t = Template(f"elementwise.chain.{rank}")
         y = shapes(t, rank)
@@ -93,7 +93,7 @@ def elementwise() -> Iterator[Template]:
         x = [t.input(f"x{i}", t.choice(f"shape{i}", *broadcasts(y)), dtypes[i]) for i in range(3)]
         rounded = f("round", 2, "float16")
         expression = steps(f("input", 0), f("input", 1), f("add", 0, 1), rounded, f("input", 2), f("mul", 3, 4))
-        t.call("elementwise", x, [t.result(y, t.choice("y0", *FLOATS))], expr=expression)
+        t.call("elementwise", x, [t.result(y, t.choice("y0", *FLOATS))], expression=expression)
         yield t
 
 
@@ -129,17 +129,17 @@ def norms() -> Iterator[Template]:
 
 def group_norm() -> Iterator[Template]:
     factors = ((False, False), (True, False), (True, True))
-    for rank, (weighted, biased), ending in itertools.product((2, 3, 4), factors, ENDINGS):
-        t = Template(f"group_norm.{rank}.{weighted}.{biased}.{ending}")
+    for rank, (weighted, biased), epilogue in itertools.product((2, 3, 4), factors, EPILOGUES):
+        t = Template(f"group_norm.{rank}.{weighted}.{biased}.{epilogue}")
         groups = t.choice("groups", 1, 2, 3, 8)
         lead = [t.size("images", 0, 3), *(t.size(f"s{i}", 0, 33) for i in range(rank - 2))]
         channels, dtype = t.value("c", calc("*", groups, t.size("each", 1, 33))), t.choice("dtype", *FLOATS)
         operands = [t.input("x", [*lead, channels], dtype)]
         operands += [t.input(name, [channels], dtype) for name in ["w"] * weighted + ["bias"] * biased]
-        more, expression = extras(t, ending, [*lead, channels])
+        more, expression = extras(t, epilogue, [*lead, channels])
         y = t.result([*lead, channels], t.choice("y_dtype", *FLOATS))
         params = {"groups": groups, "eps": t.choice("eps", 1e-5, 0.5), "weight": weighted, "bias": biased}
-        t.call("group_norm", [*operands, *more], [y], expr=expression, **params)
+        t.call("group_norm", [*operands, *more], [y], epilogue=expression, **params)
         yield t
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from fuzz.endings import ENDINGS, FLOAT, FLOATS, broadcasts, extras, f, panels, steps
+from fuzz.epilogues import EPILOGUES, FLOAT, FLOATS, broadcasts, extras, f, panels, steps
 from fuzz.template import Template, calc
 
 Json = Any
@@ -16,17 +16,17 @@ Json = Any
 
 
 def matmul_packed() -> Iterator[Template]:
-    for dtype, ending, rank in itertools.product(FLOATS, ENDINGS, (1, 2, 3)):
-        if (rank == 1) != (ending == "turned" and dtype == "float32") and rank == 1:
+    for dtype, epilogue, rank in itertools.product(FLOATS, EPILOGUES, (1, 2, 3)):
+        if (rank == 1) != (epilogue == "turned" and dtype == "float32") and rank == 1:
             continue
-        t = Template(f"matmul_packed.{dtype}.{ending}.{rank}")
+        t = Template(f"matmul_packed.{dtype}.{epilogue}.{rank}")
         lead = [t.size(name, 0, 75 if rank == 2 else 9) for name in ("b", "m")[: rank - 1]]
         k, n = t.size("k", 0, 257), t.size("n", 1, 200)
         x = t.input("x", [*lead, k], dtype)
         w = t.weight("w", panels(n, k, dtype), dtype)
-        more, expression = extras(t, ending, [*lead, n])
+        more, expression = extras(t, epilogue, [*lead, n])
         y = t.result([*lead, n], t.choice("y_dtype", dtype, *FLOATS))
-        t.call("matmul_packed", [x, w, *more], [y], n=n, k=k, parts=1, expr=expression)
+        t.call("matmul_packed", [x, w, *more], [y], n=n, k=k, parts=1, epilogue=expression)
         yield t
     for dtype in FLOATS:
         t = Template(f"matmul_packed.{dtype}.gate")
@@ -34,7 +34,7 @@ def matmul_packed() -> Iterator[Template]:
         x, w = t.input("x", [m, k], dtype), t.weight("w", panels(n, k, dtype, 2), dtype)
         y = t.result([m, n], t.choice("y_dtype", dtype, *FLOATS))
         gate = steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
-        t.call("matmul_packed", [x, w], [y], n=n, k=k, parts=2, expr=gate)
+        t.call("matmul_packed", [x, w], [y], n=n, k=k, parts=2, epilogue=gate)
         yield t
     for dtype, stored, parts in itertools.product(FLOATS, ("int8", "uint8"), (1, 2)):
         t = Template(f"matmul_packed.{dtype}.{stored}.{parts}")
@@ -47,13 +47,13 @@ def matmul_packed() -> Iterator[Template]:
         params = {"group": group} if stored == "uint8" else {}
         expression = FLOAT if parts == 1 else steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
         y = t.result([m, n], t.choice("y_dtype", dtype, *FLOATS))
-        t.call("matmul_packed", operands, [y], n=n, k=k, parts=parts, expr=expression, **params)
+        t.call("matmul_packed", operands, [y], n=n, k=k, parts=parts, epilogue=expression, **params)
         yield t
     for dtype in FLOATS:  # more rows, and deeper ones, than are packed at a time
         t = Template(f"matmul_packed.{dtype}.large")
         m, k, n = t.size("m", 96, 600), t.size("k", 1, 700), t.size("n", 1, 75)
         x, w = t.input("x", [m, k], dtype), t.weight("w", panels(n, k, dtype), dtype)
-        t.call("matmul_packed", [x, w], [t.result([m, n], dtype)], n=n, k=k, parts=1, expr=FLOAT)
+        t.call("matmul_packed", [x, w], [t.result([m, n], dtype)], n=n, k=k, parts=1, epilogue=FLOAT)
         yield t
 
 
@@ -89,7 +89,7 @@ def moe() -> Iterator[Template]:
         gate = steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
         sizes = {"experts": experts, "hidden": hidden, "inner": inner, "top_k": top}
         y = t.result([rows, hidden], dtype)
-        t.call("moe", [x, router, up, down], [y], normalize=normalize, expr=gate, **sizes)
+        t.call("moe", [x, router, up, down], [y], normalize=normalize, expression=gate, **sizes)
         yield t
     t = Template("moe.passes")  # more rows than are worked on at a time
     rows, hidden, inner = t.size("rows", 1025, 1100), t.size("hidden", 1, 9), t.size("inner", 1, 9)
@@ -99,7 +99,7 @@ def moe() -> Iterator[Template]:
         t.weight("down", panels(hidden, inner, "float32", 3)),
     )
     passes: dict[str, Json] = {"experts": 3, "hidden": hidden, "inner": inner, "top_k": 2}
-    t.call("moe", [x, router, up, down], [t.result([rows, hidden])], normalize=True, expr=gate, **passes)
+    t.call("moe", [x, router, up, down], [t.result([rows, hidden])], normalize=True, expression=gate, **passes)
     yield t
 
 
@@ -126,10 +126,10 @@ MOST = {1: 75, 2: 17, 3: 7}
 
 
 def conv_packed() -> Iterator[Template]:
-    for dtype, axes, ending in itertools.product(FLOATS, (1, 2, 3), ENDINGS):
-        if (axes != 2) != (ending in ("bias", "plain")) and axes != 2:
+    for dtype, axes, epilogue in itertools.product(FLOATS, (1, 2, 3), EPILOGUES):
+        if (axes != 2) != (epilogue in ("bias", "plain")) and axes != 2:
             continue
-        t = Template(f"conv_packed.{dtype}.{axes}d.{ending}")
+        t = Template(f"conv_packed.{dtype}.{axes}d.{epilogue}")
         images, groups = t.size("images", 0, 3), t.choice("groups", 1, 1, 2, 3)
         channels, outputs = (calc("*", t.size(f"{name}_each", 1, 48), groups) for name in ("c", "n"))
         channels, outputs = t.value("c", channels), t.value("n", outputs)
@@ -137,21 +137,21 @@ def conv_packed() -> Iterator[Template]:
         x = t.input("x", [images, *sx, channels], dtype)
         taps = calc("*", *params["kernel"], "$c_each")
         w = t.weight("w", panels("$n_each", taps, dtype, groups), dtype)
-        more, expression = extras(t, ending, [images, *sy, outputs])
+        more, expression = extras(t, epilogue, [images, *sy, outputs])
         y = t.result([images, *sy, outputs], t.choice("y_dtype", dtype, *FLOATS))
         params |= {"outputs": outputs, "channels": channels, "groups": groups}
-        t.call("conv_packed", [x, w, *more], [y], expr=expression, **params)
+        t.call("conv_packed", [x, w, *more], [y], epilogue=expression, **params)
         yield t
-    for ending in ("plain", "bias", "residual", "integer"):  # by Winograd
-        t = Template(f"conv_packed.winograd.{ending}")
+    for epilogue in ("plain", "bias", "residual", "integer"):  # by Winograd
+        t = Template(f"conv_packed.winograd.{epilogue}")
         images, channels, outputs = t.size("images", 1, 2), t.size("c", 16, 64), t.size("n", 16, 64)
         height, width, pad = t.size("h", 4, 24), t.size("w", 4, 24), t.choice("pad", 1, 0, 2)
         size = [calc("+", calc("-", s, 2), calc("*", 2, pad)) for s in (height, width)]
         x = t.input("x", [images, height, width, channels])
         w = t.weight("w", panels(outputs, calc("*", 9, channels), "float32"))
-        more, expression = extras(t, ending, [images, *size, outputs])
+        more, expression = extras(t, epilogue, [images, *size, outputs])
         y = t.result([images, *size, outputs], t.choice("y_dtype", *FLOATS))
-        t.call("conv_packed", [x, w, *more], [y], outputs=outputs, channels=channels, groups=1, expr=expression,
+        t.call("conv_packed", [x, w, *more], [y], outputs=outputs, channels=channels, groups=1, epilogue=expression,
                kernel=[3, 3], stride=[1, 1], dilation=[1, 1], pre_padding=[pad, pad])  # fmt: skip
         yield t
 
@@ -163,11 +163,11 @@ def taps_of_phase(kernel: int, stride: int, dilation: int, before: int, phase: i
 def conv_transpose_packed() -> Iterator[Template]:
     configurations = [([3], [2], [1], [1]), ([2, 2], [2, 2], [1, 1], [0, 0]), ([4, 3], [2, 1], [1, 2], [1, 2]),
                       ([3, 3], [3, 2], [2, 1], [-1, 1]), ([2, 1, 3], [1, 2, 2], [1, 1, 1], [0, 1, -2])]  # fmt: skip
-    for dtype, (number, (kernel, stride, dilation, before)), ending in itertools.product(
+    for dtype, (number, (kernel, stride, dilation, before)), epilogue in itertools.product(
         FLOATS, enumerate(configurations), ("plain", "bias", "integer")
     ):
         axes = len(kernel)
-        t = Template(f"conv_transpose_packed.{dtype}.{number}.{ending}")
+        t = Template(f"conv_transpose_packed.{dtype}.{number}.{epilogue}")
         images, groups = t.size("images", 0, 3), t.choice("groups", 1, 1, 2)
         c, n = t.size("c_each", 1, 33), t.size("n_each", 1, 48)
         channels, outputs = t.value("c", calc("*", c, groups)), t.value("n", calc("*", n, groups))
@@ -182,23 +182,23 @@ def conv_transpose_packed() -> Iterator[Template]:
             if taps > 0:
                 shape = panels(n, calc("*", taps, c), dtype, groups)
                 operands.append(t.weight(f"w{len(operands)}", shape, dtype))
-        more, expression = extras(t, ending, [images, *sy, outputs])
+        more, expression = extras(t, epilogue, [images, *sy, outputs])
         y = t.result([images, *sy, outputs], t.choice("y_dtype", dtype, *FLOATS))
         t.call("conv_transpose_packed", [*operands, *more], [y], outputs=outputs, channels=channels, groups=groups,
-               expr=expression, kernel=kernel, stride=stride, dilation=dilation, pre_padding=before)  # fmt: skip
+               epilogue=expression, kernel=kernel, stride=stride, dilation=dilation, pre_padding=before)  # fmt: skip
         yield t
 
 
 def conv_depthwise() -> Iterator[Template]:
-    for dtype, axes, ending in itertools.product(FLOATS, (1, 2, 3), ENDINGS):
-        t = Template(f"conv_depthwise.{dtype}.{axes}d.{ending}")
+    for dtype, axes, epilogue in itertools.product(FLOATS, (1, 2, 3), EPILOGUES):
+        t = Template(f"conv_depthwise.{dtype}.{axes}d.{epilogue}")
         images, channels = t.size("images", 0, 3), t.size("c", 1, 75)
         sx, sy, params = window(t, axes, MOST[axes])
         x = t.input("x", [images, *sx, channels], dtype)
         w = (t.weight if axes == 2 else t.input)("w", [calc("*", 1, *params["kernel"]), channels], dtype)
-        more, expression = extras(t, ending, [images, *sy, channels])
+        more, expression = extras(t, epilogue, [images, *sy, channels])
         y = t.result([images, *sy, channels], t.choice("y_dtype", dtype, *FLOATS))
-        t.call("conv_depthwise", [x, w, *more], [y], expr=expression, **params)
+        t.call("conv_depthwise", [x, w, *more], [y], epilogue=expression, **params)
         yield t
 
 

@@ -103,7 +103,7 @@ double measure(const Layer& layer, DType dtype, int threads, double seconds, boo
   const std::int64_t out_h = (layer.height + 2 * pad_h - layer.kernel_height) / s + 1, out_w = (layer.width + 2 * pad_w - layer.kernel_width) / s + 1;
   const std::int64_t k = layer.kernel_height * layer.kernel_width * layer.channels / layer.groups;
   const std::int64_t panels = layer.groups * ((layer.outputs / layer.groups + kPanel - 1) / kPanel);
-  const auto expr = nlohmann::json::parse(
+  const auto epilogue = nlohmann::json::parse(
       R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1], ["const", "float32", 0], ["max", "float32", 2, 3]], "outputs": [4]})");
   const bool product = layer.kernel_height * layer.kernel_width * s == 1;
   Timing timing{};
@@ -112,7 +112,7 @@ double measure(const Layer& layer, DType dtype, int threads, double seconds, boo
                                                : view(memory.pool.data(), dtype, {panels, k, kPanel}));
   timing.in.push_back(view(memory.x.data(), DType::float32, {layer.outputs}));
   timing.y = view(memory.y.data(), dtype, {layer.images, out_h, out_w, layer.outputs});
-  nlohmann::json params = {{"expr", expr}};
+  nlohmann::json params = {{"epilogue", epilogue}};
   if (product)
     params.update({{"n", layer.outputs}, {"k", k}, {"parts", 1}});
   else

@@ -58,7 +58,7 @@ def nbytes(tensor: Tensor) -> int:
 
 def steps(call: Call) -> int:
     """The operations that its scalar expression does per element."""
-    return sum(step[0] not in ("input", "const", "wrap") for step in call.params["expr"]["steps"])
+    return sum(step[0] not in ("input", "const", "wrap") for step in call.params["expression"]["steps"])
 
 
 def taps(call: Call) -> int:

@@ -193,7 +193,7 @@ class Kernel:
         epilogue = node.op.epilogue if isinstance(node.op, Lowered) else None
         if self.epilogue is not (epilogue is not None):
             return Refusal("it has no epilogue" if epilogue else "it runs lowered nodes, which have an epilogue")
-        params = use.params if epilogue is None else {**use.params, "expr": expr_json(epilogue)}
+        params = use.params if epilogue is None else {**use.params, "epilogue": expr_json(epilogue)}
         known: dict[str, DType] = {}
         operands = list(_assign(self.operands, node.inputs, use.counts))
         for i, (operand, _) in enumerate(operands):

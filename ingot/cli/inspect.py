@@ -180,7 +180,8 @@ def _fusion(program: dict[str, Any]) -> dict[str, int]:
     """Calls that do more than one operation on a number, and how many those are beside the first."""
     counts = []
     for call in program["calls"]:
-        steps = call.get("params", {}).get("expr", {}).get("steps", ())
+        params = call.get("params", {})
+        steps = params.get("epilogue", params.get("expression", {})).get("steps", ())
         operations = sum(step[0] not in ("input", "const") for step in steps)
         counts.append(operations - (call["kernel"] == "elementwise") if steps else 0)
     fused = [n for n in counts if n > 0]

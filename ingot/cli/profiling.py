@@ -203,7 +203,7 @@ def check_trace_path(path: str) -> None:
 def peak(dtype: str, threads: int | None) -> float:
     """Operations a second of our own product of this type at its best: what the other kernels are measured against."""
     shape = [PEAK_WIDTH // 32, PEAK_WIDTH // 2, 32, 2] if dtype == "bfloat16" else [PEAK_WIDTH // 32, PEAK_WIDTH, 32]
-    expr = {"steps": [["input", "float32", 0]], "outputs": [0]}
+    epilogue = {"steps": [["input", "float32", 0]], "outputs": [0]}
     program = {
         "version": 1,
         "symbols": [],
@@ -213,7 +213,7 @@ def peak(dtype: str, threads: int | None) -> float:
             {"kind": "temp", "dtype": dtype, "shape": [PEAK_ROWS, PEAK_WIDTH]},
         ],
         "calls": [{"kernel": "matmul_packed", "version": 1, "in": [0, 1], "out": [2],
-                   "params": {"n": PEAK_WIDTH, "k": PEAK_WIDTH, "parts": 1, "expr": expr}}],
+                   "params": {"n": PEAK_WIDTH, "k": PEAK_WIDTH, "parts": 1, "epilogue": epilogue}}],
         "outputs": [{"name": "y", "buffer": 2}],
     }  # fmt: skip
     kind = dtypes.get(dtype).numpy

@@ -310,11 +310,11 @@ std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, T
 constexpr KernelInfo kKernels[] = {
     {"conv_packed", 1, "x, weight, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "
-     "pre_padding: integers, dilation: integers, expr: expression",
+     "pre_padding: integers, dilation: integers, epilogue: expression",
      make_conv_packed},
     {"conv_transpose_packed", 1, "x, *weights, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "
-     "pre_padding: integers, dilation: integers, expr: expression",
+     "pre_padding: integers, dilation: integers, epilogue: expression",
      make_conv_transpose_packed},
 };
 

@@ -105,7 +105,7 @@ std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in
 
 constexpr KernelInfo kKernels[] = {
     {"conv_depthwise", 1, "x, weight, *extras -> y",
-     "kernel: integers, stride: integers, pre_padding: integers, dilation: integers, expr: expression",
+     "kernel: integers, stride: integers, pre_padding: integers, dilation: integers, epilogue: expression",
      make_conv_depthwise},
 };
 

@@ -107,13 +107,13 @@ class Elementwise final : public Kernel {
 std::unique_ptr<Kernel> make_elementwise(const nlohmann::json& json, Types in, Types out, Level level) {
   require_operands("elementwise", in, 0, kMaxInputs, out, std::max<std::size_t>(1, std::min<std::size_t>(out.size(), kMaxOutputs)));
   Params params("elementwise", json);
-  Expression expression(params, 0, in, out);
+  Expression expression(params, "expression", 0, in, out);
   params.done();
   return std::make_unique<Elementwise>(std::move(expression), level);
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"elementwise", 1, "*xs -> *ys", "expr: expression", make_elementwise},
+    {"elementwise", 1, "*xs -> *ys", "expression: expression", make_elementwise},
 };
 
 }  // namespace

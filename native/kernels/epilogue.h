@@ -14,9 +14,9 @@ namespace ingot {
 
 class Epilogue {
  public:
-  /// Reads the parameter expr: operands are `values` results of the kernel, then the extras.
+  /// Reads the parameter epilogue: operands are `values` results of the kernel, then the extras.
   Epilogue(Params& params, int values, Types extras, Types out, Level level)
-      : Epilogue(Expression(params, values, extras, out), level) {}
+      : Epilogue(Expression(params, "epilogue", values, extras, out), level) {}
   Epilogue(Expression expression, Level level) : expression_(std::move(expression)), run_tile_(run_tile_for(level)) {}
 
   /// A worker's memory for it.
@@ -33,7 +33,7 @@ class Epilogue {
 
 /// Refuses an extra operand that does not broadcast to y.
 inline void require_broadcasts(std::string_view kernel, const TensorView& extra, const TensorView& y) {
-  require(broadcasts(extra, y), kernel, "an operand of expr does not broadcast to y");
+  require(broadcasts(extra, y), kernel, "an operand of the epilogue does not broadcast to y");
 }
 
 }  // namespace ingot

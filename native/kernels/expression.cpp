@@ -107,7 +107,7 @@ struct Expression::Parsed {
   std::vector<int> outputs;
 
   [[noreturn]] void fail(std::size_t at, const std::string& what) const {
-    refuse(kernel, "expr step " + std::to_string(at) + ": " + what);
+    refuse(kernel, "expression step " + std::to_string(at) + ": " + what);
   }
   void step(std::size_t at, const nlohmann::json& json);
   void constant(std::size_t at, Item& item, const nlohmann::json& json);
@@ -275,24 +275,24 @@ Expression::Expression(std::string_view kernel, const nlohmann::json& json, std:
                        std::span<const DType> outputs) {
   if (!json.is_object() || json.size() != 2 || !json.contains("steps") || !json.contains("outputs") ||
       !json["steps"].is_array() || !json["outputs"].is_array())
-    refuse(kernel, R"(expr must be {"steps": [...], "outputs": [...]})");
+    refuse(kernel, R"(an expression must be {"steps": [...], "outputs": [...]})");
   const nlohmann::json& steps = json["steps"];
   const nlohmann::json& results = json["outputs"];
   if (steps.empty() || steps.size() > kMaxSteps)
-    refuse(kernel, "expr has " + std::to_string(steps.size()) + " steps, must have 1 to " + std::to_string(kMaxSteps));
-  if (inputs.size() > kMaxInputs) refuse(kernel, "expr takes at most " + std::to_string(kMaxInputs) + " operands");
+    refuse(kernel, "the expression has " + std::to_string(steps.size()) + " steps, must have 1 to " + std::to_string(kMaxSteps));
+  if (inputs.size() > kMaxInputs) refuse(kernel, "an expression takes at most " + std::to_string(kMaxInputs) + " operands");
   if (results.size() != outputs.size() || results.empty() || results.size() > kMaxOutputs)
-    refuse(kernel, "expr has " + std::to_string(results.size()) + " outputs, the call has " + std::to_string(outputs.size()) +
+    refuse(kernel, "the expression has " + std::to_string(results.size()) + " outputs, the call has " + std::to_string(outputs.size()) +
                        " (1 to " + std::to_string(kMaxOutputs) + " are allowed)");
   Parsed parsed{kernel, inputs, {}, {}, {}};
   for (std::size_t i = 0; i < steps.size(); ++i) parsed.step(i, steps[i]);
   for (std::size_t i = 0; i < results.size(); ++i) {
     const nlohmann::json& value = results[i];
     if (!value.is_number_integer() || value < 0 || value >= static_cast<std::int64_t>(parsed.items.size()))
-      refuse(kernel, "expr output " + std::to_string(i) + " must be the index of a step");
+      refuse(kernel, "expression output " + std::to_string(i) + " must be the index of a step");
     const int step = value.get<int>();
     if (class_of(outputs[i]) != parsed.items[step].cls)
-      refuse(kernel, "expr output " + std::to_string(i) + " is of class " + std::string(kClassNames[int(parsed.items[step].cls)]) +
+      refuse(kernel, "expression output " + std::to_string(i) + " is of class " + std::string(kClassNames[int(parsed.items[step].cls)]) +
                          " and cannot be stored as " + std::string(name_of(outputs[i])));
     parsed.outputs.push_back(step);
   }
@@ -310,8 +310,8 @@ std::vector<DType> dtypes_of(int values, Types operands) {
 
 }  // namespace
 
-Expression::Expression(Params& params, int values, Types extras, Types out)
-    : Expression(params.kernel(), params.value("expr"), dtypes_of(values, extras), dtypes_of(0, out)) {}
+Expression::Expression(Params& params, const char* name, int values, Types extras, Types out)
+    : Expression(params.kernel(), params.value(name), dtypes_of(values, extras), dtypes_of(0, out)) {}
 
 Expression Expression::identity(std::string_view kernel) {
   constexpr DType kFloat = DType::float32;

@@ -22,8 +22,8 @@ class Expression {
   /// `kernel` names the caller in messages; every operand need not be used, and outputs.size() must match.
   Expression(std::string_view kernel, const nlohmann::json& json, std::span<const DType> inputs,
              std::span<const DType> outputs);
-  /// Of the parameter expr, over `values` float32 results of the kernel and then the call's operands `extras`.
-  Expression(Params& params, int values, Types extras, Types out);
+  /// Of the parameter `name`, over `values` float32 results of the kernel and then the call's operands `extras`.
+  Expression(Params& params, const char* name, int values, Types extras, Types out);
 
   /// A float32 operand as it is.
   static Expression identity(std::string_view kernel);

@@ -300,7 +300,7 @@ std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, Types in, Types 
 
 constexpr KernelInfo kKernels[] = {
     {"matmul_packed", 1, "x, weight, scales?, *extras -> y",
-     "n: integer, k: integer, parts: integer, group?: integer, expr: expression",
+     "n: integer, k: integer, parts: integer, group?: integer, epilogue: expression",
      make_matmul_packed},
     {"matmul", 1, "a, b -> y", "", make_matmul},
 };

@@ -262,7 +262,7 @@ std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, Types in, Types out
   sizes.top_k = params.integer("top_k", 1, std::min(sizes.experts, kMaxTopK));
   sizes.normalize = params.flag("normalize");
   const DType dtype = in[0].dtype;
-  Epilogue gated(params, 2, {}, {&in[0], 1}, level);
+  Epilogue gated(Expression(params, "expression", 2, {}, {&in[0], 1}), level);
   params.done();
   require_dtype("moe", "x", dtype, kComputeFloats);
   require_dtype("moe", "the router's scores", in[1].dtype, {kFloat});
@@ -272,7 +272,7 @@ std::unique_ptr<Kernel> make_moe(const nlohmann::json& json, Types in, Types out
 
 constexpr KernelInfo kKernels[] = {
     {"moe", 1, "x, router, gate_up, down -> y",
-     "experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, expr: expression",
+     "experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, expression: expression",
      make_moe},
 };
 

@@ -211,7 +211,7 @@ class GroupNorm final : public Kernel {
     }
     for (std::size_t i = extras; i < in.size(); ++i) {
       require_broadcasts(name, in[i], y);
-      require(row_stride(in[i], y, 1).has_value(), name, "the rows of an operand of expr must be equally far apart in an image");
+      require(row_stride(in[i], y, 1).has_value(), name, "the rows of an operand of the epilogue must be equally far apart in an image");
     }
     const Chunks chunks(x);
     Frame shared = Frame::counting();
@@ -326,7 +326,7 @@ std::unique_ptr<Kernel> make_group_norm(const nlohmann::json& json, Types in, Ty
   const float eps = static_cast<float>(params.number("eps", 0.0, 1e6));
   const bool weight = params.flag("weight"), bias = params.flag("bias");
   const std::size_t own = 1u + weight + bias;
-  require(in.size() >= own, name, "the operands must be x, what the parameters weight and bias announce, and those of expr");
+  require(in.size() >= own, name, "the operands must be x, what the parameters weight and bias announce, and those of the epilogue");
   require(in[0].rank >= 2, name, "x must be [N, ..., C]");
   require_dtype(name, "x", in[0].dtype, kComputeFloats);
   for (std::size_t i = 1; i < own; ++i) require_dtype(name, "the weight or bias", in[i].dtype, {in[0].dtype});
@@ -342,7 +342,7 @@ constexpr KernelInfo kKernels[] = {
     {"layer_norm", 1, "x, weight?, bias? -> y", "eps: number, weight: flag, bias: flag", make_layer_norm},
     {"softmax", 1, "x -> y", "axis?: integer, log?: flag", make_softmax},
     {"group_norm", 1, "x, weight?, bias?, *extras -> y",
-     "groups: integer, eps: number, weight: flag, bias: flag, expr: expression",
+     "groups: integer, eps: number, weight: flag, bias: flag, epilogue: expression",
      make_group_norm},
 };
 

@@ -21,7 +21,7 @@ std::int64_t rows_of(const TensorView& y) {
 
 void require_extras(std::string_view kernel, Views in, std::size_t first, const TensorView& y) {
   for (std::size_t i = first; i < in.size(); ++i)
-    require(broadcasts(in[i], y) && row_stride(in[i], y), kernel, "an operand of expr must broadcast to [rows, n], its rows equally far apart");
+    require(broadcasts(in[i], y) && row_stride(in[i], y), kernel, "an operand of the epilogue must broadcast to [rows, n], its rows equally far apart");
 }
 
 TileOperand placed(const TensorView& view, const TensorView& y, std::int64_t row, std::int64_t column) {

@@ -28,7 +28,7 @@ def call(name: str, shapes: str, attended: Attended | None = None, **params: Any
 
 # Of each kernel: a call, its operations (None: it only moves), and its bytes where they are not those of all tensors.
 COSTS: list[tuple[Call, int | None, int | None]] = [
-    (call("elementwise", "5x7 7 -> 5x7", expr=SILU_MUL), 35 * 2, None),
+    (call("elementwise", "5x7 7 -> 5x7", expression=SILU_MUL), 35 * 2, None),
     (call("matmul_packed", "3x40 33x40 -> 3x33", n=33, k=40, parts=1), 2 * 3 * 40 * 33, None),
     (call("matmul_packed", "3x40 66x40 -> 3x33", n=33, k=40, parts=2), 2 * 3 * 40 * 33 * 2, None),
     (call("matmul", "2x3x4 2x4x5 -> 2x3x5"), 2 * 2 * 3 * 5 * 4, None),
@@ -85,6 +85,6 @@ def test_counts() -> None:
     assert (size(()), size((2, 3)), size((2, 0))) == (1, 6, 0)
     assert [nbytes((name, (3, 5))) for name in ("bool", "bfloat16", "int64")] == [15, 30, 120]
     assert nbytes(("int4", (3, 4))) == 6
-    assert steps(call("elementwise", "5 -> 5", expr=SILU_MUL)) == 2
+    assert steps(call("elementwise", "5 -> 5", expression=SILU_MUL)) == 2
     assert taps(call("max_pool", "5 -> 5", kernel=[3, 2, 2])) == 12
     assert (COSTS[0][0].x, COSTS[0][0].y) == ((5, 7), (5, 7))

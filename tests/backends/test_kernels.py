@@ -80,8 +80,9 @@ def refusal(call: Call, types: dict[int, DType] | None = None, params: dict[str,
     for i, (dtype, shape) in enumerate(call.results, count):
         buffers.append({"kind": "temp", "dtype": types.get(i, dtypes.get(dtype)).name, "shape": list(shape)})
     given = dict(call.params if params is None else params)
-    if isinstance(given.get("expr"), dict):
-        given["expr"] = _reading(CPU.by_name[call.kernel], buffers, count, call.params)
+    for name in ("expression", "epilogue"):
+        if isinstance(given.get(name), dict):
+            given[name] = _reading(CPU.by_name[call.kernel], buffers, count, call.params)
     run = {"kernel": call.kernel, "in": list(range(count)), "out": list(range(count, len(buffers))), "params": given}
     outputs = {f"y{i}": i for i in range(count, len(buffers))}
     options = {"kv_blocks": 3, "kv_block_size": 16} if STATE in [o for o in call.operands if isinstance(o, str)] else {}

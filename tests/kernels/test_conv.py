@@ -32,10 +32,10 @@ class Window:
     dilation: Sizes
     groups: int = 1
 
-    def params(self, outputs: int, channels: int, expr: dict[str, Any]) -> dict[str, Any]:
+    def params(self, outputs: int, channels: int, epilogue: dict[str, Any]) -> dict[str, Any]:
         sizes = {"kernel": self.kernel, "stride": self.stride, "pre_padding": self.pre, "dilation": self.dilation}
         lists = {name: list(value) for name, value in sizes.items()}
-        return {"outputs": outputs, "channels": channels, "groups": self.groups, "expr": expr} | lists
+        return {"outputs": outputs, "channels": channels, "groups": self.groups, "epilogue": epilogue} | lists
 
     def out(self, sizes: Sizes) -> Sizes:
         spans = zip(sizes, self.kernel, self.stride, self.pre, self.post, self.dilation, strict=True)
@@ -93,12 +93,12 @@ def conv(
     w: Array,
     window: Window,
     out: str = "float32",
-    expr: dict[str, Any] | None = None,
+    epilogue: dict[str, Any] | None = None,
     extras: tuple[Operand, ...] = (),
     threads: int = 1,
 ) -> Array:
     shape: Sizes = x.shape  # type: ignore[union-attr]
-    params = window.params(w.shape[0], shape[-1], expr or IDENTITY)
+    params = window.params(w.shape[0], shape[-1], epilogue or IDENTITY)
     described = [(out, (shape[0], *window.out(shape[1:-1]), w.shape[0]))]
     return run("conv_packed", params, [x, packed(w, window.groups), *extras], described, threads)[0]
 
@@ -297,11 +297,11 @@ def transposed(
     w: Array,
     window: Window,
     out: str = "float32",
-    expr: dict[str, Any] | None = None,
+    epilogue: dict[str, Any] | None = None,
     extras: tuple[Operand, ...] = (),
     threads: int = 1,
 ) -> Array:
-    params = window.params(w.shape[0], x.shape[-1], expr or IDENTITY)
+    params = window.params(w.shape[0], x.shape[-1], epilogue or IDENTITY)
     described = [(out, (x.shape[0], *window.transposed_out(x.shape[1:-1]), w.shape[0]))]
     return run("conv_transpose_packed", params, [x, *phase_weights(w, window), *extras], described, threads)[0]
 
@@ -387,7 +387,7 @@ BAD = [
     ({"pre_padding": [-1, 1]}, "parameter pre_padding"),
     ({"pre_padding": 1}, "must be a list"),
     ({"post_padding": [1, 1]}, "unknown parameter"),
-    ({"expr": {"steps": [["input", "float32", 1]], "outputs": [0]}}, "input must be the index of an operand"),
+    ({"epilogue": {"steps": [["input", "float32", 1]], "outputs": [0]}}, "input must be the index of an operand"),
 ]
 
 
@@ -400,7 +400,7 @@ def test_refusals(params: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["outputs", "channels", "kernel", "stride", "pre_padding", "dilation", "groups", "expr"]
+    "name", ["outputs", "channels", "kernel", "stride", "pre_padding", "dilation", "groups", "epilogue"]
 )
 @pytest.mark.parametrize("kernel", ["conv_packed", "conv_transpose_packed"])
 def test_missing_parameters(kernel: str, name: str) -> None:

@@ -53,7 +53,7 @@ def exact(x: Array, weight: Array, out: Sequence[int], w: dict[str, Any]) -> Arr
 def convolve(
     x: Array, weight: Array, out: Sequence[int], w: dict[str, Any], *extras: Array, threads: int = 1, **more: Any
 ) -> Array:
-    params = {"expr": PLAIN, **w, **more}
+    params = {"epilogue": PLAIN, **w, **more}
     dtype = params.pop("dtype", x.dtype)
     (y,) = run("conv_depthwise", [x, weight, *extras], [(dtype, (x.shape[0], *out, x.shape[-1]))], threads, **params)
     return y
@@ -83,7 +83,7 @@ def test_depthwise(case: Any, threads: int) -> None:
     shape = (x.shape[0], *out, x.shape[-1])
     bias, scale = numbers(x.dtype, shape[-1], seed=2), numbers(np.float32, *shape[:-1], 1, seed=3)
     expected = np.maximum(0, expected + bias.astype(np.float64)) * scale
-    y = convolve(x, weight, out, w, bias, scale, threads=threads, expr=MANY)
+    y = convolve(x, weight, out, w, bias, scale, threads=threads, epilogue=MANY)
     close(y, expected, 256)
 
 
@@ -108,12 +108,12 @@ def test_batch_threads_and_strides_change_no_bit(dtype: Any, channels: int) -> N
     x, weight = numbers(dtype, 3, 5, 31, channels), numbers(dtype, 9, channels, seed=1)
     bias, scale = numbers(dtype, channels, seed=2), numbers(np.float32, 3, 1, 31, 1, seed=3)
     w = window((3, 3), pre_padding=[1, 1])
-    expected = convolve(x, weight, (5, 31), w, bias, scale, expr=MANY)
+    expected = convolve(x, weight, (5, 31), w, bias, scale, epilogue=MANY)
     for threads in (1, 2):
-        assert same_bits(convolve(x, weight, (5, 31), w, bias, scale, threads=threads, expr=MANY), expected)
+        assert same_bits(convolve(x, weight, (5, 31), w, bias, scale, threads=threads, epilogue=MANY), expected)
         for i in range(3):
             image, factor = x[i : i + 1].copy(), scale[i : i + 1].copy()
-            alone = convolve(image, weight, (5, 31), w, bias, factor, threads=threads, expr=MANY)
+            alone = convolve(image, weight, (5, 31), w, bias, factor, threads=threads, epilogue=MANY)
             assert same_bits(alone, expected[i : i + 1])
     # An output does not depend on its block: the same windows at other columns.
     shifted = window((3, 3), pre_padding=[1, 0])
@@ -138,9 +138,10 @@ def test_clamps_end_in_registers(dtype: Any, channels: int) -> None:
     for output in (dtype, np.float32):
         for last in (2, 4, 6):
             params: dict[str, Any] = {"dtype": np.dtype(output), "threads": 2}
-            y = convolve(x, weight, (6, 21), w, bias, expr={"steps": steps[: last + 1], "outputs": [last]}, **params)
+            part = {"steps": steps[: last + 1], "outputs": [last]}
+            y = convolve(x, weight, (6, 21), w, bias, epilogue=part, **params)
             other = [*steps[: last + 1], steps[7], ["mul", "float32", last, last + 1]]
-            expected = convolve(x, weight, (6, 21), w, bias, expr={"steps": other, "outputs": [last + 2]}, **params)
+            expected = convolve(x, weight, (6, 21), w, bias, epilogue={"steps": other, "outputs": [last + 2]}, **params)
             np.testing.assert_array_equal(y.astype(np.float32), expected.astype(np.float32))
 
 
@@ -178,7 +179,7 @@ X, W = np.zeros((1, 4, 4, 8), np.float32), np.zeros((9, 8), np.float32)
     [
         ([X], (1, 2, 2, 8), {}, "1 operands, must be 2 to"),
         ([X, W], (1, 2, 2, 8), {"groups": 8}, "unknown parameter 'groups'"),
-        ([X, W], (1, 2, 2, 8), {"expr": None}, "expr must be"),
+        ([X, W], (1, 2, 2, 8), {"epilogue": None}, "an expression must be"),
         ([X, W], (1, 2, 2, 8), {"stride": [1]}, "parameter stride has 1 entries, must have 2"),
         ([X, W], (1, 2, 2, 8), {"pre_padding": [0, -1]}, "parameter pre_padding is -1"),
         ([X, W], (1, 2, 2, 8), {"dilation": [0, 1]}, "parameter dilation is 0"),
@@ -187,11 +188,11 @@ X, W = np.zeros((1, 4, 4, 8), np.float32), np.zeros((9, 8), np.float32)
         ([X, W], (1, 2, 2, 16), {}, r"x and y must be \[N, \*S, C\]"),
         ([X, W.astype(np.float16)], (1, 2, 2, 8), {}, "the weight is float16, must be float32"),
         ([X.astype(np.int32), W], (1, 2, 2, 8), {}, "x is int32"),
-        ([X, W, X], (1, 2, 2, 8), {}, "an operand of expr does not broadcast to y"),
+        ([X, W, X], (1, 2, 2, 8), {}, "an operand of the epilogue does not broadcast to y"),
         ([X, W], (1, 2, 2, 8), {"kernel": [2**31, 1], "dilation": [2**31, 1]}, "beyond 64 bits"),
     ],
 )
 def test_refusals(operands: list[Array], out: tuple[int, ...], params: dict[str, Any], message: str) -> None:
     with pytest.raises(_native.Error, match=message) as caught:
-        run("conv_depthwise", operands, [(np.float32, out)], **({"expr": PLAIN} | window((3, 3)) | params))
+        run("conv_depthwise", operands, [(np.float32, out)], **({"epilogue": PLAIN} | window((3, 3)) | params))
     assert caught.value.code == "kernel_refused"

@@ -21,7 +21,7 @@ EDGES = [0.0, 1.0, math.inf, 1e-40, 3.4e38, 88.8, 104.0, 0.5, 1.5, 2.5]
 def compute(
     steps: list[Any], outputs: list[int], operands: list[Operand], out: list[Any], threads: int = 1
 ) -> list[Array]:
-    return run("elementwise", {"expr": {"steps": steps, "outputs": outputs}}, operands, out, threads)
+    return run("elementwise", {"expression": {"steps": steps, "outputs": outputs}}, operands, out, threads)
 
 
 def unary(name: str, x: Array, *more: Any) -> Array:
@@ -327,13 +327,13 @@ F = ["input", "float32", 0]
 
 
 @pytest.mark.parametrize(
-    ("expr", "message"),
+    ("expression", "message"),
     [
-        ({}, "expr must be"),
-        ({"steps": [F], "outputs": [0], "more": 1}, "expr must be"),
+        ({}, "an expression must be"),
+        ({"steps": [F], "outputs": [0], "more": 1}, "an expression must be"),
         ({"steps": [F] * 257, "outputs": [0]}, "257 steps"),
         ({"steps": [F], "outputs": [1]}, "output 0 must be the index of a step"),
-        ({"steps": [F], "outputs": [0, 0]}, "expr has 2 outputs, the call has 1"),
+        ({"steps": [F], "outputs": [0, 0]}, "the expression has 2 outputs, the call has 1"),
         ({"steps": [["input", "float32", 1]], "outputs": [0]}, "there are 1"),
         ({"steps": [["input", "float8", 0]], "outputs": [0]}, "class float8"),
         ({"steps": [["input", "float64", 0]], "outputs": [0]}, "is float32, whose class is float32, not float64"),
@@ -361,9 +361,9 @@ F = ["input", "float32", 0]
         ({"steps": [3], "outputs": [0]}, "must be"),
     ],
 )
-def test_refusals(expr: dict[str, Any], message: str) -> None:
+def test_refusals(expression: dict[str, Any], message: str) -> None:
     with pytest.raises(_native.Error, match=message):
-        run("elementwise", {"expr": expr}, [np.zeros(4, np.float32)], [("float32", (4,))])
+        run("elementwise", {"expression": expression}, [np.zeros(4, np.float32)], [("float32", (4,))])
 
 
 def test_shapes_that_do_not_broadcast() -> None:

@@ -41,13 +41,13 @@ def product(
     x: Operand,
     weights: list[Array],
     out: str = "float32",
-    expr: dict[str, Any] | None = None,
+    epilogue: dict[str, Any] | None = None,
     extras: tuple[Operand, ...] = (),
     threads: int = 1,
 ) -> Array:
     n, k = weights[0].shape
     lead = (x.shape if isinstance(x, View) else x.shape)[:-1]  # type: ignore[union-attr]
-    params = {"n": n, "k": k, "parts": len(weights), "expr": expr or IDENTITY}
+    params = {"n": n, "k": k, "parts": len(weights), "epilogue": epilogue or IDENTITY}
     return run("matmul_packed", params, [x, Weight(pack(weights)), *extras], [(out, (*lead, n))], threads)[0]
 
 
@@ -113,7 +113,7 @@ def test_two_parts(dtype: str, rows: int) -> None:
     gate, up = draw(rng, (100, 64), dtype), draw(rng, (100, 64), dtype)
     a, scale_a = exact_product(x, gate)
     b, scale_b = exact_product(x, up)
-    found = product(x, [gate, up], expr={"steps": GATE, "outputs": [3]}, threads=2)
+    found = product(x, [gate, up], epilogue={"steps": GATE, "outputs": [3]}, threads=2)
     exact = a / (1 + np.exp(-a)) * b
     close(found, exact, 2 * np.abs(b) * scale_a + 2 * np.abs(a) * scale_b + 4 * np.abs(exact), "float32")
 
@@ -189,7 +189,7 @@ def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None
         for start in (0, 1, 37, 200 - count):
             part = np.ascontiguousarray(x[start : start + count])
             assert np.array_equal(product(part, [w]), whole[start : start + count]), (count, start)
-    both = product(x[:20].copy(), [w, w], expr={"steps": [["input", "float32", 1]], "outputs": [0]})
+    both = product(x[:20].copy(), [w, w], epilogue={"steps": [["input", "float32", 1]], "outputs": [0]})
     assert np.array_equal(both, whole[:20])
 
 
@@ -267,13 +267,13 @@ def test_batched_strides(dtype: str) -> None:
         ({"parts": 3}, "parameter parts is 3"),
         ({"k": 65}, "the weight"),
         ({"more": 1}, "unknown parameter 'more'"),
-        ({"expr": {"steps": [["input", "float32", 1]], "outputs": [0]}}, "input must be the index of an operand"),
-        ({"expr": {"steps": [], "outputs": []}}, "expr has 0 steps"),
+        ({"epilogue": {"steps": [["input", "float32", 1]], "outputs": [0]}}, "input must be the index of an operand"),
+        ({"epilogue": {"steps": [], "outputs": []}}, "the expression has 0 steps"),
     ],
 )
 def test_refusals(params: dict[str, Any], message: str) -> None:
     w = Weight(pack([np.zeros((32, 64), np.float32)]))
-    good = {"n": 32, "k": 64, "parts": 1, "expr": IDENTITY}
+    good = {"n": 32, "k": 64, "parts": 1, "epilogue": IDENTITY}
     with pytest.raises(_native.Error, match=message):
         run("matmul_packed", good | params, [np.zeros((2, 64), np.float32), w], [("float32", (2, 32))])
 

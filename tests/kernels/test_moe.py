@@ -44,7 +44,7 @@ class Mixture:
 
     def params(self, **changes: Any) -> dict[str, Any]:
         own = {"top_k": self.moe.top_k, "normalize": self.moe.normalize}
-        return {**self.sizes, **own, "expr": expr_json(gated_expression(self.moe.activation)), **changes}
+        return {**self.sizes, **own, "expression": expr_json(gated_expression(self.moe.activation)), **changes}
 
     def run(self, x: Array, router: Array, **options: Any) -> Array:
         return run("moe", [x, router, *self.weights], [(self.dtype, x.shape)], **options, **self.params())[0]
@@ -118,7 +118,7 @@ def test_strided_rows() -> None:
         ({"inner": 40}, "gates and ups"),
         ({"normalize": 1}, "normalize"),
         ({"speed": 1}, "speed"),
-        ({"expr": {"steps": [["input", "float32", 2]], "outputs": [0]}}, "operand"),
+        ({"expression": {"steps": [["input", "float32", 2]], "outputs": [0]}}, "operand"),
     ],
 )
 def test_refused(changes: dict[str, Any], message: str) -> None:

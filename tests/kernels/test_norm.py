@@ -145,10 +145,11 @@ MANY = {
 
 
 def group_norm(
-    x: Array, *more: Array, groups: int = 1, threads: int = 1, vectors: int = 0, expr: Any = PLAIN, dtype: Any = None
+    x: Array, *more: Array, groups: int = 1, threads: int = 1, vectors: int = 0, epilogue: Any = PLAIN,
+    dtype: Any = None,
 ) -> Array:
-    """The first `vectors` of `more` are weight and bias, the rest operands of expr."""
-    params = {"groups": groups, "eps": 1e-5, "weight": vectors > 0, "bias": vectors > 1, "expr": expr}
+    """The first `vectors` of `more` are weight and bias, the rest operands of the epilogue."""
+    params = {"groups": groups, "eps": 1e-5, "weight": vectors > 0, "bias": vectors > 1, "epilogue": epilogue}
     (y,) = run("group_norm", [x, *more], [(dtype or x.dtype, x.shape)], threads, **params)
     return y
 
@@ -177,10 +178,12 @@ def test_group_norm(data: st.DataObject, dtype: Any, threads: int) -> None:
     biased = weighted + bias.astype(np.float64)
     close(group_norm(x, weight, bias, groups=groups, vectors=2, threads=threads), biased, 100)
     steps = [["input", "float32", 0], ["const", "float32", 0.0], ["max", "float32", 0, 1]]
-    y = group_norm(x, weight, bias, groups=groups, vectors=2, expr={"steps": steps, "outputs": [2]}, threads=threads)
+    epilogue = {"steps": steps, "outputs": [2]}
+    y = group_norm(x, weight, bias, groups=groups, vectors=2, epilogue=epilogue, threads=threads)
     close(y, np.maximum(biased, 0), 100)
     operands = [rows(dtype, *x.shape, seed=3), rows(np.float32, x.shape[0], *[1] * len(size), x.shape[-1], seed=4)]
-    y = group_norm(x, weight, bias, *operands, groups=groups, vectors=2, expr=MANY, dtype=np.float32, threads=threads)
+    settings: Any = {"groups": groups, "vectors": 2, "threads": threads}
+    y = group_norm(x, weight, bias, *operands, epilogue=MANY, dtype=np.float32, **settings)
     close(y, np.tanh(biased) * operands[0].astype(np.float64) + operands[1], 200)
 
 
@@ -209,12 +212,12 @@ def test_group_norm_batch_threads_and_strides_change_no_bit(dtype: Any, channels
     x = rows(dtype, 3, 37, 29, channels)
     extra = rows(dtype, 3, 1, 1, channels, seed=1)
     one = rows(np.float32, 37, 29, 1, seed=2)
-    expected = group_norm(x, extra, one, groups=8, expr=MANY)
+    expected = group_norm(x, extra, one, groups=8, epilogue=MANY)
     for threads in (1, 2):
-        assert same_bits(group_norm(x, extra, one, groups=8, expr=MANY, threads=threads), expected)
+        assert same_bits(group_norm(x, extra, one, groups=8, epilogue=MANY, threads=threads), expected)
         for image in range(3):
             part = slice(image, image + 1)
-            alone = group_norm(x[part].copy(), extra[part].copy(), one, groups=8, expr=MANY, threads=threads)
+            alone = group_norm(x[part].copy(), extra[part].copy(), one, groups=8, epilogue=MANY, threads=threads)
             assert same_bits(alone, expected[part])
     wide = rows(dtype, 3, 37, 29, channels + 9)[..., 3 : channels + 3]
     assert same_bits(group_norm(wide, groups=8, threads=2), group_norm(wide.copy(), groups=8))
@@ -233,7 +236,7 @@ def test_group_norm_of_special_values() -> None:
 
 def test_group_norm_refusals() -> None:
     x, c = rows(np.float32, 2, 3, 4, 8), rows(np.float32, 8)
-    good: dict[str, Any] = {"groups": 2, "eps": 1e-5, "weight": False, "bias": False, "expr": PLAIN}
+    good: dict[str, Any] = {"groups": 2, "eps": 1e-5, "weight": False, "bias": False, "epilogue": PLAIN}
     two = {"steps": [["input", "float32", 1]], "outputs": [0]}
     for operands, out, params, message in (
         ([x], x.shape, {**good, "groups": 3}, "groups must divide the channels"),
@@ -241,8 +244,8 @@ def test_group_norm_refusals() -> None:
         ([x], x.shape, {**good, "eps": -1.0}, "parameter eps is -1.0, must be a number"),
         ([x], x.shape, {**good, "weight": 1}, "parameter weight is 1, must be true or false"),
         ([x], x.shape, {**good, "axis": 1}, "unknown parameter 'axis'"),
-        ([x], x.shape, {"groups": 2, "eps": 0.1, "weight": False, "bias": False}, "parameter expr is missing"),
-        ([x], x.shape, {**good, "expr": two}, "input must be the index of an operand: there are 1"),
+        ([x], x.shape, {"groups": 2, "eps": 0.1, "weight": False, "bias": False}, "parameter epilogue is missing"),
+        ([x], x.shape, {**good, "epilogue": two}, "input must be the index of an operand: there are 1"),
         ([x], x.shape, {**good, "weight": True}, "the operands must be x, what the parameters"),
         ([x, c[:4].copy()], x.shape, {**good, "weight": True}, r"the weight has shape \(4\), must be \(8\)"),
         ([x, c[:4].copy()], x.shape, {**good, "bias": True}, r"the bias has shape \(4\), must be \(8\)"),
@@ -250,8 +253,9 @@ def test_group_norm_refusals() -> None:
         ([x, c[::2]], (2, 3, 4, 4), good, "y has shape"),
         ([x.transpose(0, 3, 1, 2)], (2, 8, 3, 4), good, "last dimension of x has stride 8"),
         ([x[:, :, 1:]], (2, 3, 3, 8), good, "rows of an image must be equally far apart"),
-        ([x, x[:, :, 1:]], x.shape, good, "an operand of expr does not broadcast to y"),
-        ([x, rows(np.float32, 3, 5, 8)[:, 1:]], x.shape, good, "rows of an operand of expr must be equally far apart"),
+        ([x, x[:, :, 1:]], x.shape, good, "an operand of the epilogue does not broadcast to y"),
+        ([x, rows(np.float32, 3, 5, 8)[:, 1:]], x.shape, good,
+         "rows of an operand of the epilogue must be equally far apart"),
         ([x.astype(np.int32)], x.shape, good, "x is int32"),
         ([c], c.shape, good, r"x must be \[N, ..., C\]"),
     ):

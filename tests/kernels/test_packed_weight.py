@@ -50,18 +50,18 @@ def pack_scales(parts: list[Array]) -> Array:
     return alternating(padded)
 
 
-def product8(x: Array, parts: list[Array], out: str = "float32", expr: Any = None, extras: tuple[Operand, ...] = (),
+def product8(x: Array, parts: list[Array], out: str = "float32", epilogue: Any = None, extras: tuple[Operand, ...] = (),
              threads: int = 1) -> Array:  # fmt: skip
     n, k = parts[0].shape
-    params = {"n": n, "k": k, "parts": len(parts), "expr": expr or IDENTITY}
+    params = {"n": n, "k": k, "parts": len(parts), "epilogue": epilogue or IDENTITY}
     operands = [x, Weight(pack8(parts)), *extras]
     return run("matmul_packed", params, operands, [(out, (*x.shape[:-1], n))], threads)[0]
 
 
-def product4(x: Array, parts: list[Array], scales: list[Array], group: int, out: str = "float32", expr: Any = None,
+def product4(x: Array, parts: list[Array], scales: list[Array], group: int, out: str = "float32", epilogue: Any = None,
              threads: int = 1) -> Array:  # fmt: skip
     n, k = parts[0].shape
-    params = {"n": n, "k": k, "parts": len(parts), "group": group, "expr": expr or IDENTITY}
+    params = {"n": n, "k": k, "parts": len(parts), "group": group, "epilogue": epilogue or IDENTITY}
     operands = [x, Weight(pack4(parts)), Weight(pack_scales(scales))]
     return run("matmul_packed", params, operands, [(out, (*x.shape[:-1], n))], threads)[0]
 
@@ -108,9 +108,9 @@ def test_scale_of_each_output(dtype: str, rows: int) -> None:
 def test_two_parts(dtype: str, rows: int) -> None:
     x, gate = draw(rows, 100, 70, dtype)
     up = gate[::-1].copy()
-    expr = {"steps": GATE, "outputs": [3]}
+    epilogue = {"steps": GATE, "outputs": [3]}
     floats = [q.astype(NUMPY[dtype]) for q in (gate, up)]
-    assert np.array_equal(product8(x / 99, [gate, up], expr=expr), product(x / 99, floats, expr=expr))
+    assert np.array_equal(product8(x / 99, [gate, up], epilogue=epilogue), product(x / 99, floats, epilogue=epilogue))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -129,9 +129,9 @@ def test_int4_in_two_parts() -> None:
     x, gate = draw(5, 100, 70, "bfloat16", 4)
     up = gate[::-1].copy()
     scales = [np.random.default_rng(i).uniform(0.001, 0.02, (100, 3)).astype(np.float32) for i in range(2)]
-    expr = {"steps": GATE, "outputs": [3]}
+    epilogue = {"steps": GATE, "outputs": [3]}
     floats = [dequantized(q, s, 32, "bfloat16") for q, s in zip((gate, up), scales, strict=True)]
-    assert np.array_equal(product4(x, [gate, up], scales, 32, expr=expr), product(x, floats, expr=expr))
+    assert np.array_equal(product4(x, [gate, up], scales, 32, epilogue=epilogue), product(x, floats, epilogue=epilogue))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -141,7 +141,7 @@ def test_rows_do_not_depend_on_their_company(dtype: str, n: int, k: int) -> None
     x, q = draw(200, n, k, dtype)
     scale = np.random.default_rng(3).uniform(0.001, 0.02, n).astype(np.float32)
     steps = [*SCALED["steps"], ["silu", "float32", 2]]
-    settings: Any = {"out": dtype, "expr": {"steps": steps, "outputs": [3]}, "extras": (Weight(scale),)}
+    settings: Any = {"out": dtype, "epilogue": {"steps": steps, "outputs": [3]}, "extras": (Weight(scale),)}
     whole = product8(x, [q], **settings)
     for threads in (2, 3):
         assert np.array_equal(whole, product8(x, [q], threads=threads, **settings))
@@ -177,6 +177,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("params", "operands", "why"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
 def test_what_does_not_fit_is_refused(params: dict[str, int], operands: list[Operand], why: str) -> None:
-    settings = {"n": 32, "k": 16, "parts": 1, "expr": IDENTITY, **params}
+    settings = {"n": 32, "k": 16, "parts": 1, "epilogue": IDENTITY, **params}
     with pytest.raises(_native.Error, match=why):
         run("matmul_packed", settings, operands, [("float32", (2, 32))])

@@ -66,8 +66,8 @@ def packed(n: int, k: int, dtype: Any) -> Array:
     return pack_panels([random(F32, n, k, seed=1).astype(dtype)])
 
 
-def linear(dtype: Any, rows: tuple[int, ...], n: int, k: int, expr: Any, more: Sequence[Array] = ()) -> Case:
-    params = {"n": n, "k": k, "parts": 1, "expr": expr}
+def linear(dtype: Any, rows: tuple[int, ...], n: int, k: int, epilogue: Any, more: Sequence[Array] = ()) -> Case:
+    params = {"n": n, "k": k, "parts": 1, "epilogue": epilogue}
     return [Call("matmul_packed", [random(dtype, *rows, k), packed(n, k, dtype), *more], [(dtype, (*rows, n))], params)]
 
 
@@ -75,7 +75,7 @@ def convolution(dtype: Any, n: int, c: int, kernel: int, pad: int, stored: bool 
     y = (2, 9, 11, n)
     params = {
         "outputs": n, "channels": c, "groups": groups, "kernel": [kernel] * 2, "stride": [1, 1],
-        "pre_padding": [pad] * 2, "dilation": [1, 1], "expr": EPILOGUE,
+        "pre_padding": [pad] * 2, "dilation": [1, 1], "epilogue": EPILOGUE,
     }  # fmt: skip
     size = (2, 9 + kernel - 1 - 2 * pad, 11 + kernel - 1 - 2 * pad, c)
     panels = np.concatenate([packed(n // groups, kernel**2 * c // groups, dtype) for _ in range(groups)])
@@ -128,12 +128,12 @@ def cases() -> Iterator[tuple[str, Case]]:
             softmax = Call("softmax", [random(dtype, 5, 3, 35)], [(dtype, (5, 3, 35))], {"axis": axis, "log": False})
             yield f"softmax {name} {axis}", [softmax]
         y = (2, 5, 7, 72)
-        norm = {"groups": 8, "eps": 1e-5, "weight": True, "bias": True, "expr": EPILOGUE}
+        norm = {"groups": 8, "eps": 1e-5, "weight": True, "bias": True, "epilogue": EPILOGUE}
         operands = [random(dtype, *y), random(dtype, 72, seed=1), random(dtype, 72, seed=2), *extras(*y, dtype=dtype)]
         yield f"group_norm {name}", [Call("group_norm", operands, [(dtype, y)], norm)]
         y, x = (2, 5, 9, 40), random(dtype, 2, 9, 9, 40)
         operands = [x, random(dtype, 9, 40, seed=1), *extras(*y, dtype=dtype)]
-        depthwise = window(dilation=[1, 1], expr=EPILOGUE)
+        depthwise = window(dilation=[1, 1], epilogue=EPILOGUE)
         yield f"conv_depthwise {name}", [Call("conv_depthwise", operands, [(dtype, y)], depthwise)]
         average = window(post_padding=[1, 1], count_include_pad=True, divisor=0)
         yield f"avg_pool {name}", [Call("avg_pool", [x], [(dtype, y)], average)]
@@ -159,16 +159,16 @@ def cases() -> Iterator[tuple[str, Case]]:
         downs = np.concatenate([packed(24, 40, dtype)] * 5)
         experts = [random(dtype, 9, 24), random(F32, 9, 5, seed=1), np.concatenate(pairs), downs]
         yield f"moe {name}", [
-            Call("moe", experts, [(dtype, (9, 24))], {**sizes, "expr": expr_json(gated_expression("silu"))})
+            Call("moe", experts, [(dtype, (9, 24))], {**sizes, "expression": expr_json(gated_expression("silu"))})
         ]
         elementwise = [random(dtype, 7, 5, 75), *extras(7, 5, 75, dtype=dtype)]
-        steps = Call("elementwise", elementwise, [(dtype, (7, 5, 75))], {"expr": EPILOGUE})
+        steps = Call("elementwise", elementwise, [(dtype, (7, 5, 75))], {"expression": EPILOGUE})
         yield f"elementwise {name}", [steps]
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
     taps = {"outputs": 40, "channels": 6, "groups": 1, "kernel": [2, 2], "stride": [2, 2], "dilation": [1, 1]}
     phases = [packed(40, 6, F32) for _ in range(4)]
     operands = [random(F32, 2, 5, 6, 6), *phases, *extras(2, 10, 12, 40)]
-    transposed = {**taps, "pre_padding": [0, 0], "expr": EPILOGUE}
+    transposed = {**taps, "pre_padding": [0, 0], "epilogue": EPILOGUE}
     yield "conv_transpose_packed", [Call("conv_transpose_packed", operands, [(F32, (2, 10, 12, 40))], transposed)]
     yield "attention step", attention_step(False)
     yield "attention step, fused", attention_step(True)
@@ -178,7 +178,8 @@ def cases() -> Iterator[tuple[str, Case]]:
     for dtype in (np.int32, np.int64, np.uint8, np.int8):
         x = integers(100, 7, 33, dtype=dtype)
         low = integers(100, 33, dtype=np.int64, seed=1)
-        yield f"elementwise {np.dtype(dtype)}", [Call("elementwise", [x, low], [(np.int64, x.shape)], {"expr": whole})]
+        call = Call("elementwise", [x, low], [(np.int64, x.shape)], {"expression": whole})
+        yield f"elementwise {np.dtype(dtype)}", [call]
         yield f"copy {np.dtype(dtype)}", [Call("copy", [x], [(dtype, x.shape)])]
         total = {"op": "sum", "axes": [0], "keepdims": True}
         yield f"reduce {np.dtype(dtype)}", [Call("reduce", [x], [(np.int64, (1, 33))], total)]

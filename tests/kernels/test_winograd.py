@@ -49,7 +49,7 @@ def conv(
     x: Operand,
     weight: Array,
     pads: Pads = (1, 1, 1, 1),
-    expr: dict[str, Any] = IDENTITY,
+    epilogue: dict[str, Any] = IDENTITY,
     extras: tuple[Operand, ...] = (),
     threads: int = 1,
     out: str = "float32",
@@ -65,7 +65,7 @@ def conv(
         x, shape = x[:, None], (shape[0], 1, *shape[1:])
         extras = tuple(e[:, None] if isinstance(e, np.ndarray) and e.ndim == 4 else e for e in extras)
         lists = {name: [0 if name == "pre_padding" else 1, *list_] for name, list_ in lists.items()}
-    params = {"outputs": outputs, "channels": channels, "groups": 1, "expr": expr, **lists}
+    params = {"outputs": outputs, "channels": channels, "groups": 1, "epilogue": epilogue, **lists}
     panels = Weight(pack([weight.reshape(outputs, -1)]))
     y = run("conv_packed", params, [x, panels, *extras], [(out, shape)], threads)[0]
     return y[:, 0] if direct else y
@@ -156,12 +156,12 @@ def test_epilogue(threads: int, outputs: int, width: int) -> None:
     x, weight, bias = draw(rng, 2, 9, width, 16), draw_weight(rng, outputs, 16), draw(rng, outputs)
     residual = draw(rng, 2, 9, width, outputs)
     sums = exact_conv(x, weight)
-    close(conv(x, weight, expr=BIAS_RELU, extras=(Weight(bias),), threads=threads), np.maximum(sums + bias, 0))
-    found = conv(x, weight, expr=BIAS_RESIDUAL_RELU, extras=(Weight(bias), residual), threads=threads)
+    close(conv(x, weight, epilogue=BIAS_RELU, extras=(Weight(bias),), threads=threads), np.maximum(sums + bias, 0))
+    found = conv(x, weight, epilogue=BIAS_RESIDUAL_RELU, extras=(Weight(bias), residual), threads=threads)
     close(found, np.maximum(sums + bias + residual, 0))
-    close(conv(x, weight, expr=NO_CHAIN, threads=threads) / 4, (sums * sums + sums) / 4)
+    close(conv(x, weight, epilogue=NO_CHAIN, threads=threads) / 4, (sums * sums + sums) / 4)
     scalar = np.array(0.25, np.float32)
-    close(conv(x, weight, expr=BIAS_RELU, extras=(scalar,), threads=threads), np.maximum(sums + 0.25, 0))
+    close(conv(x, weight, epilogue=BIAS_RELU, extras=(scalar,), threads=threads), np.maximum(sums + 0.25, 0))
 
 
 @pytest.mark.parametrize("out", ["bfloat16", "float16"])
@@ -169,8 +169,8 @@ def test_epilogue(threads: int, outputs: int, width: int) -> None:
 def test_epilogue_into_a_narrower_dtype(out: str, outputs: int) -> None:
     rng = np.random.default_rng(3)
     x, weight, bias = draw(rng, 1, 9, 13, 16), draw_weight(rng, outputs, 16), draw(rng, outputs)
-    whole = conv(x, weight, expr=BIAS_RELU, extras=(Weight(bias),))
-    found = conv(x, weight, expr=BIAS_RELU, extras=(Weight(bias),), out=out)
+    whole = conv(x, weight, epilogue=BIAS_RELU, extras=(Weight(bias),))
+    found = conv(x, weight, epilogue=BIAS_RELU, extras=(Weight(bias),), out=out)
     assert np.array_equal(found, whole.astype(found.dtype))
 
 
@@ -182,7 +182,7 @@ def test_chains_and_tiles_agree() -> None:
         chain = [["input", "float32", 0], ["input", "float32", 1], ["sub", "float32", 0, 1], [step, "float32", 2]]
         longer = [*chain, *[["neg", "float32", i] for i in range(3, 5)]]
         found = [
-            conv(x, weight, expr={"steps": steps, "outputs": [len(steps) - 1]}, extras=(Weight(bias),))
+            conv(x, weight, epilogue={"steps": steps, "outputs": [len(steps) - 1]}, extras=(Weight(bias),))
             for steps in (chain, longer)
         ]
         assert np.array_equal(found[0], found[1])

@@ -99,7 +99,7 @@ class Program:
         """A float32 elementwise operation into a new temp."""
         out = self.temp(shape)
         steps = [["input", "float32", 0], ["input", "float32", 1], [op, "float32", 0, 1]]
-        self.call("elementwise", [a, b], [out], where, expr={"steps": steps, "outputs": [2]})
+        self.call("elementwise", [a, b], [out], where, expression={"steps": steps, "outputs": [2]})
         return out
 
 
@@ -185,8 +185,8 @@ def compute() -> Program:
     panels, freq = p.weight("panels", [1, 8, 32]), p.weight("freq", [4])
     w, table = p.weight("w", [8]), p.weight("table", [4, 8])
     y, scores = p.temp(["T", 5]), p.temp(["T", 4])
-    expr = {"steps": [["input", "float32", 0], ["silu", "float32", 0]], "outputs": [1]}
-    p.call("matmul_packed", [x, panels], [y], "packed", n=5, k=8, parts=1, expr=expr)
+    epilogue = {"steps": [["input", "float32", 0], ["silu", "float32", 0]], "outputs": [1]}
+    p.call("matmul_packed", [x, panels], [y], "packed", n=5, k=8, parts=1, epilogue=epilogue)
     p.call("matmul", [x, p.view(table, [8, 4], [1, 8])], [scores], "matmul")
     normal, soft = p.temp(["T", 8]), p.temp(["T", 4])
     p.call("layer_norm", [x, w, w], [normal], "layer_norm", eps=1e-5, weight=True, bias=True)

@@ -80,7 +80,7 @@ def test_a_decoder_layer_is_eight_calls() -> None:
     ]  # fmt: skip
     assert len(program["calls"]) == 5 + 3 * 8
     down = [c for c in program["calls"] if c["kernel"] == "matmul_packed"][-2]
-    assert down["params"]["expr"]["steps"][-1][0] == "add", "the residual is in the epilogue"
+    assert down["params"]["epilogue"]["steps"][-1][0] == "add", "the residual is in the epilogue"
     tables = [b["tensor"] for b in program["buffers"] if b.get("tensor", "").startswith("model.embed_tokens")]
     assert tables == ["model.embed_tokens.weight.packed"], "a tied table is stored once"
 

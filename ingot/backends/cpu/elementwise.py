@@ -10,10 +10,10 @@ from ingot.ops.fused import expr_json
 KERNELS = (
     Kernel(
         "elementwise",
-        params="expr: expression",
+        params="expression: expression",
         operands=(Operand("*xs", STORED, Reads.ANY),),
         results=(Operand("*ys", STORED),),
-        runs={"fused_elementwise": lambda op, node: {"expr": expr_json(op.expression)}},
+        runs={"fused_elementwise": lambda op, node: {"expression": expr_json(op.expression)}},
         flops=lambda c: size(c.y) * steps(c),
     ),
 )

@@ -57,7 +57,7 @@ KERNELS = (
     ),
     Kernel(
         "group_norm",
-        params="groups: integer, eps: number, weight: flag, bias: flag, expr: expression",
+        params="groups: integer, eps: number, weight: flag, bias: flag, epilogue: expression",
         operands=(
             Operand("x", FLOATS, Reads.ROWS),
             Operand("weight?", ("x",)),

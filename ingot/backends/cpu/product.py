@@ -43,13 +43,13 @@ def _moe(op: Any, node: Node) -> dict[str, Any] | Refusal:
         return Refusal("its weights are not in panels")
     inner, hidden, experts = sizes
     return {"experts": experts, "hidden": hidden, "inner": inner, "top_k": op.top_k, "normalize": op.normalize,
-            "expr": expr_json(gated_expression(op.activation))}  # fmt: skip
+            "expression": expr_json(gated_expression(op.activation))}  # fmt: skip
 
 
 KERNELS = (
     Kernel(
         "matmul_packed",
-        params="n: integer, k: integer, parts: integer, group?: integer, expr: expression",
+        params="n: integer, k: integer, parts: integer, group?: integer, epilogue: expression",
         operands=(
             Operand("x", FLOATS, Reads.ROWS),
             Operand("weight", ("x", dtypes.int8, dtypes.uint8), layouts=("panels",)),
@@ -78,7 +78,8 @@ KERNELS = (
     ),
     Kernel(
         "moe",
-        params="experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, expr: expression",
+        params="experts: integer, hidden: integer, inner: integer, top_k: integer, normalize: flag, "
+        "expression: expression",
         operands=(
             Operand("x", FLOATS, Reads.INNER),
             Operand("router", FLOAT32, Reads.INNER),

@@ -12,7 +12,7 @@ from ingot.ir import Node
 
 INNER, ROWS = Reads.INNER, Reads.ROWS
 WINDOW = "kernel: integers, stride: integers, pre_padding: integers, dilation: integers"
-CONVOLUTION = f"outputs: integer, channels: integer, groups: integer, {WINDOW}, expr: expression"
+CONVOLUTION = f"outputs: integer, channels: integer, groups: integer, {WINDOW}, epilogue: expression"
 
 
 def _lists(op: Any, *names: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ KERNELS = (
     ),
     Kernel(
         "conv_depthwise",
-        params=f"{WINDOW}, expr: expression",
+        params=f"{WINDOW}, epilogue: expression",
         operands=(
             Operand("x", FLOATS, INNER),
             Operand("weight", ("x",), layouts=("taps",)),

@@ -23,9 +23,8 @@ def f(op: str, *arguments: Json) -> Json:
     return [op, "float32", *arguments]
 
 
-# Endings of kernels that take an expression over their float32 results: the number of extra operands, their class, the
-# steps.
-ENDINGS: dict[str, tuple[int, str, Json]] = {
+# Epilogues: the number of extra operands, their class, the steps.
+EPILOGUES: dict[str, tuple[int, str, Json]] = {
     "plain": (0, "float", FLOAT),
     "bias": (1, "float", steps(f("input", 0), f("input", 1), f("add", 0, 1))),
     "turned": (1, "float", steps(f("input", 0), f("input", 1), f("mul", 1, 0), f("silu", 2))),
@@ -56,9 +55,9 @@ def broadcasts(shape: list[Json]) -> list[Json]:
     return sorted(distinct, key=lambda one: (-len(one), str(one)))
 
 
-def extras(t: Template, ending: str, y: list[Json]) -> tuple[list[int], Json]:
-    """The operands and the expression of an ending."""
-    count, kind, expression = ENDINGS[ending]
+def extras(t: Template, epilogue: str, y: list[Json]) -> tuple[list[int], Json]:
+    """The operands and the expression of an epilogue."""
+    count, kind, expression = EPILOGUES[epilogue]
     operands = []
     for i in range(count):
         dtype = t.choice(f"extra{i}_dtype", *(FLOATS if kind == "float" else NARROW))
