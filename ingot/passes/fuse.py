@@ -49,7 +49,7 @@ class Group:
 def elementwise(network: Network, log: Log) -> None:
     """Each maximal tree of elementwise ops becomes one fused_elementwise.
 
-    A producer joins the group of its readers when it has no other reader and the group's shape; nothing is computed
+    A producer joins the group of its readers when it has no other reader and the group's shape. Nothing is computed
     twice, and since the group stands where its last op stood, no order changes.
     """
     home: dict[Node, Group] = {}
