@@ -8,7 +8,9 @@ from functools import cached_property
 
 from ingot.backends.device import Runtime
 from ingot.backends.kernel import Kernel, KernelCall, Refusal, inner
+from ingot.errors import NetworkError
 from ingot.ir import Node
+from ingot.ops.layouts import LAYOUTS, PLAIN
 from ingot.passes.pipeline import Lowers, Pass
 
 
@@ -22,6 +24,10 @@ class Target:
     runtime: Runtime
     kernels: tuple[Kernel, ...]
     lowering: Callable[[Lowers], Sequence[Pass]]
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.layouts - LAYOUTS.keys() - {PLAIN}):
+            raise NetworkError(f"{self.name}: its kernels read {', '.join(unknown)}, which no layout is called")
 
     @property
     def name(self) -> str:
@@ -41,6 +47,11 @@ class Target:
             for op in kernel.runs:
                 found.setdefault(op, []).append(kernel)
         return found
+
+    @cached_property
+    def layouts(self) -> frozenset[str]:
+        """In which its kernels read stored operands, plain ones among them (ops/layouts.py)."""
+        return frozenset(name for kernel in self.kernels for operand in kernel.operands for name in operand.layouts)
 
     @cached_property
     def by_name(self) -> dict[str, Kernel]:

@@ -70,6 +70,11 @@ class NativeExecutor:
         return log_probs(logits, targets)
 
 
+def processors() -> int:
+    """How many there are for this process: the smaller of its affinity and its quota."""
+    return int(_native.default_threads())
+
+
 def sample(
     logits: Array, samplers: Sequence[_native.Sampler], positions: Array
 ) -> tuple[Array, Array, Array, Array]:

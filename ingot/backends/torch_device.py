@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 from ingot import _lazy
-from ingot.errors import MemoryLimitError, UserError
-from ingot.ops.in_torch import first_line, out_of_memory
+from ingot.backends.native import processors
+from ingot.errors import IngotError, MemoryLimitError, UserError
+from ingot.ops.in_torch import first_line, of_device, out_of_memory
 
 
 def package() -> Any:
@@ -55,6 +59,54 @@ def available(name: str) -> int | None:
     return int(module.mem_get_info(device)[0])  # type: ignore[union-attr]
 
 
-def no_memory(error: Exception, what: str) -> MemoryLimitError | None:
-    """The typed error of what torch raises when memory is short; None for any other error."""
-    return MemoryLimitError(f"{what}: {first_line(error)}") if out_of_memory(error) else None
+def typed(error: Exception, what: str) -> IngotError | None:
+    """The typed error of what torch raises when memory is short, or when a device fails; None for any other error."""
+    if out_of_memory(error):
+        return MemoryLimitError(f"{what}: {first_line(error)}")
+    if of_device(error):
+        return IngotError(f"{what}: {first_line(error)}; the device is of no more use to this process: start another")
+    return None
+
+
+def own_threads(torch: Any) -> int:
+    """How many threads torch's CPU has for us: torch's own number, but not more than processors."""
+    return min(int(torch.get_num_threads()), processors())
+
+
+class Threads:
+    """Divides torch's threads among the sessions that run on its CPU at once.
+
+    A run with a number of its own gets that; another one gets what those under way leave of `own_threads`, at least
+    one: so runs side by side do not slow each other down by more threads than processors. torch keeps the number for
+    each thread that calls it, and a new thread begins with the last one that anybody set: so it is told when a run
+    begins, and when it ends what it was before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()  # a signal handler may run a session too
+        self._running = 0
+        self._used = 0
+        self._before = self._own = 1  # torch's number when nothing ran, and how many of it are ours
+
+    @contextmanager
+    def __call__(self, torch: Any, wanted: int) -> Iterator[None]:
+        """While a run lasts. wanted: 0 for what is there."""
+        with self._lock:
+            if not self._running:
+                self._before, self._own = torch.get_num_threads(), own_threads(torch)
+            mine, before = wanted or max(1, self._own - self._used), self._before
+            self._running += 1
+            self._used += mine
+        try:
+            _tell(torch, mine)
+            yield
+        finally:
+            _tell(torch, before)
+            with self._lock:
+                self._running -= 1
+                self._used -= mine
+
+
+def _tell(torch: Any, threads: int) -> None:
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)

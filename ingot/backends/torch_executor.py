@@ -8,9 +8,9 @@ its NumPy reference. Its operands are read back, and the profile calls it a host
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, RLock
 from time import perf_counter_ns
 from typing import Any
 
@@ -21,7 +21,7 @@ from ingot import dims, dtypes
 from ingot.backends import native
 from ingot.backends.device import Opening
 from ingot.backends.stored import Operands, Reader, Shown
-from ingot.backends.torch_device import no_memory, package
+from ingot.backends.torch_device import Threads, own_threads, package, typed
 from ingot.backends.torch_target import TORCH
 from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
@@ -30,7 +30,7 @@ from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.verify import verify
 from ingot.ir.weight_format import weight_format
-from ingot.ops.in_torch import call, check, known, to_array, to_tensor
+from ingot.ops.in_torch import call, check, known, to_arrays, to_tensor
 from ingot.passes.pipeline import lower
 from ingot.passes.quantize import quantized
 from ingot.passes.weights import recipe_of
@@ -82,7 +82,7 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     total = 0
     for value in (*lowered.parameters, *lowered.constants):
         array = value.array if value.kind == "constant" else stored(reader, value)
-        with _typed_memory(f"{value.name} on torch:{opening.device}"):
+        with _typed(f"{value.name} on torch:{opening.device}"):
             tensors[value] = to_tensor(torch, array, device)
         total += array.nbytes
     return Loaded(lowered, tensors, total)
@@ -116,11 +116,10 @@ class TorchExecutor:
         self._loaded = loaded
         self._network = loaded.network
         self._busy = Lock()
-        if opening.threads:
-            torch.set_num_threads(opening.threads)  # of the whole process, as torch has it
+        self._threads = opening.threads or 0
         self.inputs = [_port(v.name, v) for v in self._network.inputs]
         self.outputs = [_port(name, v) for name, v in self._network.outputs.items()]
-        with _typed_memory(f"the states on torch:{opening.device}"):
+        with _typed(f"the states on torch:{opening.device}"):
             self._states = {v: self._empty(v.spec, opening) for v in self._network.states}
         self._plans: dict[tuple[tuple[str, int], ...], list[Op]] = {}
         self._last: dict[str, int] = {}  # sizes of the last run
@@ -138,44 +137,62 @@ class TorchExecutor:
 
     @property
     def threads(self) -> int:
-        return int(self._torch.get_num_threads()) if self._device.type == "cpu" else 1
+        return self._threads or own_threads(self._torch) if self._device.type == "cpu" else 1
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
         with self._alone():
-            results = self._results(feeds, None)
-            found = {name: to_array(self._torch, tensor) for name, tensor in results.items()}
-        return found if out is None else _written(found, out)
+            results, faults = self._results(feeds, None)
+            found = to_arrays(self._torch, [*results.values(), *self._flags(faults)])  # all that is read back
+        if faults:
+            check(list(faults), found.pop())
+        named = dict(zip(results, found, strict=True))
+        return named if out is None else _written(named, out)
 
     def profile(self, feeds: dict[str, Array]) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
         with self._alone():
-            self._results(feeds, items)
+            _, faults = self._results(feeds, items)
+            flags = to_arrays(self._torch, self._flags(faults))
+        if faults:
+            check(list(faults), flags[0])
         return items
+
+    def _flags(self, faults: Mapping[Node, Any]) -> list[Any]:
+        """As one tensor, if there are any."""
+        return [self._torch.stack(list(faults.values()))] if faults else []
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
             raise BusyError("this session is running already: give each thread a session of its own")
         try:
-            with _typed_memory(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad():
+            with (
+                _typed(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad(),
+                _threads(self._torch, self._threads) if self._device.type == "cpu" else nullcontext(),
+            ):  # fmt: skip
                 yield
         finally:
             self._busy.release()
 
-    def _results(self, feeds: dict[str, Array], items: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """The outputs on the device. `items` gets the time of every call."""
+    def _results(
+        self, feeds: dict[str, Array], items: list[dict[str, Any]] | None
+    ) -> tuple[dict[str, Any], dict[Node, Any]]:
+        """On the device the outputs, and flags of nodes that may have had values that they do not take.
+
+        `items` gets the time of every call.
+        """
         sizes = self._sizes(feeds)
         ops = None if self._late else self._ops(sizes)
         tensors = self._loaded.tensors | self._states
         tensors |= {v: to_tensor(self._torch, feeds[v.name], self._device) for v in self._network.inputs}
         left = dict(self._left)
-        faults: list[tuple[Node, Any]] = []
+        faults: dict[Node, Any] = {}
         for number, node in enumerate(self._network.nodes):
             op = known(node.op, sizes) if ops is None else ops[number]
             operands = [tensors[v] for v in node.inputs]
             if op.torch_fault is not None:
-                faults.append((node, op.torch_fault(self._torch, *operands)))
+                faults[node] = op.torch_fault(self._torch, *operands)
             begin = self._now(items)
             results, by_reference = call(self._torch, node, op, operands, self._device)
             if items is not None:
@@ -189,8 +206,7 @@ class TorchExecutor:
                 if not left[value]:
                     del tensors[value]
         self._last = sizes
-        check(self._torch, faults)
-        return {name: tensors[value] for name, value in self._network.outputs.items()}
+        return {name: tensors[value] for name, value in self._network.outputs.items()}, faults
 
     def _now(self, items: list[dict[str, Any]] | None) -> int:
         """The time, when all that was asked of the device has been done; 0 where nobody wants to know."""
@@ -287,12 +303,17 @@ def _port(name: str, value: Value) -> tuple[str, str, list[Any]]:
 
 
 def _item(number: int, node: Node, host: bool, ns: int, operands: Sequence[Any], results: Any) -> dict[str, Any]:
-    """A call as Session.profile lists it."""
+    """A call as Session.profile lists it. A view has no bytes: nothing is read or written."""
     kind = "host" if host else "kernel"
     ins, outs = ([(str(x.dtype).removeprefix("torch."), list(x.shape)) for x in xs] for xs in (operands, results))
-    bytes_ = sum(x.nbytes for x in (*operands, *results))
+    viewed = node.op.is_view and _memory(results[0]) == _memory(operands[0])
+    bytes_ = 0 if viewed else sum(x.nbytes for x in (*operands, *results))
     return {"call": number, kind: node.op.name, "where": node.where, "ns": ns, "bytes": bytes_, "in": ins,
             "out": outs}  # fmt: skip
+
+
+def _memory(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _written(found: dict[str, Array], out: dict[str, Array]) -> dict[str, Array]:
@@ -312,11 +333,11 @@ def _written(found: dict[str, Array], out: dict[str, Array]) -> dict[str, Array]
 
 
 @contextmanager
-def _typed_memory(what: str) -> Iterator[None]:
+def _typed(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as e:
-        if (found := no_memory(e, what)) is None:
+        if (found := typed(e, what)) is None:
             raise
         raise found from None
 
@@ -325,7 +346,7 @@ class _Exact:
     """While sessions run, torch computes float32 as float32, whatever it was told before; it is told again after."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may run a session too
         self._running = 0
         self._before: list[tuple[Any, str]] = []
 
@@ -351,3 +372,4 @@ class _Exact:
 
 
 _exact = _Exact()
+_threads = Threads()

@@ -279,41 +279,50 @@ class PagedAttention(Op):
 
     def torch(self, torch: Any, q: Any, cache: Any, query_start: Any, context_len: Any, block_table: Any,
               slopes: Any = None) -> Any:
-        """Some rows at a time, each with all that its request's blocks may hold: only shapes say how much is done. The
-        rows of one request alone share what its blocks hold.
+        """Tiles of rows of one request each, padded, with all that the request's blocks may hold: one computation, or a
+        few where it would take much memory. Only shapes say how much is done, so nothing is read back.
         """
+        rows, requests, columns = len(q), len(context_len), block_table.shape[1]
         blocks, block_size, _, kv_heads, width = cache.shape
-        requests, columns = block_table.shape
         if not (q.numel() and requests and columns and blocks):
             return torch.zeros_like(q)
-        rows = torch.arange(len(q), device=q.device)
-        owner = torch.searchsorted(query_start[1:].contiguous(), rows.to(query_start.dtype), right=True)
-        real = owner < requests
-        owner = owner.clamp(max=requests - 1)
-        at = context_len[owner] - query_start[owner + 1] + rows
-        where = torch.arange(columns * block_size, device=q.device)
+        length = columns * block_size
+        # As long as the mean request: there are at most twice as many, however the rows are divided among requests.
+        tile = max(1, min(rows // requests, GATHERED // (q.shape[1] * length)))
+        starts, ends = query_start[:-1], query_start[1:]
+        counts = (ends - starts + tile - 1) // tile
+        first = torch.nn.functional.pad(counts.cumsum(0), (1, 0))  # tile of each request
+        number = torch.arange((rows + requests * (tile - 1)) // tile, device=q.device)
+        owner = torch.searchsorted(first[1:].contiguous(), number, right=True).clamp(max=requests - 1)
+        row = (starts[owner] + (number - first[owner]) * tile)[:, None] + torch.arange(tile, device=q.device)
+        at = (context_len - ends)[owner, None] + row  # positions
+        queries = torch_wide(q[row.clamp(0, rows - 1)]).unflatten(2, (kv_heads, -1))
         table = block_table.clamp(0, blocks - 1).long()
-        grouped = q.unflatten(1, (kv_heads, -1))
-        row = "r" if requests == 1 else "t"
-        each = columns * block_size * max(2 * kv_heads * width, q.shape[1])
-        step = max(1, GATHERED // each)
+        where = torch.arange(length, device=q.device)
         out = []
-        for begin in range(0, len(q), step):
+        step = max(1, GATHERED // (length * max(2 * kv_heads * width, tile * q.shape[1])))
+        for begin in range(0, len(number), step):
             part = slice(begin, begin + step)
-            mine = owner[:1] if requests == 1 else owner[part]
+            mine = owner[part]
             keys, values = torch_wide(cache[table[mine]].flatten(1, 2)).unbind(2)
             left = where >= context_len[mine, None]  # by others, and it may be no number
             values = values.masked_fill(left[:, :, None, None], 0)
-            away = where - at[part, None]
+            away = where - at[part, :, None]
             seen = (away <= 0) if self.window is None else (away <= 0) & (away > -self.window)
-            scores = torch.einsum(f"tkgd,{row}lkd->tkgl", torch_wide(grouped[part]), keys) * self.scale
+            scores = torch.einsum("stkgd,slkd->skgtl", queries[part], keys) * self.scale
             if slopes is not None:
-                scores = scores + slopes.view(kv_heads, -1, 1) * away[:, None, None, :]
+                scores = scores + slopes.view(kv_heads, -1, 1, 1) * away[:, None, None]
             if self.softcap is not None:
                 scores = torch.tanh(scores / self.softcap) * self.softcap
-            weights = torch.softmax(scores.masked_fill(~seen[:, None, None, :], -torch.inf), -1)
-            out.append(torch.einsum(f"tkgl,{row}lkd->tkgd", weights, values))
-        return torch.where(real[:, None, None], torch.cat(out).flatten(1, 2), 0).to(q.dtype)
+            weights = torch.softmax(scores.masked_fill(~seen[:, None, None], -torch.inf), -1)
+            out.append(torch.einsum("skgtl,slkd->stkgd", weights, values).flatten(2, 3))
+        every = torch.arange(rows, device=q.device)
+        owner = torch.searchsorted(ends.contiguous(), every.to(ends.dtype), right=True)
+        real = owner < requests
+        owner = owner.clamp(max=requests - 1)
+        place = first[owner] * tile + every - starts[owner]  # of each row among those of the tiles
+        found = torch.cat(out).flatten(0, 1)[place.clamp(0, len(number) * tile - 1)]
+        return torch.where(real[:, None, None], found, 0).to(q.dtype)
 
     def torch_fault(self, torch: Any, q: Any, cache: Any, query_start: Any, context_len: Any, block_table: Any,
                     slopes: Any = None) -> Any:

@@ -30,6 +30,7 @@ from ingot.ops.common import (
     minus,
     rounded,
     same_dtype,
+    torch_wide,
     widen,
 )
 
@@ -133,11 +134,20 @@ class Division(Binary):
         return rng.standard_normal(a.shape).astype(a.dtype.numpy), np.asarray(divisor).astype(b.dtype.numpy)
 
     def torch(self, torch: Any, a: Any, b: Any) -> Any:
-        if a.dtype.is_floating_point:
-            return super().torch(torch, a, b)
+        if a.is_floating_point():  # devices round narrow ones on the way
+            return super().torch(torch, torch_wide(a), torch_wide(b)).to(a.dtype)
         by_zero = b == 0
-        found = super().torch(torch, a, torch.where(by_zero, 1, b))
+        if a.dtype.is_signed:  # of the smallest number by −1 processors make a signal
+            by_one = b == -1
+            plain = super().torch(torch, a, torch.where(by_zero | by_one, 1, b))
+            found = torch.where(by_one, self.by_minus_one(torch, a), plain)
+        else:
+            found = super().torch(torch, a, torch.where(by_zero, 1, b))
         return torch.where(by_zero, 0, found)
+
+    def by_minus_one(self, torch: Any, a: Any) -> Any:
+        """What integers by −1 are: nothing is left of them."""
+        return 0
 
 
 @op("div")
@@ -163,6 +173,10 @@ class FloorDiv(Division):
 
     def expr(self, e: ExprBuilder, a: Scalar, b: Scalar) -> Scalar:
         return e.floordiv(e.settled(a), e.settled(b))
+
+    def by_minus_one(self, torch: Any, a: Any) -> Any:
+        """−a, which wraps."""
+        return -a
 
 
 @op("mod")

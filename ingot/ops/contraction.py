@@ -15,7 +15,8 @@ from ingot.dims import Dimension, dims_of
 from ingot.ir import Case, F, Op, Spec, op, require
 from ingot.ir.spec import broadcast, elements
 from ingot.ir.window import dense_strides, merged
-from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, torch_wide, widen
+from ingot.ops.common import Array, bf16, f32, i32, i64, rounded, same_dtype, torch_wide, widen
+from ingot.ops.in_torch import by_simpler_ops
 
 MAX_LABELS = 52  # the letters, as in torch and NumPy
 OPTIMAL_OPERANDS = 8  # up to here every order of contraction is weighed; beyond, the cheapest pair is taken each time
@@ -115,6 +116,8 @@ class Einsum(Op):
         Case("bilinear", (bf16(3, 4), bf16(6, 4, 5), bf16(3, 5)), {"equation": "bi,oij,bj->bo"}),
         Case("summed before it is multiplied", (f32(3, 4, 2), f32(4, 5)), {"equation": "abx,bc->ac"}),
         Case("integers", (i32(2, 3), i32(3, 4)), {"equation": "ij,jk->ik"}, host="matmul's kernels take floats"),
+        Case("integers: a diagonal, a sum, three operands", (i64(2, 3, 3), i64(3, 4), i64(4, 2)),
+             {"equation": "bii,ij,jk->bk"}, host="matmul's kernels take floats"),
         Case("nothing to sum", (f32(2, 0), f32(0, 3)), {"equation": "ij,jk->ik"}),
         Case("sizes disagree", (f32(2, 3), f32(4, 5)), {"equation": "ij,jk->ik"}, error="dimension j has size 3"),
         Case("the result repeats a label", (f32(2, 3),), {"equation": "ij->ii"}, error="names i twice"),
@@ -156,8 +159,9 @@ class Einsum(Op):
         return contract(self.equation, operands)
 
     def torch(self, torch: Any, *tensors: Any) -> Any:
-        wide = [torch_wide(t) if t.dtype.is_floating_point else t.long() for t in tensors]
-        return torch.einsum(self.equation, *wide).to(tensors[0].dtype)
+        if not tensors[0].is_floating_point():  # torch.einsum takes them on few devices
+            return by_simpler_ops(torch, self, tensors)
+        return torch.einsum(self.equation, *map(torch_wide, tensors)).to(tensors[0].dtype)
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
         """Positive floats: terms that cancel leave digits that depend on the order of additions."""

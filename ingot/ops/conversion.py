@@ -13,7 +13,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.ir import Case, ExprBuilder, Op, Scalar, Spec, op, require
-from ingot.ir.expr import convert, integer_range
+from ingot.ir.expr import convert, integer_range, register_of
 from ingot.ir.spec import broadcast
 from ingot.ops.common import (
     Array,
@@ -28,6 +28,7 @@ from ingot.ops.common import (
     require_float,
     rounded,
     show,
+    torch_wide,
     u8,
     widen,
 )
@@ -124,9 +125,33 @@ class Cast(Op):
         return e.where(e.call("eq", x, x), whole, e.const(0, self.dtype))
 
     def torch(self, torch: Any, x: Any) -> Any:
-        """None where torch has no such dtype, or no such conversion."""
+        """None where torch has no such dtype, or no such conversion. What is left to devices, is written out here."""
         target = getattr(torch, self.dtype.name, None)
-        return None if target is None or self.saturate or self.dtype.bits < 8 else x.to(target)
+        if target is None or self.dtype.bits < 8 or (self.saturate and self.dtype.bits == 8 and self.dtype.is_float):
+            return None
+        if x.is_floating_point() and self.dtype.is_integer:
+            return torch_truncated(torch, torch_wide(x), self.dtype, self.saturate).to(target)
+        if self.saturate and self.dtype.is_integer and x.dtype != torch.bool:
+            low, high = integer_range(self.dtype)
+            from_low, from_high = integer_range(dtypes.get(str(x.dtype).removeprefix("torch.")))
+            x = x.clamp(max(low, from_low), min(high, from_high))
+        return (x.float() if self.dtype.is_float and self.dtype.bits < 32 else x).to(target)
+
+
+def torch_truncated(torch: Any, x: Any, dtype: DType, saturate: bool) -> Any:
+    """Floats of at least 32 bits as int64, of which an integer dtype takes the low bits. See `Cast`."""
+    if saturate:
+        low, high = integer_range(dtype)
+        above, below = x >= float(high + 1), x < float(low)
+        whole = torch.where(above | below | x.isnan(), 0, x).long()
+        most = high - 2**64 * (high >= 2**63)  # the same low bits
+        return torch.where(above, most, torch.where(below, low, whole))
+    limit = 2.0 ** (integer_range(register_of(dtype))[1].bit_length())
+    upper = (x >= 2.0**63) & (dtype is dtypes.uint64)
+    if dtype is dtypes.uint64:
+        limit, x = 2.0**63, torch.where(upper, x - 2.0**63, x)
+    whole = torch.where((x >= -limit) & (x < limit), x, -limit).long()
+    return whole ^ (upper.long() << 63) if dtype is dtypes.uint64 else whole
 
 
 def _held(x: Array, dtype: DType) -> Array:

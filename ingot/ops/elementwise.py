@@ -399,4 +399,5 @@ class Clip(Unary):
         return out if high is None else e.min(out, high)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return x if self.minimum is self.maximum is None else torch.clamp(x, self.minimum, self.maximum).to(x.dtype)
+        low, high = self._edges(dtypes.get(str(x.dtype).removeprefix("torch.")))
+        return x if low is high is None else torch.clamp(x, low, high)

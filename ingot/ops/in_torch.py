@@ -5,41 +5,70 @@ torch is handed in by whoever has it; nothing here imports it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ingot import dtypes
-from ingot.errors import ValueFault
-from ingot.ir import Network, Node, Op, Value
+from ingot.errors import UserError, ValueFault
+from ingot.ir import Network, Node, Op, Spec, Value
 from ingot.ir.interpret import bind, learn
 from ingot.ops.common import Array
 
+WIDENED = ("uint16", "uint32")  # few devices compute with them, and int64 has all their numbers
+
 
 def to_tensor(torch: Any, array: Array, device: Any) -> Any:
-    """A tensor of its own there, with the array's numbers."""
+    """A tensor of its own there, with the array's numbers. Raises UserError for a dtype that the device lacks."""
     plain = np.array(array, order="C", copy=True)
     dtype = dtypes.get(plain.dtype)
-    if dtype is dtypes.bfloat16:
-        return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16).to(device)
     if dtype.bits < 8:  # one element in a byte
-        return torch.from_numpy(plain.astype(np.int8 if dtype.kind == "int" else np.uint8)).to(device)
-    if dtype.name.startswith("float8"):
-        return torch.from_numpy(plain.view(np.uint8)).view(getattr(torch, dtype.name)).to(device)
-    return torch.from_numpy(plain).to(device)
+        plain = plain.astype(np.int8 if dtype.kind == "int" else np.uint8)
+    seen = _SEEN.get(dtype.numpy.itemsize if dtype is dtypes.bfloat16 or dtype.name.startswith("float8") else 0)
+    try:
+        if seen is None:
+            return torch.from_numpy(plain).to(device)
+        return torch.from_numpy(plain.view(seen)).view(getattr(torch, dtype.name)).to(device)
+    except TypeError as e:
+        raise UserError(f"device torch:{device} holds no {dtype.name}: {first_line(e)}") from None
+
+
+_SEEN = {1: np.uint8, 2: np.int16}  # what NumPy and torch both know, by bytes
 
 
 def to_array(torch: Any, tensor: Any) -> Array:
     """An array of its own with a tensor's numbers."""
-    here = tensor.detach().to("cpu").contiguous()
-    name = str(here.dtype).removeprefix("torch.")
-    if here.dtype == torch.bfloat16:
-        return here.view(torch.int16).numpy().view(dtypes.bfloat16.numpy)  # type: ignore[no-any-return]
-    if name.startswith("float8"):
-        return here.view(torch.uint8).numpy().view(dtypes.get(name).numpy)  # type: ignore[no-any-return]
-    return here.numpy()  # type: ignore[no-any-return]
+    return to_arrays(torch, [tensor])[0]
+
+
+def to_arrays(torch: Any, tensors: Sequence[Any]) -> list[Array]:
+    """Arrays of their own with the numbers of tensors on one device, from which they come in one transfer."""
+    memory = [_row(torch, x).view(torch.uint8) for x in tensors]
+    if memory and away(tensors[0].device):
+        memory = torch.cat(memory).to("cpu").split([x.numel() for x in memory])
+    found = []
+    for here, tensor in zip(memory, tensors, strict=True):
+        array = here.numpy().copy()  # what it is on the CPU may belong to others: to a weight, to a state
+        found.append(array.view(dtypes.get(_name(tensor)).numpy).reshape(tuple(tensor.shape)))
+    return found
+
+
+def _row(torch: Any, x: Any) -> Any:
+    """The elements in order, one behind the other."""
+    row = x.detach().reshape(-1)
+    return row if row.stride(0) == 1 else row.clone(memory_format=torch.contiguous_format)
+
+
+def away(device: Any) -> bool:
+    """Whether a device's memory is another one than the host's."""
+    return bool(device.type != "cpu")
+
+
+def _name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def known(op: Op, sizes: Mapping[str, int]) -> Op:
@@ -52,58 +81,93 @@ def call(torch: Any, node: Node, op: Op, operands: Sequence[Any], device: Any) -
     node's, with known sizes. The reference runs where it has no torch form, or has dtypes that torch does not compute
     there.
 
-    Raises ValueFault with what else torch says, but for a lack of memory.
+    Raises ValueFault with what else torch says, but for a lack of memory and a device that fails.
     """
     results = None
     if op.torch is not None and not op.reads_back:
         try:
             with nullcontext() if operands else device:  # which says where new tensors lie
-                results = op.torch(torch, *operands)
-        except (NotImplementedError, RuntimeError) as e:
-            if out_of_memory(e):
+                results = op.torch(torch, *_widened(torch, operands))
+        except (NotImplementedError, RuntimeError, TypeError) as e:
+            if out_of_memory(e) or of_device(e):
                 raise
-            if "not implemented" not in str(e):
+            if not _lacking(e):
+                if isinstance(e, TypeError):
+                    raise
                 raise ValueFault(f"{node.describe()} on torch:{device}: {first_line(e)}") from None
     if results is not None:
-        return (results if isinstance(results, tuple) else (results,)), False
-    arrays = op.reference(*(to_array(torch, x) for x in operands))
-    given = arrays if isinstance(arrays, tuple) else (arrays,)
-    return tuple(to_tensor(torch, np.asarray(a), device) for a in given), True
+        given = results if isinstance(results, tuple) else (results,)
+        return tuple(_narrowed(torch, x, v) for x, v in zip(given, node.outputs, strict=True)), False
+    arrays = op.reference(*to_arrays(torch, operands))
+    found = arrays if isinstance(arrays, tuple) else (arrays,)
+    return tuple(to_tensor(torch, np.asarray(a), device) for a in found), True
 
 
-def check(torch: Any, faults: Sequence[tuple[Node, Any]]) -> None:
-    """Raises ValueFault when an op had values that it does not take: flags on the device, read back at once."""
-    if not faults:
-        return
-    found = torch.stack([fault for _, fault in faults]).tolist()
-    for (node, _), fault in zip(faults, found, strict=True):
+def _widened(torch: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """Operands with which every device computes. Results are then the same in the low bits, which `_narrowed` takes."""
+    return [x.long() if _name(x) in WIDENED else x for x in operands]
+
+
+def _narrowed(torch: Any, result: Any, value: Value) -> Any:
+    return result.to(getattr(torch, value.dtype.name)) if value.dtype.name in WIDENED else result
+
+
+def _lacking(error: Exception) -> bool:
+    """Whether this is what torch raises where a device does not compute a dtype."""
+    words = ("not implemented", "not currently implemented", "not support", "n't support", "unsupported")
+    return isinstance(error, NotImplementedError) or any(word in str(error).lower() for word in words)
+
+
+def check(nodes: Sequence[Node], faults: Iterable[Any]) -> None:
+    """Raises ValueFault for the first node whose flag, read back, says that it had values that its op does not take."""
+    for node, fault in zip(nodes, faults, strict=True):
         if fault:
             raise ValueFault(f"{node.describe()}: {node.op.fault}")
 
 
 def run(torch: Any, network: Network, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of a network without parameters and states, on its operands' device."""
+    """The outputs of a network without parameters and states, on its operands' device. Reads back what may be a fault.
+    """
     device = operands[0].device
     tensors: dict[Value, Any] = dict(zip(network.inputs, operands, strict=True))
     sizes = bind(network, {v.name: tuple(x.shape) for v, x in tensors.items()})
     tensors |= {v: to_tensor(torch, v.array, device) for v in network.constants}
-    faults: list[tuple[Node, Any]] = []
+    faults: dict[Node, Any] = {}
     for node in network.nodes:
         op, given = known(node.op, sizes), [tensors[v] for v in node.inputs]
         if op.torch_fault is not None:
-            faults.append((node, op.torch_fault(torch, *given)))
+            faults[node] = op.torch_fault(torch, *given)
         results, _ = call(torch, node, op, given, device)
         for value, result in zip(node.outputs, results, strict=True):
             tensors[value] = result
             if op.binds:
                 learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
-    check(torch, faults)
+    if faults:
+        check(list(faults), to_array(torch, torch.stack(list(faults.values()))))
     return tuple(tensors[v] for v in network.outputs.values())
+
+
+def by_simpler_ops(torch: Any, op: Op, operands: Sequence[Any]) -> Any:
+    """The one result of an op, by what it is made of (Op.decompose)."""
+    return run(torch, _simpler(op, tuple(Spec(_name(x), tuple(x.shape)) for x in operands)), operands)[0]
+
+
+@lru_cache(maxsize=64)
+def _simpler(op: Op, specs: tuple[Spec, ...]) -> Network:
+    network = Network(op.name)
+    made: Any = op
+    network.output("y", made.decompose(*(network.input(f"x{i}", spec) for i, spec in enumerate(specs))))
+    return network
 
 
 def out_of_memory(error: Exception) -> bool:
     """Whether this is what torch raises when memory is short."""
     return type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+
+
+def of_device(error: BaseException) -> bool:
+    """Whether this is what torch raises when a device fails, of which it may say so at a later call."""
+    return type(error).__name__ == "AcceleratorError"
 
 
 def first_line(error: BaseException) -> str:

@@ -52,6 +52,8 @@ class Embedding(Op):
         return weight[in_range("embedding", ids, 0, len(weight))]
 
     def torch(self, torch: Any, ids: Any, weight: Any) -> Any:
+        if not weight.shape[0]:  # a fault, if there are ids
+            return weight.new_zeros(*ids.shape, weight.shape[1])
         return torch.nn.functional.embedding(ids.clamp(0, weight.shape[0] - 1), weight)
 
     def torch_fault(self, torch: Any, ids: Any, weight: Any) -> Any:
@@ -156,7 +158,9 @@ class Gather(Op):
     on_dims = moved
 
     def torch(self, torch: Any, x: Any, index: Any) -> Any:
-        return torch.gather(x, self.axis, index.long() % max(x.shape[self.axis], 1))
+        if not x.shape[self.axis]:  # a fault, if there are indices
+            return x.new_zeros(index.shape)
+        return torch.gather(x, self.axis, index.long() % x.shape[self.axis])
 
     def torch_fault(self, torch: Any, x: Any, index: Any) -> Any:
         return _outside(index, -x.shape[self.axis], x.shape[self.axis])

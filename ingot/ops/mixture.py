@@ -12,6 +12,7 @@ from ingot.ir.expr import evaluate
 from ingot.ops.common import Array, bf16, f32, i32, rounded, same_dtype, show, widen
 from ingot.ops.elementwise import Gelu, Relu, Silu
 from ingot.ops.fused import WEIGHTS, expr_json, expr_tuple
+from ingot.ops.order import torch_sorted
 
 ACTIVATIONS: dict[str, Op] = {
     "silu": Silu(), "gelu": Gelu(), "gelu_tanh": Gelu(approximate=True), "relu": Relu()}
@@ -42,10 +43,11 @@ def mix(x: Array, router: Array, top_k: int, normalize: bool, experts: Sequence[
     """The weighted sum of each row's experts; an expert is a function from rows to float32 rows."""
     chosen, weights = route(router, top_k, normalize)
     out = np.zeros(x.shape, np.float32)
-    for j in range(top_k):
-        for e in np.unique(chosen[:, j]):
-            rows = chosen[:, j] == e
-            out[rows] += experts[e](x[rows]) * weights[rows, j, None]
+    with np.errstate(all="ignore"):
+        for j in range(top_k):
+            for e in np.unique(chosen[:, j]):
+                rows = chosen[:, j] == e
+                out[rows] += experts[e](x[rows]) * weights[rows, j, None]
     return rounded(out, x)
 
 
@@ -126,7 +128,8 @@ class Moe(Op):
 
     def torch(self, torch: Any, x: Any, router: Any, *weights: Any) -> Any:
         count = len(weights) // 3
-        values, chosen = router.softmax(-1).topk(self.top_k, -1)
+        values, chosen = torch_sorted(torch, router.softmax(-1), -1, descending=True)  # topk breaks ties as it likes
+        values, chosen = values[:, : self.top_k], chosen[:, : self.top_k]
         if self.normalize:
             values = values / values.sum(-1, keepdim=True)
         f = torch.nn.functional
@@ -134,7 +137,9 @@ class Moe(Op):
         out = torch.zeros(x.shape, device=x.device)
         for e in range(count):
             gate, up, down = (weights[e + i * count].float() for i in range(3))
-            share = (values * (chosen == e)).sum(-1, keepdim=True)
+            mine = chosen == e
+            share = torch.where(mine, values, 0).sum(-1, keepdim=True)
             hidden = act[self.activation](x.float() @ gate.T) * (x.float() @ up.T)
-            out += share * (hidden.to(x.dtype).float() @ down.T)
+            part = share * (hidden.to(x.dtype).float() @ down.T)
+            out += torch.where(mine.any(-1, keepdim=True), part, 0)  # for other rows it may be no number
         return out.to(x.dtype)

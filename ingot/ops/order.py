@@ -23,6 +23,13 @@ def order_of(x: Array, axis: int, descending: bool) -> Array:
     return np.asarray(x.shape[axis] - 1 - back, np.int64)
 
 
+def torch_sorted(torch: Any, x: Any, axis: int, descending: bool) -> Any:
+    """A torch tensor's elements in order, and their places. Some devices sort a NaN with a sign in front."""
+    if x.is_floating_point():
+        x = x.masked_fill(x.isnan(), torch.nan)
+    return tuple(torch.sort(x, dim=axis, descending=descending, stable=True))
+
+
 class Ordered(Op):
     """Elements in order along `axis`, and where they were (int64)."""
 
@@ -64,7 +71,7 @@ class Sort(Ordered):
         return np.take_along_axis(x, places, axis), places
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return tuple(torch.sort(x, dim=self.axis, descending=self.descending, stable=True))
+        return torch_sorted(torch, x, self.axis, self.descending)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
@@ -107,8 +114,7 @@ class TopK(Ordered):
 
     def torch(self, torch: Any, x: Any) -> Any:
         """By a stable sort: which of equal elements torch.topk takes is not said."""
-        whole = torch.sort(x, dim=self.axis, descending=self.largest, stable=True)
-        return tuple(y.narrow(self.axis, 0, self.k) for y in whole)
+        return tuple(y.narrow(self.axis, 0, self.k) for y in torch_sorted(torch, x, self.axis, self.largest))
 
     @classmethod
     def draw(cls, draw: Any) -> Case:

@@ -8,8 +8,9 @@ import numpy as np
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.ir import Case, Op, Spec, op, require
+from ingot.ir.expr import integer_range
 from ingot.ir.spec import broadcast
-from ingot.ops.common import Array, bf16, f32, f64, i8, product_steps, rounded, same_dtype, show
+from ingot.ops.common import Array, bf16, f32, f64, i8, i32, i64, product_steps, rounded, same_dtype, show
 
 
 @op("matmul")
@@ -31,6 +32,8 @@ class Matmul(Op):
         Case("batches broadcast", (f32(2, 1, 3, 5), f32(4, 5, 6))),
         Case("both transposed", (f32(2, 5, 3), f32(2, 6, 5)), {"transpose_a": True, "transpose_b": True}),
         Case("int8 accumulates in int32", (i8(4, 70), i8(70, 3)), host="the kernels take floats"),
+        Case("int32 wraps", (i32(2, 3, 5), i32(7, 5)), {"transpose_b": True}, host="the kernels take floats"),
+        Case("int64 wraps", (i64(3, 300), i64(300, 2)), host="the kernels take floats"),
         Case("float64 accumulates in float64", (f64(2, 1, 5, 40), f64(3, 70, 40)), {"transpose_b": True}),
         Case("nothing to sum", (f32(2, 0), f32(0, 3))),
         Case("no rows", (f32(0, 4), f32(4, 3))),
@@ -72,18 +75,20 @@ class Matmul(Op):
         return rounded(np.matmul(x, y), out)
 
     def torch(self, torch: Any, a: Any, b: Any) -> Any:
-        out = self.out_dtype.name if self.out_dtype else "int32" if a.dtype == torch.int8 else None
-        wide = torch.int64 if not a.dtype.is_floating_point else a.dtype if a.dtype == torch.float64 else torch.float32
-        if a.dtype == torch.int8 and a.device.type != "cpu":  # only there are products of integers
-            wide = torch.float64  # which holds the sums of 2³⁸ of them
-        x = a.to(wide).mT if self.transpose_a else a.to(wide)
-        y = b.to(wide).mT if self.transpose_b else b.to(wide)
-        return torch.matmul(x, y).to(getattr(torch, out) if out else a.dtype)
+        out = torch.int32 if a.dtype == torch.int8 else a.dtype
+        if self.out_dtype:
+            out = getattr(torch, self.out_dtype.name)
+        x, y = a.mT if self.transpose_a else a, b.mT if self.transpose_b else b
+        if not a.is_floating_point():
+            return integer_product(torch, x, y, out)
+        wide = a.dtype if a.dtype == torch.float64 else torch.float32
+        return torch.matmul(x.to(wide), y.to(wide)).to(out)
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
         if specs[0].dtype.is_float:
             return tuple(rng.standard_normal(s.shape).astype(s.dtype.numpy) for s in specs)
-        return tuple(rng.integers(-127, 128, s.shape).astype(s.dtype.numpy) for s in specs)
+        low, high = integer_range(specs[0].dtype)
+        return tuple(rng.integers(low, high, s.shape, s.dtype.numpy, endpoint=True) for s in specs)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
@@ -94,3 +99,33 @@ class Matmul(Op):
         a, b = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
         return Case(f"random {show(left)}", (Spec(dtype, (*left, *a)), Spec(dtype, (*right, *b))),
                     {"transpose_a": ta, "transpose_b": tb}, host="int8" if dtype is dtypes.int8 else None)
+
+
+DIGIT = 8  # bits
+MOST = 1 << 24  # the largest number up to which float32 holds every integer
+
+
+def integer_product(torch: Any, a: Any, b: Any, out: Any) -> Any:
+    """a[…, M, K] · b[…, K, N] of integers of one dtype, the low bits of the exact sums as `out`.
+
+    Few devices multiply matrices of integers, and all those of float32: it is made of products of digits of eight bits,
+    over so many k that float32 holds every sum of them.
+    """
+    digits = a.itemsize
+    step = MOST // 4**7 if digits == 1 else MOST // 4**8  # the last digit is signed, the others go up to 255
+    leading = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    total = torch.zeros(*leading, a.shape[-2], b.shape[-1], dtype=torch.int64, device=a.device)
+    for begin in range(0, a.shape[-1], step):
+        x, y = a[..., begin : begin + step], b[..., begin : begin + step, :]
+        rows = [_digit(x, i, digits).float() for i in range(digits)]
+        for j in range(digits):
+            columns = _digit(y, j, digits).float()
+            for i in range(min(digits, out.itemsize - j)):  # beyond, nothing is left of the product
+                total += torch.matmul(rows[i], columns).long() << DIGIT * (i + j)
+    return total.to(out)
+
+
+def _digit(x: Any, i: int, digits: int) -> Any:
+    """Digit i of integers, from 0 to 255; the last one is signed, so that the digits make up the number."""
+    shifted = x >> DIGIT * i if i else x
+    return shifted if i == digits - 1 else shifted & (1 << DIGIT) - 1

@@ -1,0 +1,263 @@
+"""Sessions on torch: what they read back, whose memory results are, how many threads a run takes, profiles."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ingot
+from ingot.backends import torch_device, torch_executor
+from ingot.backends.base import Target
+from ingot.backends.cpu import CPU
+from ingot.backends.device import RUNTIMES
+from ingot.backends.kernel import Kernel, Operand
+from ingot.builder.build import build_network
+from ingot.errors import IngotError, NetworkError, ValueFault
+from ingot.ir import OPS, F, Network, Op, Spec
+from ingot.ops import in_torch
+from ingot.ops.layouts import LAYOUTS, PLAIN
+from tests import nets
+
+Array = np.ndarray[Any, Any]
+
+READS = ("cpu", "item", "tolist", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__", "__array__")
+
+
+class Reads:
+    """Counts what would wait for a device, and copy from it, were the tensors there."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        patch.setattr(in_torch, "away", lambda device: True)
+        for name in READS:
+            self._count(patch, name)
+        to = torch.Tensor.to
+
+        def moved(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            self.counts["to the host"] += args[:1] == ("cpu",)
+            return to(tensor, *args, **kwargs)
+
+        patch.setattr(torch.Tensor, "to", moved)
+
+    def _count(self, patch: pytest.MonkeyPatch, name: str) -> None:
+        whole = getattr(torch.Tensor, name)
+
+        def counted(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            self.counts[name] += 1
+            return whole(tensor, *args, **kwargs)
+
+        patch.setattr(torch.Tensor, name, counted)
+
+    def taken(self) -> dict[str, int]:
+        """Since the last time."""
+        found, self.counts = {k: n for k, n in self.counts.items() if n}, Counter()
+        return found
+
+
+def test_a_decoder_reads_back_once_a_step(pico: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits, hidden states and verdicts come in one transfer, of the rows that were asked for. `numpy` is of what has
+    come.
+    """
+    engine = ingot.build(pico, precision="float32", report=False)
+    steps: list[dict[str, int]] = []
+    rows: list[int] = []
+    with monkeypatch.context() as patch:
+        reads = Reads(patch)
+        run = torch_executor.TorchExecutor.run
+
+        def counted(self: Any, feeds: dict[str, Array], out: Any = None) -> dict[str, Array]:
+            reads.taken()
+            found = run(self, feeds, out)
+            steps.append(reads.taken())
+            rows.append(len(found["logits"]) - len(feeds["logit_rows"]))
+            return found
+
+        patch.setattr(torch_executor.TorchExecutor, "run", counted)
+        with ingot.LLM(engine, device="torch:cpu") as llm:
+            (one, two) = llm.generate(["import os", "def fib(n):"], max_tokens=6)
+    assert len(one.token_ids) == len(two.token_ids) == 6 and len(steps) >= 6
+    assert steps == [{"to the host": 1, "numpy": 3}] * len(steps)
+    assert not any(rows)
+    with ingot.LLM(engine, device="torch:cpu") as llm:
+        assert [c.token_ids for c in llm.generate(["import os", "def fib(n):"], max_tokens=6)] == [
+            one.token_ids, two.token_ids,
+        ]  # fmt: skip
+
+
+def test_a_net_reads_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one output, without anything that may be a fault."""
+    network = Network("n")
+    x = network.input("x", Spec("float32", ("T", 4)))
+    network.output("y", F.softmax(x * 2.0))
+    session = build_network(network, {}).session(device="torch:cpu")
+    reads = Reads(monkeypatch)
+    session.run({"x": np.ones((3, 4), np.float32)})
+    assert reads.taken() == {"to the host": 1, "numpy": 1}
+
+
+def test_states_stay_where_they_are() -> None:
+    network = nets.llama(layers=1)
+    session = build_network(network, nets.weights(network)).session(kv_blocks=8, device="torch:cpu")
+    (state,) = session._executor._states.values()
+    before = state.data_ptr(), state.clone()
+    session.run(nets.step())
+    (after,) = session._executor._states.values()
+    assert after.data_ptr() == before[0] and not torch.equal(after, before[1])
+
+
+def test_results_are_nobody_elses() -> None:
+    """What shows a weight, a constant or another result may be written to."""
+    network = Network("n")
+    x = network.input("x", Spec("float32", (2, 3)))
+    weight = network.parameter("w", Spec("float32", (2, 3)))
+    network.output("turned", F.permute(weight, (1, 0)))
+    network.output("same", x)
+    network.output("again", F.reshape(x, (6,)))
+    network.output("fixed", network.constant(np.arange(3)))
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    for device in ("cpu", "torch:cpu"):
+        session = build_network(network, {"w": np.ones((2, 3), np.float32)}).session(device=device)
+        first = session.run(feeds)
+        kept = {name: array.copy() for name, array in first.items()}
+        for array in first.values():
+            array += 7
+            for name, other in kept.items():
+                assert not np.shares_memory(array, other), name
+        assert (first["same"].reshape(6) == first["again"]).all() and (first["same"] == feeds["x"] + 7).all()
+        for name, array in session.run(feeds).items():
+            np.testing.assert_array_equal(array, kept[name], err_msg=f"{name} on {device}")
+
+
+# -------------------------------------------------------------------------------------------------------------- threads
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch with four threads, on four processors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    monkeypatch.setattr(torch_device, "processors", lambda: 4)
+    yield
+    torch.set_num_threads(before)
+
+
+def net() -> Any:
+    network = Network("n")
+    x = network.input("x", Spec("float32", ("T",)))
+    network.output("y", F.neg(x))
+    return build_network(network, {})
+
+
+FEEDS = {"x": np.ones(3, np.float32)}
+
+
+def test_threads_of_a_run(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session's number holds while it runs, and torch has its own again then."""
+    seen: list[int] = []
+    form = OPS["neg"].torch
+
+    def look(self: Op, torch: Any, x: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return form(self, torch, x)
+
+    monkeypatch.setattr(OPS["neg"], "torch", look)
+    engine = net()
+    for threads, wanted in ((1, 1), (3, 3), (None, 4), (0, 4)):
+        session = engine.session(threads, device="torch:cpu")
+        assert session.threads == wanted and torch.get_num_threads() == 4
+        session.run(FEEDS)
+        assert seen.pop() == wanted and torch.get_num_threads() == 4
+    monkeypatch.setattr(torch_device, "processors", lambda: 2)
+    engine.session(device="torch:cpu").run(FEEDS)
+    assert seen == [2] and torch.get_num_threads() == 4
+
+
+def test_threads_of_runs_side_by_side(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later ones get what those under way leave, at least one, unless they have a number of their own."""
+    seen: dict[str, int] = {}
+    inside = {name: threading.Event() for name in "abcd"}
+    go = threading.Event()
+    form = OPS["neg"].torch
+
+    def look(self: Op, torch: Any, x: Any) -> Any:
+        name = threading.current_thread().name
+        seen[name] = torch.get_num_threads()
+        inside[name].set()
+        assert go.wait(60)
+        assert torch.get_num_threads() == seen[name], "each thread has its own number"
+        return form(self, torch, x)
+
+    monkeypatch.setattr(OPS["neg"], "torch", look)
+    engine = net()
+    threads = []
+    for name, number in (("a", 3), ("b", None), ("c", None), ("d", 2)):
+        session = engine.session(number, device="torch:cpu")
+        threads.append(threading.Thread(target=session.run, args=(FEEDS,), name=name))
+        threads[-1].start()
+        assert inside[name].wait(60)
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert seen == {"a": 3, "b": 1, "c": 1, "d": 2}
+    after: list[int] = []
+    later = threading.Thread(target=lambda: after.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert [torch.get_num_threads(), *after] == [4, 4]
+
+
+# ------------------------------------------------------------------------------------------------------------ profiles
+
+
+def test_a_profile_is_of_the_nodes() -> None:
+    """Of the same form as the CPU's; a fault is one there too."""
+    network = nets.llama(layers=1)
+    engine = build_network(network, nets.weights(network))
+    sessions = {device: engine.session(kv_blocks=8, device=device) for device in ("cpu", "torch:cpu")}
+    found = {device: session.profile(nets.step()) for device, session in sessions.items()}
+    kinds = {device: {frozenset(item) for item in items} for device, items in found.items()}
+    assert kinds["torch:cpu"] == kinds["cpu"]
+    items = found["torch:cpu"]
+    assert [item["call"] for item in items] == list(range(len(items)))
+    (attention,) = [item for item in items if item["kernel"] == "paged_attention"]
+    assert attention["where"] == "model.layers.0" and attention["ns"] > 0
+    assert attention["in"][:2] == [("float32", [6, 4, 16]), ("float32", [8, 16, 2, 2, 16])]
+    assert attention["out"] == [("float32", [6, 4, 16])]
+    assert attention["bytes"] == 4 * (2 * 6 * 4 * 16 + 8 * 16 * 2 * 2 * 16 + 2 + 1 + 1)
+    bad = nets.step()
+    bad["token_ids"][0] = 80
+    with pytest.raises(ValueFault, match="embedding"):
+        sessions["torch:cpu"].profile(bad)
+
+
+# ------------------------------------------------------------------------------------------------- a device that fails
+
+
+def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Op, torch: Any, x: Any) -> Any:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with …")
+
+    session = net().session(device="torch:cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(OPS["neg"], "torch", fails)
+        with pytest.raises(IngotError, match="illegal memory access was encountered; the device is of no more use"):
+            session.run(FEEDS)
+    assert session.run(FEEDS)["y"][0] == -1
+
+
+# -------------------------------------------------------------------------------------------------------------- targets
+
+
+def test_layouts_of_a_target() -> None:
+    """Those that its kernels read: each is known, and none is there that nobody reads."""
+    assert CPU.layouts == {PLAIN, *LAYOUTS}
+    kernel = Kernel("k", operands=(Operand("x", None, layouts=("tiles",)),), results=(), runs={}, flops=None)
+    with pytest.raises(NetworkError, match="cpu: its kernels read tiles, which no layout is called"):
+        Target(RUNTIMES["cpu"], (kernel,), lambda target: [])
