@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,27 @@ PEAK_ROWS, PEAK_WIDTH, PEAK_RUNS = 384, 1024, 30
 
 @dataclass(frozen=True)
 class Roofs:
-    """What this machine does at most: bytes a second from memory, and operations a second by number format."""
+    """What a device does at most: bytes a second from memory, and operations a second by number format; what is known
+    of it."""
 
-    bandwidth: float
+    bandwidth: float | None
     flops: dict[str, float]
 
-    def seconds(self, call: Call) -> tuple[float, str]:
-        """The least time that a call can take, and what bounds it."""
-        memory = cost.moved(call) / self.bandwidth
-        kind = cost.compute(call)
-        arithmetic = cost.flops(call) / self.flops[kind]
-        return max((memory, "memory"), (arithmetic, kind))
+    def seconds(self, found: cost.Cost) -> tuple[float, str | None]:
+        """The least time that a call can take, and what bounds it; 0 and None without roofs."""
+        limits = [(found.moved / self.bandwidth, "memory")] if self.bandwidth else []
+        if found.flops is not None and found.compute is not None:
+            limits.append((found.flops / self.flops[found.compute], found.compute))
+        return max(limits, default=(0.0, None))
 
-    def json(self) -> dict[str, float]:
+    def json(self) -> dict[str, float | None]:
         """As --json shows them."""
         return {"bandwidth": self.bandwidth, **self.flops}
+
+    def __str__(self) -> str:
+        flops = [f"{name} {value / 1e9:,.0f} GFLOP/s" for name, value in self.flops.items()]
+        memory = [f"memory {self.bandwidth / 1e9:.1f} GB/s"] if self.bandwidth else []
+        return ", ".join([*memory, *flops])
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,9 @@ class Row:
     count: int
     seconds: float
     roof_seconds: float
-    flops: int
+    flops: int | None
     bytes: int
-    bound: str
+    bound: str | None  # None: no roof is known, and roof_seconds is 0
     shapes: str = ""
 
     def json(self, total: float) -> dict[str, Any]:
@@ -65,8 +71,9 @@ class Row:
             "kernel": self.name, "where": self.where, "call": self.call, "calls": self.count, "shapes": self.shapes,
             "ms": self.seconds * 1e3, "share": self.seconds / total if total else 0.0, "bytes": self.bytes,
             "flops": self.flops, "gb_per_s": self.bytes / self.seconds / 1e9 if self.seconds else None,
-            "gflop_per_s": self.flops / self.seconds / 1e9 if self.seconds else None,
-            "share_of_roof": self.roof_seconds / self.seconds if self.seconds else None, "bound_by": self.bound,
+            "gflop_per_s": self.flops / self.seconds / 1e9 if self.seconds and self.flops is not None else None,
+            "share_of_roof": self.roof_seconds / self.seconds if self.seconds and self.bound else None,
+            "bound_by": self.bound,
         }  # fmt: skip
 
 
@@ -96,11 +103,11 @@ class Profile:
     def text(self, slowest: int, run: float) -> str:
         """Both tables, with as many of the slowest calls. `run`: the seconds of a run that was not profiled."""
         total = self.seconds
-        roofs = ", ".join(f"{name} {value / 1e9:,.0f} GFLOP/s" for name, value in self.roofs.flops.items())
+        known = f"roofs: {self.roofs}; beyond 100 %: data in caches, or Winograd"
         lines = [
             f"{len(self.calls)} calls in {total * 1e3:.3f} ms, the median of {self.runs} profiled runs each; "
             f"{max(0.0, run - total) * 1e3:.3f} ms outside them",
-            f"roofs: memory {self.roofs.bandwidth / 1e9:.1f} GB/s, {roofs}; beyond 100 %: data in caches, or Winograd",
+            known if str(self.roofs) else "roofs: none is known of this device; --bandwidth gives its memory's",
             "",
             table([(row.name, row.count, *_figures(row, total)) for row in self.kernels], ("kernel", "calls", *_HEAD)),
         ]
@@ -135,9 +142,10 @@ _HEAD = ("ms", "share", "GB/s", "GFLOP/s", "of the roof", "bound by")
 def _figures(row: Row, total: float) -> tuple[Any, ...]:
     if not row.seconds:
         return (0.0, "-", None, None, "-", row.bound)
+    share = f"{row.roof_seconds / row.seconds:6.1%}" if row.bound else "-"
     return (
         row.seconds * 1e3, f"{row.seconds / total:6.1%}", row.bytes / row.seconds / 1e9,
-        row.flops / row.seconds / 1e9 if row.flops else None, f"{row.roof_seconds / row.seconds:6.1%}", row.bound,
+        row.flops / row.seconds / 1e9 if row.flops else None, share, row.bound,
     )  # fmt: skip
 
 
@@ -146,11 +154,13 @@ def profile(
 ) -> Profile:
     """Profiles `runs` runs; a call's time is the median of its times. `attended`: see Attended."""
     measured = [run() for _ in range(runs)]
-    program = program_of(engine.header)
+    target = engine.device.runtime.name
+    calls = program_of(engine.header)["calls"] if target == DEFAULT else ()  # another one runs the network's nodes
     rows = []
-    for each in zip(*measured, strict=True):
-        seconds = statistics.median(item["ns"] for item in each) / 1e9
-        rows.append(_row(each[0], program["calls"][each[0]["call"]], seconds, roofs, attended))
+    for item, *more in zip(*measured, strict=True):
+        seconds = statistics.median(one["ns"] for one in (item, *more)) / 1e9
+        params = calls[item["call"]].get("params", {}) if calls else {}
+        rows.append(_row(item, params, target, seconds, roofs, attended))
     sums: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         sums[row.name].append(row)
@@ -159,25 +169,25 @@ def profile(
 
 
 def _row(
-    item: dict[str, Any], call: dict[str, Any], seconds: float, roofs: Roofs, attended: Attended | None
-) -> Row:
+    item: dict[str, Any], params: Mapping[str, Any], target: str, seconds: float, roofs: Roofs,
+    attended: Attended | None,
+) -> Row:  # fmt: skip
     inputs, outputs = (tuple((dtype, tuple(shape)) for dtype, shape in item[side]) for side in ("in", "out"))
     name = item.get("kernel") or f"host {item['host']}"
-    known = Call(name, call.get("params", {}), inputs, outputs, item["bytes"], attended)
-    least, bound = roofs.seconds(known)
+    found = cost.of(Call(name, params, inputs, outputs, item["bytes"], attended), target)
+    least, bound = roofs.seconds(found)
     shapes = " -> ".join("×".join(map(str, tensors[0][1])) for tensors in (inputs, outputs) if tensors)
-    return Row(
-        name, item["where"], item["call"], 1, seconds, least, cost.flops(known), cost.moved(known), bound, shapes
-    )
+    return Row(name, item["where"], item["call"], 1, seconds, least, found.flops, found.moved, bound, shapes)
 
 
 def _sum(name: str, rows: Sequence[Row]) -> Row:
-    by_bound: dict[str, float] = defaultdict(float)
+    by_bound: dict[str | None, float] = defaultdict(float)
     for row in rows:
         by_bound[row.bound] += row.seconds
+    flops = [r.flops for r in rows if r.flops is not None]
     return Row(
         name, "", -1, len(rows), sum(r.seconds for r in rows), sum(r.roof_seconds for r in rows),
-        sum(r.flops for r in rows), sum(r.bytes for r in rows), max(by_bound, key=lambda bound: by_bound[bound]),
+        sum(flops) if flops else None, sum(r.bytes for r in rows), max(by_bound, key=lambda bound: by_bound[bound]),
     )  # fmt: skip
 
 

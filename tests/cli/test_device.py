@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -49,12 +50,39 @@ def test_bench(net: Path) -> None:
     assert as_json(*words, "--bandwidth", "10")["share_of_bandwidth"] > 0
 
 
+def test_profile(net: Path, pico_engine: Path, tmp_path: Path) -> None:
+    """What the CPU's profile says of a call, by op; of roofs what is known. A cache counts as far as it is seen."""
+    trace = tmp_path / "trace.json"
+    words = ("bench", net, "--repeat", 3, "--bandwidth", 10, "--profile")
+    here, there = (as_json(*words, *more) for more in ((), (trace, "--device", "torch:cpu")))
+    assert set(here) == set(there) and there["profiled_runs"] == 3 and there["roofs"] == {"bandwidth": 10e9}
+    for kind in ("kernels", "calls"):
+        assert {frozenset(row) for row in here[kind]} == {frozenset(row) for row in there[kind]}
+    assert [row["call"] for row in there["calls"]] == list(range(len(there["calls"])))
+    for row in there["calls"]:
+        assert row["ms"] > 0 and (row["bytes"] > 0 or row["kernel"] == "reshape")
+        assert row["flops"] is row["gflop_per_s"] is None
+        assert row["share_of_roof"] == pytest.approx(row["bytes"] / 10e9 / row["ms"] * 1e3)
+        assert row["bound_by"] == "memory"
+    assert sum(row["calls"] for row in there["kernels"]) == len(there["calls"])
+    assert json.loads(trace.read_text())["traceEvents"][0]["name"] == there["calls"][0]["kernel"]
+    words = ("bench", pico_engine, "--repeat", 1, "--length", 16, "--device", "torch:cpu")
+    plain = command(*words, "--profile")
+    assert "roofs: none is known" in plain.stdout and "paged_attention" in plain.stdout
+    found = as_json(*words, "--profile")
+    rows = {row["kernel"]: row for row in found["kernels"]}
+    assert rows["paged_attention"]["share_of_roof"] is None and rows["paged_attention"]["bound_by"] is None
+    layers, heads, kv, width = 8, 4, 2, 64
+    seen = layers * (17 * 2 * kv * width * 2 + 2 * heads * width * 2)
+    assert seen <= rows["paged_attention"]["bytes"] <= seen + layers * 100  # and the tables
+    assert rows["kv_write"]["bytes"] == layers * 2 * 2 * kv * width * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("run", "{net}", "--random", "--device", "gpu"), "device 'gpu' is not available"),
         (("run", "{net}", "--random", "--device", "torch:cuda:99"), "torch:cpu"),
-        (("bench", "{net}", "--profile", "--device", "torch:cpu"), "leave --device torch:cpu out"),
         (("build", "{net}", "--device", "torch", "-o", "never.ingot"), "engines are built for cpu"),
         (("plan", "{net}", "--device", "torch"), "plans are made for cpu"),
     ],
