@@ -36,6 +36,7 @@ _NAMES = {
     "load": "ingot.engine.session:load",
     "nn": "ingot.nn",
     "ops": "ingot.ops",
+    "torch2trt": "ingot.compat.torch2trt:torch2trt",
 }
 
 __all__ = ["IngotError", "__version__", "errors", *_NAMES]  # noqa: PLE0604

@@ -308,7 +308,8 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
     engine.log = [*imported.notes, *engine.log]
     if inputs is not None:
         with request.phases.phase("compare"):
-            wide = engine if config["precision"] == "float32" else _wide_engine(imported, "converted" in config)
+            as_imported = config["precision"] == "float32" and request.weights is AS_IS
+            wide = engine if as_imported else _wide_engine(imported, "converted" in config)
             found = torch_export.compare(
                 imported, origin, wide.session().run, inputs, partial(_blame, imported), request.seed
             )

@@ -276,7 +276,7 @@ def gpt_attention(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         )
     mask = given.pop("mask_type", AttentionMaskType.causal)
     if int(mask) != AttentionMaskType.causal:
-        raise refused(f"gpt_attention with {AttentionMaskType(int(mask)).name}", "scaled_dot_product_attention of ingot")
+        raise refused(f"gpt_attention with {AttentionMaskType(int(mask)).name}", "give causal, or compose it")
     single("gpt_attention", given.pop("tp_size", 1))
     if given.get("kv_cache_quant_mode") not in (None, QuantMode(0)):
         raise refused("gpt_attention with a quantised cache", "leave kv_cache_quant_mode out; caches are floats")

@@ -36,6 +36,25 @@ INSTEAD: dict[str, str] = {
     "tensorrt_llm.runtime.ModelRunnerCpp": "`ingot.LLM(engine).generate(prompt)`",
     "tensorrt_llm.runtime.SamplingConfig": "`ingot.SamplingParams`",
     "tensorrt_llm.runtime.ModelConfig": "`ingot.load(path).config`",
+    **dict.fromkeys(
+        (f"tensorrt_llm.layers.{name}" for name in ("Lora", "LoraParams", "LoraRuntimeParams", "Dora")),
+        "merge the adapter when the engine is built: `ingot.build(folder, lora=adapter)` (docs/lora.md)",
+    ),
+    **dict.fromkeys(
+        (f"tensorrt_llm.layers.{name}" for name in ("MOE", "MoeConfig", "SharedMoE", "MixtureOfExperts", "MoeOOTB")),
+        "`ingot.functional.moe`, or `ingot.build(folder)` for a whole model (docs/families.md)",
+    ),
+    **dict.fromkeys(
+        (f"tensorrt_llm.layers.{name}" for name in ("Mamba", "Mamba2", "Recurrent", "RgLru", "FusedRgLru",
+                                                    "GroupedLinear")),
+        "plain functions; ingot has no kernel for selective scans yet",
+    ),
+    **dict.fromkeys(
+        (f"tensorrt_llm.layers.{name}" for name in ("CogVLMAttention", "DeepseekV2Attention", "MropeParams",
+                                                    "SpecDecodingParams", "BlockSparseAttnParams", "LanguageAdapter",
+                                                    "LanguageAdapterConfig")),
+        "`layers.Attention`, or `ingot.functional.scaled_dot_product_attention` with a mask",
+    ),
     "tensorrt.OnnxParser": "`torch.export.save(…, 'net.pt2')` and `ingot.build('net.pt2')` (docs/importing.md)",
     "tensorrt.get_plugin_registry": "plain functions: every op has its kernel, so there are no plugins",
     "tensorrt.IPluginV2": "plain functions: every op has its kernel, so there are no plugins",
