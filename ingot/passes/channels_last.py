@@ -86,7 +86,8 @@ class _Walk:
         """What holds a value's elements in this order."""
         node = value.node
         if value not in self.placed and node is not None and node.op.expr is not None and self._only_here(value):
-            return self.network.emit(node.op, tuple(self.operand(v, order) for v in node.inputs))  # type: ignore[no-any-return]
+            made = self.network.emit(node.op, tuple(self.operand(v, order) for v in node.inputs))
+            return self.reshaped(made, tuple(value.shape[i] for i in inverse(order)))  # with leading dimensions of 1
         held, own = self.placed.get(value, (value, tuple(range(len(order)))))
         return held if own == order else self.permuted(held, tuple(own[i] for i in inverse(order)))
 

@@ -271,6 +271,8 @@ case("pad.default", f(2, 3), [1, -1, 0, 2])
 for mode in ("reflect", "replicate", "circular"):
     case("pad.default", f(2, 3, 4, 5), [2, 1, 3, 0], mode)
     case("pad.default", f(2, 3, 5), [0, 4], mode)
+    case("pad.default", f(2, 3, 1, 1), [0, 0, 0, 0], mode)
+    case("pad.default", f(2, 3, 1, 4), [2, 0, 0, 0], mode)
 for word in ("reflection", "replication"):
     for rank in (1, 2, 3):
         case(f"{word}_pad{rank}d.default", f(2, 3, *(4, 5, 3)[:rank]), [1, 2] * rank)

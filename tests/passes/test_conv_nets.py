@@ -253,6 +253,14 @@ def test_reshapes_of_what_is_held_in_another_order(old: Any, new: Any, order: An
         np.testing.assert_array_equal(got, x.transpose(order).reshape(new))
 
 
+def test_sizes_of_1_in_front_come_back() -> None:
+    """One value for each channel of one image, computed by loops that are turned: before a pool, and beside one."""
+    net = Network("net")
+    x = net.input("x", Spec(F32, (1, 6, 1, 1)))
+    net.outputs["y"] = F.concat(F.exp(x) * 2, pool(F.cos(x), "max_pool", kernel=(1, 1)), dim=1)
+    assert str(lowered(net).outputs["y"].spec) == "f32[1, 12, 1, 1]"
+
+
 def test_reshapes_of_nothing_are_left_alone() -> None:
     assert channels_last.reordered((0, 8, 3), (0, 24), (0, 2, 1)) is None
 

@@ -270,16 +270,18 @@ def _edges(x: Tensor, pad: Ints, mode: str) -> Result:
         size = x.shape[axis]
         if min(low, high) < 0:
             raise Unsupported(f"padding by {mode!r} cannot cut off: {pad}")
-        if mode == "reflect":
-            before, after = _part(x, axis, low, low, -1), _part(x, axis, dims.add(size, -2), high, -1)
+        if not low and not high:
+            continue
+        if mode == "reflect":  # a side without padding may have no element to begin at
+            before = _part(x, axis, low, low, -1) if low else None
+            after = _part(x, axis, dims.add(size, -2), high, -1) if high else None
         elif mode == "circular":
             before, after = _part(x, axis, dims.add(size, -low), low), _part(x, axis, 0, high)
         else:
             ends = _part(x, axis, 0, 1), _part(x, axis, dims.add(size, -1), 1)
             counts = ((*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in (low, high))
             before, after = (F.expand(end, shape) for end, shape in zip(ends, counts, strict=True))
-        parts = [before] * (low > 0) + [x] + [after] * (high > 0)
-        x = fn.concat(parts, axis) if len(parts) > 1 else x
+        x = fn.concat([before] * (low > 0) + [x] + [after] * (high > 0), axis)
     return x
 
 
