@@ -14,6 +14,7 @@ from ingot.compat import context
 from ingot.compat.datatype import as_dtype
 from ingot.compat.refusal import called, refused, single
 from ingot.compat.signatures import (
+    GIVES_ARRAYS,
     INT32_INDICES,
     ONE_TYPE,
     SIGNATURES,
@@ -161,6 +162,8 @@ def _adapted(name: str, text: str) -> Callable[..., Any]:
             if argument not in WITHOUT_EFFECT and given[argument] is not default and given[argument] != default:
                 raise refused(f"{name}: {argument}={given[argument]!r}", f"leave it out; only {default!r} is computed")
             del given[argument]
+        if name in GIVES_ARRAYS:
+            return target(**given)
         if places:  # einsum(equation, inputs), constants_to_tensors_(*inputs)
             return recorded(name, _by_place(target, places[0]), given)
         return recorded(name, target, given | given.pop("kwargs", {}))
@@ -247,7 +250,7 @@ def _in_groups(groups: int) -> Callable[..., Any]:
 def generate_alibi_slopes(num_heads: int, *args: Any, **kwargs: Any) -> Any:
     """The slopes of ALiBi: (num_heads, tp_size=1, tp_rank=0, alibi_scale=1.0, alibi_bias_max=8) → an array.
 
-    With a dtype behind num_heads, as before 1.0, a tensor [num_heads, 1, 1] of that type.
+    With a dtype behind num_heads, as before 1.0, a tensor [1, num_heads, 1, 1] of that type.
     """
     old = bool(args and not isinstance(args[0], int)) or "dtype" in kwargs
     text = "tp_size=1, tp_rank=0, alibi_scale=1.0, alibi_bias_max=8"
@@ -260,7 +263,7 @@ def generate_alibi_slopes(num_heads: int, *args: Any, **kwargs: Any) -> Any:
     mine = functional.generate_alibi_slopes(num_heads, **part)
     if not old:
         return mine
-    array = mine.astype(as_dtype(given["dtype"]).numpy).reshape(-1, 1, 1)
+    array = mine.astype(as_dtype(given["dtype"]).numpy).reshape(1, -1, 1, 1)
     return shown(array, context.default_net())
 
 
@@ -279,6 +282,27 @@ def gather_last_token_logits(hidden_states: Tensor, last_token_ids: Tensor, remo
     return recorded(  # type: ignore[no-any-return]
         "gather_last_token_logits", call, {"hidden_states": hidden_states, "last_token_ids": last_token_ids}
     )
+
+
+class Conditional:
+    """A choice between two tensors by one bool; both are computed."""
+
+    @called("Conditional")
+    def __init__(self, condition: Tensor) -> None:
+        self.network = condition.network
+        self._chosen = functional.Conditional(condition.value)
+
+    def add_input(self, input: Tensor) -> Tensor:
+        """The tensor, as both sides read it."""
+        return input
+
+    @called("Conditional.add_output")
+    def add_output(self, true_value: Tensor, false_value: Tensor) -> Tensor:
+        """true_value where the condition holds, else false_value; of one dtype and shape."""
+        return shown(self._chosen.add_output(true_value.value, false_value.value), self.network)  # type: ignore[no-any-return]
+
+
+FUNCTIONS["Conditional"] = Conditional
 
 
 def _alone(name: str, text: str) -> None:

@@ -110,6 +110,8 @@ ONE_TYPE = {
     "rms_norm", "group_norm", "concat", "stack", "masked_scatter", "scatter", "scatter_nd",
 }  # fmt: skip
 
+GIVES_ARRAYS = {"generate_logn_scaling"}  # NumPy's, for a constant
+
 # Functions that move or describe numbers: a precision scope changes nothing about them.
 UNSCOPED = {
     "cast", "identity", "nonzero", "argmax", "topk", "masked_select", "masked_scatter", "gather", "gather_nd",

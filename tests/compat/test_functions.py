@@ -246,6 +246,76 @@ CASES: dict[str, Case] = {
         wide(lambda x, w, c: nn.group_norm(x, 2, w, c)),
         (f("N", 4, 3), f(4), f(4)),
     ),
+    "masked_scatter": Case(
+        lambda g, x, m, y: g.masked_scatter(x, m, y),
+        lambda x, m, y: x.masked_scatter(m, y),
+        (f("N", 4), b("N", 4), f(64)),
+    ),
+    "gather_nd": Case(
+        lambda g, x, j: g.gather_nd(x, j, 0), lambda x, j: x[j[:, 0].long(), j[:, 1].long()], (f(4, 4), i("N", 2))
+    ),
+    "scatter": Case(
+        lambda g, x, y: g.scatter(x, 1, g.constant(np.array([[1, 0]], np.int32)), y),
+        lambda x, y: x.scatter(1, torch.tensor([[1, 0]]), y),
+        (f(1, 4), f(1, 2)),
+    ),
+    "scatter_nd": Case(
+        lambda g, x, m, y: g.scatter_nd(x, m, y),
+        lambda x, m, y: x.index_put((m[:, 0].long(),), y),
+        (f(4, 3), i(1, 1), f(1, 3)),
+    ),
+    "categorical_sample": Case(
+        lambda g, x: g.categorical_sample(g.softmax(x * 100.0, -1), g.sum(x * 0.0, -1) + 0.5),
+        lambda x: x.argmax(-1),
+        (f("N", 4),),
+    ),
+    "rand": Case(lambda g, x: g.rand((2, 3), 0, 1) >= 0.0, lambda x: torch.ones(2, 3).bool(), (f(1),)),
+    "constants_to_tensors_": Case(
+        lambda g, x: x * g.cast(g.constants_to_tensors_(2, 3)[1], x.dtype), lambda x: x * 3, (f("N", 4),)
+    ),
+    "rearrange": Case(
+        lambda g, x: g.rearrange(x, "n (h d) -> h n d", h=2), lambda x: x.view(-1, 2, 3).transpose(0, 1), (f("N", 6),)
+    ),
+    "assertion": Case(lambda g, x: asserted(g, x), lambda x: x, (pos("N", 4),)),
+    "Conditional": Case(
+        lambda g, x, y: chosen(g, x, y), lambda x, y: torch.where(x.sum() > 0, x, y), (f("N", 4), f("N", 4))
+    ),
+    "generate_alibi_slopes": Case(
+        lambda g, x: x * g.constant(g.generate_alibi_slopes(4, alibi_scale=2.0)).cast(x.dtype),
+        lambda x: x * (2 * torch.tensor([0.25, 0.0625, 0.015625, 0.00390625])).to(x.dtype),
+        (f("N", 4),),
+    ),
+    "generate_alibi_slopes before 1.0": Case(
+        lambda g, x: x * g.generate_alibi_slopes(4, trt().float32).view([4]).cast(x.dtype),
+        lambda x: x * torch.tensor([0.25, 0.0625, 0.015625, 0.00390625]).to(x.dtype),
+        (f("N", 4),),
+    ),
+    "generate_alibi_biases": Case(
+        lambda g, x: g.generate_alibi_biases(x, 3),
+        wide(lambda x: x * torch.tensor([0.0, 1, 2])),
+        (f(1, 4, 1, 1),),
+    ),
+    "generate_logn_scaling": Case(
+        lambda g, x: x * g.constant(g.generate_logn_scaling(2, 4)).cast(x.dtype),
+        lambda x: x * torch.tensor([1, 1, np.log(3) / np.log(2), 2.0]).to(x.dtype),
+        (f("N", 4),),
+    ),
+    "expand_mask": Case(
+        lambda g, m: g.expand_mask(g.cast(m, "int32"), 3) < -1.0,
+        lambda m: (~m)[:, None, None].expand(len(m), 1, 3, 4),
+        (b("N", 4),),
+    ),
+    "view to sizes that are computed": Case(
+        lambda g, x: g.view(x, g.concat([g.shape(x, 0), 2, 3])), lambda x: x.view(-1, 2, 3), (f("N", 6),)
+    ),
+    "arange to a size that is computed": Case(
+        lambda g, x: g.arange(0, g.shape(x, 0), "int32"), lambda x: torch.arange(len(x)).int(), (f("N", 6),)
+    ),
+    "slice and expand to computed sizes": Case(
+        lambda g, x: g.expand(g.slice(x, [0, 1], g.concat([g.shape(x, 0), 1])), g.concat([g.shape(x, 0), 3])),
+        lambda x: x[:, 1:2].expand(-1, 3),
+        (f("N", 6),),
+    ),
     "gather_last_token_logits": Case(
         lambda g, x, n: g.gather_last_token_logits(x, n + 1, False),
         lambda x, n: x[torch.arange(len(x)), n.long()],
@@ -279,6 +349,18 @@ CASES: dict[str, Case] = {
         (f("N", 4),),
     ),
 }
+
+
+def asserted(g: Any, x: Any) -> Any:
+    """x, with an assertion that holds beside it."""
+    g.assertion(x > 0.0, "positive")
+    return x * 1.0
+
+
+def chosen(g: Any, x: Any, y: Any) -> Any:
+    """x where its sum is positive, else y."""
+    choice = g.Conditional(g.sum(x, [0, 1]) > 0.0)
+    return choice.add_output(choice.add_input(x), y)
 
 
 def trt() -> Any:
