@@ -156,11 +156,26 @@ def test_batch_norm_after_a_linear_layer() -> None:
 
 
 def test_batch_norm_after_a_linear_layer_whose_rows_are_joined() -> None:
-    b = Builder("net")
-    x = b.net.input("x", Spec(F32, (Dim("N"), 5, 6)))
-    y: Value = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
-    b.net.outputs["y"] = F.relu(F.reshape(b.batch_norm("bn", y.flatten(0, 1)), y.shape))
-    assert computing(lowered(b.net)) == ["matmul_packed"]
+    for bias in (False, True):
+        b = Builder("net")
+        x = b.net.input("x", Spec(F32, (Dim("N"), 5, 6)))
+        y: Value = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
+        y = y + b.param("b", 4) if bias else y
+        b.net.outputs["y"] = F.relu(F.reshape(b.batch_norm("bn", y.flatten(0, 1)), y.shape))
+        assert computing(lowered(b.net)) == ["matmul_packed"]
+
+
+def test_batch_norm_of_rows_that_are_no_product() -> None:
+    for build in (
+        lambda b, x: x,
+        lambda b, x: x + x,
+        lambda b, x: x.flatten(),
+        lambda b, x: F.matmul(x, b.param("w", 6, 6)) + F.relu(x),  # the sum is no product with a bias
+    ):
+        b = Builder("net")
+        x = b.net.input("x", Spec(F32, (Dim("N"), 6)))
+        b.net.outputs["y"] = b.batch_norm("bn", F.reshape(build(b, x), x.shape))
+        assert not any(v.name.endswith("folded") for v in lowered(b.net).parameters)
 
 
 def test_batch_norm_says_why_it_does_not_fold() -> None:

@@ -13,7 +13,7 @@ from ingot.backends.cpu import CPU
 from ingot.backends.program import ProgramBuilder
 from ingot.dims import Dim
 from ingot.errors import NetworkError, OpError
-from ingot.ir import F, Hole, Network, Spec, Value
+from ingot.ir import F, Hole, Network, Spec, StateSpec, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import parse
@@ -400,6 +400,11 @@ def test_a_rule_that_refuses_says_why_once() -> None:
     assert [str(e) for e in log] == ["silu: %1 = mul: f32 is not bf16"]
 
 
+def test_a_rule_that_does_not_hold_says_nothing() -> None:
+    net, log = vector(lambda x: F.mul(x, F.sigmoid(x))), []
+    assert apply(net, [silu_rule(when=lambda x: False)], log) == 0 and log == []
+
+
 def test_what_is_read_elsewhere_is_not_taken() -> None:
     net, log = vector(lambda x: F.mul(x, F.sigmoid(x))), []
     net.outputs["z"] = F.exp(net.nodes[0].output)
@@ -456,6 +461,18 @@ def test_layers_are_found_by_module_path() -> None:
     assert [s.name for s in cut(net)] == [
         "before the layers", "model.layers.0", "model.layers.1", "model.layers.2", "after the layers",
     ]  # fmt: skip
+
+
+def test_a_state_that_crosses_layers_keeps_the_network_whole() -> None:
+    """One state does, and one does not."""
+    net = Network("net")
+    x, slot = net.input("x", Spec(F32, (3, 2, 8))), net.input("slot", Spec("int32", (3,)))
+    for name, layers in (("a", (0, 0)), ("b", (1, 2))):
+        state = net.state(name, StateSpec("f32", heads=2, head_dim=8))
+        for layer in layers:
+            with net.scope(f"layers.{layer}"):
+                state = F.kv_write(state, F.exp(x), x, slot)
+    assert [s.name for s in cut(net)] == ["network"]
 
 
 def test_layers_chained_are_the_network() -> None:

@@ -1,0 +1,112 @@
+"""Weights of integers: which weights become some, what stays and why, and that products read them as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import dtypes
+from ingot.backends.cpu import CPU
+from ingot.dims import Dim
+from ingot.ir import F, Network, Spec, Value
+from ingot.ir.interpret import interpret
+from ingot.ir.recipe import evaluate
+from ingot.ir.verify import verify
+from ingot.ir.weight_format import FORMATS
+from ingot.passes import pipeline
+from ingot.passes.quantize import quantized
+from ingot.passes.rewrite import Log
+from ingot.passes.weights import recipe_of
+from tests import nets
+
+Array = np.ndarray[Any, Any]
+SHAPES = {"table": (9, 64), "up": (8, 64), "down": (64, 8), "bias": (8,), "norm": (64,)}
+
+
+def network() -> tuple[Network, dict[str, Array]]:
+    """A row of a table, normed, by a matrix [outputs, inputs], and back by one [inputs, outputs]."""
+    net = Network("net")
+    of = {name: net.parameter(name, Spec("float32", shape)) for name, shape in SHAPES.items()}
+    rows = F.embedding(net.input("ids", Spec("int32", (Dim("T"),))), of["table"])
+    wide = F.matmul(F.rms_norm(rows, of["norm"], eps=1e-6), of["up"], transpose_b=True) + of["bias"]
+    net.outputs["y"] = F.matmul(F.matmul(rows, of["down"]), of["up"]) + F.matmul(wide, of["up"])
+    rng = np.random.default_rng(0)
+    return net, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def run(net: Network, weights: dict[str, Array]) -> Array:
+    feeds = {"ids": np.array([8, 0, 3], np.int32)}
+    return interpret(net, feeds, {v.name: evaluate(recipe_of(v), weights) for v in net.parameters})["y"]
+
+
+def by_scales(weight: Array, limit: int, group: int) -> Array:
+    """The values that integers up to `limit` and a scale for each group of a row stand for."""
+    rows = weight.reshape(len(weight), -1, group or weight.shape[1])
+    scale = np.abs(rows).max(-1, keepdims=True) / np.float32(limit)
+    return (np.clip(np.rint(rows / scale), -limit, limit) * scale).reshape(weight.shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("word", "limit", "group"), [("int8", 127, 0), ("int4-g32", 7, 32)])
+def test_tables_and_matrices_become_integers(word: str, limit: int, group: int) -> None:
+    """A table by its rows, in int8. A matrix [inputs, outputs] is turned first; groups that do not fit are left out."""
+    net, weights = network()
+    log: Log = []
+    new = verify(quantized(net, FORMATS[word], log))
+    assert log == [], "of vectors nothing is said"
+    rounded = dict(weights, table=by_scales(weights["table"], 127, 0))
+    product = {"up": by_scales(weights["up"], limit, group), "down": by_scales(weights["down"].T, limit, group).T}
+    # `up` is also read as [inputs, outputs]: that reader has scales of its own, of 8 inputs and 64 outputs
+    turned = by_scales(weights["up"].T, 127, 0).T
+    rows = rounded["table"][[8, 0, 3]]
+    normed = rows / np.sqrt(np.mean(rows**2, -1, keepdims=True) + 1e-6) * weights["norm"]
+    wide = normed @ product["up"].T + weights["bias"]
+    want = rows @ product["down"] @ turned + wide @ turned
+    found = run(new, weights)
+    np.testing.assert_allclose(found, want, rtol=0, atol=2e-5 * np.abs(want).max())
+    low = pipeline.lower(new, CPU)
+    assert [nets.op_name(n) for n in low.nodes].count("matmul_packed") == 4
+    np.testing.assert_allclose(run(low, weights), want, rtol=0, atol=2e-5 * np.abs(want).max())
+
+
+def test_what_stays_says_why() -> None:
+    def said(build: Any) -> list[str]:
+        net = Network("net")
+        w = net.parameter("w", Spec("float32", (16, 16)))
+        net.outputs["y"] = build(net.input("x", Spec("float32", (16, 16))), w)
+        log: Log = []
+        new = quantized(net, FORMATS["int8"], log)
+        assert bool(log) == any(v.dtype is dtypes.float32 for v in new.parameters if v.name == "w")
+        return [event.verdict for event in log]
+
+    assert said(lambda x, w: F.matmul(x, w)) == []
+    assert said(lambda x, w: F.matmul(x, w) + F.exp(w)[0]) == ["w stays float32: exp reads it"]
+    assert said(lambda x, w: F.matmul(w, w)) == ["w stays float32: matmul reads it"]
+    assert "no matrix" in said(lambda x, w: F.matmul(x, w, transpose_a=True))[0]
+    table = said(lambda x, w: F.add(x, F.embedding(x.network.constant(np.int32([3])), w)))
+    assert table == ["w stays float32: the rows that are read of it are known"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "group", "why"),
+    [("int8", 8, "a weight of int8 in groups of 8"), ("int4", 0, "a weight of int4 in groups of 0"),
+     ("int4", 4, "a weight of int4 in groups of 4")],
+)  # fmt: skip
+def test_integers_without_a_packed_product(dtype: str, group: int, why: str) -> None:
+    """They are dequantised first, and the numbers are right."""
+    net = Network("net")
+    q = net.parameter("q", Spec(dtype, (8, 16)))
+    scales = net.parameter("s", Spec("float32", (8, 16 // group if group else 1)))
+    made: Value = F.dequantize(q, scales, dtype=dtypes.float32, group=group)
+    net.outputs["y"] = F.matmul(net.input("x", Spec("float32", (3, 16))), made, transpose_b=True)
+    rng = np.random.default_rng(1)
+    whole = rng.integers(-7, 8, (8, 16))
+    weights = {"q": whole.astype(dtypes.get(dtype).numpy), "s": rng.uniform(0.5, 2, scales.shape).astype(np.float32)}
+    x = rng.standard_normal((3, 16)).astype(np.float32)
+    log: Log = []
+    low = pipeline.lower(net, CPU, log=log)
+    found = interpret(low, {"x": x}, {v.name: evaluate(recipe_of(v), weights) for v in low.parameters})["y"]
+    want = x @ (whole * np.repeat(weights["s"], group or 16, -1)).astype(np.float32).T
+    np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
+    assert any(why in event.verdict for event in log)
