@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -251,6 +252,14 @@ class Lowered(Op):
 
     # ---------------------------------------------------------------------------------------------------------- rule
     def infer(self, *operands: Spec) -> Spec:
+        """The rule. A network is verified after every pass; the very same specs are answered at once."""
+        known, found = self.__dict__.get("_answer", ((), None))
+        if found is None or len(known) != len(operands) or any(map(is_not, known, operands)):
+            found = self._ruled(operands)
+            self.__dict__["_answer"] = operands, found
+        return found  # type: ignore[no-any-return]
+
+    def _ruled(self, operands: tuple[Spec, ...]) -> Spec:
         result = self._result(self._specs(operands))
         extras = operands[self.held :]
         if self.epilogue is None or self.dtype is None:
