@@ -75,7 +75,7 @@ class Scatter(Op):
         n = x.shape[axis]
         places: list[Array] = list(np.indices(index.shape, sparse=True))
         places[axis] = in_range("scatter", index, -n, n) % max(n, 1)
-        out = x.copy()
+        out = np.array(x)
         out[tuple(places)] = updates
         return out
 
@@ -205,7 +205,7 @@ class ScatterND(Places):
         return x
 
     def reference(self, x: Array, index: Array, updates: Array) -> Array:
-        out = x.copy()
+        out = np.array(x)
         out[self.coordinates(index, x.shape[: index.shape[-1]])] = updates
         return out
 
@@ -259,7 +259,7 @@ class MaskedScatter(Op):
         count = int(whole.sum())
         if count > source.size:
             raise ValueFault(f"masked_scatter: the mask has {count} places, the source {source.size} elements")
-        out = x.copy()
+        out = np.array(x)
         out[whole] = source.reshape(-1)[:count]
         return out
 

@@ -28,6 +28,7 @@ class SizesOf(Op):
     text: str = ""
     binds = True
     host = "there is no kernel"
+    reads_back = True
     cases = (
         Case("a length", (i64(),)),
         Case("two, int32", (i32(2),)),
