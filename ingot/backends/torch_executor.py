@@ -194,7 +194,7 @@ class TorchExecutor:
             if op.torch_fault is not None:
                 faults[node] = op.torch_fault(self._torch, *operands)
             begin = self._now(items)
-            results, by_reference = call(self._torch, node, op, operands, self._device)
+            results, by_reference = call(self._torch, node, op, operands, self._device, sizes)
             if items is not None:
                 items.append(_item(number, node, by_reference, self._now(items) - begin, operands, results))
             for value, result in zip(node.outputs, results, strict=True):

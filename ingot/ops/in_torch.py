@@ -14,7 +14,7 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.errors import UserError, ValueFault
-from ingot.ir import Network, Node, Op, Spec, Value
+from ingot.ir import Network, Node, Op, Spec, StateSpec, Value
 from ingot.ir.interpret import bind, learn
 from ingot.ops.common import Array
 
@@ -76,10 +76,12 @@ def known(op: Op, sizes: Mapping[str, int]) -> Op:
     return op if op.binds or not op.symbolic else op.evaluate(sizes)
 
 
-def call(torch: Any, node: Node, op: Op, operands: Sequence[Any], device: Any) -> tuple[tuple[Any, ...], bool]:
+def call(
+    torch: Any, node: Node, op: Op, operands: Sequence[Any], device: Any, sizes: Mapping[str, int]
+) -> tuple[tuple[Any, ...], bool]:
     """A node's results on the device, and whether its reference gave them, on operands that were read back. `op`: the
     node's, with known sizes. The reference runs where it has no torch form, or has dtypes that torch does not compute
-    there.
+    there. Results without elements are made even where torch refuses to compute them.
 
     Raises ValueFault with what else torch says, but for a lack of memory and a device that fails.
     """
@@ -88,9 +90,11 @@ def call(torch: Any, node: Node, op: Op, operands: Sequence[Any], device: Any) -
         try:
             with nullcontext() if operands else device:  # which says where new tensors lie
                 results = op.torch(torch, *_widened(torch, operands))
-        except (NotImplementedError, RuntimeError, TypeError) as e:
+        except (NotImplementedError, RuntimeError, IndexError, TypeError) as e:
             if out_of_memory(e) or of_device(e):
                 raise
+            if (nothing := _nothing(torch, node, device, sizes)) is not None:
+                return nothing, False
             if not _lacking(e):
                 if isinstance(e, TypeError):
                     raise
@@ -101,6 +105,17 @@ def call(torch: Any, node: Node, op: Op, operands: Sequence[Any], device: Any) -
     arrays = op.reference(*to_arrays(torch, operands))
     found = arrays if isinstance(arrays, tuple) else (arrays,)
     return tuple(to_tensor(torch, np.asarray(a), device) for a in found), True
+
+
+def _nothing(torch: Any, node: Node, device: Any, sizes: Mapping[str, int]) -> tuple[Any, ...] | None:
+    """A node's results where none has an element; None for any other node."""
+    specs = [value.spec for value in node.outputs]
+    if node.op.binds or any(isinstance(spec, StateSpec) for spec in specs):
+        return None
+    shapes = [spec.evaluate(sizes) for spec in specs]
+    if not all(0 in shape for shape in shapes):
+        return None
+    return tuple(to_tensor(torch, np.empty(n, s.dtype.numpy), device) for n, s in zip(shapes, specs, strict=True))
 
 
 def _widened(torch: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -137,7 +152,7 @@ def run(torch: Any, network: Network, operands: Sequence[Any]) -> tuple[Any, ...
         op, given = known(node.op, sizes), [tensors[v] for v in node.inputs]
         if op.torch_fault is not None:
             faults[node] = op.torch_fault(torch, *given)
-        results, _ = call(torch, node, op, given, device)
+        results, _ = call(torch, node, op, given, device, sizes)
         for value, result in zip(node.outputs, results, strict=True):
             tensors[value] = result
             if op.binds:

@@ -185,10 +185,12 @@ class Slice(Op):
         return x[np.ix_(*index)] if index else x
 
     def torch(self, torch: Any, x: Any) -> Any:
-        box = zip(map(int, self.starts), map(int, self.sizes), self.strides, strict=True)  # sizes are known by now
+        box = [*zip(map(int, self.starts), map(int, self.sizes), self.strides, strict=True)]  # sizes are known by now
+        if any(size == 0 for _, size, _ in box):
+            return x.new_empty([size for _, size, _ in box])
         for axis, (start, size, stride) in enumerate(box):
-            last = start + max(size - 1, 0) * stride
-            whole = x.narrow(axis, min(start, last), abs(last - start) + 1) if size else x.narrow(axis, 0, 0)
+            last = start + (size - 1) * stride
+            whole = x.narrow(axis, min(start, last), abs(last - start) + 1)
             whole = whole[(*[slice(None)] * axis, slice(None, None, abs(stride)))]
             x = whole.flip(axis) if stride < 0 else whole
         return x

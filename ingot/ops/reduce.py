@@ -1,13 +1,16 @@
 """Reductions. Floats accumulate in float32 (float64 in float64) whatever the operand's dtype, and round once."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ingot import dims, dtypes
+from ingot.dtypes import DType
 from ingot.ir import Case, F, Op, Spec, op, require
+from ingot.ir.expr import integer_range
 from ingot.ir.spec import Shape, axes_of, axis_of
 from ingot.ops.common import Array, bf16, boolean, f32, f64, i8, i32, require_float, require_number, rounded, widen
 
@@ -109,23 +112,50 @@ class ReduceMean(Reduce):
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
 
 
+def _largest(x: Array, **how: Any) -> Any:
+    return np.max(x, initial=_outermost(dtypes.get(x.dtype), 0), **how)
+
+
+def _smallest(x: Array, **how: Any) -> Any:
+    return np.min(x, initial=_outermost(dtypes.get(x.dtype), 1), **how)
+
+
+def _outermost(dtype: DType, side: int) -> float | int:
+    """The least number of a dtype (side 0) or the greatest (1): what a run finds among no elements."""
+    return integer_range(dtype)[side] if dtype.is_integer else (-math.inf, math.inf)[side]
+
+
+class Extreme(Reduce):
+    """The largest or the smallest. Where a run finds no elements, what none of the dtype is beyond."""
+
+    empty = False
+    side: ClassVar[int]
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        axes = axes_of(self.axes, x.ndim)
+        if all(x.shape[axis] for axis in axes):
+            return super().torch(torch, x)
+        edge = _outermost(dtypes.get(str(x.dtype).removeprefix("torch.")), self.side)
+        return x.new_full(reduced(x.shape, axes, self.keepdims), edge)
+
+
 @op("reduce_max")
-class ReduceMax(Reduce):
-    """The largest element; NaN if any is."""
+class ReduceMax(Extreme):
+    """The largest element; NaN if any is. Where a run finds none, −∞, or the least integer."""
 
     function = "max"
     on_dims = _over_dims(dims.maximum)
-    compute, torch_name, empty = np.max, "amax", False
+    compute, torch_name, side = _largest, "amax", 0
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"), Case("int8", (i8(9),)))
 
 
 @op("reduce_min")
-class ReduceMin(Reduce):
-    """The smallest element; NaN if any is."""
+class ReduceMin(Extreme):
+    """The smallest element; NaN if any is. Where a run finds none, ∞, or the greatest integer."""
 
     function = "min"
     on_dims = _over_dims(dims.minimum)
-    compute, torch_name, empty = np.min, "amin", False
+    compute, torch_name, side = _smallest, "amin", 1
     cases = (*Reduce.cases, Case("of nothing", (f32(0),), error="of no elements has no value"))
 
 
@@ -176,7 +206,8 @@ class ArgMax(Op):
         return np.asarray(np.argmax(widen(x), axis=self.axis, keepdims=self.keepdims), np.int64)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        return torch.argmax(x, self.axis, self.keepdims)
+        shape = reduced(x.shape, (axis_of(self.axis, x.ndim),), self.keepdims)
+        return x.new_zeros(shape, dtype=torch.int64) if 0 in shape else torch.argmax(x, self.axis, self.keepdims)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:

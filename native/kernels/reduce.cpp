@@ -211,7 +211,7 @@ class Reduce final : public Kernel {
   template <class T>
   std::uint64_t reduce_integers(const T* x, const TensorView& outer, const Run& last) const {
     using Wide = std::conditional_t<std::is_unsigned_v<T>, std::uint64_t, std::int64_t>;
-    Wide best = how_ == Reduction::max ? std::numeric_limits<Wide>::min() : std::numeric_limits<Wide>::max();
+    Wide best = how_ == Reduction::max ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
     std::uint64_t value = how_ == Reduction::prod ? 1 : 0;
     const std::int64_t runs = outer.elements();
     for (std::int64_t r = 0; r < runs; ++r) {

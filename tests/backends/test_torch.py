@@ -16,6 +16,7 @@ from ingot import _lazy, dtypes
 from ingot.backends import torch_device
 from ingot.backends.torch_target import TORCH
 from ingot.builder.build import build_network
+from ingot.dims import Dim
 from ingot.engine.session import Engine
 from ingot.errors import ArgumentError, BusyError, InputError, RecipeError, UserError, ValueFault
 from ingot.ir import OPS, Case, F, Network, Op, Spec
@@ -282,6 +283,64 @@ def test_inputs_and_outputs() -> None:
     for wrong, words in (({"y": np.zeros((3, 4), np.float32)}, r"\[3, 4\]"), ({"z": np.zeros(1)}, "is no output")):
         with pytest.raises(InputError, match=words):
             session.run(feeds(0, 1), wrong)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sizes_without_elements(device: str) -> None:
+    """As on the CPU: extremes of nothing, and results without elements that torch refuses to make."""
+    n, t = Dim("N", 0), Dim("T", 0)
+    net = Network("net")
+    x, i = net.input("x", Spec("float32", (n, t, 4))), net.input("i", Spec("int32", (n, t, 4)))
+    window = {"kernel": (2, 2), "stride": (1, 1), "pre_padding": (0, 0), "post_padding": (0, 0)}
+    net.outputs.update(
+        largest=F.reduce_max(x, axes=(1,)), least=F.reduce_min(i, axes=(1,)), most=F.reduce_max(i, axes=(1,)),
+        whole=F.softmax(x, axis=1), where=F.argmax(x, axis=2), last=F.slice(x, (0, 0, 3), (n, t, 1), (1, 1, 1)),
+        pooled=F.avg_pool(F.reshape(x, (n, t, 2, 2)), **window),
+    )  # fmt: skip
+    engine = build_network(net, {})
+    for sizes in ((0, 3), (2, 0), (0, 0), (2, 3)):
+        given = {"x": np.ones((*sizes, 4), np.float32), "i": np.ones((*sizes, 4), np.int32)}
+        want, got = engine.run(given), engine.on(device).run(given)
+        for name, array in want.items():
+            np.testing.assert_array_equal(got[name], array, strict=True)
+    assert want["most"].tolist() == [[1] * 4] * 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sizes_that_an_op_does_not_take(device: str) -> None:
+    """The last of no rows: torch's IndexError has no type of ours."""
+    net, t = Network("net"), Dim("T", 0)
+    net.outputs["y"] = F.slice(net.input("x", Spec("float32", (t, 3))), (t - 1, 0), (1, 3), (1, 1))
+    session = build_network(net, {}).session(device=device)
+    with pytest.raises(ValueFault, match="slice"):
+        session.run({"x": np.ones((0, 3), np.float32)})
+    np.testing.assert_array_equal(session.run({"x": np.ones((2, 3), np.float32)})["y"], np.ones((1, 3)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_who_writes_to_a_result_changes_nothing_else(device: str) -> None:
+    net = Network("net")
+    x, w = net.input("x", Spec("float32", (2, 3))), net.parameter("w", Spec("float32", (2, 3)))
+    net.outputs.update(w=w, turned=F.permute(w, (1, 0)), x=x, rows=F.reshape(x, (3, 2)), sum=x + w)
+    session = build_network(net, {"w": np.ones((2, 3), np.float32)}).session(device=device)
+    given = {"x": np.full((2, 3), 2, np.float32)}
+    for array in session.run(given).values():
+        array += 5
+    for name, array in session.run(given).items():
+        np.testing.assert_array_equal(array, {"w": 1, "turned": 1, "sum": 3}.get(name, 2), name)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_whole_numbers_are_held_as_whole_numbers(device: str) -> None:
+    """float32 has 24 bits of a number, float64 53."""
+    for dtype, most in (("int32", 2**31 - 1), ("int64", 2**62 + 1)):
+        net = Network("net")
+        x = net.input("x", Spec(dtype, (4,)))
+        net.outputs.update(low=F.clip(x, 0.0, None), high=F.clip(x, None, 2.0**31))
+        given = np.array([2**24 + 1, -5, most, most - 2], dtype)
+        got = build_network(net, {}).on(device).run({"x": given})
+        np.testing.assert_array_equal(got["low"], np.maximum(given, 0), strict=True)
+        np.testing.assert_array_equal(got["high"], np.minimum(given.astype(np.int64), 2**31).astype(dtype), strict=True)
 
 
 def test_planned() -> None:

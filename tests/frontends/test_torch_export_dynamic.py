@@ -237,3 +237,18 @@ def test_equations_of_guards(texts: tuple[str, ...], wanted: dict[str, str]) -> 
 )  # fmt: skip
 def test_guards_that_say_nothing(text: str) -> None:
     assert guards._solutions([text], SIZES, {}) == {}
+
+
+def test_truth_of_no_elements() -> None:
+    """any and all, and the logarithm of a sum, over a dimension that a run finds empty."""
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x > 0).any(1), (x > 0).all(1), x.logsumexp(1)
+
+    engine = ingot.build(Net(), (torch.randn(2, 3, 4),), dynamic={"x": {1: Dim("T", 0, 64)}})
+    for size in (0, 1, 5):
+        x = torch.randn(2, size, 4)
+        for device in ("cpu", "torch:cpu"):
+            for found, wanted in zip(engine.on(device).run({"x": x}).values(), Net()(x), strict=True):
+                np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-6, atol=1e-6)

@@ -94,6 +94,12 @@ def test_nan_and_nothing() -> None:
     for op, expected in (("sum", 0), ("prod", 1)):
         (y,) = run("reduce", [np.ones((3, 0), np.float32)], [("float32", (3,))], op=op, axes=[1], keepdims=False)
         assert (y == expected).all()
+    for dtype in (np.float32, np.float64, np.int8, np.int32, np.int64, np.uint8, np.uint64):
+        nothing, of = np.ones((3, 0), dtype), np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else None
+        least, greatest = (of.min, of.max) if of else (-np.inf, np.inf)
+        for op, edge in (("max", least), ("min", greatest)):
+            (y,) = run("reduce", [nothing], [(np.dtype(dtype).name, (3,))], op=op, axes=[1], keepdims=False)
+            assert y.tolist() == [edge] * 3
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

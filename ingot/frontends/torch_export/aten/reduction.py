@@ -57,8 +57,8 @@ def mean(self: Tensor, dim: MaybeInts = None, keepdim: bool = False, dtype: Mayb
 
 
 def _extreme(x: Tensor, name: str, dim: MaybeInts, keepdim: bool) -> Result:
-    if x.dtype is dtypes.bool_:
-        found = getattr(F, name)(cast(x, dtypes.int32), axes=_axes(x, dim), keepdims=keepdim)
+    if x.dtype is dtypes.bool_:  # as uint8, whose extremes say False of any and True of all where there are none
+        found = getattr(F, name)(cast(x, dtypes.uint8), axes=_axes(x, dim), keepdims=keepdim)
         return cast(found, dtypes.bool_)
     return getattr(F, name)(x, axes=_axes(x, dim), keepdims=keepdim)
 
