@@ -146,6 +146,12 @@ def _fill(g: Given) -> Any:
     return (np.arange(g["shape"][0]) * step + start).astype(kind.numpy)
 
 
+def _cumulative(g: Given) -> Any:
+    if g["exclusive"] or g["reverse"]:
+        raise refused("add_cumulative, exclusive or reverse", "use functional.cumsum; subtract or flip beside it")
+    return f.cumsum(g["input"], int(g["axis"]))
+
+
 def _top_k(g: Given) -> Any:
     (axis,) = axes_of(g["axes"], len(g["input"].shape))
     k = g["k"] if g.get("input_1") is None else g["input_1"]
@@ -276,7 +282,7 @@ LAYERS: dict[str, Kind] = {
     "concatenation": Kind("inputs", 1, lambda g: f.concat(g["inputs"], g["axis"]), {"axis": 0}),
     "constant": Kind("shape, weights", 0, _constant),
     "convolution_nd": Kind(_KERNEL, 1, _convolution(False), _CONVOLVED),
-    "cumulative": Kind("input, axis, operation, exclusive, reverse", 1, lambda g: f.cumsum(g["input"], int(g["axis"]))),
+    "cumulative": Kind("input, axis, operation, exclusive, reverse", 1, _cumulative),
     "deconvolution_nd": Kind(_KERNEL, 1, _convolution(True), _CONVOLVED),
     "einsum": Kind("inputs, equation", 1, lambda g: f.einsum(g["equation"], g["inputs"])),
     "elementwise": Kind(

@@ -282,6 +282,9 @@ def test_refusals() -> None:
     with pytest.raises(IngotError, match="tan"):
         run(lambda n, x: n.add_unary(x, trt().UnaryOperation.TAN), X)
 
+    with pytest.raises(UnsupportedError, match="add_cumulative, exclusive or reverse.*cumsum"):
+        run(lambda n, x: n.add_cumulative(x, 1, "SUM", True, False), X)
+
     def late(n: Any, x: Any) -> Any:
         layer = n.add_softmax(x)
         layer.get_output(0)
