@@ -19,6 +19,7 @@ from ingot.ops.binary import Add, Less
 from ingot.ops.common import PYTHON_STEPS, Array, boolean, f32, i32, nbytes
 from ingot.ops.elementwise import Neg
 from ingot.ops.in_torch import run
+from ingot.ops.sizes import SizesOf
 
 MAX_ROUNDS = 1 << 24  # of a loop: one that does not end ends within minutes
 
@@ -38,6 +39,8 @@ def _results(what: str, network: Network, xs: tuple[Spec, ...]) -> tuple[Spec, .
     require(not network.parameters and not network.states,
             f"{what} has parameters or states of its own; pass them as operands")
     require(bool(network.outputs), f"{what} has no outputs")
+    require(not any(isinstance(node.op, SizesOf) for node in network.nodes),
+            f"{what} makes sizes of numbers that are data, which nothing bounds there; compute them outside")
     wanted = tuple(v.spec for v in network.inputs)
     sizes: dict[str, Dimension] = {}
     for want, x in zip(wanted, xs, strict=False):

@@ -296,3 +296,9 @@ def test_what_only_a_run_shows_is_bound_once() -> None:
     assert a.shape == b.shape and [node.op.name for node in network.nodes].count("sizes_of") == 1
     chosen = F.where(n > 3, n, 4)
     assert F.arange(0, ops.maximum(chosen, 1)).shape[0].dims().keys() == {"size1"}
+
+
+def test_branches_make_no_sizes_of_their_data() -> None:
+    x = Network().input("x", LENGTH)
+    with pytest.raises(OpError, match="then_branch makes sizes of numbers that are data"):
+        F.cond(F.gt(x, 0), lambda a: F.sum(F.arange(0, a)), lambda a: a, [x])
