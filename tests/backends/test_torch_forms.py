@@ -134,7 +134,7 @@ def test_every_dtype(name: str) -> None:
         node, sizes = network.nodes[-1], sizes_for(case)
         op = known(node.op, sizes)
         wanted = op.reference(*arrays)
-        found, by_reference = call(torch, node, op, [to_tensor(torch, a, CPU) for a in arrays], CPU)
+        found, by_reference = call(torch, node, op, [to_tensor(torch, a, CPU) for a in arrays], CPU, sizes)
         tried.add(dtype.name)
         if by_reference:
             answered.add(dtype.name)
@@ -320,7 +320,7 @@ def test_what_a_device_does_not_compute_is_answered_by_the_reference(
 
     node = one_of(OPS["neg"](), Spec("float32", (2,)))
     monkeypatch.setattr(OPS["neg"], "torch", form)
-    (found,), by_reference = call(torch, node, node.op, [torch.ones(2)], CPU)
+    (found,), by_reference = call(torch, node, node.op, [torch.ones(2)], CPU, {})
     assert by_reference and found.tolist() == [-1, -1]
 
 
@@ -334,7 +334,7 @@ def test_other_errors_of_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(OPS["neg"], "torch", form)
         with pytest.raises(kind):
-            call(torch, node, node.op, [torch.ones(2)], CPU)
+            call(torch, node, node.op, [torch.ones(2)], CPU, {})
 
 
 def test_a_dtype_that_a_device_does_not_hold() -> None:
