@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import batching, machine, nets, pico, scheduler, serve, tinyllama
+from benchmarks import batching, machine, nets, order, pico, scheduler, serve, tinyllama
 from benchmarks.harness import THREADS, Options
 from benchmarks.torch_nets import NETS
 
@@ -23,6 +23,7 @@ TABLE = {
     "batching": batching.batching,
     "prefix": batching.prefix,
     "scheduler": scheduler.scheduler,
+    "order": order.order,
     "serve": serve.serve,
     "serve-tinyllama": serve.serve_tinyllama,
     "serve-load": serve.serve_load,

@@ -186,6 +186,44 @@ def reductions() -> Iterator[Template]:
             yield t
 
 
+# ---- order ----
+
+
+def order() -> Iterator[Template]:
+    for rank, axis in ((r, a) for r in (1, 2, 3) for a in range(r)):
+        for kernel, flag in (("sort", "descending"), ("top_k", "largest")):
+            t = Template(f"{kernel}.{rank}.{axis}")
+            x, dtype = shapes(t, rank, 1025), t.choice("dtype", *FLOATS, *INTEGERS, "float64", "bool")
+            y = [t.size("k", 0, s) if kernel == "top_k" and i == axis else s for i, s in enumerate(x)]
+            call = {"axis": axis, flag: t.choice("flag", False, True)}
+            t.call(kernel, [t.input("x", x, dtype)], [t.result(y, dtype), t.result(y, "int64")], **call)
+            yield t
+        t = Template(f"bucketize.{rank}.{axis}")
+        y, dtype = shapes(t, rank, 129), t.choice("dtype", *FLOATS, *INTEGERS, "float64", "bool")
+        operands = [t.input("x", y, dtype), t.input("boundaries", [t.size("marks", 0, 65)], dtype)]
+        t.call("bucketize", operands, [t.result(y, "int64")], right=t.choice("right", False, True))
+        yield t
+        t = Template(f"cumsum.{rank}.{axis}")
+        x, dtype = shapes(t, rank, 1025), t.choice("dtype", *FLOATS, *INTEGERS, "float64")
+        t.call("cumsum", [t.input("x", x, dtype)], [t.result(x, dtype)], axis=axis)
+        yield t
+
+
+def nonzero() -> Iterator[Template]:
+    """Of elements that are not zero, so that the size of the result is known."""
+    for rank in (1, 2, 3, 4):
+        t = Template(f"count_nonzero.{rank}")
+        x = t.input("x", shapes(t, rank), t.choice("dtype", *FLOATS, *INTEGERS, "float64", "bool"))
+        t.call("count_nonzero", [x], [t.result([1], "int64")])
+        yield t
+        t = Template(f"nonzero.{rank}")
+        y = shapes(t, rank, 65)
+        x = t.input("x", y, t.choice("dtype", *NARROW), kind="index", low=1, high=9)
+        filled = t.choice("filled", 0, 1)  # 0: a result without elements, which no input contradicts
+        t.call("nonzero", [x], [t.result([rank, calc("*", filled, *y)], "int64")])
+        yield t
+
+
 # ---- movement ----
 
 ANY = ("float32", "bfloat16", "int64", "uint8", "bool", "float64", "int16")
@@ -238,4 +276,4 @@ def movement() -> Iterator[Template]:
     yield t
 
 
-FAMILIES = (elementwise, norms, group_norm, reductions, movement)
+FAMILIES = (elementwise, norms, group_norm, reductions, order, nonzero, movement)

@@ -41,13 +41,14 @@ class Reads(Enum):
 @dataclass(frozen=True)
 class KernelCall:
     """A kernel for a node: its name and parameters, how it reads each operand, and with what strides it writes its
-    result."""
+    result. `sizes`: the kernel that is called first, see Kernel."""
 
     kernel: str
     params: Mapping[str, Any] = field(default_factory=dict)
     reads: tuple[Reads, ...] = ()
     version: int = 1
     writes: Reads = Reads.DENSE
+    sizes: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class Kernel:
     `flops`: the arithmetic of a call, beside the expression that a product may end in. None: it only moves.
     `moved`: the bytes of a call, where they are not those of all operands and results.
     `products`: whether sums of products bound it, which have a peak of their own in bfloat16.
+    `sizes`: of ops that bind dims, the kernel that is called with the same operands first. It has no parameters; its
+    one result, int64, holds the sizes.
     """
 
     name: str = field(kw_only=False)
@@ -171,6 +174,7 @@ class Kernel:
     flops: Cost | None
     moved: Cost | None = None
     products: bool = False
+    sizes: str = ""
 
     @property
     def epilogue(self) -> bool:
@@ -206,7 +210,7 @@ class Kernel:
         self._check(params)
         reads = tuple(use.reads.get(operand.plain_name, operand.strides) for operand, _ in operands)
         writes = self.results[0].strides if self.results else Reads.DENSE
-        return KernelCall(self.name, params, reads, self.version, writes)
+        return KernelCall(self.name, params, reads, self.version, writes, self.sizes)
 
     def _check(self, params: Mapping[str, Any]) -> None:
         """Holds what a declaration's functions give to its own schema."""

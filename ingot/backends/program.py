@@ -7,10 +7,11 @@ native planner computes them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingot import dims
+from ingot import dims, dtypes
 from ingot.backends.base import Target
 from ingot.backends.kernel import Reads, Refusal
 from ingot.dims import Dim
@@ -116,10 +117,12 @@ class ProgramBuilder:
 
     # ---------------------------------------------------------------------------------------------------- calls
     def _emit(
-        self, kernel: str, params: dict[str, Any], reads: list[int], writes: list[int], where: str, version: int = 1
+        self, kernel: str, params: dict[str, Any], reads: list[int], writes: list[int], where: str, version: int = 1,
+        binds: Sequence[Dim] = (),
     ) -> None:
-        call = {"kernel": kernel, "version": version, "in": reads, "out": writes, "params": params}
-        self.calls.append({**call, "where": where} if where else call)
+        call = {"kernel": kernel, "version": version, "in": reads, "out": writes, "params": params,
+                "binds": [dim.name for dim in binds], "where": where}  # fmt: skip
+        self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})
 
     def _view(self, node: Node) -> None:
         window = self.window(node.inputs[0])
@@ -140,6 +143,10 @@ class ProgramBuilder:
             self._rest(node)
             return
         reads = [self.read(value, how) for value, how in zip(node.inputs, choice.reads, strict=True)]
+        if bound := node.op.bound_dims():
+            sizes = self._buffer(Spec(dtypes.int64, (len(bound),)), kind="temp")
+            version = self.target.by_name[choice.sizes].version
+            self._emit(choice.sizes, {}, reads, [sizes.buffer], node.where, version, bound)
         writes = self._results(node, choice.writes)
         self._emit(choice.kernel, dict(choice.params), reads, writes, node.where, choice.version)
 
@@ -197,7 +204,7 @@ class ProgramBuilder:
         self.host_calls.append(f"{node.describe()}: {why}")
 
     def _symbols(self) -> list[Dim]:
-        """The dims that shapes use. Those that neither an input nor a host call binds are an error."""
+        """The dims that shapes use. Those that neither an input nor a call binds are an error."""
         used: dict[str, Dim] = {}
         for value in [*self.network.inputs, *(v for n in self.network.nodes for v in n.outputs)]:
             if isinstance(value.spec, Spec):

@@ -22,7 +22,8 @@ def in_range(what: str, index: Array, low: int, high: int) -> Array:
     wide = index.astype(np.int64)
     bad = (wide < low) | (wide >= high)
     if bad.any():
-        raise ValueFault(f"{what}: index {wide[bad].flat[0]} is out of range {low}..{high - 1}")
+        at = int(np.flatnonzero(bad)[0])
+        raise ValueFault(f"{what}: index {wide.flat[at]} at element {at} is out of range {low}..{high - 1}")
     return wide
 
 
@@ -177,12 +178,14 @@ class NonZero(Op):
 
     count: Dimension | None = None
     binds = True
-    host = "there is no kernel"
     cases = (
         Case("a mask", (boolean(3, 4),)),
         Case("numbers of unknown count", (f32("T"),)),
         Case("int32", (i32(3, 2, 2),)),
+        Case("bfloat16", (bf16(5, 4),)),
+        Case("float64", (Spec("float64", (2, 9)),)),
         Case("nothing", (i32(0),)),
+        Case("no rows", (i32(0, 3),)),
         Case("a scalar", (f32(),), error="x needs at least one dimension"),
         Case("a size that is known", (f32(3),), {"count": 3}, error="count must be an unbacked dim"),
     )

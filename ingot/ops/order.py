@@ -1,4 +1,4 @@
-"""Ops that need the order of elements along an axis: sorting, the largest few, running sums. Host calls so far.
+"""Ops that need an order of elements: sorting, the largest few, places among sorted numbers, running sums.
 
 NaN counts as the largest element, as in torch. Equal elements keep their order.
 """
@@ -11,7 +11,21 @@ import numpy as np
 from ingot import dtypes
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.spec import axis_of
-from ingot.ops.common import Array, bf16, boolean, f32, i8, i32, i64, require_number, rounded, torch_wide, widen
+from ingot.ops.common import (
+    Array,
+    bf16,
+    boolean,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    require_number,
+    rounded,
+    same_dtype,
+    torch_wide,
+    widen,
+)
 
 
 def order_of(x: Array, axis: int, descending: bool) -> Array:
@@ -37,10 +51,15 @@ class Ordered(Op):
     outputs = 2
 
     def sample(self, rng: np.random.Generator, x: Spec) -> tuple[Array, ...]:
-        """Few different numbers, so that some are equal, and NaN (in float32, where the tests can compare it)."""
+        """Few different numbers, so that some are equal; of floats both zeros and infinities.
+
+        And NaN, but of 16 bits, which the tests compare bit by bit.
+        """
         array = rng.integers(0, 9, x.evaluate({})).astype(x.dtype.numpy)
-        if x.dtype is dtypes.float32:
-            array[rng.random(array.shape) < 0.1] = np.nan
+        if x.dtype.is_float:
+            array[rng.random(array.shape) < 0.5] *= x.dtype.numpy.type(-1)
+            for special in (np.inf, -np.inf, *[np.nan] * (x.dtype.bits >= 32)):
+                array[rng.random(array.shape) < 0.1] = special
         return (array,)
 
 
@@ -49,10 +68,10 @@ class Sort(Ordered):
     """The elements along `axis` in ascending (or descending) order, and where they were (int64)."""
 
     descending: bool = False
-    host = "there is no kernel"
     cases = (
         Case("a row", (f32(1, 50),)),
         Case("bfloat16 has ties", (bf16("T", 50),), {"descending": True}),
+        Case("float64", (f64(3, 9),)),
         Case("the first axis", (i32(9, 3),), {"axis": 0, "descending": True}),
         Case("int8 at its end", (i8(30),), {"descending": True}),
         Case("bools", (boolean(9),)),
@@ -86,7 +105,6 @@ class TopK(Ordered):
 
     k: int = 1
     largest: bool = True
-    host = "there is no kernel"
     cases = (
         Case("of a row of logits", (f32(1, 300),), {"k": 5}),
         Case("bfloat16 has ties: the first ones", (bf16("T", 300),), {"k": 300}),
@@ -124,15 +142,62 @@ class TopK(Ordered):
                                                "largest": draw.boolean()})  # fmt: skip
 
 
+@op("bucketize")
+class Bucketize(Op):
+    """How many of the boundaries are below each element, or with `right` at most as large; int64, of x's shape.
+
+    The boundaries ascend and hold no NaN. A NaN in x is above all of them.
+    """
+
+    right: bool = False
+    cases = (
+        Case("numbers", (f32("T", 5), f32(7))),
+        Case("those equal too", (bf16(9), bf16(4)), {"right": True}),
+        Case("integers", (i32(3, 4), i32("N"))),
+        Case("one of float64", (f64(), f64(5))),
+        Case("no boundaries", (f32(3), f32(0))),
+        Case("other types", (f32(3), i32(4)), error="nothing is promoted silently"),
+        Case("rows of boundaries", (f32(3), f32(4, 2)), error="boundaries must have one dimension"),
+    )
+
+    def infer(self, x: Spec, boundaries: Spec) -> Spec:
+        same_dtype(x=x, boundaries=boundaries)
+        require_number(x=x)
+        require(len(boundaries.shape) == 1, "boundaries must have one dimension")
+        return Spec(dtypes.int64, x.shape)
+
+    def reference(self, x: Array, boundaries: Array) -> Array:
+        found = np.searchsorted(widen(boundaries), widen(x), "right" if self.right else "left")
+        return np.asarray(found, np.int64)
+
+    def torch(self, torch: Any, x: Any, boundaries: Any) -> Any:
+        return torch.bucketize(torch_wide(x), torch_wide(boundaries), right=self.right)
+
+    def sample(self, rng: np.random.Generator, x: Spec, boundaries: Spec) -> tuple[Array, ...]:
+        """Few different numbers, so that some are equal, and of float32 NaN."""
+        array = rng.integers(0, 9, x.evaluate({})).astype(x.dtype.numpy)
+        if x.dtype is dtypes.float32 and x.shape:
+            array[rng.random(array.shape) < 0.1] = np.nan
+        return array, np.sort(rng.integers(0, 9, boundaries.evaluate({}))).astype(x.dtype.numpy)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        dtype = draw.choice([dtypes.float32, dtypes.int32])
+        return Case("random", (Spec(dtype, draw.shape()), Spec(dtype, (draw.size(),))), {"right": draw.boolean()})
+
+
 @op("cumsum")
 class CumSum(Op):
-    """The sum of all elements up to each along `axis`. Floats accumulate in float32 and round each; integers wrap."""
+    """The sum of all elements up to each along `axis`, rounded once. Integers wrap.
+
+    float32 and float64 accumulate in float64, float16 and bfloat16 in float32.
+    """
 
     axis: int = -1
-    host = "there is no kernel"
     cases = (
         Case("a row", (f32(2, 50),)),
         Case("bfloat16", (bf16("T", 9),)),
+        Case("float64", (f64(3, 9),)),
         Case("the first axis", (i64(9, 3),), {"axis": 0}),
         Case("int8 wraps", (i8(90),)),
         Case("nothing", (f32(3, 0),)),
@@ -146,12 +211,12 @@ class CumSum(Op):
         return x
 
     def reference(self, x: Array) -> Array:
-        wide = widen(x)
-        return rounded(np.cumsum(wide, self.axis, dtype=wide.dtype), x)
+        wide = np.dtype(np.float64) if x.dtype == np.float32 else widen(x).dtype
+        return rounded(np.cumsum(x.astype(wide), self.axis, dtype=wide), x)
 
     def torch(self, torch: Any, x: Any) -> Any:
-        wide = torch_wide(x)
-        return torch.cumsum(wide, self.axis, dtype=wide.dtype).to(x.dtype)
+        wide = torch.float64 if x.dtype is torch.float32 else torch_wide(x).dtype
+        return torch.cumsum(x, self.axis, dtype=wide).to(x.dtype)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:

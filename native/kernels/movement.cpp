@@ -115,7 +115,7 @@ class Embedding final : public Kernel {
       const std::int64_t id = integer_at(ids, offset_of(ids, i));
       std::byte* to = y.at(offset_of(leading, i));
       if (id < 0 || id >= rows) {
-        worker.fail("embedding: id out of range", id, rows);
+        worker.fail("embedding: id out of range", id, rows, i);
         std::memset(to, 0, static_cast<std::size_t>(width) * element);
       } else if (!packed_) {
         std::memcpy(to, table.at(id * table.stride[0]), static_cast<std::size_t>(width) * element);
@@ -202,7 +202,7 @@ class Take final : public Kernel {
       if (at >= 0 && at < size) {
         copy_strided(slice, to, x.at(at * x.stride[axis_]), element, part, parts);
       } else {
-        if (at != -1) worker.fail("take: index out of range", at, size);
+        if (at != -1) worker.fail("take: index out of range", at, size, i);
         copy_strided(nothing, to, &zero, element, part, parts);
       }
     }
@@ -259,7 +259,7 @@ class Gather final : public Kernel {
       if (at >= 0 && at < size) {
         to = x.as<const T>()[offset_of(elsewhere, i) + at * x.stride[axis_]];
       } else {
-        worker.fail("gather: index out of range", at, size);
+        worker.fail("gather: index out of range", at, size, i);
         to = 0;
       }
     }

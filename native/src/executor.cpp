@@ -22,13 +22,15 @@ std::uint64_t now() {
 
 void Worker::barrier() const { static_cast<Region*>(region)->pool->barrier().wait(); }
 
-void Worker::fail(const char* what, std::int64_t value, std::int64_t limit) const {
+void Worker::fail(const char* what, std::int64_t value, std::int64_t limit, std::int64_t element) const {
   Fault& fault = static_cast<Region*>(region)->fault;
   int none = Fault::kNone;
   if (!fault.step.compare_exchange_strong(none, static_cast<const RegionWorker*>(this)->step,
                                           std::memory_order_acq_rel))
     return;
-  std::snprintf(fault.message, sizeof fault.message, "%s (%lld, limit %lld)", what, static_cast<long long>(value),
+  char place[32] = "";
+  if (element >= 0) std::snprintf(place, sizeof place, " at element %lld", static_cast<long long>(element));
+  std::snprintf(fault.message, sizeof fault.message, "%s (%lld%s, limit %lld)", what, static_cast<long long>(value), place,
                 static_cast<long long>(limit));
 }
 

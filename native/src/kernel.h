@@ -73,7 +73,8 @@ class Worker {
   void barrier() const;
   /// Reports a fault that only values show (an index out of range). The first message wins; the run ends in a typed
   /// error after this call. The kernel must still leave memory intact and reach its barriers.
-  void fail(const char* what, std::int64_t value, std::int64_t limit) const;
+  /// `element`: which of the operand's it is, in row-major order, where that says more than the message.
+  void fail(const char* what, std::int64_t value, std::int64_t limit, std::int64_t element = -1) const;
 
   void* region = nullptr;  // the executor's
 };
@@ -110,6 +111,9 @@ std::span<const KernelInfo> norm_kernels();         // rms_norm, layer_norm, sof
 std::span<const KernelInfo> pool_kernels();         // avg_pool, max_pool
 std::span<const KernelInfo> depthwise_kernels();    // conv_depthwise
 std::span<const KernelInfo> reduce_kernels();       // reduce, argmax
+std::span<const KernelInfo> sort_kernels();         // sort, top_k, bucketize
+std::span<const KernelInfo> nonzero_kernels();      // count_nonzero, nonzero
+std::span<const KernelInfo> scan_kernels();         // cumsum
 std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
 std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write
 std::span<const KernelInfo> paged_attention_kernels();  // paged_attention

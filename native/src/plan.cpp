@@ -225,9 +225,8 @@ class Planner {
   void add_entering() {
     if (request_.stage == 0) {
       for (int input : program_.inputs) add_view(input, plan_.entering);
-    } else {
-      for (int result : program_.calls[static_cast<std::size_t>(stage_.first_call - 1)].out)
-        add_view(result, plan_.entering);
+    } else if (const Call& call = program_.calls[static_cast<std::size_t>(stage_.first_call - 1)]; call.shapes_results()) {
+      for (int result : call.out) add_view(result, plan_.entering);
     }
   }
 
@@ -239,9 +238,8 @@ class Planner {
     step.in.first = static_cast<std::uint32_t>(plan_.views.size());
     for (int operand : call.in) add_view(operand, step.in);
     step.out.first = static_cast<std::uint32_t>(plan_.views.size());
-    // The results of a call that binds symbols have no shape yet: they enter the next stage.
     for (int result : call.out) {
-      if (call.binds.empty()) add_view(result, step.out);
+      if (!call.shapes_results()) add_view(result, step.out);
     }
     if (step.kernel != nullptr) ask(call, step);
     bind_states(call, step);

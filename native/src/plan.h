@@ -38,7 +38,7 @@ struct StagePlan {
   std::vector<TensorView> views;
   std::vector<Relocation> relocations;
   std::vector<Step> steps;
-  ViewRange entering;  // stage 0: the inputs; later: the results of the host call that ended the stage before
+  ViewRange entering;  // stage 0: the inputs; later: the results of the call that ended the stage before, if a host call
   ViewRange leaving;   // last stage: the program's outputs
   Layout layout;
   std::uint64_t shared_offset = 0;  // working memory, behind the buffers in the arena

@@ -152,8 +152,7 @@ Call parse_call(const Json& json, Place place, const Program& program) {
   Call call;
   call.host = json.is_object() && json.contains("host");
   const char* kind = call.host ? "host" : "kernel";
-  const Fields item = call.host ? fields(json, place, {kind, "version", "in", "out", "params"}, {"where", "binds"})
-                                : fields(json, place, {kind, "version", "in", "out", "params"}, {"where"});
+  const Fields item = fields(json, place, {kind, "version", "in", "out", "params"}, {"where", "binds"});
   call.name = item.text(kind);
   call.version = item.integer("version", 1, std::numeric_limits<std::int64_t>::max());
   call.in = parse_operands(item, "in", program.buffers.size());

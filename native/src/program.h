@@ -1,8 +1,8 @@
 // A program: an ordered list of kernel and host calls over buffers. Plain data, parsed from the engine's JSON and
 // verified whole before anything uses it; immutable afterwards.
 //
-// A program runs in *stages*. Stage 0 knows the symbols that the inputs bind. Every host call that binds unbacked
-// symbols ends a stage, and the buffers that its results fill belong to the next one.
+// A program runs in *stages*. Stage 0 knows the symbols that the inputs bind. Every call that binds unbacked symbols
+// ends a stage. The buffers that such a host call's results fill belong to the next one.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,11 @@ struct Call {
   std::vector<int> in, out;  // buffers
   Json params;
   std::string where;       // module path, for messages and profiles
-  std::vector<int> binds;  // host: the unbacked symbols that its results' shapes bind
+  std::vector<int> binds;  // the unbacked symbols that it binds: a host call by its results' shapes, a kernel by the numbers in its result
   int stage = 0;
+
+  /// Whether its results have no shape before it ran, and so enter the next stage.
+  bool shapes_results() const noexcept { return host && !binds.empty(); }
 };
 
 struct Output {

@@ -227,8 +227,23 @@ void Session::run_stage(StagePlan& plan, int stage) {
     std::size_t end = i;
     while (end < steps.size() && steps[end].kernel != nullptr) ++end;
     run_kernels(plan, stage, steps.subspan(i, end - i));
+    bind_numbers(plan, steps[end - 1]);
     i = end;
   }
+}
+
+void Session::bind_numbers(const StagePlan& plan, const Step& step) {
+  const Call& call = program().calls[static_cast<std::size_t>(step.call)];
+  if (call.binds.empty()) return;
+  const std::span<const TensorView> out = plan.at(step.out);
+  zones_.open(out);
+  const auto* numbers = out[0].as<const std::int64_t>();
+  for (std::size_t i = 0; i < call.binds.size(); ++i) {
+    const auto symbol = static_cast<std::size_t>(call.binds[i]);
+    symbols_[symbol] = -1;
+    bind_symbol(symbol, numbers[i], where_of(call), code::value);
+  }
+  zones_.close(out);
 }
 
 void Session::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps) {
@@ -289,7 +304,7 @@ void Session::run_host(StagePlan& plan, const Step& step) {
     throw Error(code::value, where_of(call) + ": the host returned " + std::to_string(results.size()) + " arrays; " +
                                  std::to_string(call.out.size()) + " are needed");
   }
-  if (call.binds.empty()) {
+  if (!call.shapes_results()) {
     const std::span<const TensorView> out = plan.at(step.out);
     zones_.open(out);
     for (std::size_t i = 0; i < results.size(); ++i) fill(results[i].view, out[i], call.out[i], &call, i);

@@ -131,6 +131,8 @@ class Session {
   HostRequest request(const StagePlan& plan, const Step& step) const;
   void record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds);
   void bind_results(const Call& call, const std::vector<HostArray>& results);
+  /// Binds the symbols of the kernel that ended a stage.
+  void bind_numbers(const StagePlan& plan, const Step& step);
 };
 
 /// "int32[5, 2]", for messages.

@@ -1,6 +1,7 @@
 // The verifier. Its rules:
 //  - every symbol is bound: by an input that has it as a dimension, bare or (where no input has it bare) as
-//  factor * symbol + offset; or, when unbacked, by one host call whose result carries it;
+//  factor * symbol + offset; or, when unbacked, by one host call whose result carries it, or by one kernel whose only
+//  result is an int64 temp with a number for each symbol that it binds;
 //  - shapes of inputs and weights use what is known there: inputs' own symbols, constants;
 //  - a buffer is used only in stages in which all symbols of its shape are bound;
 //  - inputs, weights and states are never outputs of a call; a state is an operand of kernels only, never of host
@@ -24,6 +25,15 @@ bool carries(const Program& program, int buffer, int symbol) {
     const DimNode& node = program.dims.node(id);
     return node.op == DimOp::symbol && node.value == symbol;
   });
+}
+
+/// Whether a kernel that binds symbols has a number for each.
+bool gives_numbers(const Program& program, const Call& call) {
+  if (call.out.size() != 1) return false;
+  const Buffer& buffer = program.buffer(call.out[0]);
+  if (buffer.kind != BufferKind::temp || buffer.dtype != DType::int64 || buffer.shape.size() != 1) return false;
+  const DimNode& size = program.dims.node(buffer.shape[0]);
+  return size.op == DimOp::constant && size.value == static_cast<std::int64_t>(call.binds.size());
 }
 
 /// The dimensions of inputs that bind symbols: all the bare ones, then for symbols without any those of a linear form.
@@ -58,10 +68,12 @@ void assign_stages(Program& program) {
   for (std::size_t c = 0; c < program.calls.size(); ++c) {
     Call& call = program.calls[c];
     call.stage = stage;
+    if (!call.host && !call.binds.empty() && !gives_numbers(program, call))
+      refuse({"calls", c}, "binds: its only result must be a temp int64[" + std::to_string(call.binds.size()) + "]");
     for (int symbol : call.binds) {
       const auto s = static_cast<std::size_t>(symbol);
-      const bool found =
-          std::any_of(call.out.begin(), call.out.end(), [&](int out) { return carries(program, out, symbol); });
+      const bool found = !call.host || std::any_of(call.out.begin(), call.out.end(),
+                                                   [&](int out) { return carries(program, out, symbol); });
       if (!symbols[s].unbacked || bound[s])
         refuse({"calls", c}, "binds: " + quote(symbols[s].name) + " is bound elsewhere");
       if (!found) refuse({"calls", c}, "binds: no result has " + quote(symbols[s].name) + " as a dimension");
@@ -72,7 +84,7 @@ void assign_stages(Program& program) {
   }
   const auto loose = std::find(bound.begin(), bound.end(), false);
   if (loose != bound.end())
-    refuse({"symbols", static_cast<std::size_t>(loose - bound.begin())}, "it is unbacked and no host call binds it");
+    refuse({"symbols", static_cast<std::size_t>(loose - bound.begin())}, "it is unbacked and no call binds it");
   program.stages = stage + 1;
   program.dims.assign_stages();
 }
@@ -88,7 +100,7 @@ class Flow {
       const Call& call = program_.calls[c];
       place_ = {"calls", c};
       for (int operand : call.in) read(operand, call.stage, call.host);
-      for (int result : call.out) write(result, call.binds.empty() ? call.stage : call.stage + 1);
+      for (int result : call.out) write(result, call.shapes_results() ? call.stage + 1 : call.stage);
     }
     for (std::size_t o = 0; o < program_.outputs.size(); ++o) {
       place_ = {"outputs", o};

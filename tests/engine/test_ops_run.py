@@ -71,13 +71,14 @@ def test_random(cls: type[Op], data: st.DataObject) -> None:
 
 def test_a_fallback_is_seen() -> None:
     """What is declared otherwise than it runs fails, both ways."""
+    whole = (Spec("int32", (3, 3)),) * 2
     native, host = Case("x", (F32,)), Case("x", (F32,), host="said so")
     compare(OPS["relu"], native)
-    compare(OPS["sort"], host)
+    compare(OPS["matmul"], host._replace(specs=whole))
     with pytest.raises(AssertionError, match=r"host calls: \[\]; declared: said so"):
         compare(OPS["relu"], host)
-    with pytest.raises(AssertionError, match=r"host calls: \['sort'\]; none is declared"):
-        compare(OPS["sort"], native._replace(host=""))
+    with pytest.raises(AssertionError, match=r"host calls: \['matmul'\]; none is declared"):
+        compare(OPS["matmul"], native._replace(specs=whole))
 
 
 def test_a_network_of_many_kinds_of_calls() -> None:

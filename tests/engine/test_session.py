@@ -200,9 +200,10 @@ def test_a_session_runs_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(HostCalls, "__call__", waiting)
     net = Network("net")
-    net.outputs["y"] = F.nonzero(net.input("x", Spec("float32", (Dim("N"),))))
+    x = net.input("x", Spec("int32", (2, 2)))
+    net.outputs["y"] = F.matmul(x, x)  # of integers: no kernel
     session = build_network(net, {}).session()
-    data = {"x": np.array([0, 1, 2], np.float32)}
+    data = {"x": np.array([[0, 1], [2, 3]], np.int32)}
     results: list[dict[str, Array]] = []
     thread = threading.Thread(target=lambda: results.append(session.run(data)))
     thread.start()
@@ -211,7 +212,7 @@ def test_a_session_runs_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
         session.run(data)
     go_on.set()
     thread.join()
-    np.testing.assert_array_equal(results[0]["y"], [[1, 2]])
+    np.testing.assert_array_equal(results[0]["y"], [[2, 3], [6, 11]])
     session.run(data)
 
 

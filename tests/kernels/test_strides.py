@@ -196,6 +196,23 @@ def cases() -> Iterator[tuple[str, Case]]:
     params = {"packed": True, "n": 40, "k": 17}
     operands = [integers(40, 2, 3), packed(40, 17, BF16)]
     yield "embedding packed", [Call("embedding", operands, [(BF16, (2, 3, 17))], params)]
+    for dtype in (F32, F16, np.int8, np.uint64, np.float64, np.bool_):
+        x, name = (20 * random(F32, 6, 35, 5)).astype(dtype), np.dtype(dtype)
+        for axis in (1, 2):
+            results = [(dtype, x.shape), (np.int64, x.shape)]
+            yield f"sort {name} {axis}", [Call("sort", [x], results, {"axis": axis, "descending": axis == 1})]
+        best = [(dtype, (6, 2, 5)), (np.int64, (6, 2, 5))]
+        yield f"top_k {name}", [Call("top_k", [x], best, {"axis": 1, "largest": True})]
+        marks = np.sort(20 * random(F32, 9)).astype(dtype)
+        yield f"bucketize {name}", [Call("bucketize", [x, marks], [(np.int64, x.shape)], {"right": False})]
+        if dtype is not np.bool_:
+            for axis in (0, 2):
+                yield f"cumsum {name} {axis}", [Call("cumsum", [x], [(dtype, x.shape)], {"axis": axis})]
+    for dtype in (F32, F16, np.int8, np.float64, np.bool_):
+        x = (integers(3, 6, 35, 5) % 2).astype(dtype)
+        yield f"count_nonzero {np.dtype(dtype)}", [Call("count_nonzero", [x], [(np.int64, (1,))])]
+    x = np.ones((3, 5, 4), np.int32)
+    yield "nonzero", [Call("nonzero", [x], [(np.int64, (3, 60))])]
     yield "iota", [Call("iota", [], [(F32, (5, 7))], {"start": 1.5, "step": 2})]
 
 
@@ -423,6 +440,11 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "gather": lambda operand: True,
     "reduce": lambda operand: True,
     "argmax": lambda operand: True,
+    "sort": lambda operand: True,
+    "top_k": lambda operand: True,
+    "cumsum": lambda operand: True,
+    "bucketize": lambda operand: True,
+    "count_nonzero": lambda operand: True,
     "softmax": lambda operand: True,
     "matmul": lambda operand: True,
     "matmul_float64": lambda operand: True,

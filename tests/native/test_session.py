@@ -148,7 +148,8 @@ def test_inputs_that_do_not_fit(feeds: dict[Any, Any], message: str) -> None:
 def test_a_fault_in_values_names_its_place(threads: int) -> None:
     session = _native.Session(engine(normalise()), threads=threads)
     for bad in (4, -2, 2**31 - 1):
-        with pytest.raises(_native.Error, match=f"^rows: take: index out of range \\({bad}, limit 4\\)") as caught:
+        message = f"^rows: take: index out of range \\({bad} at element 1, limit 4\\)"
+        with pytest.raises(_native.Error, match=message) as caught:
             session.run({"x": numbers(2, 8), "ids": np.array([0, bad], np.int32)})
         assert code_of(caught) == "value"
     good = session.run({"x": numbers(2, 8), "ids": np.array([3, -1], np.int32)})

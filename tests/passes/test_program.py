@@ -174,7 +174,7 @@ def staged(x: Value) -> Any:
         (lambda x: F.concat([F.permute(linear(x, 4), (1, 0)), F.permute(x, (1, 0))], 0), "matmul concat"),
         (in_two, "matmul copy concat"),  # it is written into the first one, and read there by the second one
         (twice, "matmul concat"), (read_elsewhere, "matmul concat softmax"), (an_output, "matmul concat"),
-        (staged, "matmul concat nonzero"),
+        (staged, "matmul concat count_nonzero nonzero"),
     ],
 )  # fmt: skip
 def test_results_are_written_into_their_place(build: Any, calls: str) -> None:

@@ -25,8 +25,6 @@ from ingot.frontends.torch_export.aten.table import (
 from ingot.ir import F
 from ingot.ir.spec import axes_of, axis_of, elements
 
-MAX_TRIANGLE = 1024  # a side of the constant that adds up
-
 
 def _axes(x: Tensor, dim: MaybeInts) -> tuple[int, ...]:
     """The dimensions to reduce, counted from the front; none named means all."""
@@ -197,17 +195,6 @@ def vector_norm(
 
 @aten("aten.cumsum.default")
 def cumsum(self: Tensor, dim: int, dtype: MaybeDType = None) -> Result:
-    """Of floats along few elements as a product with a triangle of ones, which has a kernel."""
+    """Accumulated in the type that it gives."""
     x = _accumulator(self, dtype)
-    if not x.shape:
-        return x
-    axis = axis_of(dim, x.ndim(), "dim")
-    count = x.shape[axis]
-    if category(x.dtype) < 2 or not isinstance(count, int) or count > MAX_TRIANGLE:
-        return F.cumsum(x, axis=axis)
-    triangle = x.network.constant(np.triu(np.ones((count, count), x.dtype.numpy)))
-    if x.ndim() == 1:
-        return F.reshape(F.matmul(F.reshape(x, (1, count)), triangle), (count,))
-    order = [i for i in range(x.ndim()) if i != axis] + [axis]
-    back = tuple(order.index(i) for i in range(x.ndim()))
-    return F.permute(F.matmul(F.permute(x, tuple(order)), triangle), back)
+    return F.cumsum(x, axis=axis_of(dim, x.ndim(), "dim")) if x.shape else x

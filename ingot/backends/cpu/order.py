@@ -1,0 +1,70 @@
+"""Elements in order along an axis, running sums, and where elements are that are not zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot import dtypes
+from ingot.backends.cost import size
+from ingot.backends.cpu.types import FLOATS, STORED
+from ingot.backends.kernel import Kernel, Operand, Reads
+from ingot.ir import Node
+from ingot.ir.spec import axis_of
+
+ANY = Reads.ANY
+ORDERED = (Operand("y", ("x",), ANY), Operand("places", (dtypes.int64,), ANY))
+
+
+def _axis(op: Any, node: Node) -> int:
+    return axis_of(op.axis, len(node.inputs[0].shape))
+
+
+KERNELS = (
+    Kernel(
+        "sort",
+        params="axis: integer, descending: flag",
+        operands=(Operand("x", STORED, ANY),),
+        results=ORDERED,
+        runs={"sort": lambda op, node: {"axis": _axis(op, node), "descending": op.descending}},
+        flops=lambda c: size(c.x),
+    ),
+    Kernel(
+        "top_k",
+        params="axis: integer, largest: flag",
+        operands=(Operand("x", STORED, ANY),),
+        results=ORDERED,
+        runs={"top_k": lambda op, node: {"axis": _axis(op, node), "largest": op.largest}},
+        flops=lambda c: size(c.x),
+    ),
+    Kernel(
+        "bucketize",
+        params="right: flag",
+        operands=(Operand("x", STORED, ANY), Operand("boundaries", ("x",), ANY)),
+        results=(Operand("y", (dtypes.int64,), ANY),),
+        runs={"bucketize": lambda op, node: {"right": op.right}},
+        flops=lambda c: size(c.x),
+    ),
+    Kernel(
+        "cumsum",
+        params="axis: integer",
+        operands=(Operand("x", (*FLOATS, *dtypes.INTEGERS, dtypes.float64), ANY),),
+        results=(Operand("y", ("x",), ANY),),
+        runs={"cumsum": lambda op, node: {"axis": _axis(op, node)}},
+        flops=lambda c: size(c.x),
+    ),
+    Kernel(
+        "count_nonzero",
+        operands=(Operand("x", STORED, ANY),),
+        results=(Operand("size", (dtypes.int64,)),),
+        runs={},
+        flops=lambda c: size(c.x),
+    ),
+    Kernel(
+        "nonzero",
+        operands=(Operand("x", STORED, ANY),),
+        results=(Operand("places", (dtypes.int64,), ANY),),
+        runs={"nonzero": lambda op, node: {}},
+        flops=lambda c: size(c.x),
+        sizes="count_nonzero",
+    ),
+)
