@@ -81,8 +81,8 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     tensors: dict[Value, Any] = {}
     total = 0
     for value in (*lowered.parameters, *lowered.constants):
-        array = value.array if value.kind == "constant" else stored(reader, value)
         with _typed(f"{value.name} on torch:{opening.device}"):
+            array = value.array if value.kind == "constant" else stored(reader, value)
             tensors[value] = to_tensor(torch, array, device)
         total += array.nbytes
     return Loaded(lowered, tensors, total)
@@ -336,7 +336,7 @@ def _written(found: dict[str, Array], out: dict[str, Array]) -> dict[str, Array]
 def _typed(what: str) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as e:
+    except (RuntimeError, MemoryError) as e:
         if (found := typed(e, what)) is None:
             raise
         raise found from None

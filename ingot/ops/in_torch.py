@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
-from ingot.errors import UserError, ValueFault
+from ingot.errors import IngotError, UserError, ValueFault
 from ingot.ir import Network, Node, Op, Spec, StateSpec, Value
 from ingot.ir.interpret import bind, learn
 from ingot.ops.common import Array
@@ -83,8 +83,21 @@ def call(
     node's, with known sizes. The reference runs where it has no torch form, or has dtypes that torch does not compute
     there. Results without elements are made even where torch refuses to compute them.
 
-    Raises ValueFault with what else torch says, but for a lack of memory and a device that fails.
+    Raises ValueFault with what else torch or the reference says, but for a lack of memory and a device that fails.
     """
+    try:
+        return _results(torch, node, op, operands, device, sizes)
+    except IngotError:
+        raise
+    except (RuntimeError, ArithmeticError, LookupError, ValueError) as e:
+        if out_of_memory(e) or of_device(e):
+            raise
+        raise ValueFault(f"{node.describe()} on torch:{device}: {first_line(e)}") from None
+
+
+def _results(
+    torch: Any, node: Node, op: Op, operands: Sequence[Any], device: Any, sizes: Mapping[str, int]
+) -> tuple[tuple[Any, ...], bool]:
     results = None
     if op.torch is not None and not op.reads_back:
         try:
@@ -96,9 +109,7 @@ def call(
             if (nothing := _nothing(torch, node, device, sizes)) is not None:
                 return nothing, False
             if not _lacking(e):
-                if isinstance(e, TypeError):
-                    raise
-                raise ValueFault(f"{node.describe()} on torch:{device}: {first_line(e)}") from None
+                raise
     if results is not None:
         given = results if isinstance(results, tuple) else (results,)
         return tuple(_narrowed(torch, x, v) for x, v in zip(given, node.outputs, strict=True)), False
@@ -177,7 +188,8 @@ def _simpler(op: Op, specs: tuple[Spec, ...]) -> Network:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether this is what torch raises when memory is short."""
-    return type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    named = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    return named or isinstance(error, MemoryError)
 
 
 def of_device(error: BaseException) -> bool:

@@ -9,14 +9,18 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Expr
 from ingot.dtypes import DType
-from ingot.ir import F, Hole, Network, Node, StateSpec, Value
+from ingot.errors import IngotError
+from ingot.ir import F, Hole, Network, Node, Op, StateSpec, Value
 from ingot.ir.spec import broadcast, elements
+from ingot.ops.control import WhileLoop
 from ingot.ops.indexing import Iota
 from ingot.ops.movement import Slice
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 
 # A constant may be computed only up to this size: `expand(1, (10**12,))` in a small file must not become 4 TB.
 MAX_FOLDED_ELEMENTS = 1 << 20
+MAX_FOLDED_STEPS = 1 << 31  # of Op.steps, all together: seconds, for a network that may come with a stranger's engine
+MAX_FOLDED_WORKING = 1 << 28  # bytes of Op.working
 
 
 def remove_dead(network: Network, log: Log) -> None:
@@ -45,29 +49,51 @@ def share(network: Network, log: Log) -> None:
 
 
 def fold(network: Network, log: Log) -> None:
-    """Ops on constants alone become constants, as far as the result stays small."""
+    """Ops on constants alone become constants, as far as the result stays small and takes no time to speak of."""
     dead: list[Node] = []
+    left = MAX_FOLDED_STEPS
     for node in network.nodes:
         if any(v.kind != "constant" for v in node.inputs) or node.op.binds or _touches_state(node):
             continue
-        if why := _not_folded(node):
+        if why := _not_folded(node, left):
             note(log, "fold", node, why)
             continue
-        found = node.op.reference(*(v.array for v in node.inputs))
+        left -= _steps(node)
+        try:
+            found = node.op.reference(*(v.array for v in node.inputs))
+        except (IngotError, ArithmeticError, LookupError, ValueError) as e:
+            note(log, "fold", node, f"it takes no such values, as the run will say: {str(e)[:100]}")
+            continue
         for old, array in zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True):
             network.replace(old, network.constant(np.asarray(array, order="C")))
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
 
 
-def _not_folded(node: Node) -> str:
-    """Why a node on constants is kept, or nothing."""
+def _not_folded(node: Node, left: int) -> str:
+    """Why a node on constants is kept, or nothing. left: the steps that may still be done."""
     sizes = [elements(v.shape) for v in node.outputs]
     if any(isinstance(n, Expr) for n in sizes) or any(isinstance(d, Expr) for d in _attribute_dims(node)):
         return "its size is known only at run time"
     if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in sizes):
         return f"its result would have more than {MAX_FOLDED_ELEMENTS:,} elements"
+    if _loops(node.op):
+        return "how often it turns only a run shows"
+    if _steps(node) > left or node.op.working(*(v.spec for v in node.inputs)) > MAX_FOLDED_WORKING:
+        return "it takes long, or much memory"
     return ""
+
+
+def _steps(node: Node) -> int:
+    """About how many nanoseconds a node on constants takes."""
+    specs = [v.spec for v in node.inputs]
+    return int(node.op.steps(*specs) + sum(elements(v.shape) for v in (*node.inputs, *node.outputs)))
+
+
+def _loops(op: Op) -> bool:
+    """Whether an op is a loop, or has one inside."""
+    inner = [value for name in op.attributes if isinstance(value := getattr(op, name), Network)]
+    return isinstance(op, WhileLoop) or any(_loops(node.op) for network in inner for node in network.nodes)
 
 
 def _attribute_dims(node: Node) -> list[Any]:

@@ -18,8 +18,17 @@ from ingot.backends.torch_target import TORCH
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.engine.session import Engine
-from ingot.errors import ArgumentError, BusyError, InputError, RecipeError, UserError, ValueFault
-from ingot.ir import OPS, Case, F, Network, Op, Spec
+from ingot.errors import (
+    ArgumentError,
+    BusyError,
+    IngotError,
+    InputError,
+    MemoryLimitError,
+    RecipeError,
+    UserError,
+    ValueFault,
+)
+from ingot.ir import OPS, Case, F, Network, Op, Spec, StateSpec
 from ingot.ir.weight_format import weight_format
 from ingot.ops.in_torch import to_array, to_tensor
 from ingot.ops.lowering import Lowered
@@ -265,6 +274,46 @@ def test_steps_that_describe_nothing(device: str, name: str, value: int) -> None
     step[name].flat[0] = value
     with pytest.raises(ValueFault, match="out of range"):
         session.run(step)
+
+
+def test_states_that_no_memory_holds() -> None:
+    network = Network("n")
+    state = network.state("kv", StateSpec("float32", heads=10**6, head_dim=10**4))
+    k, slot = network.input("k", Spec("float32", ("T", 10**6, 10**4))), network.input("slot", Spec("int32", ("T",)))
+    network.parameter("table", Spec("float32", (9, 4)))
+    F.kv_write(state, k, k, slot)
+    network.output("y", slot + 1)
+    session = small()
+    session.header["networks"]["main"] = _lazy.load("ingot.ir.text:to_json")(network)
+    with pytest.raises(MemoryLimitError, match="the states on torch:cpu: Unable to allocate"):
+        session.session(device="torch:cpu", kv_blocks=4)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "words"),
+    [
+        (ValueError("a negative eps"), ValueFault, "embedding.* on torch:cpu: a negative eps"),
+        (IndexError("dim 7"), ValueFault, "dim 7"),
+        (OverflowError("too large"), ValueFault, "too large"),
+        (MemoryError(), MemoryLimitError, "a run on torch:cpu: MemoryError"),
+    ],
+)
+def test_whatever_a_form_raises(raised: Exception, error: type[IngotError], words: str) -> None:
+    """A stranger's network may ask for anything that the ops' rules let pass."""
+
+    def form(self: Op, torch: Any, *tensors: Any) -> Any:
+        raise raised
+
+    session = small().session(device="torch:cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OPS["embedding"], "torch", form)
+        with pytest.raises(error, match=words):
+            session.run(feeds(1))
+        patch.setattr(OPS["embedding"], "torch", None)
+        patch.setattr(OPS["embedding"], "reference", form)
+        with pytest.raises(error, match=words):
+            session.run(feeds(1))
+    np.testing.assert_array_equal(session.run(feeds(1))["y"], [[5, 6, 7, 8]])
 
 
 def test_inputs_and_outputs() -> None:

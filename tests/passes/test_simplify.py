@@ -13,6 +13,7 @@ from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.verify import verify
+from ingot.ops.control import branch
 from ingot.passes import simplify
 from ingot.passes.rewrite import Log
 
@@ -106,6 +107,60 @@ def test_why_something_is_not_folded() -> None:
     after(simplify.fold, lambda x, i: F.expand(constant(x, 1.0), (T, 6)) + x, log)
     after(simplify.fold, lambda x, i: F.expand(constant(x, 1.0), (2**20 + 1,)), log)
     assert ["run time" in log[0].verdict, "more than 1,048,576 elements" in log[1].verdict, len(log)] == [True, True, 2]
+
+
+def long(x: Value, count: int) -> Value:
+    """Products of square constants, one after the other."""
+    y = F.expand(constant(x, np.full((1, 1), 1 / 256)), (256, 256))
+    for _ in range(count):
+        y = F.matmul(y, y)
+    return y
+
+
+def zero(x: Value) -> Value:
+    return constant(x, 0, "int32")
+
+
+def test_what_would_take_long_is_left_to_the_run() -> None:
+    """A stranger's network is lowered too, before anybody runs it: no loops, and seconds of other work in all."""
+    turns = branch(lambda i: F.not_equal(i, 0), Spec("int32", ()), name="turns")
+    same = branch(lambda i: F.add(i, 0), Spec("int32", ()), name="same")
+    loop: dict[str, Any] = {"condition": turns, "body": same}
+    inside = branch(lambda i: F.while_loop(i, **loop), Spec("int32", ()), name="inside")
+    log: Log = []
+    assert after(simplify.fold, lambda x, i: F.while_loop(zero(x), **loop), log) == ["while_loop"]
+    either: Build = lambda x, i: F.cond(  # noqa: E731
+        constant(x, True, "bool"), zero(x), then_branch=inside, else_branch=same
+    )
+    assert after(simplify.fold, either, log) == ["cond"]
+    assert all("how often it turns" in event.verdict for event in log) and len(log) == 2
+    assert after(simplify.fold, lambda x, i: long(x, 3)) == []
+    (event,) = kept(lambda x, i: F.conv(
+        F.expand(constant(x, np.ones((1, 1, 1, 1))), (1, 1, 1024, 1024)),
+        F.expand(constant(x, np.ones((1, 1, 1, 1))), (1, 1, 512, 512)),
+        stride=(1, 1), pre_padding=(0, 0), post_padding=(0, 0), dilation=(1, 1),
+    ))  # fmt: skip
+    assert "it takes long" in event.verdict
+
+
+def test_work_is_counted_over_the_whole_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simplify, "MAX_FOLDED_STEPS", 3 * 256**2 * 2)
+    log = kept(lambda x, i: long(x, 40))
+    assert len(log) == 1 and "it takes long" in log[0].verdict
+
+
+def kept(build: Build) -> Log:
+    """What fold says of what it leaves, which nobody computes here."""
+    log: Log = []
+    net = network(build)
+    simplify.fold(net, log)
+    verify(net)
+    return log
+
+
+def test_values_that_an_op_does_not_take_are_left_to_the_run() -> None:
+    (event,) = kept(lambda x, i: F.embedding(constant(x, [5, -7], "int32"), constant(x, np.ones((3, 2)))))
+    assert "it takes no such values" in event.verdict
 
 
 # -------------------------------------------------------------------------------------------------------------- algebra
