@@ -21,7 +21,7 @@ Op = Callable[[Any], Any]
 CASES: tuple[tuple[str, tuple[int, ...], Op, Op], ...] = (
     ("sort a row", (1, 1_000_000), lambda x: F.sort(x)[0], lambda t: t.sort(stable=True)[0]),
     ("sort 1000 rows", (1000, 1000), lambda x: F.sort(x)[0], lambda t: t.sort(stable=True)[0]),
-    ("sort 1000 columns", (1000, 1000), lambda x: F.sort(x, axis=0)[0], lambda t: t.sort(0, stable=True)[0]),
+    ("sort 1000 columns", (1000, 1000), lambda x: F.sort(x, axis=0)[0], lambda t: t.sort(dim=0, stable=True)[0]),
     ("the 50 largest of a vocabulary", (1, 128_000), lambda x: F.top_k(x, k=50)[0], lambda t: t.topk(50)[0]),
     ("the 8 largest of 64, by rows", (4096, 64), lambda x: F.top_k(x, k=8)[0], lambda t: t.topk(8)[0]),
     ("cumsum of rows", (1000, 1000), lambda x: F.cumsum(x), lambda t: t.cumsum(-1)),
