@@ -23,7 +23,7 @@ def in_range(what: str, index: Array, low: int, high: int) -> Array:
     bad = (wide < low) | (wide >= high)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
-        raise ValueFault(f"{what}: index {wide.flat[at]} at element {at} is out of range {low}..{high - 1}")
+        raise ValueFault(f"{what}: index {wide.flat[at]} is out of range {low}..{high - 1}, at element {at}")
     return wide
 
 

@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 
 # Without a kernel for float64, and without simpler ops that have one: pooling and convolution by their references, and
 # what has no kernel in any dtype.
-HOST = ("avg_pool", "conv", "conv_transpose", "masked_scatter", "max_pool", "scatter", "scatter_nd")
+HOST = ("avg_pool", "conv", "conv_transpose", "gather_nd", "masked_scatter", "max_pool", "scatter", "scatter_nd")
 STORED = (*dtypes.FLOATS, *dtypes.INTEGERS, dtypes.bool_)
 
 
