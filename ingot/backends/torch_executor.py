@@ -8,7 +8,7 @@ its NumPy reference. Its operands are read back, and the profile calls it a host
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock, RLock
 from time import perf_counter_ns
@@ -169,6 +169,7 @@ class TorchExecutor:
         try:
             with (
                 _typed(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad(),
+                _without_autocast(self._torch, self._device.type),
                 _threads(self._torch, self._threads) if self._device.type == "cpu" else nullcontext(),
             ):  # fmt: skip
                 yield
@@ -372,4 +373,11 @@ class _Exact:
 
 
 _exact = _Exact()
+
+
+def _without_autocast(torch: Any, kind: str) -> AbstractContextManager[Any]:
+    """A caller's autocast would compute products of float32 in another type; it is a thread's own and comes back."""
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)  # type: ignore[no-any-return]
 _threads = Threads()

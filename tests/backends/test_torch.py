@@ -445,6 +445,24 @@ def test_float32_is_computed_as_float32() -> None:
     assert torch.backends.cudnn.conv.fp32_precision == before
 
 
+def test_a_callers_autocast_changes_no_bit() -> None:
+    """It would compute products in bfloat16; it holds again after the run."""
+    engine = build_network(_linear(), {"w": np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)})
+    given = {"x": np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32)}
+    want = engine.session(device="torch:cpu").run(given)["y"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = engine.session(device="torch:cpu").run(given)["y"]
+        assert torch.is_autocast_enabled("cpu")
+    np.testing.assert_array_equal(found, want)
+
+
+def _linear() -> Network:
+    network = Network("n")
+    x, w = network.input("x", Spec("float32", ("T", 64))), network.parameter("w", Spec("float32", (64, 64)))
+    network.outputs["y"] = F.matmul(x, w, transpose_b=True)
+    return network
+
+
 # ------------------------------------------------------------------------------------------------------------- devices
 
 
