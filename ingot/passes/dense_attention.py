@@ -13,7 +13,6 @@ import numpy as np
 from ingot import dtypes
 from ingot.dims import Dimension
 from ingot.ir import F, Hole, Network, Value
-from ingot.ir.spec import broadcast
 from ingot.ops.binary import Add, Div, Mul
 from ingot.ops.conversion import Cast
 from ingot.ops.elementwise import Where
@@ -131,11 +130,8 @@ def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int)
     if not q.dtype.is_float or any(x.dtype is not q.dtype for x in (k, v, root)):
         return f"q is {q.dtype.name}, k {k.dtype.name}, v {v.dtype.name} and the result {root.dtype.name}"
     mask = found.mask
-    if mask is not None and found.low is None:
-        if mask.dtype not in (q.dtype, dtypes.float32):
-            return f"the mask is {mask.dtype.name}"
-        if broadcast(mask.shape, scores.shape) != scores.shape:
-            return "the mask has more dimensions than the scores"
+    if mask is not None and found.low is None and mask.dtype not in (q.dtype, dtypes.float32):
+        return f"the mask is {mask.dtype.name}"
     if not math.isfinite(found.scores.scale):
         return f"the scale is {found.scores.scale}"
     return True

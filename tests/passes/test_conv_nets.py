@@ -20,7 +20,7 @@ from ingot.ir import recipe as R
 from ingot.ir.interpret import interpret
 from ingot.ir.text import parse
 from ingot.ops.panels import unpack_panels
-from ingot.passes import channels_last, pipeline
+from ingot.passes import batch_norm, channels_last, pipeline
 from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log
 from tests import nets
@@ -165,6 +165,16 @@ def test_batch_norm_after_a_linear_layer_whose_rows_are_joined() -> None:
         assert computing(lowered(b.net)) == ["matmul_packed"]
 
 
+def test_batch_norm_after_a_linear_layer_whose_rows_are_joined_twice() -> None:
+    b = Builder("net")
+    x = b.net.input("x", Spec(F32, (Dim("N"), 4, 5, 6)))
+    y: Value = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
+    rows = F.reshape(F.reshape(y, (Dim("N"), 20, 4)), (Dim("N") * 20, 4))
+    b.net.outputs["y"] = b.batch_norm("bn", rows)
+    batch_norm.batch_norm(b.net, [])
+    assert "batch_norm" not in [node.op.name for node in b.net.nodes]
+
+
 def test_batch_norm_of_rows_that_are_no_product() -> None:
     for build in (
         lambda b, x: x,
@@ -190,6 +200,14 @@ def test_batch_norm_says_why_it_does_not_fold() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- channels last
+
+
+def test_channels_last_finds_nothing_left_to_do_the_second_time() -> None:
+    net = images(lambda b, x: F.relu(b.conv("c", x, 8)))
+    channels_last.channels_last(net, [])
+    once = str(net)
+    channels_last.channels_last(net, [])
+    assert str(net) == once and "channels_last" in once
 
 
 @pytest.mark.parametrize(

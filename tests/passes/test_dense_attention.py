@@ -255,6 +255,18 @@ def test_weights_that_are_read_elsewhere_stay() -> None:
     assert any("is read elsewhere too" in event.verdict for event in log)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_scores_that_are_read_elsewhere_stay(masked: bool) -> None:
+    net = Network("net")
+    q, k, v, m = (net.input(n, Spec("float32", SHAPES[n])) for n in SHAPES)
+    scores = F.matmul(q, k, transpose_b=True)
+    scores = scores + m if masked else scores
+    net.outputs["y"] = F.matmul(F.softmax(scores), v)
+    net.outputs["other"] = F.reduce_max(scores, axes=(0,))
+    kernels, _ = check(net)
+    assert "attention" not in kernels
+
+
 @pytest.mark.parametrize(("axis", "kernels"), [(-1, 1), (3, 1), (2, 3), (-2, 3), (0, 3), (1, 3)])
 def test_the_axis_of_the_softmax(axis: int, kernels: int) -> None:
     """Over the keys, counted from either end; over anything else it is no attention, and says so."""

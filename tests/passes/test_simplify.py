@@ -149,6 +149,32 @@ def test_work_is_counted_over_the_whole_network(monkeypatch: pytest.MonkeyPatch)
     assert len(log) == 1 and "it takes long" in log[0].verdict
 
 
+@pytest.mark.parametrize(
+    ("bound", "why", "used"),
+    [
+        ("MAX_FOLDED_ELEMENTS", "its result would have more", lambda node: 9),
+        ("MAX_FOLDED_STEPS", "it takes long", lambda node: simplify._steps(node)),
+        ("MAX_FOLDED_WORKING", "it takes long", lambda node: node.op.working(*(v.spec for v in node.inputs))),
+    ],
+)
+def test_what_just_fits_is_folded(
+    bound: str, why: str, used: Callable[[Any], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(x: Value, i: Value) -> Any:
+        return F.conv(
+            constant(x, np.ones((1, 1, 5, 5))), constant(x, np.ones((1, 1, 3, 3))),
+            stride=(1, 1), pre_padding=(0, 0), post_padding=(0, 0), dilation=(1, 1),
+        )  # fmt: skip
+
+    (node,) = network(build).nodes
+    assert used(node) > 0
+    monkeypatch.setattr(simplify, bound, used(node))
+    assert kept(build) == []
+    monkeypatch.setattr(simplify, bound, used(node) - 1)
+    (event,) = kept(build)
+    assert why in event.verdict
+
+
 def kept(build: Build) -> Log:
     """What fold says of what it leaves, which nobody computes here."""
     log: Log = []
