@@ -57,11 +57,13 @@ def _concerned(shown: Shown, given: Collection[str]) -> list[Remake]:
 
 
 class _Sources(Borrowed):
-    """Given arrays as the recipes take them. A language model's are rounded when they are read, as in a build."""
+    """Given arrays as the recipes take them, rounded as in a build: a language model's when they are read, a network's
+    of float64 to float32, which is the widest that its recipes know.
+    """
 
     def __init__(self, given: Mapping[str, _Given], engine: Engine, known: Mapping[str, Known]) -> None:
         super().__init__({name: one.array for name, one in given.items()})
-        self._known = {} if engine.kind == "network" else known
+        self._known, self._is_network = known, engine.kind == "network"
         rows = engine.config.get("unit_rows")
         self._unit_rows = rows if isinstance(rows, list) else []
 
@@ -69,7 +71,12 @@ class _Sources(Borrowed):
         array = self.arrays[name]
         if name not in self._known:
             return array
-        return prepared(array, self._known[name][0], name, name in self._unit_rows)
+        dtype = self._known[name][0]
+        if self._is_network:
+            if dtypes.get(array.dtype) is not dtypes.float64 or dtype is dtypes.float64:
+                return array
+            dtype = dtypes.float32
+        return prepared(array, dtype, name, name in self._unit_rows)
 
 
 # --------------------------------------------------------------------------------------------------- what was given

@@ -230,7 +230,7 @@ def _converted(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
     lost = np.isinf(result)
     if lost.any() and not np.isinf(array[lost]).all():
         raise CheckpointError(
-            f"{name}: {int(lost.sum()):,} numbers are too large for {dtype.name} (the first is {array[lost][0]}); "
-            "use bfloat16 or float32"
+            f"{name}: {int(lost.sum()):,} numbers are too large for {dtype.name} (the first is {array[lost][0]})"
+            + ("; use bfloat16 or float32" if dtype.bits < 32 else "")
         )
     return result

@@ -127,6 +127,20 @@ def test_numbers_too_large_for_float16() -> None:
     assert "weight" in str(caught.value) and "bias" in str(caught.value)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_float64_is_rounded_as_in_a_build_and_never_to_infinity(precision: str) -> None:
+    engine, _ = linear(precision)
+    wide = np.random.default_rng(0).standard_normal((5, 6))
+    once = engine.refit({"weight": wide})
+    assert image_in_memory(once) == image_in_memory(engine.refit({"weight": wide.astype(np.float32)}))
+    wide[2, 3] = 1e300
+    with pytest.raises(RecipeError, match=r"weight: 1 numbers are too large for float32 \(the first is 1e\+300\)$"):
+        engine.refit({"weight": wide})
+    wide[2, 3] = np.inf
+    x = np.ones((3, 6), ingot.dtypes.get(precision).numpy)
+    assert np.isinf(engine.refit({"weight": wide}).run({"x": x})["output_0"][:, 2].astype(np.float32)).all()
+
+
 # -------------------------------------------------------------------------------------------- files of strangers
 
 

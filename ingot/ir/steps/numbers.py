@@ -11,6 +11,11 @@ from ingot.errors import RecipeError
 from ingot.ir.recipe import Array, Known, Step, register, require
 from ingot.ir.steps.check import is_bool, is_dtype, is_int, is_positive, one
 
+LIMITS = {
+    dtypes.float16: "65504): build with precision bfloat16 or float32",
+    dtypes.float32: "3.4e+38)",
+}
+
 
 # cast: conversion between number formats, round half to even.
 def _cast_apply(arrays: Sequence[Array], dtype: str) -> Array:
@@ -19,14 +24,14 @@ def _cast_apply(arrays: Sequence[Array], dtype: str) -> Array:
         return array
     with np.errstate(over="ignore"):
         out: Array = array.astype(target.numpy)
-    if target is dtypes.float16 and not np.isfinite(out).all():
-        lost = np.isfinite(array) & ~np.isfinite(out)
+    # bfloat16 has float32's range but for the last rounding, and masks are often float32's lowest number.
+    if target in LIMITS and np.isinf(out).any():
+        lost = np.isfinite(array) & np.isinf(out)
         if lost.any():
             worst = float(np.abs(array[lost].astype(np.float64)).max())
             raise RecipeError(
-                f"{int(lost.sum())} weight(s) do not fit float16 (largest magnitude {worst:g}, limit 65504): "
-                f"build with "
-                "precision bfloat16 or float32"
+                f"{int(lost.sum())} weight(s) do not fit {target.name} (largest magnitude {worst:g}, limit "
+                f"{LIMITS[target]}"
             )
     return out
 
