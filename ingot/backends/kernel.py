@@ -141,6 +141,11 @@ def inner(op: Op) -> Op:
     return op.inner if isinstance(op, Lowered) else op
 
 
+def present(node: Node, at: int) -> bool:
+    """Whether a node has operand `at`, which is optional."""
+    return at < len(node.inputs) and node.inputs[at].spec is not None
+
+
 def layout(node: Node, at: int) -> str:
     """The layout in which operand `at` of a node is stored."""
     found = node.op.entry_of(at) if isinstance(node.op, Lowered) else None
@@ -199,7 +204,9 @@ class Kernel:
             return Refusal("it has no epilogue" if epilogue else "it runs lowered nodes, which have an epilogue")
         params = use.params if epilogue is None else {**use.params, "epilogue": expr_json(epilogue)}
         known: dict[str, DType] = {}
-        operands = list(_assign(self.operands, node.inputs, use.counts))
+        if lacking := [o for o in self.operands[: len(node.inputs)] if self._lacks(o, node, use)]:
+            return Refusal(f"it needs the operand {lacking[0].plain_name}")
+        operands = list(_assign(self.operands, node.given, use.counts))
         for i, (operand, _) in enumerate(operands):
             if (stored := layout(node, i)) not in operand.layouts:
                 return Refusal(f"its {operand.plain_name} is read in {' or '.join(operand.layouts)}, not {stored}")
@@ -211,6 +218,12 @@ class Kernel:
         reads = tuple(use.reads.get(operand.plain_name, operand.strides) for operand, _ in operands)
         writes = self.results[0].strides if self.results else Reads.DENSE
         return KernelCall(self.name, params, reads, self.version, writes, self.sizes)
+
+    def _lacks(self, operand: Operand, node: Node, use: Use) -> bool:
+        """Whether the node has not this operand but ones behind it, and the call would not say so."""
+        name = operand.plain_name
+        says = use.params.get(name) is False or use.counts.get(name) == 0
+        return not present(node, self.operands.index(operand)) and not says
 
     def _check(self, params: Mapping[str, Any]) -> None:
         """Holds what a declaration's functions give to its own schema."""

@@ -142,7 +142,7 @@ class ProgramBuilder:
         if isinstance(node.op, Concat) and node.output in self.windows:
             self._rest(node)
             return
-        reads = [self.read(value, how) for value, how in zip(node.inputs, choice.reads, strict=True)]
+        reads = [self.read(value, how) for value, how in zip(node.given, choice.reads, strict=True)]
         if bound := node.op.bound_dims():
             sizes = self._buffer(Spec(dtypes.int64, (len(bound),)), kind="temp")
             version = self.target.by_name[choice.sizes].version
@@ -195,11 +195,13 @@ class ProgramBuilder:
     def _host(self, node: Node, why: str) -> None:
         if any(isinstance(v.spec, StateSpec) for v in (*node.inputs, *node.outputs)):
             raise NetworkError(f"{node.describe()}: {why}, and only kernels use states")
-        reads = [self.read(v, Reads.DENSE) for v in node.inputs]
+        reads = [self.read(v, Reads.DENSE) for v in node.given]
         call = {
             "host": node.op.name, "version": node.op.version, "in": reads, "out": self._results(node),
             "params": attrs_json(node.op), "binds": [d.name for d in node.op.bound_dims()], "where": node.where,
         }  # fmt: skip
+        if absent := [i for i, v in enumerate(node.inputs) if v.spec is None]:
+            call["params"] = {**attrs_json(node.op), "absent": absent}
         self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})
         self.host_calls.append(f"{node.describe()}: {why}")
 

@@ -191,7 +191,7 @@ class TorchExecutor:
         faults: dict[Node, Any] = {}
         for number, node in enumerate(self._network.nodes):
             op = known(node.op, sizes) if ops is None else ops[number]
-            operands = [tensors[v] for v in node.inputs]
+            operands = [None if v.spec is None else tensors[v] for v in node.inputs]
             if op.torch_fault is not None:
                 faults[node] = op.torch_fault(self._torch, *operands)
             begin = self._now(items)
@@ -202,7 +202,7 @@ class TorchExecutor:
                 tensors[value] = result
                 if op.binds:
                     learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
-            for value in set(node.inputs):
+            for value in set(node.given):
                 left[value] -= 1
                 if not left[value]:
                     del tensors[value]
@@ -268,7 +268,7 @@ class TorchExecutor:
             bytes_ |= made
             now += sum(made.values())
             most = max(most, now)
-            for value in set(node.inputs):
+            for value in set(node.given):
                 left[value] -= 1
                 if not left[value]:
                     now -= bytes_.pop(value, 0)
@@ -306,6 +306,7 @@ def _port(name: str, value: Value) -> tuple[str, str, list[Any]]:
 def _item(number: int, node: Node, host: bool, ns: int, operands: Sequence[Any], results: Any) -> dict[str, Any]:
     """A call as Session.profile lists it. A view has no bytes: nothing is read or written."""
     kind = "host" if host else "kernel"
+    operands = [x for x in operands if x is not None]
     ins, outs = ([(str(x.dtype).removeprefix("torch."), list(x.shape)) for x in xs] for xs in (operands, results))
     viewed = node.op.is_view and _memory(results[0]) == _memory(operands[0])
     bytes_ = 0 if viewed else sum(x.nbytes for x in (*operands, *results))

@@ -83,7 +83,7 @@ def signature(cls: type[Op]) -> str:
 
 
 def _bind(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Sorts a call's arguments into operands (in order, trailing absent ones dropped) and attributes."""
+    """Sorts a call's arguments into operands (in order, trailing absent ones dropped, others None) and attributes."""
     declared = cls.operands
     if declared and declared[-1].variadic:
         fixed = len(declared) - 1
@@ -102,7 +102,7 @@ def _bind(cls: type[Op], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     while len(operands) > cls.least and operands[-1] is None:
         operands.pop()
     missing = [o.name for o in declared[len(operands) : cls.least]]
-    missing += [o.name for o, x in zip(declared, operands, strict=False) if x is None]
+    missing += [o.name for o, x in zip(declared, operands, strict=False) if x is None and not o.optional]
     missing += [n for n in cls.attributes if n not in kwargs and not hasattr(cls, n)]
     if missing or len(rest) > len(cls.attributes):
         why = f"{', '.join(missing)} must be given" if missing else f"got {len(args)} positional arguments"
@@ -146,6 +146,8 @@ def _as_values(op: Op, operands: tuple[Any, ...], network: Network) -> tuple[Val
             out.append(x)
         elif isinstance(x, np.ndarray | np.generic):
             out.append(network.constant(np.asarray(x)))
+        elif x is None:
+            out.append(network.absent)
         elif isinstance(x, Expr):
             out.append(_size(network, x, _scalar_dtype(op, i, x, operands)))
         else:
@@ -183,9 +185,10 @@ def compute(op: Op, operands: tuple[Any, ...]) -> Any:
     if not operands and not _is_small(op):
         return Network("detached", detached=True).emit(op, ())  # joins its first consumer's network
     arrays = tuple(
+        x if x is None else
         np.asarray(x) if isinstance(x, np.ndarray | np.generic) else scalar_array(x, _scalar_dtype(op, i, x, operands))
         for i, x in enumerate(operands))
-    specs = tuple(map(Spec.of, arrays))
+    specs = tuple(None if x is None else Spec.of(x) for x in arrays)
     infer(op.bind(_unbacked, *specs) if op.binds else op, specs, "eager mode")
     return op.reference(*arrays)
 

@@ -30,14 +30,14 @@ def interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping[
     cache; each is replaced by its last version. taps(node, results) is called after every node.
     Raises InputError for arrays that do not fit, ValueFault for faults that only values show.
     """
-    arrays: dict[Value, Array] = {v: v.array for v in network.constants}
+    arrays: dict[Value, Any] = {v: v.array for v in (*network.constants, network.absent)}
     arrays |= _given("input", network.inputs, feeds, exact=True)
     arrays |= _given("parameter", network.parameters, parameters or {}, exact=False)
     arrays |= _states(network.states, states or {})
     sizes = bind(network, {v.name: arrays[v].shape for v in network.inputs})
     _check_shapes(network.parameters, arrays, sizes)
     latest = {v: v.name for v in network.states}
-    left = {v: len(v.uses) for v in network.values.values()}
+    left = {v: len(v.uses) for v in (*network.values.values(), network.absent)}
     for value in network.outputs.values():
         left[value] += 1
     for node in network.nodes:
@@ -167,7 +167,7 @@ class Eager(Network):
     def emit(self, op: Op, inputs: tuple[Value, ...]) -> Any:
         """Records the node and computes it. Sizes that the data shows are known at once."""
         for value in inputs:
-            if value.array is None:
+            if value.array is None and value.spec is not None:
                 raise InputError(f"%{value.name} has no numbers: give it with Eager.feed(name, array)")
         made = super().emit(op, inputs)
         node = (made if isinstance(made, Value) else made[0]).node

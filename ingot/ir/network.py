@@ -64,6 +64,11 @@ class Node:
         return set(dims.dims_of([*sizes, *(d for v in self.outputs if type(v.spec) is Spec for d in v.shape)]))
 
     @property
+    def given(self) -> tuple[Value, ...]:
+        """The operands that are not absent."""
+        return tuple([v for v in self.inputs if v.spec is not None])
+
+    @property
     def source(self) -> str:
         """`model.py:12`, the line of user code that made it; empty when unknown."""
         return f"{os.path.basename(self.line[0])}:{self.line[1]}" if self.line else ""
@@ -90,6 +95,7 @@ class Network:
         self.outputs: dict[str, Value] = {}
         self.dims: dict[str, Dim] = {}  # every named dim, with its bounds
         self.values: dict[str, Value] = {}  # by name
+        self.absent = Value(self, "none", None, "absent")  # stands for optional operands that a node has not
         self.detached = detached  # made by an op without tensor operands; joins its first consumer's network
         self.where = ""
         self._counter = 0
@@ -232,6 +238,8 @@ class Network:
             self._add(value)
             if value.kind == "constant":
                 self.constants.append(value)
+        for node in list(other.absent.uses):
+            self.rewire(node, tuple(self.absent if v is other.absent else v for v in node.inputs))
         (self.nodes if self._pending is None else self._pending).extend(other.nodes)
         other.nodes, other.values, other.constants = [], {}, []
 

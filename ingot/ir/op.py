@@ -195,7 +195,7 @@ class Op:
     def describe(self, specs: tuple[Any, ...]) -> str:
         """`rms_norm(x=f32[T, 8], weight=f32[4])`, for messages."""
         names = [o.name for o in self.operands if not o.variadic]
-        parts = [f"{names[i]}={s}" if i < len(names) else str(s) for i, s in enumerate(specs)]
+        parts = [f"{names[i]}={s}" if i < len(names) else str(s) for i, s in enumerate(specs) if s is not None]
         return f"{self.name}({', '.join(parts)})"
 
 
@@ -230,7 +230,9 @@ def _check_operands(op: Op, specs: tuple[Any, ...]) -> None:
         count = str(op.least) if op.least == op.most else f"{op.least} to {op.most}"
         raise OpError(f"takes {count} operands, got {len(specs)}")
     for operand, spec in zip(op.operands, specs, strict=False):
-        if (type(spec) is StateSpec) is not operand.state:
+        if spec is None and not operand.optional:
+            raise OpError(f"{operand.name} must be given")
+        if spec is not None and (type(spec) is StateSpec) is not operand.state:
             raise OpError(f"{operand.name} must be a {'state' if operand.state else 'tensor'}, not {spec}")
 
 

@@ -69,7 +69,7 @@ def _node(node: Any, label: str, nested: list[tuple[Any, str]]) -> str:
         else:
             attributes.append(f"{key}={literal(value)}")
     outs = ", ".join(f"%{name(v.name)}" for v in node.outputs)
-    ins = ", ".join(f"%{name(v.name)}" for v in node.inputs)
+    ins = ", ".join("none" if v.spec is None else f"%{name(v.name)}" for v in node.inputs)
     listed = f" {{{', '.join(attributes)}}}" if attributes else ""
     where = f" @ {name(node.where)}" if node.where else ""
     return f"{outs} = {node.op.name}({ins}){listed} : {', '.join(str(v.spec) for v in node.outputs)}{where}"

@@ -44,7 +44,8 @@ def to_json(network: Network) -> dict[str, Any]:
         "states": [{"name": v.name, "dtype": v.spec.dtype.name, "type": v.spec.type, "heads": v.spec.heads,
                     "head_dim": v.spec.head_dim} for v in network.states],
         "nodes": [{"op": n.op.name, "version": n.op.version, "attrs": attrs_json(n.op), "where": n.where,
-                   "in": [v.name for v in n.inputs], "out": [v.name for v in n.outputs]} for n in network.nodes],
+                   "in": [None if v.spec is None else v.name for v in n.inputs],
+                   "out": [v.name for v in n.outputs]} for n in network.nodes],
         "outputs": [[name, value.name] for name, value in network.outputs.items()],
     }
 
@@ -99,11 +100,12 @@ def from_json(obj: Any, _depth: int = 0) -> Network:
 
 def _node(network: Network, item: Any, where: str, depth: int) -> None:
     n = _fields(item, where, {"op": str, "version": int, "in": list, "out": list, "attrs": dict, "where": str})
-    if not all(isinstance(x, str) for x in (*n["in"], *n["out"])):
-        raise NetworkError(f"{where}: in and out are lists of names")
+    if not all(isinstance(x, str) for x in (*(x for x in n["in"] if x is not None), *n["out"])):
+        raise NetworkError(f"{where}: in and out are lists of names (in: null for what is absent)")
     op = op_from_json(n["op"], n["version"], n["attrs"], where, lambda inner: from_json(inner, depth + 1))
     op = _resolve(op, network.dims)
-    network.add_node(op, tuple(_value(network, x, where) for x in n["in"]), n["where"], names=n["out"])
+    inputs = tuple(network.absent if x is None else _value(network, x, where) for x in n["in"])
+    network.add_node(op, inputs, n["where"], names=n["out"])
 
 
 def _resolve(op: Op, known: Mapping[str, Dim]) -> Op:
@@ -154,11 +156,13 @@ def _array(data: bytes, spec: Spec, name: str) -> np.ndarray[Any, Any]:
 # ------------------------------------------------------------------------------------------------ text
 _VALUE = r'%(?:"(?:[^"\\]|\\.)*"|[\w.\-/\[\]:]+)'
 _WORD = r'(?:"(?:[^"\\]|\\.)*"|[\w.\-/\[\]:]+)'
+_OPERAND = rf"(?:{_VALUE}|none)"
 _VALUES = re.compile(_VALUE)
+_OPERANDS = re.compile(_OPERAND)
 _HEADER = re.compile(rf"network ({_WORD})(?: as ({_WORD}))? {{")
 _DIM = re.compile(r"dim (\S+?)(?: in (\d+)\.\.(\d*))?(?: opt (\d+))?( unbacked)?")
 _LEAF = re.compile(rf"(input|parameter|constant|state) ({_VALUE}) : ([^=]*?|state [^>]*>)(?: = (.*))?")
-_NODE = re.compile(rf"({_VALUE}(?:, {_VALUE})*) = (\w+)\(((?:{_VALUE}(?:, {_VALUE})*)?)\)(?: {{(.*)}})? : "
+_NODE = re.compile(rf"({_VALUE}(?:, {_VALUE})*) = (\w+)\(((?:{_OPERAND}(?:, {_OPERAND})*)?)\)(?: {{(.*)}})? : "
                    rf"([^@]*?)(?: @ ({_WORD}))?")
 _OUTPUT = re.compile(rf"({_WORD})=({_VALUE})")
 _SPEC = re.compile(r"(\w+)\[([^\]]*)\]")
@@ -245,7 +249,8 @@ def _text_node(network: Network, found: re.Match[str], nested: Mapping[str, Netw
     if not isinstance(call, ast.Call) or call.args:
         raise NetworkError("attributes are written name=value")
     values = _attributes(cls, call, nested)
-    inputs = tuple(_value(network, _plain(v[1:]), op_name) for v in _VALUES.findall(ins))
+    inputs = tuple(network.absent if v == "none" else _value(network, _plain(v[1:]), op_name)
+                   for v in _OPERANDS.findall(ins))
     names = [_plain(v[1:]) for v in _VALUES.findall(outs)]
     node = network.add_node(_resolve(cls(**values), network.dims), inputs, _plain(where) if where else "", names=names)
     got = ", ".join(str(v.spec) for v in node.outputs)

@@ -51,8 +51,8 @@ class Value(Tensor):
                  recipe: Any = None) -> None:
         self.network = network
         self.name: str = name
-        self.spec: Any = spec  # Spec, or StateSpec for a state
-        self.kind: str = kind  # "input" | "parameter" | "constant" | "state" | "result"
+        self.spec: Any = spec  # Spec, StateSpec for a state, None for an absent operand
+        self.kind: str = kind  # "input" | "parameter" | "constant" | "state" | "result" | "absent"
         self.node: Any = node  # the Node that makes a result
         self.array: Any = array  # a constant's data; every value's when computing eagerly
         self.recipe: Any = recipe  # a parameter's; None: the source parameter of the same name

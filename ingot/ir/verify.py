@@ -40,7 +40,7 @@ def problems(network: Network, depth: int = 0) -> list[str]:
         if OPS.get(node.op.name) is not type(node.op):
             found.append(f"{place}: there is no op {node.op.name!r}")
             continue
-        found += _operands(node, i, place, known, position)
+        found += _operands(node, i, place, known, position, network.absent)
         wrong = _attributes(node, place, depth)
         found += wrong or _results(node, place, known)  # a shape rule may rely on its attributes' types
         found += _states(node, place, consumed)
@@ -84,9 +84,12 @@ def _leaves(network: Network, found: list[str]) -> dict[int, Value]:
     return known
 
 
-def _operands(node: Node, index: int, place: str, known: dict[int, Value], position: dict[int, int]) -> list[str]:
+def _operands(node: Node, index: int, place: str, known: dict[int, Value], position: dict[int, int], absent: Value
+              ) -> list[str]:
     found = []
     for value in node.inputs:
+        if value is absent:
+            continue
         if id(value) not in known:
             at = position.get(id(value))
             found.append(f"{place}: reads %{value.name} before it is made" + (

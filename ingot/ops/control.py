@@ -65,23 +65,23 @@ def _known(network: Network, xs: tuple[Spec, ...]) -> Iterator[tuple[Node, Op, t
     sizes = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
                            for d, n in zip(v.spec.shape, x.evaluate({}), strict=True))  # fmt: skip
     for node in network.nodes:
-        operands = tuple(v.spec.like(shape=v.spec.evaluate(sizes)) for v in node.inputs)
+        operands = tuple(v.spec and v.spec.like(shape=v.spec.evaluate(sizes)) for v in node.inputs)
         for d in node.op.bound_dims():  # at most one for each element
-            sizes[d.name] = max((int(x.elements) for x in operands), default=0)
+            sizes[d.name] = max((int(x.elements) for x in operands if x is not None), default=0)
         made = {v: nbytes(v.spec.like(shape=v.spec.evaluate(sizes))) for v in node.outputs}
         yield node, node.op.map_dims(lambda d: dims.substitute(d, sizes)), operands, made
 
 
 def _working(network: Network, xs: tuple[Spec, ...]) -> int:
     """The bytes that a run of the network needs at once, for its values and for the references that make them."""
-    left = Counter(v for node in network.nodes for v in set(node.inputs)) + Counter(network.outputs.values())
+    left = Counter(v for node in network.nodes for v in set(node.given)) + Counter(network.outputs.values())
     live: dict[Value, int] = {}
     held = most = 0
     for node, known, operands, made in _known(network, xs):
         live |= made
         held += sum(made.values())
         most = max(most, held + known.working(*operands))
-        for v in set(node.inputs):
+        for v in set(node.given):
             left[v] -= 1
             if not left[v]:
                 held -= live.pop(v, 0)  # an operand of the network is nobody's result

@@ -71,7 +71,9 @@ class _HostCall:
     def __init__(self, call: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], known: Mapping[str, Dim]) -> None:
         self.where = _where(call)
         self.known = known
-        op = op_from_json(call["host"], call["version"], call["params"], "the program", from_json)
+        attributes = dict(call["params"])
+        self.absent = _places(attributes.pop("absent", []), len(call["in"]))
+        op = op_from_json(call["host"], call["version"], attributes, "the program", from_json)
         self.op = op.map_dims(lambda d: dims.substitute(d, known))
         self.binds = {d.name for d in self.op.bound_dims()}
         if sorted(self.binds) != sorted(call.get("binds", ())):
@@ -80,8 +82,15 @@ class _HostCall:
             )
         self.op.map_dims(self._declared)
         operands = [self._spec(*_declaration(buffers, b)) for b in call["in"]]
-        self._check(self.op, tuple(operands), [_declaration(buffers, b) for b in call["out"]])
+        self._check(self.op, self._placed(operands), [_declaration(buffers, b) for b in call["out"]])
         self.late = any(d.unbacked for s in operands for d in dims.dims_of(s.shape).values())
+
+    def _placed(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """The operands with None in the places of absent ones."""
+        whole = list(operands)
+        for at in self.absent:
+            whole.insert(at, None)
+        return tuple(whole)
 
     def _declared(self, d: dims.Dimension) -> dims.Dimension:
         """A dimension of an attribute, all of whose dims the program has."""
@@ -104,14 +113,15 @@ class _HostCall:
     def run(self, operands: list[Array], results: Declared, symbols: Mapping[str, int]) -> list[Array]:
         try:
             op = self.op.map_dims(lambda d: dims.substitute(d, symbols))
-            specs = tuple(map(Spec.of, operands))
+            specs = self._placed([Spec.of(x) for x in operands])
             found = self._check(op, specs, results)
             working, steps = op.working(*specs), op.steps(*specs)
         except ProgramError:
             raise
         except _UNFORESEEN as e:  # the rule took these dims, and does not take their sizes
             raise (ValueFault if self.late else InputError)(f"{self.where}: {_text(e)}") from None
-        most = max(MAX_WORKING, LARGER * (nbytes(*specs) + (0 if self.binds else nbytes(*found))))
+        own = nbytes(*(s for s in specs if s is not None)) + (0 if self.binds else nbytes(*found))
+        most = max(MAX_WORKING, LARGER * own)
         if working > most:
             raise MemoryLimitError(
                 f"{self.where}: {_shown(op, specs)} would need {working >> 20} MiB beside its operands and "
@@ -135,7 +145,7 @@ class _HostCall:
         """The reference's results; whatever it raises becomes one of ours that says where."""
         try:
             with np.errstate(all="ignore"):
-                made = op.reference(*operands)
+                made = op.reference(*self._placed(operands))
                 return [np.asarray(r) for r in (made if isinstance(made, tuple) else (made,))]
         except (ValueFault, InputError, MemoryLimitError) as e:
             raise type(e)(f"{self.where}: {_text(e)}") from None
@@ -145,6 +155,15 @@ class _HostCall:
             raise ValueFault(f"{self.where}: {_shown(op, specs)} cannot take these values: {_text(e)}") from None
         except Exception as e:
             raise IngotError(f"{self.where}: the reference of {_shown(op, specs)} failed: {_text(e)}") from e
+
+
+def _places(absent: Any, given: int) -> list[int]:
+    """The places of absent operands, in order. Raises ProgramError for others."""
+    if not isinstance(absent, list) or any(type(at) is not int for at in absent):
+        raise ProgramError(f"absent: {_brief(repr(absent))} is no list of places of operands")
+    if absent != sorted(set(absent)) or (absent and not 0 <= absent[0] <= absent[-1] < given + len(absent)):
+        raise ProgramError(f"absent: {_brief(repr(absent))} are no places of operands, in order")
+    return absent
 
 
 def _where(call: Mapping[str, Any]) -> str:

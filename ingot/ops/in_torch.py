@@ -113,7 +113,8 @@ def _results(
     if results is not None:
         given = results if isinstance(results, tuple) else (results,)
         return tuple(_narrowed(torch, x, v) for x, v in zip(given, node.outputs, strict=True)), False
-    arrays = op.reference(*to_arrays(torch, operands))
+    there = iter(to_arrays(torch, [x for x in operands if x is not None]))
+    arrays = op.reference(*(None if x is None else next(there) for x in operands))
     found = arrays if isinstance(arrays, tuple) else (arrays,)
     return tuple(to_tensor(torch, np.asarray(a), device) for a in found), True
 
@@ -131,7 +132,7 @@ def _nothing(torch: Any, node: Node, device: Any, sizes: Mapping[str, int]) -> t
 
 def _widened(torch: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """Operands with which every device computes. Results are then the same in the low bits, which `_narrowed` takes."""
-    return [x.long() if _name(x) in WIDENED else x for x in operands]
+    return [x.long() if x is not None and _name(x) in WIDENED else x for x in operands]
 
 
 def _narrowed(torch: Any, result: Any, value: Value) -> Any:
@@ -160,7 +161,7 @@ def run(torch: Any, network: Network, operands: Sequence[Any]) -> tuple[Any, ...
     tensors |= {v: to_tensor(torch, v.array, device) for v in network.constants}
     faults: dict[Node, Any] = {}
     for node in network.nodes:
-        op, given = known(node.op, sizes), [tensors[v] for v in node.inputs]
+        op, given = known(node.op, sizes), [tensors.get(v) for v in node.inputs]
         if op.torch_fault is not None:
             faults[node] = op.torch_fault(torch, *given)
         results, _ = call(torch, node, op, given, device, sizes)

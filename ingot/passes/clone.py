@@ -9,7 +9,7 @@ def clone(network: Network) -> Network:
     """The same network again: same names, places and order, nothing inferred anew."""
     new = Network(network.name)
     new.dims = dict(network.dims)
-    copies: dict[Value, Value] = {}
+    copies = {network.absent: new.absent}
 
     def copy(value: Value) -> Value:
         made = Value(new, value.name, value.spec, value.kind, array=value.array, recipe=value.recipe)

@@ -79,6 +79,8 @@ def _refused(node: Node) -> str:
         return "its channels are not last"
     if x.dtype not in WEIGHTS:
         return f"its kernel takes no {x.dtype.name}"
+    if isinstance(op, GroupNorm) and len(node.given) < len(node.inputs):
+        return "it has a bias and no weight"
     if isinstance(op, GroupNorm):
         return "" if isinstance(x.shape[-1], int) else "its number of channels is not known"
     if rest[0].kind not in FIXED:

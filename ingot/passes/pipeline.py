@@ -69,7 +69,7 @@ def decompose(target: Lowers, later: tuple[type[Op], ...] = ()) -> Callable[[Net
 def _decomposed(network: Network, node: Node) -> list[Node]:
     before = set(network.nodes)
     with network.insert_before(node):
-        found = node.op.decompose(*node.inputs)  # type: ignore[misc]
+        found = node.op.decompose(*(None if v.spec is None else v for v in node.inputs))  # type: ignore[misc]
         results = [_joined(network, node, v) for v in (found if isinstance(found, tuple) else (found,))]
     for old, new in zip(node.outputs, results, strict=True):
         network.replace(old, new)

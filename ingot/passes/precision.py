@@ -17,7 +17,7 @@ def in_precision(network: Network, dtype: DType) -> Network:
     and constants stay in theirs until they meet a tensor of another. Raises OpError where an op takes neither.
     """
     new = Network(network.name)
-    copies: dict[Value, Value] = {}
+    copies = {network.absent: new.absent}
     for value in network.inputs:
         copies[value] = new.input(value.name, value.spec)
     for value in network.parameters:

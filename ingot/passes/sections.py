@@ -78,7 +78,7 @@ def section(network: Network, name: str, nodes: list[Node]) -> Section:
     """These nodes, which follow each other in the network, as a network of their own."""
     new = Network(network.name)
     inside = set(nodes)
-    copies: dict[Value, Value] = {}
+    copies = {network.absent: new.absent}
     reads: dict[str, Value] = {}
 
     def copy(value: Value) -> Value:

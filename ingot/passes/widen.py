@@ -36,7 +36,7 @@ def without_float64(network: Network) -> Network:
 def _retyped(network: Network, change: Callable[[DType], DType], border: bool) -> Network:
     """A copy with every dtype changed: of parameters, constants, states and attributes, and of inputs and outputs."""
     new = Network(network.name)
-    copies: dict[Value, Value] = {}
+    copies = {network.absent: new.absent}
     for value in network.inputs:
         made = new.input(value.name, _spec(value.spec, change) if border else value.spec)
         copies[value] = made if border else _cast(made, change(value.dtype))

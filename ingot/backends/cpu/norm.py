@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot.backends.cost import size
 from ingot.backends.cpu.types import FLOATS, STORED
-from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use
+from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, present
 from ingot.ir import Node
 from ingot.ir.spec import axis_of
 from ingot.ops.lowering import Lowered
@@ -15,7 +15,7 @@ X = Operand("x", FLOATS, Reads.INNER)
 
 
 def _layer_norm(op: Any, node: Node) -> dict[str, Any]:
-    return {"eps": op.eps, "weight": len(node.inputs) > 1, "bias": len(node.inputs) > 2}
+    return {"eps": op.eps, "weight": present(node, 1), "bias": present(node, 2)}
 
 
 def _group_norm(op: Any, node: Node) -> Use | Refusal:
