@@ -44,11 +44,11 @@ class KernelCall:
     result. `sizes`: the kernel that is called first, see Kernel."""
 
     kernel: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-    reads: tuple[Reads, ...] = ()
-    version: int = 1
-    writes: Reads = Reads.DENSE
-    sizes: str = ""
+    version: int
+    params: Mapping[str, Any]
+    reads: tuple[Reads, ...]
+    writes: Reads
+    sizes: str
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Kernel:
         self._check(params)
         reads = tuple(use.reads.get(operand.plain_name, operand.strides) for operand, _ in operands)
         writes = self.results[0].strides if self.results else Reads.DENSE
-        return KernelCall(self.name, params, reads, self.version, writes, self.sizes)
+        return KernelCall(self.name, self.version, params, reads, writes, self.sizes)
 
     def _lacks(self, operand: Operand, node: Node, use: Use) -> bool:
         """Whether the node has not this operand but ones behind it, and the call would not say so."""
@@ -243,9 +243,8 @@ def _assign(
     """Each value with the operand that it is."""
     at = 0
     for operand in operands:
-        left = len(values) - at
-        most = left if operand.name.startswith("*") else 1
-        for value in values[at : at + min(left, counts.get(operand.plain_name, most))]:
+        most = len(values) if operand.name.startswith("*") else 1
+        for value in values[at : at + counts.get(operand.plain_name, most)]:
             yield operand, value
             at += 1
     if at != len(values):

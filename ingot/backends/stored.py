@@ -45,7 +45,7 @@ def recipes_of(header: Mapping[str, Any]) -> dict[str, Recipe]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Derivation:
     """How a value is made.
 
     recipe: the steps that are left to do, from given sources and shown values.
@@ -146,22 +146,22 @@ class Shown:
         return self.numbers.of(recipe, known)
 
     # ------------------------------------------------------------------------------------------- how values are made
-    def plan(self, recipe: Recipe, given: Collection[str] = ()) -> Plan:
+    def derivation(self, recipe: Recipe, given: Collection[str] = ()) -> Derivation:
         """How what a recipe of the network gives is made of shown values, of sources that are `given`, and of stored
         forms of parameters."""
-        return self._plan(recipe, self.seen(recipe), given, [False] * (len(recipe.sources) + len(recipe.steps)))
+        return self._derivation(recipe, self.seen(recipe), given, [False] * (len(recipe.sources) + len(recipe.steps)))
 
-    def plan_anew(self, recipe: Recipe, given: Collection[str]) -> Plan:
+    def derivation_anew(self, recipe: Recipe, given: Collection[str]) -> Derivation:
         """How a stored tensor is made when these sources get other values: by its recipe, or one that goes on from its
         values. The other sources are needed with all their bits."""
         new = [name in given for name in recipe.sources]
         for call in recipe.steps:
             new.append(any(new[i] for i in call.inputs))
-        return self._plan(recipe, self.numbers.of(recipe), given, new, exact=True)
+        return self._derivation(recipe, self.numbers.of(recipe), given, new, exact=True)
 
-    def _plan(
+    def _derivation(
         self, recipe: Recipe, numbers: Sequence[int], given: Collection[str], new: Sequence[bool], exact: bool = False
-    ) -> Plan:
+    ) -> Derivation:
         self.spend(OPERAND * len(numbers))
         count, names = len(recipe.sources), set(recipe.sources)
         hidden_by = {len(numbers) - 1: ""}  # values that are needed, and the last step above them without an inverse
@@ -188,18 +188,18 @@ class Shown:
                 labels[i] = recipe.sources[i]
                 if labels[i] not in given:
                     lacking[labels[i]] = hidden_by[i]
-        return Plan(_left(recipe, hidden_by, labels), shown, lacking)
+        return Derivation(_left(recipe, hidden_by, labels), shown, lacking)
 
-    def check(self, plan: Plan, known: Mapping[str, Known] | None = None, there: int = 0) -> Known:
-        """dtype and shape of what a plan makes, before any of it exists.
+    def check(self, derivation: Derivation, known: Mapping[str, Known] | None = None, there: int = 0) -> Known:
+        """dtype and shape of what a derivation makes, before any of it exists.
 
         known: of its given sources, where they are no parameters as the network has them. there: bytes of the tensor
         that it replaces. Raises RecipeError for what cannot be made, or only out of all proportion to what there is.
         """
-        shown = {label: self.specs[number] for label, number in plan.shown.items()}
-        specs: list[Any] = plan.recipe.infer_all({**self.parameters, **(known or {}), **shown})
+        shown = {label: self.specs[number] for label, number in derivation.shown.items()}
+        specs: list[Any] = derivation.recipe.infer_all({**self.parameters, **(known or {}), **shown})
         sizes = [0 if spec is None else _bytes(spec) for spec in specs]
-        count = len(plan.recipe.sources)
+        count = len(derivation.recipe.sources)
         if sum(sizes[count:]) > GROWTH * (sum(sizes[:count]) + there) + SMALL:
             raise RecipeError(f"its recipe makes {sum(sizes[count:]):,} bytes of {sum(sizes[:count]):,}: the file is "
                               "damaged")  # fmt: skip
@@ -260,20 +260,20 @@ class Reader:
 
 
 class Operands(Mapping[str, Array]):
-    """What the recipe of a plan is evaluated on: shown values, each made when it is asked for, and given sources."""
+    """What a derivation is evaluated on: shown values, each made when it is asked for, and given sources."""
 
-    def __init__(self, reader: Reader, plan: Plan, given: Mapping[str, Array] | None = None) -> None:
-        self._reader, self._plan, self._given = reader, plan, given or {}
+    def __init__(self, reader: Reader, derivation: Derivation, given: Mapping[str, Array] | None = None) -> None:
+        self._reader, self._derivation, self._given = reader, derivation, given or {}
 
     def __getitem__(self, label: str) -> Array:
-        number = self._plan.shown.get(label)
+        number = self._derivation.shown.get(label)
         return self._given[label] if number is None else self._reader.value(number)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._plan.recipe.sources)
+        return iter(self._derivation.recipe.sources)
 
     def __len__(self) -> int:
-        return len(self._plan.recipe.sources)
+        return len(self._derivation.recipe.sources)
 
 
 # ------------------------------------------------------------------------------------------------------- ways back

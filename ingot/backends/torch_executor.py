@@ -94,17 +94,17 @@ def stored(reader: Reader, value: Value) -> Array:
     Raises UserError when parameters that it needs cannot.
     """
     shown = reader.shown
-    plan = shown.plan(recipe_of(value))
-    if plan.lacking:
+    derivation = shown.derivation(recipe_of(value))
+    if derivation.lacking:
         raise UserError(
-            f"{value.name} cannot be had for device torch: {', '.join(plan.lacking)} is stored only in a form that "
-            "cannot be undone: build the engine again from its source"
+            f"{value.name} cannot be had for device torch: {', '.join(derivation.lacking)} is stored only in a form "
+            "that cannot be undone: build the engine again from its source"
         )
-    dtype, shape = shown.check(plan)
+    dtype, shape = shown.check(derivation)
     if (dtype, shape) != (value.dtype, value.spec.evaluate({})):
         raise EngineFileError(f"weight {value.name} should be {value.spec}, and its recipe gives {dtype.name}"
                               f"{list(shape)}")  # fmt: skip
-    return evaluate(plan.recipe, Operands(reader, plan))
+    return evaluate(derivation.recipe, Operands(reader, derivation))
 
 
 class TorchExecutor:

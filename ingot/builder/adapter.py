@@ -111,9 +111,9 @@ def merge(engine: Engine, directory: str | os.PathLike[str], scale: float | None
 
 def _hidden(one: Remake, recipe: Recipe) -> str:
     """Why a stored weight cannot be had with the adapter, or nothing."""
-    if not one.plan.lacking:
+    if not one.derivation.lacking:
         return ""
-    step = next(filter(None, one.plan.lacking.values()), "cast")
+    step = next(filter(None, one.derivation.lacking.values()), "cast")
     return f"{one.tensor}: made of {', '.join(recipe.sources[:4])} by a step {step}, which cannot be undone"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.backends.stored import Operands, Plan, Reader
+from ingot.backends.stored import Derivation, Operands, Reader
 from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
 from ingot.builder.stored import shown_by
 from ingot.dims import values_of
@@ -91,25 +91,25 @@ class Stored(Sources):
         self._shown = shown_by(engine, network)
 
     def lacking(self, value: Value) -> list[str]:
-        return list(self._plan(value).lacking)
+        return list(self._derivation(value).lacking)
 
     def make(self, tensors: Mapping[str, Value]) -> dict[str, Array]:
-        plans = {name: self._plan(value) for name, value in tensors.items() if value.kind == "parameter"}
+        derivations = {name: self._derivation(value) for name, value in tensors.items() if value.kind == "parameter"}
 
         def made(name: str) -> Array:
-            if name not in plans:
+            if name not in derivations:
                 return np.asarray(tensors[name].array, order="C")
-            dtype, shape = self._shown.check(plans[name])
+            dtype, shape = self._shown.check(derivations[name])
             if (dtype, shape) != (tensors[name].dtype, tensors[name].shape):
                 raise RecipeError(f"tensor {name} should be {tensors[name].spec} and its recipe gives {dtype.name}"
                                   f"{list(shape)}")  # fmt: skip
-            return evaluate(plans[name].recipe, Operands(Reader(self._shown), plans[name], self.sources))
+            return evaluate(derivations[name].recipe, Operands(Reader(self._shown), derivations[name], self.sources))
 
         with ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool:
             return dict(zip(tensors, pool.map(made, tensors), strict=True))
 
-    def _plan(self, value: Value) -> Plan:
-        return self._shown.plan(recipe_of(value), self.sources)
+    def _derivation(self, value: Value) -> Derivation:
+        return self._shown.derivation(recipe_of(value), self.sources)
 
 
 def network_of(engine: Engine) -> Network:

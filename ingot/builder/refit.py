@@ -45,7 +45,7 @@ def refit(engine: Engine, parameters: Mapping[str, Any]) -> Engine:
     shown = shown_by(engine, network)
     given = _Reader(engine, network, shown).read(parameters)
     remakes = _concerned(shown, given)
-    if any(one.plan.lacking for one in remakes):
+    if any(one.derivation.lacking for one in remakes):
         raise RecipeError(_together(shown, given))
     return remade(engine, shown, remakes, _Sources(given, engine, shown.parameters))
 
@@ -196,11 +196,11 @@ def _together(shown: Shown, given: Collection[str]) -> str:
     asked = set(given)
     lines: dict[str, str] = {}
     while True:
-        remakes = [one for one in _concerned(shown, asked) if one.plan.lacking]
+        remakes = [one for one in _concerned(shown, asked) if one.derivation.lacking]
         if not remakes:
             break
         lines |= {one.tensor: _why(one, [n for n in one.recipe.sources if n in asked]) for one in remakes}
-        asked |= {name for one in remakes for name in one.plan.lacking}
+        asked |= {name for one in remakes for name in one.derivation.lacking}
     listed = list(lines.values())[:MAX_LISTED]
     if more := len(lines) - len(listed):
         listed.append(f"… and {more:,} more")
@@ -211,7 +211,7 @@ def _together(shown: Shown, given: Collection[str]) -> str:
 
 
 def _why(one: Remake, given: Iterable[str]) -> str:
-    lacking = one.plan.lacking
+    lacking = one.derivation.lacking
     steps = " and ".join(dict.fromkeys(step or "cast" for step in lacking.values()))
     return (
         f"{one.tensor} is made of {_listing(list(given), 8)} and {_listing(list(lacking), 8)} by the step {steps}, "

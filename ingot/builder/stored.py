@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot import dtypes
-from ingot.backends.stored import Operands, Plan, Reader, Shown, unfit
+from ingot.backends.stored import Derivation, Operands, Reader, Shown, unfit
 from ingot.builder.compile import Borrowed, owned
 from ingot.engine.session import Engine
 from ingot.errors import IngotError, RecipeError
@@ -32,7 +32,7 @@ class Remake(NamedTuple):
 
     tensor: str
     recipe: Recipe
-    plan: Plan
+    derivation: Derivation
 
 
 def shown_by(engine: Engine, network: Network) -> Shown:
@@ -42,7 +42,7 @@ def shown_by(engine: Engine, network: Network) -> Shown:
 
 def remake(shown: Shown, tensor: str, recipe: Recipe, given: Collection[str]) -> Remake:
     """How `tensor` is made by `recipe` when these sources are new."""
-    return Remake(tensor, recipe, shown.plan_anew(recipe, given))
+    return Remake(tensor, recipe, shown.derivation_anew(recipe, given))
 
 
 def remade(
@@ -82,10 +82,10 @@ def remade(
 
 def _made(shown: Shown, one: Remake, sources: Mapping[str, Array], known: Mapping[str, Known]) -> Array:
     stored = shown.tensor(one.tensor)
-    dtype, shape = shown.check(one.plan, known, stored.nbytes)
+    dtype, shape = shown.check(one.derivation, known, stored.nbytes)
     if (dtype.numpy, shape) != (stored.dtype, stored.shape):
         raise unfit(one.tensor, stored, (dtype, shape))
-    array = owned(one.plan.recipe, Borrowed(Operands(Reader(shown), one.plan, sources)))
+    array = owned(one.derivation.recipe, Borrowed(Operands(Reader(shown), one.derivation, sources)))
     if (array.dtype, array.shape) != (stored.dtype, stored.shape):
         raise unfit(one.tensor, stored, (dtypes.get(array.dtype), array.shape))
     return array

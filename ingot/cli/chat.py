@@ -22,8 +22,8 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.generate import read_text
 from ingot.cli.output import Output, since_start
+from ingot.cli.template import add_chat_template, chat_template
 from ingot.errors import FileError, IngotError, RequestError, UserError
 
 HISTORY_LINES = 1000
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     talk = parser.add_argument_group("conversation")
     talk.add_argument("--system", metavar="TEXT", help="what the model is told before everything else")
-    talk.add_argument("--chat-template", metavar="FILE", help="a Jinja template in place of the model's own")
+    add_chat_template(talk)
     talk.add_argument("--verbose", action="store_true", help="tokens a second and cached tokens after each answer")
     talk.add_argument("--no-history", action="store_true", help="neither read nor keep the lines typed")
     options.add_sampling(parser, "to the end of the context")
@@ -57,7 +57,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Carries out `ingot chat`."""
     words = options.sampling_words(args)
     _lazy.load("ingot.llm.sampling:SamplingParams")(**words)  # a mistake shows before the model is loaded
-    template = None if args.chat_template is None else read_template(args.chat_template)
+    template, stop = chat_template(args.chat_template)
+    words["stop"] = [*words.get("stop", ()), *stop]
     with _lazy.load("ingot.llm.llm:LLM")(
         args.source, **options.model_words(args), max_running=1, chat_template=template
     ) as llm:
@@ -67,13 +68,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
         code = chat.talk()
     out.result(chat.result())
     return code
-
-
-def read_template(path: str) -> str:
-    """The text of a template's file; standard input is the conversation's."""
-    if path == "-":
-        raise UserError("--chat-template takes a file: standard input is what you say")
-    return read_text(path)
 
 
 class Chat:

@@ -20,16 +20,10 @@ from pathlib import Path
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output
+from ingot.cli.template import add_chat_template, chat_template
 from ingot.errors import FileError, UserError
 
-PLAIN = "plain"
-PLAIN_TEMPLATE = """\
-{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}
-
-{% endfor %}Assistant:"""
-PLAIN_STOP = ("\nUser:",)
 MIN_KEY, MAX_KEY = 16, 1024  # characters
-MAX_TEMPLATE = 1 << 20  # bytes of its file
 PACKAGES = ("starlette", "uvicorn", "httptools", "msgspec")
 
 
@@ -41,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port", type=options.natural, default=8000, help="0 takes a free one (default: 8000)")
     group.add_argument("--api-key-file", metavar="FILE", help="a file with the key: all but /health and /ready need it")
     group.add_argument("--model-name", metavar="NAME", help="what requests call the model (default: SOURCE's name)")
-    group.add_argument(
-        "--chat-template", metavar="FILE", help=f"Jinja in place of the model's own; {PLAIN!r} is a built-in one"
-    )
+    add_chat_template(group)
     group.add_argument(
         "--max-running", type=options.positive, default=64, metavar="N", help="answers computed at once (default: 64)"
     )
@@ -69,7 +61,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise UserError(f"--port {args.port}: ports end at 65535")
     server, frames = _lazy.load("ingot.serve.server"), _lazy.load("ingot.serve.frames")
     words = options.model_words(args)
-    template, stop = _template(args.chat_template)
+    template, stop = chat_template(args.chat_template)
     start = frames.Start(
         source=os.fspath(args.source), **words, max_running=args.max_running,
         prefix_cache=not args.no_prefix_cache, chat_template=template,
@@ -111,24 +103,6 @@ def read_key(path: Path, out: Output) -> bytes:
     if not MIN_KEY <= len(key) <= MAX_KEY or not all(33 <= byte <= 126 for byte in key):
         raise UserError(f"{path} must hold one key of {MIN_KEY} to {MAX_KEY} printable characters, and nothing else")
     return key
-
-
-def _template(given: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The text of --chat-template, and the strings that end an answer with it."""
-    if given is None:
-        return None, ()
-    if given == PLAIN:
-        return PLAIN_TEMPLATE, PLAIN_STOP
-    try:
-        with open(given, "rb") as file:
-            data = file.read(MAX_TEMPLATE + 1)
-        if len(data) > MAX_TEMPLATE:
-            raise UserError(f"{given} is no chat template: it has more than {MAX_TEMPLATE:,} bytes")
-        return data.decode("utf-8"), ()
-    except OSError as e:
-        raise FileError(f"{given} cannot be read: {e.strerror}") from None
-    except UnicodeDecodeError as e:
-        raise UserError(f"{given} is not UTF-8 text (byte {e.start})") from None
 
 
 def _log_to_stderr(out: Output) -> None:

@@ -67,6 +67,7 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("attention", "2x1x3x8 2x1x3x8 2x1x3x6 -> 2x1x3x6", causal=True), 2 * 2 * 6 * 14, None),
     (call("attention", "1x1x2x8 1x1x5x8 1x1x5x8 -> 1x1x2x8", causal=True), 2 * 3 * 16, None),
     (call("attention", "1x1x5x8 1x1x2x8 1x1x2x8 -> 1x1x5x8", causal=True), 2 * (1 + 2 + 2 + 2 + 2) * 16, None),
+    (call("attention", "4x5x8 4x7x8 4x7x6 -> 4x5x6", causal=False), 2 * 4 * 35 * 14, None),
     (call("paged_attention", "bfloat16:3x4x8 bfloat16:9x2x2x128 int32:4 int32:3 int32:3x9 -> bfloat16:3x4x8",
           Attended(100, 60)), 4 * 4 * 8 * 100, 2 * 3 * 4 * 8 * 2 + 60 * 2 * 2 * 8 * 2),
     (call("paged_attention", "3x4x8 9x2x2x128 int32:4 int32:3 int32:3x9 -> 3x4x8"), 0, 2 * 3 * 4 * 8 * 4),

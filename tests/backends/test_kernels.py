@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ingot import _native, dtypes
-from ingot.backends.cpu import CPU
+from ingot.backends.cpu import CPU, attention
 from ingot.backends.cpu.types import STORED
 from ingot.backends.kernel import Kernel, KernelCall, Operand, Refusal, Use, read_params
+from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.errors import NetworkError
 from ingot.ir import OPS, F, Network, Node, Spec
@@ -282,3 +284,33 @@ def test_operands_by_their_marks() -> None:
     few = replace(kernel("k", None), runs={"add": lambda op, node: {}})
     with pytest.raises(NetworkError, match="1 operands too many: x"):
         few.choose(add)
+
+
+def test_heads_that_the_cache_kernels_take() -> None:
+    """An even width, however many heads there are: one, an odd number, more than a head may be wide."""
+
+    def node(*shapes: tuple[Any, ...]) -> Any:
+        return SimpleNamespace(inputs=[SimpleNamespace(shape=shape) for shape in shapes])
+
+    op = SimpleNamespace(style="half", scale=1.0, window=0, softcap=0.0)
+    state = (9, 2, 2, 64)
+    for heads in (1, 2, 3, 513):
+        for width in (2, 64, 512, 0, 7, 514, Dim("N")):
+            x = (Dim("N"), heads, width)
+            choices = (
+                attention._kv_write(op, node(state, x, x)), attention._rope_kv_write(op, node(x, x, x)),
+                attention._paged_attention(op, node(x)),
+            )  # fmt: skip
+            assert [isinstance(choice, Refusal) for choice in choices] == [width not in (2, 64, 512)] * 3
+
+
+def test_heads_that_attention_takes() -> None:
+    def node(q: int, v: int) -> Any:
+        net = Network("net")
+        shapes = {"q": (2, 600, 7, q), "k": (2, 600, 9, q), "v": (2, 600, 9, v)}
+        F.scaled_dot_product_attention(*(net.input(n, Spec("float32", s)) for n, s in shapes.items()))
+        return net.nodes[-1]
+
+    for q, v, taken in ((512, 512, True), (513, 8, False), (8, 513, False)):
+        (kernel,) = [k for k in CPU.kernels if k.name == "attention"]
+        assert isinstance(kernel.choose(node(q, v)), KernelCall) is taken

@@ -39,10 +39,10 @@ def parameter(found: Shown, name: str) -> Array:
 
 
 def made(found: Shown, recipe: Recipe, given: Mapping[str, Array] | None = None) -> Array:
-    plan = found.plan(recipe, given or {})
-    assert not plan.lacking
-    dtype, shape = found.check(plan)
-    array = evaluate(plan.recipe, Operands(Reader(found), plan, given))
+    derivation = found.derivation(recipe, given or {})
+    assert not derivation.lacking
+    dtype, shape = found.check(derivation)
+    array = evaluate(derivation.recipe, Operands(Reader(found), derivation, given))
     assert (array.dtype, array.shape) == (dtype.numpy, shape)
     return array
 
@@ -72,6 +72,18 @@ def test_parts_make_up_a_whole() -> None:
     assert Shown({"00": parts["00"]}, tensors.__getitem__, huge).names() == []
 
 
+def test_parts_of_rows_that_are_not_whole() -> None:
+    """Of the rows themselves only some columns are there; the other columns are stored in one piece for all rows."""
+    recipe = cast("w", "float32")
+    rows = {
+        str(i): recipe.then("take", axis=0, indices=taken).then("take", axis=1, indices=(4, 0, 2))
+        for i, taken in enumerate([(0, 3), (1, 2)])
+    }
+    found = shown({**rows, "rest": recipe.then("take", axis=1, indices=(5, 1, 3))}, {"w": W})
+    np.testing.assert_array_equal(parameter(found, "w"), W)
+    assert shown(rows, {"w": W}).names() == []
+
+
 def test_parts_of_parts_behind_layouts() -> None:
     """The rows of the whole are stored transposed and cut once more; one of them as it is."""
     taken = [cast("w", "float32").then("take", axis=0, indices=i) for i in ((0, 2), (1, 3))]
@@ -98,8 +110,8 @@ def test_what_loses_bits_is_not_undone(name: str) -> None:
     args: dict[str, Any] = {"eps": 1e-5} if name == "norm_scale" else {"axis": 0}
     recipe = combine(name, [source("v"), source("v")], **args)
     found = shown({"t": recipe}, {"v": np.ones(3, np.float32)})
-    assert found.names() == [] and found.plan(source("v")).lacking == {"v": ""}
-    assert found.plan_anew(combine("concat", [source("v"), source("u")], axis=0), ["u"]).lacking == {"v": ""}
+    assert found.names() == [] and found.derivation(source("v")).lacking == {"v": ""}
+    assert found.derivation_anew(combine("concat", [source("v"), source("u")], axis=0), ["u"]).lacking == {"v": ""}
 
 
 def test_steps_that_are_left_are_done_on_what_is_shown() -> None:
@@ -111,8 +123,9 @@ def test_steps_that_are_left_are_done_on_what_is_shown() -> None:
     np.testing.assert_array_equal(made(found, wanted), evaluate(wanted, values))
     other = combine("scale", [cast("w", "float32"), cast("v", "float32")], axis=1).then("cast", dtype="bfloat16")
     assert made(found, other).tobytes() == evaluate(other, values).tobytes()
-    assert found.plan(cast("w", "float32")).lacking == {"w": ""}
-    assert set(found.plan(combine("scale", [cast("v", "float32"), cast("v", "float32")], axis=0)).lacking) == {"v"}
+    assert found.derivation(cast("w", "float32")).lacking == {"w": ""}
+    scaled = combine("scale", [cast("v", "float32"), cast("v", "float32")], axis=0)
+    assert set(found.derivation(scaled).lacking) == {"v"}
     np.testing.assert_array_equal(made(found, cast("w", "float32"), values), W)
 
 
@@ -139,8 +152,8 @@ def test_the_form_with_most_bits_is_taken() -> None:
 def test_a_refit_takes_no_rounded_form() -> None:
     found = shown({"t": cast("w", "bfloat16")}, {"w": W})
     joined = combine("concat", [cast("w", "float32"), cast("v", "float32")], axis=0)
-    assert found.plan_anew(joined, ["v"]).lacking == {"w": ""}
-    assert not found.plan(joined, ["v"]).lacking
+    assert found.derivation_anew(joined, ["v"]).lacking == {"w": ""}
+    assert not found.derivation(joined, ["v"]).lacking
 
 
 def test_an_adapter_is_a_part_of_its_parameter() -> None:
@@ -154,8 +167,8 @@ def test_an_adapter_is_a_part_of_its_parameter() -> None:
     np.testing.assert_array_equal(made(found, cast("w", "bfloat16")).astype(np.float32), W + 1)
     plain = combine("scale", [cast("w", "bfloat16"), cast("v", "bfloat16")], axis=1)
     assert made(found, plain).tobytes() == evaluate(scaled, values).tobytes()
-    assert found.plan_anew(adapted, ["lora.x.A"]).lacking == {"w": "lora_merge", "lora.x.B": "lora_merge"}
-    assert found.plan_anew(adapted.then("cast", dtype="float32"), []).shown
+    assert found.derivation_anew(adapted, ["lora.x.A"]).lacking == {"w": "lora_merge", "lora.x.B": "lora_merge"}
+    assert found.derivation_anew(adapted.then("cast", dtype="float32"), []).shown
 
 
 def test_casts_of_a_parameter() -> None:
@@ -243,9 +256,30 @@ def test_work_is_counted_against_what_is_stored(monkeypatch: pytest.MonkeyPatch)
 ], ids=["doubled", "padded", "several"])  # fmt: skip
 def test_steps_that_make_much_of_little(recipe: Recipe) -> None:
     found = Shown({"t": recipe}, lambda name: W, OF_W)
-    plan = found.plan_anew(recipe, ["w"])
+    derivation = found.derivation_anew(recipe, ["w"])
     with pytest.raises(RecipeError, match="makes .* bytes of 96: the file is damaged"):
-        found.check(plan, {}, W.nbytes)
+        found.check(derivation, {}, W.nbytes)
+
+
+def test_a_tensor_may_be_made_again_as_large_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe may make some times the bytes of its sources and of the tensor that it replaces, to the byte."""
+    monkeypatch.setattr(stored, "SMALL", 0)
+    recipe = source("w").then("pad", after=(0, 10_000))
+    made_bytes = 4 * 4 * (6 + 10_000)
+    there = -(-made_bytes // stored.GROWTH) - W.nbytes
+    found = Shown({"t": recipe}, lambda name: np.zeros((4, 10_006), np.float32), OF_W)
+    assert found.check(found.derivation_anew(recipe, ["w"]), {}, there) == (dtypes.float32, (4, 10_006))
+    with pytest.raises(RecipeError, match="the file is damaged"):
+        found.check(found.derivation_anew(recipe, ["w"]), {}, there - 1)
+
+
+def test_arrays_that_are_there_allow_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "SMALL", 0)
+    found = Shown({"t": source("w")}, lambda name: W, OF_W)
+    found.allow([(dtypes.float32, (1000,))])
+    found.spend(stored.GROWTH * 4000)
+    with pytest.raises(RecipeError, match="the file is damaged"):
+        found.spend(stored.GROWTH * 2 * W.nbytes)
 
 
 def test_what_is_not_needed_allows_nothing() -> None:
@@ -255,7 +289,7 @@ def test_what_is_not_needed_allows_nothing() -> None:
     steps = tuple(StepCall(c.name, tuple(i + (i > 0) for i in c.inputs), c.args) for c in padded.steps)
     found = Shown({"t": Recipe(("w", "huge"), steps)}, lambda name: W, known)
     with pytest.raises(RecipeError, match="the file is damaged"):
-        found.check(found.plan_anew(found.recipes["t"], ["w"]), {}, W.nbytes)
+        found.check(found.derivation_anew(found.recipes["t"], ["w"]), {}, W.nbytes)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ from ingot.backends.cpu import CPU
 from ingot.backends.device import RUNTIMES
 from ingot.backends.kernel import Kernel, Operand
 from ingot.builder.build import build_network
-from ingot.errors import IngotError, NetworkError, ValueFault
+from ingot.dims import Dim
+from ingot.errors import ArgumentError, IngotError, InputError, NetworkError, ValueFault
 from ingot.ir import OPS, F, Network, Op, Spec
 from ingot.ops import in_torch
 from ingot.ops.layouts import LAYOUTS, PLAIN
@@ -221,7 +224,9 @@ def test_a_profile_is_of_the_nodes() -> None:
     network = nets.llama(layers=1)
     engine = build_network(network, nets.weights(network))
     sessions = {device: engine.session(kv_blocks=8, device=device) for device in ("cpu", "torch:cpu")}
+    begin = time.perf_counter_ns()
     found = {device: session.profile(nets.step()) for device, session in sessions.items()}
+    assert sum(item["ns"] for items in found.values() for item in items) < time.perf_counter_ns() - begin
     kinds = {device: {frozenset(item) for item in items} for device, items in found.items()}
     assert kinds["torch:cpu"] == kinds["cpu"]
     items = found["torch:cpu"]
@@ -235,6 +240,49 @@ def test_a_profile_is_of_the_nodes() -> None:
     bad["token_ids"][0] = 80
     with pytest.raises(ValueFault, match="embedding"):
         sessions["torch:cpu"].profile(bad)
+
+
+def test_a_call_on_a_device_has_ended_when_its_time_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is not there: what would wait for it is counted."""
+    waited: list[Any] = []
+    session = net().session(device="torch:cpu")
+    executor: Any = session._executor
+    monkeypatch.setattr(executor, "_device", SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    assert executor._now(None) == 0 and not waited
+    assert executor._now([]) > 0 and waited == [executor._device]
+
+
+def test_memory_that_is_free_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = SimpleNamespace(device=torch.device, cuda=SimpleNamespace(mem_get_info=lambda device: (7, 9)), xpu=None)
+    monkeypatch.setattr(torch_device, "package", lambda: known)
+    assert [torch_device.available(name) for name in ("cpu", "cuda:0", "xpu:0", "mps")] == [None, 7, None, None]
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_what_is_alive_at_once_is_planned() -> None:
+    """x and its exp; that and its negation, for x is gone; that, for it is wanted, and the sum."""
+    network = Network("net")
+    x = network.input("x", Spec("float32", (Dim("N", min=2, max=64), 4)))
+    network.outputs["y"] = y = F.neg(F.exp(x))
+    network.outputs["z"] = F.reduce_sum(F.sqrt(F.abs(y)))
+    session = build_network(network, {}).session(device="torch:cpu")
+    executor: Any = session._executor
+    for n in (2, 3, 64):
+        most = 3 * 16 * n  # y, its magnitude and the root of that
+        assert executor.planned({"N": n}) == {
+            "buffers": most, "lower_bound": most, "working": 0, "arena": most,
+        }  # fmt: skip
+    assert session.memory().arena == 0
+    session.run({"x": np.ones((3, 4), np.float32)})
+    assert session.memory().arena == 3 * 16 * 3
+    for n in (1, 65):
+        with pytest.raises(InputError, match=f"N is {n}, outside its bounds"):
+            executor.planned({"N": n})
+    with pytest.raises(ArgumentError, match="sizes has no N"):
+        executor.planned({})
 
 
 # ------------------------------------------------------------------------------------------------- a device that fails

@@ -20,6 +20,7 @@ import pytest
 
 import ingot
 from ingot.cli.chat import harmless
+from ingot.cli.template import PLAIN_STOP, PLAIN_TEMPLATE
 from ingot.errors import RequestError, TooLongError
 from ingot.llm.conversation import Conversation
 from tests.endless import endless
@@ -147,6 +148,15 @@ def test_an_adapter_is_merged(template: Path, tmp_path: Path) -> None:
     assert isinstance(wanted, ingot.Completion) and found["answers"][0]["token_ids"] == wanted.token_ids
     plain = as_json(["def main("], PICO, template, "--max-tokens", 12)
     assert plain["answers"][0]["token_ids"] != wanted.token_ids
+
+
+def test_the_built_in_template_ends_an_answer_before_the_next_turn() -> None:
+    found = as_json(["def main("], PICO, Path("plain"), "--max-tokens", 24, "--stop", "\n\n")
+    with ingot.LLM(PICO, chat_template=PLAIN_TEMPLATE) as llm:
+        wanted = llm.chat(
+            [{"role": "user", "content": "def main("}], max_tokens=24, stop=["\n\n", *PLAIN_STOP]
+        )
+    assert isinstance(wanted, ingot.Completion) and found["answers"][0]["token_ids"] == wanted.token_ids
 
 
 def test_mistakes_are_2(engine: Path, template: Path, tmp_path: Path) -> None:

@@ -38,13 +38,15 @@ GROUPS = {
     "passes": Group(
         "the compiler's passes", ("ingot/passes/*.py",), 100,
         ("tests/passes",),
-        ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/frontends/test_masks.py"),
+        ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/frontends/test_masks.py",
+         "tests/builder/test_weights.py"),
     ),
     "backends": Group(
         "targets and their programs", ("ingot/backends/**/*.py",), 100,
         ("tests/backends", "tests/passes/test_program.py", "tests/engine/test_ops_run.py"),
         ("tests/passes", "tests/engine", "tests/native/test_planner.py", "tests/cli/test_run.py",
-         "tests/llm/test_llm.py", "tests/llm/test_plan.py"),
+         "tests/llm/test_llm.py", "tests/llm/test_plan.py", "tests/builder/test_refit_given.py",
+         "tests/builder/test_refit_shared.py"),
     ),
     "serving": Group(
         "scheduler, KV cache and sampling",
