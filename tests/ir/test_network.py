@@ -12,6 +12,7 @@ from ingot import dims, dtypes, ops
 from ingot.dims import Dim
 from ingot.errors import InputError, OpError
 from ingot.ir import Eager, F, Network, Spec, StateSpec, Value, interpret, verify
+from ingot.ir.op import scalar_array
 
 
 @pytest.fixture
@@ -21,6 +22,37 @@ def net() -> Network:
 
 def f32(network: Network, name: str, *shape: Any) -> Value:
     return network.input(name, Spec("f32", shape))
+
+
+# ------------------------------------------------------------------------------------------------ methods and numbers
+def test_reductions_as_methods_drop_the_dimension_unless_asked() -> None:
+    array = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    for name in ("sum", "mean", "max", "min", "argmax"):
+        for words in ({}, {"keepdim": True}):
+            net = Network()
+            net.outputs["y"] = getattr(net.input("x", Spec("f32", (3, 4))), name)(1, **words)
+            want = getattr(array, name)(1, keepdims=bool(words))
+            np.testing.assert_allclose(interpret(net, {"x": array})["y"], want, rtol=1e-6)
+            assert net.outputs["y"].shape == want.shape
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint32", "int32"])
+def test_integers_beside_a_tensor_are_held_to_its_range(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    for number in (int(info.min), int(info.max), 1):
+        array = scalar_array(number, dtypes.get(dtype))
+        assert array.dtype == dtype and array.shape == () and array == number
+    for number in (int(info.min) - 1, int(info.max) + 1):
+        with pytest.raises(OpError, match=f"{number} is not a {dtype}"):
+            scalar_array(number, dtypes.get(dtype))
+
+
+def test_only_small_integers_are_followed_as_sizes() -> None:
+    """Elements of floats are no sizes, whatever their values."""
+    net = Network()
+    whole = net.constant(np.array([2, 3], np.int64)) + 1
+    floats = net.constant(np.array([2.0, 3.0], np.float32)) + 1.0
+    assert whole.known is not None and list(whole.known) == [3, 4] and floats.known is None
 
 
 # ------------------------------------------------------------------------------------------------ errors read well

@@ -141,3 +141,12 @@ def test_rms_norm_of_version_1_has_no_shift() -> None:
     data = to_json(net)
     data["nodes"][0].update(version=1, attrs={"eps": 1e-5})
     assert to_json(from_json(data)) == to_json(net)
+
+
+@pytest.mark.parametrize(
+    "inner", [3, "relu", None, [], {}, {"op": "relu"}, {"op": "relu", "version": 1, "attrs": {}, "x": 1}]
+)
+def test_an_op_inside_another_is_whole(inner: Any) -> None:
+    attrs = {"inner": inner, "layouts": [["plain"]], "epilogue": None}
+    with pytest.raises(OpError, match="attribute inner must be an op, not"):
+        op_from_json("lowered", OPS["lowered"].version, attrs, "node 0", lambda value: value)

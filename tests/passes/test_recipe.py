@@ -355,3 +355,10 @@ def test_steps_of_no_version_are_refused(version: int, args: Any, error: type[Ex
 def test_missing_source_is_named() -> None:
     with pytest.raises(RecipeError, match=r"parameter 'w' has no value"):
         R.evaluate(R.source("w"), {})
+
+
+def test_an_adapters_tensor_is_read_by_the_merge_alone() -> None:
+    """No network lists it: what a recipe makes of it cannot be known before it is there."""
+    recipe = R.combine("concat", [R.source("w"), R.source(f"{R.ADAPTER}a.x.A")], axis=0)
+    with pytest.raises(RecipeError, match="an adapter's tensor is no operand"):
+        recipe.infer({"w": (dtypes.float32, (4, 6))})
