@@ -175,6 +175,13 @@ def test_batch_norm_after_a_linear_layer_whose_rows_are_joined_twice() -> None:
     assert "batch_norm" not in [node.op.name for node in b.net.nodes]
 
 
+def test_batch_norm_of_an_inputs_rows() -> None:
+    b = Builder("net")
+    x = b.net.input("x", Spec(F32, (Dim("N"), 5, 6)))
+    b.net.outputs["y"] = b.batch_norm("bn", x.flatten(0, 1))
+    assert computing(lowered(b.net)) == ["fused_elementwise"]
+
+
 def test_batch_norm_of_rows_that_are_no_product() -> None:
     for build in (
         lambda b, x: x,
@@ -202,12 +209,19 @@ def test_batch_norm_says_why_it_does_not_fold() -> None:
 # ---------------------------------------------------------------------------------------------------- channels last
 
 
-def test_channels_last_finds_nothing_left_to_do_the_second_time() -> None:
-    net = images(lambda b, x: F.relu(b.conv("c", x, 8)))
-    channels_last.channels_last(net, [])
-    once = str(net)
-    channels_last.channels_last(net, [])
-    assert str(net) == once and "channels_last" in once
+def test_ops_that_are_channels_last_already_stay_so() -> None:
+    b = Builder("net")
+    x = b.net.input("x", Spec(F32, (Dim("N"), 6, 8, 8)))
+    b.net.outputs["y"] = F.relu(b.conv("c", x, 8))
+    channels_last.channels_last(b.net, [])
+    once = str(b.net)
+    channels_last.channels_last(b.net, [])
+    assert str(b.net) == once and "channels_last" in once
+    b.net.outputs["y"] = b.conv("d", b.net.outputs["y"], 4)
+    want = interpret(b.net, feeds(b.net, 2), weights(b.net))["y"]
+    channels_last.channels_last(b.net, [])
+    assert str(b.net).count("channels_last=True") == 2
+    np.testing.assert_allclose(interpret(b.net, feeds(b.net, 2), weights(b.net))["y"], want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
