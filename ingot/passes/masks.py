@@ -29,7 +29,7 @@ def shows(network: Network, mask: Value) -> bool | None:
 def _says(node: Node, value: Value) -> bool | None:
     """Whether True shows where this node takes the value for a mask; None where it does not."""
     if isinstance(node.op, ScaledDotProductAttention):
-        return True if value in node.inputs[3:] else None
+        return True if any(v is value for v in node.inputs[3:]) else None
     if isinstance(node.op, Where) and value is node.inputs[0]:
         low = [_is_low(x) for x in node.inputs[1:]]
         return low[1] if low[0] is not low[1] else None

@@ -228,6 +228,17 @@ def test_softmax_of_rows_of_minus_infinity(log: bool) -> None:
 # ------------------------------------------------------------------------------------------- what is drawn, and said
 
 
+def test_a_query_made_of_bools_is_no_mask() -> None:
+    net = Network("net")
+    hidden = net.input("hidden", Spec("bool", (2, 3, 5, 8)))
+    k = net.input("k", Spec("float32", (2, 3, 7, 8)))
+    net.outputs["y"] = F.scaled_dot_product_attention(F.cast(hidden, "float32"), k, k)
+    assert shows(net, hidden) is None
+    seen = net.input("seen", Spec("bool", (5, 7)))
+    net.outputs["z"] = F.scaled_dot_product_attention(F.cast(hidden, "float32"), k, k, seen)
+    assert shows(net, seen) is True and shows(net, hidden) is None
+
+
 def test_drawn_masks_hide_no_row_whole() -> None:
     """Key 0 is seen by all rows of all masks, whichever value hides and whatever stands between."""
     net = Network("masks")

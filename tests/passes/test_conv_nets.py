@@ -20,7 +20,7 @@ from ingot.ir import recipe as R
 from ingot.ir.interpret import interpret
 from ingot.ir.text import parse
 from ingot.ops.panels import unpack_panels
-from ingot.passes import batch_norm, channels_last, pipeline
+from ingot.passes import batch_norm, channels_last, convolution, pipeline
 from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log
 from tests import nets
@@ -207,6 +207,36 @@ def test_batch_norm_says_why_it_does_not_fold() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- channels last
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value", "joins"),
+    [
+        ((0, 0, 1, 2), (0, 0, 3, 0), 0, True), ((0, 0, 1, 2), (0, 0, 3, 0), 1, False),
+        ((0, 2, 1, 2), (0, 0, 3, 0), 0, False), ((0, 0, 0, 0), (0, 2, 1, 1), 0, False),
+        ((2, 0, 1, 1), (0, 0, 1, 1), 0, False), ((0, 0, -1, 1), (0, 0, 1, 1), 0, False),
+    ],
+)  # fmt: skip
+def test_zeros_around_an_image_are_the_convolutions_own(
+    before: tuple[int, ...], after: tuple[int, ...], value: float, joins: bool
+) -> None:
+    """Zeros, in spatial dimensions alone, and none taken away."""
+    b = Builder("net")
+    x = b.net.input("x", Spec(F32, (3, 4, 8, 8)))
+    padded = F.pad(x, before, after, value=value)
+    w = b.param("w", 5, padded.shape[1], 3, 3)
+    b.net.outputs["y"] = F.conv(padded, w, stride=(1, 1), pre_padding=(1, 0), post_padding=(0, 1), dilation=(1, 1))
+    want = interpret(b.net, feeds(b.net, 2), weights(b.net))["y"]
+    convolution.paddings(b.net, [])
+    assert [node.op.name for node in b.net.nodes] == (["conv"] if joins else ["pad", "conv"])
+    np.testing.assert_array_equal(interpret(b.net, feeds(b.net, 2), weights(b.net))["y"], want)
+
+
+def test_a_parameter_beside_placed_values_is_stored_as_they_lie() -> None:
+    """Not permuted at each run."""
+    low = lowered(images(lambda b, x: b.conv("c", x, 4) * b.param("s", 4, 8, 8)))
+    assert any("transposed" in v.name for v in low.parameters)
+    assert len(copies(low)) == 2, "the image on its way in, and the result"
 
 
 def test_ops_that_are_channels_last_already_stay_so() -> None:

@@ -24,7 +24,7 @@ from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log, Rule, apply
 from ingot.passes.sections import cut, layer_of
 from ingot.passes.weights import joined_name, recipe_of
-from ingot.passes.widen import widen
+from ingot.passes.widen import widen, without_float64
 from tests import nets
 
 Array = np.ndarray[Any, Any]
@@ -498,6 +498,19 @@ def test_widened_networks_are_float32_throughout() -> None:
     got = interpret(wide, nets.step(), weights, states=nets.caches(wide))
     want = interpret(plain, nets.step(), weights, states=nets.caches(plain))
     np.testing.assert_array_equal(got["logits"], want["logits"])
+
+
+def test_a_widened_network_has_wide_inputs_and_outputs() -> None:
+    """float64 becomes float32 inside alone: what is given and what comes out keep it."""
+    net = Network("net")
+    net.outputs["y"] = F.exp(net.input("x", Spec("bfloat16", (3,))))
+    wide = widen(net)
+    assert wide.inputs[0].dtype is F32 and wide.outputs["y"].dtype is F32
+    double = Network("net")
+    double.outputs["y"] = F.exp(double.input("x", Spec("float64", (3,))))
+    single = without_float64(double)
+    assert single.inputs[0].dtype.name == single.outputs["y"].dtype.name == "float64"
+    assert [node.op.name for node in single.nodes] == ["cast", "exp", "cast"]
 
 
 def test_layout_is_reached_only_through_parameters() -> None:
