@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -57,12 +58,12 @@ GROUPS = {
 }  # fmt: skip
 
 
-def mutants(name: str, workers: int = 2) -> Outcome:
+def mutants(name: str) -> Outcome:
     """A random sample of the faults of a group. Fails when too few are noticed, or none could be tried."""
     group = GROUPS[name]
     words = ["--count", str(group.count), "--seed", str(SEED), "--modules", *group.modules]
     words += ["--first", *group.first, "--wider", *group.wider]
-    command = [sys.executable, "-m", "tools.mutation", *words, "--workers", str(workers)]
+    command = [sys.executable, "-m", "tools.mutation", *words, "--workers", str(len(os.sched_getaffinity(0)))]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     shown = f"python -m tools.mutation {shlex.join(words)}"
     if done.returncode:
