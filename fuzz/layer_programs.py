@@ -57,6 +57,9 @@ def matmul_packed() -> Iterator[Template]:
         yield t
 
 
+PLAIN_PRODUCTS = {"float64": "matmul_float64", **dict.fromkeys(("int8", "int32", "int64"), "matmul_integer")}
+
+
 def matmul() -> Iterator[Template]:
     # The leading dimensions of a, b and y.
     batches: list[tuple[list[Json], list[Json], list[Json]]] = [
@@ -64,14 +67,17 @@ def matmul() -> Iterator[Template]:
         (["$b", 1], ["$c"], ["$b", "$c"]), (["$b", "$c"], ["$b", "$c"], ["$b", "$c"]),
         ([1, "$c"], ["$b", 1], ["$b", "$c"]),
     ]  # fmt: skip
-    for dtype, (a_lead, b_lead, y_lead) in itertools.product((*FLOATS, "float64"), batches):
-        kernel = "matmul_float64" if dtype == "float64" else "matmul"
+    for dtype, (a_lead, b_lead, y_lead) in itertools.product((*FLOATS, *PLAIN_PRODUCTS), batches):
+        kernel = PLAIN_PRODUCTS.get(dtype, "matmul")
         t = Template(f"{kernel}.{dtype}.{len(a_lead)}{len(b_lead)}{len(y_lead)}{'ones' * (1 in a_lead + b_lead)}")
         for name in ("b", "c")[: len(y_lead)]:
             t.size(name, 0, 5)
         m, k, n = t.size("m", 0, 75), t.size("k", 0, 129), t.size("n", 0, 129)
         a, b = t.input("a", [*a_lead, m, k], dtype), t.input("b", [*b_lead, k, n], dtype)
-        y_dtype = dtype if dtype == "float64" else t.choice("y_dtype", "float32", dtype)
+        if kernel == "matmul_integer":
+            y_dtype = t.choice("y_dtype", "int8", "int16", "int32", "int64")
+        else:
+            y_dtype = dtype if dtype == "float64" else t.choice("y_dtype", "float32", dtype)
         t.call(kernel, [a, b], [t.result([*y_lead, m, n], y_dtype)])
         yield t
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from ingot import dims, dtypes
@@ -11,6 +12,8 @@ from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.functional.tensor import Tensor
 from ingot.ir import F, spec
+
+LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which an equation without a result sorts its labels
 
 
 def matmul(
@@ -38,13 +41,36 @@ def linear(
     return product if bias is None else F.add(product, bias)
 
 
-def einsum(einsum_eq: str, *inputs: Tensor | Sequence[Tensor]) -> Tensor:
+def einsum(einsum_eq: str | Tensor, *inputs: Any) -> Tensor:
     """Sums of products by an equation such as `nkctv,kvw->nctw`: everything that torch.einsum takes.
 
-    Operands follow one by one, or as one list. Computed as matrix products, never as the outer product of all.
+    Operands follow one by one, or as one list. Without an equation each operand is followed by the list of its
+    dimensions' numbers, 0 to 51 or `...`; a last list is the result's: `einsum(x, [0, 1], y, [1, 2], [0, 2])`.
+    Computed as matrix products, never as the outer product of all.
+
+    Raises OpError for what is no equation, and where shapes or dtypes do not fit it.
     """
+    if not isinstance(einsum_eq, str):
+        tensors, equation = _from_lists(einsum_eq, *inputs)
+        return F.einsum(*tensors, equation=equation)
     operands = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], list | tuple) else inputs
     return F.einsum(*operands, equation=einsum_eq)
+
+
+def _from_lists(*arguments: Any) -> tuple[tuple[Any, ...], str]:
+    """Operands and an equation of einsum's form with lists."""
+    pairs = len(arguments) // 2
+    lists = [*arguments[1 : 2 * pairs : 2], *arguments[2 * pairs :]]
+    terms = []
+    for numbers in lists:
+        if not isinstance(numbers, list | tuple):
+            kind = type(numbers).__name__
+            raise OpError(f"einsum: without an equation an operand is followed by a list of dimensions, not a {kind}")
+        if wrong := [n for n in numbers if n is not ... and not (type(n) is int and 0 <= n < len(LETTERS))]:
+            raise OpError(f"einsum: dimensions are numbers from 0 to {len(LETTERS) - 1} or ..., not {wrong[0]!r}")
+        terms.append("".join("..." if n is ... else LETTERS[n] for n in numbers))
+    arrow = f"->{terms.pop()}" if len(arguments) % 2 else ""
+    return arguments[: 2 * pairs : 2], ",".join(terms) + arrow
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:

@@ -31,9 +31,11 @@ class Matmul(Op):
         Case("float32 result of bfloat16", (bf16(3, 16), bf16(8, 16)), {"transpose_b": True, "out_dtype": "float32"}),
         Case("batches broadcast", (f32(2, 1, 3, 5), f32(4, 5, 6))),
         Case("both transposed", (f32(2, 5, 3), f32(2, 6, 5)), {"transpose_a": True, "transpose_b": True}),
-        Case("int8 accumulates in int32", (i8(4, 70), i8(70, 3)), host="the kernels take floats"),
-        Case("int32 wraps", (i32(2, 3, 5), i32(7, 5)), {"transpose_b": True}, host="the kernels take floats"),
-        Case("int64 wraps", (i64(3, 300), i64(300, 2)), host="the kernels take floats"),
+        Case("int8 accumulates in int32", (i8(4, 70), i8(70, 3))),
+        Case("int32 wraps", (i32(2, 3, 5), i32(7, 5)), {"transpose_b": True}),
+        Case("int64 wraps", (i64(3, 300), i64(300, 2))),
+        Case("int64 of int32", (i32(3, 30), i32(30, 2)), {"out_dtype": "int64"}),
+        Case("int16 of int8", (i8(3, 300), i8(300, 70)), {"out_dtype": "int16"}),
         Case("float64 accumulates in float64", (f64(2, 1, 5, 40), f64(3, 70, 40)), {"transpose_b": True}),
         Case("nothing to sum", (f32(2, 0), f32(0, 3))),
         Case("no rows", (f32(0, 4), f32(4, 3))),
@@ -98,7 +100,7 @@ class Matmul(Op):
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int8])
         a, b = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
         return Case(f"random {show(left)}", (Spec(dtype, (*left, *a)), Spec(dtype, (*right, *b))),
-                    {"transpose_a": ta, "transpose_b": tb}, host="int8" if dtype is dtypes.int8 else None)
+                    {"transpose_a": ta, "transpose_b": tb})
 
 
 DIGIT = 8  # bits

@@ -104,7 +104,7 @@ struct KernelInfo {
 
 // One per family file in kernels/; registry.cpp joins them.
 std::span<const KernelInfo> matmul_kernels();       // matmul_packed, matmul
-std::span<const KernelInfo> matmul_float64_kernels();  // matmul_float64
+std::span<const KernelInfo> matmul_plain_kernels();  // matmul_float64, matmul_integer
 std::span<const KernelInfo> conv_kernels();         // conv_packed, conv_transpose_packed
 std::span<const KernelInfo> elementwise_kernels();  // elementwise
 std::span<const KernelInfo> norm_kernels();         // rms_norm, layer_norm, softmax, group_norm

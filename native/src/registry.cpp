@@ -35,7 +35,7 @@ std::vector<KernelEntry> join() {
       {paged_attention_kernels, INGOT_LEVELS_WITH(attention)},
       {dense_attention_kernels, INGOT_LEVELS_WITH(dense_attention)},
       {moe_kernels, INGOT_LEVELS_WITH(matmul)},
-      {matmul_float64_kernels, host},
+      {matmul_plain_kernels, host},
   };
   std::vector<KernelEntry> table;
   for (const Family& family : families) {

@@ -33,6 +33,7 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("matmul_packed", "3x40 66x40 -> 3x33", n=33, k=40, parts=2), 2 * 3 * 40 * 33 * 2, None),
     (call("matmul", "2x3x4 2x4x5 -> 2x3x5"), 2 * 2 * 3 * 5 * 4, None),
     (call("matmul_float64", "float64:3x4 float64:4x5 -> float64:3x5"), 2 * 3 * 5 * 4, None),
+    (call("matmul_integer", "int8:3x4 int8:4x5 -> int32:3x5"), 2 * 3 * 5 * 4, None),
     (call("moe", "7x6 7x3 18x6 18x5 -> 7x6", inner=5, top_k=2), 6 * 7 * 6 * 5 * 2, None),
     (call("conv_packed", "1x9x8x6 1x12x10 -> 1x7x7x10", groups=3, **THREE_BY_TWO), 2 * 7 * 7 * 10 * 6 * 2, None),
     (call("conv_transpose_packed", "1x4x5x6 1x6x10 -> 1x9x9x10", groups=2, outputs=10, **THREE_BY_TWO),

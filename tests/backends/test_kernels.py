@@ -231,16 +231,19 @@ def node(f: Any, *specs: Spec) -> Node:
 
 
 def test_a_kernel_that_declines_passes_the_node_on() -> None:
-    """matmul_packed wants panels; matmul takes no float64, and the next one does."""
-    plain, wide = (node(F.matmul, *[Spec(kind, (3, 3))] * 2) for kind in ("float32", "float64"))
-    assert [k.name for k in CPU.table["matmul"]] == ["matmul_packed", "matmul", "matmul_float64"]
-    names = [choice.kernel for choice in map(CPU.choose, (plain, wide)) if isinstance(choice, KernelCall)]
-    assert names == ["matmul", "matmul_float64"]
-    none = CPU.choose(node(F.matmul, *[Spec("int8", (3, 3))] * 2))
+    """matmul_packed wants panels; matmul takes no float64 and no integers, and the next ones do."""
+    kinds = ("float32", "float64", "int8")
+    nodes = [node(F.matmul, *[Spec(kind, (3, 3))] * 2) for kind in kinds]
+    assert [k.name for k in CPU.table["matmul"]] == ["matmul_packed", "matmul", "matmul_float64", "matmul_integer"]
+    names = [choice.kernel for choice in map(CPU.choose, nodes) if isinstance(choice, KernelCall)]
+    assert names == ["matmul", "matmul_float64", "matmul_integer"]
+    turned = node(lambda a, b: F.matmul(a, b, transpose_b=True), *[Spec("int8", (3, 3))] * 2)
+    none = CPU.choose(turned)
     assert isinstance(none, Refusal)
     assert none.why == ("matmul_packed: its weight is not in panels; "
-                        "matmul: its a may be float32 or bfloat16 or float16, not int8; "
-                        "matmul_float64: its a may be float64, not int8")  # fmt: skip
+                        "matmul: it reads strides instead of transposing; "
+                        "matmul_float64: it reads strides instead of transposing; "
+                        "matmul_integer: it reads strides instead of transposing")  # fmt: skip
 
 
 def kernel(name: str, runs: Any, **more: Any) -> Kernel:

@@ -198,7 +198,8 @@ def test_doctor_and_ops(engine: Path) -> None:
     assert as_json("doctor")["ops"] is None
     listed = as_json("ops")
     kernels = {row["op"]: row["kernels"] for row in listed["ops"]}
-    assert kernels["matmul"] == ["matmul_packed", "matmul", "matmul_float64"] and kernels["log_softmax"] == ["softmax"]
+    assert kernels["matmul"] == ["matmul_packed", "matmul", "matmul_float64", "matmul_integer"]
+    assert kernels["log_softmax"] == ["softmax"]
     assert kernels["relu"] == ["elementwise"] and kernels["nonzero"] == ["nonzero"]
     assert {k["name"]: k["ops"] for k in listed["kernels"]}["softmax"] == ["softmax", "log_softmax"]
     assert "rms_norm" in ingot("ops").stdout
@@ -395,24 +396,25 @@ def test_tables_line_up() -> None:
 def test_an_engine_of_a_plain_network(tmp_path: Path) -> None:
     path = tmp_path / "net.ingot"
     code = f"""
+import numpy as np
 import ingot
-from ingot import nn
+from ingot import functional as fn, nn
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(8, 4)
     def forward(self, x):
-        whole = ingot.ops.cast(x, "int32")
-        square = ingot.ops.matmul(ingot.ops.permute(whole, (1, 0)), whole)
-        return {{"y": self.layer(x), "where": ingot.ops.nonzero(x), "square": square}}
+        rows = ingot.ops.permute(ingot.ops.cast(x, "float64"), (1, 0))
+        line = fn.conv1d(fn.unsqueeze(rows, 0), np.ones((4, 8, 1)))
+        return {{"y": self.layer(x), "where": ingot.ops.nonzero(x), "line": line}}
 spec = ingot.Spec((ingot.Dim("N", 1, 4, 64), 8), "float32")
 ingot.build(Net(), {{"x": spec}}, weights_from="random").save({str(path)!r})
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
     found = as_json("inspect", path)
     assert found["kind"] == "network" and found["memory"] == {"main": None}
-    assert found["host_calls"] == {"cpu": {"matmul": 1}}
-    assert {row["op"]: row["runs"] for row in as_json("doctor", path)["ops"]}["matmul"].startswith("host call")
+    assert found["host_calls"] == {"cpu": {"conv": 1}}
+    assert {row["op"]: row["runs"] for row in as_json("doctor", path)["ops"]}["conv"].startswith("host call")
     bench = as_json("bench", path, "--size", "N=8", "--repeat", 3, "--bandwidth", 10)
     assert bench["name"] == "run" and bench["tokens_per_s"] is None
     assert "the dims are N" in ingot("bench", path, "--size", "Q=3", code=2).stderr

@@ -299,6 +299,39 @@ def test_float64(threads: int) -> None:
         assert same_bits(one[0], whole[row])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("given", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("result", ["int8", "int16", "int32", "int64"])
+def test_integers(given: str, result: str, threads: int) -> None:
+    """Any strides and batches: the low bits of the exact sums, also where they wrap."""
+    rng = np.random.default_rng(6)
+    low, high = np.iinfo(given).min, np.iinfo(given).max
+    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((1, 1), (1, 1)), ((35, 130), (130, 65)), ((4, 0), (0, 3))]
+    for shape_a, shape_b in [*shapes, ((3, 1, 17, 5), (2, 5, 64)), ((2, 9, 70), (70, 3))]:
+        a, b = (rng.integers(low, high, shape, given, endpoint=True) for shape in (shape_a, shape_b))
+        exact = np.matmul(a.astype(object), b.astype(object)) if shape_a[-1] else np.zeros((4, 3), object)
+        bits = np.iinfo(result).bits
+        wrapped = ((exact + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)).astype(result)
+        for turned in (False, True):
+            left, right = ([View(np.ascontiguousarray(x.swapaxes(-1, -2)), x.shape, _turned(x)) for x in (a, b)]
+                           if turned and a.size else [a, b])  # fmt: skip
+            (found,) = run("matmul_integer", {}, [left, right], [(result, exact.shape)], threads)
+            assert found.dtype == result and np.array_equal(found, wrapped)
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "message"),
+    [
+        (("uint8", "uint8"), "int32", "a is uint8, must be one of int8"),
+        (("int8", "int32"), "int32", "b is int32, must be int8"),
+        (("int8", "int8"), "float32", "y is float32, must be one of int8"),
+    ],
+)
+def test_integers_take_nothing_else(given: tuple[str, str], result: str, message: str) -> None:
+    with pytest.raises(_native.Error, match=message):
+        run("matmul_integer", {}, [np.zeros((2, 2), dtype) for dtype in given], [(result, (2, 2))])
+
+
 def _turned(x: Array) -> tuple[int, ...]:
     """The strides of x in memory that holds its matrices transposed."""
     rows, columns = x.shape[-2:]

@@ -107,6 +107,10 @@ def window(**changes: Any) -> dict[str, Any]:
 def cases() -> Iterator[tuple[str, Case]]:
     wide = [random(np.float64, 3, 7, 33), random(np.float64, 3, 33, 70)]
     yield "matmul_float64", [Call("matmul_float64", wide, [(np.float64, (3, 7, 70))])]
+    for kind in (np.int8, np.int32, np.int64):
+        whole = [(50 * x).astype(kind) for x in wide]
+        for out in (np.int8, np.int16, np.int32, np.int64):
+            yield f"matmul_integer {kind.__name__} {out.__name__}", [Call("matmul_integer", whole, [(out, (3, 7, 70))])]
     yield "argmax float64", [Call("argmax", wide[1:], [(np.int64, (3, 33))], {"axis": 2})]
     for axes, kept in (([1], (3, 70)), ([2], (3, 33)), ([0, 2], (33,))):
         total = {"op": "sum", "axes": axes, "keepdims": False}

@@ -186,12 +186,13 @@ def test_which_kernel_runs_it() -> None:
     assert (choice.kernel, choice.params["n"], choice.params["k"]) == ("matmul_packed", 40, 6)
     assert chosen(network(plain(2), (5, 6)).nodes[0]) == (
         "matmul_packed: its weight is not in panels; matmul: it reads strides instead of transposing; "
-        "matmul_float64: it reads strides instead of transposing"
+        "matmul_float64: it reads strides instead of transposing; "
+        "matmul_integer: it reads strides instead of transposing"
     )
     turned = network((X, ("panels", (1,), 6, 40)), (1, 40, 32), F.matmul.op()).nodes[0]
     assert "matmul_packed: its weight is [outputs, inputs]" in chosen(turned)
     untouched = network(plain(2), (6, 40), F.matmul.op()).nodes[0]
-    assert chosen(untouched).endswith("matmul: it has no epilogue; matmul_float64: it has no epilogue")
+    assert chosen(untouched).endswith("matmul_float64: it has no epilogue; matmul_integer: it has no epilogue")
     plain_one = Network("plain")
     F.matmul(plain_one.input("x", Spec("float32", (3, 6))), plain_one.input("w", Spec("float32", (6, 4))))
     assert chosen(plain_one.nodes[0]) == "matmul"

@@ -14,6 +14,7 @@ from ingot.ops.lowering import PRODUCT
 from ingot.ops.mixture import gated_expression
 
 FLOAT64 = (dtypes.float64,)
+SIGNED = (dtypes.int8, dtypes.int32, dtypes.int64)
 
 
 def _matmul(op: Any, node: Node) -> dict[str, Any] | Refusal:
@@ -73,6 +74,13 @@ KERNELS = (
         "matmul_float64",
         operands=(Operand("a", FLOAT64, Reads.ANY), Operand("b", FLOAT64, Reads.ANY)),
         results=(Operand("y", FLOAT64),),
+        runs={"matmul": _matmul},
+        flops=lambda c: 2 * size(c.y) * c.x[-1],
+    ),
+    Kernel(
+        "matmul_integer",
+        operands=(Operand("a", SIGNED, Reads.ANY), Operand("b", ("a",), Reads.ANY)),
+        results=(Operand("y", (*SIGNED, dtypes.int16)),),
         runs={"matmul": _matmul},
         flops=lambda c: 2 * size(c.y) * c.x[-1],
     ),
