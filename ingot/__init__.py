@@ -36,6 +36,7 @@ _NAMES = {
     "load": "ingot.engine.session:load",
     "nn": "ingot.nn",
     "ops": "ingot.ops",
+    "precision": "ingot.ir.precision:precision",
     "torch2trt": "ingot.compat.torch2trt:torch2trt",
 }
 

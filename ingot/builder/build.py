@@ -28,6 +28,7 @@ from ingot.frontends import torch_export
 from ingot.frontends.checkpoint import resolve_directory
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.ir import Network, Spec
+from ingot.ir.precision import scope
 from ingot.ir.verify import verify
 from ingot.ir.weight_format import AS_IS, WeightFormat, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
@@ -135,7 +136,10 @@ def build(
     Raises:
         CheckpointError, ModuleError, OpError, NetworkError, UserError: what is wrong with the source or the request.
         DTypeError: a network of float64, without a precision to compute it in.
+        UserError: also inside of a precision scope, which is for what a Module records.
     """
+    if scope() is not None:
+        raise UserError("build is called inside of a precision scope: call it outside, with its own precision=…")
     check_words(precision, weights)
     if weights_from not in (None, "random"):
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")

@@ -92,7 +92,7 @@ def int_clip(input: Tensor, lower: int, upper: int) -> Tensor:
 
 
 def cast(input: Tensor, dtype: DType | str, scale: float | None = None) -> Tensor:
-    """Another dtype; the same one costs nothing.
+    """Another dtype. The same one costs nothing, and stays when the network is built in another precision.
 
     Between floats and int8 it quantises with the range −127..127: round(x / scale), halves to even, saturating, and
     x · scale back; scale 1 when not given. Every other pair converts as ops.cast does (floats to integers towards zero,
@@ -111,7 +111,7 @@ def cast(input: Tensor, dtype: DType | str, scale: float | None = None) -> Tenso
         return F.quantize(input, step) if quantises else F.dequantize(input, step, dtype=target)
     if scale is not None:
         raise OpError(f"cast: scale is for casts between floats and int8, not from {source} to {target}")
-    return input if source is target else F.cast(input, target)
+    return F.cast(input, target)
 
 
 def unary(input: Tensor, op: str) -> Tensor:

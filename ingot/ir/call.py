@@ -15,6 +15,7 @@ import numpy as np
 from ingot.dims import Dim, Expr
 from ingot.dtypes import DType
 from ingot.errors import OpError
+from ingot.ir import precision
 from ingot.ir.attribute import kind_of
 from ingot.ir.network import Network
 from ingot.ir.op import OPS, Op, Operand, infer, scalar_array
@@ -124,6 +125,21 @@ def _take_operands(cls: type[Op], operands: list[Any], kwargs: dict[str, Any]) -
 
 def apply(op: Op, operands: tuple[Any, ...]) -> Any:
     """Emits into the network of the operands, or computes at once when they are arrays."""
+    scope = precision.scope()
+    if scope is None:
+        return _apply(op, operands)
+    cast: Any = OPS["cast"]
+    given = list(operands)
+    for i in scope.to_cast(op, operands):
+        given[i] = _apply(cast(dtype=scope.dtype), (given[i],))
+        scope.note(given[i], ())
+    result = _apply(op, tuple(given))
+    if op.in_scope != "keeps":
+        scope.note(result, given)
+    return result
+
+
+def _apply(op: Op, operands: tuple[Any, ...]) -> Any:
     network: Network | None = None
     plain = False
     for x in operands:

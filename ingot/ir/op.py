@@ -15,6 +15,7 @@ into their network, on NumPy arrays it computes at once.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from reprlib import repr as brief
@@ -85,6 +86,9 @@ class Op:
     scalars_like: ClassVar[tuple[str, ...] | None] = None  # operands whose dtype a Python scalar takes; None: any
     binds: ClassVar[bool] = False  # whether it brings an unbacked dim into being (see bind)
     acts: ClassVar[bool] = False  # whether it stays in a network though nobody reads its results
+    # In a precision scope (ir/precision.py) it "computes" in the scope's type, "moves" elements, which keep their type
+    # unless there are operands to agree with, or "keeps" the types of all its operands.
+    in_scope: ClassVar[str] = "computes"
     is_view: ClassVar[bool] = False  # whether its result is its first operand's memory under other strides
 
     def infer(self, *specs: Any) -> Any:
@@ -212,7 +216,16 @@ def scalar_array(value: bool | int | float, dtype: DType) -> Array:
         fits = low <= value < low + 2**dtype.bits
     if not fits:
         raise OpError(f"{value!r} is not a {dtype.name}, the dtype of the tensor beside it; cast the tensor first")
-    return np.array(value, dtype.numpy)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(value, dtype.numpy)
+        lost = bool(np.isinf(array)) and math.isfinite(value)
+    except OverflowError:  # an int beyond float64
+        lost = True
+    if lost:
+        raise OpError(f"{brief(value)} is beyond the largest {dtype.name}, the dtype of the tensor beside it; cast the "
+                      "tensor first")
+    return array
 
 
 def infer(op: Op, specs: tuple[Any, ...], where: str, source: str = "") -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.models.blocks import CALLS, sizes
+from ingot.models.blocks import CALLS, as_float32, sizes
 from ingot.models.encoder import EncoderConfig
 from ingot.models.weights import Ignored, Naming
 from ingot.nn import Embedding, LayerNorm, Linear, Module, ModuleList
@@ -165,7 +165,7 @@ class Body(Module):
         attended = functional.view(mask, (batch, 1, 1, tokens))
         for layer in self.encoder.layer:
             x = layer(x, attended)
-        return {"hidden": functional.cast(x, "float32")}
+        return {"hidden": as_float32(x)}
 
 
 class Bert(Module):

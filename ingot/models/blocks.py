@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import functional
+from ingot import dtypes, functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
 from ingot.ir import StateSpec
@@ -85,6 +85,11 @@ def angles(embedding: rope.Rope | None, positions: Any, long_rope: Any = None) -
     return functional.where(long, others[0], cos), functional.where(long, others[1], sin)
 
 
+def as_float32(x: Any) -> Any:
+    """x in float32: no cast where it is, for a model's precision is final when it is recorded."""
+    return x if x.dtype is dtypes.float32 else functional.cast(x, "float32")
+
+
 def results(states: Any, logit_rows: Any, hidden_rows: Any, last: Layer, head: Layer | None) -> dict[str, Any]:
     """What a step gives of its tokens' states [T, hidden]; a row of −1 is one of zeros, and goes the same way.
 
@@ -94,7 +99,7 @@ def results(states: Any, logit_rows: Any, hidden_rows: Any, last: Layer, head: L
     Returns logits float32 [R, vocabulary] if there is a head, and hidden float32 [E, hidden], what it would get of
     those rows.
     """
-    hidden = functional.cast(last(functional.index_select(states, 0, hidden_rows)), "float32")
+    hidden = as_float32(last(functional.index_select(states, 0, hidden_rows)))
     if head is None:
         return {"hidden": hidden}
     return {"logits": head(last(functional.index_select(states, 0, logit_rows))), "hidden": hidden}
@@ -184,4 +189,4 @@ class OutputHead(Linear):
     def forward(self, x: Any) -> Any:
         """[R, hidden] → float32 [R, vocabulary]"""
         logits = functional.linear(x, self.weight, output_dtype="float32")
-        return logits if self.bias is None else functional.add(logits, functional.cast(self.bias, "float32"))
+        return logits if self.bias is None else functional.add(logits, as_float32(self.bias))

@@ -19,6 +19,7 @@ class Assertion(Op):
     """
 
     message: str = ""
+    in_scope = "keeps"
     acts = True
     host = "there is no kernel"
     cases = (

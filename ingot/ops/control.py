@@ -117,6 +117,7 @@ class Cond(Op):
 
     then_branch: Network
     else_branch: Network
+    in_scope = "keeps"
     scalars_like = ("xs",)
     host = "no kernel runs a network"
     cases = (
@@ -162,6 +163,7 @@ class WhileLoop(Op):
     condition: Network
     body: Network
     limit: int = 1_000_000
+    in_scope = "keeps"
     host = "no kernel runs a network"
     cases = (
         Case("five rounds", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _COUNT_UP}),

@@ -55,6 +55,7 @@ class Cast(Op):
 
     dtype: DType
     saturate: bool = False
+    in_scope = "keeps"
     version = 2
     cases = (
         Case("to bfloat16: nearest even", (f32(40),), {"dtype": "bf16"}),
@@ -183,6 +184,7 @@ class Quantize(Op):
     dtype: DType = dtypes.int8
     minimum: int = -127
     maximum: int = 127
+    in_scope = "keeps"
     cases = (
         Case("one scale", (f32(90), f32())),
         Case("a scale per row, bfloat16", (bf16("T", 8), f32("T", 1))),
@@ -242,6 +244,7 @@ class Dequantize(Op):
 
     dtype: DType = dtypes.float32
     group: int = 0
+    in_scope = "keeps"
     version = 2  # 1 had no groups
     cases = (
         Case("one scale", (i8(90), f32())),

@@ -330,6 +330,7 @@ class LogicalNot(Op):
 class Where(Op):
     """a where the condition holds, else b."""
 
+    in_scope = "moves"
     scalars_like = ("a", "b")
     on_dims = each(lambda condition, a, b: a if condition else b)
     cases = (

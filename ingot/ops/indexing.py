@@ -36,6 +36,7 @@ def _outside(index: Any, low: int, high: int) -> Any:
 class Embedding(Op):
     """Rows of weight[V, H] chosen by ids: ids[…] → […, H]. An id outside 0..V−1 is a fault at run time."""
 
+    in_scope = "moves"
     cases = (
         Case("tokens", (i32("T"), bf16(50, 8))),
         Case("a batch of int64", (i64(2, 3), f32(7, 4))),
@@ -79,6 +80,7 @@ class Take(Op):
     """
 
     axis: int = 0
+    in_scope = "moves"
     cases = (
         Case("the rows of logits", (bf16("T", 8), i32("R"))),
         Case("columns by a matrix", (f32(3, 9), i64(2, 4)), {"axis": 1}),
@@ -132,6 +134,7 @@ class Gather(Op):
     """
 
     axis: int = 0
+    in_scope = "moves"
     cases = (
         Case("the chosen logit of each row", (f32("T", 9), i64("T", 1)), {"axis": 1}),
         Case("rows", (bf16(5, 3), i32(2, 3))),
@@ -177,6 +180,7 @@ class NonZero(Op):
     """Where x is not zero: int64 [rank, count], in row-major order. `count` is an unbacked dim that this op binds."""
 
     count: Dimension | None = None
+    in_scope = "moves"
     binds = True
     cases = (
         Case("a mask", (boolean(3, 4),)),
@@ -261,6 +265,7 @@ class Iota(Op):
 class ShapeOf(Op):
     """The sizes of x as int64 [rank]: a tensor, for importers whose source computes with shapes."""
 
+    in_scope = "moves"
     cases = (
         Case("unknown rows", (f32("T", 4),)),
         Case("known", (bf16(2, 3, 4),)),

@@ -18,6 +18,7 @@ class Reshape(Op):
     """The same elements in the same order under another shape; one size may be −1 and is worked out."""
 
     shape: Shape
+    in_scope = "moves"
     is_view = True
     cases = (
         Case("split heads", (bf16("T", 24),), {"shape": ("T", 4, 6)}),
@@ -68,6 +69,7 @@ class Permute(Op):
     """The dimensions in another order: dimension i of the result is dimension dims[i] of x."""
 
     dims: tuple[int, ...]
+    in_scope = "moves"
     is_view = True
     cases = (
         Case("heads first", (bf16("T", 4, 6),), {"dims": (1, 0, 2)}),
@@ -102,6 +104,7 @@ class Expand(Op):
     """Broadcast to `shape`: sizes of 1 repeat, new dimensions come first, −1 keeps a size."""
 
     shape: Shape
+    in_scope = "moves"
     is_view = True
     cases = (
         Case("a row repeated", (f32(1, 5),), {"shape": (3, 5)}),
@@ -143,6 +146,7 @@ class Slice(Op):
     starts: Shape
     sizes: Shape
     strides: tuple[int, ...]
+    in_scope = "moves"
     is_view = True
     cases = (
         Case("columns", (bf16("T", 10),), {"starts": (0, 2), "sizes": ("T", 5), "strides": (1, 1)}),
@@ -201,6 +205,7 @@ class Concat(Op):
     """Tensors joined along `dim`; all other sizes agree."""
 
     dim: int = 0
+    in_scope = "moves"
     cases = (
         Case("columns", (bf16("T", 4), bf16("T", 6)), {"dim": -1}),
         Case("unknown sizes add up", (f32("T", 3), f32("S", 3), f32(2, 3))),
@@ -244,6 +249,7 @@ class Pad(Op):
     before: Shape
     after: Shape
     value: float = 0.0
+    in_scope = "moves"
     cases = (
         Case("zeros around", (f32(3, 4),), {"before": (1, 0), "after": (0, 2)}),
         Case("a value, unknown rows", (bf16("T", 3),), {"before": (1, 1), "after": (2, 0), "value": -1.5}),

@@ -48,6 +48,7 @@ class Ordered(Op):
     """Elements in order along `axis`, and where they were (int64)."""
 
     axis: int = -1
+    in_scope = "moves"
     outputs = 2
 
     def sample(self, rng: np.random.Generator, x: Spec) -> tuple[Array, ...]:
@@ -150,6 +151,7 @@ class Bucketize(Op):
     """
 
     right: bool = False
+    in_scope = "moves"
     cases = (
         Case("numbers", (f32("T", 5), f32(7))),
         Case("those equal too", (bf16(9), bf16(4)), {"right": True}),

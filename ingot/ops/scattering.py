@@ -44,6 +44,7 @@ class Scatter(Op):
     """
 
     axis: int = 0
+    in_scope = "moves"
     host = "there is no kernel"
     cases = (
         Case("columns", (f32("T", 9), i64("T", 2), f32("T", 2)), {"axis": 1}),
@@ -123,6 +124,7 @@ class GatherND(Places):
     """ONNX's GatherND: what stands in x at the coordinates index[…, :], behind the first `batch_dims` dimensions."""
 
     batch_dims: int = 0
+    in_scope = "moves"
     host = "there is no kernel"
     cases = (
         Case("elements", (f32(4, 5), i64(6, 2))),
@@ -184,6 +186,7 @@ def _places(rng: np.random.Generator, index: Spec, sizes: tuple[int, ...]) -> Ar
 class ScatterND(Places):
     """ONNX's ScatterND: x, where updates stand at the places whose first coordinates index[…, :] names."""
 
+    in_scope = "moves"
     arguments = ("input", "mask", "source")
     host = "there is no kernel"
     cases = (
@@ -233,6 +236,7 @@ class MaskedScatter(Op):
     A source with fewer elements than there are such places is a fault at run time.
     """
 
+    in_scope = "moves"
     arguments = ("input", "mask", "source")
     host = "there is no kernel"
     cases = (

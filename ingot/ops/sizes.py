@@ -26,6 +26,7 @@ class SizesOf(Op):
 
     sizes: Shape | None = None
     text: str = ""
+    in_scope = "keeps"
     binds = True
     host = "there is no kernel"
     cases = (

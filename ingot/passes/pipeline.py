@@ -19,6 +19,7 @@ from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Op, Value
 from ingot.ir.difference import difference
 from ingot.ir.interpret import interpret
+from ingot.ir.precision import unscoped
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
 from ingot.passes import batch_norm, simplify, weights
@@ -128,7 +129,13 @@ def lower(
 
     Raises NetworkError when a pass leaves a network that breaks a rule, naming the pass.
     """
-    new = clone(network)
+    with unscoped():
+        return _lowered(clone(network), target, log, dump, check)
+
+
+def _lowered(
+    new: Network, target: Lowers, log: Log | None, dump: Callable[[str, str], None] | None, check: Check | None
+) -> Network:
     decisions: Log = [] if log is None else log
     numbers = check.outputs(new) if check else {}
     if dump:

@@ -71,14 +71,14 @@ def test_random(cls: type[Op], data: st.DataObject) -> None:
 
 def test_a_fallback_is_seen() -> None:
     """What is declared otherwise than it runs fails, both ways."""
-    whole = (Spec("int32", (3, 3)),) * 2
+    wide = next(case for case in OPS["conv"].cases if case.why == "float64 has no kernel")
     native, host = Case("x", (F32,)), Case("x", (F32,), host="said so")
     compare(OPS["relu"], native)
-    compare(OPS["matmul"], host._replace(specs=whole))
+    compare(OPS["conv"], wide)
     with pytest.raises(AssertionError, match=r"host calls: \[\]; declared: said so"):
         compare(OPS["relu"], host)
-    with pytest.raises(AssertionError, match=r"host calls: \['matmul'\]; none is declared"):
-        compare(OPS["matmul"], native._replace(specs=whole))
+    with pytest.raises(AssertionError, match=r"host calls: \['conv'\]; none is declared"):
+        compare(OPS["conv"], wide._replace(host=""))
 
 
 def test_a_network_of_many_kinds_of_calls() -> None:

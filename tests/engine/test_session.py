@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from ingot import dtypes
+from ingot import dtypes, functional
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.engine import file
 from ingot.engine.session import Engine, load
 from ingot.errors import BusyError, EngineFileError, FileError, IngotError, InputError, UserError, ValueFault
-from ingot.ir import F, Network, Spec
+from ingot.ir import Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import Recipe, evaluate
 from ingot.ops.host import HostCalls
@@ -200,10 +200,10 @@ def test_a_session_runs_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(HostCalls, "__call__", waiting)
     net = Network("net")
-    x = net.input("x", Spec("int32", (2, 2)))
-    net.outputs["y"] = F.matmul(x, x)  # of integers: no kernel
+    x = net.input("x", Spec("float64", (1, 2, 2)))
+    net.outputs["y"] = functional.conv1d(x, np.array([[[1.0], [2.0]]]))  # of float64: no kernel
     session = build_network(net, {}).session()
-    data = {"x": np.array([[0, 1], [2, 3]], np.int32)}
+    data = {"x": np.array([[[0.0, 1.0], [2.0, 3.0]]])}
     results: list[dict[str, Array]] = []
     thread = threading.Thread(target=lambda: results.append(session.run(data)))
     thread.start()
@@ -212,7 +212,7 @@ def test_a_session_runs_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
         session.run(data)
     go_on.set()
     thread.join()
-    np.testing.assert_array_equal(results[0]["y"], [[2, 3], [6, 11]])
+    np.testing.assert_array_equal(results[0]["y"], [[[4, 7]]])
     session.run(data)
 
 
