@@ -12,14 +12,15 @@ from typing import Any
 from ingot import dtypes, functional
 from ingot.compat import context
 from ingot.compat.datatype import as_dtype
+from ingot.compat.no_effect import ignored
 from ingot.compat.refusal import called, refused, single
 from ingot.compat.signatures import (
     GIVES_ARRAYS,
     INT32_INDICES,
     ONE_TYPE,
+    PLACES,
     SIGNATURES,
     UNSCOPED,
-    WITHOUT_EFFECT,
     signature,
 )  # fmt: skip
 from ingot.compat.tensor import ITensor, Tensor, dtype_of, plain, shown
@@ -65,22 +66,32 @@ def promoted(kinds: list[DType]) -> DType | None:
 
 def _in_one_type(arguments: dict[str, Any], network: Any, name: str) -> dict[str, Any]:
     """The arguments of a call in a network that is not strongly typed."""
-    common = promoted(_kinds(list(arguments.values())))
+    apart = PLACES.get(name, ())
+    common = promoted(_kinds([x for n, x in arguments.items() if n not in apart]))
     if common is None:
         return arguments
     why = f"the type in which the operands of {name} meet"
     return {
-        n: _cast(x, lambda kind: kind if kind is dtypes.bool_ else common, network, why) for n, x in arguments.items()
+        n: x if n in apart else _cast(x, lambda kind: kind if kind is dtypes.bool_ else common, network, why)
+        for n, x in arguments.items()
     }
 
 
-def _in_scope(arguments: dict[str, Any], network: Any) -> dict[str, Any]:
-    """The arguments of a call inside a precision scope."""
-    scope: DType = network.dtype
-    why = f"the precision scope of {scope.name}"
+def _in_scope(arguments: dict[str, Any], network: Any, scope: DType, whose: str) -> dict[str, Any]:
+    """The arguments of a call that computes in a type of its own."""
+    why = f"{whose} of {scope.name}"
     return {
         n: _cast(x, lambda kind: scope if kind in dtypes.FLOATS else kind, network, why) for n, x in arguments.items()
     }
+
+
+def _back(result: Any, before: DType, scope: DType, network: Any) -> Any:
+    """Results of a call in a type of its own, in the type of its operands."""
+    if isinstance(result, tuple):
+        return tuple(_back(item, before, scope, network) for item in result)
+    if not isinstance(result, Value) or result.dtype is not scope:
+        return result
+    return network.cast(result, before, f"back from {scope.name}")
 
 
 # ---------------------------------------------------------------------------------------------- calls
@@ -100,8 +111,16 @@ def _network_of(arguments: Any) -> Any:
     return None
 
 
-def recorded(name: str, target: Callable[..., Any], arguments: dict[str, Any], rest: tuple[Any, ...] = ()) -> Any:
-    """What `target`, a function on ingot's values, gives for the retired API's arguments."""
+def recorded(
+    name: str, target: Callable[..., Any], arguments: dict[str, Any], rest: tuple[Any, ...] = (),
+    scope: DType | None = None,
+) -> Any:  # fmt: skip
+    """What `target`, a function on ingot's values, gives for the retired API's arguments.
+
+    Args:
+        scope: the type that float operands are cast to, and results back from; default that of the precision scope,
+            where it says something about this function.
+    """
     network = _network_of([*arguments.values(), *rest])
     given, more = plain(arguments), plain(rest)
     if network is None:
@@ -109,13 +128,14 @@ def recorded(name: str, target: Callable[..., Any], arguments: dict[str, Any], r
     before = promoted(_kinds(list(given.values())))
     if not network.strongly_typed and name in ONE_TYPE:
         given = _in_one_type(given, network, name)
-    scoped = network.dtype is not None and name not in UNSCOPED
-    if scoped:
-        given = _in_scope(given, network)
+    asked, back = scope, scope is not None or network.strongly_typed
+    if scope is None and name not in UNSCOPED:
+        scope = network.dtype
+    if scope is not None:
+        given = _in_scope(given, network, scope, "the layer's precision" if asked else "the precision scope")
     result = target(*more, **given)
-    back = scoped and network.strongly_typed and before is not None and before.is_float
-    if back and before is not None and isinstance(result, Value) and result.dtype is network.dtype:
-        result = network.cast(result, before, "back from the precision scope, which keeps types")
+    if scope is not None and back and before is not None and before.is_float:
+        result = _back(result, before, scope, network)
     if name in INT32_INDICES:
         result = _narrow_indices(result, INT32_INDICES[name])
     return result if isinstance(result, str | bool) else shown(result, network)
@@ -159,7 +179,7 @@ def _adapted(name: str, text: str) -> Callable[..., Any]:
         given = dict(bound.arguments)
         for argument in [a for a in given if a not in takes and a not in places and not open_ended]:
             default = declared.parameters[argument].default
-            if argument not in WITHOUT_EFFECT and given[argument] is not default and given[argument] != default:
+            if argument not in ignored(name) and given[argument] is not default and given[argument] != default:
                 raise refused(f"{name}: {argument}={given[argument]!r}", f"leave it out; only {default!r} is computed")
             del given[argument]
         if name in GIVES_ARRAYS:

@@ -19,9 +19,7 @@ from ingot.compat import (
 )
 from ingot.compat.functional import ACT2FN, FUNCTIONS, GATED_ACT_2_ACT
 from ingot.compat.logger import Logger, logger
-from ingot.compat.modules import INSTEAD
 from ingot.compat.network import Network
-from ingot.compat.signatures import INSTEAD as FUNCTIONS_INSTEAD
 from ingot.compat.tensor import Dims, ITensor, Tensor
 from ingot.compat.trt_enums import ENUMS, Severity
 from ingot.compat.trt_network import INetworkDefinition
@@ -108,4 +106,3 @@ DOCS = {
     "tensorrt_llm": "TensorRT-LLM's network API up to 1.2, on ingot (docs/migrating.md).",
     "tensorrt": "What network code needs of TensorRT, on ingot (docs/migrating.md).",
 }
-INSTEAD.update({f"tensorrt_llm.functional.{name}": text for name, text in FUNCTIONS_INSTEAD.items()})

@@ -1,4 +1,4 @@
-"""The functions of tensorrt_llm.functional by their newest signatures, and what becomes of arguments."""
+"""The functions of tensorrt_llm.functional by their newest signatures, and how their operands are typed."""
 
 from __future__ import annotations
 
@@ -92,16 +92,6 @@ SIGNATURES: dict[str, str] = {
     "non_gated_version": "activation",
 }  # fmt: skip
 
-# Arguments that change no number here, each with the reason.
-WITHOUT_EFFECT = {
-    "prefer_plugin": "there is one kernel",
-    "shape_cast_dtype": "sizes have no dtype here",
-    "clip_before_cast": "sizes are int64 and fit",
-    "use_diff_of_squares": "the variance is always computed in two passes",
-    "use_fp32_acc": "sums are always in float32",
-    "zero_is_placeholder": "a dimension that is squeezed has size 1",  # of squeeze; view's has its meaning
-}
-
 # TensorRT gives indices as int32, ingot as int64; and which functions have operands of one element type.
 INT32_INDICES = {"argmax": 0, "topk": 1}
 ONE_TYPE = {
@@ -109,6 +99,8 @@ ONE_TYPE = {
     "modulo", "where", "matmul", "einsum", "outer", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "layer_norm",
     "rms_norm", "group_norm", "concat", "stack", "masked_scatter", "scatter", "scatter_nd",
 }  # fmt: skip
+# Arguments of these that say where, and take no part in it.
+PLACES = {"scatter": ("indices", "axis"), "scatter_nd": ("mask",), "masked_scatter": ("mask",), "where": ("condition",)}
 
 GIVES_ARRAYS = {"generate_logn_scaling"}  # NumPy's, for a constant
 
@@ -122,32 +114,6 @@ UNSCOPED = {
     "is_gated_activation", "non_gated_version", "gather_last_token_logits", "generate_alibi_slopes",
     "generate_logn_scaling",
 }  # fmt: skip
-
-# Names of tensorrt_llm.functional that are not here, and what to write instead.
-_PRODUCT = "matmul, which multiplies with float32 sums; the build chooses the kernel"
-_LORA = "merge the adapter when the engine is built: `ingot.build(folder, lora=adapter)` (docs/lora.md)"
-_RECURRENT = "compose it of plain functions; there is no kernel for it yet"
-_FUSED_GATE = "swiglu(matmul(x, weight, transb=True)): the build fuses it"
-INSTEAD: dict[str, str] = {
-    "inflight_batching_gpt_attention": "gpt_attention",
-    "lora_plugin": _LORA,
-    "dora_plugin": _LORA,
-    "gemm_swiglu": _FUSED_GATE,
-    "low_latency_gemm_swiglu": _FUSED_GATE,
-    "low_latency_gemm": _PRODUCT,
-    "gemm_allreduce": _PRODUCT,
-    "cuda_stream_sync": "nothing: an engine orders its own steps",
-    "cp_split_plugin": "nothing: an engine runs on one device",
-    "create_allreduce_plugin": "allreduce, which is the tensor itself at world size 1",
-    "mamba_conv1d": _RECURRENT,
-    "selective_scan": _RECURRENT,
-    "rg_lru": _RECURRENT,
-    "gated_delta_rule": _RECURRENT,
-    "RaggedTensor": "a packed tensor [tokens, hidden] beside its lengths",
-    "send": "nothing: an engine runs on one device, so there is no rank to send to",
-    "recv": "nothing: an engine runs on one device, so there is no rank to receive from",
-}
-
 
 @cache
 def signature(text: str) -> Signature:

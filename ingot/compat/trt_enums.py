@@ -16,12 +16,12 @@ class ElementWiseOperation(Word):
     DIV = "div"
     POW = "pow"
     FLOOR_DIV = "floordiv"
-    AND = "op_and"
-    OR = "op_or"
-    XOR = "op_xor"
-    EQUAL = "eq"
-    GREATER = "gt"
-    LESS = "lt"
+    AND = "logical_and"
+    OR = "logical_or"
+    XOR = "logical_xor"
+    EQUAL = "equal"
+    GREATER = "greater"
+    LESS = "less"
 
 
 class UnaryOperation(Word):
@@ -36,7 +36,7 @@ class UnaryOperation(Word):
     CEIL = "ceil"
     FLOOR = "floor"
     ERF = "erf"
-    NOT = "not_op"
+    NOT = "logical_not"
     ROUND = "round"
     TAN = "tan"
     SINH = "sinh"
@@ -80,7 +80,7 @@ class ReduceOperation(Word):
 class PoolingType(Word):
     MAX = "max_pool"
     AVERAGE = "avg_pool"
-    MAX_AVERAGE_BLEND = None
+    MAX_AVERAGE_BLEND = "max_average_blend"
 
 
 class PaddingMode(Word):
@@ -145,6 +145,25 @@ class ResizeRoundMode(Enum):
     CEIL = 3
 
 
+class ResizeSelector(Enum):
+    FORMULA = 0
+    UPPER = 1
+
+
+class CumulativeOperation(Word):
+    SUM = "sum"
+
+
+class BoundingBoxFormat(Enum):
+    CORNER_PAIRS = 0
+    CENTER_SIZES = 1
+
+
+class AttentionNormalizationOp(Enum):
+    NONE = 0
+    SOFTMAX = 1
+
+
 class ScaleMode(Enum):
     UNIFORM = 0
     CHANNEL = 1
@@ -162,8 +181,81 @@ class TripLimit(Enum):
     WHILE = 1
 
 
+class LayerType(Enum):
+    CONVOLUTION = 0
+    CAST = 1
+    ACTIVATION = 2
+    POOLING = 3
+    LRN = 4
+    SCALE = 5
+    SOFTMAX = 6
+    DECONVOLUTION = 7
+    CONCATENATION = 8
+    ELEMENTWISE = 9
+    PLUGIN = 10
+    UNARY = 11
+    PADDING = 12
+    SHUFFLE = 13
+    REDUCE = 14
+    TOPK = 15
+    GATHER = 16
+    MATRIX_MULTIPLY = 17
+    RAGGED_SOFTMAX = 18
+    CONSTANT = 19
+    IDENTITY = 20
+    PLUGIN_V2 = 21
+    SLICE = 22
+    SHAPE = 23
+    PARAMETRIC_RELU = 24
+    RESIZE = 25
+    TRIP_LIMIT = 26
+    RECURRENCE = 27
+    ITERATOR = 28
+    LOOP_OUTPUT = 29
+    SELECT = 30
+    FILL = 31
+    QUANTIZE = 32
+    DEQUANTIZE = 33
+    CONDITION = 34
+    CONDITIONAL_INPUT = 35
+    CONDITIONAL_OUTPUT = 36
+    SCATTER = 37
+    EINSUM = 38
+    ASSERTION = 39
+    ONE_HOT = 40
+    NON_ZERO = 41
+    GRID_SAMPLE = 42
+    NMS = 43
+    REVERSE_SEQUENCE = 44
+    NORMALIZATION = 45
+    PLUGIN_V3 = 46
+    SQUEEZE = 47
+    UNSQUEEZE = 48
+    CUMULATIVE = 49
+    DYNAMIC_QUANTIZE = 50
+    ATTENTION_INPUT = 51
+    ATTENTION_OUTPUT = 52
+
+
 class TensorFormat(Enum):
     LINEAR = 0
+
+
+class ExecutionContextAllocationStrategy(Enum):
+    STATIC = 0
+    ON_PROFILE_CHANGE = 1
+    USER_MANAGED = 2
+
+
+class LayerInformationFormat(Enum):
+    ONELINE = 0
+    JSON = 1
+
+
+class OptProfileSelector(Enum):
+    MIN = 0
+    OPT = 1
+    MAX = 2
 
 
 class TensorIOMode(Enum):
@@ -245,6 +337,8 @@ ENUMS = {
         InterpolationMode, MatrixOperation, TopKOperation, GatherMode, ScatterMode, FillOperation, SampleMode,
         ResizeCoordinateTransformation, ResizeRoundMode, ScaleMode, LoopOutput, TripLimit, TensorFormat, TensorIOMode,
         MemoryPoolType, ProfilingVerbosity, BuilderFlag, NetworkDefinitionCreationFlag, EngineCapability,
-        PreviewFeature, HardwareCompatibilityLevel, TensorLocation,
+        PreviewFeature, HardwareCompatibilityLevel, TensorLocation, ResizeRoundMode, ResizeSelector,
+        CumulativeOperation, BoundingBoxFormat, AttentionNormalizationOp, LayerType, LayerInformationFormat,
+        ExecutionContextAllocationStrategy,
     )
-} | {"SliceMode": SampleMode, "ResizeMode": InterpolationMode}  # fmt: skip
+} | {"SliceMode": SampleMode, "ResizeMode": InterpolationMode, "OptProfileSelector": OptProfileSelector}  # fmt: skip

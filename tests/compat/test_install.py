@@ -44,18 +44,6 @@ def test_missing_names_say_what_to_write() -> None:
         _ = tensorrt_llm.runtime.GenerationSession
 
 
-def test_names_of_section_one_are_all_there_or_refused_by_name() -> None:
-    import tensorrt_llm
-
-    from ingot.compat.signatures import INSTEAD, SIGNATURES
-
-    for name in [*SIGNATURES, *INSTEAD]:
-        assert hasattr(tensorrt_llm.functional, name) == (name in SIGNATURES)
-        if name in INSTEAD:
-            with pytest.raises(UnsupportedError, match=rf"has no '{name}'; instead: \w+"):
-                getattr(tensorrt_llm.functional, name)
-
-
 def test_calls_that_cannot_be_honoured_name_the_line() -> None:
     import tensorrt_llm
     from tensorrt_llm import Tensor

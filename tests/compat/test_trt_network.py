@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingot.errors import IngotError, UnsupportedError
+from ingot.errors import UnsupportedError
 from tests.compat.retired import create_session, run_session
 
 torch = pytest.importorskip("torch")
@@ -269,21 +269,18 @@ def test_a_network_of_tensorrts_own_builder() -> None:
 def test_refusals() -> None:
     with pytest.raises(AttributeError, match=r"test_trt_network.py:\d+.*no add_plugin_v2; instead: functions"):
         run(lambda n, x: n.add_plugin_v2([x], None), X)
-    with pytest.raises(AttributeError, match=r"no add_loop; instead: ingot.functional.while_loop"):
-        run(lambda n, x: n.add_loop(), X)
+    with pytest.raises(AttributeError, match=r"no add_rnn_v2; instead: add_loop"):
+        run(lambda n, x: n.add_rnn_v2(), X)
     with pytest.raises(
         UnsupportedError, match=r"test_trt_network.py:\d+: add_shuffle: it has no axis; it has .*reshape"
     ):
         run(lambda n, x: with_settings(n.add_shuffle(x), axis=1), X)
     with pytest.raises(UnsupportedError, match=r"add_softmax\(input\): it was called otherwise"):
         run(lambda n, x: n.add_softmax(x, 1), X)
-    with pytest.raises(UnsupportedError, match=r"slice with mode WRAP.*pad first"):
-        run(lambda n, x: with_settings(n.add_slice(x, (0, 0), (1, 1), (1, 1)), mode=trt().SampleMode.WRAP), X)
-    with pytest.raises(IngotError, match="tan"):
-        run(lambda n, x: n.add_unary(x, trt().UnaryOperation.TAN), X)
-
-    with pytest.raises(UnsupportedError, match="add_cumulative, exclusive or reverse.*cumsum"):
-        run(lambda n, x: n.add_cumulative(x, 1, "SUM", True, False), X)
+    with pytest.raises(UnsupportedError, match=r"set_input\(3, …\) of add_softmax"):
+        run(lambda n, x: _with_input(n.add_softmax(x), 3, x), X)
+    with pytest.raises(UnsupportedError, match=r"precision of add_softmax: the network is strongly typed"):
+        run(lambda n, x: with_settings(n.add_softmax(x), precision=trt().float16), X)
 
     def late(n: Any, x: Any) -> Any:
         layer = n.add_softmax(x)
