@@ -5,11 +5,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from attacks import adapters, containers, directories, exported, host_calls, models, networks, programs, tokenizers
+from attacks import (
+    adapters,
+    containers,
+    directories,
+    exported,
+    host_calls,
+    models,
+    networks,
+    programs,
+    quantized,
+    tokenizers,
+)
 from attacks.image import TABLE, Attack
 
 # Importing them fills the table.
-MODULES = (containers, programs, host_calls, networks, models, directories, exported, adapters, tokenizers)
+MODULES = (
+    containers, programs, host_calls, networks, quantized, models, directories, exported, adapters, tokenizers
+)  # fmt: skip
 
 
 def paths(folder: Path) -> dict[str, Path]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ingot
-from attacks import adapters, exported, host_calls, worker
+from attacks import adapters, exported, host_calls, quantized, worker
 from attacks.image import good
 from attacks.make import TABLE, paths
 from ingot import nn, ops
@@ -99,6 +99,14 @@ def test_the_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:
     path.write_bytes(good().encode())
     for reader in ("python", "verify", "native", "run"):
         assert worker.meet(reader, path) == {"code": None, "message": "accepted"}
+
+
+def test_the_weights_of_4_bits_that_attacks_start_from_are_good(tmp_path: Path) -> None:
+    image = good()
+    quantized.good(image)
+    (tmp_path / "good.ingot").write_bytes(image.encode())
+    y = ingot.load(tmp_path / "good.ingot").session().run({"x": np.ones((5, 40), np.float32)})["y"]
+    assert y.shape == (5, 32) and not y.any(), "all scales are 0"
 
 
 def test_the_host_calls_that_attacks_start_from_are_good(tmp_path: Path) -> None:
