@@ -143,8 +143,8 @@ def _swapped(x: Value) -> Value:
     return F.permute(x, (*range(rank - 2), rank - 1, rank - 2))  # type: ignore[no-any-return]
 
 
-def _attention(scores: Value, v: Value, turned: bool, readers: int, empty_rows: str) -> Value:
-    found = _masked(scores, readers)
+def _attention(scores: Value, v: Value, turned: bool, empty_rows: str) -> Value:
+    found = _masked(scores, 2)  # how many there may be was asked before
     assert found is not None
     q, of_q = _scaled_view(found.scores.q)
     k, of_k = _scaled_view(found.scores.k)
@@ -261,7 +261,7 @@ def _safe(scores: Any) -> Any:
 
 
 def _plain_attention(scores: Value, v: Value, turned: bool) -> Value:
-    return _attention(scores, v, turned, 1, "nan")
+    return _attention(scores, v, turned, "nan")
 
 
 def _is_plain_attention(scores: Value, v: Value, axis: int, root: Value) -> bool | str:
@@ -275,7 +275,7 @@ ATTENTION = (
          lambda scores, v: F.matmul(F.cast(F.softmax(scores, axis=Hole("axis")), Hole("narrow")), v, **PRODUCT),
          _plain_attention, _is_plain_attention),
     Rule("attention with a safe softmax", lambda scores, v: F.matmul(_safe(scores), v, **PRODUCT),
-         lambda scores, v, turned: _attention(scores, v, turned, 2, "zero"),
+         lambda scores, v, turned: _attention(scores, v, turned, "zero"),
          lambda scores, v, axis, axes, root: tuple(axes) in ((-1,), (len(scores.shape) - 1,)) and _is_attention(
              scores, v, axis, root, 2)),
 )  # fmt: skip

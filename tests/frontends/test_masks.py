@@ -228,12 +228,13 @@ def test_softmax_of_rows_of_minus_infinity(log: bool) -> None:
 # ------------------------------------------------------------------------------------------- what is drawn, and said
 
 
-def test_a_query_made_of_bools_is_no_mask() -> None:
+def test_queries_and_values_made_of_bools_are_no_masks() -> None:
     net = Network("net")
     hidden = net.input("hidden", Spec("bool", (2, 3, 5, 8)))
     k = net.input("k", Spec("float32", (2, 3, 7, 8)))
-    net.outputs["y"] = F.scaled_dot_product_attention(F.cast(hidden, "float32"), k, k)
-    assert shows(net, hidden) is None
+    shown = net.input("shown", Spec("bool", (2, 3, 7, 4)))
+    net.outputs["y"] = F.scaled_dot_product_attention(F.cast(hidden, "float32"), k, F.cast(shown, "float32"))
+    assert shows(net, hidden) is None and shows(net, shown) is None
     seen = net.input("seen", Spec("bool", (5, 7)))
     net.outputs["z"] = F.scaled_dot_product_attention(F.cast(hidden, "float32"), k, k, seen)
     assert shows(net, seen) is True and shows(net, hidden) is None

@@ -500,6 +500,25 @@ def test_widened_networks_are_float32_throughout() -> None:
     np.testing.assert_array_equal(got["logits"], want["logits"])
 
 
+def test_an_input_that_nothing_reads_is_not_cast() -> None:
+    net = Network("net")
+    net.input("unread", Spec("float32", (3,)))
+    net.outputs["y"] = F.exp(net.input("x", Spec("float32", (3,))))
+    narrow = in_precision(net, dtypes.bfloat16)
+    assert [node.op.name for node in narrow.nodes] == ["cast", "exp", "cast"]
+    assert [value.name for value in narrow.inputs] == ["unread", "x"]
+
+
+def test_a_node_that_one_rule_took_is_gone_for_the_next() -> None:
+    net = Network("net")
+    net.outputs["y"] = F.neg(F.exp(net.input("x", Spec("float32", (3,)))))
+    rules = [Rule(name, lambda x: F.neg(F.exp(x)), made) for name, made in (
+        ("first", lambda x: F.sqrt(x)), ("second", lambda x: F.abs(x)))]  # fmt: skip
+    log: Log = []
+    assert apply(net, rules, log) == 1
+    assert [node.op.name for node in net.nodes] == ["sqrt"] and [event.rule for event in log] == ["first"]
+
+
 def test_a_widened_network_has_wide_inputs_and_outputs() -> None:
     """float64 becomes float32 inside alone: what is given and what comes out keep it."""
     net = Network("net")
