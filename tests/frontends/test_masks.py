@@ -271,7 +271,7 @@ def test_a_step_at_fault_is_named_at_once_and_by_the_switch(monkeypatch: pytest.
     whole = dense_attention._attention
     rules = []
     for rule in dense_attention.ATTENTION:
-        wrong = lambda scores, v, turned: whole(scores, v, turned, 1, "zero")  # noqa: E731
+        wrong = lambda scores, v, turned: whole(scores, v, turned, "zero")  # noqa: E731
         rules.append(dense_attention.Rule(rule.name, rule.pattern, wrong, rule.when))
     monkeypatch.setattr(dense_attention, "ATTENTION", tuple(rules[:1]))
     module, inputs = hidden_rows()
