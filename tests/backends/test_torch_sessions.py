@@ -22,7 +22,7 @@ from ingot.backends.device import RUNTIMES
 from ingot.backends.kernel import Kernel, Operand
 from ingot.builder.build import build_network
 from ingot.dims import Dim
-from ingot.errors import ArgumentError, IngotError, InputError, NetworkError, ValueFault
+from ingot.errors import ArgumentError, IngotError, InputError, NetworkError, UserError, ValueFault
 from ingot.ir import OPS, F, Network, Op, Spec
 from ingot.ops import in_torch
 from ingot.ops.layouts import LAYOUTS, PLAIN
@@ -253,6 +253,15 @@ def test_a_call_on_a_device_has_ended_when_its_time_is_read(monkeypatch: pytest.
     assert executor._now([]) > 0 and waited == [executor._device]
 
 
+def test_devices_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def package(kind: str | None) -> Any:
+        found = None if kind is None else SimpleNamespace(type=kind)
+        return SimpleNamespace(accelerator=SimpleNamespace(current_accelerator=lambda: found, device_count=lambda: 2))
+
+    assert torch_device.present(package(None)) == ["torch:cpu"]
+    assert torch_device.present(package("cuda")) == ["torch:cpu", "torch:cuda:0", "torch:cuda:1"]
+
+
 def test_memory_that_is_free_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     known = SimpleNamespace(device=torch.device, cuda=SimpleNamespace(mem_get_info=lambda device: (7, 9)), xpu=None)
     monkeypatch.setattr(torch_device, "package", lambda: known)
@@ -283,6 +292,24 @@ def test_what_is_alive_at_once_is_planned() -> None:
             executor.planned({"N": n})
     with pytest.raises(ArgumentError, match="sizes has no N"):
         executor.planned({})
+
+
+def test_sizes_that_only_a_run_shows_are_not_planned() -> None:
+    network = Network("net")
+    x = network.input("x", Spec("float32", (Dim("N"),)))
+    network.outputs["y"] = F.nonzero(F.abs(x))
+    session = build_network(network, {}).session(device="torch:cpu")
+    with pytest.raises(ArgumentError, match="only a run shows all sizes"):
+        session.planned({"N": 3})
+    assert session.run({"x": np.array([0, 2, 0, 3], np.float32)})["y"].size == 2
+    assert session.memory().arena == 0
+
+
+def test_an_engine_without_its_network() -> None:
+    engine = net()
+    engine.header["networks"].clear()
+    with pytest.raises(UserError, match="has no network 'main', which device torch needs: build it again"):
+        engine.session(device="torch:cpu")
 
 
 # ------------------------------------------------------------------------------------------------- a device that fails

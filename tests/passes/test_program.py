@@ -40,6 +40,18 @@ def net_of(build: Any, shape: tuple[Any, ...] = (Dim("T"), 12)) -> Network:
     return net
 
 
+def test_calls_of_the_host_are_listed_with_their_reason() -> None:
+    def build(x: Value) -> Value:
+        wide = F.cast(F.reshape(x, (x.shape[0], 3, 4)), "float64")
+        ones = x.network.constant(np.ones((5, 3, 2)))
+        return F.conv(wide, ones, stride=(1,), pre_padding=(0,), post_padding=(0,), dilation=(1,))
+
+    builder = ProgramBuilder(pipeline.lower(net_of(build), CPU), CPU)
+    assert "conv" in kernels(builder.build())
+    (said,) = builder.host_calls
+    assert said.startswith("conv(") and "its weight is not in panels" in said
+
+
 def test_views_are_read_in_place() -> None:
     def build(x: Value) -> Value:
         parts = F.reshape(x, (x.shape[0], 3, 4)).split([1, 2], 1)
