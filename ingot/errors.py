@@ -64,6 +64,12 @@ class UnsupportedError(UserError):
     code = "unsupported"
 
 
+class ExternalOpError(UserError):
+    """An op of a user's own: not given where an engine needs it, declared otherwise, or wrong in what it gives."""
+
+    code = "external_op"
+
+
 class MismatchError(IngotError):
     """Two networks that should compute the same do not: an imported one and its source, or the two of `ingot diff`."""
 
@@ -152,8 +158,9 @@ BY_CODE: dict[str, type[IngotError]] = {
     cls.code: cls
     for cls in (
         IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError,
-        UnsupportedError, MismatchError, RecipeError, FileError, EngineFileError, EngineVersionError, ProgramError,
-        KernelRefused, InputError, ValueFault, RequestError, TooLongError, ArgumentError, MemoryLimitError, BusyError,
+        UnsupportedError, ExternalOpError, MismatchError, RecipeError, FileError, EngineFileError, EngineVersionError,
+        ProgramError, KernelRefused, InputError, ValueFault, RequestError, TooLongError, ArgumentError,
+        MemoryLimitError, BusyError,
     )
 }  # fmt: skip
 

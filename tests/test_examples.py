@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from examples import stgcn, unet
+from examples import own_op, stgcn, unet
 from ingot import Spec
 from ingot.ir.interpret import interpret
 from ingot.nn import trace
@@ -23,6 +23,11 @@ def test_example(example: Any, arguments: list[str], capsys: pytest.CaptureFixtu
     difference = example.main(arguments)
     assert difference is not None and difference < 1e-4
     assert "largest difference to torch" in capsys.readouterr().out
+
+
+def test_own_op(capsys: pytest.CaptureFixture[str]) -> None:
+    assert own_op.main() < 1e-6
+    assert "without the op: " in (out := capsys.readouterr().out) and "examples.hardshrink version 1" in out
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Opening:
 
     tensor: a stored tensor by name. native: the engine in the native core. device: what follows the target's name.
     kept: the engine's, for what its sessions share on this target; whoever puts something there may be one of several
-    threads.
+    threads. external: the user's own ops that the engine may call, by name.
     """
 
     header: Mapping[str, Any]
@@ -87,6 +87,7 @@ class Opening:
     kv_block_size: int
     device: str
     kept: dict[Any, Any]
+    external: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,9 @@ class NativeExecutor:
             host = None
             if opening.native.host_calls(opening.entry):
                 with reading(opening.header):
-                    host = _lazy.load("ingot.ops.host:HostCalls")(program_of(opening.header, opening.entry))
+                    host = _lazy.load("ingot.ops.host:HostCalls")(
+                        program_of(opening.header, opening.entry), opening.external
+                    )
             self._session = _native.Session(opening.native, opening.entry, opening.threads or 0, *cache, host)
         except _native.Error as e:
             raise typed(e) from None

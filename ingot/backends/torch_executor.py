@@ -73,7 +73,7 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     if portable is None:
         raise UserError(f"the engine has no network {opening.entry!r}, which device torch needs: build it again")
     with reading(opening.header):
-        network = from_json(portable)
+        network = from_json(portable, opening.external)
     verify(network)
     lowered = lower(quantized(network, weight_format(opening.header["config"].get("weights", SAME))), TORCH)
     shown = Shown.of(opening.header, opening.tensor, network)

@@ -33,6 +33,7 @@ from ingot.ir.verify import verify
 from ingot.ir.weight_format import AS_IS, WeightFormat, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
+from ingot.ops.external import external_ops
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.widen import NARROW, widen, without_float64
@@ -328,7 +329,7 @@ def _wide_engine(imported: torch_export.Imported, converted: bool) -> Engine:
     network = widen(without_float64(imported.network) if converted else imported.network)
     compiled = compile_network(network)
     tensors = make_tensors(compiled.stored, imported.weights)
-    return Engine.from_memory(header_of("network", {}, network, compiled), tensors)
+    return Engine.from_memory(header_of("network", {}, network, compiled), tensors, external_ops(network))
 
 
 def _blame(imported: torch_export.Imported, feeds: Mapping[str, Array], tolerance: float) -> str:
@@ -443,4 +444,4 @@ def _engine(
     names = {name: FILE + name for name in files}
     header = header_of(kind, config, network, compiled, names)
     carried = {names[name]: np.frombuffer(data, np.uint8) for name, data in files.items()}
-    return Engine.from_memory(header, tensors | carried)
+    return Engine.from_memory(header, tensors | carried, external_ops(network))

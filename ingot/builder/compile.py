@@ -22,6 +22,7 @@ from ingot.ir import Network, Value
 from ingot.ir.recipe import Recipe, evaluate
 from ingot.ir.text import to_json
 from ingot.ir.weight_format import AS_IS, WeightFormat
+from ingot.ops.external import external_ops
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Log
@@ -133,7 +134,9 @@ def header_of(
     recipes = {n: None if v.kind == "constant" else recipe_of(v).json() for n, v in compiled.stored.items()}
     names = dict(files or {})
     recipes |= dict.fromkeys(names.values())
+    own = [dict(cls.declaration) for cls in external_ops(network).values()]
     return {
+        **({"external_ops": own} if own else {}),
         "format": file.FORMAT,
         "producer": PRODUCER,
         "kind": kind,

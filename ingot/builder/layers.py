@@ -28,6 +28,7 @@ from ingot.ir.difference import difference
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.weight_format import weight_format
+from ingot.ops.external import external_ops
 from ingot.passes.quantize import quantized
 from ingot.passes.sections import BETWEEN, Section, runs_of, section
 from ingot.passes.weights import recipe_of
@@ -115,7 +116,7 @@ class Stored(Sources):
 def network_of(engine: Engine) -> Network:
     """The portable network of an engine. Raises EngineVersionError for one that a newer ingot made."""
     with reading(engine.header):
-        return from_json(engine.header["networks"]["main"])
+        return from_json(engine.header["networks"]["main"], engine.external)
 
 
 def computed_network(engine: Engine) -> Network:
@@ -237,7 +238,8 @@ def _unmakeable(where: str, names: list[str]) -> UserError:
 
 
 def _results(section: Section, compiled: Compiled, arrays: dict[Value, Array], weights: Sources) -> dict[str, Array]:
-    engine = Engine.from_memory(header_of("network", {}, section.network, compiled), weights.make(compiled.stored))
+    header = header_of("network", {}, section.network, compiled)
+    engine = Engine.from_memory(header, weights.make(compiled.stored), external_ops(section.network))
     feeds = {label: arrays[value] for label, value in section.reads.items()}
     blocks = cache_blocks(section.network, feeds) if section.network.states else 0
     session = engine.session(kv_blocks=blocks, kv_block_size=BLOCK)

@@ -66,7 +66,7 @@ def open_source(source: str) -> Any:
 def _network(engine: Any) -> Any:
     _lazy.load("ingot.ops")  # a network is read in terms of the ops that are known
     with _lazy.load("ingot.release:reading")(engine.header):
-        return _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"])
+        return _lazy.load("ingot.ir.text:from_json")(engine.header["networks"]["main"], engine.external)
 
 
 def _verify(source: str, out: Output) -> None:

@@ -301,7 +301,7 @@ def _check_format(where: str | os.PathLike[str], version: Any) -> None:
 
 
 def _check_keys(where: str | os.PathLike[str], ours: dict[str, Any]) -> None:
-    if unknown := sorted(set(ours) - _KEYS):
+    if unknown := sorted(set(ours) - _KEYS - {"external_ops"}):
         raise EngineFileError(f"{where}: unknown header key(s) {', '.join(map(repr, unknown))[:200]}")
     if missing := sorted(_KEYS - set(ours)):
         raise EngineFileError(f"{where}: the header lacks {', '.join(missing)}")
@@ -317,9 +317,21 @@ def _check_keys(where: str | os.PathLike[str], ours: dict[str, Any]) -> None:
         recipe = entry["recipe"]  # read closely where it is used: a running engine needs none
         if recipe is not None and not (isinstance(recipe, dict) and recipe.keys() == {"sources", "steps"}):
             raise EngineFileError(f"{where}: the recipe of weight {name[:80]!r} must have sources and steps")
+    _check_external(where, ours.get("external_ops", []))
     for name, tensor in ours["files"].items():
         if not isinstance(tensor, str):
             raise EngineFileError(f"{where}: file {name[:80]!r} must name a tensor")
+
+
+def _check_external(where: str | os.PathLike[str], listed: Any) -> None:
+    """The user's own ops that an engine says it needs: each once, by name, version and signature."""
+    types = {"name": str, "version": int, "signature": str}
+    for item in listed if isinstance(listed, list) else [None]:
+        if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != types:
+            raise EngineFileError(f"{where}: external_ops must list objects of a name, a version and a signature")
+    names = [item["name"] for item in listed]
+    if len(set(names)) < len(names):
+        raise EngineFileError(f"{where}: external_ops lists an op twice")
 
 
 def _check_tensors(where: Path, entries: dict[str, Any], start: int, size: int) -> dict[str, TensorInfo]:

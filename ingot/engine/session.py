@@ -23,6 +23,7 @@ import numpy as np
 from ingot import _lazy, _native, dtypes
 from ingot.backends.device import Device, Executor, Opening, device_of, programs_of
 from ingot.engine import file
+from ingot.engine.external import declared, matching
 from ingot.errors import ArgumentError, InputError, UserError, typed
 
 Array = np.ndarray[Any, Any]
@@ -158,9 +159,10 @@ class Engine:
 
     def __init__(
         self, native: Any, header: dict[str, Any], tensors: Mapping[str, Array] | None, path: Path | None,
-        device: Device | None = None,
+        device: Device | None = None, external: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._native = native
+        self.external = dict(external or {})  # classes of the user's own ops that it uses, by name
         self._tensors = tensors
         self.device = device or Device()
         self._kept: dict[Any, Any] = {}  # of targets, for the sessions that run there
@@ -173,15 +175,20 @@ class Engine:
         self.log: list[str] = []  # what the passes of that build did, and what they refused and why
 
     @classmethod
-    def from_memory(cls, header: dict[str, Any], tensors: Mapping[str, Array]) -> Engine:
-        """An engine that lies in memory only, as `build` makes it. Keeps references to the arrays."""
+    def from_memory(
+        cls, header: dict[str, Any], tensors: Mapping[str, Array], external: Mapping[str, Any] | None = None
+    ) -> Engine:
+        """An engine that lies in memory only, as `build` makes it. Keeps references to the arrays.
+
+        external: classes of the user's own ops that it uses, by name.
+        """
         text = file.canonical_json({"format": header["format"], "programs": header["programs"]}).encode()
         plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
         try:
             native = _native.Engine.from_memory(text, plain)
         except _native.Error as e:
             raise typed(e) from None
-        return cls(native, header, plain, None)
+        return cls(native, header, plain, None, None, external)
 
     def with_tensors(self, header: dict[str, Any], tensors: Mapping[str, Array]) -> Engine:
         """An engine of these programs with other tensors. Where those are this one's, both use the same memory, and
@@ -192,29 +199,34 @@ class Engine:
             native = self._native.with_tensors(plain)
         except _native.Error as e:
             raise typed(e) from None
-        made = Engine(native, header, plain, None, self.device)
+        made = Engine(native, header, plain, None, self.device, self.external)
         made.log = list(self.log)
         return made
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Engine:
+    def load(cls, path: str | os.PathLike[str], ops: Sequence[Any] = ()) -> Engine:
         """Opens and verifies an engine file; the weights are mapped, not read.
 
-        Raises FileError, EngineFileError, EngineVersionError, ProgramError or MemoryLimitError.
+        ops: the user's own ops that it may call (docs/own-ops.md).
+
+        Raises FileError, EngineFileError, EngineVersionError, ProgramError, MemoryLimitError, or ExternalOpError for an
+        op that the file lists and `ops` has not, or has otherwise.
         """
+        given = declared(ops)
         where = file.path_text(path)
         try:
             native = _native.Engine.open(where)
         except _native.Error as e:
             raise typed(e) from None
-        return cls(native, file.check_header(where, json.loads(native.header())), None, Path(where))
+        header = file.check_header(where, json.loads(native.header()))
+        return cls(native, header, None, Path(where), None, matching(where, header, given))
 
     def on(self, device: str | Device | None) -> Engine:
         """The same engine, weights shared, with its sessions on a device ("cpu", "torch", "torch:cuda:0").
 
         Raises UserError for a device that is not there.
         """
-        other = Engine(self._native, self.header, self._tensors, self.path, device_of(device))
+        other = Engine(self._native, self.header, self._tensors, self.path, device_of(device), self.external)
         other.report, other.seconds, other.log, other._kept = self.report, self.seconds, self.log, self._kept
         return other
 
@@ -348,12 +360,13 @@ def _dtype(buffers: list[dict[str, Any]], buffer: dict[str, Any]) -> str:
     return str(buffer["dtype"])
 
 
-def load(path: str | os.PathLike[str], device: str | None = None) -> Engine:
+def load(path: str | os.PathLike[str], device: str | None = None, *, ops: Sequence[Any] = ()) -> Engine:
     """Opens an engine file. The weights are mapped, so this takes milliseconds whatever the size.
 
-    `device`: where its sessions run; default, the CPU.
+    `device`: where its sessions run; default, the CPU. `ops`: your own ops that it calls (docs/own-ops.md); a file
+    brings none with it, and names none that you did not give.
     """
-    engine = Engine.load(path)
+    engine = Engine.load(path, ops)
     return engine if device is None else engine.on(device)
 
 
@@ -379,7 +392,7 @@ class Session:
             engine.header, engine.tensor, engine._native, entry,
             None if threads is None else _count("threads", threads, 0, 2**31 - 1),
             _count("kv_blocks", kv_blocks, 0), _count("kv_block_size", kv_block_size, 1),
-            self.device.name, engine._kept,
+            self.device.name, engine._kept, engine.external,
         )  # fmt: skip
         self._executor: Executor = self.device.open(opening)
         self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._executor.inputs]

@@ -35,30 +35,35 @@ def op(name: str) -> Callable[[C], C]:
     def register(cls: C) -> C:
         if name in OPS:
             raise KeyError(f"op {name!r} is declared twice: {OPS[name].__qualname__} and {cls.__qualname__}")
-        fields = {n: a for base in reversed(cls.__mro__[:-2])  # all but Op and object
-                  for n, a in base.__dict__.get("__annotations__", {}).items() if not a.startswith("ClassVar")}
-        if fields:  # a class without attributes inherits all that dataclass would write
-            cls.__annotations__ = fields  # those of undecorated bases too
-            dataclasses.dataclass(frozen=True, repr=False, eq=False)(cls)
-        cls.name = name
-        cls.attributes = {n: kind_of(a) for n, a in fields.items()}
-        cls.symbolic = tuple(n for n, kind in cls.attributes.items() if kind.symbolic)
-        parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
-        cls.operands = tuple(
-            Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL, str(p.annotation).startswith("StateSpec"))
-            for p in parameters)
-        variadic = any(o.variadic for o in cls.operands)
-        cls.least = sum(not o.optional and not o.variadic for o in cls.operands)
-        cls.most = UNLIMITED if variadic else len(cls.operands)
-        returns = cls.infer.__annotations__.get("return", "...")
-        cls.outputs = None if "..." in returns else returns.count("Spec")
         OPS[name] = cls
-        functions[name] = _function(cls)
+        declare(cls, name)
+        functions[name] = function_of(cls)
         return cls
     return register
 
 
-def _function(cls: type[Op]) -> Callable[..., Any]:
+def declare(cls: type[Op], name: str) -> None:
+    """Reads an op's operands and attributes off its class."""
+    fields = {n: a for base in reversed(cls.__mro__[:-2])  # all but Op and object
+              for n, a in base.__dict__.get("__annotations__", {}).items() if not a.startswith("ClassVar")}
+    if fields:  # a class without attributes inherits all that dataclass would write
+        cls.__annotations__ = fields  # those of undecorated bases too
+        dataclasses.dataclass(frozen=True, repr=False, eq=False)(cls)
+    cls.name = name
+    cls.attributes = {n: kind_of(a) for n, a in fields.items()}
+    cls.symbolic = tuple(n for n, kind in cls.attributes.items() if kind.symbolic)
+    parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
+    cls.operands = tuple(
+        Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL, str(p.annotation).startswith("StateSpec"))
+        for p in parameters)
+    variadic = any(o.variadic for o in cls.operands)
+    cls.least = sum(not o.optional and not o.variadic for o in cls.operands)
+    cls.most = UNLIMITED if variadic else len(cls.operands)
+    returns = cls.infer.__annotations__.get("return", "...")
+    cls.outputs = None if "..." in returns else returns.count("Spec")
+
+
+def function_of(cls: type[Op]) -> Callable[..., Any]:
     """The public function of an op: operands, then attributes, each by position or keyword."""
     def call(*args: Any, **kwargs: Any) -> Any:
         operands, attributes = _bind(cls, args, kwargs)

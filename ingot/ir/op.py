@@ -89,6 +89,8 @@ class Op:
     # In a precision scope (ir/precision.py) it "computes" in the scope's type, "moves" elements, which keep their type
     # unless there are operands to agree with, or "keeps" the types of all its operands.
     in_scope: ClassVar[str] = "computes"
+    external: ClassVar[bool] = False  # whether it is a user's own (ops/external.py), and its declaration
+    declaration: ClassVar[Mapping[str, Any]] = {}
     is_view: ClassVar[bool] = False  # whether its result is its first operand's memory under other strides
 
     def infer(self, *specs: Any) -> Any:
@@ -249,13 +251,16 @@ def _check_operands(op: Op, specs: tuple[Any, ...]) -> None:
             raise OpError(f"{operand.name} must be a {'state' if operand.state else 'tensor'}, not {spec}")
 
 
-def op_from_json(name: Any, version: Any, attrs: Any, where: str, network: Callable[[Any], Any]) -> Op:
+def op_from_json(name: Any, version: Any, attrs: Any, where: str, network: Callable[[Any], Any],
+                 external: Mapping[str, type[Op]] = {}) -> Op:
     """The op of a file, maybe of an older version (`Op.upgrade`). `network` reads those among the attributes.
+
+    external: the user's own ops that the file may name.
 
     Raises OpError for what is no op or none of its attributes, EngineVersionError for a newer version, and what
     `network` raises.
     """
-    cls = OPS.get(name) if isinstance(name, str) else None
+    cls = OPS.get(name, external.get(name)) if isinstance(name, str) else None
     if cls is None:
         raise OpError(f"{where}: there is no op {brief(name)}")
     optional = [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
@@ -267,7 +272,8 @@ def op_from_json(name: Any, version: Any, attrs: Any, where: str, network: Calla
         if kind.name == "Op":
             if not isinstance(value, dict) or value.keys() != {"op", "version", "attrs"}:
                 raise AttributeRefused(f"attribute {attribute} must be {kind.wanted}, not {brief(value)}")
-            return op_from_json(value["op"], value["version"], value["attrs"], f"{where}: {attribute}", network)
+            return op_from_json(value["op"], value["version"], value["attrs"], f"{where}: {attribute}", network,
+                                external)
         return from_json(kind, value, name, attribute)
 
     try:

@@ -60,8 +60,10 @@ def attrs_json(op: Op) -> dict[str, Any]:
             for name, value in op.attrs().items()}
 
 
-def from_json(obj: Any, _depth: int = 0) -> Network:
+def from_json(obj: Any, external: Mapping[str, type[Op]] = {}, _depth: int = 0) -> Network:
     """The network of its JSON form, whose ops may be of older versions.
+
+    external: the user's own ops that it may name.
 
     Raises NetworkError, OpError, DimError or DTypeError for what is no network, EngineVersionError for newer ops.
     """
@@ -90,7 +92,7 @@ def from_json(obj: Any, _depth: int = 0) -> Network:
         s = _fields(item, "a state", {"name": str, "dtype": str, "type": str, "heads": int, "head_dim": int})
         network.state(s["name"], StateSpec(s["dtype"], s["type"], heads=s["heads"], head_dim=s["head_dim"]))
     for i, item in enumerate(top["nodes"]):
-        _node(network, item, f"node {i} of network {network.name}", _depth)
+        _node(network, item, f"node {i} of network {network.name}", external, _depth)
     for item in top["outputs"]:
         if type(item) is not list or len(item) != 2 or not all(isinstance(x, str) for x in item):
             raise NetworkError(f"an output is [name, value], not {brief(item)}")
@@ -98,11 +100,12 @@ def from_json(obj: Any, _depth: int = 0) -> Network:
     return network if _depth else verify(network)
 
 
-def _node(network: Network, item: Any, where: str, depth: int) -> None:
+def _node(network: Network, item: Any, where: str, external: Mapping[str, type[Op]], depth: int) -> None:
     n = _fields(item, where, {"op": str, "version": int, "in": list, "out": list, "attrs": dict, "where": str})
     if not all(isinstance(x, str) for x in (*(x for x in n["in"] if x is not None), *n["out"])):
         raise NetworkError(f"{where}: in and out are lists of names (in: null for what is absent)")
-    op = op_from_json(n["op"], n["version"], n["attrs"], where, lambda inner: from_json(inner, depth + 1))
+    op = op_from_json(n["op"], n["version"], n["attrs"], where, lambda inner: from_json(inner, external, depth + 1),
+                      external)
     op = _resolve(op, network.dims)
     inputs = tuple(network.absent if x is None else _value(network, x, where) for x in n["in"])
     network.add_node(op, inputs, n["where"], names=n["out"])

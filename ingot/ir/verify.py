@@ -37,7 +37,7 @@ def problems(network: Network, depth: int = 0) -> list[str]:
     consumed: dict[int, str] = {}
     for i, node in enumerate(network.nodes):
         place = f"{_show(node)}{f' in {node.where}' if node.where else ''}"
-        if OPS.get(node.op.name) is not type(node.op):
+        if not node.op.external and OPS.get(node.op.name) is not type(node.op):
             found.append(f"{place}: there is no op {node.op.name!r}")
             continue
         found += _operands(node, i, place, known, position, network.absent)

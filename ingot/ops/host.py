@@ -6,7 +6,7 @@ reference runs: on the program's dims when a session is made, and on the sizes o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,16 @@ import numpy as np
 import ingot.ops  # noqa: F401  (registers every op)
 from ingot import dims, dtypes
 from ingot.dims import Dim
-from ingot.errors import EngineVersionError, IngotError, InputError, MemoryLimitError, OpError, ProgramError, ValueFault
+from ingot.errors import (
+    EngineVersionError,
+    ExternalOpError,
+    IngotError,
+    InputError,
+    MemoryLimitError,
+    OpError,
+    ProgramError,
+    ValueFault,
+)
 from ingot.ir.op import Op, infer, op_from_json
 from ingot.ir.spec import Spec
 from ingot.ir.text import from_json
@@ -32,20 +41,20 @@ Declared = Sequence[tuple[str, Sequence[Any]]]  # of every result: dtype and dim
 
 
 class HostCalls:
-    """The host calls of one program, checked; the executor calls it.
+    """The host calls of one program, checked; the executor calls it. `external`: the user's own ops among them.
 
     Raises ProgramError for a call whose op, attributes, operands or results the op itself refuses, EngineVersionError
     for an op of a newer version.
     """
 
-    def __init__(self, program: Mapping[str, Any]) -> None:
+    def __init__(self, program: Mapping[str, Any], external: Mapping[str, type[Op]] = {}) -> None:
         self._calls: dict[int, _HostCall] = {}
         known: dict[str, Dim] = {}
         for i, call in enumerate(program["calls"]):
             if "host" in call:
                 try:
                     known = known or {s["name"]: _dim(s) for s in program["symbols"]}
-                    self._calls[i] = _HostCall(call, program["buffers"], known)
+                    self._calls[i] = _HostCall(call, program["buffers"], known, external)
                 except MemoryError:
                     raise MemoryLimitError(f"{_where(call)}: there is no memory for checking it") from None
                 except ProgramError:
@@ -68,12 +77,15 @@ class HostCalls:
 
 
 class _HostCall:
-    def __init__(self, call: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], known: Mapping[str, Dim]) -> None:
+    def __init__(
+        self, call: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]], known: Mapping[str, Dim],
+        external: Mapping[str, type[Op]],
+    ) -> None:  # fmt: skip
         self.where = _where(call)
         self.known = known
         attributes = dict(call["params"])
         self.absent = _places(attributes.pop("absent", []), len(call["in"]))
-        op = op_from_json(call["host"], call["version"], attributes, "the program", from_json)
+        op = op_from_json(call["host"], call["version"], attributes, "the program", _networks(external), external)
         self.op = op.map_dims(lambda d: dims.substitute(d, known))
         self.binds = {d.name for d in self.op.bound_dims()}
         if sorted(self.binds) != sorted(call.get("binds", ())):
@@ -147,7 +159,7 @@ class _HostCall:
             with np.errstate(all="ignore"):
                 made = op.reference(*self._placed(operands))
                 return [np.asarray(r) for r in (made if isinstance(made, tuple) else (made,))]
-        except (ValueFault, InputError, MemoryLimitError) as e:
+        except (ExternalOpError, ValueFault, InputError, MemoryLimitError) as e:
             raise type(e)(f"{self.where}: {_text(e)}") from None
         except MemoryError:
             raise MemoryLimitError(f"{self.where}: there is no memory for {_shown(op, specs)}") from None
@@ -164,6 +176,10 @@ def _places(absent: Any, given: int) -> list[int]:
     if absent != sorted(set(absent)) or (absent and not 0 <= absent[0] <= absent[-1] < given + len(absent)):
         raise ProgramError(f"absent: {_brief(repr(absent))} are no places of operands, in order")
     return absent
+
+
+def _networks(external: Mapping[str, type[Op]]) -> Callable[[Any], Any]:
+    return lambda network: from_json(network, external)
 
 
 def _where(call: Mapping[str, Any]) -> str:

@@ -12,7 +12,8 @@ namespace ingot {
 namespace {
 
 constexpr std::string_view kKnownKeys[] = {"format",   "producer", "kind",     "config",
-                                           "networks", "weights",  "programs", "files"};
+                                           "networks", "weights",  "programs", "files",
+                                           "external_ops"};
 
 [[noreturn]] void fail(const std::string& why) { throw Error(code::engine_file, why); }
 
