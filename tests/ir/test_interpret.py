@@ -1,15 +1,16 @@
 """The interpreter: what it checks, how it carries states, and what taps see. Patterns and expressions beside it."""
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ingot import dtypes, ops
+from ingot import dims, dtypes, ops
 from ingot.dims import Dim
 from ingot.errors import InputError, NetworkError, OpError, ValueFault
-from ingot.ir import ExprBuilder, F, Hole, Network, Pattern, Spec, StateSpec, interpret
+from ingot.ir import ExprBuilder, F, Hole, Network, Node, Pattern, Spec, StateSpec, interpret
 from ingot.ir.expr import NoExpression, check, evaluate
 
 
@@ -194,3 +195,28 @@ GOOD = ["input", "float32", 0]
 def test_malformed_expressions_are_refused(expr: Any, message: str) -> None:
     with pytest.raises(NetworkError, match=message):
         check(expr)
+
+
+def test_a_result_lives_as_long_as_it_is_needed() -> None:
+    net = Network()
+    first = net.input("x", Spec("f32", (4,))).exp()
+    second = F.neg(first)
+    net.outputs["y"] = F.add(F.sqrt(F.abs(second)), second)
+    made: dict[str, Any] = {}
+    alive: list[list[str]] = []
+
+    def note(node: Node, results: Any) -> None:
+        made[node.op.name] = weakref.ref(results[0])
+        alive.append([name for name, result in made.items() if result() is not None])
+
+    interpret(net, {"x": np.ones(4, np.float32)}, taps=note)
+    assert alive == [["exp"], ["exp", "neg"], ["neg", "abs"], ["neg", "abs", "sqrt"], ["neg", "sqrt", "add"]]
+
+
+def test_a_size_below_zero_names_the_input() -> None:
+    net = Network()
+    x = net.input("x", Spec("f32", ("N",)))
+    rest = net.input("rest", Spec("f32", (dims.add(x.shape[0], -5),)))
+    net.outputs["y"] = F.neg(rest)
+    with pytest.raises(InputError, match=r"rest"):
+        interpret(net, {"x": np.ones(3, np.float32), "rest": np.ones(0, np.float32)})

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ingot import dtypes, ops
 from ingot.errors import IngotError, NetworkError
 from ingot.ir import Network, Spec, interpret, verify
+from ingot.ir.printer import _numbers, quote
 from ingot.ir.text import from_json, parse, parse_spec, to_json
 from tests.ir.test_verify import sound
 
@@ -250,3 +251,26 @@ def test_arrays_are_written_as_they_are() -> None:
             (found,) = again.constants
             assert (found.array.dtype, found.array.shape) == (array.dtype, array.shape)
             assert found.array.tobytes() == array.tobytes()
+
+
+def test_strings_are_quoted_in_ascii() -> None:
+    """All of ASCII that can be seen stands for itself, but for what cuts lines and what escapes."""
+    plain = "".join(map(chr, range(32, 127)))
+    assert quote("\x1f ~\x7f") == '"\\U0000001f ~\\U0000007f"'
+    assert quote("é@") == '"\\U000000e9\\U00000040"'
+    kept = [c for c in plain if quote(c) == f'"{c}"']
+    assert "".join(kept) == plain.translate(str.maketrans("", "", '"\\{}@'))
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.array([True, False]), "[True, False]"), (np.array([-3, 4], np.int8), "[-3, 4]"),
+        (np.array([[1], [2]], np.uint16), "[[1], [2]]"), (np.array(2**62 + 1), str(2**62 + 1)),
+        (np.array(0.1, np.float32), "0.1"), (np.array(0.1), "0.1"), (np.array(0.1, np.float16), "0.099975586"),
+        (np.array(1 / 3, np.float32), "0.33333334"), (np.array(1 / 3), "0.3333333333333333"),
+        (np.array([1.5, -2.0], np.float32), "[1.5, -2.0]"),
+    ],
+)  # fmt: skip
+def test_numbers_of_constants_are_written_as_short_as_they_are_exact(array: Any, text: str) -> None:
+    assert _numbers(array) == text
