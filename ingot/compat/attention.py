@@ -1,4 +1,4 @@
-"""gpt_attention, bert_attention and layers.Attention: attention over caches that are inputs and outputs of the network.
+"""gpt_attention and bert_attention: attention over caches that are inputs and outputs of the network.
 
 A cache is [batch, 2, num_kv_heads, length, head_size], keys before values. A step gives it back with its tokens in it.
 """
@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot import functional as f
 from ingot.compat import context
+from ingot.compat.datatype import as_dtype
 from ingot.compat.functional import FUNCTIONS, recorded
-from ingot.compat.layers import FILES, ColumnLinear, RowLinear
-from ingot.compat.module import Module
+from ingot.compat.no_effect import ignored
 from ingot.compat.quantization import QuantMode
 from ingot.compat.refusal import called, refused, single
 from ingot.dims import Dimension
+from ingot.ir import F
+from ingot.ir.sizes import as_size
 
 
 class AttentionMaskType(IntEnum):
@@ -85,44 +88,98 @@ class RotaryScalingType(IntEnum):
 ENUMS = {cls.__name__: cls for cls in (AttentionMaskType, PositionEmbeddingType, RotaryScalingType)}
 
 
+class Numbers(NamedTuple):
+    """The tensors that a step's attention reads beside queries, keys and values; None for those not given."""
+
+    slopes: Any = None
+    mask: Any = None
+    window: Any = None
+    sink: Any = None
+    inv_freq: Any = None
+    cos_sin: Any = None
+    logn: Any = None
+    to_cache: Any = None
+    from_cache: Any = None
+
+
 class Heads:
-    """Numbers of one attention: heads, sizes, scale, and how its positions are turned."""
+    """Numbers of one attention: heads, sizes, scale, how its positions are turned, and which tokens a token sees."""
 
     def __init__(
-        self, num_heads: int, num_kv_heads: int, size: int, q_scaling: float, rotary_dim: int, base: float,
-        scale_type: Any, scale: float, position: PositionEmbeddingType,
+        self, num_heads: int, num_kv_heads: int, size: int, q_scaling: float = 1.0, rotary_dim: int = 0,
+        base: float = 10000.0, stretch: float = 1.0,
+        position: PositionEmbeddingType = PositionEmbeddingType.learned_absolute,
+        mask: AttentionMaskType = AttentionMaskType.causal, softcap: float = 0.0,
     ) -> None:  # fmt: skip
         self.query, self.kv, self.size = num_heads, num_kv_heads, size
         self.scale = 1.0 / (q_scaling * size**0.5)
-        stretched = RotaryScalingType(int(scale_type))
-        if stretched not in (RotaryScalingType.none, RotaryScalingType.linear):
-            raise refused(f"rotary scaling {stretched.name}", "ingot.build(folder), which knows every scaling type")
-        known = (PositionEmbeddingType.rope_gptj, PositionEmbeddingType.rope_gpt_neox)
-        if rotary_dim and position not in known:
-            raise refused(f"rotary embeddings of type {position.name}", "rope_gpt_neox or rope_gptj")
         self.style = "interleaved" if position is PositionEmbeddingType.rope_gptj else "half"
-        self.inv_freq: Any = None
-        if rotary_dim:
-            stretch = scale if stretched is RotaryScalingType.linear else 1.0
-            self.inv_freq = (1.0 / (stretch * base ** (np.arange(0, rotary_dim, 2) / rotary_dim))).astype(np.float32)
+        self.scaled_bias = position is PositionEmbeddingType.alibi_with_scale
+        self.mask, self.softcap = mask, softcap
+        self.turns = rotary_dim > 0 and position in _ROTARY
+        frequencies = 1.0 / (stretch * base ** (np.arange(0, rotary_dim, 2) / max(rotary_dim, 1)))
+        self.inv_freq = frequencies.astype(np.float32)
 
     def parts(self, qkv: Any, rows: Dimension) -> tuple[Any, Any, Any]:
         """Queries, keys and values [rows, heads, size] of [..., (heads + 2 · kv heads) · size]."""
         flat = f.view(qkv, (rows, self.query + 2 * self.kv, self.size), False)
         return tuple(f.split(flat, [self.query, self.kv, self.kv], 1))
 
-    def turned(self, x: Any, positions: Any) -> Any:
+    def turned(self, x: Any, positions: Any, given: Numbers) -> Any:
         """Rows [rows, heads, size] turned by their positions [rows]."""
-        if self.inv_freq is None:
+        if not self.turns:
             return x
-        cos, sin = f.rope_table(f.cast(positions, "int32"), self.inv_freq)
+        positions = f.cast(positions, "int32")
+        if given.cos_sin is not None:
+            table = f.view(f.cast(given.cos_sin, "float32"), (-1, len(self.inv_freq), 2))
+            cos, sin = (f.index_select(f.select(table, 2, i), 0, positions) for i in (0, 1))
+        else:
+            inv_freq = self.inv_freq if given.inv_freq is None else f.view(given.inv_freq, (len(self.inv_freq),))
+            cos, sin = f.rope_table(positions, inv_freq)
         return f.rope(x, cos, sin, self.style)
+
+    def sees(self, place: Any, at: Any, total: Any, given: Numbers) -> Any:
+        """Whether tokens at positions `at` see those at `place`, of which there are `total`."""
+        if self.mask in (AttentionMaskType.padding, AttentionMaskType.bidirectional):
+            seen = f.lt(place, total)
+        else:
+            seen = f.le(place, at)
+        if given.window is None:
+            return seen
+        sink = np.int32(0) if given.sink is None else given.sink
+        near = f.lt(f.sub(at, place), f.sub(given.window, sink))
+        return f.op_and(seen, f.op_or(near, f.lt(place, sink)))
+
+    def biased(self, apart: Any, given: Numbers) -> Any:
+        """What ALiBi adds to scores, of how far keys lie behind queries; None without slopes."""
+        if given.slopes is None:
+            return None
+        slopes = f.view(f.cast(given.slopes, "float32"), (1, self.query, 1, 1), False)
+        return f.mul(f.cast(apart, "float32"), f.mul(slopes, self.scale) if self.scaled_bias else slopes)
 
     def attend(self, query: Any, key: Any, value: Any, mask: Any, bias: Any = None) -> Any:
         """[..., H, T, D] over [..., KV, S, D] where the mask is true, a bias added to the scores."""
+        if self.softcap:
+            return self._capped(query, key, value, mask, bias)
         if bias is not None:
             mask = f.where(mask, f.cast(bias, query.dtype), np.asarray(-np.inf, dtypes.get(query.dtype).numpy))
         return f.scaled_dot_product_attention(query, key, value, mask, scale=self.scale, enable_gqa=True)
+
+    def _capped(self, query: Any, key: Any, value: Any, mask: Any, bias: Any) -> Any:
+        """attend, with scores bent to less than softcap; [B, H, T, D] over [B, KV, S, D]."""
+        batch, _, rows, size = query.shape
+        shared = f.view(query, (batch, self.kv, self.query // self.kv, rows, size), False)
+        scores = f.mul(f.cast(f.matmul(shared, f.unsqueeze(key, 2), transb=True), "float32"), self.scale)
+        scores = f.mul(f.tanh(f.div(scores, self.softcap)), self.softcap)
+        scores = f.view(scores, (batch, self.query, rows, key.shape[2]), False)
+        scores = scores if bias is None else f.add(scores, bias)
+        weights = f.softmax(f.where(mask, scores, np.float32(-np.inf)), -1)
+        grouped = (batch, self.kv, self.query // self.kv, rows, key.shape[2])
+        weights = f.view(f.cast(weights, query.dtype), grouped, False)
+        return f.view(f.matmul(weights, f.unsqueeze(value, 2)), (batch, self.query, rows, size), False)
+
+
+_ROTARY = (PositionEmbeddingType.rope_gptj, PositionEmbeddingType.rope_gpt_neox, PositionEmbeddingType.yarn)
 
 
 def _column(x: Any) -> Any:
@@ -130,48 +187,70 @@ def _column(x: Any) -> Any:
     return f.unsqueeze(x, 1)
 
 
-def _filled(cache: Any, new_key: Any, new_value: Any, row: Any, is_new: Any) -> Any:
+def _filled(cache: Any, new_key: Any, new_value: Any, row: Any, is_new: Any, given: Numbers) -> Any:
     """The cache [B, 2, KV, M, D] with rows [rows, KV, D] at its places: row[b, m] where is_new[b, m]."""
     batch, _, heads, length, size = cache.shape
     halves = []
     for i, new in enumerate((new_key, new_value)):
         taken = f.view(f.index_select(new, 0, f.flatten(row)), (batch, length, heads, size), False)
-        placed = f.cast(f.permute(taken, (0, 2, 1, 3)), cache.dtype)
+        placed = f.permute(taken, (0, 2, 1, 3))
+        if given.to_cache is None:
+            placed = f.cast(placed, cache.dtype)
+        else:
+            scale = f.view(f.cast(given.to_cache, placed.dtype), (), False)
+            placed = F.quantize(f.mul(placed, scale), np.float32(1), minimum=-128)
         where = f.view(is_new, (batch, 1, length, 1), False)
         halves.append(f.where(where, placed, f.select(cache, 1, i)))
     return f.stack(halves, 1)
 
 
-def _step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, slopes: Any) -> tuple[Any, Any]:
+def _read(cache: Any, half: int, dtype: Any, given: Numbers) -> Any:
+    """The keys (0) or values (1) of a cache, [B, KV, M, D], as floats."""
+    held = f.select(cache, 1, half)
+    if given.from_cache is None:
+        return f.cast(held, dtype)
+    return F.dequantize(held, f.view(f.cast(given.from_cache, "float32"), (), False), dtype=dtype)
+
+
+def _queries(heads: Heads, query: Any, at: Any, given: Numbers) -> Any:
+    """Queries turned by their positions, and scaled by them where logn_scaling is given."""
+    query = heads.turned(query, at, given)
+    if given.logn is None:
+        return query
+    factor = f.index_select(f.cast(given.logn, query.dtype), 0, f.cast(at, "int32"))
+    return f.mul(query, f.view(factor, (query.shape[0], 1, 1), False))
+
+
+def _step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, given: Numbers) -> tuple[Any, Any]:
     """One step of padded rows [B, S, width], of which `count` [B] are tokens, behind `before` [B] cached ones."""
     batch, width = qkv.shape[0], qkv.shape[1]
     length = cache.shape[3]
     query, key, value = heads.parts(qkv, batch * width)
     at = f.add(_column(before), f.arange(0, width, "int32"))  # positions [B, S]
-    query, key = (heads.turned(x, f.flatten(at)) for x in (query, key))
+    # Rows behind a text's tokens are computed too, as of its last token: their positions lie in no table.
+    at = f.minimum(at, f.maximum(_column(f.sub(f.add(before, count), 1)), 0))
+    query, key = _queries(heads, query, f.flatten(at), given), heads.turned(key, f.flatten(at), given)
     place = f.arange(0, length, "int32")
     new = f.sub(place, _column(before))  # [B, M]: which new token lies there
     is_new = f.op_and(f.ge(new, 0), f.lt(new, _column(count)))
-    first = f.mul(f.arange(0, batch, "int32"), f.cast(_size(qkv, 1), "int32"))
+    first = f.mul(f.arange(0, batch, "int32"), f.cast(f.shape(qkv, 1), "int32"))
     row = f.add(_column(first), f.clip(f.where(is_new, new, 0), 0, None))
-    cache = _filled(cache, key, value, row, is_new)
-    mask = f.le(f.view(place, (1, 1, 1, length), False), f.view(at, (batch, 1, width, 1), False))
-    bias = None
-    if slopes is not None:
-        apart = f.sub(f.view(place, (1, 1, 1, length), False), f.view(at, (batch, 1, width, 1), False))
-        bias = f.mul(f.cast(apart, "float32"), f.view(f.cast(slopes, "float32"), (1, heads.query, 1, 1), False))
+    cache = _filled(cache, key, value, row, is_new, given)
+    places, positions = f.view(place, (1, 1, 1, length), False), f.view(at, (batch, 1, width, 1), False)
+    total = f.view(f.add(before, count), (batch, 1, 1, 1), False)
+    if heads.mask is AttentionMaskType.custom_mask:
+        own = f.view(given.mask, (batch, 1, width, length), False)
+        mask = f.op_and(own, f.lt(places, total))
+    else:
+        mask = heads.sees(places, positions, total, given)
+    bias = heads.biased(f.sub(places, positions), given)
     rows = f.permute(f.view(query, (batch, width, heads.query, heads.size), False), (0, 2, 1, 3))
-    keys, values = (f.cast(f.select(cache, 1, i), query.dtype) for i in (0, 1))
+    keys, values = (_read(cache, i, query.dtype, given) for i in (0, 1))
     out = f.permute(heads.attend(rows, keys, values, mask, bias), (0, 2, 1, 3))
     return f.view(out, (batch, width, heads.query * heads.size), False), cache
 
 
-def _size(x: Any, axis: int) -> Any:
-    """A size as a scalar tensor."""
-    return f.shape(x, axis)
-
-
-def _packed_step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, slopes: Any) -> tuple[Any, Any]:
+def _packed_step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, given: Numbers) -> tuple[Any, Any]:
     """One step of packed rows [T, width]: `count` [B] of each request, behind `before` [B] cached ones."""
     rows, (batch, _, _, length, _) = qkv.shape[0], cache.shape
     query, key, value = heads.parts(qkv, rows)
@@ -179,25 +258,30 @@ def _packed_step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, sl
     start = f.sub(end, count)
     token = f.arange(0, rows, "int32")
     owner = f.sum(f.cast(f.ge(_column(token), end), "int32"), 1)  # which request a row is of
-    owner = f.minimum(owner, f.cast(f.sub(_size(cache, 0), 1), "int32"))
+    owner = f.minimum(owner, f.cast(f.sub(f.shape(cache, 0), 1), "int32"))
     at = f.add(f.sub(token, f.index_select(start, 0, owner)), f.index_select(before, 0, owner))
-    query, key = (heads.turned(x, at) for x in (query, key))
+    query, key = _queries(heads, query, at, given), heads.turned(key, at, given)
     place = f.arange(0, length, "int32")
     new = f.sub(place, _column(before))
     is_new = f.op_and(f.ge(new, 0), f.lt(new, _column(count)))
     row = f.where(is_new, f.add(new, _column(start)), 0)
-    cache = _filled(cache, key, value, row, is_new)
+    cache = _filled(cache, key, value, row, is_new, given)
     # Rows against the tokens of all requests, of which a row sees those of its own.
     mine = f.eq(f.view(owner, (rows, 1, 1), False), f.view(f.arange(0, batch, "int32"), (1, batch, 1), False))
-    apart = f.sub(f.view(place, (1, 1, length), False), f.view(at, (rows, 1, 1), False))
+    places, positions = f.view(place, (1, 1, length), False), f.view(at, (rows, 1, 1), False)
+    total = f.view(f.index_select(f.add(before, count), 0, owner), (rows, 1, 1), False)
+    if heads.mask is AttentionMaskType.custom_mask:
+        seen = f.op_and(f.view(given.mask, (rows, 1, length), False), f.lt(places, total))
+    else:
+        seen = heads.sees(places, positions, total, given)
     whole = (1, 1, rows, batch * length)
-    mask = f.view(f.op_and(mine, f.le(apart, 0)), whole, False)
+    mask = f.view(f.op_and(mine, seen), whole, False)
     bias = None
-    if slopes is not None:
-        wide = f.view(f.expand(f.cast(apart, "float32"), (rows, batch, length)), whole, False)
-        bias = f.mul(wide, f.view(f.cast(slopes, "float32"), (1, heads.query, 1, 1), False))
+    if given.slopes is not None:
+        apart = f.expand(f.cast(f.sub(places, positions), "float32"), (rows, batch, length))
+        bias = heads.biased(f.view(apart, whole, False), given)
     keys, values = (
-        f.view(f.permute(f.cast(f.select(cache, 1, i), query.dtype), (1, 0, 2, 3)),
+        f.view(f.permute(_read(cache, i, query.dtype, given), (1, 0, 2, 3)),
                (1, heads.kv, batch * length, heads.size), False)
         for i in (0, 1)
     )  # fmt: skip
@@ -205,22 +289,8 @@ def _packed_step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, sl
     return f.view(f.permute(f.squeeze(out, 0), (1, 0, 2)), (rows, heads.query * heads.size), False), cache
 
 
-# Arguments of gpt_attention that change nothing here, each with the reason; any other one is refused when it is given.
-WITHOUT_EFFECT = {
-    "host_past_key_value_lengths": "a step's first position follows from sequence_length",
-    "host_max_attention_window_sizes": "the cache holds every token", "host_sink_token_length": "the cache holds all",
-    "cache_indirection": "beams are separate requests", "max_context_length": "sizes say it",
-    "host_context_lengths": "context_lengths says it", "layer_idx": "there is nothing to look up by it",
-    "host_runtime_perf_knobs": "there are none", "host_context_progress": "a step runs whole",
-    "rotary_embedding_max_positions": "positions are computed", "multi_block_mode": "there is one kernel",
-    "rotary_embedding_original_max_positions": "as above", "tp_rank": "an engine runs on one device",
-    "rotary_inv_freq": "computed from the base", "rotary_cos_sin": "computed from the base", "use_cache": "always",
-    "kv_cache_quant_mode": "0 only, checked", "num_kv_heads_origin": "an engine runs on one device",
-    "dense_context_fmha": "attention is always fused", "enable_pos_shift": "no token is dropped",
-    "rotary_embedding_short_m_scale": "1", "rotary_embedding_long_m_scale": "1", "cp_group": "one device",
-    "cp_size": "one device", "cp_rank": "one device", "skip_attn": "never", "max_distance": "no relative positions",
-    "attention_mask": "the mask is causal", "attention_packed_mask": "the mask is causal",
-}  # fmt: skip
+# ---------------------------------------------------------------------------------------------- gpt_attention
+
 _FIRST = ("qkv", "past_key_value", "sequence_length", "host_past_key_value_lengths")
 _AFTER = ("context_lengths", "cache_indirection", "host_request_types")
 _LAST = (
@@ -232,10 +302,48 @@ ORDERS = {
     7: (*_FIRST, *_AFTER, *_LAST),
     9: (*_FIRST, "host_max_attention_window_sizes", "host_sink_token_length", *_AFTER, *_LAST),
 }
+# Tensors of gpt_attention: those that it cannot do without, and those that are read where they are given.
+_NEEDED = ("qkv", "sequence_length", "context_lengths", "host_request_types")
+_READ = (
+    "past_key_value", "qkv_bias", "alibi_slopes", "attention_mask", "rotary_inv_freq", "rotary_cos_sin", "logn_scaling",
+    "kv_orig_quant_scale", "kv_quant_orig_scale", "host_max_attention_window_sizes", "host_sink_token_length",
+    "cache_indirection",
+)  # fmt: skip
+_PLAIN = (
+    "num_heads", "num_kv_heads", "hidden_size_per_head", "q_scaling", "rotary_embedding_dim", "rotary_embedding_base",
+    "rotary_embedding_scale_type", "rotary_embedding_scale", "position_embedding_type", "mask_type", "tp_size",
+    "tp_rank", "cp_size", "cp_rank", "use_cache", "layer_idx", "kv_cache_quant_mode", "num_kv_heads_origin",
+    "attn_logit_softcapping_scale", "rotary_embedding_short_m_scale", "rotary_embedding_long_m_scale",
+)  # fmt: skip
+# Every further argument that a version had: refused as soon as it says something.
+_PAGED = "ingot.LLM pages its caches by itself; here give whole ones as past_key_value"
+_WHOLE = "leave it out; ingot.build(folder) builds whole models"
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        ("kv_cache_block_offsets", "host_kv_cache_block_offsets", "kv_cache_block_pointers",
+         "host_kv_cache_block_pointers", "host_kv_cache_pool_pointers", "host_kv_cache_pool_mapping"), _PAGED,
+    ),
+    **dict.fromkeys(
+        ("do_cross_attention", "cross_qkv", "cross_qkv_length", "cross_kv", "cross_kv_length", "encoder_input_lengths"),
+        "compose cross attention of ingot.functional.scaled_dot_product_attention",
+    ),
+    **dict.fromkeys(
+        ("attention_packed_mask", "relative_attention_bias", "max_distance", "enable_pos_shift", "skip_attn",
+         "attention_output_orig_quant_scale", "attention_output_sf_scale", "block_sparse_block_size",
+         "block_sparse_homo_head_pattern", "block_sparse_num_local_blocks", "block_sparse_vertical_stride",
+         "vision_start", "vision_length", "spec_decoding_is_generation_length_variable",
+         "spec_decoding_max_generation_length",
+         "spec_decoding_generation_lengths", "spec_decoding_position_offsets", "spec_decoding_packed_mask",
+         "spec_decoding_use", "long_rope_rotary_inv_freq", "long_rope_rotary_cos_sin", "mrope_rotary_cos_sin",
+         "mrope_position_deltas", "is_mla_enabled_flag", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+         "qk_rope_head_dim", "v_head_dim", "q_b_proj", "kv_b_proj", "k_b_proj_trans"), _WHOLE,
+    ),
+}  # fmt: skip
+ARGUMENTS = (*_NEEDED, *_READ, *_PLAIN, *REFUSED, *ignored("gpt_attention"))
 
 
 def _by_name(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of gpt_attention by the newest names."""
+    """The arguments of gpt_attention by the newest names, those that say nothing left out."""
     at = next((i for i, arg in enumerate(args) if isinstance(arg, int)), None)
     names = ORDERS[7] if at is None else ORDERS.get(at)
     if names is None or len(args) > len(names):
@@ -243,282 +351,215 @@ def _by_name(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     given = dict(zip(names, args, strict=False)) | kwargs
     if "tensor" in given:
         given["qkv"] = given.pop("tensor")
+    if unknown := [name for name in given if name not in ARGUMENTS]:
+        raise refused(f"gpt_attention with {', '.join(unknown)}", "no version had it; leave it out")
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, instead in REFUSED.items():
+        value = given.get(name)
+        if not (value is None or (isinstance(value, int | float | list | tuple) and not value)):
+            raise refused(f"gpt_attention with {name}", instead)
     return given
+
+
+def _alone(given: dict[str, Any]) -> None:
+    """Refuses shares of a layer, and scales of long texts."""
+    for name in ("tp_size", "cp_size"):
+        single("gpt_attention", given.get(name, 1))
+    for name, usual in (("tp_rank", 0), ("cp_rank", 0), ("rotary_embedding_short_m_scale", 1.0),
+                        ("rotary_embedding_long_m_scale", 1.0)):  # fmt: skip
+        if given.get(name, usual) != usual:
+            raise refused(f"gpt_attention with {name}={given[name]}", f"only {usual} is computed")
+    if given.get("num_kv_heads_origin", -1) not in (-1, given.get("num_kv_heads", given["num_heads"])):
+        raise refused("gpt_attention with num_kv_heads_origin", "engines run on one device: give num_kv_heads")
+
+
+def _heads(given: dict[str, Any]) -> Heads:
+    """The numbers of the attention that arguments describe."""
+    position = PositionEmbeddingType(int(given.get("position_embedding_type", PositionEmbeddingType.learned_absolute)))
+    mask = AttentionMaskType(int(given.get("mask_type", AttentionMaskType.causal)))
+    stretched = RotaryScalingType(int(given.get("rotary_embedding_scale_type", 0)))
+    tables = "rotary_inv_freq" in given or "rotary_cos_sin" in given
+    known = {RotaryScalingType.none, RotaryScalingType.linear}
+    known |= {RotaryScalingType.llama3, RotaryScalingType.yarn} if tables else set()
+    if stretched not in known:
+        raise refused(
+            f"gpt_attention with rotary scaling {stretched.name}",
+            "give rotary_inv_freq or rotary_cos_sin for llama3 and yarn, or use ingot.build(folder)",
+        )
+    if position not in (*_ROTARY, PositionEmbeddingType.learned_absolute) and not position.is_alibi():
+        raise refused(f"gpt_attention with positions of type {position.name}", "rope_gpt_neox, rope_gptj, or alibi")
+    if position is PositionEmbeddingType.yarn and "rotary_cos_sin" not in given:
+        raise refused("gpt_attention with yarn", "give rotary_cos_sin, which RopeEmbeddingUtils computes")
+    if position.is_alibi() != ("alibi_slopes" in given):
+        raise refused("gpt_attention", "alibi_slopes and a position_embedding_type of alibi go together")
+    if mask in (AttentionMaskType.bidirectionalglm, AttentionMaskType.blocksparse):
+        raise refused(f"gpt_attention with {mask.name}", "give custom_mask and attention_mask, or compose it")
+    if (mask is AttentionMaskType.custom_mask) != ("attention_mask" in given):
+        raise refused("gpt_attention", "attention_mask is read with mask_type custom_mask, and needed there")
+    stretch = given.get("rotary_embedding_scale", 1.0) if stretched is RotaryScalingType.linear else 1.0
+    return Heads(
+        given["num_heads"], given.get("num_kv_heads", given["num_heads"]), given["hidden_size_per_head"],
+        given.get("q_scaling", 1.0), given.get("rotary_embedding_dim", 0), given.get("rotary_embedding_base", 10000.0),
+        stretch, position, mask, float(given.get("attn_logit_softcapping_scale", 0.0)),
+    )  # fmt: skip
+
+
+def _quantised(given: dict[str, Any]) -> bool:
+    """Whether the cache is int8 with scales."""
+    mode = QuantMode(int(given.get("kv_cache_quant_mode", 0)))
+    if mode.has_fp8_kv_cache() or mode.has_fp4_kv_cache():
+        raise refused(f"gpt_attention with a cache of {mode!r}", "an int8 cache, or one of floats")
+    scales = [name in given for name in ("kv_orig_quant_scale", "kv_quant_orig_scale")]
+    if mode.has_int8_kv_cache() and not all(scales):
+        raise refused("gpt_attention with an int8 cache", "give kv_orig_quant_scale and kv_quant_orig_scale")
+    return mode.has_int8_kv_cache()
 
 
 @called("gpt_attention")
 def gpt_attention(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Causal attention of a step's tokens, with positions turned or biased, over a cache.
+    """Attention of a step's tokens, with positions turned or biased, over a cache.
 
     Args (by name; positions as of 0.5 or 0.7 are known by where num_heads stands):
         qkv: [B, S, width], or packed [T, width] or [1, T, width] with plugin_config.remove_input_padding;
-            width = (num_heads + 2 · num_kv_heads) · hidden_size_per_head.
-        past_key_value: [B, 2, num_kv_heads, length, hidden_size_per_head].
-        sequence_length: int32 [B], each request's tokens with this step's.
+            width = (num_heads + 2 · num_kv_heads) · hidden_size_per_head. Or the three parts of it.
+        past_key_value: [B, 2, num_kv_heads, length, hidden_size_per_head], floats, or int8 with kv_cache_quant_mode,
+            kv_orig_quant_scale and kv_quant_orig_scale. None with use_cache=False.
+        sequence_length: int32 [B], each request's tokens with this step's, at most the cache's length.
         context_lengths: int32 [B], of the prompts. host_request_types: int32 [B], 0 for a prompt, 1 for one more token.
-        alibi_slopes: [num_heads].  qkv_bias: [width].
+        mask_type: causal, sliding_window_causal, padding or bidirectional (all of a request's tokens), or custom_mask
+            with attention_mask: bool [tokens, length], or [B, S, length] of padded rows.
+        host_max_attention_window_sizes: int32 [layers]: how many tokens back, itself included, a token of layer_idx
+            sees; and host_sink_token_length: of these, how many first ones.
+        rotary_inv_freq: float32 [dim / 2]; rotary_cos_sin: float32, cos and sin of every position; in the place of what
+            base, scale and scale type say.
+        alibi_slopes: [num_heads].  qkv_bias: [width].  logn_scaling: [positions], multiplies queries.
+        cache_indirection: zeros, as of one beam; anything else is an error at run time.
 
     Returns:
-        The context, as qkv with num_heads · hidden_size_per_head, and the cache with the new tokens.
+        The context, as qkv with num_heads · hidden_size_per_head, and the cache with the new tokens (None without one).
 
     Raises:
-        UnsupportedError: paged caches by pointers, quantised ones, cross attention, other masks than causal.
+        UnsupportedError: paged caches by pointers, float8 ones, cross attention, and what else REFUSED lists.
     """
     given = _by_name(args, kwargs)
-    need = [name for name in ("qkv", "past_key_value", "sequence_length", "context_lengths", "host_request_types",
-                              "num_heads", "hidden_size_per_head") if given.get(name) is None]  # fmt: skip
-    if need:
-        pointers = [name for name in given if "block_pointers" in name or "block_offsets" in name]
-        paged = any(given[name] is not None for name in pointers)
-        raise refused(
-            f"gpt_attention without {', '.join(need)}",
-            "ingot.LLM pages its caches by itself; here give whole ones as past_key_value" if paged else "give them",
-        )
-    mask = given.pop("mask_type", AttentionMaskType.causal)
-    if int(mask) != AttentionMaskType.causal:
-        raise refused(f"gpt_attention with {AttentionMaskType(int(mask)).name}", "give causal, or compose it")
-    single("gpt_attention", given.pop("tp_size", 1))
-    if given.get("kv_cache_quant_mode") not in (None, QuantMode(0)):
-        raise refused("gpt_attention with a quantised cache", "leave kv_cache_quant_mode out; caches are floats")
-    kv_heads = given.pop("num_kv_heads", None) or given["num_heads"]
-    heads = Heads(
-        given.pop("num_heads"), kv_heads, given.pop("hidden_size_per_head"), given.pop("q_scaling", 1.0),
-        given.pop("rotary_embedding_dim", 0), given.pop("rotary_embedding_base", 10000.0),
-        given.pop("rotary_embedding_scale_type", 0), given.pop("rotary_embedding_scale", 1.0),
-        PositionEmbeddingType(int(given.pop("position_embedding_type", PositionEmbeddingType.rope_gpt_neox))),
-    )  # fmt: skip
-    names = ("qkv", "past_key_value", "sequence_length", "context_lengths", "host_request_types")
-    tensors = {name: given.pop(name) for name in names}
-    tensors |= {name: given.pop(name, None) for name in ("qkv_bias", "alibi_slopes")}
+    use_cache = bool(given.get("use_cache", True))
+    needed = (*_NEEDED, "num_heads", "hidden_size_per_head", *(("past_key_value",) if use_cache else ()))
+    if missing := [name for name in needed if name not in given]:
+        raise refused(f"gpt_attention without {', '.join(missing)}", "give them")
+    if not use_cache and "past_key_value" in given:
+        raise refused("gpt_attention with use_cache=False and a cache", "leave past_key_value out")
+    _alone(given)
+    heads, is_int8 = _heads(given), _quantised(given)
+    tensors = {name: given.get(name) for name in (*_NEEDED, *_READ)}
+    if not is_int8:
+        tensors["kv_orig_quant_scale"] = tensors["kv_quant_orig_scale"] = None
     if isinstance(tensors["qkv"], list | tuple):
         tensors["qkv"] = FUNCTIONS["concat"](list(tensors["qkv"]), -1)
-    for name, value in given.items():
-        absent = value is None or (isinstance(value, int | float | list) and not value)
-        if name not in WITHOUT_EFFECT and not absent:
-            raise refused(f"gpt_attention with {name}", "leave it out; ingot.build(folder) builds whole models")
     packed = bool(context.default_net().plugin_config.remove_input_padding)
-    return recorded("gpt_attention", _gpt_attention(heads, packed), tensors)  # type: ignore[no-any-return]
+    call = _gpt_attention(heads, packed, int(given.get("layer_idx", 0)))
+    found, cache = recorded("gpt_attention", call, tensors)
+    return found, cache if use_cache else None
 
 
-def _gpt_attention(heads: Heads, packed: bool) -> Any:
-    def call(
-        qkv: Any, past_key_value: Any, sequence_length: Any, context_lengths: Any, host_request_types: Any,
-        qkv_bias: Any, alibi_slopes: Any,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        qkv = qkv if qkv_bias is None else f.add(qkv, qkv_bias)
-        is_prompt = f.eq(f.cast(host_request_types, "int32"), 0)
-        count = f.where(is_prompt, f.cast(context_lengths, "int32"), np.int32(1))
-        before = f.sub(f.cast(sequence_length, "int32"), count)
-        if not packed:
-            return _step(heads, qkv, past_key_value, before, count, alibi_slopes)
-        in_one = len(qkv.shape) == 3
+def _gpt_attention(heads: Heads, packed: bool, layer: int) -> Any:
+    def call(qkv: Any, past_key_value: Any, sequence_length: Any, **more: Any) -> tuple[Any, Any]:
+        in_one = packed and len(qkv.shape) == 3
         rows = f.squeeze(qkv, 0) if in_one else qkv
-        out, cache = _packed_step(heads, rows, past_key_value, before, count, alibi_slopes)
+        rows = rows if more["qkv_bias"] is None else f.add(rows, more["qkv_bias"])
+        cache = _no_cache(heads, rows, sequence_length, packed) if past_key_value is None else past_key_value
+        is_prompt = f.eq(f.cast(more["host_request_types"], "int32"), 0)
+        count = f.where(is_prompt, f.cast(more["context_lengths"], "int32"), np.int32(1))
+        before = f.sub(_within(sequence_length, cache, more["cache_indirection"]), count)
+        step = _packed_step if packed else _step
+        out, cache = step(heads, rows, cache, before, count, _numbers(more, layer))
         return (f.unsqueeze(out, 0) if in_one else out), cache
 
     return call
+
+
+def _numbers(given: dict[str, Any], layer: int) -> Numbers:
+    windows, sink = given["host_max_attention_window_sizes"], given["host_sink_token_length"]
+    window = None
+    if windows is not None:
+        flat = f.flatten(f.cast(windows, "int32"))
+        window = f.select(flat, 0, 0 if flat.shape[0] == 1 else layer)
+    return Numbers(
+        given["alibi_slopes"], given["attention_mask"], window,
+        None if sink is None else f.select(f.flatten(f.cast(sink, "int32")), 0, 0),
+        given["rotary_inv_freq"], given["rotary_cos_sin"],
+        None if given["logn_scaling"] is None else f.flatten(given["logn_scaling"]),
+        given["kv_orig_quant_scale"], given["kv_quant_orig_scale"],
+    )  # fmt: skip
+
+
+def _within(sequence_length: Any, cache: Any, indirection: Any) -> Any:
+    """sequence_length; one that is longer than the cache, or a beam that reads another's cache, is an index error."""
+    places = f.arange(0, dims.add(cache.shape[3], 1), "int32")
+    found = f.index_select(places, 0, f.cast(sequence_length, "int32"))
+    if indirection is None:
+        return found
+    beam = f.max(f.flatten(f.cast(indirection, "int32")), 0, keepdim=True)
+    return f.add(found, f.index_select(np.zeros(1, np.int32), 0, beam))
+
+
+def _no_cache(heads: Heads, rows: Any, lengths: Any, packed: bool) -> Any:
+    """A cache of zeros with room for a step's own tokens."""
+    zero = np.zeros((1, 1, 1, 1, 1), dtypes.get(rows.dtype).numpy)
+    return f.expand(zero, (lengths.shape[0], 2, heads.kv, rows.shape[0 if packed else 1], heads.size))
 
 
 @called("bert_attention")
 def bert_attention(
     tensor: Any, input_lengths: Any, num_heads: int, head_size: int, q_scaling: float,
     relative_attention: bool = False, relative_attention_bias: Any = None, max_distance: int = 0,
-    max_input_length: Any = None, **accepted: Any,
+    max_input_length: Any = None, sage_attn: bool = False, sage_attn_q_block_size: int = 0,
+    sage_attn_k_block_size: int = 0, sage_attn_v_block_size: int = 0, cp_group: Any = None, cp_size: int = 1,
+    cp_rank: int = 0,
 ) -> Any:  # fmt: skip
-    """Attention of every token to those of its text: [B, S, 3 · num_heads · head_size], lengths [B] → [B, S, …]."""
-    if relative_attention:
-        raise refused("bert_attention with relative_attention", "add the bias: scaled_dot_product_attention of ingot")
+    """Attention of every token to those of its text: [B, S, 3 · num_heads · head_size], lengths [B] → [B, S, …].
+
+    Args:
+        relative_attention_bias: with relative_attention, what is added to scores: [num_heads, S, S].
+    """
+    single("bert_attention", cp_size)
+    if sage_attn or cp_rank:
+        raise refused("bert_attention with sage_attn or cp_rank", "leave it out: there is one rank")
+    if relative_attention != (relative_attention_bias is not None):
+        raise refused("bert_attention", "relative_attention and relative_attention_bias go together")
+    if max_distance:
+        raise refused("bert_attention with max_distance", "give the whole bias [num_heads, S, S], and max_distance=0")
     if context.default_net().plugin_config.remove_input_padding:
         raise refused("bert_attention of packed texts", "leave remove_input_padding off, and give [B, S, width]")
-    heads = Heads(num_heads, num_heads, head_size, q_scaling, 0, 1.0, 0, 1.0, PositionEmbeddingType.learned_absolute)
+    heads = Heads(num_heads, num_heads, head_size, q_scaling)
 
-    def call(tensor: Any, input_lengths: Any) -> Any:
+    def call(tensor: Any, input_lengths: Any, relative_attention_bias: Any) -> Any:
         batch, width, _ = tensor.shape
         parts = f.split(f.view(tensor, (batch, width, 3 * num_heads, head_size), False), [num_heads] * 3, 2)
         query, key, value = (f.permute(part, (0, 2, 1, 3)) for part in parts)
         seen = f.lt(f.arange(0, width, "int32"), _column(f.cast(input_lengths, "int32")))
-        out = heads.attend(query, key, value, f.view(seen, (batch, 1, 1, width), False))
+        mask, bias = f.view(seen, (batch, 1, 1, width), False), None
+        if relative_attention_bias is not None:
+            bias = f.view(relative_attention_bias, (1, num_heads, width, width), False)
+        out = heads.attend(query, key, value, mask, bias)
         return f.view(f.permute(out, (0, 2, 1, 3)), (batch, width, num_heads * head_size), False)
 
-    return recorded("bert_attention", call, {"tensor": tensor, "input_lengths": input_lengths})
+    given = {"tensor": tensor, "input_lengths": input_lengths, "relative_attention_bias": relative_attention_bias}
+    return recorded("bert_attention", call, given)
 
 
-# ---------------------------------------------------------------------------------------------- layers
+def make_causal_mask(bsz: Any, tgt_len: Any, past_key_values_length: Any, dtype: Any) -> Any:
+    """What is added to scores so that a token sees the past and no later one: [bsz, 1, tgt_len, past + tgt_len]."""
 
+    def call(bsz: Any, tgt_len: Any, past: Any) -> Any:
+        least = np.asarray(ml_dtypes.finfo(kind.numpy).min, kind.numpy)  # type: ignore[no-untyped-call]
+        rows, batch, old = as_size(tgt_len), as_size(bsz), as_size(past)
+        row = _column(f.add(f.arange(0, rows, "int32"), f.cast(f.arange(old, dims.add(old, 1), "int32"), "int32")))
+        later = f.gt(f.arange(0, dims.add(old, rows), "int32"), row)
+        mask = f.where(later, least, np.zeros((), kind.numpy))
+        return f.expand(f.view(mask, (1, 1, rows, dims.add(old, rows)), False), (batch, 1, rows, dims.add(old, rows)))
 
-class AttentionParams:
-    """What a step says of its requests."""
-
-    def __init__(
-        self, sequence_length: Any = None, context_lengths: Any = None, host_context_lengths: Any = None,
-        max_context_length: Any = None, host_request_types: Any = None, encoder_input_lengths: Any = None,
-        encoder_max_input_length: Any = None, **more: Any,
-    ) -> None:  # fmt: skip
-        self.sequence_length, self.context_lengths = sequence_length, context_lengths
-        self.host_context_lengths, self.max_context_length = host_context_lengths, max_context_length
-        self.host_request_types = host_request_types
-        self.encoder_input_lengths, self.encoder_max_input_length = encoder_input_lengths, encoder_max_input_length
-        self.__dict__.update(more)
-
-    def is_valid(self, gpt_attention_plugin: Any = True, remove_input_padding: bool = False, *more: Any) -> bool:
-        """Whether what attention needs is there."""
-        needed = (self.sequence_length, self.context_lengths, self.host_request_types)
-        return not gpt_attention_plugin or all(item is not None for item in needed)
-
-
-class KeyValueCacheParams:
-    """The caches of all layers."""
-
-    def __init__(
-        self, past_key_value: Any = None, host_past_key_value_lengths: Any = None,
-        host_max_attention_window_sizes: Any = None, host_sink_token_length: Any = None,
-        kv_cache_block_pointers: Any = None, host_kv_cache_block_pointers: Any = None, cache_indirection: Any = None,
-        past_key_value_length: Any = None, **more: Any,
-    ) -> None:  # fmt: skip
-        self.past_key_value = past_key_value
-        self.host_past_key_value_lengths = host_past_key_value_lengths
-        self.host_max_attention_window_sizes = host_max_attention_window_sizes
-        self.host_sink_token_length = host_sink_token_length
-        self.kv_cache_block_pointers = kv_cache_block_pointers
-        self.host_kv_cache_block_pointers = host_kv_cache_block_pointers
-        self.cache_indirection, self.past_key_value_length = cache_indirection, past_key_value_length
-        self.__dict__.update(more)
-
-    def get_first_past_key_value(self) -> Any:
-        """The cache of one layer."""
-        return None if self.past_key_value is None else self.past_key_value[0]
-
-    def get_first_kv_cache_block_pointers(self) -> Any:
-        return None if self.kv_cache_block_pointers is None else self.kv_cache_block_pointers[0]
-
-    def get_first_host_kv_cache_block_pointers(self) -> Any:
-        return None if self.host_kv_cache_block_pointers is None else self.host_kv_cache_block_pointers[0]
-
-    def fill_none_tensor_list(self, list_size: int) -> None:
-        """No caches, for so many layers."""
-        if self.past_key_value is None:
-            self.past_key_value = (None,) * list_size
-
-    def is_valid(self, gpt_attention_plugin: Any = True) -> bool:
-        """Whether there is a cache."""
-        return self.get_first_past_key_value() is not None
-
-
-class _Attention(Module):
-    """What the two layers share: one product for queries, keys and values, and one behind."""
-
-    def _products(
-        self, hidden_size: int, num_attention_heads: int, num_kv_heads: int | None, head_size: int | None, bias: bool,
-        dense_bias: bool, dtype: Any, tp_size: int,
-    ) -> None:  # fmt: skip
-        single(type(self).__name__, tp_size)
-        self.num_attention_heads, self.hidden_size = num_attention_heads, hidden_size
-        self.num_attention_kv_heads = num_attention_heads if num_kv_heads is None else num_kv_heads
-        self.attention_head_size = hidden_size // num_attention_heads if head_size is None else head_size
-        if num_attention_heads % self.num_attention_kv_heads:
-            raise refused(f"{num_attention_heads} heads over {self.num_attention_kv_heads} kv heads", "give a divisor")
-        width = (num_attention_heads + 2 * self.num_attention_kv_heads) * self.attention_head_size
-        self.qkv = ColumnLinear(hidden_size, width, bias, dtype)
-        self.dense = RowLinear(num_attention_heads * self.attention_head_size, hidden_size, dense_bias, dtype)
-
-
-class Attention(_Attention):
-    """Causal attention over a cache, between two products: `qkv` and `dense`."""
-
-    @called("Attention")
-    def __init__(
-        self, hidden_size: int, num_attention_heads: int, num_kv_heads: int | None = None,
-        max_position_embeddings: int = 1024, num_layers: int = 1, apply_query_key_layer_scaling: bool = False,
-        attention_head_size: int | None = None, attention_mask_type: Any = AttentionMaskType.causal, bias: bool = True,
-        dtype: Any = None, position_embedding_type: Any = PositionEmbeddingType.learned_absolute,
-        rotary_embedding_base: float = 10000.0, rotary_embedding_scaling: dict[str, Any] | None = None,
-        rotary_embedding_percentage: float = 1.0, tp_group: Any = None, tp_size: int = 1, tp_rank: int = 0,
-        quant_mode: Any = None, q_scaling: float = 1.0, dense_bias: bool | None = None, local_layer_idx: int = 0,
-        instance_id: int = 0, **more: Any,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        if quant_mode not in (None, QuantMode(0)):
-            raise refused(f"Attention with {quant_mode!r}", 'leave it out; ingot.build has weights="int8"')
-        if set_ := [name for name, value in more.items() if value]:
-            raise refused(f"Attention with {', '.join(set_)}", "leave it out; ingot.build(folder) builds whole models")
-        position = PositionEmbeddingType(int(position_embedding_type))
-        self._products(
-            hidden_size, num_attention_heads, num_kv_heads, attention_head_size, bias,
-            bias if dense_bias is None else dense_bias, dtype, tp_size,
-        )  # fmt: skip
-        self.q_scaling = q_scaling * (num_layers if apply_query_key_layer_scaling else 1)
-        self.position_embedding_type, self.rotary_embedding_base = position, rotary_embedding_base
-        self.attention_mask_type = AttentionMaskType(int(attention_mask_type))
-        rotary = int(self.attention_head_size * rotary_embedding_percentage) if position.is_rope() else 0
-        self.rotary_embedding_dim = rotary
-        scaling = rotary_embedding_scaling or {}
-        self.rotary_embedding_scale_type = RotaryScalingType[scaling.get("type", scaling.get("rope_type", "none"))]
-        self.rotary_embedding_scale = float(scaling.get("factor", 1.0))
-
-    def forward(
-        self, hidden_states: Any, attention_mask: Any = None, use_cache: bool = False, kv_cache_params: Any = None,
-        attention_params: Any = None, **more: Any,
-    ) -> Any:  # fmt: skip
-        """[B, S, hidden_size], or packed → the same; with use_cache also the cache with the step's tokens."""
-        if any(value is not None for value in more.values()):
-            raise refused(f"Attention called with {', '.join(more)}", "leave them out")
-        if kv_cache_params is None or attention_params is None or not kv_cache_params.is_valid():
-            raise refused(
-                "Attention without a cache",
-                "give kv_cache_params=KeyValueCacheParams(past_key_value=[…]) and attention_params=AttentionParams(…)",
-            )
-        slopes = None
-        if self.position_embedding_type.is_alibi():
-            slopes = FUNCTIONS["constant"](f.generate_alibi_slopes(self.num_attention_heads))
-        out, present = gpt_attention(
-            qkv=self.qkv(hidden_states), past_key_value=kv_cache_params.get_first_past_key_value(),
-            sequence_length=attention_params.sequence_length, context_lengths=attention_params.context_lengths,
-            host_request_types=attention_params.host_request_types, num_heads=self.num_attention_heads,
-            num_kv_heads=self.num_attention_kv_heads, hidden_size_per_head=self.attention_head_size,
-            q_scaling=self.q_scaling, rotary_embedding_dim=self.rotary_embedding_dim,
-            rotary_embedding_base=self.rotary_embedding_base, alibi_slopes=slopes,
-            rotary_embedding_scale_type=self.rotary_embedding_scale_type,
-            rotary_embedding_scale=self.rotary_embedding_scale, position_embedding_type=self.position_embedding_type,
-        )  # fmt: skip
-        out = self.dense(out)
-        return (out, present) if use_cache else out
-
-
-class BertAttention(_Attention):
-    """Attention of every token to all of its text, between two products: `qkv` and `dense`."""
-
-    @called("BertAttention")
-    def __init__(
-        self, hidden_size: int, num_attention_heads: int, max_position_embeddings: int = 1024, num_layers: int = 1,
-        attention_head_size: int | None = None, num_kv_heads: int | None = None, q_scaling: float = 1.0,
-        apply_query_key_layer_scaling: bool = False, bias: bool = True, dtype: Any = None, tp_group: Any = None,
-        tp_size: int = 1, tp_rank: int = 0, relative_attention: bool = False, max_distance: int = 0,
-        num_buckets: int = 0, **more: Any,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        if relative_attention or num_kv_heads not in (None, num_attention_heads):
-            raise refused("BertAttention with relative_attention or fewer kv heads", "compose it of functions")
-        self._products(
-            hidden_size, num_attention_heads, num_kv_heads, attention_head_size, bias, bias, dtype, tp_size
-        )  # fmt: skip
-        self.q_scaling = q_scaling * (num_layers if apply_query_key_layer_scaling else 1)
-
-    def forward(
-        self, hidden_states: Any, attention_mask: Any = None, input_lengths: Any = None, max_input_length: Any = None,
-        lora_layer_params: Any = None,
-    ) -> Any:  # fmt: skip
-        """[B, S, hidden_size] and lengths [B] (or a mask [B, S] of ones and then zeros) → [B, S, hidden_size]"""
-        if input_lengths is None:
-            if attention_mask is None:
-                raise refused("BertAttention without lengths", "give input_lengths [B]")
-            input_lengths = FUNCTIONS["sum"](FUNCTIONS["cast"](attention_mask, "int32"), 1)
-        out = bert_attention(
-            self.qkv(hidden_states), input_lengths, self.num_attention_heads, self.attention_head_size, self.q_scaling
-        )
-        return self.dense(out)
+    kind = as_dtype(dtype)
+    return recorded("make_causal_mask", call, {"bsz": bsz, "tgt_len": tgt_len, "past": past_key_values_length})
 
 
 FUNCTIONS.update(gpt_attention=gpt_attention, bert_attention=bert_attention)
-FILES["attention"] = (
-    Attention, BertAttention, AttentionParams, KeyValueCacheParams, AttentionMaskType, PositionEmbeddingType,
-)  # fmt: skip

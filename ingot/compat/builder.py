@@ -14,6 +14,7 @@ from ingot.builder.compile import Borrowed
 from ingot.compat.network import Network
 from ingot.compat.refusal import called, refused
 from ingot.compat.tensor import dim_name, ranged
+from ingot.compat.trt_enums import NetworkDefinitionCreationFlag
 from ingot.compat.trt_network import INetworkDefinition
 from ingot.dims import Dim
 from ingot.engine.session import Engine
@@ -138,8 +139,8 @@ class TrtBuilder:
         self.logger = logger
 
     def create_network(self, flags: int = 0) -> INetworkDefinition:
-        """An empty network; flags are accepted: batches are always explicit and types strong."""
-        return INetworkDefinition(Network())
+        """An empty network, strongly typed where a flag says so; batches are always explicit."""
+        return INetworkDefinition(Network(bool(flags >> int(NetworkDefinitionCreationFlag.STRONGLY_TYPED) & 1)), self)
 
     def create_builder_config(self) -> TrtBuilderConfig:
         return TrtBuilderConfig()
@@ -212,6 +213,8 @@ class Builder:
     @called("Builder.build_engine")
     def build_engine(self, network: Network, builder_config: BuilderConfig, managed_weights: Any = None) -> HostMemory:
         """The engine as bytes: what a file of `Engine.save` holds."""
+        if managed_weights is not None:
+            raise refused("build_engine with managed_weights", "leave it out: an engine holds all of its weights")
         return serialized(network, builder_config.trt_builder_config.profiles)
 
     @called("Builder.refit_engine")

@@ -24,6 +24,7 @@ from ingot.compat.signatures import (
     signature,
 )  # fmt: skip
 from ingot.compat.tensor import ITensor, Tensor, dtype_of, plain, shown
+from ingot.compat.trt_windows import sliced
 from ingot.dtypes import DType
 from ingot.ir import F, Value
 from ingot.nn import tracer
@@ -221,17 +222,64 @@ def embedding(
     input: Tensor, weight: Tensor, tp_size: int = 1, tp_group: Any = None, sharding_dim: int = 0, tp_rank: Any = None,
     per_token_scale: Any = None, padding: Any = None, workspace: Any = None, instance_id: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Rows of weight [V, H] by int ids […] → […, H]; a whole table only."""
+    """Rows of weight [V, H] by int ids […] → […, H]; a whole table only.
+
+    Args:
+        per_token_scale: [V], multiplies each row.
+        padding: further rows behind the table.
+    """
     single("embedding", tp_size)
-    if per_token_scale is not None:
-        raise refused("per_token_scale", 'build with weights="int8", which stores tables with a scale for each row')
-    return recorded("embedding", functional.embedding, {"input": input, "weight": weight})  # type: ignore[no-any-return]
+
+    def call(input: Any, weight: Any, scale: Any, padding: Any) -> Any:
+        weight = weight if padding is None else functional.concat([weight, padding], 0)
+        rows = functional.embedding(input, weight)
+        if scale is None:
+            return rows
+        by_row = functional.unsqueeze(functional.index_select(scale, 0, functional.flatten(input)), 1)
+        return functional.mul(F.cast(rows, scale.dtype), functional.view(by_row, (*input.shape, 1), False))
+
+    given = {"input": input, "weight": weight, "scale": per_token_scale, "padding": padding}
+    return recorded("embedding", call, given)  # type: ignore[no-any-return]
 
 
 @_own
 def identity(input: Tensor) -> Tensor:
     """The same elements, under a name of their own."""
     return recorded("identity", lambda input: functional.view(input, input.shape, False), {"input": input})  # type: ignore[no-any-return]
+
+
+@_own
+def slice(
+    input: Tensor, starts: Any, sizes: Any, strides: Any = None, mode: Any = None, fill_value: Any = None
+) -> Tensor:
+    """A box: in dimension d, sizes[d] elements from starts[d], every strides[d]-th.
+
+    Args:
+        mode: a SampleMode for what lies beyond the edges; fill_value: what stands there for FILL.
+    """
+
+    def call(input: Any, starts: Any, sizes: Any, strides: Any, fill_value: Any) -> Any:
+        return sliced(input, starts, sizes, strides, mode, fill_value)
+
+    given = {"input": input, "starts": starts, "sizes": sizes, "strides": strides, "fill_value": fill_value}
+    return recorded("slice", call, given)  # type: ignore[no-any-return]
+
+
+@_own
+def shape(input: Tensor, dim: int | None = None, cast_to_dtype: Any = None, clip_before_cast: Any = None) -> Tensor:
+    """The sizes as an int64 tensor [rank], or one of them as a scalar.
+
+    Args:
+        cast_to_dtype: another type; clip_before_cast: (least, greatest), within which sizes are held then.
+    """
+
+    def call(input: Any, cast_to_dtype: Any) -> Any:
+        sizes = functional.shape(input, dim)
+        if cast_to_dtype is not None and clip_before_cast is not None:
+            sizes = functional.int_clip(sizes, *clip_before_cast)
+        return sizes if cast_to_dtype is None else F.cast(sizes, cast_to_dtype)
+
+    return recorded("shape", call, {"input": input, "cast_to_dtype": cast_to_dtype})  # type: ignore[no-any-return]
 
 
 @_own
@@ -324,26 +372,6 @@ class Conditional:
 
 FUNCTIONS["Conditional"] = Conditional
 
-
-def _alone(name: str, text: str) -> None:
-    """A collective: what it gives at world size 1 is the tensor itself."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = signature(text).bind(*args, **kwargs).arguments
-        group = given.get("group")
-        if group is not None and len(group) > 1:
-            raise refused(f"{name} of {len(group)} ranks", "ingot's engines run on one device; use world size 1")
-        return given["tensor"]
-
-    call.__signature__ = signature(text)  # type: ignore[attr-defined]
-    call.__name__ = name
-    call.__doc__ = "The tensor itself: an engine runs on one device."
-    FUNCTIONS[name] = called(name)(call)
-
-
-_alone("allreduce", "tensor, group, all_reduce_params=None, workspace=None, instance_id=0, strategy=None")
-_alone("allgather", "tensor, group, gather_dim=0")
-_alone("reduce_scatter", "tensor, group")
 
 ACT2FN: dict[str, Callable[..., Any]] = {}
 GATED_ACT_2_ACT = dict(functional.GATED_ACT_2_ACT)

@@ -106,7 +106,8 @@ class Linear(Layer, nn.Linear):
         self, x: Any, lora_runtime_params: Any = None, lora_hidden_state: Any = None, **fused: Any
     ) -> Any:
         """[…, in_features] → […, out_features]"""
-        _without_lora(lora_runtime_params)
+        without_lora(lora_runtime_params)
+        _without_fusion(type(self).__name__, fused)
         return recorded_by(self, nn.Linear.forward, (x,), {})
 
 
@@ -127,7 +128,15 @@ class RowLinear(Linear, nn.RowLinear):
         Linear.__init__(self, in_features, out_features, bias, dtype, tp_group, tp_size)
 
 
-def _without_lora(params: Any) -> None:
+def _without_fusion(layer: str, fused: dict[str, Any]) -> None:
+    """Refuses what other versions computed in one step with a layer; parameters of a plain sum say nothing."""
+    for name, value in fused.items():
+        plain = value is None or value is False or getattr(value, "fusion_op", None) == 0
+        if not plain:
+            raise refused(f"{layer} called with {name}", "leave it out, and compute it beside the layer")
+
+
+def without_lora(params: Any) -> None:
     if params is not None:
         raise refused("LoRA beside a layer", "merge the adapter when the engine is built: ingot.build(folder, lora=…)")
 
@@ -190,7 +199,8 @@ class _Block(Layer):
 
     def forward(self, hidden_states: Any, lora_layer_params: Any = None, **fused: Any) -> Any:
         """[…, hidden_size] → the same"""
-        _without_lora(lora_layer_params)
+        without_lora(lora_layer_params)
+        _without_fusion(type(self).__name__, fused)
         return recorded_by(self, type(self).plain.forward, (hidden_states,), {})
 
 
@@ -212,6 +222,14 @@ class FusedGatedMLP(_Block, nn.FusedGatedMLP):
 # ---------------------------------------------------------------------------------------------- norms
 
 
+def _own_shape(layer: Any, given: Any) -> None:
+    """Refuses another shape than the one that a norm's parameters have."""
+    sizes = (given,) if isinstance(given, int) else given
+    own = layer.normalized_shape
+    if sizes is not None and tuple(sizes) != ((own,) if isinstance(own, int) else tuple(own)):
+        raise refused(f"{type(layer).__name__} called with normalized_shape={given}", "give it to the constructor")
+
+
 @_layer
 class LayerNorm(Layer, nn.LayerNorm):
     """(x − mean) / sqrt(variance + eps) · weight + bias. A type in the place of `bias` is the dtype, as before 0.10."""
@@ -227,6 +245,7 @@ class LayerNorm(Layer, nn.LayerNorm):
 
     def forward(self, x: Any, normalized_shape: Any = None) -> Any:
         """[…, *normalized_shape] → the same"""
+        _own_shape(self, normalized_shape)
         return recorded_by(self, nn.LayerNorm.forward, (x,), {})
 
 
@@ -247,6 +266,7 @@ class RmsNorm(Layer, nn.RmsNorm):
 
     def forward(self, x: Any, normalized_shape: Any = None) -> Any:
         """[…, *normalized_shape] → the same"""
+        _own_shape(self, normalized_shape)
         if self.num_groups == 1:
             return recorded_by(self, nn.RmsNorm.forward, (x,), {})
         weight = None if self.weight is None else self.weight.value

@@ -23,6 +23,7 @@ class Logger:
 
     def __init__(self) -> None:
         self._level = "warning"
+        self._said: set[str] = set()
 
     @property
     def level(self) -> str:
@@ -58,11 +59,20 @@ class Logger:
 
     verbose = debug
 
+    def _first(self, key: str) -> bool:
+        known = key in self._said
+        self._said.add(key)
+        return not known
+
     def warning_once(self, *msg: Any, key: str = "") -> None:
-        self.warning(*msg)
+        """A warning, unless one of the same key (default: the same words) was logged before."""
+        if self._first(f"warning {key or msg}"):
+            self.warning(*msg)
 
     def info_once(self, *msg: Any, key: str = "") -> None:
-        self.info(*msg)
+        """An info, unless one of the same key (default: the same words) was logged before."""
+        if self._first(f"info {key or msg}"):
+            self.info(*msg)
 
 
 logger = Logger()

@@ -6,10 +6,11 @@ from typing import Any
 
 from ingot.compat import (
     attention,
+    attention_layers,
     builder,
+    collectives,
     context,
     datatype,
-    layers,
     module,
     parameter,
     plugin,
@@ -20,9 +21,11 @@ from ingot.compat import (
 from ingot.compat.functional import ACT2FN, FUNCTIONS, GATED_ACT_2_ACT
 from ingot.compat.logger import Logger, logger
 from ingot.compat.network import Network
+from ingot.compat.rope_utils import RopeEmbeddingUtils
 from ingot.compat.tensor import Dims, ITensor, Tensor
 from ingot.compat.trt_enums import ENUMS, Severity
 from ingot.compat.trt_network import INetworkDefinition
+from ingot.compat.words import WORDS
 
 __version__ = "1.2.0"  # of the API that is followed
 
@@ -63,7 +66,7 @@ _PLUGIN = _of(plugin, "PluginConfig", "ContextFMHAType")
 _RUNTIME = _of(runtime, "Session", "TensorInfo")
 _FUNCTIONAL = {
     **FUNCTIONS, "Tensor": Tensor, "ACT2FN": ACT2FN, "GATED_ACT_2_ACT": GATED_ACT_2_ACT,
-    **attention.ENUMS,
+    **attention.ENUMS, **collectives.ENUMS, **WORDS, "RopeEmbeddingUtils": RopeEmbeddingUtils,
 }  # fmt: skip
 _MODULES = _of(module, "Module", "ModuleList")
 
@@ -79,9 +82,10 @@ TABLE: dict[str, dict[str, Any]] = {
     "tensorrt_llm._utils": _HELPERS,
     "tensorrt_llm.builder": _BUILDER,
     "tensorrt_llm.functional": _FUNCTIONAL,
-    "tensorrt_llm.layers": {layer.__name__: layer for file in layers.FILES.values() for layer in file},
+    "tensorrt_llm.layers": {layer.__name__: layer for file in attention_layers.LAYERS.values() for layer in file},
     **{f"tensorrt_llm.layers.{file}": {layer.__name__: layer for layer in found}
-       for file, found in layers.FILES.items()},
+       | ({"RopeEmbeddingUtils": RopeEmbeddingUtils} if file == "attention" else {})
+       for file, found in attention_layers.LAYERS.items()},
     "tensorrt_llm.logger": {"logger": logger, "Logger": Logger},
     "tensorrt_llm.mapping": {"Mapping": utils.Mapping},
     "tensorrt_llm.module": _MODULES,

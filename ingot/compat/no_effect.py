@@ -7,14 +7,19 @@ from __future__ import annotations
 
 _ONE_DEVICE = "an engine runs on one device"
 _RANKS = dict.fromkeys(("tp_group", "tp_rank", "sharding_dim", "workspace", "instance_id"), _ONE_DEVICE)
+_CROSS = "only cross attention reads it, which is refused"
 _ONE_KERNEL = "every op has one kernel on a machine, chosen when the engine is built"
 _SUMS = "sums are always in float32"
 _LINEAR = {
-    **dict.fromkeys(("tp_group", "gather_output", "instance_id"), _ONE_DEVICE),
+    "instance_id": _ONE_DEVICE,
     **dict.fromkeys(("pad_lda", "pad_ldc"), "the build lays weights out for its kernels"),
     "strict_dtype": "types are always strict", "prefer_managed_weight": "all weights are kept by the engine",
     "is_qkv": "only ranks and adapters look at it", "is_expert": "only ranks look at it",
     "max_lora_rank": "an adapter is merged, or brings its own rank",
+}  # fmt: skip
+_BLOCK = {
+    **dict.fromkeys(("tp_group", "instance_id", "is_expert"), _ONE_DEVICE),
+    "eps": "only inner_layernorm reads it, which is refused", "max_lora_rank": "an adapter is merged",
 }  # fmt: skip
 _NOT_TIMED = "nothing is timed while an engine is built"
 _PERMISSION = "a permission to compute in other types, which a build here does not need: types are the network's"
@@ -44,6 +49,54 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("sage_attn_q_block_size", "sage_attn_k_block_size", "sage_attn_v_block_size"),
                         "only sage_attn reads it, which is refused"),
     },
+    # ------------------------------------------------------------------------------------ TensorRT's layers
+    "add_attention": {"decomposable": _ONE_KERNEL},
+    "add_normalization": {"compute_precision": _SUMS},
+    # ------------------------------------------------------------------------------------ layers
+    "Embedding": _RANKS, "PromptTuningEmbedding": _RANKS,
+    **dict.fromkeys(("Linear", "ColumnLinear", "RowLinear"), _LINEAR),
+    "Linear.forward": {"lora_hidden_state": "only adapters read it, which are refused"},
+    **dict.fromkeys(("_Block", "MLP", "GatedMLP", "FusedGatedMLP"), _BLOCK),
+    "LayerNorm": {"tp_dim": _ONE_DEVICE},
+    "Attention": {
+        **dict.fromkeys(("tp_group", "tp_rank", "instance_id", "cp_group", "layernorm_share", "layernorm_type", "eps"),
+                        "only what is refused reads it"),
+        "original_max_position_embeddings": "only long rotary embeddings read it, which are refused",
+        "num_kv_heads_origin": _ONE_DEVICE,
+    },
+    "BertAttention": {
+        **dict.fromkeys(("tp_group", "tp_rank", "cp_group", "cp_rank"), _ONE_DEVICE),
+        "max_position_embeddings": "sizes say it",
+        **dict.fromkeys(("max_distance", "num_buckets"), "only relative attention reads it, which is refused"),
+    },
+    "BertAttention.forward": {"max_input_length": "sizes say it"},
+    "AttentionParams": {
+        **dict.fromkeys(("encoder_input_lengths", "encoder_max_input_length", "encoder_num_tokens",
+                         "host_encoder_input_lengths"), _CROSS),
+        **dict.fromkeys(("host_runtime_perf_knobs", "host_context_progress"), "a step runs whole"),
+    },
+    "AttentionParams.is_valid": dict.fromkeys(("more", "remove_input_padding"), "both layouts need the same tensors"),
+    "KeyValueCacheParams.is_valid": {"gpt_attention_plugin": _ONE_KERNEL},
+    "KeyValueCacheParams": {
+        "cross_kv_cache_block_offsets": _CROSS, "host_cross_kv_cache_block_offsets": _CROSS,
+        "host_cross_kv_cache_pool_pointers": _CROSS, "host_cross_kv_cache_pool_mapping": _CROSS,
+        **dict.fromkeys(("kv_cache_block_offsets", "host_kv_cache_block_offsets", "host_kv_cache_pool_pointers",
+                         "host_kv_cache_pool_mapping"), "kept, and refused by Attention where it is given"),
+    },
+    # ------------------------------------------------------------------------------------ building and running
+    "Builder.create_builder_config": {
+        "timing_cache": _NOT_TIMED, "opt_level": _NOT_TIMED, "precision_constraints": _PERMISSION,
+        "force_num_profiles": "an engine takes the sizes of all profiles",
+        **dict.fromkeys(("use_strip_plan", "weight_streaming"), "weights stay in the file, and are mapped"),
+    },
+    "Builder.save_timing_cache": dict.fromkeys(("builder_config", "out_path"), _NOT_TIMED),
+    "TrtBuilderConfig.set_timing_cache": dict.fromkeys(("cache", "ignore_mismatch"), _NOT_TIMED),
+    "TrtBuilder.is_network_supported": dict.fromkeys(("config", "network"), "what is not was refused at once"),
+    "Parameter": dict.fromkeys(("is_buffer", "prefer_managed"), "all weights are kept by the engine"),
+    "Network.register_ndarray": {"ndarray": "constants are kept by the network itself"},
+    "Session.run": {"stream": "a run has ended when it returns"},
+    "check_max_num_tokens": {"limits": "ingot's scheduler has its own budget of tokens"},
+    "init_libnvinfer_plugins": dict.fromkeys(("logger", "namespace"), "there are no plugins to load"),
 }  # fmt: skip
 
 

@@ -49,7 +49,6 @@ SIGNATURES: dict[str, str] = {
     "constant_to_tensor_": "input, dtype=None, to_array=True",
     "constants_to_tensors_": "*inputs",
     "arange": "start, end, dtype",
-    "shape": "input, dim=None, cast_to_dtype=None, clip_before_cast=None",
     "view": "input, shape, zero_is_placeholder=True",
     "flatten": "input, start_dim=0, end_dim=-1",
     "permute": "input, dims",
@@ -63,7 +62,6 @@ SIGNATURES: dict[str, str] = {
     "split": "tensor, split_size_or_sections, dim=0",
     "chunk": "tensor, chunks, dim=0",
     "unbind": "input, dim=0",
-    "slice": "input, starts, sizes, strides=None, mode=None, fill_value=None",
     "pad": "input, pad, mode='constant', value=None",
     "flip": "input, dims",
     "interpolate": "input, size=None, scale_factor=None, mode='nearest', align_corners=False, "

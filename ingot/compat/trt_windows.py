@@ -159,8 +159,8 @@ def _places(x: Any, axis: int, size: Dimension, scale: float | None, g: Given) -
     where, i = g["coordinate_transformation"], f.arange(0, size, "float32")
     before, after = _number(x, axis), size if isinstance(size, int) else f.cast(f.shape(i, 0), "float32")
     after = np.float32(after) if isinstance(after, int) else after
-    alone = size == 1
-    if alone and g["selector_for_single_pixel"] is ResizeSelector.UPPER:
+    alone, upper = size == 1, g["selector_for_single_pixel"] is ResizeSelector.UPPER
+    if alone and upper:
         return f.mul(i, 0.0)
     if where is ResizeCoordinateTransformation.ALIGN_CORNERS:
         return f.mul(i, 0.0) if alone else f.div(f.mul(i, f.sub(before, 1.0)), f.maximum(f.sub(after, 1.0), 1.0))

@@ -120,11 +120,13 @@ class Mapping:
         self, world_size: int = 1, rank: int = 0, gpus_per_node: int = 8, tp_size: int = 1, pp_size: int = 1,
         cp_size: int = 1, **kwargs: Any,
     ) -> None:  # fmt: skip
-        if (world_size, tp_size, pp_size, cp_size) != (1, 1, 1, 1):
-            raise refused(
-                f"Mapping(world_size={world_size}, tp_size={tp_size}, pp_size={pp_size}, cp_size={cp_size})",
-                "ingot's engines run on one device; use Mapping()",
-            )
+        sizes = {"world_size": world_size, "tp_size": tp_size, "pp_size": pp_size, "cp_size": cp_size, **kwargs}
+        ranks = {"rank": rank, "auto_parallel": sizes.pop("auto_parallel", False)}
+        ranks["enable_attention_dp"] = sizes.pop("enable_attention_dp", False)
+        given = [f"{name}={size}" for name, size in sizes.items() if size not in (1, -1, None)]
+        given += [f"{name}={value}" for name, value in ranks.items() if value]
+        if given:
+            raise refused(f"Mapping({', '.join(given)})", "ingot's engines run on one device; use Mapping()")
         self.world_size, self.rank, self.gpus_per_node = 1, 0, gpus_per_node
         self.tp_size = self.pp_size = self.cp_size = self.moe_tp_size = self.moe_ep_size = 1
         self.tp_rank = self.pp_rank = self.cp_rank = self.node_rank = self.local_rank = 0

@@ -222,7 +222,7 @@ def test_refusals() -> None:
         x = Tensor("x", "float32", [1, 3, HIDDEN])
         with pytest.raises(UnsupportedError, match=r"Attention without a cache.*KeyValueCacheParams"):
             layer(x)
-        with pytest.raises(UnsupportedError, match=r"without past_key_value.*ingot.LLM pages its caches by itself"):
+        with pytest.raises(UnsupportedError, match=r"with kv_cache_block_offsets: ingot.LLM pages its caches"):
             tensorrt_llm.functional.gpt_attention(
                 qkv=x, sequence_length=x, context_lengths=x, host_request_types=x, num_heads=1, hidden_size_per_head=1,
                 kv_cache_block_offsets=x,
