@@ -220,7 +220,7 @@ class Builder:
     @called("Builder.refit_engine")
     def refit_engine(self, network: Network, engine_buffer: bytes) -> HostMemory:
         """The engine with the present values of the network's parameters."""
-        return _bytes_of(opened(engine_buffer).refit({n: p.raw_value for n, p in network.named_parameters}))
+        return bytes_of(opened(engine_buffer).refit({n: p.raw_value for n, p in network.named_parameters}))
 
     @staticmethod
     def save_timing_cache(builder_config: BuilderConfig, out_path: str) -> bool:
@@ -241,7 +241,7 @@ def serialized(network: Network, profiles: Iterable[OptimizationProfile]) -> Hos
     for name, dim in _bounds(network, list(profiles)).items():
         graph.dims[name] = dims.merge(graph.dims[name], dim)
     weights = Borrowed({name: parameter.raw_value for name, parameter in network.named_parameters})
-    return _bytes_of(build_network(graph, weights, report=False, config={"casts": list(network.casts)}))
+    return bytes_of(build_network(graph, weights, report=False, config={"casts": list(network.casts)}))
 
 
 def _bounds(network: Network, profiles: list[OptimizationProfile]) -> dict[str, Dim]:
@@ -263,7 +263,8 @@ def _bounds(network: Network, profiles: list[OptimizationProfile]) -> dict[str, 
     return {dim_name(name): ranged(name, bounds) for name, bounds in found.items()}
 
 
-def _bytes_of(engine: Engine) -> HostMemory:
+def bytes_of(engine: Engine) -> HostMemory:
+    """The engine as bytes: what a file of `Engine.save` holds."""
     with tempfile.TemporaryDirectory(prefix="ingot-") as folder:
         path = Path(folder, "engine.ingot")
         engine.save(path)

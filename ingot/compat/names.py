@@ -16,6 +16,7 @@ from ingot.compat import (
     plugin,
     quantization,
     runtime,
+    trt_runtime,
     utils,
 )
 from ingot.compat.functional import ACT2FN, FUNCTIONS, GATED_ACT_2_ACT
@@ -24,6 +25,8 @@ from ingot.compat.network import Network
 from ingot.compat.rope_utils import RopeEmbeddingUtils
 from ingot.compat.tensor import Dims, ITensor, Tensor
 from ingot.compat.trt_enums import ENUMS, Severity
+from ingot.compat.trt_layers import Conditional, Layer
+from ingot.compat.trt_loop import Loop
 from ingot.compat.trt_network import INetworkDefinition
 from ingot.compat.words import WORDS
 
@@ -102,7 +105,9 @@ TABLE: dict[str, dict[str, Any]] = {
         "Dims4": Dims, "DimsHW": Dims, "Permutation": Dims, "Weights": utils.Weights, "ITensor": ITensor,
         "INetworkDefinition": INetworkDefinition, "Builder": builder.TrtBuilder, "Logger": TrtLogger,
         "ILogger": TrtLogger, "IBuilderConfig": builder.TrtBuilderConfig, "IHostMemory": builder.HostMemory,
-        "IOptimizationProfile": builder.OptimizationProfile, "nptype": datatype.trt_dtype_to_np,
+        "IOptimizationProfile": builder.OptimizationProfile, "Runtime": trt_runtime.Runtime,
+        "ICudaEngine": trt_runtime.ICudaEngine, "IExecutionContext": trt_runtime.IExecutionContext,
+        "ILayer": Layer, "ILoop": Loop, "IIfConditional": Conditional, "nptype": datatype.trt_dtype_to_np,
         "volume": utils.volume, "init_libnvinfer_plugins": utils.init_libnvinfer_plugins, "__version__": "10.14.1",
     },
 }  # fmt: skip

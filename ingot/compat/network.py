@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import nn
+from ingot import dims, nn
 from ingot.compat import context
 from ingot.compat.datatype import as_dtype
 from ingot.compat.logger import logger
@@ -16,6 +16,7 @@ from ingot.compat.parameter import Parameter
 from ingot.compat.plugin import PluginConfig
 from ingot.compat.refusal import here, refused
 from ingot.compat.tensor import ITensor, Tensor
+from ingot.dims import Dim
 from ingot.dtypes import DType
 from ingot.ir import F, Spec, Value
 from ingot.ir import Network as Graph
@@ -116,6 +117,18 @@ class Network:
             values[name] = value
         else:
             self._names[id(value)] = name
+
+    def name_dimension(self, value: Value, index: int, name: str) -> None:
+        """Another name for a size of an input that nothing has read yet."""
+        size = value.shape[index]
+        if value.kind != "input" or value.uses or not isinstance(size, Dim):
+            raise refused(f"naming dimension {index} of {self.name_of(value)}", "name sizes -1 of inputs, before use")
+        named = Dim(name, size.min, size.opt, size.max)
+        known = self.graph.dims.get(name)
+        del self.graph.dims[size.name]
+        self.graph.dims[name] = named if known is None else dims.merge(known, named)
+        sizes = [self.graph.dims[name] if i == index else size for i, size in enumerate(value.shape)]
+        value.spec = Spec(value.dtype, sizes)
 
     def cast(self, value: Value, dtype: DType, why: str) -> Value:
         """A cast that the user did not write, on record."""

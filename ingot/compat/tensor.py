@@ -106,6 +106,15 @@ class ITensor:
         """False: sizes are computed like all other numbers here."""
         return False
 
+    def set_dimension_name(self, index: int, name: str) -> None:
+        """Names a size of an input that only a run knows. Sizes of one name are equal, and may meet in one op."""
+        self.network.name_dimension(self.value, index, dim_name(name))
+
+    def get_dimension_name(self, index: int) -> str:
+        """The name of a size; "" for one that is fixed."""
+        size = self.value.shape[index]
+        return size.name if isinstance(size, Dim) else ""
+
     is_execution_tensor = True
     location = TensorLocation.DEVICE
 
