@@ -1,10 +1,10 @@
-"""Ops that need an order of elements: sorting, the largest few, places among sorted numbers, running sums.
+"""Ops that need an order of elements: sorting, the largest few, places among sorted numbers, running sums and extremes.
 
 NaN counts as the largest element, as in torch. Equal elements keep their order.
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ingot.ops.common import (
     i8,
     i32,
     i64,
+    require_float,
     require_number,
     rounded,
     same_dtype,
@@ -147,7 +148,8 @@ class TopK(Ordered):
 class Bucketize(Op):
     """How many of the boundaries are below each element, or with `right` at most as large; int64, of x's shape.
 
-    The boundaries ascend and hold no NaN. A NaN in x is above all of them.
+    The boundaries ascend and hold no NaN. A NaN in x is above all of them. Boundaries [..., n] with x's leading
+    dimensions are rows, each for the elements of x with its coordinates.
     """
 
     right: bool = False
@@ -159,21 +161,33 @@ class Bucketize(Op):
         Case("one of float64", (f64(), f64(5))),
         Case("no boundaries", (f32(3), f32(0))),
         Case("other types", (f32(3), i32(4)), error="nothing is promoted silently"),
-        Case("rows of boundaries", (f32(3), f32(4, 2)), error="boundaries must have one dimension"),
+        Case("rows of boundaries", (f32("T", 3, 4), f32("T", 3, 9))),
+        Case("rows, those equal too", (i32(3, 1), i32(3, 6)), {"right": True}),
+        Case("boundaries of another rank", (f32(3), f32(4, 2)), error="boundaries must have one dimension, or x's"),
+        Case("other rows", (f32(3, 2), f32(4, 2)), error="boundaries must have one dimension, or x's"),
+        Case("no dimension", (f32(3), f32()), error="boundaries must have one dimension, or x's"),
     )
 
     def infer(self, x: Spec, boundaries: Spec) -> Spec:
         same_dtype(x=x, boundaries=boundaries)
         require_number(x=x)
-        require(len(boundaries.shape) == 1, "boundaries must have one dimension")
+        rows = len(x.shape) == len(boundaries.shape) > 0 and x.shape[:-1] == boundaries.shape[:-1]
+        require(rows or len(boundaries.shape) == 1, "boundaries must have one dimension, or x's leading dimensions")
         return Spec(dtypes.int64, x.shape)
 
     def reference(self, x: Array, boundaries: Array) -> Array:
-        found = np.searchsorted(widen(boundaries), widen(x), "right" if self.right else "left")
-        return np.asarray(found, np.int64)
+        side: Any = "right" if self.right else "left"
+        if boundaries.ndim == 1:
+            return np.asarray(np.searchsorted(widen(boundaries), widen(x), side), np.int64)
+        found = np.zeros(x.shape, np.int64)
+        for row in np.ndindex(x.shape[:-1]):
+            found[row] = np.searchsorted(widen(boundaries[row]), widen(x[row]), side)
+        return found
 
     def torch(self, torch: Any, x: Any, boundaries: Any) -> Any:
-        return torch.bucketize(torch_wide(x), torch_wide(boundaries), right=self.right)
+        if boundaries.ndim == 1:
+            return torch.bucketize(torch_wide(x), torch_wide(boundaries), right=self.right)
+        return torch.searchsorted(torch_wide(boundaries).contiguous(), torch_wide(x).contiguous(), right=self.right)
 
     def sample(self, rng: np.random.Generator, x: Spec, boundaries: Spec) -> tuple[Array, ...]:
         """Few different numbers, so that some are equal, and of float32 NaN."""
@@ -188,20 +202,24 @@ class Bucketize(Op):
         return Case("random", (Spec(dtype, draw.shape()), Spec(dtype, (draw.size(),))), {"right": draw.boolean()})
 
 
-@op("cumsum")
-class CumSum(Op):
-    """The sum of all elements up to each along `axis`, rounded once. Integers wrap.
+def _scan_wide(x: Array) -> Any:
+    """In what a scan of x accumulates: float32 in float64, narrower floats in float32."""
+    return np.dtype(np.float64) if x.dtype == np.float32 else widen(x).dtype
+
+
+class Scan(Op):
+    """What all elements up to each along `axis` come to, rounded once. Integers wrap.
 
     float32 and float64 accumulate in float64, float16 and bfloat16 in float32.
     """
 
     axis: int = -1
-    cases = (
+    compute: ClassVar[Any]  # a ufunc
+    cases: ClassVar[tuple[Case, ...]] = (
         Case("a row", (f32(2, 50),)),
+        Case("rows abreast", (f32("T", 7),)),
         Case("bfloat16", (bf16("T", 9),)),
         Case("float64", (f64(3, 9),)),
-        Case("the first axis", (i64(9, 3),), {"axis": 0}),
-        Case("int8 wraps", (i8(90),)),
         Case("nothing", (f32(3, 0),)),
         Case("bools", (boolean(9),), error="cast it first"),
         Case("a scalar", (f32(),), error="axis -1 is out of range"),
@@ -213,15 +231,110 @@ class CumSum(Op):
         return x
 
     def reference(self, x: Array) -> Array:
-        wide = np.dtype(np.float64) if x.dtype == np.float32 else widen(x).dtype
-        return rounded(np.cumsum(x.astype(wide), self.axis, dtype=wide), x)
+        wide = _scan_wide(x)
+        with np.errstate(all="ignore"):
+            return rounded(type(self).compute.accumulate(x.astype(wide), self.axis, dtype=wide), x)
 
     def torch(self, torch: Any, x: Any) -> Any:
         wide = torch.float64 if x.dtype is torch.float32 else torch_wide(x).dtype
-        return torch.cumsum(x, self.axis, dtype=wide).to(x.dtype)
+        return getattr(torch, self.name)(x.to(wide), self.axis).to(x.dtype)
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(min_rank=1)
-        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.int32]), shape),),
+        dtype = draw.choice([dtypes.float32] + [dtypes.int32] * (cls is not LogCumSumExp))
+        return Case("random", (Spec(dtype, shape),), {"axis": draw.axis(len(shape))})
+
+
+_INTEGERS = (
+    Case("the first axis", (i64(9, 3),), {"axis": 0}),
+    Case("int8 wraps", (i8(90),)),
+)
+
+
+@op("cumsum")
+class CumSum(Scan):
+    """The sum of all elements up to each along `axis`, rounded once. Integers wrap.
+
+    float32 and float64 accumulate in float64, float16 and bfloat16 in float32.
+    """
+
+    compute = np.add
+    cases = (*Scan.cases, *_INTEGERS)
+
+
+@op("cumprod")
+class CumProd(Scan):
+    """The product of all elements up to each along `axis`, accumulated as in cumsum."""
+
+    compute = np.multiply
+    cases = (*Scan.cases, *_INTEGERS)
+
+
+@op("logcumsumexp")
+class LogCumSumExp(Scan):
+    """The logarithm of the sum of exp of all elements up to each along `axis`; of floats. No exp overflows."""
+
+    compute = np.logaddexp
+    cases = (
+        *Scan.cases,
+        Case("the first axis", (f32(9, 3),), {"axis": 0}),
+        Case("integers", (i32(9),), error="cast it first"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require_float(x=x)
+        return super().infer(x)
+
+
+class Extreme(Ordered):
+    """The greatest or smallest element up to each along `axis`, and its place (int64), of equal ones the last.
+
+    NaN stays: from the first one on, all are.
+    """
+
+    compute: ClassVar[Any]  # a ufunc
+    cases: ClassVar[tuple[Case, ...]] = (
+        Case("a row", (f32(2, 50),)),
+        Case("bfloat16", (bf16("T", 9),)),
+        Case("float64 along the first axis", (f64(30, 3),), {"axis": 0}),
+        Case("integers", (i8(4, 20),)),
+        Case("bools", (boolean(9),)),
+        Case("nothing", (f32(3, 0),)),
+        Case("a scalar", (f32(),), error="axis -1 is out of range"),
+    )
+
+    def infer(self, x: Spec) -> tuple[Spec, Spec]:
+        axis_of(self.axis, len(x.shape))
+        return x, Spec(dtypes.int64, x.shape)
+
+    def reference(self, x: Array) -> tuple[Array, Array]:
+        axis, wide = axis_of(self.axis, x.ndim), widen(x)
+        with np.errstate(invalid="ignore"):
+            here = (wide == type(self).compute.accumulate(wide, axis)) | (wide != wide)
+        along = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+        places = np.maximum.accumulate(np.where(here, along, 0), axis).astype(np.int64)
+        return np.take_along_axis(x, places, axis), places
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        return tuple(getattr(torch, self.name)(x, self.axis))
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        shape = draw.shape(min_rank=1)
+        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int32]), shape),),
                     {"axis": draw.axis(len(shape))})  # fmt: skip
+
+
+@op("cummax")
+class CumMax(Extreme):
+    """The greatest element up to each along `axis`, and its place (int64), of equal ones the last. NaN stays."""
+
+    compute = np.maximum
+
+
+@op("cummin")
+class CumMin(Extreme):
+    """The smallest element up to each along `axis`, and its place (int64), of equal ones the last. NaN stays."""
+
+    compute = np.minimum

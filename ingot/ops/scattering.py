@@ -1,6 +1,7 @@
-"""Ops that put elements where indices or masks say, and the gathering that goes with them. Host calls so far.
+"""Ops that put elements where indices or masks say, and the gathering that goes with them.
 
-An index below 0 counts from the end. Where two updates meet the later one, in row-major order, stays.
+An index below 0 counts from the end. Updates go in row-major order: where two meet the later one stays, or by `mode`
+each is added, multiplied, or the smaller or greater of both stays (NaN wins).
 """
 from __future__ import annotations
 
@@ -14,7 +15,20 @@ from ingot.dims import Dimension
 from ingot.errors import ValueFault
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.spec import axis_of
-from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i8, i32, i64, minus, require_index, show
+from ingot.ops.common import (
+    Array,
+    bf16,
+    boolean,
+    certainly_negative,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    minus,
+    require_index,
+    show,
+)
 from ingot.ops.indexing import in_range
 
 
@@ -26,6 +40,29 @@ def _at_most(what: str, size: Dimension, most: Dimension, axis: int) -> None:
 def _same_dtype(x: Spec, updates: Spec) -> None:
     require(x.dtype is updates.dtype, f"x is {x.dtype.name} and the elements put into it are {updates.dtype.name}: "
             "nothing is promoted silently, cast one of them")
+
+
+# How an update meets what is there: in NumPy, and under torch's name.
+MODES: dict[str, tuple[Any, str]] = {
+    "replace": (None, ""), "add": (np.add, "sum"), "mul": (np.multiply, "prod"), "min": (np.minimum, "amin"),
+    "max": (np.maximum, "amax"),
+}  # fmt: skip
+
+
+def _require_mode(mode: str, x: Spec) -> None:
+    require(mode in MODES, f"mode must be {', '.join(MODES)}, not {mode!r}")
+    computes = x.dtype in (dtypes.float32, dtypes.float64, *dtypes.INTEGERS)
+    require(mode == "replace" or computes, f"mode {mode!r} computes with float32, float64 or integers; cast x first")
+
+
+def _put(mode: str, out: Array, places: tuple[Array, ...], updates: Array) -> Array:
+    """The updates put into out, which is changed."""
+    if mode == "replace":
+        out[places] = updates
+    else:
+        with np.errstate(all="ignore"):
+            MODES[mode][0].at(out, places, updates)
+    return out
 
 
 def _distinct(rng: np.random.Generator, index: Spec, n: int, axis: int) -> Array:
@@ -45,11 +82,15 @@ class Scatter(Op):
 
     axis: int = 0
     in_scope = "moves"
-    host = "there is no kernel"
+    mode: str = "replace"
     cases = (
         Case("columns", (f32("T", 9), i64("T", 2), f32("T", 2)), {"axis": 1}),
         Case("rows, fewer columns", (bf16(5, 3), i32(2, 2), bf16(2, 2))),
         Case("integers", (i8(2, 4), i64(1, 4), i8(1, 4)), {"axis": -2}),
+        Case("sums", (f32("T", 9), i64("T", 20), f32("T", 20)), {"axis": 1, "mode": "add"}),
+        Case("products that wrap", (i8(5, 3), i32(40, 2), i8(40, 2)), {"mode": "mul"}),
+        Case("the smallest", (f64(4, 3), i32(9, 3), f64(9, 3)), {"mode": "min"}),
+        Case("the greatest", (i64(7), i64(50), i64(50)), {"mode": "max"}),
         Case("no updates", (f32(5), i64(0), f32(0))),
         Case("into nothing", (f32(0, 3), i64(0, 3), f32(0, 3))),
         Case("a scalar", (f32(), i64(), f32()), error="axis 0 is out of range"),
@@ -58,11 +99,14 @@ class Scatter(Op):
         Case("dtypes differ", (f32(5), i64(2), bf16(2)), error="cast one of them"),
         Case("index is wider", (f32(5, 3), i64(2, 4), f32(2, 4)), error="index has size 4 at dimension 1, x only 3"),
         Case("float index", (f32(5), f32(2), f32(2)), error="index must be int32 or int64"),
+        Case("another mode", (f32(5), i64(2), f32(2)), {"mode": "mean"}, error="mode must be replace, add"),
+        Case("sums of bfloat16", (bf16(5), i64(2), bf16(2)), {"mode": "add"}, error="cast x first"),
     )
 
     def infer(self, x: Spec, index: Spec, updates: Spec) -> Spec:
         require_index(index=index)
         _same_dtype(x, updates)
+        _require_mode(self.mode, x)
         require(len(x.shape) == len(index.shape), f"x has {len(x.shape)} dimensions and index {len(index.shape)}")
         require(index.shape == updates.shape, f"updates are {show(updates.shape)}, index {show(index.shape)}")
         axis = axis_of(self.axis, len(x.shape))
@@ -76,13 +120,15 @@ class Scatter(Op):
         n = x.shape[axis]
         places: list[Array] = list(np.indices(index.shape, sparse=True))
         places[axis] = in_range("scatter", index, -n, n) % max(n, 1)
-        out = np.array(x)
-        out[tuple(places)] = updates
-        return out
+        return _put(self.mode, np.array(x), tuple(places), updates)
 
     def torch(self, torch: Any, x: Any, index: Any, updates: Any) -> Any:
         n = x.shape[self.axis]
-        return torch.scatter(x, self.axis, index.long() % n, updates) if n else x
+        if not n:
+            return x
+        if self.mode == "replace":
+            return torch.scatter(x, self.axis, index.long() % n, updates)
+        return torch.scatter_reduce(x, self.axis, index.long() % n, updates, MODES[self.mode][1])
 
     def torch_fault(self, torch: Any, x: Any, index: Any, updates: Any) -> Any:
         n = x.shape[self.axis]
@@ -91,7 +137,10 @@ class Scatter(Op):
     def sample(self, rng: np.random.Generator, x: Spec, index: Spec, updates: Spec) -> tuple[Array, ...]:
         axis = axis_of(self.axis, len(x.shape))
         n = x.evaluate({})[axis]
-        return _numbers(rng, x), _distinct(rng, index, n, axis), _numbers(rng, updates)
+        if self.mode == "replace":
+            return _numbers(rng, x), _distinct(rng, index, n, axis), _numbers(rng, updates)
+        several = rng.integers(-n, n, index.evaluate({})).astype(index.dtype.numpy)
+        return _numbers(rng, x), several, _numbers(rng, updates)
 
 
 def _numbers(rng: np.random.Generator, spec: Spec) -> Array:
@@ -125,7 +174,6 @@ class GatherND(Places):
 
     batch_dims: int = 0
     in_scope = "moves"
-    host = "there is no kernel"
     cases = (
         Case("elements", (f32(4, 5), i64(6, 2))),
         Case("rows", (bf16("T", 8), i32(3, 2, 1))),
@@ -188,9 +236,13 @@ class ScatterND(Places):
 
     in_scope = "moves"
     arguments = ("input", "mask", "source")
-    host = "there is no kernel"
+    mode: str = "replace"
     cases = (
         Case("elements", (f32(4, 5), i64(6, 2), f32(6))),
+        Case("sums", (f32(4, 5), i64(30, 2), f32(30)), {"mode": "add"}),
+        Case("products of rows", (i8(4, "T"), i32(9, 1), i8(9, "T")), {"mode": "mul"}),
+        Case("the smallest", (f64(4, 2), i64(9, 1), f64(9, 2)), {"mode": "min"}),
+        Case("the greatest", (i32(7), i64(5, 9, 1), i32(5, 9)), {"mode": "max"}),
         Case("rows", (bf16("T", 8), i32(2, 1), bf16(2, 8))),
         Case("bools", (boolean(3, 4), i64(2, 2), boolean(2))),
         Case("none", (f32(4, 5), i64(0, 2), f32(0))),
@@ -198,32 +250,43 @@ class ScatterND(Places):
         Case("updates of another shape", (f32(4, 5), i64(6, 1), f32(6)), error=r"updates must be \(6, 5\), not \(6,\)"),
         Case("dtypes differ", (f32(4), i64(6, 1), bf16(6)), error="cast one of them"),
         Case("too many coordinates", (f32(4), i64(6, 2), f32(6)), error="number of coordinates, 1 to 1, not 2"),
+        Case("sums of bools", (boolean(4), i64(2, 1), boolean(2)), {"mode": "add"}, error="cast x first"),
     )
 
     def infer(self, x: Spec, index: Spec, updates: Spec) -> Spec:
         _same_dtype(x, updates)
+        _require_mode(self.mode, x)
         depth = _depth(index, len(x.shape))
         wanted = (*index.shape[:-1], *x.shape[depth:])
         require(updates.shape == wanted, f"updates must be {show(wanted)}, not {show(updates.shape)}")
         return x
 
     def reference(self, x: Array, index: Array, updates: Array) -> Array:
-        out = np.array(x)
-        out[self.coordinates(index, x.shape[: index.shape[-1]])] = updates
-        return out
+        return _put(self.mode, np.array(x), self.coordinates(index, x.shape[: index.shape[-1]]), updates)
 
     def torch(self, torch: Any, x: Any, index: Any, updates: Any) -> Any:
         if 0 in x.shape:
             return x
-        return x.index_put(tuple(index[..., i].long() % n for i, n in enumerate(x.shape[: index.shape[-1]])), updates)
+        depth = index.shape[-1]
+        within = tuple(index[..., i].long() % n for i, n in enumerate(x.shape[:depth]))
+        if self.mode == "replace":
+            return x.index_put(within, updates)
+        place = within[0]
+        for n, coordinate in zip(x.shape[1:depth], within[1:], strict=True):
+            place = place * n + coordinate
+        rows, changes = x.reshape(math.prod(x.shape[:depth]), -1), updates.reshape(place.numel(), -1)
+        spread = place.reshape(-1, 1).expand(changes.shape)
+        return rows.scatter_reduce(0, spread, changes, MODES[self.mode][1]).reshape(x.shape)
 
     def torch_fault(self, torch: Any, x: Any, index: Any, updates: Any) -> Any:
         return _outside(torch, x.shape, index)
 
     def sample(self, rng: np.random.Generator, x: Spec, index: Spec, updates: Spec) -> tuple[Array, ...]:
-        """No place twice: torch leaves open which update stays."""
+        """With replace no place twice: torch leaves open which update stays."""
         *rows, depth = index.evaluate({})
         sizes = x.evaluate({})[:depth]
+        if self.mode != "replace":
+            return _numbers(rng, x), _places(rng, index, sizes), _numbers(rng, updates)
         flat = rng.permutation(math.prod(sizes))[: math.prod(rows)]
         places = np.stack(np.unravel_index(flat, sizes), -1).reshape(*rows, depth)
         return _numbers(rng, x), places.astype(index.dtype.numpy), _numbers(rng, updates)
@@ -238,7 +301,6 @@ class MaskedScatter(Op):
 
     in_scope = "moves"
     arguments = ("input", "mask", "source")
-    host = "there is no kernel"
     cases = (
         Case("a mask of x's shape", (f32(3, 4), boolean(3, 4), f32(12))),
         Case("a mask of rows, unknown many", (bf16("T", 4), boolean("T", 1), bf16("T", 4))),

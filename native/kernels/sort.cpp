@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "check.h"
+#include "keys.h"
 #include "level/frame.h"
 #include "strided.h"
 
@@ -23,50 +24,7 @@ constexpr std::int64_t kFew = 128;                // elements below which a sort
 constexpr std::int64_t kTogether = 1 << 14;       // elements from which on several workers sort one row
 constexpr std::int64_t kNarrow = std::int64_t{1} << 32;
 
-// ---- keys ----
-
-template <class Bits, Bits infinity>
-struct FloatKey {
-  using Stored = Bits;
-  static Bits of(Bits bits) {
-    constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
-    const Bits magnitude = bits & static_cast<Bits>(~kSign);
-    if (magnitude > infinity) return static_cast<Bits>(~Bits{0});
-    if (magnitude == 0) return kSign;
-    return (bits & kSign) != 0 ? static_cast<Bits>(~bits) : static_cast<Bits>(bits | kSign);
-  }
-};
-
-template <class Bits>
-struct SignedKey {
-  using Stored = Bits;
-  static Bits of(Bits bits) { return static_cast<Bits>(bits ^ static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1))); }
-};
-
-template <class Bits>
-struct UnsignedKey {
-  using Stored = Bits;
-  static Bits of(Bits bits) { return bits; }
-};
-
-/// Calls f with the kind of keys of that dtype.
-template <class F>
-void with_keys(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::float32: return f(FloatKey<std::uint32_t, 0x7f800000u>{});
-    case DType::bfloat16: return f(FloatKey<std::uint16_t, 0x7f80>{});
-    case DType::float16: return f(FloatKey<std::uint16_t, 0x7c00>{});
-    case DType::float64: return f(FloatKey<std::uint64_t, 0x7ff0000000000000u>{});
-    case DType::int8: return f(SignedKey<std::uint8_t>{});
-    case DType::int16: return f(SignedKey<std::uint16_t>{});
-    case DType::int32: return f(SignedKey<std::uint32_t>{});
-    case DType::int64: return f(SignedKey<std::uint64_t>{});
-    case DType::uint16: return f(UnsignedKey<std::uint16_t>{});
-    case DType::uint32: return f(UnsignedKey<std::uint32_t>{});
-    case DType::uint64: return f(UnsignedKey<std::uint64_t>{});
-    default: return f(UnsignedKey<std::uint8_t>{});
-  }
-}
+// ---- items ----
 
 /// A key of at most 32 bits with its place: one number, which has their order.
 struct Narrow {
@@ -338,26 +296,33 @@ class Sort final : public Kernel {
   bool descending_;
 };
 
-/// How many of the boundaries, which ascend, are below a number (or, with `right`, at most it). NaN is above all.
+/// How many of the boundaries, which ascend, are below a number (or, with `right`, at most it). NaN is above all. Boundaries of
+/// several dimensions are rows, one for all numbers that have the same leading coordinates.
 class Bucketize final : public Kernel {
  public:
   explicit Bucketize(bool right) : right_(right) {}
 
   Scratch plan(Views in, Views out, int) const override {
-    require_same_shape("bucketize", "the output", out[0], in[0]);
+    const TensorView &x = in[0], &boundaries = in[1];
+    require_same_shape("bucketize", "the output", out[0], x);
+    for (int i = 0; i + 1 < boundaries.rank; ++i)
+      require(boundaries.shape[i] == x.shape[i], "bucketize", "the boundaries' leading dimensions must be those of x");
     return {};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView &x = in[0], &boundaries = in[1], &y = out[0];
+    TensorView rows = x;  // the boundaries' strides over the shape of x
+    std::fill(rows.stride, rows.stride + rows.rank, 0);
+    std::copy(boundaries.stride, boundaries.stride + boundaries.rank - 1, rows.stride);
     const Share share = share_of(x.elements(), worker.index, worker.count);
     with_keys(x.dtype, [&](auto key) {
       using Stored = typename decltype(key)::Stored;
-      const Stored* const marks = boundaries.as<const Stored>();
-      const std::int64_t step = boundaries.stride[0];
+      const std::int64_t step = boundaries.stride[boundaries.rank - 1], count = boundaries.shape[boundaries.rank - 1];
       for (std::int64_t i = share.first; i < share.last; ++i) {
         const Stored one = decltype(key)::of(x.as<const Stored>()[offset_of(x, i)]);
-        std::int64_t low = 0, high = boundaries.shape[0];
+        const Stored* const marks = boundaries.as<const Stored>() + offset_of(rows, i);
+        std::int64_t low = 0, high = count;
         while (low < high) {
           const std::int64_t middle = low + (high - low) / 2;
           const Stored mark = decltype(key)::of(marks[middle * step]);
@@ -380,7 +345,8 @@ std::unique_ptr<Kernel> make_bucketize(const nlohmann::json& json, Types in, Typ
   require_dtype("bucketize", "x", in[0].dtype, kTypes);
   require_dtype("bucketize", "the boundaries", in[1].dtype, {in[0].dtype});
   require_dtype("bucketize", "the output", out[0].dtype, {DType::int64});
-  require_rank("bucketize", "the boundaries", in[1].rank, 1);
+  require(in[1].rank == 1 || (in[1].rank > 1 && in[1].rank == in[0].rank), "bucketize",
+          "the boundaries must have one dimension, or those of x");
   return std::make_unique<Bucketize>(right);
 }
 

@@ -29,6 +29,7 @@ std::vector<KernelEntry> join() {
       {nonzero_kernels, host},
       {scan_kernels, INGOT_LEVELS_WITH(reduce)},
       {movement_kernels, host},
+      {scatter_kernels, host},
       {attention_kernels, INGOT_LEVELS_WITH(attention)},
       {pool_kernels, INGOT_LEVELS_WITH(pool)},
       {depthwise_kernels, INGOT_LEVELS_WITH(depthwise)},

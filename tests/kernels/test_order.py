@@ -1,4 +1,4 @@
-"""sort, top_k and cumsum against NumPy and torch: bit for bit, over dtypes, axes, strides and numbers of threads."""
+"""sort, top_k, bucketize and scans against NumPy and torch: over dtypes, axes, strides and numbers of threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ingot import _native, dtypes
-from ingot.ops.order import order_of
+from ingot.ops.order import CumMax, CumMin, CumProd, LogCumSumExp, order_of
 from tests.kernels.support import FLOATS, Array, run, same_bits
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -154,6 +154,13 @@ def test_bucketize(dtype: Any) -> None:
         for layout, few, threads in itertools.product(layouts(x), (marks, marks[::-1].copy()[::-1]), (1, 3)):
             (y,) = run("bucketize", [layout, few], [("int64", x.shape)], threads, right=right)
             assert same_bits(y, want)
+        rows = np.stack([marks, np.sort(marks[::-1])])[:, :-1]
+        for layout, threads in itertools.product(layouts(rows), (1, 3)):
+            (y,) = run("bucketize", [x, layout], [("int64", x.shape)], threads, right=right)
+            found = [np.searchsorted(r.astype(wide), v.astype(wide), side) for r, v in zip(rows, x, strict=True)]
+            assert same_bits(y, np.stack(found))
+    with pytest.raises(_native.Error, match="leading dimensions must be those of x"):
+        run("bucketize", [x, np.stack([marks] * 3)], [("int64", x.shape)], right=False)
     (y,) = run("bucketize", [x, marks[:0]], [("int64", x.shape)], right=False)
     assert not y.any()
     if dtype.name not in ("uint16", "uint32", "uint64", "bool"):
@@ -191,3 +198,53 @@ def test_cumsum_is_torchs(dtype: str) -> None:
         (y,) = run("cumsum", [x], [(x.dtype, x.shape)], axis=axis)
         want = as_numpy(torch.cumsum(as_torch(x), axis))
         np.testing.assert_array_equal(y.astype(np.float64), want.astype(np.float64))
+
+
+# ---- other scans ----
+
+REFERENCES = {"cumprod": CumProd, "logcumsumexp": LogCumSumExp, "cummax": CumMax, "cummin": CumMin}
+
+
+SCANS = [
+    (kernel, dtype)
+    for kernel, dtype in itertools.product(REFERENCES, EVERY)
+    if kernel in ("cummax", "cummin")
+    or (dtype.name != "bool" and (kernel == "cumprod" or dtypes.get(dtype).is_float))
+]
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), SCANS, ids=str)
+def test_scans(kernel: str, dtype: Any) -> None:
+    """Bit for bit with the reference, along rows (some abreast, some alone) and down columns; NaN stays."""
+    extreme, floats = kernel in ("cummax", "cummin"), dtypes.get(dtype).is_float
+    for shape in ((3, 5, 300), (2, 300, 3), (1, 19, 4), (0, 3, 2), (4, 0, 2)):
+        x = numbers(dtype, *shape, seed=7) if extreme else numbers(np.int8, *shape, seed=8).astype(dtype)
+        if floats and not extreme:
+            x = (x / dtype.type(64)).astype(dtype)
+            x.reshape(-1)[3::97] = np.inf
+            x.reshape(-1)[5::397] = np.nan
+        for axis in range(3):
+            want = REFERENCES[kernel](axis=axis).reference(x)
+            results = [(dtype, shape), (np.int64, shape)] if extreme else [(dtype, shape)]
+            for layout, threads in itertools.product(layouts(x), (1, 3)):
+                got = run(kernel, [layout], results, threads, axis=axis)
+                for a, b in zip(got, want if extreme else [want], strict=True):
+                    assert a.dtype == b.dtype
+                    with np.errstate(invalid="ignore"):  # a signalling NaN
+                        np.testing.assert_array_equal(a.astype(np.float64), b.astype(np.float64))
+
+
+@pytest.mark.parametrize("kernel", REFERENCES)
+def test_scans_are_torchs(kernel: str) -> None:
+    """NaN, ties, zeros and infinities: the last place of equal ones, and NaN wins in both directions."""
+    for dtype in (np.float32, np.float64, np.int64):
+        x = numbers(dtype, 8, 200, seed=9)
+        if dtype is np.int64 and kernel == "logcumsumexp":
+            continue
+        for axis in (0, 1):
+            found = getattr(torch, kernel)(as_torch(x), axis)
+            extreme = kernel in ("cummax", "cummin")
+            want = [y.numpy() for y in (found if extreme else [found])]
+            got = run(kernel, [x], [(x.dtype, x.shape), (np.int64, x.shape)][: len(want)], axis=axis)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6)  # one rounding of float32, and logarithms of two libraries

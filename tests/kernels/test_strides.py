@@ -212,6 +212,25 @@ def cases() -> Iterator[tuple[str, Case]]:
         if dtype is not np.bool_:
             for axis in (0, 2):
                 yield f"cumsum {name} {axis}", [Call("cumsum", [x], [(dtype, x.shape)], {"axis": axis})]
+        rows = np.sort(20 * random(F32, 6, 35, 4)).astype(dtype)
+        yield f"bucketize {name} rows", [Call("bucketize", [x, rows], [(np.int64, x.shape)], {"right": True})]
+        for axis, kernel in itertools.product((0, 2), ("cumprod", "cummax", "cummin", "logcumsumexp")):
+            floats = name in (F32, F16, np.float64)
+            if kernel in ("cummax", "cummin") or (dtype is not np.bool_ and (floats or kernel == "cumprod")):
+                results = [(dtype, x.shape), (np.int64, x.shape)][: 2 if kernel in ("cummax", "cummin") else 1]
+                yield f"{kernel} {name} {axis}", [Call(kernel, [x], results, {"axis": axis})]
+        for mode in ("replace", "add", "mul", "min", "max") if name.itemsize >= 4 or name == np.int8 else ("replace",):
+            ids = integers(12, 9, 5, 3, dtype=np.int64, seed=3) - 6
+            changes = (20 * random(F32, 9, 5, 3, seed=4)).astype(dtype)
+            results, along = [(dtype, x.shape)], {"axis": 0, "mode": mode}
+            yield f"scatter {name} {mode}", [Call("scatter", [x, ids, changes], results, along)]
+            ids = np.stack([integers(12, 9, seed=5) - 6, integers(35, 9, seed=6)], 1)
+            changes = changes[:, 0, :1] + np.zeros(5, dtype)
+            yield f"scatter_nd {name} {mode}", [Call("scatter_nd", [x, ids, changes], results, {"mode": mode})]
+        ids = integers(35, 6, 4, 1, dtype=np.int64, seed=7)
+        yield f"gather_nd {name}", [Call("gather_nd", [x, ids], [(dtype, (6, 4, 5))], {"batch_dims": 1})]
+        mask, source = integers(2, 35, 1, seed=8).astype(bool), (20 * random(F32, 30, 35, seed=9)).astype(dtype)
+        yield f"masked_scatter {name}", [Call("masked_scatter", [x, mask, source], [(dtype, x.shape)])]
     for dtype in (F32, F16, np.int8, np.float64, np.bool_):
         x = (integers(3, 6, 35, 5) % 2).astype(dtype)
         yield f"count_nonzero {np.dtype(dtype)}", [Call("count_nonzero", [x], [(np.int64, (1,))])]
@@ -448,6 +467,14 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "top_k": lambda operand: True,
     "cumsum": lambda operand: True,
     "bucketize": lambda operand: True,
+    "cumprod": lambda operand: True,
+    "logcumsumexp": lambda operand: True,
+    "cummax": lambda operand: True,
+    "cummin": lambda operand: True,
+    "scatter": lambda operand: True,
+    "scatter_nd": lambda operand: True,
+    "gather_nd": lambda operand: True,
+    "masked_scatter": lambda operand: True,
     "count_nonzero": lambda operand: True,
     "softmax": lambda operand: True,
     "matmul": lambda operand: True,

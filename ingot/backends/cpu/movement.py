@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingot import dtypes
-from ingot.backends.cost import Call, nbytes
+from ingot.backends.cost import Call, nbytes, size
 from ingot.backends.cpu.types import FLOATS, INDICES, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
@@ -43,6 +43,15 @@ def _iota(op: Any, node: Node) -> dict[str, Any] | Refusal:
 def _picked(c: Call) -> int:
     """As many elements as it writes, and the indices."""
     return 2 * nbytes(c.outputs[0]) + nbytes(c.inputs[1])
+
+
+def _put(c: Call) -> int:
+    """A copy of x, and each update read, met with what is there and written."""
+    return 2 * nbytes(c.outputs[0]) + nbytes(c.inputs[1]) + 3 * nbytes(c.inputs[2])
+
+
+_MODES = "replace | add | mul | min | max"
+_SCATTERED = (Operand("x", STORED, ANY), Operand("index", INDICES, ANY), Operand("updates", LIKE_X, ANY))
 
 
 KERNELS = (
@@ -87,6 +96,40 @@ KERNELS = (
         runs={"gather": _along},
         flops=None,
         moved=_picked,
+    ),
+    Kernel(
+        "scatter",
+        params=f"axis: integer, mode: {_MODES}",
+        operands=_SCATTERED,
+        results=(Operand("y", LIKE_X, ANY),),
+        runs={"scatter": lambda op, node: {**_along(op, node), "mode": op.mode}},
+        flops=lambda c: size(c.inputs[2][1]),
+        moved=_put,
+    ),
+    Kernel(
+        "scatter_nd",
+        params=f"mode: {_MODES}",
+        operands=_SCATTERED,
+        results=(Operand("y", LIKE_X, ANY),),
+        runs={"scatter_nd": lambda op, node: {"mode": op.mode}},
+        flops=lambda c: size(c.inputs[2][1]),
+        moved=_put,
+    ),
+    Kernel(
+        "gather_nd",
+        params="batch_dims: integer",
+        operands=(Operand("x", STORED, ANY), Operand("index", INDICES, ANY)),
+        results=(Operand("y", LIKE_X, ANY),),
+        runs={"gather_nd": lambda op, node: {"batch_dims": op.batch_dims}},
+        flops=None,
+        moved=_picked,
+    ),
+    Kernel(
+        "masked_scatter",
+        operands=(Operand("x", STORED, ANY), Operand("mask", (dtypes.bool_,), ANY), Operand("source", LIKE_X, ANY)),
+        results=(Operand("y", LIKE_X, ANY),),
+        runs={"masked_scatter": lambda op, node: {}},
+        flops=None,
     ),
     Kernel(
         "iota",

@@ -1,4 +1,4 @@
-"""Elements in order along an axis, running sums, and where elements are that are not zero."""
+"""Elements in order along an axis, running sums and extremes, and where elements are that are not zero."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ingot.ir import Node
 from ingot.ir.spec import axis_of
 
 ANY = Reads.ANY
+_ADDED = (*FLOATS, *dtypes.INTEGERS, dtypes.float64)
 ORDERED = (Operand("y", ("x",), ANY), Operand("places", (dtypes.int64,), ANY))
 
 
@@ -44,13 +45,27 @@ KERNELS = (
         runs={"bucketize": lambda op, node: {"right": op.right}},
         flops=lambda c: size(c.x),
     ),
-    Kernel(
-        "cumsum",
-        params="axis: integer",
-        operands=(Operand("x", (*FLOATS, *dtypes.INTEGERS, dtypes.float64), ANY),),
-        results=(Operand("y", ("x",), ANY),),
-        runs={"cumsum": lambda op, node: {"axis": _axis(op, node)}},
-        flops=lambda c: size(c.x),
+    *(
+        Kernel(
+            name,
+            params="axis: integer",
+            operands=(Operand("x", types, ANY),),
+            results=(Operand("y", ("x",), ANY),),
+            runs={name: lambda op, node: {"axis": _axis(op, node)}},
+            flops=lambda c: size(c.x),
+        )
+        for name, types in (("cumsum", _ADDED), ("cumprod", _ADDED), ("logcumsumexp", (*FLOATS, dtypes.float64)))
+    ),
+    *(
+        Kernel(
+            name,
+            params="axis: integer",
+            operands=(Operand("x", STORED, ANY),),
+            results=ORDERED,
+            runs={name: lambda op, node: {"axis": _axis(op, node)}},
+            flops=lambda c: size(c.x),
+        )
+        for name in ("cummax", "cummin")
     ),
     Kernel(
         "count_nonzero",
