@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ingot import errors
-from tools import architecture
+from tools import architecture, ops
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,6 +27,10 @@ def test_the_native_core_has_no_other_codes() -> None:
 
 def test_every_file_is_in_the_architecture() -> None:
     assert architecture.PAGE.read_text() == architecture.written(), "run python -m tools.architecture"
+
+
+def test_the_page_of_ops_is_current() -> None:
+    assert ops.PAGE.read_text() == ops.page(), "run python -m tools.ops"
 
 
 def test_every_file_says_what_it_is_for() -> None:

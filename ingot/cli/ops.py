@@ -1,7 +1,9 @@
-"""List the ops: what they take, which kernels run them, and how else they run.
+"""List the ops: which element types an engine runs natively, which kernels, and what else they run as or come from.
 
 examples:
-  ingot ops
+  ingot ops                                 every op
+  ingot ops matmul conv                     these
+  ingot ops --dtype float16 --host          what is a host call in float16
   ingot ops --json | python -m json.tool"""
 
 from __future__ import annotations
@@ -11,32 +13,46 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli.output import Output, table
+from ingot.errors import UserError
+
+SHORT = {"native": "native", "host": "host", "native or host": "some"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`ingot ops` has no options of its own."""
+    """The options of `ingot ops`."""
+    parser.add_argument("op", nargs="*", metavar="OP", help="only these ops")
+    parser.add_argument("--dtype", metavar="TYPE", help="only this element type, and the ops that take it")
+    parser.add_argument("--host", action="store_true", help="only ops that are host calls for some element type")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot ops`."""
-    declared = {kernel.name: kernel for kernel in _lazy.load("ingot.backends.cpu:CPU").kernels}
-    ops = [{**op, "kernels": _kernels(op, declared)} for op in _lazy.load("ingot.ops:table")()]
+    known = sorted(_lazy.load("ingot.ops:table")(), key=lambda row: str(row["op"]))
+    if unknown := sorted(set(args.op) - {row["op"] for row in known}):
+        raise UserError(f"there is no op {', '.join(unknown)}; `ingot ops` lists them")
+    coverage: Any = _lazy.load("ingot.builder.coverage")
+    kinds = coverage.DTYPES
+    if args.dtype is not None:
+        kinds = (_lazy.load("ingot.dtypes:get")(args.dtype).name,)
+    ops = coverage.coverage(args.op or None, kinds)
+    if args.dtype is not None:
+        ops = [op for op in ops if op["cpu"]]
+    if args.host:
+        ops = [op for op in ops if "host" in " ".join(op["cpu"].values())]
     rows = [
-        (o["op"], o["family"], ", ".join(o["operands"]), ", ".join(o["kernels"]) or "-",
-         ", ".join(o["lowering"]) or "-", o["cases"])
+        (o["op"], o["family"], ", ".join(o["operands"]), *(SHORT.get(o["cpu"].get(kind), "-") for kind in kinds),
+         o["torch"], ", ".join(o["kernels"]) or "-", len(o["importers"]["torch"]) or "-")
         for o in ops
     ]  # fmt: skip
-    out.text(table(rows, ("op", "family", "operands", "kernels", "also as", "cases")))
+    out.text(table(rows, ("op", "family", "operands", *kinds, "torch device", "CPU kernels", "from torch")))
+    pairs = [how for op in ops if not op["internal"] for how in op["cpu"].values()]
+    native = pairs.count("native")
     out.text(
-        f"\n{len(ops)} ops, {len(declared)} native kernels. An op with neither kernel nor other form is a host call."
+        f"\n{len(ops)} ops. Of {len(pairs)} pairs of an op and an element type the CPU runs {native} natively. host: a "
+        "NumPy reference in Python. some: natively or so, by the case."
     )
+    declared = {kernel.name: kernel for kernel in _lazy.load("ingot.backends.cpu:CPU").kernels}
     kernels = [
         {**native, "ops": list(declared[native["name"]].runs)} for native in _lazy.load("ingot._native").kernels()
     ]
     out.result({"ops": ops, "kernels": kernels})
-
-
-def _kernels(op: dict[str, Any], declared: dict[str, Any]) -> list[str]:
-    """The kernels that run an op; scalar expressions all go the way of fused_elementwise."""
-    names = (op["op"], "fused_elementwise") if "expr" in op["lowering"] else (op["op"],)
-    return [kernel.name for kernel in declared.values() if any(name in kernel.runs for name in names)]
