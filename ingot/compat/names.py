@@ -15,6 +15,8 @@ from ingot.compat import (
     parameter,
     plugin,
     quantization,
+    quantized,
+    recurrent,
     runtime,
     trt_runtime,
     utils,
@@ -68,7 +70,7 @@ _BUILDER = _of(builder, "Builder", "BuilderConfig")
 _PLUGIN = _of(plugin, "PluginConfig", "ContextFMHAType")
 _RUNTIME = _of(runtime, "Session", "TensorInfo")
 _FUNCTIONAL = {
-    **FUNCTIONS, "Tensor": Tensor, "ACT2FN": ACT2FN, "GATED_ACT_2_ACT": GATED_ACT_2_ACT,
+    **FUNCTIONS, **recurrent.STEPS, "Tensor": Tensor, "ACT2FN": ACT2FN, "GATED_ACT_2_ACT": GATED_ACT_2_ACT,
     **attention.ENUMS, **collectives.ENUMS, **WORDS, "RopeEmbeddingUtils": RopeEmbeddingUtils,
 }  # fmt: skip
 _MODULES = _of(module, "Module", "ModuleList")
@@ -97,6 +99,9 @@ TABLE: dict[str, dict[str, Any]] = {
     "tensorrt_llm.plugin": _PLUGIN,
     "tensorrt_llm.plugin.plugin": _PLUGIN,
     "tensorrt_llm.quantization": {"QuantMode": quantization.QuantMode},
+    "tensorrt_llm.quantization.functional": quantized.QUANTISING,
+    "tensorrt_llm.quantization.layers": quantized.QUANTISED_LAYERS,
+    "tensorrt_llm.quantization.layer": quantized.QUANTISED_LAYERS,
     "tensorrt_llm.quantization.mode": {"QuantMode": quantization.QuantMode},
     "tensorrt_llm.runtime": _RUNTIME,
     "tensorrt_llm.runtime.session": _RUNTIME,

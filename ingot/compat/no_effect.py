@@ -44,6 +44,15 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "multi_block_mode": _ONE_KERNEL, "dense_context_fmha": "attention is always fused",
         "cp_group": _ONE_DEVICE,
     },
+    "mamba_conv1d": {"dtype": "the type of input", "host_context_lengths": "last_token_ids says it"},
+    "selective_scan": {
+        "dtype": "the type of input", "host_context_lengths": "last_token_ids says it",
+        "chunk_size": "only Mamba2 reads it, which is refused",
+    },
+    "smooth_quant_layer_norm": {"use_diff_of_squares": "the variance is always computed in two passes"},
+    **dict.fromkeys(("SmoothQuantLinear", "WeightOnlyQuantLinear"),
+                    dict.fromkeys(("tp_group", "gather_output"), _ONE_DEVICE)),
+    **dict.fromkeys(("SmoothQuantRowLinear", "WeightOnlyQuantRowLinear"), {"tp_group": _ONE_DEVICE}),
     "bert_attention": {
         "max_input_length": "sizes say it", "cp_group": _ONE_DEVICE,
         **dict.fromkeys(("sage_attn_q_block_size", "sage_attn_k_block_size", "sage_attn_v_block_size"),
