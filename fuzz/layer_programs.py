@@ -309,6 +309,43 @@ def attention() -> Iterator[Template]:
         yield t
 
 
+# ---- recurrent layers ----
+
+
+def recurrent() -> Iterator[Template]:
+    """Layers by rows and by units, of weights in panels and as they are."""
+    for kernel, dtype, packed in itertools.product(("lstm", "gru", "rnn"), FLOATS, (False, True)):
+        for more in itertools.product((False, True), repeat=2 if kernel == "lstm" else 1):
+            t = Template(f"{kernel}.{dtype}.{packed}.{'.'.join(map(str, more))}")
+            gates, projects = {"lstm": 4, "gru": 3, "rnn": 1}[kernel], len(more) > 1 and more[1]
+            steps, rows, units = t.size("steps", 0, 9), t.size("rows", 0, 75), t.size("units", 1, 75)
+            width = t.size("width", 1, 75) if projects else units
+            inputs = calc("*", gates, units)
+
+            def weight(name: str, groups: int, outputs: Json, k: Json) -> int:
+                if packed:  # noqa: B023  called in the loop's body
+                    return t.weight(name, panels(outputs, k, dtype, groups), dtype)  # noqa: B023
+                return t.input(name, [calc("*", groups, outputs), k], dtype)  # noqa: B023
+
+            operands = [t.input("gates", [steps, rows, inputs], dtype), weight("w", gates, units, width)]
+            operands += [t.input("h0", [rows, width], dtype)]
+            operands += [t.input("c0", [rows, units], dtype)] if kernel == "lstm" else []
+            operands += [t.input("bias", [inputs], dtype)]
+            if more[0]:
+                index = t.choice("index", "int32", "int64")
+                operands.append(t.input("lengths", [rows], index, kind="index", low=0, high=steps))
+            operands += [weight("projection", 1, width, units)] if projects else []
+            results = [t.result([steps, rows, width], dtype), t.result([rows, width], dtype)]
+            params: Json = {"reverse": t.choice("reverse", False, True), "packed": packed, "lengths": more[0]}
+            if kernel == "lstm":
+                results.append(t.result([rows, units], dtype))
+                params["projection"] = projects
+            if kernel == "rnn":
+                params["activation"] = t.choice("activation", "tanh", "relu")
+            t.call(kernel, operands, results, **params)
+            yield t
+
+
 FAMILIES = (
     matmul_packed,
     matmul,
@@ -320,4 +357,5 @@ FAMILIES = (
     rope,
     paged,
     attention,
+    recurrent,
 )

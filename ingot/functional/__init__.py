@@ -61,6 +61,7 @@ from ingot.functional.linear import (
 )  # fmt: skip
 from ingot.functional.random import categorical_sample, rand
 from ingot.functional.rearranging import rearrange
+from ingot.functional.recurrent import gru, lstm, rnn_relu, rnn_tanh
 from ingot.functional.reduction import argmax, argsort, cumsum, reduce, sort, topk
 from ingot.functional.resample import interpolate
 from ingot.functional.shape import (
@@ -120,13 +121,13 @@ __all__ = [
     "conv_transpose2d", "conv_transpose3d", "cumsum", "einsum", "elementwise_binary", "embedding", "expand",
     "expand_dims", "expand_dims_like", "expand_mask", "flatten", "flip", "gather", "gather_last_token_logits",
     "gather_nd", "gegelu", "geglu", "gelu", "generate_alibi_biases", "generate_alibi_slopes",
-    "generate_logn_scaling", "group_norm", "identity", "index_select", "int_clip", "interpolate",
-    "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "masked_select", "matmul",
+    "generate_logn_scaling", "group_norm", "gru", "identity", "index_select", "int_clip", "interpolate",
+    "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "lstm", "masked_select", "matmul",
     "max_pool1d", "max_pool2d", "max_pool3d", "meshgrid2d", "moe", "non_gated_version", "nonzero", "outer", "pad",
     "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce", "repeat", "repeat_interleave",
-    "rms_norm", "rope", "rope_table", "scaled_dot_product_attention", "scatter", "select", "shape", "slice",
-    "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu", "topk", "transpose", "unary",
-    "unbind", "unsqueeze", "view", "where", "while_loop",
+    "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table", "scaled_dot_product_attention", "scatter",
+    "select", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu",
+    "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip
 __all__ += [*derived.names()]  # noqa: PLE0604  strings all
 

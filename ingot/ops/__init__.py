@@ -26,6 +26,7 @@ from ingot.ops import (
     order,
     pool,
     product,
+    recurrent,
     reduce,
     scattering,
     sizes,
@@ -53,6 +54,7 @@ FAMILIES = (
     control,
     fused,
     mixture,
+    recurrent,
     lowering,
 )
 

@@ -24,6 +24,7 @@ from ingot.ops.indexing import Embedding
 from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, pack_panels, packed_dtype, packed_shape, unpack_panels, unpacked_dtype
 from ingot.ops.product import Matmul
+from ingot.ops.recurrent import Lstm, Recurrent
 from ingot.ops.spatial import Conv, ConvTranspose, require_entries
 
 PLAIN = "plain"
@@ -204,10 +205,17 @@ def _unpack_phases(op: ConvTranspose, stored: Sequence[Array], count: int, sizes
 
 LAYOUTS = {
     "panels": Layout(  # the weights of products, alternating; a table's rows
-        (Matmul, Embedding), (2,), 2, 2,
+        (Matmul, Embedding, Lstm), (2,), 2, 2,
         lambda op, dtype, count, sizes: [packed_shape(dtype, sizes[0], sizes[1], count)],
         lambda op, weights, sizes: [pack_panels(weights)],
         lambda op, stored, count, sizes: unpack_panels(stored[0], sizes[0], sizes[1], count),
+    ),
+    # of a recurrent layer's weight: every gate begins a panel
+    "panels of gates": Layout(
+        (Recurrent,), (2,), 2, 1,
+        lambda op, dtype, count, sizes: [panel_shape(dtype, op.gates_each, sizes[0], sizes[1])],
+        lambda op, weights, sizes: [pack_groups(weights[0], op.gates_each)],
+        lambda op, stored, count, sizes: [unpack_groups(stored[0], op.gates_each, sizes[0], sizes[1])],
     ),
     # of one expert after the other; the last size is their number
     "panels of experts": Layout((Moe,), (3,), 2, UNLIMITED, _expert_shapes, _pack_experts, _unpack_experts),

@@ -37,16 +37,22 @@ from ingot.ops.layouts import LAYOUTS, PLAIN, Entry, entry
 from ingot.ops.mixture import Moe
 from ingot.ops.norm import GroupNorm
 from ingot.ops.product import Matmul
+from ingot.ops.recurrent import Gru, Lstm, Recurrent, Rnn
 from ingot.ops.spatial import Conv, ConvTranspose, at
 
 WITH_EPILOGUE = (Conv, ConvTranspose, GroupNorm, Matmul)
-WITHOUT = (Embedding, Moe)
+WITHOUT = (Embedding, Moe, Recurrent)
 PRODUCT = Matmul(transpose_b=True)  # of rows with a weight [outputs, inputs]
 
 
+def at_places(*places: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The layouts of operands that lie as they are."""
+    return tuple((PLAIN, (i,)) for i in places)
+
+
 def plain(count: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The layouts of so many operands that lie as they are."""
-    return tuple((PLAIN, (i,)) for i in range(count))
+    """Those of the first so many operands."""
+    return at_places(*range(count))
 
 
 # Of the cases below:
@@ -121,6 +127,16 @@ class Lowered(Op):
              {"inner": Moe(top_k=1, normalize=False, activation="gelu"), "layouts": (
                  *plain(2), ("panels of experts", (2, 3, 4, 5), 40, 5, 2),
                  ("panels of experts", (6, 7), 5, 40, 2))}),
+        # -------------------------------------------------------------------------------------------- recurrent layers
+        Case("an LSTM with a projection and lengths", (
+            f32("T", 3, 140), f32(8, 3, 32), f32(3, 3), f32(3, 35), f32(140), i32(3), f32(1, 35, 32)),
+             {"inner": Lstm(), "layouts": (X, ("panels of gates", (1,), 140, 3), *at_places(2, 3, 4, 5),
+                                           ("panels", (6,), 3, 35))}),
+        Case("a GRU backwards in bfloat16", (bf16(5, 2, 9), bf16(3, 2, 32, 2), bf16(2, 3), bf16(9)),
+             {"inner": Gru(reverse=True),  # type: ignore[call-arg]
+              "layouts": (X, ("panels of gates", (1,), 9, 3), *at_places(2, 3))}),
+        Case("an RNN in float16", (f16(5, 2, 40), f16(2, 40, 32), f16(2, 40), f16(40)),
+             {"inner": Rnn(activation="relu"), "layouts": (X, ("panels of gates", (1,), 40, 40), *at_places(2, 3))}),
         # --------------------------------------------------------------------------------------------- convolutions
         Case("3×3, two panels", (f32("T", 5, 6, 4), f32(2, 36, 32)), _with(_conv(), X, (GROUPS, (1,), 40, 4, 3, 3))),
         Case("bfloat16, odd K, bias and relu", (bf16(2, 5, 5, 3), bf16(1, 14, 32, 2), bf16(8)),
@@ -251,7 +267,7 @@ class Lowered(Op):
         return [(first, *others[i * each : (i + 1) * each]) for i in range(self.parts)]
 
     # ---------------------------------------------------------------------------------------------------------- rule
-    def infer(self, *operands: Spec) -> Spec:
+    def infer(self, *operands: Spec) -> Spec | tuple[Spec, ...]:
         """The rule. A network is verified after every pass; the very same specs are answered at once."""
         known, found = self.__dict__.get("_answer", ((), None))
         if found is None or len(known) != len(operands) or any(map(is_not, known, operands)):
@@ -259,15 +275,15 @@ class Lowered(Op):
             self.__dict__["_answer"] = operands, found
         return found  # type: ignore[no-any-return]
 
-    def _ruled(self, operands: tuple[Spec, ...]) -> Spec:
-        result = self._result(self._specs(operands))
-        extras = operands[self.held :]
+    def _ruled(self, operands: tuple[Spec, ...]) -> Spec | tuple[Spec, ...]:
+        results = self._results(self._specs(operands))
+        result, extras = results[0], operands[self.held :]
         if self.epilogue is None or self.dtype is None:
             require(self.epilogue is None and self.dtype is None, "an epilogue and its dtype belong together")
             require(isinstance(self.inner, WITHOUT), f"{self.inner.name} needs an epilogue")
             require(self.parts == 1 and not self.group and not extras, "parts, groups and more operands need one")
             require(result.dtype is not dtypes.int4, "rows of int4 are no tensor that an engine has")
-            return result
+            return results
         require(isinstance(self.inner, WITH_EPILOGUE), f"{self.inner.name} has no epilogue")
         for what, dtype in (("x", result.dtype), ("the result", self.dtype)):
             require(dtype in WEIGHTS, f"{what} must be float32, bfloat16 or float16, not {dtype.name}")
@@ -291,22 +307,25 @@ class Lowered(Op):
             others = infer(Dequantize(dtype=x.dtype, group=self.group), others, "its layouts")
         return (x, *(s.like(dtype=x.dtype) if s.dtype is dtypes.int8 else s for s in others))
 
-    def _result(self, runs: Sequence[tuple[Spec, ...]]) -> Spec:
-        results = [infer(self.inner, run, "its layouts")[0] for run in runs]
-        require(all(r == results[0] for r in results), f"parts must agree, not give {', '.join(map(str, results))}")
-        return results[0]  # type: ignore[no-any-return]
+    def _results(self, runs: Sequence[tuple[Spec, ...]]) -> tuple[Spec, ...]:
+        results = [infer(self.inner, run, "its layouts") for run in runs]
+        require(all(r == results[0] for r in results),
+                f"parts must agree, not give {', '.join(str(r[0]) for r in results)}")
+        return results[0]
 
     def working(self, *operands: Spec) -> int:
         """What is unpacked, what `inner` needs, and what the epilogue computes on."""
         runs = self._wide(operands)
-        unpacked = sum(int(s.elements) * 8 for run in runs for s in run)
-        epilogue = 0 if self.epilogue is None else (self.parts + len(self.epilogue[0])) * 8
-        return unpacked + self.inner.working(*runs[0]) + epilogue * int(self.infer(*operands).elements)
+        unpacked = sum(int(s.elements) * 8 for run in runs for s in run if s is not None)
+        if self.epilogue is None:
+            return unpacked + self.inner.working(*runs[0])
+        epilogue = (self.parts + len(self.epilogue[0])) * 8
+        return unpacked + self.inner.working(*runs[0]) + epilogue * int(self._results(runs)[0].elements)
 
     def steps(self, *operands: Spec) -> int:
         return sum(self.inner.steps(*run) for run in self._wide(operands))
 
-    def _wide(self, operands: Sequence[Spec]) -> list[tuple[Spec, ...]]:
+    def _wide(self, operands: Sequence[Spec]) -> Sequence[tuple[Any, ...]]:
         """The operands of each run as it computes on them."""
         runs = self._specs(operands)
         return runs if self.epilogue is None else [tuple(s.like(dtype=dtypes.float32) for s in run) for run in runs]

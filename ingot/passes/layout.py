@@ -8,11 +8,13 @@ from typing import Any
 from ingot import dtypes
 from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import combine
+from ingot.ops.fused import WEIGHTS
 from ingot.ops.indexing import Embedding
 from ingot.ops.lowering import Lowered, plain
 from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul
+from ingot.ops.recurrent import Recurrent
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, joined_name, recipe_of, sizes, stored
 
@@ -47,6 +49,35 @@ def pack(network: Network, log: Log) -> None:
             network.replace(node.output, result)
             dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
+
+
+def recurrent(network: Network, log: Log) -> None:
+    """The weights of recurrent layers in panels, every gate beginning one; projections as those of products are."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        op = node.op
+        if not isinstance(op, Recurrent) or node.inputs[0].dtype not in WEIGHTS:
+            continue
+        weights = {i: v for i, v in enumerate(node.inputs) if i in op.weights and v.spec is not None}
+        if loose := [v for v in weights.values() if v.kind not in FIXED]:
+            note(log, "recurrent", node, f"%{loose[0].name} is computed, so it is packed at every run")
+            continue
+        with network.insert_before(node):
+            results = _packed_recurrent(network, node, op, weights)
+        for old, new in zip(node.outputs, results, strict=True):
+            network.replace(old, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _packed_recurrent(network: Network, node: Node, op: Recurrent, weights: dict[int, Value]) -> tuple[Value, ...]:
+    layouts: list[Any] = list(plain(len(node.inputs)))
+    operands = list(node.inputs)
+    for i, weight in weights.items():
+        first = i == op.weights[0]
+        layouts[i] = ("panels of gates" if first else "panels", (i,), *sizes(weight))
+        operands[i] = packed_groups(network, weight, op.gates_each if first else 1, f"{weight.name}.packed")
+    return network.emit(Lowered(inner=op, layouts=tuple(layouts)), tuple(operands))  # type: ignore[no-any-return]
 
 
 def _packed_moe(network: Network, node: Node) -> Value:

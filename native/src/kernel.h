@@ -114,6 +114,7 @@ std::span<const KernelInfo> reduce_kernels();       // reduce, argmax
 std::span<const KernelInfo> sort_kernels();         // sort, top_k, bucketize
 std::span<const KernelInfo> nonzero_kernels();      // count_nonzero, nonzero
 std::span<const KernelInfo> scan_kernels();         // cumsum, cumprod, logcumsumexp, cummax, cummin
+std::span<const KernelInfo> recurrent_kernels();    // lstm, gru, rnn
 std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
 std::span<const KernelInfo> scatter_kernels();      // scatter, scatter_nd, gather_nd, masked_scatter
 std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write

@@ -28,6 +28,7 @@ std::vector<KernelEntry> join() {
       {sort_kernels, host},
       {nonzero_kernels, host},
       {scan_kernels, INGOT_LEVELS_WITH(reduce)},
+      {recurrent_kernels, INGOT_LEVELS_WITH(recurrent)},
       {movement_kernels, host},
       {scatter_kernels, host},
       {attention_kernels, INGOT_LEVELS_WITH(attention)},

@@ -100,6 +100,28 @@ def attention_step(fused: bool) -> Case:
     return [write, Call("paged_attention", [q, STATE, start, context, table, slopes], [(F32, q.shape)], after)]
 
 
+def recurrent(dtype: Any) -> Iterator[tuple[str, Case]]:
+    """Layers of 35 units, and an LSTM with a projection to 20, of weights in panels and as they are."""
+    for kernel, gates, more in (("lstm", 4, {}), ("gru", 3, {}), ("rnn", 1, {"activation": "tanh"})):
+        for packed in (False, True):
+            width, lengths = 20 if kernel == "lstm" else 35, np.array([6, 0, 4], np.int32)
+            weight, projection = random(F32, gates, 35, width, seed=1), random(dtype, width, 35, seed=2)
+            rows = weight.astype(dtype).reshape(-1, width)
+            if packed:
+                padded = np.zeros((gates, 64, width), dtype)
+                padded[:, :35] = weight.astype(dtype)
+                rows, projection = (pack_panels([w]) for w in (padded.reshape(-1, width), projection))
+            operands = [random(dtype, 6, 3, gates * 35), rows, random(dtype, 3, width, seed=3)]
+            operands += [random(dtype, 3, 35, seed=4)] if kernel == "lstm" else []
+            operands += [random(dtype, gates * 35, seed=5), lengths]
+            results = [(dtype, (6, 3, width)), (dtype, (3, width))]
+            params = {**more, "reverse": packed, "packed": packed, "lengths": True}
+            if kernel == "lstm":
+                operands, results = [*operands, projection], [*results, (dtype, (3, 35))]
+                params["projection"] = True
+            yield f"{kernel} {dtype.name} {packed}", [Call(kernel, operands, results, params)]
+
+
 def window(**changes: Any) -> dict[str, Any]:
     return {"kernel": [3, 3], "stride": [2, 1], "pre_padding": [1, 1], **changes}
 
@@ -168,6 +190,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         elementwise = [random(dtype, 7, 5, 75), *extras(7, 5, 75, dtype=dtype)]
         steps = Call("elementwise", elementwise, [(dtype, (7, 5, 75))], {"expression": EPILOGUE})
         yield f"elementwise {name}", [steps]
+        yield from recurrent(dtype)
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
     taps = {"outputs": 40, "channels": 6, "groups": 1, "kernel": [2, 2], "stride": [2, 2], "dilation": [1, 1]}
     phases = [packed(40, 6, F32) for _ in range(4)]

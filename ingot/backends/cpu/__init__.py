@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ingot.backends import device
 from ingot.backends.base import Target
-from ingot.backends.cpu import attention, elementwise, movement, norm, order, product, reduce, spatial
+from ingot.backends.cpu import attention, elementwise, movement, norm, order, product, recurrent, reduce, spatial
 from ingot.backends.cpu.passes import passes
 
 CPU = Target(
@@ -22,6 +22,7 @@ CPU = Target(
         *movement.KERNELS,
         *order.KERNELS,
         *attention.KERNELS,
+        *recurrent.KERNELS,
     ),
     passes,
 )

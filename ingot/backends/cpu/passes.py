@@ -42,6 +42,7 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("epilogues", fuse.epilogues),
         Pass("siblings", fuse.siblings),
         Pass("pack", layout.pack),
+        Pass("recurrent", layout.recurrent),
         Pass("strides", layout.strides),
         Pass("remove dead again", simplify.remove_dead),
         Pass("settle", layout.settle),

@@ -7,6 +7,7 @@ from ingot.frontends.torch_export.aten import (  # noqa: F401
     derived,
     layers,
     pointwise,
+    recurrent,
     reduction,
     resample,
     shapes,

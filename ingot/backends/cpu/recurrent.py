@@ -1,0 +1,68 @@
+"""Recurrent layers: all steps of one layer in one direction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.backends.cost import Call, size
+from ingot.backends.cpu.types import FLOATS, INDICES
+from ingot.backends.kernel import Kernel, Operand, Reads, Use, present, sizes_of
+from ingot.ir import Node
+
+INNER = Reads.INNER
+GATES = Operand("gates", FLOATS, INNER)
+WEIGHT = Operand("weight", ("gates",), INNER, ("panels of gates", "plain"))
+H0, C0, BIAS = (Operand(name, ("gates",), INNER) for name in ("h0", "c0", "bias"))
+LENGTHS = Operand("lengths?", INDICES, Reads.ANY)
+PROJECTION = Operand("projection?", ("gates",), INNER, ("panels", "plain"))
+Y, H, C = (Operand(name, ("gates",), INNER) for name in ("y", "h", "c"))
+
+
+def _steps(at: int, *more: str) -> Any:
+    """The parameters of a call whose lengths are operand `at`; the attributes `more` are parameters too."""
+
+    def use(op: Any, node: Node) -> Use:
+        lengths = present(node, at)
+        params: dict[str, Any] = {name: getattr(op, name) for name in more}
+        params |= {"reverse": op.reverse, "packed": bool(sizes_of(node, 1)), "lengths": lengths}
+        counts = {"lengths": int(lengths)}
+        if len(op.weights) == 1:
+            return Use(params, counts)
+        projection = present(node, at + 1)
+        return Use({**params, "projection": projection}, {**counts, "projection": int(projection)})
+
+    return use
+
+
+def _flops(call: Call) -> int:
+    """The products with the state; those of gates are few beside them."""
+    return 2 * size(call.x) * call.inputs[2][1][-1]
+
+
+HOW = "reverse: flag, packed: flag, lengths: flag"
+KERNELS = (
+    Kernel(
+        "lstm",
+        params=f"{HOW}, projection: flag",
+        operands=(GATES, WEIGHT, H0, C0, BIAS, LENGTHS, PROJECTION),
+        results=(Y, H, C),
+        runs={"lstm": _steps(5)},
+        flops=_flops,
+    ),
+    Kernel(
+        "gru",
+        params=HOW,
+        operands=(GATES, WEIGHT, H0, BIAS, LENGTHS),
+        results=(Y, H),
+        runs={"gru": _steps(4)},
+        flops=_flops,
+    ),
+    Kernel(
+        "rnn",
+        params=f"activation: tanh | relu, {HOW}",
+        operands=(GATES, WEIGHT, H0, BIAS, LENGTHS),
+        results=(Y, H),
+        runs={"rnn": _steps(4, "activation")},
+        flops=_flops,
+    ),
+)

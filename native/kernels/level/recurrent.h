@@ -1,0 +1,54 @@
+// Steps of recurrent layers: what every level provides to the host half (kernels/recurrent.cpp).
+//
+// Units are computed sixteen at a time, one vector of each gate beside the other. Weights lie in panels of 32 units, every gate
+// beginning a panel (level/matmul.h says how a panel lies).
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch.h"
+#include "dtype.h"
+
+namespace ingot {
+
+enum class Cell : std::uint8_t { lstm, gru, tanh, relu, linear };
+
+/// What a step's product takes a block of, in a worker's scratch: rows, and vectors of 16 units of every gate.
+constexpr int kRecurrentRows = 24;
+constexpr int kRecurrentVectors = 8;
+
+struct RecurrentWeight {
+  const void* panels;        // [gates * panels of one gate, k, 32]
+  DType dtype;
+  int gates;
+  std::int64_t k;            // width of the state that it multiplies
+  std::int64_t gate_panels;  // of one gate
+  const float* bias;         // [gates, 32 * gate_panels]: what the sums begin with
+};
+
+/// A row's new state, of units [16 * first, 16 * (first + count)).
+struct CellRow {
+  const float* sums;   // [count, gates, 16]
+  const void* x;       // the row's part of the sums that does not depend on the state: [gates, units]; none for `linear`
+  void* y;             // the row of the result, or null
+  DType dtype;         // of both
+  std::int64_t units;  // of the layer
+  std::int64_t first;
+  int count;
+  const float* state;  // before, from unit 0 on
+  float* next;         // and after
+  float* memory;       // an LSTM's cell state, changed in place
+};
+
+struct RecurrentTable {
+  /// c[rows][count][gates][16] = bias + weight * a: one chain over k for each output. rows <= kRecurrentRows,
+  /// count * gates <= kRecurrentVectors.
+  void (*product)(const RecurrentWeight& weight, std::int64_t first, int count, const float* a, std::int64_t a_stride, int rows,
+                  float* c);
+  void (*cell)(Cell cell, const CellRow& row);
+  void (*convert)(const void* x, DType x_dtype, void* y, DType y_dtype, std::int64_t count);
+};
+
+INGOT_FAMILY(recurrent, RecurrentTable)
+
+}  // namespace ingot
