@@ -64,7 +64,8 @@ def mutants(name: str) -> Outcome:
     group = GROUPS[name]
     words = ["--count", str(group.count), "--seed", str(SEED), "--limit", str(LIMIT), "--modules", *group.modules]
     words += ["--first", *group.first, "--wider", *group.wider]
-    command = [sys.executable, "-m", "tools.mutation", *words, "--workers", str(len(os.sched_getaffinity(0)))]
+    workers = max(2, len(os.sched_getaffinity(0)) // 2)
+    command = [sys.executable, "-m", "tools.mutation", *words, "--workers", str(workers)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     shown = f"python -m tools.mutation {shlex.join(words)}"
     if done.returncode:

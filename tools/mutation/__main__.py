@@ -30,6 +30,7 @@ from tools.mutation import child
 from tools.mutation.faults import Fault, faults, mutated
 
 POLL = 0.02  # seconds
+PAIR = 2  # processors that a fault's tests run on: sessions wait for their threads in a loop, and must not fight
 BROKEN = 99  # the status of work that raised
 
 
@@ -55,12 +56,21 @@ class Mutant:
 RUNNING: set[int] = set()  # processes that were forked and have not been waited for
 
 
-def forked(work: Callable[[], int]) -> int:
-    """Starts a process that does the work and ends with its status; the process leads a group of its own."""
+def places(workers: int) -> list[set[int]]:
+    """The processors of each worker: a pair of its own if there are so many, else all of them."""
+    every = sorted(os.sched_getaffinity(0))
+    if len(every) < PAIR * workers:
+        return [set(every)] * workers
+    return [set(every[i * PAIR : (i + 1) * PAIR]) for i in range(workers)]
+
+
+def forked(work: Callable[[], int], processors: set[int]) -> int:
+    """Starts a process that does the work on these processors and ends with its status; it leads a group of its own."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
+        os.sched_setaffinity(0, processors)
         errors = os.dup(2)  # the work may close the other
         try:
             os._exit(work())
@@ -96,7 +106,7 @@ def recorded(folders: Sequence[str], files: Sequence[Path], seconds: float) -> d
             child.record(folders, [str(f.absolute()) for f in files], to)
             return 0
 
-        pid, deadline = forked(work), time.monotonic() + seconds
+        pid, deadline = forked(work, places(1)[0]), time.monotonic() + seconds
         while (status := status_of(pid)) is None and time.monotonic() < deadline:
             time.sleep(POLL)
         if status != 0 or not to.exists():
@@ -123,8 +133,8 @@ def outcome(status: int) -> str:
 class Trial:
     """One mutant being tried: its tests in turn, in a process each."""
 
-    def __init__(self, mutant: Mutant, limit: float) -> None:
-        self.mutant, self.limit = mutant, limit
+    def __init__(self, mutant: Mutant, limit: float, place: set[int]) -> None:
+        self.mutant, self.limit, self.place = mutant, limit, place
         self.start = time.monotonic()
         self.rest = [tests for tests in mutant.tests if tests]
         self.module = mutant.module()
@@ -136,7 +146,7 @@ class Trial:
         if self.rest:
             tests = self.rest.pop(0)
             self.deadline = time.monotonic() + self.limit
-            self.pid = forked(lambda: child.run_tests(self.module, tests))
+            self.pid = forked(lambda: child.run_tests(self.module, tests), self.place)
         else:
             self.pid = 0
 
@@ -158,12 +168,13 @@ class Trial:
 
 
 def tried(mutants: Sequence[Mutant], limit: float, workers: int) -> list[dict[str, Any]]:
-    waiting, running, found = list(mutants), list[Trial](), []
+    waiting, running, found, free = list(mutants), list[Trial](), [], places(workers)
     while waiting or running:
-        while waiting and len(running) < workers:
-            running.append(Trial(waiting.pop(0), limit))
+        while waiting and free:
+            running.append(Trial(waiting.pop(0), limit, free.pop()))
         for trial in [t for t in running if t.done()]:
             running.remove(trial)
+            free.append(trial.place)
             seconds, fault = round(time.monotonic() - trial.start, 1), trial.mutant.fault
             line, what = (fault.lines[0], fault.what) if fault else (0, "as it is")
             row = {"module": str(trial.mutant.path), "line": line, "what": what, "outcome": trial.result}
