@@ -81,6 +81,7 @@ NAMES: dict[str, str] = {
     f"{_FUNCTIONAL}.cp_split_plugin": "nothing: an engine runs on one device",
     f"{_FUNCTIONAL}.create_allreduce_plugin": "allreduce, which is the tensor itself at world size 1",
     f"{_FUNCTIONAL}.gated_delta_rule": "while_loop of ingot.functional over the tokens; there is no kernel for it",
+    f"{_FUNCTIONAL}.rg_lru": "while_loop of ingot.functional over the tokens; there is no kernel for it",
     f"{_FUNCTIONAL}.RaggedTensor": "a packed tensor [tokens, hidden] beside its lengths",
     f"{_FUNCTIONAL}.MoEAllReduceParams": "AllReduceParams, of one rank",
     f"{_FUNCTIONAL}.SideStreamIDType": "nothing: an engine orders its own steps",
@@ -89,10 +90,17 @@ NAMES: dict[str, str] = {
     f"{_FUNCTIONAL}.fp4_gemm": _FP4,
     # ------------------------------------------------------------------------------------ layers
     **_each(_LAYERS, "Lora LoraParams LoraRuntimeParams Dora DoraRuntimeParams", _LORA),
-    **_each(_LAYERS, "SharedMoE MoeOOTB MixtureOfExperts", "layers.MOE beside a GatedMLP, added"),
+    **_each(_LAYERS, "MOE MoeConfig SharedMoE MoeOOTB MixtureOfExperts",
+            "`ingot.functional.moe`, or `ingot.build(folder)` for a whole model (docs/families.md)"),
+    **_each(_LAYERS, "Mamba Mamba2", "Linears around functional.mamba_conv1d and functional.selective_scan (Mamba1)"),
     **_each(_LAYERS, "CogVLMAttention DeepseekV2Attention MropeParams SpecDecodingParams BlockSparseAttnParams "
                      "LanguageAdapter LanguageAdapterConfig AttentionMaskParams DiffusersAttention", _ATTENTION),
-    **_each(_LAYERS, "FusedRgLru GroupedLinear", "layers.Recurrent's functions: rg_lru, and a Linear for each block"),
+    **_each(_LAYERS, "Recurrent RgLru FusedRgLru GroupedLinear",
+            "Linears around while_loop of ingot.functional; there is no kernel for them"),
+    f"{_LAYERS}.lora": _LORA,
+    f"{_LAYERS}.moe": "`ingot.functional.moe`, or `ingot.build(folder)` for a whole model (docs/families.md)",
+    **_each(_LAYERS, "recurrent ssm", "functional.mamba_conv1d and functional.selective_scan"),
+    **_each(_LAYERS, "language_adapter ia3", "Linears of your own"),
     f"{_LAYERS}.IA3": "functional.mul by its vectors",
     # ------------------------------------------------------------------------------------ quantisation
     **_each(_QUANTIZATION, "QuantAlgo GroupwiseQuantAlgo KV_CACHE_QUANT_ALGO_LIST W8A8_SQ_PLUGIN_LIST "
@@ -104,13 +112,18 @@ NAMES: dict[str, str] = {
     **_each(_RUNTIME, "GenerationSession ModelRunner ModelRunnerCpp ChatGLMGenerationSession "
                       "QWenForCausalLMGenerationSession MambaLMHeadModelGenerationSession EncDecModelRunner "
                       "MultimodalModelRunner MultimodalRunnerMixin", _GENERATE),
+    **_each(_RUNTIME, "generation model_runner model_runner_cpp enc_dec_model_runner "
+                      "multimodal_model_runner", _GENERATE),
+    f"{_RUNTIME}.SamplingConfig": "`ingot.SamplingParams`: temperature, top_k, top_p, seed, stop, and what else it has",
     f"{_RUNTIME}.ModelConfig": "`ingot.load(path).config`",
     **_each(_RUNTIME, "LogitsProcessor LogitsProcessorList StoppingCriteria StoppingCriteriaList",
             "`ingot.SamplingParams`: logit_bias, bad_words, stop, max_tokens"),
     **_each(_RUNTIME, "KVCacheManager SequenceMemoryManager MemoryPoolsAllocator PoolsKVCacheManager",
             "`ingot.LLM`, which pages its caches by itself"),
     **_each(_RUNTIME, "to_word_list_format decode_words_list", "`ingot.SamplingParams(stop=[…], bad_words=[…])`"),
-    # ------------------------------------------------------------------------------------ plugins
+    # ------------------------------------------------------------------------------------ networks and plugins
+    **_each("tensorrt_llm.network", "PluginInfo set_plugin_info delete_plugin_info", _KERNELS),
+    **_each("tensorrt_llm.network", "get_np_weight set_np_weight", "`parameter.value`, which gives and takes arrays"),
     **_each("tensorrt_llm.plugin", "CustomAllReduceHelper init_all_reduce_helper current_all_reduce_helper "
                                    "add_plugin_argument TRT_LLM_PLUGIN_NAMESPACE _load_plugin_lib", _ONE_DEVICE),
     # ------------------------------------------------------------------------------------ TensorRT
@@ -142,6 +155,10 @@ STEMS: dict[str, str] = {
     f"{_QUANTIZATION}.layers.FP8": _FP8, f"{_QUANTIZATION}.layers.Fp8": _FP8, f"{_QUANTIZATION}.layers.FP4": _FP4,
     f"{_QUANTIZATION}.layers.QServe": _QSERVE, f"{_QUANTIZATION}.layers.Int8": "SmoothQuantLinear",
     f"{_QUANTIZATION}.layers.SmoothQuantAttention": "layers.Attention of float weights",
+    f"{_QUANTIZATION}.layers.SmoothQuantMLP": "two SmoothQuantLinear with the activation between them",
+    f"{_QUANTIZATION}.layers.SmoothQuantGatedMLP": "SmoothQuantLinear for each product",
+    f"{_QUANTIZATION}.layers.WeightOnlyGroupwise": 'a Linear, and `ingot.build(…, weights="int4-g128")`',
+    f"{_QUANTIZATION}.functional.weight_only_groupwise": 'matmul, and `ingot.build(…, weights="int4-g128")`',
     f"{_QUANTIZATION}.functional.fp8": _FP8, f"{_QUANTIZATION}.functional.fp4": _FP4,
     f"{_QUANTIZATION}.functional.fused": "layer_norm, then quantize", f"{_QUANTIZATION}.functional.qserve": _QSERVE,
     f"{_QUANTIZATION}.functional.quantize_fp8": _FP8, f"{_QUANTIZATION}.functional.quantize_to_fp4": _FP4,

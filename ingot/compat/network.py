@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,7 @@ class Network:
         self.casts: list[str] = []
         self.trt_network: Any = None
         self._names: dict[int, str] = {}  # of values, by id
+        self._removed: list[Any] = []
 
     # -------------------------------------------------------------------------------------------- values
     def add_input(self, name: str, spec: Spec) -> Value:
@@ -181,6 +183,45 @@ class Network:
         """The ops, in an order in which they can run."""
         return list(self.graph.nodes)
 
+    def get_layer_by_name(self, name: str) -> Any:
+        """The op whose result has that name; None without one."""
+        found = self.graph.values.get(name)
+        named = {id(v): v for v in self.graph.values.values() if self.name_of(v) == name}
+        found = next(iter(named.values()), found)
+        return None if found is None else found.node
+
+    def mark_removed_layer(self, layer: Any) -> None:
+        """Remembers an op as removed; the build drops what no output reads by itself."""
+        self._removed.append(layer)
+
+    def is_removed_layer(self, layer: Any) -> bool:
+        return any(layer is known for known in self._removed)
+
+    @property
+    def removed_layers(self) -> list[Any]:
+        """What mark_removed_layer was given."""
+        return list(self._removed)
+
+    def to_dot(self, path: str | Path | None = None) -> str | None:
+        """The network in the language of Graphviz; into a file where `path` is given."""
+        lines = ["digraph {"]
+        for value in self.graph.inputs:
+            lines.append(f"  {_quoted(value.name)} [shape=box, label={_quoted(f'{value.name} {value.spec}')}]")
+        for node in self.graph.nodes:
+            here = _quoted(node.outputs[0].name)
+            lines.append(f"  {here} [label={_quoted(node.op.name)}]")
+            sources = [v.node.outputs[0].name if v.node is not None else v.name for v in node.given]
+            lines += [f"  {_quoted(source)} -> {here}" for source in sources]
+        for name, value in self.graph.outputs.items():
+            source = value.node.outputs[0].name if value.node is not None else value.name
+            lines.append(f"  {_quoted('output ' + name)} [shape=box]")
+            lines.append(f"  {_quoted(source)} -> {_quoted('output ' + name)}")
+        text = "\n".join([*lines, "}"]) + "\n"
+        if path is None:
+            return text
+        Path(path).write_text(text)
+        return None
+
     def get_tensor_users(self, tensor: Tensor | ITensor) -> list[Any]:
         return list(tensor.value.uses)
 
@@ -197,3 +238,8 @@ class Network:
 
     def __str__(self) -> str:
         return str(self.graph)
+
+
+def _quoted(text: str) -> str:
+    """A name in the language of Graphviz."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
