@@ -8,6 +8,7 @@ from pathlib import Path
 from attacks import (
     adapters,
     containers,
+    control,
     directories,
     exported,
     host_calls,
@@ -21,7 +22,7 @@ from attacks.image import TABLE, Attack
 
 # Importing them fills the table.
 MODULES = (
-    containers, programs, host_calls, networks, quantized, models, directories, exported, adapters, tokenizers
+    containers, programs, control, host_calls, networks, quantized, models, directories, exported, adapters, tokenizers
 )  # fmt: skip
 
 

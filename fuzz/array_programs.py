@@ -224,6 +224,21 @@ def nonzero() -> Iterator[Template]:
         yield t
 
 
+def sizes() -> Iterator[Template]:
+    """Numbers that can be sizes, and such that cannot."""
+    for count in (1, 2, 3):
+        names = [f"n{i}" for i in range(count)]
+        for kind in ({"kind": "index", "low": 0, "high": 100}, {}):
+            t = Template(f"read_sizes.{count}.{len(kind)}")
+            x = t.input("x", [count], t.choice("dtype", *INTEGERS), **kind)
+            t.call("read_sizes", [x], [t.result([count], "int64")], names=names, text="of the data")
+            yield t
+        t = Template(f"sizes_of.{count}")
+        x = t.input("x", [count], t.choice("dtype", *INTEGERS))
+        t.call("sizes_of", [x], [t.result([t.size(f"n{i}", 1, 9), 0], "bool") for i in range(count)])
+        yield t
+
+
 # ---- movement ----
 
 ANY = ("float32", "bfloat16", "int64", "uint8", "bool", "float64", "int16")
@@ -276,4 +291,4 @@ def movement() -> Iterator[Template]:
     yield t
 
 
-FAMILIES = (elementwise, norms, group_norm, reductions, order, nonzero, movement)
+FAMILIES = (elementwise, norms, group_norm, reductions, order, nonzero, sizes, movement)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ingot
-from attacks import adapters, exported, host_calls, quantized, worker
+from attacks import adapters, control, exported, host_calls, quantized, worker
 from attacks.image import good
 from attacks.make import TABLE, paths
 from ingot import nn, ops
@@ -107,6 +107,15 @@ def test_the_weights_of_4_bits_that_attacks_start_from_are_good(tmp_path: Path) 
     (tmp_path / "good.ingot").write_bytes(image.encode())
     y = ingot.load(tmp_path / "good.ingot").session().run({"x": np.ones((5, 40), np.float32)})["y"]
     assert y.shape == (5, 32) and not y.any(), "all scales are 0"
+
+
+def test_the_loop_that_attacks_start_from_is_good(tmp_path: Path) -> None:
+    image = good()
+    control.add_loop(image)
+    path = tmp_path / "good.ingot"
+    path.write_bytes(image.encode())
+    feeds = {"x": np.ones((3, 8), np.float32), "ids": np.zeros(3, np.int32)}
+    assert ingot.load(path).run(feeds)["loop"] >= np.float32(1e30)
 
 
 def test_the_host_calls_that_attacks_start_from_are_good(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Reads(Enum):
 @dataclass(frozen=True)
 class KernelCall:
     """A kernel for a node: its name and parameters, how it reads each operand, and with what strides it writes its
-    result. `sizes`: the kernel that is called first, see Kernel."""
+    result. `sizes`: the kernel that is called first, with its parameters; see Kernel."""
 
     kernel: str
     version: int
@@ -49,6 +49,7 @@ class KernelCall:
     reads: tuple[Reads, ...]
     writes: Reads
     sizes: str
+    sizes_params: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "number": _is_number,
     "number or null": lambda value: value is None or _is_number(value),
     "flag": lambda value: isinstance(value, bool),
+    "text": lambda value: isinstance(value, str),
+    "texts": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
     "expression": lambda value: isinstance(value, dict) and value.keys() == {"steps", "outputs"},
 }
 
@@ -166,8 +169,8 @@ class Kernel:
     `flops`: the arithmetic of a call, beside the expression that a product may end in. None: it only moves.
     `moved`: the bytes of a call, where they are not those of all operands and results.
     `products`: whether sums of products bound it, which have a peak of their own in bfloat16.
-    `sizes`: of ops that bind dims, the kernel that is called with the same operands first. It has no parameters; its
-    one result, int64, holds the sizes.
+    `sizes`: of ops that bind dims, the kernel that is called with the same operands first; its one result, int64, holds
+    the sizes. `sizes_params`: its parameters, of an op.
     """
 
     name: str = field(kw_only=False)
@@ -180,6 +183,7 @@ class Kernel:
     moved: Cost | None = None
     products: bool = False
     sizes: str = ""
+    sizes_params: Callable[[Any], Mapping[str, Any]] | None = None
 
     @property
     def epilogue(self) -> bool:
@@ -217,7 +221,8 @@ class Kernel:
         self._check(params)
         reads = tuple(use.reads.get(operand.plain_name, operand.strides) for operand, _ in operands)
         writes = self.results[0].strides if self.results else Reads.DENSE
-        return KernelCall(self.name, self.version, params, reads, writes, self.sizes)
+        first = self.sizes_params(op) if self.sizes_params else {}
+        return KernelCall(self.name, self.version, params, reads, writes, self.sizes, first)
 
     def _lacks(self, operand: Operand, node: Node, use: Use) -> bool:
         """Whether the node has not this operand but ones behind it, and the call would not say so."""

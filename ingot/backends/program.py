@@ -7,29 +7,43 @@ native planner computes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingot import dims, dtypes
 from ingot.backends.base import Target
 from ingot.backends.kernel import Reads, Refusal
 from ingot.dims import Dim
 from ingot.errors import NetworkError
-from ingot.ir import Network, Node, Spec, StateSpec, Value
+from ingot.ir import Network, Node, Op, Spec, StateSpec, Value
 from ingot.ir.spec import axis_of
 from ingot.ir.text import attrs_json
 from ingot.ir.window import Window, dense_strides, merged, view
+from ingot.ops.control import CONTROL, Cond, Scan, WhileLoop, bodies, body_operands, sizes_for
 from ingot.ops.movement import Concat
+from ingot.passes.bodies import refusal, unchanged
 
 PROGRAM_VERSION = 1
 MAX_RANK = 8
 
 
+class Held(NamedTuple):
+    """How a network is held as a body: the builder of the program around it, with which it shares the stored tensors;
+    its inputs in the order of the call's operands; those that are stored, with the values that they are outside; and
+    its outputs that are results of the call.
+    """
+
+    around: ProgramBuilder
+    inputs: Sequence[Value]
+    fixed: Mapping[Value, Value]
+    outputs: Mapping[str, Value]
+
+
 class ProgramBuilder:
     """Builds one Program. `weights` afterwards lists the stored tensors: name → parameter or constant."""
 
-    def __init__(self, network: Network, target: Target) -> None:
+    def __init__(self, network: Network, target: Target, held: Held | None = None) -> None:
         self.network = network
         self.target = target
         self.buffers: list[dict[str, Any]] = []
@@ -37,26 +51,31 @@ class ProgramBuilder:
         self.windows: dict[Value, Window] = {}
         self.dense: dict[Value, Window] = {}
         self.views: dict[Window, int] = {}
-        self.weights: dict[str, Value] = {}
+        self.weights: dict[str, Value] = held.around.weights if held else {}
+        self.held = held
         self.host_calls: list[str] = []
         self.position = {node: i for i, node in enumerate(network.nodes)}
-        self.staged = any(node.op.binds for node in network.nodes)  # a buffer is written within one stage
+        self.staged = any(node.op.bound_dims() for node in network.nodes)  # a buffer is written within one stage
 
     def build(self) -> dict[str, Any]:
-        """The Program. Raises NetworkError for what cannot be expressed."""
-        for value in self.network.inputs:
+        """The Program; of a body, one without a version. Raises NetworkError for what cannot be expressed."""
+        for value in self.held.inputs if self.held else self.network.inputs:
             self.windows[value] = self._buffer(value.spec, kind="input", name=value.name)
         for value in self.network.states:
             self._state(value)
         for node in self.network.nodes:
             if node.op.is_view:
                 self._view(node)
+            elif isinstance(node.op, CONTROL) and not refusal(node.op, self.target):
+                self._control(node)
             else:
                 self._call(node)
-        outputs = [{"name": name, "buffer": self._output(value)} for name, value in self.network.outputs.items()]
+        inside = {d.name for node in self.network.nodes for d in node.op.bound_dims()}
+        results = self.held.outputs if self.held else self.network.outputs
+        outputs = [{"name": name, "buffer": self._output(value)} for name, value in results.items()]
         return {
-            "version": PROGRAM_VERSION,
-            "symbols": [_symbol(dim) for dim in self._symbols()],
+            **({} if self.held else {"version": PROGRAM_VERSION}),
+            "symbols": [_symbol(dim, dim.name in inside) for dim in self._symbols()],
             "buffers": self.buffers,
             "calls": self.calls,
             "outputs": outputs,
@@ -79,10 +98,25 @@ class ProgramBuilder:
         """Where a value lies; parameters and constants become buffers at their first use."""
         found = self.windows.get(value)
         if found is None:
-            name = value.name if value.kind == "parameter" else f"constant.{value.name}"
-            self.weights[name] = value
+            name = self._stored(self.tensor(value))
             found = self.windows[value] = self._buffer(value.spec, kind="weight", tensor=name)
         return found
+
+    def tensor(self, value: Value) -> Value:
+        """The parameter or constant that a value is, seen from the whole program."""
+        outer = self.held.fixed.get(value) if self.held else None
+        return value if outer is None or self.held is None else self.held.around.tensor(outer)
+
+    def _stored(self, value: Value) -> str:
+        """The name under which a parameter or constant is stored; bodies may have other values of the same name."""
+        name = unique = value.name if value.kind == "parameter" else f"constant.{value.name}"
+        count = 0
+        while (known := self.weights.setdefault(unique, value)) is not value:
+            if value.kind == "constant" and known.array is value.array:
+                break
+            count += 1
+            unique = f"{name}.{count}"
+        return unique
 
     def number(self, window: Window) -> int:
         """The buffer of a window: the one it lies in, or a view."""
@@ -146,7 +180,7 @@ class ProgramBuilder:
         if bound := node.op.bound_dims():
             sizes = self._buffer(Spec(dtypes.int64, (len(bound),)), kind="temp")
             version = self.target.by_name[choice.sizes].version
-            self._emit(choice.sizes, {}, reads, [sizes.buffer], node.where, version, bound)
+            self._emit(choice.sizes, dict(choice.sizes_params), reads, [sizes.buffer], node.where, version, bound)
         writes = self._results(node, choice.writes)
         self._emit(choice.kernel, dict(choice.params), reads, writes, node.where, choice.version)
 
@@ -205,6 +239,52 @@ class ProgramBuilder:
         self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})
         self.host_calls.append(f"{node.describe()}: {why}")
 
+    # ---------------------------------------------------------------------------------------------------- control
+    def _control(self, node: Node) -> None:
+        """A call with programs of its own. Operands that are stored are weights of these, and what a loop hands on
+        as it is comes from its operand.
+        """
+        op: Any = node.op
+        operands = body_operands(op, node.inputs)
+        same = unchanged(op, len(operands))
+        fixed = [one and self._is_fixed(v, [body.inputs[i].spec for body in bodies(op).values()])
+                 for i, (one, v) in enumerate(zip(same, operands, strict=True))]  # fmt: skip
+        handed = same if isinstance(op, WhileLoop) else [False] * len(same)
+        order = [i for last in (False, True) for i, one in enumerate(handed) if one is last and not fixed[i]]
+        first = node.inputs[:1] if isinstance(op, Cond) else ()
+        reads = [self.read(v, Reads.DENSE) for v in (*first, *(operands[i] for i in order))]
+        writes: list[int] = []
+        call = {"control": _CONTROL[type(op)], "in": reads, "out": writes, "params": _params(op, handed),
+                "bodies": [self._body(body, op, operands, fixed, order, handed if name == "body" else ())
+                           for name, body in bodies(op).items()],
+                "binds": [d.name for d in op.bound_dims()], "where": node.where}  # fmt: skip
+        for i, value in enumerate(node.outputs):
+            if i < len(handed) and handed[i]:
+                self.windows[value] = self.window(operands[i])
+            else:
+                self.windows[value] = self._buffer(value.spec, kind="temp")
+                writes.append(self.windows[value].buffer)
+        self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})
+
+    def _is_fixed(self, operand: Value, inner: Sequence[Spec]) -> bool:
+        """Whether an operand is a stored tensor that bodies may read as such."""
+        return self.tensor(operand).kind in ("parameter", "constant") and all(spec == operand.spec for spec in inner)
+
+    def _body(
+        self, body: Network, op: Op, operands: Sequence[Value], fixed: Sequence[bool], order: Sequence[int],
+        handed: Sequence[bool],
+    ) -> dict[str, Any]:  # fmt: skip
+        """A body's program, and what its symbols are in this one."""
+        outputs = {name: value for i, (name, value) in enumerate(body.outputs.items())
+                   if not (i < len(handed) and handed[i])}  # fmt: skip
+        stored = {body.inputs[i]: v for i, v in enumerate(operands) if fixed[i]}
+        held = Held(self, [body.inputs[i] for i in order], stored, outputs)
+        program = ProgramBuilder(body, self.target, held).build()
+        specs = tuple(v.spec for v in operands)
+        sizes = sizes_for(body, op.parts(specs) if isinstance(op, Scan) else specs)
+        given = [s["name"] for s in program["symbols"] if "unbacked" not in s]
+        return {"sizes": {name: dims.to_json(sizes.get(name, body.dims[name])) for name in given}, "program": program}
+
     def _symbols(self) -> list[Dim]:
         """The dims that shapes use. Those that neither an input nor a call binds are an error."""
         used: dict[str, Dim] = {}
@@ -213,7 +293,7 @@ class ProgramBuilder:
                 used |= dims.dims_of(value.spec.shape)
         given = {found.dim.name for v in self.network.inputs for d in v.shape if (found := dims.affine(d))}
         bound = given | {d.name for n in self.network.nodes for d in n.op.bound_dims()}
-        if loose := sorted(used.keys() - bound):
+        if (loose := sorted(used.keys() - bound)) and not self.held:
             raise NetworkError(
                 f"network {self.network.name}: no input has the dim(s) {', '.join(loose)}, or a multiple, as a size, "
                 "so nothing gives them a value"
@@ -238,6 +318,18 @@ def readable(window: Window, how: Reads) -> bool:
     return how is Reads.INNER or merged(window.shape[:-1], window.stride[:-1]) is not None
 
 
-def _symbol(dim: Dim) -> dict[str, Any]:
+def _symbol(dim: Dim, bound_by_call: bool) -> dict[str, Any]:
     symbol: dict[str, Any] = {"name": dim.name, "min": dim.min, "max": dim.max}
-    return {**symbol, "unbacked": True} if dim.unbacked else symbol
+    return {**symbol, "unbacked": True} if bound_by_call else symbol
+
+
+_CONTROL: Mapping[type[Op], str] = {Cond: "cond", WhileLoop: "while", Scan: "scan"}
+
+
+def _params(op: Op, handed: Sequence[bool]) -> dict[str, Any]:
+    """What a control call says of its rounds."""
+    if isinstance(op, WhileLoop):
+        return {"carried": handed.count(False), "limit": op.limit}
+    if isinstance(op, Scan):
+        return {"carried": op.carried, "scanned": op.scanned, "length": dims.to_json(op.length), "reverse": op.reverse}
+    return {}

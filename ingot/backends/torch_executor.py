@@ -124,7 +124,7 @@ class TorchExecutor:
         self._plans: dict[tuple[tuple[str, int], ...], list[Op]] = {}
         self._last: dict[str, int] = {}  # sizes of the last run
         self._left = _readers(self._network)
-        self._late = any(node.op.binds for node in self._network.nodes)  # only a run shows some sizes
+        self._late = any(node.op.bound_dims() for node in self._network.nodes)  # only a run shows some sizes
 
     def _empty(self, spec: StateSpec, opening: Opening) -> Any:
         shape = (opening.kv_blocks, opening.kv_block_size, 2, spec.heads, spec.head_dim)

@@ -15,7 +15,7 @@ import platform
 from typing import Any
 
 from ingot import _lazy
-from ingot.cli.inspect import kernel_counts, open_source
+from ingot.cli.inspect import all_calls, kernel_counts, open_source
 from ingot.cli.output import Output, size, table
 from ingot.errors import UserError
 from ingot.version import __version__
@@ -74,7 +74,7 @@ def _ops(engine: Any, native: Any, out: Output) -> list[dict[str, Any]]:
         (call["kernel"], call["version"])
         for program in engine.header["programs"].values()
         for body in program["entries"].values()
-        for call in body["calls"]
+        for call in all_calls(body)
         if "kernel" in call
     }
     rows: list[dict[str, Any]] = []

@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from ingot import _lazy
@@ -167,7 +168,7 @@ def _most(program: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | No
     if not alive:
         return None
     i = alive.index(max(alive))
-    return {"call": i, "kernel": calls[i].get("kernel") or calls[i]["host"], "where": calls[i].get("where", "")}
+    return {"call": i, "kernel": name_of(calls[i]), "where": calls[i].get("where", "")}
 
 
 def _bytes(buffer: dict[str, Any], sizes: dict[str, int]) -> int:
@@ -179,7 +180,7 @@ def _bytes(buffer: dict[str, Any], sizes: dict[str, int]) -> int:
 def _fusion(program: dict[str, Any]) -> dict[str, int]:
     """Calls that do more than one operation on a number, and how many those are beside the first."""
     counts = []
-    for call in program["calls"]:
+    for call in all_calls(program):
         params = call.get("params", {})
         steps = params.get("epilogue", params.get("expression", {})).get("steps", ())
         operations = sum(step[0] not in ("input", "const") for step in steps)
@@ -188,9 +189,22 @@ def _fusion(program: dict[str, Any]) -> dict[str, int]:
     return {"calls_with_fused": len(fused), "fused_operations": sum(fused)}
 
 
+def name_of(call: dict[str, Any]) -> str:
+    """What a call, or an item of a profile, runs: a kernel, a way of control, or a host operation."""
+    return str(call.get("kernel") or call.get("control") or f"host {call['host']}")
+
+
+def all_calls(program: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The calls of a program, and those of the programs in them."""
+    for call in program["calls"]:
+        yield call
+        for body in call.get("bodies", ()):
+            yield from all_calls(body["program"])
+
+
 def kernel_counts(program: dict[str, Any]) -> tuple[Counter[str], Counter[str]]:
     """How often each native kernel and each host call appears in a target's programs."""
-    calls = [call for body in program["entries"].values() for call in body["calls"]]
+    calls = [call for body in program["entries"].values() for call in all_calls(body)]
     native = Counter(call["kernel"] for call in calls if "kernel" in call)
     return native, Counter(call["host"] for call in calls if "host" in call)
 
@@ -198,7 +212,7 @@ def kernel_counts(program: dict[str, Any]) -> tuple[Counter[str], Counter[str]]:
 def _calls(body: dict[str, Any]) -> str:
     buffers = body["buffers"]
     rows = [
-        (i, call.get("kernel") or f"host {call['host']}", ", ".join(_buffer(buffers, b) for b in call["in"]),
+        (i, name_of(call), ", ".join(_buffer(buffers, b) for b in call["in"]),
          ", ".join(_buffer(buffers, b) for b in call["out"]), call.get("where", ""))
         for i, call in enumerate(body["calls"])
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
@@ -125,10 +125,9 @@ def _network_case(engine: Engine, args: argparse.Namespace) -> Case:
 
 def weight_bytes(engine: Engine, rows: int) -> int:
     """The bytes of weights that a run over `rows` tokens reads: a table that is only looked up counts by its rows."""
-    program = program_of(engine.header)
     whole: dict[str, int] = {}
     looked_up: dict[str, int] = {}
-    for call in program["calls"]:
+    for program, call in _calls(program_of(engine.header)):
         for buffer in (program["buffers"][index] for index in call["in"]):
             while buffer["kind"] == "view":
                 buffer = program["buffers"][buffer["of"]]
@@ -141,6 +140,14 @@ def weight_bytes(engine: Engine, rows: int) -> int:
                 else:
                     whole[buffer["tensor"]] = math.prod(buffer["shape"]) * itemsize
     return sum((looked_up | whole).values())
+
+
+def _calls(program: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every call, also those of programs in programs, with the program that has its buffers."""
+    for call in program["calls"]:
+        yield program, call
+        for body in call.get("bodies", ()):
+            yield from _calls(body["program"])
 
 
 def bandwidth(threads: int | None) -> float:

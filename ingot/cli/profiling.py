@@ -17,6 +17,7 @@ from ingot import dtypes
 from ingot.backends.cost import Attended, Call
 from ingot.backends.device import DEFAULT, program_of
 from ingot.cli import cost
+from ingot.cli.inspect import name_of
 from ingot.cli.output import table
 from ingot.engine.session import Engine
 from ingot.errors import FileError, UserError
@@ -173,7 +174,7 @@ def _row(
     attended: Attended | None,
 ) -> Row:  # fmt: skip
     inputs, outputs = (tuple((dtype, tuple(shape)) for dtype, shape in item[side]) for side in ("in", "out"))
-    name = item.get("kernel") or f"host {item['host']}"
+    name = name_of(item)
     found = cost.of(Call(name, params, inputs, outputs, item["bytes"], attended), target)
     least, bound = roofs.seconds(found)
     shapes = " -> ".join("×".join(map(str, tensors[0][1])) for tensors in (inputs, outputs) if tensors)

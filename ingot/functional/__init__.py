@@ -21,7 +21,7 @@ from ingot.functional.attention import (
     rope,
     rope_table,
 )  # fmt: skip
-from ingot.functional.control import Conditional, assertion, cond, while_loop
+from ingot.functional.control import Conditional, assertion, cond, scan, while_loop
 from ingot.functional.dense_attention import scaled_dot_product_attention
 from ingot.functional.elementwise import (
     ACT2FN,
@@ -125,8 +125,8 @@ __all__ = [
     "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "lstm", "masked_select", "matmul",
     "max_pool1d", "max_pool2d", "max_pool3d", "meshgrid2d", "moe", "non_gated_version", "nonzero", "outer", "pad",
     "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce", "repeat", "repeat_interleave",
-    "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table", "scaled_dot_product_attention", "scatter",
-    "select", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu",
+    "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table", "scaled_dot_product_attention", "scan",
+    "scatter", "select", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu",
     "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip
 __all__ += [*derived.names()]  # noqa: PLE0604  strings all

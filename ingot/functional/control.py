@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ingot import dtypes
+from ingot.dims import Dimension
 from ingot.errors import OpError
 from ingot.functional.tensor import Tensor
-from ingot.ir import F, Value
+from ingot.ir import F, Spec, Value
+from ingot.ir.sizes import as_size
 from ingot.ops.control import branch
 
 
@@ -32,11 +35,41 @@ def while_loop(
     """Repeats `carried = body_fn(*carried)` while `cond_fn(*carried)`, a bool scalar, holds; gives the last ones.
 
     Args:
-        body_fn: gives tensors of the dtypes and shapes that it takes.
+        body_fn: gives tensors of the dtypes and shapes that it takes. What it gives beyond them is kept of every round:
+            a result [rounds, …], whose first size only the run shows.
         limit: rounds after which a loop that still goes on is a fault at run time.
     """
     condition, body = branch(cond_fn, *carried_inputs, name="cond_fn"), branch(body_fn, *carried_inputs, name="body_fn")
     return F.while_loop(*carried_inputs, condition=condition, body=body, limit=limit)
+
+
+def scan(
+    body_fn: Callable[..., Any], carried_inputs: Sequence[Tensor], scanned_inputs: Sequence[Tensor] = (),
+    constant_inputs: Sequence[Tensor] = (), length: Dimension | Tensor | None = None, reverse: bool = False,
+) -> Any:  # fmt: skip
+    """Calls `body_fn(*carried, *parts, *constant)` for each part of what is scanned, in order; it gives the next
+    carried tensors, and any number beside them.
+
+    The results are the last carried tensors, and what the rounds gave beside them, as [length, …].
+
+    Args:
+        scanned_inputs: [length, …] each; a round gets a part […] of them.
+        constant_inputs: what all rounds read. Tensors that body_fn reads have to be operands.
+        length: the number of rounds: a size, or an integer tensor. None: that of what is scanned.
+        reverse: from the last part to the first; results lie in the order of the parts all the same.
+
+    Raises:
+        OpError: nothing is scanned and no length given, or lengths differ.
+    """
+    if length is None and not scanned_inputs:
+        raise OpError("scan: length must be given where nothing is scanned")
+    if any(not len(x.shape) for x in scanned_inputs):
+        raise OpError("scan: what is scanned must have a dimension")
+    rounds = scanned_inputs[0].shape[0] if length is None else as_size(length)
+    parts = [Spec(dtypes.get(x.dtype), x.shape[1:]) for x in scanned_inputs]
+    body = branch(body_fn, *carried_inputs, *parts, *constant_inputs, name="body_fn")
+    return F.scan(*carried_inputs, *scanned_inputs, *constant_inputs, body=body, length=rounds,
+                  carried=len(carried_inputs), scanned=len(scanned_inputs), reverse=reverse)  # fmt: skip
 
 
 def assertion(condition: Tensor, message: str = "") -> None:

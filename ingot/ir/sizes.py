@@ -21,6 +21,7 @@ Array = np.ndarray[Any, Any]
 
 MAX_KNOWN = 64  # elements of a tensor that are followed
 MAX_BOUND = 8  # elements of one tensor that can become unbacked dims: it is a shape at most
+MAX_SIZE = 1 << 46  # of a dim that is data: what programs can hold
 SHOWN = 3  # ops of an expression that its text shows, one inside the other
 
 

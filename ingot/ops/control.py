@@ -1,4 +1,4 @@
-"""Ops that hold networks: a choice between two, and a loop.
+"""Ops that hold networks: a choice between two, a loop, and a scan.
 
 What a branch or a loop body reads comes in as operands. It has no parameters or states of its own, and does not see the
 values of the network around it. `branch` makes one from a function.
@@ -6,7 +6,8 @@ values of the network around it. `branch` makes one from a function.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ingot.ir import Case, Network, Node, Op, Spec, Value, apply, interpret, op,
 from ingot.ops.binary import Add, Less
 from ingot.ops.common import PYTHON_STEPS, Array, boolean, f32, i32, nbytes
 from ingot.ops.elementwise import Neg
-from ingot.ops.in_torch import run
+from ingot.ops.in_torch import run, to_tensor
 from ingot.ops.sizes import SizesOf
 
 MAX_ROUNDS = 1 << 24  # of a loop: one that does not end ends within minutes
@@ -42,14 +43,25 @@ def _results(what: str, network: Network, xs: tuple[Spec, ...]) -> tuple[Spec, .
     require(not any(isinstance(node.op, SizesOf) for node in network.nodes),
             f"{what} makes sizes of numbers that are data, which nothing bounds there; compute them outside")
     wanted = tuple(v.spec for v in network.inputs)
-    sizes: dict[str, Dimension] = {}
-    for want, x in zip(wanted, xs, strict=False):
-        for d, size in zip(want.shape, x.shape, strict=False):
-            if isinstance(d, Dim):
-                sizes.setdefault(d.name, size)
+    sizes = sizes_for(network, xs)
     require(tuple(_with(sizes, w) for w in wanted) == xs,
             f"{what} takes ({_list(wanted)}), the operands are ({_list(xs)})")
-    return tuple(_with(sizes, v.spec) for v in network.outputs.values())
+    given = dims.dims_of(d for v in network.inputs for d in v.spec.shape)
+    found = tuple(v.spec for v in network.outputs.values())
+    late = [spec for spec in found if dims.dims_of(spec.shape).keys() - given.keys()]
+    require(not late, f"{what} gives {_list(tuple(late))}, whose sizes only a run of it shows")
+    return tuple(_with(sizes, spec) for spec in found)
+
+
+def sizes_for(network: Network, xs: tuple[Spec, ...]) -> dict[str, Dimension]:
+    """What the dims of a branch or body stand for when these are its operands; those that are missing mean themselves.
+    """
+    sizes: dict[str, Dimension] = {}
+    for value, x in zip(network.inputs, xs, strict=False):
+        for d, size in zip(value.spec.shape, x.shape, strict=False):
+            if isinstance(d, Dim):
+                sizes.setdefault(d.name, size)
+    return sizes
 
 
 def _with(sizes: dict[str, Dimension], spec: Spec) -> Spec:
@@ -93,6 +105,27 @@ def _steps(network: Network, xs: tuple[Spec, ...]) -> int:
     return sum(PYTHON_STEPS + known.steps(*operands) for _, known, operands, _ in _known(network, xs))
 
 
+def _stack(network: Network, xs: tuple[Any, ...], rounds: list[tuple[Any, ...]], first: int) -> list[tuple[Any, Any]]:
+    """The results from `first` on, each with what the rounds gave of it and the spec of one."""
+    sizes = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
+                           for d, n in zip(v.spec.shape, x.shape, strict=True))  # fmt: skip
+    specs = [v.spec for v in network.outputs.values()]
+    return [([kept[i] for kept in rounds], spec.like(shape=spec.evaluate(sizes)))
+            for i, spec in enumerate(specs[first:])]  # fmt: skip
+
+
+def _stacked(network: Network, xs: tuple[Array, ...], rounds: list[tuple[Array, ...]], first: int) -> tuple[Array, ...]:
+    return tuple(np.stack(parts) if parts else np.empty((0, *one.shape), one.dtype.numpy)
+                 for parts, one in _stack(network, xs, rounds, first))  # fmt: skip
+
+
+def _stacked_in_torch(torch: Any, network: Network, xs: tuple[Any, ...], rounds: list[tuple[Any, ...]], first: int
+                      ) -> tuple[Any, ...]:  # fmt: skip
+    return tuple(torch.stack(parts) if parts else
+                 to_tensor(torch, np.empty((0, *one.shape), one.dtype.numpy), xs[0].device)
+                 for parts, one in _stack(network, xs, rounds, first))  # fmt: skip
+
+
 def _run(network: Network, xs: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(interpret(network, {v.name: x for v, x in zip(network.inputs, xs, strict=True)}).values())
 
@@ -106,6 +139,9 @@ _NEGATED = branch(lambda x: apply(Neg(), (x,)), f32("T", 3), name="negated")
 _TWO = branch(lambda x: (apply(Neg(), (x,)), apply(Add(), (x, 1))), f32("T", 3), name="two")
 _COUNT_UP = branch(lambda i, x: (apply(Add(), (i, 1)), apply(Add(), (x, x))), i32(), f32(3), name="count_up")
 _BELOW_FIVE = branch(lambda i, x: apply(Less(), (i, 5)), i32(), f32(3), name="below_five")
+_COUNT_AND_KEEP = branch(lambda i, x: (apply(Add(), (i, 1)), apply(Add(), (x, x)), x), i32(), f32(3), name="keep")
+_SUM = branch(lambda s, x: (apply(Add(), (s, x)), apply(Neg(), (s,))), f32(3), f32(3), name="sum")
+_PLUS = branch(lambda x, y: apply(Add(), (x, y)), f32("N"), f32("N"), name="plus")
 
 
 @op("cond")
@@ -119,7 +155,6 @@ class Cond(Op):
     else_branch: Network
     in_scope = "keeps"
     scalars_like = ("xs",)
-    host = "no kernel runs a network"
     cases = (
         Case("one result", (boolean(), f32("T", 3)), {"then_branch": _DOUBLED, "else_branch": _NEGATED}),
         Case("two results", (boolean(), f32("T", 3)), {"then_branch": _TWO, "else_branch": _TWO}),
@@ -150,29 +185,37 @@ class Cond(Op):
 
     def torch(self, torch: Any, predicate: Any, *xs: Any) -> Any:
         """Which branch it is has to be read back."""
-        return _one_or_all(run(torch, self.then_branch if predicate.item() else self.else_branch, xs))
+        return _one_or_all(run(torch, self.then_branch if predicate.item() else self.else_branch, xs, predicate.device))
 
 
 @op("while_loop")
 class WhileLoop(Op):
     """Repeats xs = body(*xs) while condition(*xs), a bool scalar, holds; returns the last xs.
 
-    More than `limit` rounds are a fault at run time: a loop that does not end ends here.
+    What the body gives beyond xs is kept of every round: a result [rounds, …], whose first dimension is an unbacked dim
+    that this op binds. More than `limit` rounds are a fault at run time: a loop that does not end ends here.
     """
 
     condition: Network
     body: Network
     limit: int = 1_000_000
+    rounds: Dimension | None = None
+    binds = True
     in_scope = "keeps"
-    host = "no kernel runs a network"
     cases = (
         Case("five rounds", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _COUNT_UP}),
+        Case("what every round had", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _COUNT_AND_KEEP}),
         Case("a body of other results", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _BELOW_FIVE},
              error=r"body gives \(bool\[\]\), it must give what it takes"),
         Case("a condition that is no bool", (i32(), f32(3)), {"condition": _COUNT_UP, "body": _COUNT_UP},
              error="condition must give one bool scalar"),
         Case("no rounds allowed", (i32(), f32(3)), {"condition": _BELOW_FIVE, "body": _COUNT_UP, "limit": 0},
              error="limit must be positive"),
+        Case("rounds of which nothing is kept", (i32(), f32(3)),
+             {"condition": _BELOW_FIVE, "body": _COUNT_UP, "rounds": Dim("n", unbacked=True)},
+             error="rounds must be left out"),
+        Case("rounds that are known", (i32(), f32(3)),
+             {"condition": _BELOW_FIVE, "body": _COUNT_AND_KEEP, "rounds": 5}, error="rounds must be an unbacked dim"),
     )
 
     def infer(self, *xs: Spec) -> tuple[Spec, ...]:
@@ -180,8 +223,19 @@ class WhileLoop(Op):
         require(_results("condition", self.condition, xs) == (Spec(dtypes.bool_, ()),),
                 "condition must give one bool scalar")
         got = _results("body", self.body, xs)
-        require(got == xs, f"body gives ({_list(got)}), it must give what it takes: ({_list(xs)})")
-        return xs
+        require(got[: len(xs)] == xs, f"body gives ({_list(got)}), it must give what it takes: ({_list(xs)})")
+        kept, rounds = got[len(xs) :], self.rounds
+        require(bool(kept) or rounds is None, "rounds must be left out where nothing is kept of them")
+        require(not kept or (isinstance(rounds, Dim) and rounds.unbacked), "rounds must be an unbacked dim")
+        return (*xs, *(Spec(spec.dtype, [rounds, *spec.shape]) for spec in kept))
+
+    def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
+        if self.rounds is not None or len(self.body.outputs) <= len(specs):
+            return self
+        return replace(self, rounds=fresh("rounds", max=self.limit))
+
+    def bound_dims(self) -> tuple[Dim, ...]:
+        return (self.rounds,) if isinstance(self.rounds, Dim) else ()
 
     def working(self, *xs: Spec) -> int:
         return max(_working(self.condition, xs), _working(self.body, xs))
@@ -191,22 +245,124 @@ class WhileLoop(Op):
         return _steps(self.condition, xs) + _steps(self.body, xs)
 
     def reference(self, *xs: Array) -> Any:
-        for _ in range(self.limit):
-            if not _run(self.condition, xs)[0]:
-                return _one_or_all(xs)
-            xs = _run(self.body, xs)
-        raise self._endless()
+        now, kept = self._rounds(xs, lambda network, operands: _run(network, operands))
+        return _one_or_all((*now, *_stacked(self.body, xs, kept, len(xs))))
 
     def torch(self, torch: Any, *xs: Any) -> Any:
         """Whether there is one more round has to be read back."""
-        for _ in range(self.limit):
-            if not run(torch, self.condition, xs)[0].item():
-                return _one_or_all(xs)
-            xs = run(torch, self.body, xs)
-        raise self._endless()
+        now, kept = self._rounds(xs, lambda network, operands: run(torch, network, operands))
+        return _one_or_all((*now, *_stacked_in_torch(torch, self.body, xs, kept, len(xs))))
 
-    def _endless(self) -> ValueFault:
-        return ValueFault(f"while_loop: the condition still holds after {self.limit} rounds")
+    def _rounds(self, xs: tuple[Any, ...], run_one: Callable[[Network, tuple[Any, ...]], tuple[Any, ...]]) -> Any:
+        """The last xs, and what every round gave beyond them."""
+        kept: list[Any] = []
+        now = xs
+        while run_one(self.condition, now)[0].item():
+            if len(kept) == self.limit:
+                raise ValueFault(f"while_loop: the condition still holds after {self.limit} rounds")
+            results = run_one(self.body, now)
+            now = results[: len(xs)]
+            kept.append(results[len(xs) :])
+        return now, kept
 
     def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
         return np.array(rng.integers(0, 9), np.int32), rng.standard_normal(3).astype(np.float32)
+
+
+@op("scan")
+class Scan(Op):
+    """Runs the body once for each part of what is scanned, in order, and carries values from round to round.
+
+    Operands are first the `carried` values, then `scanned` tensors [length, …], of which every round gets one part
+    […], then others, which every round reads whole. The body takes them in this order. It gives the next carried
+    values, and any number of tensors beside them. The results are the last carried values, and what the rounds gave
+    beside them, as [length, …]. `reverse`: from the last part to the first; results then lie in the order of the parts.
+    """
+
+    body: Network
+    length: Dimension
+    carried: int = 0
+    scanned: int = 0
+    reverse: bool = False
+    in_scope = "keeps"
+    cases = (
+        Case("a running sum", (f32(3), f32(4, 3)), {"body": _SUM, "length": 4, "carried": 1, "scanned": 1}),
+        Case("from the end, as long as the data", (f32(3), f32("T", 3)),
+             {"body": _SUM, "length": Dim("T"), "carried": 1, "scanned": 1, "reverse": True}),
+        Case("no parts", (f32(3), f32(0, 3)), {"body": _SUM, "length": 0, "carried": 1, "scanned": 1}),
+        Case("nothing carried", (f32("T", 2), f32(2)), {"body": _PLUS, "length": Dim("T"), "scanned": 1}),
+        Case("nothing scanned", (f32(2), f32(2)), {"body": _PLUS, "length": 3, "carried": 1}),
+        Case("another length", (f32(3), f32(5, 3)), {"body": _SUM, "length": 4, "carried": 1, "scanned": 1},
+             error=r"every round needs a part of f32\[5, 3\], which has to be 4 long"),
+        Case("a scalar in parts", (f32(3), f32()), {"body": _SUM, "length": 4, "carried": 1, "scanned": 1},
+             error="has to be 4 long"),
+        Case("more than there is", (f32(3), f32(4, 3)), {"body": _SUM, "length": 4, "carried": 2, "scanned": 1},
+             error="carried and scanned name 3 of 2 operands"),
+        Case("carried as another type", (f32("N"), f32("T", 1)), {"body": branch(
+            lambda s, x: apply(Add(), (s, x)), f32(1), f32(1)), "length": Dim("T"), "carried": 1, "scanned": 1},
+             error=r"body takes \(f32\[1\], f32\[1\]\)"),
+    )  # fmt: skip
+
+    def infer(self, *xs: Spec) -> tuple[Spec, ...]:
+        named = self.carried + self.scanned
+        require(self.carried >= 0 and self.scanned >= 0 and named <= len(xs),
+                f"carried and scanned name {named} of {len(xs)} operands")
+        for x in xs[self.carried : named]:
+            require(bool(x.shape) and x.shape[0] == self.length,
+                    f"every round needs a part of {x}, which has to be {self.length} long")
+        got = _results("body", self.body, self.parts(xs))
+        wanted = xs[: self.carried]
+        require(got[: self.carried] == wanted,
+                f"body gives ({_list(got)}), which must begin with what is carried: ({_list(wanted)})")
+        return (*wanted, *(Spec(spec.dtype, (self.length, *spec.shape)) for spec in got[self.carried :]))
+
+    def parts(self, xs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        """What one round takes."""
+        return tuple(x.like(shape=x.shape[1:]) if self.carried <= i < self.carried + self.scanned else x
+                     for i, x in enumerate(xs))  # fmt: skip
+
+    def working(self, *xs: Spec) -> int:
+        return _working(self.body, self.parts(xs))
+
+    def steps(self, *xs: Spec) -> int:
+        return (self.length if isinstance(self.length, int) else 1) * _steps(self.body, self.parts(xs))
+
+    def _rounds(self, xs: tuple[Any, ...], one_round: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Any:
+        """The last carried values, and what the rounds gave beside them, in the order of the parts."""
+        now, ends = xs[: self.carried], self.carried + self.scanned
+        length = self.length if isinstance(self.length, int) else self.length.evaluate({})
+        kept: list[Any] = []
+        for i in reversed(range(length)) if self.reverse else range(length):
+            results = one_round((*now, *(x[i] for x in xs[self.carried : ends]), *xs[ends:]))
+            now = results[: self.carried]
+            kept.append(results[self.carried :])
+        return now, kept[::-1] if self.reverse else kept
+
+    def reference(self, *xs: Array) -> Any:
+        now, kept = self._rounds(xs, lambda operands: _run(self.body, operands))
+        shapes = tuple(np.empty(s.shape, np.bool_) for s in self.parts(tuple(map(Spec.of, xs))))
+        return _one_or_all((*now, *_stacked(self.body, shapes, kept, self.carried)))
+
+    def torch(self, torch: Any, *xs: Any) -> Any:
+        now, kept = self._rounds(xs, lambda operands: run(torch, self.body, operands, xs[0].device))
+        ends = self.carried + self.scanned
+        shapes = tuple(x.new_empty(x.shape[1:]) if self.carried <= i < ends else x for i, x in enumerate(xs))
+        return _one_or_all((*now, *_stacked_in_torch(torch, self.body, shapes, kept, self.carried)))
+
+
+CONTROL = (Cond, WhileLoop, Scan)
+
+
+def body_operands(op: Op, operands: Sequence[Any]) -> list[Any]:
+    """Of an op of CONTROL, the operands that its branches or bodies take, in their order."""
+    return list(operands[1:] if isinstance(op, Cond) else operands)
+
+
+def bodies(op: Op) -> dict[str, Network]:
+    """The networks that an op holds, by attribute."""
+    return {name: value for name, value in op.attrs().items() if isinstance(value, Network)}
+
+
+def carried(op: Op, operands: int) -> int:
+    """How many of a body's operands come back as its first results."""
+    return op.carried if isinstance(op, Scan) else operands if isinstance(op, WhileLoop) else 0

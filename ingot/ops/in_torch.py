@@ -152,10 +152,11 @@ def check(nodes: Sequence[Node], faults: Iterable[Any]) -> None:
             raise ValueFault(f"{node.describe()}: {node.op.fault}")
 
 
-def run(torch: Any, network: Network, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of a network without parameters and states, on its operands' device. Reads back what may be a fault.
+def run(torch: Any, network: Network, operands: Sequence[Any], device: Any = None) -> tuple[Any, ...]:
+    """The outputs of a network without parameters and states, on its operands' device; without operands that has to be
+    given. Reads back what may be a fault.
     """
-    device = operands[0].device
+    device = operands[0].device if operands else device
     tensors: dict[Value, Any] = dict(zip(network.inputs, operands, strict=True))
     sizes = bind(network, {v.name: tuple(x.shape) for v, x in tensors.items()})
     tensors |= {v: to_tensor(torch, v.array, device) for v in network.constants}

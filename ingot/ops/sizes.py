@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dims, dtypes
+from ingot import dtypes
 from ingot.dims import Dim
 from ingot.errors import ValueFault
 from ingot.ir import Case, Op, Spec, op, require
-from ingot.ir.sizes import MAX_BOUND
+from ingot.ir.sizes import MAX_BOUND, MAX_SIZE
 from ingot.ir.spec import Shape
 from ingot.ops.common import Array, boolean, f32, i32, i64
 
@@ -28,7 +28,6 @@ class SizesOf(Op):
     text: str = ""
     in_scope = "keeps"
     binds = True
-    host = "there is no kernel"
     cases = (
         Case("a length", (i64(),)),
         Case("two, int32", (i32(2),)),
@@ -61,9 +60,9 @@ class SizesOf(Op):
     def reference(self, x: Array) -> Any:
         found = [int(n) for n in x.flat]
         for d, n in zip(self.sizes or (), found, strict=True):
-            if not 0 <= n <= dims.MAX_VALUE:
-                raise ValueFault(f"the size {d} would be {n}{f', which is {self.text}' if self.text else ''}: it must "
-                                 f"be in 0 … {dims.MAX_VALUE}")
+            if not 0 <= n <= MAX_SIZE:
+                computed = f"; it is {self.text}" if self.text else ""
+                raise ValueFault(f"the size {d} would be out of range{computed} ({n}, limit {MAX_SIZE})")
         made = tuple(np.empty((n, 0), np.bool_) for n in found)
         return made if len(made) > 1 else made[0]
 

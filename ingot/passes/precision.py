@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import OpError
 from ingot.ir import F, Network, Op, StateSpec, Value
+from ingot.ops.control import CONTROL, Cond, bodies, body_operands, carried
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
@@ -23,27 +27,63 @@ def in_precision(network: Network, dtype: DType) -> Network:
     for value in network.parameters:
         kind = dtype if value.dtype in FLOATS else value.dtype
         copies[value] = new.parameter(value.name, value.spec.like(dtype=kind))
-    for value in network.constants:
-        copies[value] = new.constant(value.array, value.name)
     for value in network.states:
         spec: StateSpec = value.spec
         copies[value] = new.state(value.name, StateSpec(dtype, spec.type, heads=spec.heads, head_dim=spec.head_dim))
     for value in network.inputs:
         if value.dtype in FLOATS:
             copies[value] = cast(copies[value], dtype)
-    for node in network.nodes:
-        with new.scope(node.where):
-            made = _emit(new, node.op, tuple(copies[v] for v in node.inputs), dtype)
-        for old, result in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
-            copies[old] = result
+    _compute(network, new, copies, dtype)
     for name, value in network.outputs.items():
         new.outputs[name] = cast(copies[value], value.dtype)
     new.remove_dead()
     return new
 
 
+def _compute(network: Network, new: Network, copies: dict[Value, Value], dtype: DType) -> None:
+    """Constants and nodes again, on copies of what they read."""
+    for value in network.constants:
+        copies[value] = new.constant(value.array, value.name)
+    for node in network.nodes:
+        with new.scope(node.where):
+            made = _emit(new, node.op, tuple(copies[v] for v in node.inputs), dtype)
+        for old, result in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
+            copies[old] = result
+
+
+def _with_bodies(op: Op, operands: Sequence[Value], dtype: DType) -> Op:
+    """An op of control flow for operands of these types. What is carried keeps the type with which it begins, and
+    branches give what both of them give, or else `dtype`.
+    """
+    inner = body_operands(op, operands)
+    made = {name: _body(body, inner, dtype) for name, body in bodies(op).items()}
+    if isinstance(op, Cond):
+        for pair in zip(*(body.outputs.items() for body in made.values()), strict=False):
+            if len({value.dtype for _, value in pair}) > 1:
+                for (name, value), body in zip(pair, made.values(), strict=True):
+                    body.outputs[name] = cast(value, dtype)
+    elif "body" in made:
+        outputs = made["body"].outputs
+        for name, begins in zip(list(outputs)[: carried(op, len(inner))], inner, strict=False):
+            outputs[name] = cast(outputs[name], begins.dtype)
+    return dataclasses.replace(op, **made)
+
+
+def _body(body: Network, operands: Sequence[Value], dtype: DType) -> Network:
+    new = Network(body.name)
+    copies = {body.absent: new.absent}
+    for value, operand in zip(body.inputs, operands, strict=True):
+        copies[value] = new.input(value.name, value.spec.like(dtype=operand.dtype))
+    _compute(body, new, copies, dtype)
+    for name, value in body.outputs.items():
+        new.outputs[name] = copies[value]
+    return new
+
+
 def _emit(network: Network, op: Op, operands: tuple[Value, ...], dtype: DType) -> Value | tuple[Value, ...]:
     """The op on these operands; floats that it does not take together are all cast to `dtype`, or else to float32."""
+    if isinstance(op, CONTROL):
+        op = _with_bodies(op, operands, dtype)
     try:
         return network.emit(op, operands)  # type: ignore[no-any-return]
     except OpError:

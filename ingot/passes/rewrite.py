@@ -202,7 +202,7 @@ def detach(network: Network, node: Node, replaced: Sequence[Node] = ()) -> tuple
         one = todo.pop()
         if one in gone or any(v.uses or network.is_output(v) for v in one.outputs):
             continue
-        acts = one.op.acts or one.op.binds or any(isinstance(v.spec, StateSpec) for v in one.outputs)
+        acts = one.op.acts or bool(one.op.bound_dims()) or any(isinstance(v.spec, StateSpec) for v in one.outputs)
         if acts and one is not node and one not in replaced:
             continue
         makers = [v.node for v in one.inputs if v.node is not None]

@@ -63,7 +63,7 @@ def runs_of(network: Network, layer: Callable[[str], str] = layer_of) -> list[tu
         for user in v.uses
     )
     layers = [name for name, _ in runs if name]
-    if crossing or len(set(layers)) < len(layers) or any(node.op.binds for node in network.nodes):
+    if crossing or len(set(layers)) < len(layers) or any(node.op.bound_dims() for node in network.nodes):
         runs = [("", list(network.nodes))]
     return [(_title(name, i, len(runs)), nodes) for i, (name, nodes) in enumerate(runs)]
 

@@ -53,7 +53,7 @@ def fold(network: Network, log: Log) -> None:
     dead: list[Node] = []
     left = MAX_FOLDED_STEPS
     for node in network.nodes:
-        kept = node.op.binds or node.op.external or _touches_state(node)
+        kept = bool(node.op.bound_dims()) or node.op.external or _touches_state(node)
         if kept or any(v.kind != "constant" for v in node.inputs):
             continue
         if why := _not_folded(node, left):

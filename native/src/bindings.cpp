@@ -169,7 +169,7 @@ class PySession {
       const Call& call = session_.program().calls[static_cast<std::size_t>(profiled.call)];
       nb::dict item;
       item["call"] = profiled.call;
-      item[call.host ? "host" : "kernel"] = call.name;
+      item[call.host ? "host" : call.control == Control::none ? "kernel" : "control"] = call.name;
       item["where"] = call.where;
       item["ns"] = profiled.nanoseconds;
       item["bytes"] = profiled.bytes;

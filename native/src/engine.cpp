@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <algorithm>
+#include <set>
 
 #include "error.h"
 #include "level.h"
@@ -34,42 +35,54 @@ std::map<std::string, Program> parse_programs(const Json& ours, const std::vecto
 class Loader {
  public:
   Loader(const Program& program, const std::string& entry, const Container& container, Level level,
-         const LoadedProgram* like)
-      : program_(program), entry_(entry), container_(container), level_(level), like_(like) {}
+         const LoadedProgram* like, std::set<const Tensor*>& counted)
+      : program_(program), entry_(entry), container_(container), level_(level), like_(like), counted_(counted) {}
 
-  std::unique_ptr<LoadedProgram> run() {
-    auto loaded = std::make_unique<LoadedProgram>();
-    loaded->program = &program_;
-    loaded->weights.resize(program_.buffers.size());
+  LoadedProgram run() {
+    LoadedProgram loaded;
+    loaded.program = &program_;
+    loaded.weights.resize(program_.buffers.size());
     for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
       if (program_.buffers[b].kind != BufferKind::weight) continue;
       const Tensor& tensor = weight(b);
-      loaded->weights[b] = tensor.data;
-      loaded->weight_bytes += tensor.bytes;
+      loaded.weights[b] = tensor.data;
+      if (counted_.insert(&tensor).second) loaded.weight_bytes += tensor.bytes;
     }
+    loaded.bodies.resize(program_.calls.size());
     for (std::size_t c = 0; c < program_.calls.size(); ++c) {
       const Call& call = program_.calls[c];
-      if (call.host) {
-        loaded->kernels.push_back(nullptr);
-      } else if (like_ != nullptr && serves(*like_->kernels[c], call, loaded->weights)) {
-        loaded->kernels.push_back(like_->kernels[c]);
+      if (call.host || call.control != Control::none) {
+        loaded.kernels.push_back(nullptr);
+        load_bodies(c, loaded);
+      } else if (like_ != nullptr && serves(*like_->kernels[c], call, loaded.weights)) {
+        loaded.kernels.push_back(like_->kernels[c]);
       } else {
-        loaded->kernels.push_back(make(call));
+        loaded.kernels.push_back(make(call));
       }
     }
     if (!refusals_.empty())
       throw Error(other_version_ ? code::engine_version : code::kernel_refused,
                   "program " + quote(entry_) + " cannot run here: " + refusals_);
-    loaded->stages = find_stages(program_);
+    loaded.stages = find_stages(program_);
     return loaded;
   }
 
  private:
+  void load_bodies(std::size_t call, LoadedProgram& loaded) {
+    const std::vector<Body>& bodies = program_.calls[call].bodies;
+    for (std::size_t b = 0; b < bodies.size(); ++b) {
+      const LoadedProgram* like = like_ != nullptr ? &like_->bodies[call][b] : nullptr;
+      loaded.bodies[call].push_back(Loader(*bodies[b].program, entry_, container_, level_, like, counted_).run());
+      loaded.weight_bytes += loaded.bodies[call].back().weight_bytes;
+    }
+  }
+
   const Program& program_;
   const std::string& entry_;
   const Container& container_;
   Level level_;
   const LoadedProgram* like_;
+  std::set<const Tensor*>& counted_;  // in weight_bytes
   std::string refusals_;
   int refused_ = 0;
   bool other_version_ = false;
@@ -174,7 +187,8 @@ class Loader {
 
 std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry,
                                             const Container& container, Level level, const LoadedProgram* like) {
-  return Loader(program, entry, container, level, like).run();
+  std::set<const Tensor*> counted;
+  return std::make_unique<LoadedProgram>(Loader(program, entry, container, level, like, counted).run());
 }
 
 Engine::Engine(Container container, std::optional<Level> level) : container_(std::move(container)), level_(level) {

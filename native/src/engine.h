@@ -18,7 +18,8 @@ namespace ingot {
 /// A program made ready to run here: its kernels made, its weights found.
 struct LoadedProgram {
   const Program* program;
-  std::vector<std::shared_ptr<const Kernel>> kernels;  // by call; none for a host call
+  std::vector<std::shared_ptr<const Kernel>> kernels;  // by call; none for host and control calls
+  std::vector<std::vector<LoadedProgram>> bodies;      // by call
   std::vector<const std::byte*> weights;               // by buffer; null for all others
   std::vector<Stage> stages;
   std::uint64_t weight_bytes = 0;  // of the tensors that it uses
@@ -55,7 +56,8 @@ class Engine {
   std::unique_ptr<LoadedProgram> loaded(const std::string& entry, const LoadedProgram* like) const;
 };
 
-/// Points a program's weights into the container, and makes its kernels or takes over those of `like`, the same program.
+/// Points a program's weights into the container, and makes its kernels or takes over those of `like`, the same program. The
+/// same for all bodies in it.
 std::unique_ptr<LoadedProgram> load_program(const Program& program, const std::string& entry,
                                             const Container& container, Level level,
                                             const LoadedProgram* like = nullptr);

@@ -39,6 +39,9 @@ struct TensorView {
   std::byte* at(std::int64_t element) const noexcept { return static_cast<std::byte*>(data) + element * bytes_of(dtype); }
 };
 
+/// "int32[5, 2]", for messages.
+std::string describe(const TensorView& view);
+
 /// What is known of an operand when the program is loaded: a dynamic dim is -1.
 struct OperandType {
   DType dtype = DType::float32;
@@ -115,6 +118,7 @@ std::span<const KernelInfo> sort_kernels();         // sort, top_k, bucketize
 std::span<const KernelInfo> nonzero_kernels();      // count_nonzero, nonzero
 std::span<const KernelInfo> scan_kernels();         // cumsum, cumprod, logcumsumexp, cummax, cummin
 std::span<const KernelInfo> recurrent_kernels();    // lstm, gru, rnn
+std::span<const KernelInfo> sizes_kernels();        // read_sizes, sizes_of
 std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
 std::span<const KernelInfo> scatter_kernels();      // scatter, scatter_nd, gather_nd, masked_scatter
 std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write

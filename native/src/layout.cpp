@@ -74,7 +74,8 @@ std::vector<Stage> find_stages(const Program& program) {
   constexpr int kNever = -2;
   std::vector<int> first(program.buffers.size(), kNever), last(program.buffers.size(), kNever);
   const auto slot = [](int buffer) { return static_cast<std::size_t>(buffer); };
-  for (int input : program.inputs) first[slot(input)] = last[slot(input)] = -1;
+  for (int input : program.inputs)  // those of a body lie elsewhere
+    if (!program.is_body) first[slot(input)] = last[slot(input)] = -1;
   for (int c = 0; c < calls; ++c) {
     const Call& call = program.calls[slot(c)];
     for (int operand : call.in) last[slot(program.base(operand))] = c;

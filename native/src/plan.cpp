@@ -211,9 +211,12 @@ class Planner {
     const int base = program_.base(buffer);
     const Buffer& owner = program_.buffer(base);
     const TensorView& view = buffers_[static_cast<std::size_t>(buffer)];
-    if (owner.kind == BufferKind::input || owner.kind == BufferKind::temp) {
-      const std::uint64_t within =
-          static_cast<std::uint64_t>(view_offset_[static_cast<std::size_t>(buffer)]) * size_of(view.dtype);
+    const std::uint64_t within =
+        static_cast<std::uint64_t>(view_offset_[static_cast<std::size_t>(buffer)]) * size_of(view.dtype);
+    if (owner.kind == BufferKind::input && program_.is_body) {
+      const auto input = std::find(program_.inputs.begin(), program_.inputs.end(), base) - program_.inputs.begin();
+      plan_.handed.push_back({static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(input), within});
+    } else if (owner.kind == BufferKind::input || owner.kind == BufferKind::temp) {
       plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()),
                                    static_cast<std::uint32_t>(owner.stage),
                                    plan_.offsets[static_cast<std::size_t>(base)] + within});
@@ -242,6 +245,7 @@ class Planner {
       if (!call.shapes_results()) add_view(result, step.out);
     }
     if (step.kernel != nullptr) ask(call, step);
+    if (call.control != Control::none) plan_bodies(call, index, step);
     bind_states(call, step);
     if (!writes_nothing(step)) plan_.steps.push_back(step);
   }
@@ -261,6 +265,80 @@ class Planner {
     } catch (const Refused& refused) {
       throw Error(code::kernel_refused, call.name + " in " + quote(call.where) + ": " + refused.what());
     }
+  }
+
+  /// Plans the first stage of each body at the sizes that the call gives it, and takes the memory that one of them needs.
+  void plan_bodies(const Call& call, int index, Step& step) {
+    step.bodies = static_cast<std::uint32_t>(plan_.bodies.size());
+    for (std::size_t b = 0; b < call.bodies.size(); ++b) {
+      const LoadedProgram& body = loaded_.bodies[static_cast<std::size_t>(index)][b];
+      const std::string who = (call.where.empty() ? "" : call.where + ": ") + call.name + ": body " + std::to_string(b);
+      try {
+        const std::vector<std::int64_t> symbols = symbols_of(*body.program, call.bodies[b].sizes);
+        plan_.bodies.push_back(make_plan({body, 0, request_.threads, symbols, nullptr, {}}));
+        check_body(call, *body.program, plan_.bodies.back(), step, b);
+      } catch (const Error& error) {
+        throw Error(error.code, who + ": " + error.what());
+      }
+      shared_ = std::max<std::uint64_t>(shared_, align_up(plan_.bodies.back().arena_bytes));
+    }
+  }
+
+  std::vector<std::int64_t> symbols_of(const Program& body, std::span<const DimId> sizes) const {
+    std::vector<std::int64_t> values(sizes.size(), 0);
+    for (std::size_t s = 0; s < sizes.size(); ++s) {
+      if (sizes[s] < 0) continue;
+      const Symbol& symbol = body.dims.symbols()[s];
+      values[s] = dim(sizes[s]);
+      if (values[s] < symbol.min || values[s] > symbol.max)
+        throw Error(code::input, symbol.name + "=" + std::to_string(values[s]) + " is not in " + std::to_string(symbol.min) +
+                                     " … " + std::to_string(symbol.max));
+    }
+    return values;
+  }
+
+  static bool same_shape(const TensorView& whole, const TensorView& inner, int skipped) {
+    return std::equal(inner.shape, inner.shape + inner.rank, whole.shape + skipped);
+  }
+
+  /// The shapes of a body's inputs and outputs are those of what the call gives it and takes from it.
+  void check_body(const Call& call, const Program& body, const StagePlan& plan, const Step& step, std::size_t which) {
+    const std::size_t first = call.control == Control::cond ? 1 : 0;
+    const std::int64_t length = call.control == Control::scan ? dim(call.length) : 0;
+    if (length < 0) throw Error(code::input, "its length would be " + std::to_string(length));
+    const auto refuse = [](const char* what, std::size_t i, const TensorView& whole, const TensorView& inner) {
+      throw Error(code::input, std::string(what) + " " + std::to_string(i) + " is " + describe(whole) +
+                                   ", which does not fit the body's " + describe(inner));
+    };
+    for (std::size_t i = 0; i < body.inputs.size(); ++i) {
+      const TensorView& operand = plan_.views[step.in.first + first + i];
+      const bool part = call.control == Control::scan && i >= call.carried && i < call.carried + call.scanned;
+      const TensorView& inner = plan.views[plan.entering.first + i];
+      if (!same_shape(operand, inner, part ? 1 : 0) || (part && operand.shape[0] != length) || !operand.contiguous())
+        refuse("operand", first + i, operand, inner);
+    }
+    if (call.control == Control::loop && which == 0) return;
+    for (std::size_t i = 0; i < body.outputs.size(); ++i) {
+      const bool part = call.control != Control::cond && i >= call.carried;
+      const TensorView inner = output_of(body, plan, i);
+      if (call.control == Control::loop && !part && !same_shape(plan_.views[step.in.first + i], inner, 0))
+        refuse("operand", i, plan_.views[step.in.first + i], inner);
+      if (call.shapes_results()) continue;
+      const TensorView& result = plan_.views[step.out.first + i];
+      if (!same_shape(result, inner, part ? 1 : 0) || (part && result.shape[0] != length) || !result.contiguous())
+        refuse("result", i, result, inner);
+      if (!part && call.control == Control::scan && !same_shape(plan_.views[step.in.first + i], inner, 0))
+        refuse("operand", i, plan_.views[step.in.first + i], inner);
+    }
+  }
+
+  /// Dtype and shape of an output of a body, which no later stage of it changes.
+  static TensorView output_of(const Program& body, const StagePlan& plan, std::size_t index) {
+    const Buffer& buffer = body.buffer(body.outputs[index].buffer);
+    TensorView view;
+    view.dtype = buffer.dtype;
+    for (DimId id : buffer.shape) view.shape[view.rank++] = plan.dims[static_cast<std::size_t>(id)];
+    return view;
   }
 
   void bind_states(const Call& call, const Step& step) {
@@ -287,6 +365,10 @@ void StagePlan::relocate(std::span<std::byte* const> arenas) {
   for (const Relocation& relocation : relocations)
     views[relocation.view].data = arenas[relocation.stage] + relocation.offset;
   bases.assign(arenas.begin(), arenas.end());
+}
+
+void StagePlan::hand(std::span<const TensorView> operands) {
+  for (const Handed& one : handed) views[one.view].data = static_cast<std::byte*>(operands[one.input].data) + one.offset;
 }
 
 StagePlan make_plan(const PlanRequest& request, PlanParts parts) { return Planner(request).run(parts); }

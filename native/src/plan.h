@@ -19,14 +19,22 @@ struct ViewRange {
 
 struct Step {
   int call = 0;
-  const Kernel* kernel = nullptr;  // null: a host call
+  const Kernel* kernel = nullptr;  // null: a host call or a control call
   ViewRange in, out;
+  std::uint32_t bodies = 0;  // of a control call: its first one in StagePlan::bodies
 };
 
 /// A view whose memory is in an arena: which one and where.
 struct Relocation {
   std::uint32_t view;
   std::uint32_t stage;
+  std::uint64_t offset;  // in bytes
+};
+
+/// A view of a body's input, whose memory is in one of the operands that a call gives it.
+struct Handed {
+  std::uint32_t view;
+  std::uint32_t input;   // in the order of Program::inputs
   std::uint64_t offset;  // in bytes
 };
 
@@ -38,6 +46,8 @@ struct StagePlan {
   std::vector<TensorView> views;
   std::vector<Relocation> relocations;
   std::vector<Step> steps;
+  std::vector<Handed> handed;     // of a body
+  std::vector<StagePlan> bodies;  // the first stage of each body of each control call; their arenas lie in the working memory
   ViewRange entering;  // stage 0: the inputs; later: the results of the call that ended the stage before, if a host call
   ViewRange leaving;   // last stage: the program's outputs
   Layout layout;
@@ -50,6 +60,8 @@ struct StagePlan {
   std::span<const TensorView> at(ViewRange range) const { return {views.data() + range.first, range.count}; }
   /// Points the views into arenas that may have moved since; cheap when they have not.
   void relocate(std::span<std::byte* const> arenas);
+  /// Points the views of a body's inputs to operands.
+  void hand(std::span<const TensorView> operands);
 };
 
 /// A state of a session: its memory and shape.
@@ -70,7 +82,8 @@ struct PlanRequest {
 /// How much of a plan is wanted: where buffers lie, or also the operands and what the kernels say.
 enum class PlanParts : std::uint8_t { layout, all };
 
-/// Throws Error("input") for dimensions that cannot be, Error("program") for views out of bounds or parts that do not
+/// Plans the bodies of the stage's control calls too, so that their memory is in the arena. Throws Error("input") for
+/// dimensions that cannot be and operands that do not fit a body, Error("program") for views out of bounds or parts that do not
 /// make up their buffer, Error("kernel_refused"), Error("memory").
 StagePlan make_plan(const PlanRequest& request, PlanParts parts = PlanParts::all);
 

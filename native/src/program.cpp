@@ -148,16 +148,80 @@ std::vector<int> parse_operands(const Fields& item, const char* key, std::size_t
   return operands;
 }
 
-Call parse_call(const Json& json, Place place, const Program& program) {
+Program parse_body(const Json& json, int depth);
+
+/// The values that a call gives to symbols of its body, of which each has one unless a call of the body binds it.
+std::vector<DimId> parse_sizes(const Json& json, Program& program, const Program& body, Place place) {
+  std::vector<DimId> sizes(body.dims.symbols().size(), -1);
+  for (const auto& [name, dim] : json.items()) {
+    const int symbol = body.dims.find_symbol(name);
+    if (symbol < 0) refuse(place, "sizes: the body has no symbol " + quote(name));
+    sizes[static_cast<std::size_t>(symbol)] = program.dims.parse(dim, place);
+  }
+  for (std::size_t s = 0; s < sizes.size(); ++s) {
+    const Symbol& symbol = body.dims.symbols()[s];
+    if (symbol.unbacked == (sizes[s] < 0)) continue;
+    refuse(place, "sizes: " + quote(symbol.name) + (symbol.unbacked ? " is bound inside of the body" : " is missing"));
+  }
+  return sizes;
+}
+
+void parse_bodies(const Fields& item, Place place, Program& program, int depth, Call& call) {
+  if (depth == kMaxNesting) item.fail("bodies nest deeper than " + std::to_string(kMaxNesting));
+  for (const Json& json : item.array("bodies", 2)) {
+    const Fields own = fields(json, place, {"sizes", "program"});
+    Body body;
+    try {
+      body.program = std::make_unique<Program>(parse_body(own.object("program"), depth + 1));
+    } catch (const Error& error) {
+      throw Error(error.code, place.text() + ": body " + std::to_string(call.bodies.size()) + ": " + error.what());
+    }
+    body.sizes = parse_sizes(own.object("sizes"), program, *body.program, place);
+    call.bodies.push_back(std::move(body));
+  }
+}
+
+/// A control call's bodies and its own parameters.
+void parse_control(const Fields& item, Place place, Program& program, int depth, Call& call) {
+  constexpr auto kOperands = static_cast<std::int64_t>(kMaxOperands);
+  const Json& params = item.object("params");
+  if (call.name == "cond") {
+    call.control = Control::cond;
+    fields(params, place, {});
+  } else if (call.name == "while") {
+    call.control = Control::loop;
+    const Fields own = fields(params, place, {"carried", "limit"});
+    call.carried = static_cast<std::size_t>(own.integer("carried", 0, kOperands));
+    call.limit = own.integer("limit", 1, kMaxRounds);
+  } else if (call.name == "scan") {
+    call.control = Control::scan;
+    const Fields own = fields(params, place, {"carried", "scanned", "length", "reverse"});
+    call.carried = static_cast<std::size_t>(own.integer("carried", 0, kOperands));
+    call.scanned = static_cast<std::size_t>(own.integer("scanned", 0, kOperands));
+    call.length = program.dims.parse(own.at("length"), place);
+    call.reverse = own.boolean("reverse");
+  } else {
+    item.fail("the control " + quote(call.name) + " is unknown");
+  }
+  parse_bodies(item, place, program, depth, call);
+}
+
+Call parse_call(const Json& json, Place place, Program& program, int depth) {
   Call call;
-  call.host = json.is_object() && json.contains("host");
-  const char* kind = call.host ? "host" : "kernel";
-  const Fields item = fields(json, place, {kind, "version", "in", "out", "params"}, {"where", "binds"});
+  const bool control = json.is_object() && json.contains("control");
+  call.host = !control && json.is_object() && json.contains("host");
+  const char* kind = control ? "control" : call.host ? "host" : "kernel";
+  const char* own = control ? "bodies" : "version";
+  const Fields item = fields(json, place, {kind, own, "in", "out", "params"}, {"where", "binds"});
   call.name = item.text(kind);
-  call.version = item.integer("version", 1, std::numeric_limits<std::int64_t>::max());
   call.in = parse_operands(item, "in", program.buffers.size());
   call.out = parse_operands(item, "out", program.buffers.size());
   call.params = item.object("params");
+  if (control) {
+    parse_control(item, place, program, depth, call);
+  } else {
+    call.version = item.integer("version", 1, std::numeric_limits<std::int64_t>::max());
+  }
   if (item.has("where")) call.where = item.text("where", true);
   if (!item.has("binds")) return call;
   for (const Json& name : item.array("binds", kMaxSymbols)) {
@@ -190,12 +254,10 @@ void check_names(const Program& program) {
   }
 }
 
-Program parse(const Json& json) {
-  // The version first: a newer program may well have other keys.
-  check_version(json, "version", kOldestProgram, kNewestProgram);
-  const Fields top = fields(json, {"program", 0}, {"version", "symbols", "buffers", "calls", "outputs"});
-  top.integer("version", kOldestProgram, kNewestProgram);
+/// A program, or at a depth above 0 a body, with its version looked at by whoever holds it.
+Program parse_parts(const Fields& top, int depth) {
   Program program;
+  program.is_body = depth > 0;
   program.dims = DimTable(parse_symbols(top.array("symbols", kMaxSymbols)));
   const Json& buffers = top.array("buffers", kMaxBuffers);
   program.buffers.reserve(buffers.size());
@@ -206,10 +268,23 @@ Program parse(const Json& json) {
   check_names(program);
   const Json& calls = top.array("calls", kMaxCalls);
   program.calls.reserve(calls.size());
-  for (std::size_t i = 0; i < calls.size(); ++i) program.calls.push_back(parse_call(calls[i], {"calls", i}, program));
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    program.calls.push_back(parse_call(calls[i], {"calls", i}, program, depth));
   parse_outputs(top.array("outputs", kMaxOutputs), program);
   verify(program);
   return program;
+}
+
+Program parse_body(const Json& json, int depth) {
+  return parse_parts(fields(json, {"program", 0}, {"symbols", "buffers", "calls", "outputs"}), depth);
+}
+
+Program parse(const Json& json) {
+  // The version first: a newer program may well have other keys.
+  check_version(json, "version", kOldestProgram, kNewestProgram);
+  const Fields top = fields(json, {"program", 0}, {"version", "symbols", "buffers", "calls", "outputs"});
+  top.integer("version", kOldestProgram, kNewestProgram);
+  return parse_parts(top, 0);
 }
 
 }  // namespace

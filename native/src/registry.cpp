@@ -27,6 +27,7 @@ std::vector<KernelEntry> join() {
       {reduce_kernels, INGOT_LEVELS_WITH(reduce)},
       {sort_kernels, host},
       {nonzero_kernels, host},
+      {sizes_kernels, host},
       {scan_kernels, INGOT_LEVELS_WITH(reduce)},
       {recurrent_kernels, INGOT_LEVELS_WITH(recurrent)},
       {movement_kernels, host},

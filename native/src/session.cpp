@@ -1,27 +1,10 @@
-// Binding inputs, finding the plan, running its stages.
+// A session: its options, its states, and one run at a time.
 #include "session.h"
 
-#include <algorithm>
-#include <chrono>
-
-#include "copy_strided.h"
 #include "error.h"
 
 namespace ingot {
 namespace {
-
-constexpr std::size_t kPlansKept = 64;  // per stage
-
-std::uint64_t bytes_of(std::span<const TensorView> views) {
-  std::uint64_t bytes = 0;
-  for (const TensorView& view : views) {
-    std::uint64_t elements = 1;
-    for (int d = 0; d < view.rank; ++d)
-      if (view.stride[d] != 0 || view.shape[d] == 0) elements *= static_cast<std::uint64_t>(view.shape[d]);
-    bytes += elements * size_of(view.dtype);
-  }
-  return bytes;
-}
 
 int checked_threads(int threads) {
   if (threads < 0 || threads > kMaxThreads) {
@@ -31,44 +14,31 @@ int checked_threads(int threads) {
   return threads == 0 ? default_threads() : threads;
 }
 
-std::string where_of(const Call& call) { return (call.where.empty() ? "" : call.where + ": ") + call.name; }
-
 }  // namespace
-
-std::string describe(const TensorView& view) {
-  std::string text(name_of(view.dtype));
-  for (int i = 0; i < view.rank; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(view.shape[i]);
-  return text + (view.rank == 0 ? "[]" : "]");
-}
 
 Session::Session(std::shared_ptr<const Engine> engine, const std::string& entry, const SessionOptions& options,
                  Host host)
     : engine_(std::move(engine)),
       loaded_(engine_->load(entry)),
-      host_(std::move(host)),
       threads_(checked_threads(options.threads)),
-      states_(program(), options.cache) {
+      states_(program(), options.cache),
+      together_{std::move(host), threads_, states_.views(), nullptr, 0},
+      runner_(loaded_, together_) {
   const std::vector<std::string> operations = program().host_operations();
-  if (!operations.empty() && !host_) {
+  if (!operations.empty() && !together_.host) {
     std::string names;
     for (const std::string& name : operations) names += (names.empty() ? "" : ", ") + name;
     throw Error(code::argument, "the program has operations without a native kernel (" + names +
                                     "): run it from Python, which has references for them");
   }
-  const auto stages = static_cast<std::size_t>(program().stages);
-  arenas_.resize(stages);
-  bases_.resize(stages);
-  plans_.resize(stages);
-  symbols_.resize(program().dims.symbols().size());
-  nanoseconds_.resize(program().calls.size());
 }
 
 MemoryReport Session::memory() const {
   MemoryReport report;
   report.weights = loaded_.weight_bytes;
-  for (const Pages& pages : arenas_) report.arena += pages.size();
+  report.arena = runner_.arena_bytes();
   report.state = states_.bytes();
-  report.arena_lower_bound = lower_bound_;
+  report.arena_lower_bound = runner_.lower_bound();
   return report;
 }
 
@@ -94,262 +64,22 @@ Session::Run::Run(Session& session) : session_(session) {
   }
 }
 
-std::span<const TensorView> Session::Run::outputs() const { return session_.last_->at(session_.last_->leaving); }
+std::span<const TensorView> Session::Run::outputs() const { return session_.runner_.outputs(); }
 
-void Session::Run::execute(std::span<const TensorView> arrays) {
-  Session& s = session_;
-  s.last_ = nullptr;
-  s.pending_.clear();
-  s.bind_inputs(arrays);
-  std::uint64_t lower_bound = 0;
-  StagePlan* plan = nullptr;
-  for (int stage = 0; stage < s.program().stages; ++stage) {
-    plan = &s.plan_for(stage, plan);
-    const auto slot = static_cast<std::size_t>(stage);
-    s.zones_.begin(slot, s.bases_[slot], s.arenas_[slot].size());
-    s.enter(*plan, stage, arrays);
-    s.run_stage(*plan, stage);
-    lower_bound += plan->layout.lower_bound;
-  }
-  s.zones_.open(plan->at(plan->leaving));
-  s.last_ = plan;
-  s.lower_bound_ = lower_bound;
-}
-
-void Session::enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays) {
-  const std::span<const TensorView> entering = plan.at(plan.entering);
-  zones_.open(entering);
-  if (stage == 0) {
-    for (std::size_t i = 0; i < entering.size(); ++i) fill(arrays[i], entering[i], program().inputs[i], nullptr, i);
-    zones_.close(entering);
-    return;
-  }
-  const int first_call = loaded_.stages[static_cast<std::size_t>(stage)].first_call;
-  const Call& call = program().calls[static_cast<std::size_t>(first_call - 1)];
-  for (std::size_t i = 0; i < entering.size(); ++i) fill(pending_[i].view, entering[i], call.out[i], &call, i);
-  zones_.close(entering);
-  pending_.clear();
-}
-
-void Session::bind_inputs(std::span<const TensorView> arrays) {
-  const Program& p = program();
-  std::fill(symbols_.begin(), symbols_.end(), -1);
-  for (std::size_t i = 0; i < p.inputs.size(); ++i) {
-    const Buffer& buffer = p.buffer(p.inputs[i]);
-    const TensorView& array = arrays[i];
-    if (array.dtype != buffer.dtype || array.rank != static_cast<int>(buffer.shape.size())) {
-      throw Error(code::input,
-                  "input " + quote(buffer.name) + " is " + describe(array) + "; " + p.spec(p.inputs[i]) + " is needed");
-    }
-  }
-  for (const Binding& binding : p.bindings) {
-    const auto symbol = static_cast<std::size_t>(binding.size.symbol);
-    const std::int64_t value = solve(binding, arrays[binding.input]);
-    if (symbols_[symbol] != value)
-      bind_symbol(symbol, value, p.buffer(p.inputs[binding.input]).name, code::input);
-  }
-  for (std::size_t symbol = 0; symbol < symbols_.size(); ++symbol)
-    symbols_[symbol] = std::max<std::int64_t>(symbols_[symbol], 0);
-}
-
-/// The value that a dimension of an array gives a symbol.
-std::int64_t Session::solve(const Binding& binding, const TensorView& array) const {
-  const auto& [symbol, factor, offset] = binding.size;
-  const std::int64_t size = array.shape[binding.dim];
-  std::int64_t rest = 0;
-  if (!__builtin_sub_overflow(size, offset, &rest) && rest >= 0 && rest % factor == 0) return rest / factor;
-  const Program& p = program();
-  const Buffer& buffer = p.buffer(p.inputs[binding.input]);
-  const std::string rule = offset == 0
-                               ? "a multiple of " + std::to_string(factor)
-                               : p.dims.text(buffer.shape[binding.dim]) + " for a whole number " +
-                                     p.dims.symbols()[static_cast<std::size_t>(symbol)].name + " of 0 or more";
-  throw Error(code::input, "input " + quote(buffer.name) + " is " + describe(array) + "; its dimension " +
-                               std::to_string(binding.dim) + " must be " + rule + ", and " + std::to_string(size) +
-                               " is not");
-}
-
-void Session::bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who, const char* error_code) {
-  const Symbol& s = program().dims.symbols()[symbol];
-  if (symbols_[symbol] >= 0) {
-    throw Error(error_code, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", but another array has " +
-                                s.name + "=" + std::to_string(symbols_[symbol]));
-  }
-  if (value < s.min || value > s.max) {
-    throw Error(error_code, quote(who) + " has " + s.name + "=" + std::to_string(value) + ", which is not in " +
-                                std::to_string(s.min) + " … " + std::to_string(s.max));
-  }
-  symbols_[symbol] = value;
-}
-
-void Session::fill(const TensorView& from, const TensorView& to, int buffer, const Call* call,
-                   std::size_t index) const {
-  if (from.dtype == to.dtype && from.rank == to.rank && std::equal(from.shape, from.shape + from.rank, to.shape)) {
-    copy_strided(from, to);
-    return;
-  }
-  const std::string who = call == nullptr ? "input " + quote(program().buffer(buffer).name)
-                                          : where_of(*call) + ": result " + std::to_string(index);
-  throw Error(call == nullptr ? code::input : code::value,
-              who + " is " + describe(from) + "; " + program().spec(buffer) + ", here " + describe(to) + ", is needed");
-}
-
-StagePlan& Session::plan_for(int stage, const StagePlan* before) {
-  auto& kept = plans_[static_cast<std::size_t>(stage)];
-  const auto found =
-      std::find_if(kept.begin(), kept.end(), [&](const auto& plan) { return plan->symbols == symbols_; });
-  if (found != kept.end()) {
-    std::rotate(kept.begin(), found, found + 1);
-  } else {
-    auto plan = std::make_unique<StagePlan>(make_plan({loaded_, stage, threads_, symbols_, before, states_.views()}));
-    if (kept.size() == kPlansKept) kept.pop_back();
-    kept.insert(kept.begin(), std::move(plan));
-  }
-  StagePlan& plan = *kept.front();
-  Pages& arena = arenas_[static_cast<std::size_t>(stage)];
-  if (arena.data() == nullptr || arena.size() < plan.arena_bytes) {
-    arena = Pages();  // the old one goes first: both at once may not fit
-    arena = Pages(std::max<std::uint64_t>(plan.arena_bytes, kArenaAlignment), "the arena");
-    bases_[static_cast<std::size_t>(stage)] = arena.data();
-  }
-  plan.relocate(bases_);
-  return plan;
-}
-
-void Session::run_stage(StagePlan& plan, int stage) {
-  const std::span<const Step> steps = plan.steps;
-  for (std::size_t i = 0; i < steps.size();) {
-    if (steps[i].kernel == nullptr) {
-      run_host(plan, steps[i]);
-      ++i;
-      continue;
-    }
-    std::size_t end = i;
-    while (end < steps.size() && steps[end].kernel != nullptr) ++end;
-    run_kernels(plan, stage, steps.subspan(i, end - i));
-    bind_numbers(plan, steps[end - 1]);
-    i = end;
-  }
-}
-
-void Session::bind_numbers(const StagePlan& plan, const Step& step) {
-  const Call& call = program().calls[static_cast<std::size_t>(step.call)];
-  if (call.binds.empty()) return;
-  const std::span<const TensorView> out = plan.at(step.out);
-  zones_.open(out);
-  const auto* numbers = out[0].as<const std::int64_t>();
-  for (std::size_t i = 0; i < call.binds.size(); ++i) {
-    const auto symbol = static_cast<std::size_t>(call.binds[i]);
-    symbols_[symbol] = -1;
-    bind_symbol(symbol, numbers[i], where_of(call), code::value);
-  }
-  zones_.close(out);
-}
-
-void Session::run_kernels(StagePlan& plan, int stage, std::span<const Step> steps) {
-  Region region{};
-  region.steps = steps;
-  region.plan = &plan;
-  region.arena = bases_[static_cast<std::size_t>(stage)];
-  region.pool = &ThreadPool::get(threads_);
-  region.zones = &zones_;
-  if (profile_ != nullptr) region.nanoseconds = {nanoseconds_.data(), steps.size()};
-  region.run();
-  const int failed = region.fault.step.load(std::memory_order_relaxed);
-  if (failed != Fault::kNone) {
-    const Call& call = program().calls[static_cast<std::size_t>(steps[static_cast<std::size_t>(failed)].call)];
-    throw Error(code::value, (call.where.empty() ? "" : call.where + ": ") + region.fault.message);
-  }
-  for (std::size_t i = 0; profile_ != nullptr && i < steps.size(); ++i) record(plan, steps[i], nanoseconds_[i]);
-}
-
-void Session::record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds) {
-  const auto in = plan.at(step.in), out = plan.at(step.out);
-  profile_->push_back(
-      {step.call, nanoseconds, bytes_of(in) + bytes_of(out), {in.begin(), in.end()}, {out.begin(), out.end()}});
-}
-
-HostRequest Session::request(const StagePlan& plan, const Step& step) const {
-  const Program& p = program();
-  const Call& call = p.calls[static_cast<std::size_t>(step.call)];
-  HostRequest made{step.call, call, plan.at(step.in), Json::array(), Json::array()};
-  for (std::size_t i = 0; i < made.in.size(); ++i) {
-    if (!made.in[i].contiguous()) {
-      throw Error(code::program, where_of(call) + ": operand " + std::to_string(i) + ", " + describe(made.in[i]) +
-                                     ", is not contiguous, and a host call takes whole arrays");
-    }
-  }
-  for (int result : call.out) {
-    Json dims = Json::array();
-    for (DimId id : p.buffer(result).shape) {
-      const bool known = p.dims.node(id).stage <= call.stage;
-      dims.push_back(known ? Json(plan.dims[static_cast<std::size_t>(id)]) : p.dims.json(id));
-    }
-    made.results.push_back(Json::array({std::string(name_of(p.buffer(result).dtype)), std::move(dims)}));
-  }
-  for (std::size_t s = 0; s < symbols_.size(); ++s) {
-    const Symbol& symbol = p.dims.symbols()[s];
-    if (symbol.stage <= call.stage) made.symbols.push_back(Json::array({symbol.name, symbols_[s]}));
-  }
-  return made;
-}
-
-void Session::run_host(StagePlan& plan, const Step& step) {
-  const Call& call = program().calls[static_cast<std::size_t>(step.call)];
-  const auto before = std::chrono::steady_clock::now();
-  zones_.open(plan.at(step.in));
-  std::vector<HostArray> results = host_(request(plan, step));
-  zones_.close(plan.at(step.in));
-  if (results.size() != call.out.size()) {
-    throw Error(code::value, where_of(call) + ": the host returned " + std::to_string(results.size()) + " arrays; " +
-                                 std::to_string(call.out.size()) + " are needed");
-  }
-  if (!call.shapes_results()) {
-    const std::span<const TensorView> out = plan.at(step.out);
-    zones_.open(out);
-    for (std::size_t i = 0; i < results.size(); ++i) fill(results[i].view, out[i], call.out[i], &call, i);
-    zones_.close(out);
-  } else {
-    bind_results(call, results);
-    pending_ = std::move(results);
-  }
-  if (profile_ == nullptr) return;
-  const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - before);
-  record(plan, step, static_cast<std::uint64_t>(spent.count()));
-}
-
-void Session::bind_results(const Call& call, const std::vector<HostArray>& results) {
-  for (int symbol : call.binds) symbols_[static_cast<std::size_t>(symbol)] = -1;
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    const Buffer& buffer = program().buffer(call.out[i]);
-    const TensorView& array = results[i].view;
-    if (array.rank != static_cast<int>(buffer.shape.size())) {
-      throw Error(code::value, where_of(call) + ": result " + std::to_string(i) + " is " + describe(array) + "; " +
-                                   program().spec(call.out[i]) + " is needed");
-    }
-    for (int d = 0; d < array.rank; ++d) {
-      const DimNode& node = program().dims.node(buffer.shape[static_cast<std::size_t>(d)]);
-      const bool bound_here = node.op == DimOp::symbol && std::find(call.binds.begin(), call.binds.end(),
-                                                                    static_cast<int>(node.value)) != call.binds.end();
-      if (bound_here && symbols_[static_cast<std::size_t>(node.value)] != array.shape[d]) {
-        bind_symbol(static_cast<std::size_t>(node.value), array.shape[d], where_of(call), code::value);
-      }
-    }
-  }
-}
+void Session::Run::execute(std::span<const TensorView> arrays) { session_.runner_.run(arrays); }
 
 std::vector<CallProfile> Session::profile(std::span<const TensorView> arrays) {
   Run run(*this);
   std::vector<CallProfile> calls;
   calls.reserve(program().calls.size());
-  profile_ = &calls;
+  together_.profile = &calls;
   try {
     run.execute(arrays);
   } catch (...) {
-    profile_ = nullptr;
+    together_.profile = nullptr;
     throw;
   }
-  profile_ = nullptr;
+  together_.profile = nullptr;
   return calls;
 }
 

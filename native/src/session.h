@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -10,31 +9,10 @@
 #include <vector>
 
 #include "engine.h"
-#include "executor.h"
-#include "memory.h"
-#include "plan.h"
-#include "red_zone.h"
+#include "runner.h"
 #include "states.h"
 
 namespace ingot {
-
-/// An array that a host call returned; `owner` keeps its memory until the session has copied it.
-struct HostArray {
-  TensorView view;
-  std::shared_ptr<void> owner;
-};
-
-/// A host call as it stands in a run. `results`: what the program declares of them, [[dtype, [dims]], …], with numbers
-/// for the dims that are known by then. `symbols`: the values so far, [[name, value], …].
-struct HostRequest {
-  int call;  // its place in the program
-  const Call& what;
-  std::span<const TensorView> in;
-  Json results, symbols;
-};
-
-/// Carries out a host call: its results out. Exceptions pass through the run.
-using Host = std::function<std::vector<HostArray>(const HostRequest& request)>;
 
 struct SessionOptions {
   int threads = 0;  // 0: default_threads()
@@ -54,13 +32,6 @@ struct PlannedMemory {
   std::uint64_t lower_bound = 0;  // what of that is alive at once, at most: no layout needs less
   std::uint64_t working = 0;      // what kernels need beside it, over all threads
   std::uint64_t arena = 0;        // all of it, aligned
-};
-
-struct CallProfile {
-  int call;
-  std::uint64_t nanoseconds;
-  std::uint64_t bytes;              // of its operands and results, an element that is broadcast counted once
-  std::vector<TensorView> in, out;  // what they are; where they lie is of no use after the run
 };
 
 class Session {
@@ -102,40 +73,12 @@ class Session {
  private:
   std::shared_ptr<const Engine> engine_;
   const LoadedProgram& loaded_;
-  Host host_;
   int threads_;
   std::atomic_flag running_ = ATOMIC_FLAG_INIT;
 
   States states_;
-  std::vector<Pages> arenas_;                                   // by stage
-  std::vector<std::byte*> bases_;                               // theirs
-  RedZones zones_;
-  std::vector<std::vector<std::unique_ptr<StagePlan>>> plans_;  // by stage, most recently used first
-  std::vector<std::int64_t> symbols_;
-  std::vector<HostArray> pending_;  // results of the host call that ended the last stage
-  StagePlan* last_ = nullptr;       // the plan of the last stage that ran
-  std::uint64_t lower_bound_ = 0;
-  std::vector<CallProfile>* profile_ = nullptr;
-  std::vector<std::uint64_t> nanoseconds_;
-
-  void bind_inputs(std::span<const TensorView> arrays);
-  std::int64_t solve(const Binding& binding, const TensorView& array) const;
-  void bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who, const char* error_code);
-  void enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays);
-  /// Copies an input, or with `call` one of its results, into its buffer; throws when it does not fit.
-  void fill(const TensorView& from, const TensorView& to, int buffer, const Call* call, std::size_t index) const;
-  StagePlan& plan_for(int stage, const StagePlan* before);
-  void run_stage(StagePlan& plan, int stage);
-  void run_kernels(StagePlan& plan, int stage, std::span<const Step> steps);
-  void run_host(StagePlan& plan, const Step& step);
-  HostRequest request(const StagePlan& plan, const Step& step) const;
-  void record(const StagePlan& plan, const Step& step, std::uint64_t nanoseconds);
-  void bind_results(const Call& call, const std::vector<HostArray>& results);
-  /// Binds the symbols of the kernel that ended a stage.
-  void bind_numbers(const StagePlan& plan, const Step& step);
+  Together together_;
+  Runner runner_;
 };
-
-/// "int32[5, 2]", for messages.
-std::string describe(const TensorView& view);
 
 }  // namespace ingot

@@ -19,4 +19,10 @@ bool TensorView::contiguous() const noexcept {
   return true;
 }
 
+std::string describe(const TensorView& view) {
+  std::string text(name_of(view.dtype));
+  for (int i = 0; i < view.rank; ++i) text += (i == 0 ? "[" : ", ") + std::to_string(view.shape[i]);
+  return text + (view.rank == 0 ? "[]" : "]");
+}
+
 }  // namespace ingot

@@ -7,7 +7,11 @@
 //  - inputs, weights and states are never outputs of a call; a state is an operand of kernels only, never of host
 //  calls;
 //  - a temp is written before it is read and never after: whole by one call, or in parts, each a view written once;
-//  - the program's outputs are readable at its end and are no states.
+//  - the program's outputs are readable at its end and are no states;
+//  - a body has neither states nor host calls; its symbols are given by the call that holds it, or bound by a call
+//  inside, which the shapes of its inputs and outputs do not use; its outputs are temps, or views of temps;
+//  - operands and results of a control call have the element types and ranks of its bodies' inputs and outputs, one
+//  dimension more where each round has a part. Only a loop with such results binds a symbol: their first dimension.
 #include "verify.h"
 
 #include <algorithm>
@@ -58,7 +62,11 @@ void find_bindings(Program& program) {
 void assign_stages(Program& program) {
   const std::span<Symbol> symbols = program.dims.symbols();
   std::vector<bool> bound(symbols.size(), false);
-  find_bindings(program);
+  if (program.is_body) {  // the call that holds it gives them
+    for (std::size_t s = 0; s < symbols.size(); ++s) bound[s] = !symbols[s].unbacked;
+  } else {
+    find_bindings(program);
+  }
   for (const Binding& binding : program.bindings) bound[static_cast<std::size_t>(binding.size.symbol)] = true;
   for (std::size_t s = 0; s < symbols.size(); ++s) {
     if (!symbols[s].unbacked && !bound[s])
@@ -68,11 +76,11 @@ void assign_stages(Program& program) {
   for (std::size_t c = 0; c < program.calls.size(); ++c) {
     Call& call = program.calls[c];
     call.stage = stage;
-    if (!call.host && !call.binds.empty() && !gives_numbers(program, call))
+    if (call.control == Control::none && !call.host && !call.binds.empty() && !gives_numbers(program, call))
       refuse({"calls", c}, "binds: its only result must be a temp int64[" + std::to_string(call.binds.size()) + "]");
     for (int symbol : call.binds) {
       const auto s = static_cast<std::size_t>(symbol);
-      const bool found = !call.host || std::any_of(call.out.begin(), call.out.end(),
+      const bool found = !call.shapes_results() || std::any_of(call.out.begin(), call.out.end(),
                                                    [&](int out) { return carries(program, out, symbol); });
       if (!symbols[s].unbacked || bound[s])
         refuse({"calls", c}, "binds: " + quote(symbols[s].name) + " is bound elsewhere");
@@ -99,12 +107,15 @@ class Flow {
     for (std::size_t c = 0; c < program_.calls.size(); ++c) {
       const Call& call = program_.calls[c];
       place_ = {"calls", c};
-      for (int operand : call.in) read(operand, call.stage, call.host);
+      if (program_.is_body && call.host) refuse(place_, "a body has no host calls");
+      for (int operand : call.in) read(operand, call.stage, call.host || call.control != Control::none);
+      check_sizes(call);
       for (int result : call.out) write(result, call.shapes_results() ? call.stage + 1 : call.stage);
     }
     for (std::size_t o = 0; o < program_.outputs.size(); ++o) {
       place_ = {"outputs", o};
       read(program_.outputs[o].buffer, program_.stages - 1, true);
+      if (program_.is_body) check_output(program_.outputs[o].buffer);
     }
     for (std::size_t b = 0; b < program_.buffers.size(); ++b) {
       Buffer& buffer = program_.buffers[b];
@@ -136,12 +147,29 @@ class Flow {
     for (DimId id : buffer.shape) need(id);
     for (DimId id : buffer.stride) need(id);
     if (buffer.kind == BufferKind::view) need(buffer.offset);
+    if (buffer.kind == BufferKind::state && program_.is_body) refuse({"buffers", index}, "a body has no states");
     if (buffer.kind == BufferKind::input && buffer.stage > 0)
       refuse({"buffers", index}, "the shape of an input cannot use an unbacked symbol");
     const bool constant = std::all_of(buffer.shape.begin(), buffer.shape.end(),
                                       [&](DimId id) { return program_.dims.node(id).op == DimOp::constant; });
     if (buffer.kind == BufferKind::weight && !constant)
       refuse({"buffers", index}, "the shape of a weight must be constant");
+  }
+
+  /// What a control call gives to its bodies' symbols is known when it runs.
+  void check_sizes(const Call& call) const {
+    const auto late = [&](DimId id) { return id >= 0 && program_.dims.node(id).stage > call.stage; };
+    bool early = call.control != Control::scan || !late(call.length);
+    for (const Body& body : call.bodies) early = early && std::none_of(body.sizes.begin(), body.sizes.end(), late);
+    if (!early) refuse(place_, "it gives its bodies sizes that are not bound yet");
+  }
+
+  void check_output(int index) const {
+    const Buffer& buffer = program_.buffer(index);
+    if (program_.buffer(program_.base(index)).kind != BufferKind::temp)
+      refuse(place_, number(index) + " is no temp (nor a view of one); a body gives only those");
+    if (std::any_of(buffer.shape.begin(), buffer.shape.end(), [&](DimId id) { return program_.dims.node(id).stage > 0; }))
+      refuse(place_, number(index) + " has a dimension that the body binds");
   }
 
   void need_stage(int index, int stage) const {
@@ -182,9 +210,93 @@ class Flow {
   }
 };
 
+/// The operands and results of a control call against its bodies' inputs and outputs.
+class Fit {
+ public:
+  Fit(const Program& program, std::size_t call) : program_(program), call_(program.calls[call]), place_{"calls", call} {}
+
+  void run() const {
+    const std::size_t bodies = call_.control == Control::scan ? 1 : 2;
+    if (call_.bodies.size() != bodies) refuse(place_, "it has " + std::to_string(call_.bodies.size()) + " bodies, and needs " + std::to_string(bodies));
+    if (call_.control == Control::cond) return cond();
+    const Program& body = *call_.bodies.back().program;
+    if (call_.carried > call_.out.size() || call_.carried + call_.scanned > call_.in.size())
+      refuse(place_, "it carries or scans more operands, or carries more results, than it has");
+    const bool loop = call_.control == Control::loop;
+    const std::size_t stacked = call_.out.size() - call_.carried;
+    if (call_.binds.size() != (loop && stacked != 0 ? 1u : 0u))
+      refuse(place_, loop && stacked != 0 ? "it must bind one symbol: its rounds" : "binds: it has nothing to bind");
+    if (loop) {
+      inputs(*call_.bodies[0].program, 0);
+      condition(*call_.bodies[0].program);
+    }
+    inputs(body, 0);
+    outputs(body);
+    for (std::size_t i = 0; i < call_.carried; ++i) {
+      const Buffer &in = program_.buffer(call_.in[i]), &out = program_.buffer(call_.out[i]);
+      if (in.dtype != out.dtype || in.shape.size() != out.shape.size())
+        refuse(place_, "out: carried result " + std::to_string(i) + " has another type than its operand");
+    }
+    for (std::size_t i = call_.carried; !call_.binds.empty() && i < call_.out.size(); ++i) {
+      const DimNode& first = program_.dims.node(program_.buffer(call_.out[i]).shape[0]);
+      if (first.op != DimOp::symbol || first.value != call_.binds[0])
+        refuse(place_, "out: the first dimension of result " + std::to_string(i) + " must be the symbol that it binds");
+    }
+  }
+
+ private:
+  const Program& program_;
+  const Call& call_;
+  Place place_;
+
+  void cond() const {
+    if (!call_.binds.empty()) refuse(place_, "binds: it has nothing to bind");
+    if (call_.in.empty() || !is_truth(program_.buffer(call_.in[0]))) refuse(place_, "in: the first operand must be bool[]");
+    for (const Body& body : call_.bodies) {
+      inputs(*body.program, 1);
+      outputs(*body.program);
+    }
+  }
+
+  static bool is_truth(const Buffer& buffer) { return buffer.dtype == DType::boolean && buffer.shape.empty(); }
+
+  void condition(const Program& body) const {
+    if (body.outputs.size() != 1 || !is_truth(body.buffer(body.outputs[0].buffer)))
+      refuse(place_, "the condition must give one bool[]");
+  }
+
+  void inputs(const Program& body, std::size_t first) const {
+    if (body.inputs.size() != call_.in.size() - first)
+      refuse(place_, "a body has " + std::to_string(body.inputs.size()) + " inputs for " +
+                         std::to_string(call_.in.size() - first) + " operands");
+    for (std::size_t i = 0; i < body.inputs.size(); ++i) {
+      const bool part = call_.control == Control::scan && i >= call_.carried && i < call_.carried + call_.scanned;
+      match(program_.buffer(call_.in[first + i]), body.buffer(body.inputs[i]), part, "operand", first + i);
+    }
+  }
+
+  void outputs(const Program& body) const {
+    if (body.outputs.size() != call_.out.size())
+      refuse(place_, "a body has " + std::to_string(body.outputs.size()) + " outputs for " +
+                         std::to_string(call_.out.size()) + " results");
+    for (std::size_t i = 0; i < body.outputs.size(); ++i) {
+      const bool part = call_.control != Control::cond && i >= call_.carried;
+      match(program_.buffer(call_.out[i]), body.buffer(body.outputs[i].buffer), part, "result", i);
+    }
+  }
+
+  void match(const Buffer& whole, const Buffer& inner, bool part, const char* what, std::size_t index) const {
+    if (whole.kind == BufferKind::state) refuse(place_, "a state is no operand of a control call");
+    if (whole.dtype != inner.dtype || whole.shape.size() != inner.shape.size() + (part ? 1 : 0))
+      refuse(place_, std::string(what) + " " + std::to_string(index) + " and the body's differ in type or rank");
+  }
+};
+
 }  // namespace
 
 void verify(Program& program) {
+  for (std::size_t c = 0; c < program.calls.size(); ++c)
+    if (program.calls[c].control != Control::none) Fit(program, c).run();
   assign_stages(program);
   Flow(program).run();
 }

@@ -119,7 +119,7 @@ def test_parameters(name: str) -> None:
     """Each parameter has the kind that the schema says, and those that may be absent may."""
     for call in CALLS[name]:
         assert refusal(call) == ""
-    wrong = {"integer": 1.5, "integers": 3, "number": "x", "flag": 1, "expression": 3}
+    wrong = {"integer": 1.5, "integers": 3, "number": "x", "flag": 1, "expression": 3, "text": 3, "texts": "a"}
     for param in read_params(NATIVE[name]["params"]):
         holders = [call for call in CALLS[name] if param.name in call.params]
         if not holders:

@@ -161,8 +161,7 @@ def test_agrees_with_numpy(name: str) -> None:
     net, numpy, length = NETS[name]
     network = record(net, length)
     engine = build_network(network, {})
-    if not length:
-        assert engine._native.host_calls("main") == [], "sizes that follow from inputs' shapes take no host call"
+    assert engine._native.host_calls("main") == []
     copies = (network, from_json(to_json(network)), parse(str(network)))
     for batch, size in SIZES:
         feeds = feeds_of(network, batch, size)
@@ -235,19 +234,20 @@ def test_a_module_of_the_retired_style() -> None:
 # ------------------------------------------------------------------------------------------------------------ bad sizes
 
 
+NO_SIZE = "the size size0 would be out of range; it is "
 BAD: dict[str, tuple[Callable[..., Any], int, str]] = {
-    "a negative length": (lambda x, n: F.arange(0, n, "int64"), -3, "the size size0 would be -3, which is %n"),
+    "a negative length": (lambda x, n: F.arange(0, n, "int64"), -3, NO_SIZE + "%n"),
     "a negative length that was computed": (
         lambda x, n: F.arange(0, F.cast(F.cast(n, "float32") * 2.0, "int64"), "int64"),
         -2,
-        r"the size size0 would be -4, which is cast\(mul\(cast\(%n\), 2\.0\)\)",
+        NO_SIZE + r"cast\(mul\(cast\(%n\), 2\.0\)\)",
     ),
     "a shape with a size below zero": (
         lambda x, n: F.expand(F.sum(x), F.concat([n - 5, 2])) * 1.0,
         3,
         r"size0 - 5.* -2|\(size0 \+ -5\).* -2",
     ),
-    "an absurd length": (lambda x, n: F.arange(0, n, "int64"), 2**60, "size0=1152921504606846976, which is not in"),
+    "an absurd length": (lambda x, n: F.arange(0, n, "int64"), 2**60, NO_SIZE + "%n"),
     "more memory than there is": (lambda x, n: F.arange(0, n * 4096, "int64"), 2**40, r"4096.*size0.*(TiB|GiB|memory)"),
 }
 

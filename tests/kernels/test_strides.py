@@ -259,6 +259,11 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"count_nonzero {np.dtype(dtype)}", [Call("count_nonzero", [x], [(np.int64, (1,))])]
     x = np.ones((3, 5, 4), np.int32)
     yield "nonzero", [Call("nonzero", [x], [(np.int64, (3, 60))])]
+    for dtype in (np.int8, np.uint64, np.int64):
+        x = np.array([[3, 0], [7, 100]], dtype)
+        yield f"read_sizes {np.dtype(dtype)}", [
+            Call("read_sizes", [x], [(np.int64, (4,))], {"names": ["a", "b", "c", "d"], "text": "of the data"})]
+    yield "sizes_of", [Call("sizes_of", [np.ones(2, np.int32)], [(np.bool_, (1, 0)), (np.bool_, (3, 0))])]
     yield "iota", [Call("iota", [], [(F32, (5, 7))], {"start": 1.5, "step": 2})]
 
 
@@ -296,8 +301,9 @@ def views(a: Array) -> Iterator[tuple[str, Array]]:
     for d in range(a.ndim):
         for step in (-1, 2, -3):
             yield f"dim {d} by {step}", laid_out(a, plain, (*ones[:d], step, *ones[d + 1 :]))
-        yield f"dim {d} repeated", np.broadcast_to(a.take([0], d), a.shape)
-    if a.ndim > 1:
+        if a.size:
+            yield f"dim {d} repeated", np.broadcast_to(a.take([0], d), a.shape)
+    if a.ndim > 1 and a.size:
         yield "turned", laid_out(a, plain[::-1], ones)
         yield "turned, backwards", laid_out(a, plain[::-1], (-1,) * a.ndim)
         yield "overlapping", sliding(a)
@@ -499,6 +505,8 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "gather_nd": lambda operand: True,
     "masked_scatter": lambda operand: True,
     "count_nonzero": lambda operand: True,
+    "read_sizes": lambda operand: True,
+    "sizes_of": lambda operand: True,
     "softmax": lambda operand: True,
     "matmul": lambda operand: True,
     "matmul_float64": lambda operand: True,

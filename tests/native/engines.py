@@ -92,6 +92,17 @@ class Program:
         call = {"host": name, "version": 1, "in": inputs, "out": outputs, "params": params, "where": f"host.{name}"}
         self.json["calls"].append(call if binds is None else {**call, "binds": binds})
 
+    def control(
+        self, kind: str, inputs: list[int], outputs: list[int], bodies: list[tuple[dict[str, Json], Program]],
+        binds: list[str] | None = None, **params: Json,
+    ) -> None:  # fmt: skip
+        """Each body is a program, with the values of its symbols."""
+        inner = [{"sizes": sizes, "program": {k: v for k, v in body.json.items() if k != "version"}}
+                 for sizes, body in bodies]  # fmt: skip
+        where = f"{kind}.call"
+        call = {"control": kind, "in": inputs, "out": outputs, "params": params, "bodies": inner, "where": where}
+        self.json["calls"].append(call if binds is None else {**call, "binds": binds})
+
     def output(self, name: str, buffer: int) -> None:
         self.json["outputs"].append({"name": name, "buffer": buffer})
 
@@ -213,6 +224,51 @@ def fused() -> Program:
     return p
 
 
+def count_down(limit: int = 100) -> Program:
+    """i and a: i - 1 and a + a while i > 0, and every a on the way; their number is `n`."""
+    condition, body = Program(symbol("T")), Program(symbol("T"))
+    for p in (condition, body):
+        p.input("i", []), p.input("a", ["T"])
+    go = condition.temp([], "bool")
+    steps = [["input", "float32", 0], ["const", "float32", 0.0], ["gt", "bool", 0, 1]]
+    condition.call("elementwise", [0], [go], expression={"steps": steps, "outputs": [2]})
+    condition.output("go", go)
+    less = body.temp([])
+    steps = [["input", "float32", 0], ["const", "float32", 1.0], ["sub", "float32", 0, 1]]
+    body.call("elementwise", [0], [less], expression={"steps": steps, "outputs": [2]})
+    twice = body.binary("add", 1, 1, ["T"])
+    body.output("i", less), body.output("a", twice), body.output("kept", twice)
+    p = Program(symbol("T"), symbol("n", 0, None, unbacked=True))
+    i, a = p.input("i", []), p.input("a", ["T"])
+    last, end, kept = p.temp([]), p.temp(["T"]), p.temp(["n", "T"])
+    p.control("while", [i, a], [last, end, kept], [({"T": "T"}, condition), ({"T": "T"}, body)], ["n"],
+              carried=2, limit=limit)  # fmt: skip
+    p.output("i", last), p.output("a", end), p.output("kept", p.binary("add", kept, kept, ["n", "T"]))
+    return p
+
+
+def running() -> Program:
+    """The running sum of the rows of x, by a scan whose body chooses: where the flag says so, a weight is added too."""
+    yes, no = Program(symbol("C")), Program(symbol("C"))
+    for p in (yes, no):
+        p.input("s", ["C"]), p.input("x", ["C"])
+        w = p.weight("w", [8])
+        sum_ = p.binary("add", 0, 1, ["C"])
+        p.output("s", p.binary("add", sum_, w, ["C"]) if p is yes else sum_)
+    body = Program(symbol("C"))
+    s, x, flag = body.input("s", ["C"]), body.input("x", ["C"]), body.input("flag", [], "bool")
+    new = body.temp(["C"])
+    body.control("cond", [flag, s, x], [new], [({"C": "C"}, yes), ({"C": "C"}, no)])
+    body.output("s", new), body.output("y", new)
+    p = Program(symbol("T"), symbol("C"))
+    start, x, flag = p.input("start", ["C"]), p.input("x", ["T", "C"]), p.input("flag", [], "bool")
+    end, all_ = p.temp(["C"]), p.temp(["T", "C"])
+    p.control("scan", [start, x, flag], [end, all_], [({"C": "C"}, body)],
+              carried=1, scanned=1, length="T", reverse=False)  # fmt: skip
+    p.output("end", end), p.output("all", all_)
+    return p
+
+
 WEIGHTS: dict[str, Array] = {
     "w": np.linspace(0.5, 1.5, 8, dtype=np.float32),
     "table": np.arange(32, dtype=np.float32).reshape(4, 8),
@@ -231,6 +287,8 @@ def seeds() -> dict[str, bytes]:
         "move": encode(header(main=move().json), WEIGHTS),
         "compute": encode(header(main=compute().json), WEIGHTS),
         "fused": encode(header(main=fused().json), {}),
+        "count_down": encode(header(main=count_down().json), {}),
+        "running": encode(header(main=running().json), WEIGHTS),
     }
 
 

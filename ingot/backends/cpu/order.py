@@ -20,6 +20,11 @@ def _axis(op: Any, node: Node) -> int:
     return axis_of(op.axis, len(node.inputs[0].shape))
 
 
+def _named(op: Any) -> dict[str, Any]:
+    """What a size that is none is called, and what was computed."""
+    return {"names": [d.name for d in op.bound_dims()], **({"text": op.text} if op.text else {})}
+
+
 KERNELS = (
     Kernel(
         "sort",
@@ -81,5 +86,22 @@ KERNELS = (
         runs={"nonzero": lambda op, node: {}},
         flops=lambda c: size(c.x),
         sizes="count_nonzero",
+    ),
+    Kernel(
+        "read_sizes",
+        params="names: texts, text?: text",
+        operands=(Operand("x", dtypes.INTEGERS, ANY),),
+        results=(Operand("sizes", (dtypes.int64,)),),
+        runs={},
+        flops=None,
+    ),
+    Kernel(
+        "sizes_of",
+        operands=(Operand("x", dtypes.INTEGERS, ANY),),
+        results=(Operand("*made", (dtypes.bool_,), ANY),),
+        runs={"sizes_of": lambda op, node: {}},
+        flops=None,
+        sizes="read_sizes",
+        sizes_params=_named,
     ),
 )

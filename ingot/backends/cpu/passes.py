@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ingot.ops.contraction import Einsum
 from ingot.passes import (
+    bodies,
     channels_last,
     convolution,
     dense_attention,
@@ -46,4 +47,5 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("strides", layout.strides),
         Pass("remove dead again", simplify.remove_dead),
         Pass("settle", layout.settle),
+        Pass("bodies", bodies.lower_bodies(target)),
     ]
