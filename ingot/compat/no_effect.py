@@ -109,6 +109,16 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     "ICudaEngine.create_execution_context": {"strategy": "memory belongs to ingot's session"},
     "Session.run": {"stream": "a run has ended when it returns"},
     "check_max_num_tokens": {"limits": "ingot's scheduler has its own budget of tokens"},
+    "torch2trt": {
+        **dict.fromkeys(("input_names", "output_names"), "names are those of the module"),
+        "log_level": "see tensorrt_llm.logger", "max_workspace_size": "memory follows from sizes",
+        "strict_type_constraints": "types are strict", "keep_network": "an engine keeps its network",
+        **dict.fromkeys(("use_onnx", "onnx_opset"), "torch.export is read"),
+        **dict.fromkeys(("int8_calib_dataset", "int8_calib_algorithm", "int8_calib_batch_size"),
+                        "integer weights need no calibration"),
+        **dict.fromkeys(("default_device_type", "device_types", "dla_core", "gpu_fallback"), _ONE_DEVICE),
+        "avg_timing_iterations": _NOT_TIMED, "use_implicit_batch_dimension": "batches are always explicit",
+    },
     "init_libnvinfer_plugins": dict.fromkeys(("logger", "namespace"), "there are no plugins to load"),
 }  # fmt: skip
 

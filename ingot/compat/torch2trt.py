@@ -12,20 +12,12 @@ from typing import Any
 from ingot import _lazy
 from ingot.builder.build import build
 from ingot.compat.builder import opened
+from ingot.compat.no_effect import ignored
 from ingot.compat.refusal import refused
 from ingot.compat.utils import numpy_to_torch
 from ingot.dims import Dim
 from ingot.engine.session import Engine
 from ingot.nn.parameter import as_array
-
-# Arguments of torch2trt that change nothing here, each with the reason.
-WITHOUT_EFFECT = {
-    "log_level": "", "max_workspace_size": "memory follows from sizes", "strict_type_constraints": "types are strict",
-    "keep_network": "an engine keeps its network", "use_onnx": "torch.export is read", "onnx_opset": "as use_onnx",
-    "int8_calib_dataset": "integer weights need no calibration", "int8_calib_algorithm": "as int8_calib_dataset",
-    "int8_calib_batch_size": "as int8_calib_dataset", "default_device_type": "", "dla_core": "", "gpu_fallback": "",
-    "device_types": "", "avg_timing_iterations": "nothing is timed", "use_implicit_batch_dimension": "never",
-}  # fmt: skip
 
 
 def torch2trt(
@@ -54,7 +46,7 @@ def torch2trt(
         UnsupportedError: ops that ingot lacks, or an argument that torch2trt never had. UserError: int8_mode for a
             module without such a weight.
     """
-    unknown = sorted(kwargs.keys() - WITHOUT_EFFECT.keys())
+    unknown = sorted(kwargs.keys() - ignored("torch2trt").keys())
     if unknown:
         instead = "ingot.build(module, inputs, dynamic={name: {axis: ingot.Dim(…)}})" if any(
             name.endswith("_shapes") for name in unknown

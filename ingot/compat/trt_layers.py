@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot import functional as f
+from ingot.compat import context
 from ingot.compat import trt_composed as composed
 from ingot.compat import trt_elementwise as elementwise
 from ingot.compat import trt_windows as windows
@@ -399,7 +400,8 @@ class Layer:
         if self._outputs is None:
             name = _LIKE.get(self._kind, self._kind)
             scope = None if self._precision is None else as_dtype(self._precision)
-            made = recorded(name, lambda **g: LAYERS[self._kind].make(g), self._given, scope=scope)
+            with context.net_guard(self._network):  # without operands, as a constant, there is no other sign of it
+                made = recorded(name, lambda **g: LAYERS[self._kind].make(g), self._given, scope=scope)
             values = [t.value for t in (made if isinstance(made, tuple) else (made,))]
             types = self._output_types
             why = f"as set_output_type of add_{self._kind} asks"

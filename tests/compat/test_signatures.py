@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ingot import functional as f
-from ingot.compat import attention, names, trt_layers
+from ingot.compat import attention, names, torch2trt, trt_layers
 from ingot.compat.functional import FUNCTIONS
 from ingot.compat.no_effect import NO_EFFECT
 from ingot.compat.signatures import SIGNATURES, signature
@@ -33,6 +33,7 @@ def unread(function: Callable[..., Any]) -> set[str]:
 def callables() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every function and method of ours that user code calls, by the name under which NO_EFFECT knows it."""
     seen = set()
+    yield "torch2trt", torch2trt.torch2trt
     for module, table in names.TABLE.items():
         for name, item in table.items():
             home = getattr(item, "__module__", "") or ""

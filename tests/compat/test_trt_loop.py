@@ -108,3 +108,47 @@ def test_refusals() -> None:
         run(other, X)
     with pytest.raises(UnsupportedError, match="without a second input: call set_input"):
         run(half, X)
+
+
+@pytest.mark.parametrize("reads_all", [False, True])
+def test_as_many_rounds_as_there_are_rows(reads_all: bool) -> None:
+    """A network of TensorRT's own builder, over rows whose number a run shows; a body that reads all of them too."""
+    import tensorrt_llm
+
+    builder = trt().Builder(trt().Logger())
+    network, config = builder.create_network(0b10), builder.create_builder_config()
+    x = network.add_input("x", trt().float32, (-1, 4))
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (1, 4), (2, 4), (9, 4))
+    config.add_optimization_profile(profile)
+    sizes = network.add_shape(x).get_output(0)
+    rows = network.add_gather(sizes, constant(network, np.array(0, np.int32)), 0).get_output(0)
+    loop = network.add_loop()
+    loop.add_trip_limit(rows, trt().TripLimit.COUNT)
+    row = loop.add_iterator(x).get_output(0)
+    state = loop.add_recurrence(constant(network, np.zeros(4, np.float32)))
+    half = times(network, state.get_output(0), constant(network, np.array([0.5], np.float32)))
+    following = summed(network, half, row).get_output(0)
+    if reads_all:
+        wide = network.add_unsqueeze(following, constant(network, np.array([0]))).get_output(0)
+        following = network.add_reduce(times(network, x, wide), trt().ReduceOperation.SUM, 1, False).get_output(0)
+    state.set_input(1, following)
+    last = loop.add_loop_output(state.get_output(0), trt().LoopOutput.LAST_VALUE)
+    every = loop.add_loop_output(following, trt().LoopOutput.CONCATENATE)
+    every.set_input(1, rows)
+    for name, layer in (("last", last), ("every", every)):
+        tensor = layer.get_output(0)
+        tensor.name = name
+        network.mark_output(tensor)
+    data = builder.build_serialized_network(network, config)
+    session = tensorrt_llm.runtime.Session.from_serialized_engine(data)
+    for count in (1, 2, 9):
+        given = torch.randn(count, 4) * 0.3
+        h, expected = torch.zeros(4), []
+        for one in given:
+            h = h * 0.5 + one
+            h = (given * h).sum(0) if reads_all else h
+            expected.append(h)
+        found = session._debug_run({"x": given})
+        torch.testing.assert_close(found["last"], h, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(found["every"], torch.stack(expected), rtol=2e-5, atol=2e-5)
