@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from ingot import _native
+from ingot import functional as F
 from ingot.builder.build import build_network
+from ingot.dims import Dim
+from ingot.ir import Network, Spec
 from tests.functional.test_control import NETS, recorded
 from tests.native.engines import WEIGHTS, Program, count_down, header, running, symbol
 from tests.native.test_c_api import compiled
@@ -240,3 +243,19 @@ def test_from_c(program: Path, tmp_path: Path, name: str) -> None:
         if wanted.dtype == np.float32:
             got = np.array([float(v) for v in lines[f"y{i}"].split()])
             np.testing.assert_allclose(got, wanted.reshape(-1)[:8], rtol=1e-4, atol=1e-5)
+
+
+def test_sizes_that_are_data_from_c(program: Path, tmp_path: Path) -> None:
+    """A range, a reshape, a slice and a padding by numbers that a net computes of its data."""
+    network = Network()
+    n = F.cast(F.sum(network.input("x", Spec("float32", (Dim("T"),))), 0), "int32")
+    row = F.cast(F.arange(0, n * 2, "int32"), "float32")
+    network.output("range", row)
+    network.output("view", F.view(row, F.stack([n, F.constant(np.array(2, np.int32))])))
+    network.output("slice", F.slice(row, F.unsqueeze(n - 1, 0), F.unsqueeze(n, 0)))
+    network.output("pad", F.pad(row, F.stack([n, F.constant(np.array(1, np.int32))]), value=9.0))
+    path = tmp_path / "net.ingot"
+    build_network(network, {}).save(path)
+    ran = subprocess.run([program, path, "3"], capture_output=True, text=True, check=False, timeout=60)  # x = 0, 1, 2
+    assert ran.returncode == 0, ran.stderr
+    assert "range = 0 1 2 3 4 5\nview = 0 1 2 3 4 5\nslice = 2 3 4\npad = 9 9 9 0 1 2 3 4\n" in ran.stdout
