@@ -16,6 +16,8 @@ from ingot.errors import OpError, ValueFault
 from ingot.ir import Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.ir.text import from_json, parse, to_json
+from ingot.ops.control import CONTROL
+from ingot.passes import bodies
 from ingot.passes.precision import in_precision
 
 Array = np.ndarray[Any, Any]
@@ -265,6 +267,17 @@ def test_in_every_precision(name: str, precision: str) -> None:
     # 2⁻⁸ a rounding, of which a round takes a few: measured up to 0.05 where a number is taken away from its like
     compare(engine.run(feeds), want, 0.1)
     compare(engine.session(device="torch:cpu").run(feeds), want, 0.1)
+
+
+@pytest.mark.parametrize("name", ["an LSTM", "a loop of ONNX", "a loop in a loop", "a choice", "a scan from the end"])
+def test_left_to_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a body holds an op without a kernel: the references run it whole."""
+    monkeypatch.setattr(bodies, "_refusal", lambda networks, target: "there is no kernel")
+    network, weights = recorded(name)
+    engine = build_network(network, weights)
+    assert engine._native.host_calls("main") == [next(n.op.name for n in network.nodes if isinstance(n.op, CONTROL))]
+    feeds = feeds_of(4, 3, 3)
+    compare(engine.run(feeds), NETS[name].numpy(*feeds.values(), *weights.values()))
 
 
 def test_weights_are_stored_once() -> None:
