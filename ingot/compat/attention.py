@@ -1,4 +1,4 @@
-"""gpt_attention and bert_attention: attention over caches that are inputs and outputs of the network.
+"""gpt_attention: attention over caches that are inputs and outputs of the network.
 
 A cache is [batch, 2, num_kv_heads, length, head_size], keys before values. A step gives it back with its tokens in it.
 """
@@ -9,20 +9,17 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as f
 from ingot.compat import context
-from ingot.compat.datatype import as_dtype
 from ingot.compat.functional import FUNCTIONS, recorded
 from ingot.compat.no_effect import ignored
 from ingot.compat.quantization import QuantMode
 from ingot.compat.refusal import called, refused, single
 from ingot.dims import Dimension
 from ingot.ir import F
-from ingot.ir.sizes import as_size
 
 
 class AttentionMaskType(IntEnum):
@@ -182,7 +179,7 @@ class Heads:
 _ROTARY = (PositionEmbeddingType.rope_gptj, PositionEmbeddingType.rope_gpt_neox, PositionEmbeddingType.yarn)
 
 
-def _column(x: Any) -> Any:
+def column(x: Any) -> Any:
     """A vector [n] as [n, 1]."""
     return f.unsqueeze(x, 1)
 
@@ -226,15 +223,15 @@ def _step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, given: Nu
     batch, width = qkv.shape[0], qkv.shape[1]
     length = cache.shape[3]
     query, key, value = heads.parts(qkv, batch * width)
-    at = f.add(_column(before), f.arange(0, width, "int32"))  # positions [B, S]
+    at = f.add(column(before), f.arange(0, width, "int32"))  # positions [B, S]
     # Rows behind a text's tokens are computed too, as of its last token: their positions lie in no table.
-    at = f.minimum(at, f.maximum(_column(f.sub(f.add(before, count), 1)), 0))
+    at = f.minimum(at, f.maximum(column(f.sub(f.add(before, count), 1)), 0))
     query, key = _queries(heads, query, f.flatten(at), given), heads.turned(key, f.flatten(at), given)
     place = f.arange(0, length, "int32")
-    new = f.sub(place, _column(before))  # [B, M]: which new token lies there
-    is_new = f.op_and(f.ge(new, 0), f.lt(new, _column(count)))
+    new = f.sub(place, column(before))  # [B, M]: which new token lies there
+    is_new = f.op_and(f.ge(new, 0), f.lt(new, column(count)))
     first = f.mul(f.arange(0, batch, "int32"), f.cast(f.shape(qkv, 1), "int32"))
-    row = f.add(_column(first), f.clip(f.where(is_new, new, 0), 0, None))
+    row = f.add(column(first), f.clip(f.where(is_new, new, 0), 0, None))
     cache = _filled(cache, key, value, row, is_new, given)
     places, positions = f.view(place, (1, 1, 1, length), False), f.view(at, (batch, 1, width, 1), False)
     total = f.view(f.add(before, count), (batch, 1, 1, 1), False)
@@ -257,14 +254,14 @@ def _packed_step(heads: Heads, qkv: Any, cache: Any, before: Any, count: Any, gi
     end = f.cumsum(count, 0)
     start = f.sub(end, count)
     token = f.arange(0, rows, "int32")
-    owner = f.sum(f.cast(f.ge(_column(token), end), "int32"), 1)  # which request a row is of
+    owner = f.sum(f.cast(f.ge(column(token), end), "int32"), 1)  # which request a row is of
     owner = f.minimum(owner, f.cast(f.sub(f.shape(cache, 0), 1), "int32"))
     at = f.add(f.sub(token, f.index_select(start, 0, owner)), f.index_select(before, 0, owner))
     query, key = _queries(heads, query, at, given), heads.turned(key, at, given)
     place = f.arange(0, length, "int32")
-    new = f.sub(place, _column(before))
-    is_new = f.op_and(f.ge(new, 0), f.lt(new, _column(count)))
-    row = f.where(is_new, f.add(new, _column(start)), 0)
+    new = f.sub(place, column(before))
+    is_new = f.op_and(f.ge(new, 0), f.lt(new, column(count)))
+    row = f.where(is_new, f.add(new, column(start)), 0)
     cache = _filled(cache, key, value, row, is_new, given)
     # Rows against the tokens of all requests, of which a row sees those of its own.
     mine = f.eq(f.view(owner, (rows, 1, 1), False), f.view(f.arange(0, batch, "int32"), (1, batch, 1), False))
@@ -508,58 +505,4 @@ def _no_cache(heads: Heads, rows: Any, lengths: Any, packed: bool) -> Any:
     return f.expand(zero, (lengths.shape[0], 2, heads.kv, rows.shape[0 if packed else 1], heads.size))
 
 
-@called("bert_attention")
-def bert_attention(
-    tensor: Any, input_lengths: Any, num_heads: int, head_size: int, q_scaling: float,
-    relative_attention: bool = False, relative_attention_bias: Any = None, max_distance: int = 0,
-    max_input_length: Any = None, sage_attn: bool = False, sage_attn_q_block_size: int = 0,
-    sage_attn_k_block_size: int = 0, sage_attn_v_block_size: int = 0, cp_group: Any = None, cp_size: int = 1,
-    cp_rank: int = 0,
-) -> Any:  # fmt: skip
-    """Attention of every token to those of its text: [B, S, 3 · num_heads · head_size], lengths [B] → [B, S, …].
-
-    Args:
-        relative_attention_bias: with relative_attention, what is added to scores: [num_heads, S, S].
-    """
-    single("bert_attention", cp_size)
-    if sage_attn or cp_rank:
-        raise refused("bert_attention with sage_attn or cp_rank", "leave it out: there is one rank")
-    if relative_attention != (relative_attention_bias is not None):
-        raise refused("bert_attention", "relative_attention and relative_attention_bias go together")
-    if max_distance:
-        raise refused("bert_attention with max_distance", "give the whole bias [num_heads, S, S], and max_distance=0")
-    if context.default_net().plugin_config.remove_input_padding:
-        raise refused("bert_attention of packed texts", "leave remove_input_padding off, and give [B, S, width]")
-    heads = Heads(num_heads, num_heads, head_size, q_scaling)
-
-    def call(tensor: Any, input_lengths: Any, relative_attention_bias: Any) -> Any:
-        batch, width, _ = tensor.shape
-        parts = f.split(f.view(tensor, (batch, width, 3 * num_heads, head_size), False), [num_heads] * 3, 2)
-        query, key, value = (f.permute(part, (0, 2, 1, 3)) for part in parts)
-        seen = f.lt(f.arange(0, width, "int32"), _column(f.cast(input_lengths, "int32")))
-        mask, bias = f.view(seen, (batch, 1, 1, width), False), None
-        if relative_attention_bias is not None:
-            bias = f.view(relative_attention_bias, (1, num_heads, width, width), False)
-        out = heads.attend(query, key, value, mask, bias)
-        return f.view(f.permute(out, (0, 2, 1, 3)), (batch, width, num_heads * head_size), False)
-
-    given = {"tensor": tensor, "input_lengths": input_lengths, "relative_attention_bias": relative_attention_bias}
-    return recorded("bert_attention", call, given)
-
-
-def make_causal_mask(bsz: Any, tgt_len: Any, past_key_values_length: Any, dtype: Any) -> Any:
-    """What is added to scores so that a token sees the past and no later one: [bsz, 1, tgt_len, past + tgt_len]."""
-
-    def call(bsz: Any, tgt_len: Any, past: Any) -> Any:
-        least = np.asarray(ml_dtypes.finfo(kind.numpy).min, kind.numpy)  # type: ignore[no-untyped-call]
-        rows, batch, old = as_size(tgt_len), as_size(bsz), as_size(past)
-        row = _column(f.add(f.arange(0, rows, "int32"), f.cast(f.arange(old, dims.add(old, 1), "int32"), "int32")))
-        later = f.gt(f.arange(0, dims.add(old, rows), "int32"), row)
-        mask = f.where(later, least, np.zeros((), kind.numpy))
-        return f.expand(f.view(mask, (1, 1, rows, dims.add(old, rows)), False), (batch, 1, rows, dims.add(old, rows)))
-
-    kind = as_dtype(dtype)
-    return recorded("make_causal_mask", call, {"bsz": bsz, "tgt_len": tgt_len, "past": past_key_values_length})
-
-
-FUNCTIONS.update(gpt_attention=gpt_attention, bert_attention=bert_attention)
+FUNCTIONS.update(gpt_attention=gpt_attention)

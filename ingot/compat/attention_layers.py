@@ -11,10 +11,9 @@ from ingot.compat.attention import (
     AttentionMaskType,
     PositionEmbeddingType,
     RotaryScalingType,
-    bert_attention,
     gpt_attention,
-    make_causal_mask,
 )  # fmt: skip
+from ingot.compat.encoder_attention import bert_attention, make_causal_mask
 from ingot.compat.functional import FUNCTIONS
 from ingot.compat.layers import FILES, ColumnLinear, RowLinear, without_lora
 from ingot.compat.module import Module
