@@ -6,7 +6,7 @@ built engine never loads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as brief
 from typing import Any, Protocol
@@ -179,3 +179,11 @@ def program_of(header: Mapping[str, Any], entry: str = "main", target: str = DEF
         raise UserError(f"the engine has no program {brief(entry)} for {target}; it has {', '.join(found) or 'none'}")
     program: dict[str, Any] = found[entry]
     return program
+
+
+def with_bodies(program: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A program, and the programs that its calls hold, however deep."""
+    yield program
+    for call in program["calls"]:
+        for body in call.get("bodies", ()):
+            yield from with_bodies(body["program"])

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot import _lazy, _native, dtypes
-from ingot.backends.device import Device, Executor, Opening, device_of, programs_of
+from ingot.backends.device import Device, Executor, Opening, device_of, programs_of, with_bodies
 from ingot.engine import file
 from ingot.engine.external import declared, matching
 from ingot.errors import ArgumentError, InputError, UserError, typed
@@ -266,7 +266,8 @@ class Engine:
     def _specs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """dtype and shape of every tensor that a program reads; the others are plain bytes."""
         entries = programs_of(self.header)
-        weights = (b for _, program in sorted(entries.items()) for b in program["buffers"] if b["kind"] == "weight")
+        programs = (inner for _, program in sorted(entries.items()) for inner in with_bodies(program))
+        weights = (b for program in programs for b in program["buffers"] if b["kind"] == "weight")
         return {b["tensor"]: (dtypes.get(b["dtype"]).numpy, tuple(b["shape"])) for b in weights}
 
     def refit(self, parameters: Mapping[str, Any]) -> Engine:

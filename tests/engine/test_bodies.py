@@ -1,0 +1,65 @@
+"""Engine files whose weights only the bodies of loops and branches read: saved, loaded, saved again, refitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot import functional as F
+from ingot.builder.build import build_network
+from ingot.dims import Dim
+from ingot.ir import Network, Spec
+
+Array = np.ndarray[Any, Any]
+
+
+def network() -> Network:
+    """s = s · w + part over x's parts, where a branch halves s by h."""
+    net = Network()
+    x = net.input("x", Spec("float32", (Dim("T"), 2, 3)))
+    w, h = net.parameter("w", Spec("float32", (3, 3))), net.parameter("h", Spec("float32", (3,)))
+    s = F.sum(x, 0)
+
+    def step(s: Any, part: Any, w: Any, h: Any) -> Any:
+        halved = F.cond(F.gt(F.sum(s), 0.0), lambda s, h: s * h, lambda s, h: s, [s, h])
+        return F.matmul(halved, w) + part
+
+    net.output("y", F.scan(step, [s], [x], [w, h]))
+    return net
+
+
+@pytest.fixture
+def weights() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {"w": rng.standard_normal((3, 3)).astype(np.float32), "h": np.array([0.5, 0.25, 2], np.float32)}
+
+
+def result(x: Array, weights: dict[str, Array]) -> Array:
+    s = x.sum(0)
+    for part in x:
+        s = (s * weights["h"] if s.sum() > 0 else s) @ weights["w"] + part
+    return s
+
+
+def test_a_loaded_engine_is_saved_and_refitted(tmp_path: Path, weights: dict[str, Array]) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 2, 3)).astype(np.float32)
+    want = result(x, weights)
+    engine = build_network(network(), weights)
+    stored = {name: engine.tensor(name) for name in engine.header["weights"]}
+    assert len(stored) == 2
+    for i in range(3):
+        path = tmp_path / f"{i}.ingot"
+        engine.save(path)
+        engine = ingot.load(path)
+        for name, array in stored.items():
+            np.testing.assert_array_equal(engine.tensor(name), array, strict=True)
+        np.testing.assert_allclose(engine.run({"x": x})["y"], want, rtol=1e-5, atol=1e-5)
+    changed = {name: (2 * array).astype(np.float32) for name, array in weights.items()}
+    refitted = engine.refit(changed)
+    refitted.save(tmp_path / "refitted.ingot")
+    for one in (refitted, ingot.load(tmp_path / "refitted.ingot")):
+        np.testing.assert_allclose(one.run({"x": x})["y"], result(x, changed), rtol=1e-5, atol=1e-4)
