@@ -128,7 +128,11 @@ def _emit(network: Network, node: Node, fixed: Sequence[bool], made: dict[str, N
 
 def _as_inputs(body: Network, weights: dict[Recipe, Value]) -> list[Value]:
     """The body's inputs that are these weights, behind its others; it has no parameters any more."""
-    own = {recipe_of(value): value for value in body.parameters}
+    own: dict[Recipe, Value] = {}
+    for given in body.parameters:
+        if (first := own.setdefault(recipe_of(given), given)) is not given:  # a weight that is given twice
+            body.replace(given, first)
+            del body.values[given.name]
     body.parameters = []
     found = []
     for i, (recipe, weight) in enumerate(weights.items()):

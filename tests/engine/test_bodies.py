@@ -1,7 +1,8 @@
-"""Engine files whose weights only the bodies of loops and branches read: saved, loaded, saved again, refitted."""
+"""Weights that the bodies of loops and branches read: given twice, and saved, loaded, saved again, refitted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ingot import functional as F
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.ir import Network, Spec
+from ingot.ir.interpret import interpret
 
 Array = np.ndarray[Any, Any]
 
@@ -63,3 +65,39 @@ def test_a_loaded_engine_is_saved_and_refitted(tmp_path: Path, weights: dict[str
     refitted.save(tmp_path / "refitted.ingot")
     for one in (refitted, ingot.load(tmp_path / "refitted.ingot")):
         np.testing.assert_allclose(one.run({"x": x})["y"], result(x, changed), rtol=1e-5, atol=1e-4)
+
+
+def twice(op: str) -> Callable[[Any, Any, Any], Any]:
+    """A network that gives w and the constant c twice to an op."""
+
+    def net(x: Any, w: Any, c: Any) -> Any:
+        s = F.sum(x, 0)
+        if op == "scan":
+            return F.scan(lambda s, part, a, b, c, d: (s * a + b * c, d + part), [s], [x], [w, w, c, c])
+        if op == "while_loop":
+            zero = F.cast(F.sum(x) * 0.0, "int32")
+            return F.while_loop(
+                lambda i, s, *_: F.lt(i, 3), lambda i, s, a, b, c, d: (i + 1, s * a - b, a, b, c, d, b, d),
+                [zero, s, w, w, c, c],
+            )[1:]  # fmt: skip
+        yes, no = (lambda a, b, c, d: (a * b, b, c)), (lambda a, b, c, d: (b + d, a, d))
+        return F.cond(F.gt(F.sum(s), 0.0), yes, no, [w, w, c, c])
+
+    return net
+
+
+@pytest.mark.parametrize("op", ["cond", "while_loop", "scan"])
+def test_a_weight_that_is_given_twice(op: str, tmp_path: Path) -> None:
+    net = Network()
+    x, w = net.input("x", Spec("float32", (Dim("T"), 3))), net.parameter("w", Spec("float32", (3,)))
+    for i, value in enumerate(twice(op)(x, w, net.constant(np.array([1, 2, 3], np.float32)))):
+        net.output(f"y{i}", value)
+    weights = {"w": np.array([0.5, -1, 2], np.float32)}
+    engine = build_network(net, weights)
+    engine.save(tmp_path / "net.ingot")
+    for x in (np.ones((2, 3), np.float32), -np.ones((4, 3), np.float32), np.ones((0, 3), np.float32)):
+        want = interpret(net, {"x": x}, weights)
+        for one in (engine, ingot.load(tmp_path / "net.ingot")):
+            got = one.run({"x": x})
+            for name, array in want.items():
+                np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
