@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import batching, einsum, machine, nets, order, pico, scheduler, serve, tinyllama
+from benchmarks import batching, einsum, machine, nets, order, pico, recurrent, scheduler, serve, tinyllama
 from benchmarks.harness import THREADS, Options
 from benchmarks.torch_nets import NETS
 
@@ -25,6 +25,7 @@ TABLE = {
     "scheduler": scheduler.scheduler,
     "order": order.order,
     "einsum": einsum.einsum,
+    "recurrent": recurrent.recurrent,
     "serve": serve.serve,
     "serve-tinyllama": serve.serve_tinyllama,
     "serve-load": serve.serve_load,

@@ -109,6 +109,19 @@ double read_bandwidth(const char* memory, int threads, std::size_t ahead) {
   return median(once);
 }
 
+// Every thread reads a range of its own that its cache holds, over and over.
+double cache_bandwidth(const char* memory, int threads) {
+  constexpr std::size_t kRange = std::size_t{1} << 20, kTimes = 4000;
+  const auto once = [&] {
+    const double seconds = timed(threads, [&](int t) {
+      for (std::size_t i = 0; i < kTimes; ++i) read_range(memory + kRange * static_cast<std::size_t>(t), kRange, 0);
+    });
+    return static_cast<double>(kRange * kTimes) * threads / seconds / 1e9;
+  };
+  once();
+  return median(once);
+}
+
 constexpr int kSteps = 20'000'000;
 
 // Multiply-adds from registers only, in enough independent chains to hide the latency.
@@ -222,6 +235,7 @@ int main(int argc, char** argv) {
     best = std::max(best, rate);
   }
   std::printf(", \"read_bandwidth\": %.2f, \"read_one_thread\": %.2f", best, read_bandwidth(memory, 1, 4096));
+  std::printf(", \"cache_bandwidth\": %.2f", cache_bandwidth(memory, threads));
   std::printf(", \"float32_gflops\": %.1f", arithmetic(threads, kFloatFlops, fma_float32));
 #if defined(__AVX512BF16__)
   std::printf(", \"bfloat16_dot_gflops\": %.1f", arithmetic(threads, kDotFlops, dot_bfloat16));

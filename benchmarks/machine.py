@@ -31,6 +31,7 @@ def machine(options: Options) -> Result:
     result = Result("machine")
     result.add(f"read bandwidth, {options.threads} threads", found["read_bandwidth"], "GB/s")
     result.add("read bandwidth, 1 thread", found["read_one_thread"], "GB/s")
+    result.add(f"reading 1 MiB for each of {options.threads} threads", found["cache_bandwidth"], "GB/s")
     for key, value in found.items():
         if key.startswith("read_prefetch_"):
             result.add(f"… prefetching {key.rsplit('_', 1)[1]} bytes ahead", value, "GB/s")

@@ -346,6 +346,22 @@ def recurrent() -> Iterator[Template]:
             yield t
 
 
+def selective_scan() -> Iterator[Template]:
+    """Of one type, and with states in float32."""
+    for dtype, wide in itertools.product(FLOATS, (False, True)):
+        t = Template(f"selective_scan.{dtype}.{wide}")
+        rows, steps, groups = t.size("rows", 0, 3), t.size("steps", 0, 9), t.choice("groups", 1, 1, 2, 3)
+        channels, states = t.value("channels", calc("*", groups, t.size("each", 1, 35))), t.size("states", 0, 9)
+        kept = "float32" if wide else dtype
+        operands = [t.input(name, [rows, steps, channels], dtype) for name in ("x", "delta")]
+        operands.append(t.input("a", [channels, states], kept))
+        operands += [t.input(name, [rows, steps, groups, states], dtype) for name in ("b", "c")]
+        operands += [t.input("skip", [channels], kept), t.input("h0", [rows, channels, states], kept)]
+        results = [t.result([rows, steps, channels], dtype), t.result([rows, channels, states], kept)]
+        t.call("selective_scan", operands, results)
+        yield t
+
+
 FAMILIES = (
     matmul_packed,
     matmul,
@@ -358,4 +374,5 @@ FAMILIES = (
     paged,
     attention,
     recurrent,
+    selective_scan,
 )

@@ -112,11 +112,12 @@ from ingot.functional.spatial import (
     max_pool2d,
     max_pool3d,
 )  # fmt: skip
+from ingot.functional.state_space import causal_conv1d, selective_scan
 
 __all__ = [
     "ACT2FN", "GATED_ACT_2_ACT", "Conditional", "activation", "activation_function", "adaptive_avg_pool2d",
     "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
-    "broadcast_helper", "cast", "categorical_sample", "chunk", "clip", "concat", "cond", "constant",
+    "broadcast_helper", "cast", "categorical_sample", "causal_conv1d", "chunk", "clip", "concat", "cond", "constant",
     "constant_to_tensor_", "constants_to_tensors_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
     "conv_transpose2d", "conv_transpose3d", "cumsum", "einsum", "elementwise_binary", "embedding", "expand",
     "expand_dims", "expand_dims_like", "expand_mask", "flatten", "flip", "gather", "gather_last_token_logits",
@@ -126,8 +127,8 @@ __all__ = [
     "max_pool1d", "max_pool2d", "max_pool3d", "meshgrid2d", "moe", "non_gated_version", "nonzero", "outer", "pad",
     "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce", "repeat", "repeat_interleave",
     "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table", "scaled_dot_product_attention", "scan",
-    "scatter", "select", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu",
-    "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
+    "scatter", "select", "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze",
+    "stack", "swiglu", "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip
 __all__ += [*derived.names()]  # noqa: PLE0604  strings all
 

@@ -31,6 +31,7 @@ from ingot.ops import (
     scattering,
     sizes,
     spatial,
+    state_space,
 )
 
 FAMILIES = (
@@ -55,6 +56,7 @@ FAMILIES = (
     fused,
     mixture,
     recurrent,
+    state_space,
     lowering,
 )
 

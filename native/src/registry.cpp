@@ -30,6 +30,7 @@ std::vector<KernelEntry> join() {
       {sizes_kernels, host},
       {scan_kernels, INGOT_LEVELS_WITH(reduce)},
       {recurrent_kernels, INGOT_LEVELS_WITH(recurrent)},
+      {selective_scan_kernels, INGOT_LEVELS_WITH(selective_scan)},
       {movement_kernels, host},
       {scatter_kernels, host},
       {attention_kernels, INGOT_LEVELS_WITH(attention)},

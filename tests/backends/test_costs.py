@@ -66,6 +66,7 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("rnn", "5x2x8 8x8 2x8 8 -> 5x2x8 2x8"), 2 * 5 * 2 * 8 * 8, None),
     (call("read_sizes", "int64:2 -> int64:2"), None, None),
     (call("sizes_of", "int64:2 -> bool:5x0 bool:3x0"), None, None),
+    (call("selective_scan", "2x5x8 2x5x8 8x3 2x5x1x3 2x5x1x3 8 2x8x3 -> 2x5x8 2x8x3"), 7 * 80 * 3, None),
     (call("copy", "5x8 -> 5x8"), None, None),
     (call("concat", "5x8 5x2 -> 5x10"), None, None),
     (call("iota", "-> int32:9"), None, None),

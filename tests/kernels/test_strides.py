@@ -191,6 +191,10 @@ def cases() -> Iterator[tuple[str, Case]]:
         steps = Call("elementwise", elementwise, [(dtype, (7, 5, 75))], {"expression": EPILOGUE})
         yield f"elementwise {name}", [steps]
         yield from recurrent(dtype)
+        wide = [random(dtype, 2, 5, 36, seed=i) for i in range(2)]
+        more = [random(dtype, 36, 3, seed=2), *(random(dtype, 2, 5, 2, 3, seed=i) for i in (3, 4))]
+        scan = [*wide, *more, random(dtype, 36, seed=5), random(dtype, 2, 36, 3, seed=6)]
+        yield f"selective_scan {name}", [Call("selective_scan", scan, [(dtype, (2, 5, 36)), (dtype, (2, 36, 3))])]
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
     taps = {"outputs": 40, "channels": 6, "groups": 1, "kernel": [2, 2], "stride": [2, 2], "dilation": [1, 1]}
     phases = [packed(40, 6, F32) for _ in range(4)]
@@ -495,6 +499,7 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "sort": lambda operand: True,
     "top_k": lambda operand: True,
     "cumsum": lambda operand: True,
+    "selective_scan": lambda operand: True,
     "bucketize": lambda operand: True,
     "cumprod": lambda operand: True,
     "logcumsumexp": lambda operand: True,

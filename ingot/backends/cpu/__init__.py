@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from ingot.backends import device
 from ingot.backends.base import Target
-from ingot.backends.cpu import attention, elementwise, movement, norm, order, product, recurrent, reduce, spatial
+from ingot.backends.cpu import (
+    attention,
+    elementwise,
+    movement,
+    norm,
+    order,
+    product,
+    recurrent,
+    reduce,
+    spatial,
+    state_space,
+)
 from ingot.backends.cpu.passes import passes
 
 CPU = Target(
@@ -23,6 +34,7 @@ CPU = Target(
         *order.KERNELS,
         *attention.KERNELS,
         *recurrent.KERNELS,
+        *state_space.KERNELS,
     ),
     passes,
 )
