@@ -149,7 +149,7 @@ STRANGE: dict[str, tuple[Change, str, str]] = {
     "a kernel": (call(0, kernel="flash"), "native c", "kernel_refused"),
     "a version of a kernel": (call(0, version=9), "native c", "engine_version"),
     "a parameter of a kernel": (call(0, params={"eps": 1e-5, "centred": True}), "native c", "kernel_refused"),
-    "an op": (host(host="cumprod"), "native", "program"),
+    "an op": (host(host="cumulate"), "native", "program"),
     "a version of an op": (host(version=9), "native", "engine_version"),
     "an attribute of an op": (host(params={"axis": 1, "exclusive": True}), "native", "program"),
 }  # fmt: skip
@@ -205,7 +205,7 @@ def with_network(**changes: Any) -> Change:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"op": "cumprod"}, {"version": 2}, {"attrs": {"axis": 1, "exclusive": True}}, {"line": 3}]
+    "changes", [{"op": "cumulate"}, {"version": 2}, {"attrs": {"axis": 1, "exclusive": True}}, {"line": 3}]
 )
 def test_networks_of_a_newer_ingot_say_so(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(EngineVersionError, match=f"; written by {NEWER}.*use {NEWER} or newer"):
