@@ -21,9 +21,9 @@ from tests.ops.check import assert_close, make_network, sample, sizes_for
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
 
-# Without a kernel for float64, and without simpler ops that have one: pooling and convolution by their references, and
-# what has no kernel in any dtype.
-HOST = ("avg_pool", "conv", "conv_transpose", "gather_nd", "masked_scatter", "max_pool", "scatter", "scatter_nd")
+# Without a kernel for float64, and without simpler ops that have one: pooling, convolution and recurrent layers by their
+# references.
+HOST = ("avg_pool", "conv", "conv_transpose", "gru", "lstm", "max_pool", "rnn", "selective_scan")
 STORED = (*dtypes.FLOATS, *dtypes.INTEGERS, dtypes.bool_)
 
 
