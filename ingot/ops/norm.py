@@ -49,6 +49,7 @@ class RmsNorm(Op):
         Case("a weight around 0", (f32(1, 64), f32(64)), {"shift": 1.0}),
         Case("a shift of bfloat16: the sum is not rounded", (bf16("T", 16), bf16(16)), {"shift": 1.0}),
         Case("a negative shift, per head", (bf16("T", 4, 16), bf16(16)), {"eps": 1e-5, "shift": -0.5}),
+        Case("eps below 0: simpler ops", (f32(3, 64), f32(64)), {"eps": -0.25}),
         Case("a shift of nothing", (f32(2, 8),), {"shift": 1.0}, error="a shift needs a weight"),
         Case("wrong weight", (f32("T", 8), f32(4)), error=r"rms_norm\(x=f32\[T, 8\], weight=f32\[4\]\).*last dim"),
         Case("mixed dtypes", (bf16(2, 8), f32(8)), error="x is bfloat16 and weight is float32"),
@@ -99,6 +100,7 @@ class LayerNorm(Op):
         Case("no bias, odd width", (f32(3, 7), f32(7))),
         Case("neither", (f32("T", 16),)),
         Case("bfloat16 rounds once", (bf16("T", 64), bf16(64), bf16(64))),
+        Case("eps below 0: simpler ops", (f32(3, 64), f32(64), f32(64)), {"eps": -0.25}),
         Case("wrong bias", (f32(2, 8), f32(8), f32(4)), error="bias must have shape"),
     )
 

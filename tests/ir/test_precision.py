@@ -134,6 +134,7 @@ MIXED = {
     "rope": {0},  # x by a table of float32
     "quantize": {0},  # x by scales of float32
     "scaled_dot_product_attention": {3},  # a mask of bool or float32
+    "selective_scan": {2, 5, 6},  # a, skip and h0 may be float32 beside narrower floats
     # Made by passes, with the casts inside:
     "fused_elementwise": {0, 1, 2, 3}, "lowered": set(range(8)), "rope_kv_write": {0},
 }  # fmt: skip

@@ -14,13 +14,29 @@ from ingot.ops.lowering import Lowered
 X = Operand("x", FLOATS, Reads.INNER)
 
 
-def _layer_norm(op: Any, node: Node) -> dict[str, Any]:
+EPS = Refusal("its eps is from 0 to a million")
+
+
+def _odd(op: Any) -> bool:
+    """Whether eps is one that the kernels do not take; torch takes any."""
+    return not 0 <= op.eps <= 1e6
+
+
+def _rms_norm(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    return EPS if _odd(op) else {"eps": op.eps, "shift": op.shift}
+
+
+def _layer_norm(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    if _odd(op):
+        return EPS
     return {"eps": op.eps, "weight": present(node, 1), "bias": present(node, 2)}
 
 
 def _group_norm(op: Any, node: Node) -> Use | Refusal:
     if not isinstance(node.op, Lowered) or not op.channels_last:
         return Refusal("it is not lowered, or its channels are not last")
+    if _odd(op):
+        return EPS
     weight, bias = node.op.held > 1, node.op.held > 2
     params = {"groups": op.groups, "eps": op.eps, "weight": weight, "bias": bias}
     return Use(params, {"weight": int(weight), "bias": int(bias)})
@@ -36,7 +52,7 @@ KERNELS = (
         params="eps: number, shift?: number",
         operands=(X, Operand("weight?", FLOATS)),
         results=(Operand("y", FLOATS),),
-        runs={"rms_norm": lambda op, node: {"eps": op.eps, "shift": op.shift}},
+        runs={"rms_norm": _rms_norm},
         flops=lambda c: 4 * size(c.x),
     ),
     Kernel(

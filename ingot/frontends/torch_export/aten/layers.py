@@ -36,7 +36,9 @@ EPSILON = {"float32": 1.1920928955078125e-07, "bfloat16": 0.0078125, "float16": 
 
 @aten("aten.linear.default")
 def linear(input: Tensor, weight: Tensor, bias: MaybeTensor = None) -> Result:
-    return fn.linear(input, weight, bias)
+    if input.ndim() > 1:
+        return fn.linear(input, weight, bias)
+    return fn.squeeze(fn.linear(fn.unsqueeze(input, 0), weight, bias), 0)
 
 
 @aten("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default")
