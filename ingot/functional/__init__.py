@@ -59,6 +59,7 @@ from ingot.functional.linear import (
     outer,
     rms_norm,
 )  # fmt: skip
+from ingot.functional.mel import melscale_fbanks
 from ingot.functional.random import categorical_sample, rand
 from ingot.functional.rearranging import rearrange
 from ingot.functional.recurrent import gru, lstm, rnn_relu, rnn_tanh
@@ -124,9 +125,10 @@ __all__ = [
     "gather_nd", "gegelu", "geglu", "gelu", "generate_alibi_biases", "generate_alibi_slopes",
     "generate_logn_scaling", "group_norm", "gru", "identity", "index_select", "int_clip", "interpolate",
     "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "lstm", "masked_select", "matmul",
-    "max_pool1d", "max_pool2d", "max_pool3d", "meshgrid2d", "moe", "non_gated_version", "nonzero", "outer", "pad",
-    "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce", "repeat", "repeat_interleave",
-    "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table", "scaled_dot_product_attention", "scan",
+    "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe", "non_gated_version", "nonzero",
+    "outer", "pad", "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce", "repeat",
+    "repeat_interleave", "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table", "scaled_dot_product_attention",
+    "scan",
     "scatter", "select", "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze",
     "stack", "swiglu", "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip
