@@ -46,7 +46,17 @@ from ingot.functional.elementwise import (
     unary,
     where,
 )  # fmt: skip
-from ingot.functional.indexing import gather_nd, scatter
+from ingot.functional.indexing import (
+    bincount,
+    bucketize,
+    gather_nd,
+    one_hot,
+    scatter,
+    scatter_add,
+    scatter_reduce,
+    searchsorted,
+    unique,
+)  # fmt: skip
 from ingot.functional.linear import (
     batch_norm,
     einsum,
@@ -63,7 +73,18 @@ from ingot.functional.mel import melscale_fbanks
 from ingot.functional.random import categorical_sample, rand
 from ingot.functional.rearranging import rearrange
 from ingot.functional.recurrent import gru, lstm, rnn_relu, rnn_tanh
-from ingot.functional.reduction import argmax, argsort, cumsum, reduce, sort, topk
+from ingot.functional.reduction import (
+    argmax,
+    argsort,
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    logcumsumexp,
+    reduce,
+    sort,
+    topk,
+)  # fmt: skip
 from ingot.functional.resample import interpolate
 from ingot.functional.shape import (
     arange,
@@ -117,20 +138,20 @@ from ingot.functional.state_space import causal_conv1d, selective_scan
 
 __all__ = [
     "ACT2FN", "GATED_ACT_2_ACT", "Conditional", "activation", "activation_function", "adaptive_avg_pool2d",
-    "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
-    "broadcast_helper", "cast", "categorical_sample", "causal_conv1d", "chunk", "clip", "concat", "cond", "constant",
-    "constant_to_tensor_", "constants_to_tensors_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "cumsum", "einsum", "elementwise_binary", "embedding", "expand",
-    "expand_dims", "expand_dims_like", "expand_mask", "flatten", "flip", "gather", "gather_last_token_logits",
-    "gather_nd", "gegelu", "geglu", "gelu", "generate_alibi_biases", "generate_alibi_slopes",
-    "generate_logn_scaling", "group_norm", "gru", "identity", "index_select", "int_clip", "interpolate",
-    "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "lstm", "masked_select", "matmul",
-    "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe", "non_gated_version", "nonzero",
-    "outer", "pad", "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce", "repeat",
-    "repeat_interleave", "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table", "scaled_dot_product_attention",
-    "scan",
-    "scatter", "select", "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze",
-    "stack", "swiglu", "topk", "transpose", "unary", "unbind", "unsqueeze", "view", "where", "while_loop",
+    "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bincount",
+    "broadcast_helper", "bucketize", "cast", "categorical_sample", "causal_conv1d", "chunk", "clip", "concat",
+    "cond", "constant", "constant_to_tensor_", "constants_to_tensors_", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cummax", "cummin", "cumprod", "cumsum", "einsum",
+    "elementwise_binary", "embedding", "expand", "expand_dims", "expand_dims_like", "expand_mask", "flatten",
+    "flip", "gather", "gather_last_token_logits", "gather_nd", "gegelu", "geglu", "gelu", "generate_alibi_biases",
+    "generate_alibi_slopes", "generate_logn_scaling", "group_norm", "gru", "identity", "index_select", "int_clip",
+    "interpolate", "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "logcumsumexp", "lstm",
+    "masked_select", "matmul", "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe",
+    "non_gated_version", "nonzero", "one_hot", "outer", "pad", "paged_attention", "permute", "quick_gelu", "rand",
+    "rearrange", "reduce", "repeat", "repeat_interleave", "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table",
+    "scaled_dot_product_attention", "scan", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
+    "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu",
+    "topk", "transpose", "unary", "unbind", "unique", "unsqueeze", "view", "where", "while_loop",
 ]  # fmt: skip
 __all__ += [*derived.names()]  # noqa: PLE0604  strings all
 

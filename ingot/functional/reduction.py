@@ -30,10 +30,13 @@ def argmax(input: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     return F.argmax(input, axis=axis_of(input, dim), keepdims=keepdim)
 
 
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+def topk(
+    input: Tensor, k: int, dim: int = -1, largest: bool = True, prefer_plugin: bool = True
+) -> tuple[Tensor, Tensor]:
     """The `k` largest (or smallest) elements along `dim`, in order, and their indices (int64).
 
-    Of equal elements the first come first; NaN counts as the largest.
+    Of equal elements the first come first; NaN counts as the largest. `prefer_plugin` changes nothing: there is one
+    kernel.
     """
     values, indices = F.top_k(input, axis=axis_of(input, dim), k=k, largest=largest)
     return values, indices
@@ -50,6 +53,28 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     return sort(input, dim, descending)[1]
 
 
-def cumsum(input: Tensor, dim: int) -> Tensor:
-    """The sum of all elements up to each along `dim`."""
+def cumsum(input: Tensor, dim: int, prefer_plugin: bool = True) -> Tensor:
+    """The sum of all elements up to each along `dim`. `prefer_plugin` changes nothing: there is one kernel."""
     return F.cumsum(input, axis=axis_of(input, dim))
+
+
+def cumprod(input: Tensor, dim: int) -> Tensor:
+    """The product of all elements up to each along `dim`."""
+    return F.cumprod(input, axis=axis_of(input, dim))
+
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """The logarithm of the sum of exp of all elements up to each along `dim`."""
+    return F.logcumsumexp(input, axis=axis_of(input, dim))
+
+
+def cummax(input: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The greatest element up to each along `dim`, and its index (int64), of equal ones the last. NaN stays."""
+    values, indices = F.cummax(input, axis=axis_of(input, dim))
+    return values, indices
+
+
+def cummin(input: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The smallest element up to each along `dim`, and its index (int64), of equal ones the last. NaN stays."""
+    values, indices = F.cummin(input, axis=axis_of(input, dim))
+    return values, indices

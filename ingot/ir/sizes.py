@@ -108,6 +108,8 @@ def _bind(value: Any) -> Array:
     if not _small(value.spec, MAX_BOUND):
         raise OpError(f"{_text(value)} is {value.spec}: at most {MAX_BOUND} numbers that only a run shows can become "
                       "sizes; select those that are meant")
+    if value.spec.elements == 0:
+        return np.empty(value.shape, object)
     binder: Any = OPS["sizes_of"]
     made = value.network.emit(binder(text=_text(value)), (value,))
     found = [v.shape[0] for v in (made if isinstance(made, tuple) else (made,))]

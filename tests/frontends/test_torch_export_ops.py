@@ -4,6 +4,7 @@ as an engine.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -414,6 +415,69 @@ case("scaled_dot_product_attention.default", *heads, f(5, 6))
 case("scaled_dot_product_attention.default", *heads, is_causal=True)
 case("scaled_dot_product_attention.default", f(2, 4, 5, 8), f(2, 2, 6, 8), f(2, 2, 6, 8), enable_gqa=True)
 case("_scaled_dot_product_flash_attention_for_cpu.default", *heads)
+
+# --------------------------------------------------------------------------- scans, scatters, counts, sorted places
+case("cumprod.default", f(3, 4, 2), 1)
+case("cumprod.default", i(3, 9), 1)
+case("cumprod.default", f(40), 0, dtype=torch.float64)
+case("logcumsumexp.default", f(3, 40), -1)
+case("logcumsumexp.default", torch.tensor([-float("inf"), -float("inf"), 2, float("inf"), 1]), 0)
+case("cummax.default cummin.default", i(3, 40), 1)
+case("cummax.default cummin.default", torch.tensor([1.0, -0.0, 0.0, 3, float("nan"), 9, -9, float("nan"), 2]), 0)
+case("cummax.default cummin.default", f(30, 3, dtype=torch.bfloat16), 0)
+case("cummax.default cummin.default", b(9), 0)
+case("cummax.default cummin.default logcumsumexp.default", f(), 0)
+case("scatter.src", f(3, 5), 1, torch.tensor([[0, 4], [3, 1]]), f(3, 4))
+case("scatter.value", f(3, 5), -1, torch.tensor([[0, 4], [3, 1]]), 2.5)
+case("scatter.value", i(4), 0, torch.tensor([3, 0]), 7)
+case("scatter.value", b(4), 0, torch.tensor([3, 0]), True)
+case("scatter.value", f(), 0, torch.tensor(0), 7.0)
+case("scatter_add.default", f(6, 3), 0, i(20, 2, low=0), f(20, 3))
+case("scatter_add.default", i(6, dtype=torch.int32), 0, i(20, low=0), i(20, dtype=torch.int32))
+case("scatter_add.default", f(6, dtype=torch.float64), 0, i(20, low=0), f(20, dtype=torch.float64))
+for how in ("add", "multiply"):
+    case("scatter.reduce", f(6, 3), 0, i(9, 3, low=0), f(9, 3), reduce=how)
+    case("scatter.value_reduce", f(6, 3), 0, i(9, 3, low=0), 1.5, reduce=how)
+for how, own in itertools.product(("sum", "prod", "mean", "amax", "amin"), (True, False)):
+    case("scatter_reduce.two", f(6, 3), 0, i(9, 3, low=0), f(9, 3), how, include_self=own)
+    case("scatter_reduce.two", i(6, 3), 0, i(9, 3, low=0), i(9, 3), how, include_self=own)
+    if how != "sum":
+        case("index_reduce.default", f(6, 3), 0, i(9, low=0), f(9, 3), how, include_self=own)
+case("scatter_reduce.two", torch.tensor([0.0, 1]), 0, torch.tensor([0, 1]), torch.tensor([float("nan"), 3]), "amax")
+case("index_add.default", f(4, 6, 3), 1, i(9, low=0), f(4, 9, 3), alpha=2)
+case("index_add.default", i(6), 0, i(9, low=0, dtype=torch.int32), i(9))
+case("index_copy.default", f(4, 6, 3), -2, torch.tensor([5, 0, 2]), f(4, 3, 3))
+case("index_fill.int_Scalar", f(4, 6), 1, torch.tensor([5, -6]), -1)
+case("index_fill.int_Tensor", i(4, 6), 0, torch.tensor([3]), torch.tensor(7))
+case("put.default", f(4, 6), torch.tensor([[0, 23], [-2, 5]]), f(2, 2))
+case("put.default", f(4, 6), torch.tensor([0, 0, -24, 5]), f(4), True)
+case("masked_scatter.default", f(4, 6), b(4, 6), f(30))
+case("masked_scatter.default", f(6), b(4, 6), f(30))
+case("index_put.default", f(4, 5, 6), [torch.tensor([0, -1]), None, torch.tensor([[5], [2]])], f(2, 2, 5))
+case("index_put.default", f(4, 5, 6), [None, torch.tensor([0, -1, 3])], f(3, 6))
+case("index_put.default", f(4, 5, 6), [None, torch.tensor([0, 2]), torch.tensor([1, 1])], f(4, 2))
+case("index_put.default", f(4, 5), [torch.tensor([0, -4, 0]), torch.tensor([1])], f(3), True)
+case("index_put.default", i(4, 5), [torch.tensor([0, -4, 0])], i(5), True)
+case("index_put.default", b(4), [torch.tensor([0, 1, 0])], b(3), True)
+case("_unique2.default", i(4, 9), return_inverse=True, return_counts=True)
+case("_unique2.default", torch.tensor([1.0, float("nan"), -0.0, 0, float("nan"), -5]), True, True, True)
+case("_unique2.default", b(9), True, True, True)
+case("unique_consecutive.default", i(40, low=0, high=2), True, True)
+case("unique_consecutive.default", i(40, low=0, high=2), True, True, 0)
+case("unique_dim.default", i(40), 0, True, True, True)
+case("one_hot.default", i(4, 3, low=0), 6)
+case("bincount.default", i(40, low=0))
+case("bincount.default", i(40, low=0), f(40), 2)
+case("bincount.default", i(40, low=0), i(40), 20)
+case("take.default", f(4, 6), torch.tensor([[0, 23], [-2, 5]]))
+case("take_along_dim.default", f(4, 6), torch.tensor([[3, 0, 2]]), 1)
+case("take_along_dim.default", f(4, 6), torch.tensor([[3, 20, 2]]))
+case("bucketize.Tensor", f(3, 5), torch.tensor([-1.0, 0, 0, 1]))
+case("bucketize.Tensor", i(30), torch.arange(-3, 4), out_int32=True, right=True)
+case("bucketize.Scalar", 0, torch.arange(-3, 4), right=True)
+case("searchsorted.Tensor", f(3, 9).sort(-1)[0], f(3, 5))
+case("searchsorted.Tensor", f(9).sort(-1)[0], f(3, 5), side="right")
+case("searchsorted.Scalar", f(9).sort(-1)[0], 0.25)
 
 
 def op_of(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ingot.frontends.torch_export.aten import (  # noqa: F401
     activation,
     derived,
+    indexing,
     layers,
     pointwise,
     recurrent,

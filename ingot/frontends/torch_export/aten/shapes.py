@@ -357,13 +357,13 @@ def gather(self: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> 
 
 @aten("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(self: Tensor, indices: MaybeTensors) -> Result:
-    each = [part for i in indices for part in _places(i)]
+    each = [part for i in indices for part in index_parts(i)]
     given = [(axis, i) for axis, i in enumerate(each) if i is not None]
     if not given or len(each) > self.ndim() or any(category(i.dtype) != 1 for _, i in given):
         raise Unsupported("the indices must be integers or masks, at least one and at most one for each dimension")
     axes = [axis for axis, _ in given]
-    first = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0  # torch puts apart ones in front
     rest = [i for i in range(self.ndim()) if i not in axes]
+    first = joined_axes(axes)
     order = (*rest[:first], *axes, *rest[first:])
     x = self if order == tuple(range(self.ndim())) else F.permute(self, order)
     sizes = [self.shape[axis] for axis in axes]
@@ -372,7 +372,12 @@ def index(self: Tensor, indices: MaybeTensors) -> Result:
     return F.take(flat, _joint_index([_index(i) for _, i in given], sizes), axis=first)
 
 
-def _places(index: Any) -> list[Any]:
+def joined_axes(axes: list[int]) -> int:
+    """Behind how many of the other dimensions those that indices choose stand: torch puts ones apart in front."""
+    return axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+
+
+def index_parts(index: Any) -> list[Any]:
     """The index itself; for a mask the indices of what is true, one for each of its dimensions."""
     if index is None or index.dtype not in (dtypes.bool_, dtypes.uint8):
         return [index]
@@ -399,7 +404,7 @@ def nonzero_each(self: MaybeTensor = None, condition: MaybeTensor = None) -> Res
     x = self if self is not None else condition
     if x is None or not x.shape:
         raise Unsupported("it takes a tensor with dimensions")
-    return tuple(_places(cast(x, dtypes.bool_)))
+    return tuple(index_parts(cast(x, dtypes.bool_)))
 
 
 @aten("aten.masked_select.default")
@@ -410,23 +415,10 @@ def masked_select(self: Tensor, mask: Tensor) -> Result:
         F.reshape(self, (1,)), F.reshape(cast(mask, dtypes.bool_), (1,)))  # fmt: skip
 
 
-@aten("aten.index_put.default")
-def index_put(self: Tensor, indices: MaybeTensors, values: Tensor, accumulate: bool = False) -> Result:
-    """x[mask] = a number, or one for each of the dimensions that the mask leaves."""
-    mask = indices[0] if len(indices) == 1 else None
-    if mask is None or mask.dtype is not dtypes.bool_ or accumulate or len(mask.shape) > self.ndim():
-        raise Unsupported("only x[mask] = value with one mask is supported")
-    rest = self.ndim() - len(mask.shape)
-    if len(values.shape) > rest:
-        raise Unsupported("only one value for all that the mask chooses is supported, not one for each")
-    wide = F.reshape(mask, (*mask.shape, *[1] * rest))
-    return F.where(wide, cast(values, self.dtype), self)
-
-
 @aten("aten.sort.default", "aten.sort.stable")
 def sort(self: Tensor, dim: int = -1, descending: bool = False, stable: MaybeBool = None) -> Results:
     if not self.shape:
-        return self, _filled(self.network, (), 0, dtypes.int64)
+        return self, filled(self.network, (), 0, dtypes.int64)
     values, places = F.sort(self, axis=axis_of(dim, self.ndim(), "dim"), descending=descending)
     return values, places
 
@@ -482,7 +474,8 @@ def triu(self: Tensor, diagonal: int = 0) -> Result:
 # -------------------------------------------------------------------------------------------------------- making
 
 
-def _filled(network: Network, size: Sizes, value: Operand, dtype: Any) -> Result:
+def filled(network: Network, size: Sizes, value: Operand, dtype: Any) -> Result:
+    """A number over a shape."""
     found = as_operand(value, dtype)
     whole = found if isinstance(found, Value) else network.scalar(found, dtype)
     return F.expand(whole, size) if size else whole
@@ -490,31 +483,31 @@ def _filled(network: Network, size: Sizes, value: Operand, dtype: Any) -> Result
 
 @aten("aten.full.default")
 def full(network: Network, size: Sizes, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
-    return _filled(network, size, fill_value, dtype or result_type(fill_value))
+    return filled(network, size, fill_value, dtype or result_type(fill_value))
 
 
 @aten("aten.full_like.default")
 def full_like(self: Tensor, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
-    return _filled(self.network, self.shape, fill_value, dtype or self.dtype)
+    return filled(self.network, self.shape, fill_value, dtype or self.dtype)
 
 
 @aten("aten.new_full.default")
 def new_full(self: Tensor, size: Sizes, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
-    return _filled(self.network, size, fill_value, dtype or self.dtype)
+    return filled(self.network, size, fill_value, dtype or self.dtype)
 
 
 def _constant(word: str, value: int) -> None:
     @aten(f"aten.{word}.default")
     def make(network: Network, size: Sizes, dtype: MaybeDType = None) -> Result:
-        return _filled(network, size, value, dtype or dtypes.float32)
+        return filled(network, size, value, dtype or dtypes.float32)
 
     @aten(f"aten.{word}_like.default")
     def make_like(self: Tensor, dtype: MaybeDType = None) -> Result:
-        return _filled(self.network, self.shape, value, dtype or self.dtype)
+        return filled(self.network, self.shape, value, dtype or self.dtype)
 
     @aten(f"aten.new_{word}.default")
     def make_new(self: Tensor, size: Sizes, dtype: MaybeDType = None) -> Result:
-        return _filled(self.network, size, value, dtype or self.dtype)
+        return filled(self.network, size, value, dtype or self.dtype)
 
 
 _constant("zeros", 0)
@@ -523,7 +516,7 @@ _constant("ones", 1)
 
 @aten("aten.scalar_tensor.default")
 def scalar_tensor(network: Network, s: Scalar, dtype: MaybeDType = None) -> Result:
-    return _filled(network, (), s, dtype or dtypes.float32)
+    return filled(network, (), s, dtype or dtypes.float32)
 
 
 @aten("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
