@@ -17,7 +17,7 @@ from ingot.ir.recipe import Array, Known, Shape, Step, register, require
 
 PANEL = 32  # outputs in one panel
 # How many values of k lie side by side: those that one step of a product reads.
-_DEPTH = {dtypes.float32: 1, dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.int8: 4, dtypes.int4: 8}
+DEPTH = {dtypes.float32: 1, dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.int8: 4, dtypes.int4: 8}
 
 
 def packed_dtype(dtype: DType) -> DType:
@@ -33,7 +33,7 @@ def unpacked_dtype(stored: DType) -> DType:
 def packed_shape(dtype: DType, n: int, k: int, parts: int) -> Shape:
     """Shape of `parts` packed weights [n, k]. float32 and float16: [panels, k, 32]. Others: [panels, ceil(k / depth),
     32, depth], with a depth of 2 for bfloat16 and 4 for int8. int4: 8 values in [..., 32, 4] bytes."""
-    depth = _DEPTH[dtype]
+    depth = DEPTH[dtype]
     inner = (depth * dtype.bits // packed_dtype(dtype).bits,) if depth > 1 else ()
     return (parts * -(-n // PANEL), -(-k // depth), PANEL, *inner)
 
@@ -41,7 +41,7 @@ def packed_shape(dtype: DType, n: int, k: int, parts: int) -> Shape:
 def _pack_infer(known: Sequence[Known]) -> Known:
     dtype, shape = known[0]
     require(len(known) in (1, 2), f"packs one or two weights, not {len(known)}")
-    require(dtype in _DEPTH, f"weights of {dtype.name} cannot be packed")
+    require(dtype in DEPTH, f"weights of {dtype.name} cannot be packed")
     require(len(shape) == 2 and 0 not in shape, f"a weight [N, K] is needed, not {list(shape)}")
     require(all(one == known[0] for one in known), "the weights must agree in dtype and shape")
     return packed_dtype(dtype), packed_shape(dtype, shape[0], shape[1], len(known))
@@ -64,7 +64,7 @@ def _words(weight: Array, dtype: DType) -> Array:
     """The rows of a weight [N, K] as words [N, steps], zeros behind."""
     rows = np.ascontiguousarray(weight)
     n, k = rows.shape
-    if over := -k % _DEPTH[dtype]:
+    if over := -k % DEPTH[dtype]:
         element = np.dtype(f"u{rows.dtype.itemsize}")
         rows = np.concatenate([rows.view(element), np.zeros((n, over), element)], 1)
     if dtype is dtypes.int4:
@@ -100,7 +100,7 @@ def pack_panels(weights: Sequence[Array]) -> Array:
 def unpack_panels(packed: Array, n: int, k: int, parts: int) -> list[Array]:
     """The exact inverse of `pack_panels`: the `parts` weights [n, k]."""
     dtype = unpacked_dtype(dtypes.get(packed.dtype))
-    require(dtype in _DEPTH, f"weights of {dtype.name} are not packed")
+    require(dtype in DEPTH, f"weights of {dtype.name} are not packed")
     shape = packed_shape(dtype, n, k, parts)
     require(
         packed.shape == shape, f"{parts} weight(s) [{n}, {k}] are packed as {list(shape)}, not {list(packed.shape)}"

@@ -9,14 +9,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ingot.dims import Expr
-from ingot.ir import Network, Node, Spec, Value
+from ingot.ir import F, Network, Node, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS, WEIGHTS
 from ingot.ops.layouts import Phase, phases
 from ingot.ops.lowering import PRODUCT, Lowered, plain
 from ingot.ops.movement import Pad
 from ingot.ops.norm import GroupNorm
+from ingot.ops.panels import DEPTH, PANEL
 from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes.layout import FIXED, packed_groups
 from ingot.passes.rewrite import Log, detach, note
@@ -52,8 +55,9 @@ def paddings(network: Network, log: Log) -> None:
 
 
 def convolutions(network: Network, log: Log) -> None:
-    """Convolutions by parameters are lowered: those of 1×1 become products, those of every channel by itself get their
-    weight by taps, transposed ones by phases, others in panels. Group norms take an epilogue too."""
+    """Convolutions are lowered: those of 1×1 by parameters become products, those of every channel by itself get their
+    weight by taps, transposed ones by phases, others in panels. A weight that is computed is laid out so in each run.
+    Group norms take an epilogue too."""
     dead: list[Node] = []
     for node in list(network.nodes):
         lower = _LOWERINGS.get(type(node.op))
@@ -83,8 +87,8 @@ def _refused(node: Node) -> str:
         return "it has a bias and no weight"
     if isinstance(op, GroupNorm):
         return "" if isinstance(x.shape[-1], int) else "its number of channels is not known"
-    if rest[0].kind not in FIXED:
-        return "its weight is computed"
+    if not all(isinstance(n, int) for n in rest[0].shape):
+        return "its weight has sizes that only a run knows"
     return "a weight without elements" if 0 in rest[0].shape else ""
 
 
@@ -102,9 +106,11 @@ def _epilogue(x: Value, bias: Sequence[Value] = ()) -> dict[str, Any]:
 def _conv(network: Network, node: Node) -> Value:
     op: Any = node.op
     x, weight, *bias = node.inputs
+    if weight.kind not in FIXED:
+        return _computed_conv(node)
     outputs, channels, *kernel = sizes(weight)
     rank, taps = len(kernel), math.prod(kernel)
-    if op.groups == outputs == x.shape[-1] and channels == 1 < outputs:
+    if _is_depthwise(op, x, weight):
         flat = derive(network, "reshape", [weight], f"{weight.name}.taps", shape=(outputs, taps))
         return _lowered(node, "taps", [
             derive(network, "transpose", [flat], f"{weight.name}.depthwise", axes=(1, 0))])  # fmt: skip
@@ -120,9 +126,17 @@ def _conv(network: Network, node: Node) -> Value:
     return _lowered(node, "panels of groups", [packed_groups(network, flat, op.groups, f"{flat.name}.packed")])
 
 
+def _is_depthwise(op: Conv, x: Value, weight: Value) -> bool:
+    """Whether every channel is convolved by itself, to one output."""
+    outputs, channels = sizes(weight)[:2]
+    return bool(op.groups == outputs == x.shape[-1] and channels == 1 < outputs)
+
+
 def _conv_transpose(network: Network, node: Node) -> Value:
     op: Any = node.op
     weight = node.inputs[1]
+    if weight.kind not in FIXED:
+        return _lowered(node, "phases", _computed_phases(op, weight))
     stored = []
     for number, phase in enumerate(phases(op, sizes(weight)[2:])):
         name = f"{weight.name}.phase{number}"
@@ -139,6 +153,53 @@ def _phase_weight(network: Network, weight: Value, phase: Phase, groups: int, na
         return network.constant(evaluate(recipe, {"w": weight.array}))
     shape = (groups * each, phase.size * (channels // groups))
     return stored(network, recipe, Spec(weight.dtype, shape), name)
+
+
+# ---------------------------------------------------------------------------------------- weights that a run computes
+
+
+def computed_panels(weight: Value, groups: int) -> Value:
+    """The panels (ops/panels.py) of a computed weight [outputs, K], where every group of outputs begins one: padded,
+    and moved."""
+    outputs, k = sizes(weight)
+    each, depth = outputs // groups, DEPTH[weight.dtype]
+    split = F.reshape(weight, (groups, each, k))
+    after = (0, -each % PANEL, -k % depth)
+    padded = F.pad(split, before=(0, 0, 0), after=after) if any(after) else split
+    panels, steps = groups * ((each + after[1]) // PANEL), (k + after[2]) // depth
+    if depth == 1:
+        return F.permute(F.reshape(padded, (panels, PANEL, steps)), (0, 2, 1))  # type: ignore[no-any-return]
+    return F.permute(F.reshape(padded, (panels, PANEL, steps, depth)), (0, 2, 1, 3))  # type: ignore[no-any-return]
+
+
+def _computed_conv(node: Node) -> Value:
+    """The node by its computed weight [O, C/groups, *K]."""
+    op: Any = node.op
+    x, weight, *_ = node.inputs
+    outputs, channels, *kernel = sizes(weight)
+    taps = math.prod(kernel)
+    if _is_depthwise(op, x, weight):
+        return _lowered(node, "taps", [F.permute(F.reshape(weight, (outputs, taps)), (1, 0))])
+    last = F.permute(F.reshape(weight, (outputs, channels, taps)), (0, 2, 1))
+    flat = F.reshape(last, (outputs, taps * channels))
+    return _lowered(node, "panels of groups", [computed_panels(flat, op.groups)])
+
+
+def _computed_phases(op: ConvTranspose, weight: Value) -> list[Value]:
+    """The panels of each phase of a computed weight [C, O/groups, *K]."""
+    channels, each, *kernel = sizes(weight)
+    rank, inner = len(kernel), channels // op.groups
+    split = F.reshape(weight, (op.groups, inner, each, *kernel))
+    last = F.permute(split, (0, 2, *range(3, rank + 3), 1))
+    found = []
+    for phase in phases(op, kernel):
+        part = last
+        for axis, chosen in enumerate(phase.taps, 2):
+            if chosen != tuple(range(kernel[axis - 2])):
+                part = F.take(part, np.array(chosen, np.int64), axis=axis)
+        flat = F.reshape(part, (op.groups * each, phase.size * inner))
+        found.append(computed_panels(flat, op.groups))
+    return found
 
 
 def phase_recipe(recipe: Recipe, phase: Phase, groups: int, shape: tuple[int, ...]) -> Recipe:
