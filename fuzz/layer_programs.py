@@ -225,6 +225,29 @@ def pools() -> Iterator[Template]:
         yield t
 
 
+def resampled() -> Iterator[Template]:
+    for kind, axes in itertools.product(("adaptive_pool", "resize", "grid_sample"), (1, 2, 3)):
+        if (kind, axes) == ("grid_sample", 1):
+            continue
+        t = Template(f"{kind}.{axes}d")
+        images, channels, dtype = t.size("images", 0, 3), t.size("c", 1, 129), t.choice("dtype", *FLOATS)
+        sx = [t.size(f"x{i}", 1, 9) for i in range(axes)]
+        sy = [t.size(f"y{i}", 1, 9) for i in range(axes)]
+        operands, params = [t.input("x", [images, *sx, channels], dtype)], {}
+        if kind == "adaptive_pool":
+            params["kind"] = t.choice("kind", "average", "greatest")
+        else:
+            least, most = (("nearest", "linear"), ("cubic",)) if kind == "grid_sample" else (
+                ("nearest", "nearest_exact", "linear"), ("cubic",))  # fmt: skip
+            params["mode"] = t.choice("mode", *least, *(most if axes == 2 else ()))
+            params["align_corners"] = t.choice("corners", True, False)
+        if kind == "grid_sample":
+            params["beyond"] = t.choice("beyond", "zeros", "border", "reflection")
+            operands.append(t.input("grid", [images, *sy, axes], "float32"))
+        t.call(kind, operands, [t.result([images, *sy, channels], dtype)], **params)
+        yield t
+
+
 # ---- attention ----
 
 
@@ -370,6 +393,7 @@ FAMILIES = (
     conv_transpose_packed,
     conv_depthwise,
     pools,
+    resampled,
     rope,
     paged,
     attention,

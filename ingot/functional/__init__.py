@@ -85,7 +85,7 @@ from ingot.functional.reduction import (
     sort,
     topk,
 )  # fmt: skip
-from ingot.functional.resample import interpolate
+from ingot.functional.resample import grid_sample, interpolate
 from ingot.functional.shape import (
     arange,
     broadcast_helper,
@@ -120,7 +120,12 @@ from ingot.functional.shape import (
     view,
 )  # fmt: skip
 from ingot.functional.spatial import (
+    adaptive_avg_pool1d,
     adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
     avg_pool1d,
     avg_pool2d,
     avg_pool3d,
@@ -130,6 +135,9 @@ from ingot.functional.spatial import (
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
+    lp_pool1d,
+    lp_pool2d,
+    lp_pool3d,
     max_pool1d,
     max_pool2d,
     max_pool3d,
@@ -137,18 +145,20 @@ from ingot.functional.spatial import (
 from ingot.functional.state_space import causal_conv1d, selective_scan
 
 __all__ = [
-    "ACT2FN", "GATED_ACT_2_ACT", "Conditional", "activation", "activation_function", "adaptive_avg_pool2d",
-    "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bincount",
-    "broadcast_helper", "bucketize", "cast", "categorical_sample", "causal_conv1d", "chunk", "clip", "concat",
-    "cond", "constant", "constant_to_tensor_", "constants_to_tensors_", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cummax", "cummin", "cumprod", "cumsum", "einsum",
-    "elementwise_binary", "embedding", "expand", "expand_dims", "expand_dims_like", "expand_mask", "flatten",
-    "flip", "gather", "gather_last_token_logits", "gather_nd", "gegelu", "geglu", "gelu", "generate_alibi_biases",
-    "generate_alibi_slopes", "generate_logn_scaling", "group_norm", "gru", "identity", "index_select", "int_clip",
-    "interpolate", "is_gated_activation", "kv_write", "layer_norm", "linear", "log_softmax", "logcumsumexp", "lstm",
-    "masked_select", "matmul", "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe",
-    "non_gated_version", "nonzero", "one_hot", "outer", "pad", "paged_attention", "permute", "quick_gelu", "rand",
-    "rearrange", "reduce", "repeat", "repeat_interleave", "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table",
+    "ACT2FN", "GATED_ACT_2_ACT", "Conditional", "activation", "activation_function", "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+    "batch_norm", "bincount", "broadcast_helper", "bucketize", "cast", "categorical_sample", "causal_conv1d",
+    "chunk", "clip", "concat", "cond", "constant", "constant_to_tensor_", "constants_to_tensors_", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cummax", "cummin", "cumprod",
+    "cumsum", "einsum", "elementwise_binary", "embedding", "expand", "expand_dims", "expand_dims_like",
+    "expand_mask", "flatten", "flip", "gather", "gather_last_token_logits", "gather_nd", "gegelu", "geglu", "gelu",
+    "generate_alibi_biases", "generate_alibi_slopes", "generate_logn_scaling", "grid_sample", "group_norm", "gru",
+    "identity", "index_select", "int_clip", "interpolate", "is_gated_activation", "kv_write", "layer_norm",
+    "linear", "log_softmax", "logcumsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "masked_select",
+    "matmul", "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe", "non_gated_version",
+    "nonzero", "one_hot", "outer", "pad", "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce",
+    "repeat", "repeat_interleave", "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table",
     "scaled_dot_product_attention", "scan", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
     "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu",
     "topk", "transpose", "unary", "unbind", "unique", "unsqueeze", "view", "where", "while_loop",

@@ -1,4 +1,4 @@
-"""Images, signals and volumes at another size."""
+"""Images, signals and volumes at another size, or at the places of a grid."""
 
 from __future__ import annotations
 
@@ -155,6 +155,15 @@ def interpolate(
 
 def resized(input: Tensor, targets: Sequence[Target], mode: str, align_corners: bool) -> Tensor:
     """`interpolate` with a target for every spatial dimension."""
+    kind, sizes = dtypes.get(input.dtype), tuple(to.size for to in targets)
+    if sizes == tuple(input.shape[2:]) and all(to.apart is None for to in targets):
+        return input
+    for axis, (before, after) in enumerate(zip(input.shape[2:], sizes, strict=True), 2):
+        if any(isinstance(n, int) and n < 1 for n in (before, after)):
+            raise OpError(f"interpolate: dimension {axis} cannot go from size {before} to {after}")
+    if kind in (dtypes.float32, dtypes.bfloat16, dtypes.float16) and all(to.apart is None for to in targets):
+        word = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}.get(mode, mode.replace("-", "_"))
+        return F.resize(input, sizes=sizes, mode=word, align_corners=align_corners)
     narrow = not mode.startswith("nearest") and dtypes.get(input.dtype).bits < 32
     out = F.cast(input, dtypes.float32) if narrow else input
     for axis, to in enumerate(targets, 2):
@@ -167,8 +176,6 @@ def _along(input: Tensor, axis: int, to: Target, mode: str, align_corners: bool)
     before, after = input.shape[axis], to.size
     if after == before and to.apart is None:
         return input
-    if any(isinstance(n, int) and n < 1 for n in (before, after)):
-        raise OpError(f"interpolate: dimension {axis} cannot go from size {before} to {after}")
     if mode.startswith("nearest") and to.apart is None:
         factor = dims.floordiv(after, before)
         if isinstance(factor, int) and dims.mul(before, factor) == after:
@@ -182,3 +189,32 @@ def _along(input: Tensor, axis: int, to: Target, mode: str, align_corners: bool)
         part = part if weight is None else F.mul(part, F.cast(F.reshape(weight, shape), input.dtype))
         total = part if total is None else F.add(total, part)
     return total
+
+
+_GRID_MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
+
+
+def grid_sample(
+    input: Tensor,
+    grid: Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """Images [N, C, H, W] or volumes [N, C, D, H, W] at the places of a grid [N, *S', 2 or 3] → [N, C, *S'].
+
+    Args:
+        grid: places from −1 to 1, the last dimension's first; floats, computed on in float32.
+        mode: "nearest", "bilinear" (between all neighbours, of volumes too) or "bicubic" (images).
+        padding_mode: what lies outside: "zeros", the "border" elements, or the image turned back ("reflection").
+        align_corners: whether −1 and 1 are the centres of the first and last elements; else their outer edges.
+
+    Raises:
+        OpError: shapes, dtypes or modes that do not fit.
+    """
+    if mode not in _GRID_MODES:
+        raise OpError(f"grid_sample: mode must be one of {', '.join(_GRID_MODES)}, not {mode!r}")
+    places = grid if dtypes.get(grid.dtype) is dtypes.float32 else F.cast(grid, dtypes.float32)
+    return F.grid_sample(
+        input, places, mode=_GRID_MODES[mode], beyond=padding_mode, align_corners=bool(align_corners)
+    )

@@ -6,10 +6,11 @@ one number for every dimension or one each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ingot import dims
+from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.errors import OpError
 from ingot.functional.tensor import Tensor, known_size
@@ -462,29 +463,107 @@ def max_pool3d(
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: int | None | Sequence[int | None]) -> Tensor:
-    """Means of windows that give `output_size` rows and columns; None keeps a size.
-
-    Raises:
-        OpError: a size other than 1 that does not divide the input's, or needs one that is only known at run time.
-    """
-    name = "adaptive_avg_pool2d"
-    wanted = [output_size] * 2 if output_size is None or isinstance(output_size, int) else list(output_size)
-    if len(wanted) != 2 or not all(n is None or (type(n) is int and n >= 1) for n in wanted):
-        raise OpError(f"{name}: output_size must be a positive int, None, or two of them, not {output_size!r}")
+def _adaptive(name: str, rank: int, input: Tensor, output_size: Any, kind: str) -> Tensor:
+    single = output_size is None or not isinstance(output_size, list | tuple)
+    wanted = [output_size] * rank if single else list(output_size)
+    if len(wanted) != rank or not all(n is None or _is_size(n) for n in wanted):
+        raise OpError(
+            f"{name}: output_size must be a positive int, a dim, None, or {rank} of them, not {output_size!r}"
+        )
 
     def run(x: Tensor) -> Tensor:
-        whole = tuple(2 + i for i, n in enumerate(wanted) if n == 1)
-        x = F.reduce_mean(x, axes=whole, keepdims=True) if whole else x
-        kernel = []
-        for i, n in enumerate(wanted):
-            if n is None or n == 1 or n == x.shape[2 + i]:
-                kernel.append(1)
-                continue
-            size = known_size(x, 2 + i, name)
-            if size % n:
-                raise OpError(f"{name}: dimension {2 + i} has size {size}, which is not a multiple of {n}")
-            kernel.append(size // n)
-        return x if kernel == [1, 1] else avg_pool2d(x, kernel)
+        sizes = tuple(x.shape[2 + i] if n is None else dims.as_dim(n) for i, n in enumerate(wanted))
+        if sizes == x.shape[2:]:
+            return x
+        if all(n == 1 for n in sizes):  # of every element type, float64 too
+            reduce = F.reduce_mean if kind == "average" else F.reduce_max
+            return reduce(x, axes=tuple(range(2, rank + 2)), keepdims=True)
+        return F.adaptive_pool(x, sizes=sizes, kind=kind)
 
-    return _on_batch(name, 2, input, run)
+    return _on_batch(name, rank, input, run)
+
+
+def _is_size(n: Any) -> bool:
+    return n >= 1 if type(n) is int else isinstance(n, dims.Expr)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """Means of as many windows as output_size says; arguments as adaptive_avg_pool2d."""
+    return _adaptive("adaptive_avg_pool1d", 1, input, output_size, "average")
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Means of windows that give `output_size` rows and columns: window i of O goes from ⌊i·S/O⌋ to ⌈(i+1)·S/O⌉.
+
+    Args:
+        output_size: a positive int, a dim, or None, which keeps a size; one for all dimensions or one each.
+
+    Raises:
+        OpError: sizes of another number, or that are none.
+    """
+    return _adaptive("adaptive_avg_pool2d", 2, input, output_size, "average")
+
+
+def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
+    """The same over three dimensions; arguments as adaptive_avg_pool2d."""
+    return _adaptive("adaptive_avg_pool3d", 3, input, output_size, "average")
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """The largest elements of as many windows as output_size says; arguments as adaptive_avg_pool2d."""
+    return _adaptive("adaptive_max_pool1d", 1, input, output_size, "greatest")
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """The largest elements of windows, NaN where one is; arguments as adaptive_avg_pool2d."""
+    return _adaptive("adaptive_max_pool2d", 2, input, output_size, "greatest")
+
+
+def adaptive_max_pool3d(input: Tensor, output_size: Any) -> Tensor:
+    """The same over three dimensions; arguments as adaptive_avg_pool2d."""
+    return _adaptive("adaptive_max_pool3d", 3, input, output_size, "greatest")
+
+
+def _lp_pool(
+    rank: int, input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool
+) -> Tensor:
+    """torch's: (Σ x^p)^(1/p); a sum below zero has no such root, and gives NaN."""
+    name = f"lp_pool{rank}d"
+    p = float(norm_type)
+    if not 0 < p < float("inf"):
+        raise OpError(f"{name}: norm_type must be above 0 and finite, not {norm_type!r}")
+    count = math.prod(sizes_of(name, "kernel_size", kernel_size, rank))
+    wide = F.cast(input, dtypes.float32) if dtypes.get(input.dtype).bits < 32 else input
+    mean = _avg_pool(rank, F.pow(wide, p), kernel_size, stride, 0, ceil_mode, True, None)
+    whole = F.mul(mean, float(count))  # a window beyond the edge is a mean of fewer, as torch has it
+    return F.cast(F.pow(whole, 1.0 / p), input.dtype)
+
+
+def lp_pool1d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """Power means of windows; arguments as lp_pool2d."""
+    return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool2d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """(Σ x^p)^(1/p) of windows: [N, C, H, W] or [C, H, W] → the same with fewer rows and columns.
+
+    Args:
+        norm_type: p, above 0.
+        stride: from one window to the next, default kernel_size.
+        ceil_mode: as in avg_pool2d; what a window lacks counts as its mean.
+
+    Raises:
+        OpError: shapes, dtypes or arguments that do not fit.
+    """
+    return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """Power means of windows over three dimensions; arguments as lp_pool2d."""
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

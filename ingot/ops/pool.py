@@ -1,4 +1,4 @@
-"""Pooling: the mean or the largest element of windows that move over the spatial dimensions.
+"""Pooling: the mean or the largest element of windows that move over the spatial dimensions, or share them evenly.
 
 Tensors are [N, C, *S] with one to three spatial dimensions, or [N, *S, C] with `channels_last`. Paddings are given per
 side and are smaller than the kernel's extent. With `ceil_mode` the last window may reach beyond the padding, as long as
@@ -16,7 +16,21 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.ir import Case, Op, Spec, op, require
-from ingot.ops.common import PYTHON_STEPS, Array, bf16, f16, f32, i32, require_float, rounded, torch_wide, widen
+from ingot.ir.spec import Shape
+from ingot.ops.common import (
+    PYTHON_STEPS,
+    Array,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i32,
+    product_steps,
+    require_float,
+    rounded,
+    torch_wide,
+    widen,
+)
 from ingot.ops.spatial import (
     as_given,
     at,
@@ -336,3 +350,87 @@ class MaxPool(Pool):
         else:
             y = self.torch_windows(torch, wide, -float("inf")).amax(-1)
         return as_given(y, self.channels_last).to(x.dtype)
+
+
+@op("adaptive_pool")
+class AdaptivePool(Op):
+    """As many windows as `sizes` says in each spatial dimension, as even as whole elements allow: from ⌊i·S/O⌋ to
+    ⌈(i+1)·S/O⌉.
+
+    kind: "average", the mean of each window, accumulated in float32 and rounded once; "greatest", its largest element,
+    NaN if any is.
+    """
+
+    sizes: Shape
+    kind: str = "average"
+    channels_last: bool = False
+    cases = (
+        Case("windows of two sizes", (f32(2, 3, 7, 5),), {"sizes": (3, 2)}),
+        Case("the same, channels last", (f32(2, 7, 5, 35),), {"sizes": (3, 2), "channels_last": True}),
+        Case("the largest elements", (f32(2, 3, 7, 5),), {"sizes": (3, 2), "kind": "greatest"}),
+        Case("the whole of each channel", (f32(2, 3, 7, 5),), {"sizes": (1, 1)}),
+        Case("more windows than elements", (f32(1, 3, 4),), {"sizes": (7,)}),
+        Case("a volume", (f32(1, 2, 4, 5, 3),), {"sizes": (3, 5, 2)}),
+        Case("batch and sizes unknown", (f32("N", 3, "H", "W"),), {"sizes": (3, "W")}),
+        Case("bfloat16 rounds once", (bf16(1, 3, 7, 5),), {"sizes": (3, 2)}),
+        Case("float16", (f16(1, 3, 7),), {"sizes": (3,), "kind": "greatest"}),
+        Case("float64 has no kernel", (f64(1, 3, 7),), {"sizes": (3,)}, host="the kernel takes no float64"),
+        Case("no samples", (f32(0, 3, 7),), {"sizes": (3,)}),
+        Case("no windows", (f32(1, 3, 7),), {"sizes": (0,)}, error=r"sizes must be at least 1, got \[0\]"),
+        Case("too few sizes", (f32(1, 3, 7, 7),), {"sizes": (3,)}, error="sizes needs one entry for each of the"),
+        Case("no such kind", (f32(1, 3, 7),), {"sizes": (3,), "kind": "sum"}, error="kind must be average or greatest"),
+        Case("nothing to pool", (f32(1, 3, 0),), {"sizes": (3,)}, error="x has no elements in a spatial dimension"),
+        Case("integers", (i32(1, 3, 7),), {"sizes": (3,)}, error="x must be float32"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require_float(x=x)
+        batch, sizes, channels = sizes_of(x, self.channels_last)
+        require(self.kind in ("average", "greatest"), f"kind must be average or greatest, not {self.kind!r}")
+        require(len(self.sizes) == len(sizes),
+                f"sizes needs one entry for each of the {len(sizes)} spatial dimensions, got {list(self.sizes)}")
+        require(all(dims.bounds(n)[1] >= 1 for n in self.sizes), f"sizes must be at least 1, got {list(self.sizes)}")
+        return Spec(x.dtype, shape_of(batch, self.sizes, channels, self.channels_last))
+
+    def working(self, x: Spec) -> int:
+        _, given, channels = sizes_of(x, self.channels_last)
+        return 2 * working_padded(x, [max(int(a), int(b)) for a, b in zip(given, self.sizes, strict=True)], channels,
+                                  self.channels_last)
+
+    def steps(self, x: Spec) -> int:
+        sizes = zip(sizes_of(x, self.channels_last)[1], self.sizes, strict=True)
+        windows = math.prod(int(n) for n in self.sizes)
+        each = math.prod(int(n) // int(wanted) + 2 for n, wanted in sizes)
+        return windows * PYTHON_STEPS + product_steps(int(self.infer(x).elements) * each, x.dtype)
+
+    def reference(self, x: Array) -> Array:
+        wide = channels_first(widen(x), self.channels_last)
+        require(min(wide.shape[2:]) > 0, "x has no elements in a spatial dimension")
+        wanted = [int(n) for n in self.sizes]
+        axes = [[slice(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
+                for n, m in zip(wide.shape[2:], wanted, strict=True)]
+        y = np.empty((*wide.shape[:2], *wanted), wide.dtype)
+        inner = tuple(range(2, wide.ndim))
+        with np.errstate(all="ignore"):
+            for place in product(*map(range, wanted)):
+                window_of = [axis[i] for axis, i in zip(axes, place, strict=True)]
+                part = wide[(slice(None), slice(None), *window_of)]
+                target: tuple[Any, ...] = (slice(None), slice(None), *place)
+                y[target] = part.mean(inner) if self.kind == "average" else part.max(inner)
+        return rounded(as_given(y, self.channels_last), x)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        wide = torch_wide(channels_first(x, self.channels_last))
+        word = "avg" if self.kind == "average" else "max"
+        pool = getattr(torch.nn.functional, f"adaptive_{word}_pool{len(self.sizes)}d")
+        y = pool(wide, [int(n) for n in self.sizes])
+        return as_given(y, self.channels_last).to(x.dtype)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        rank, last = draw.choice([1, 2, 3]), draw.boolean()
+        attrs = {"sizes": tuple(draw.choice([1, 2, 3, 5]) for _ in range(rank)),
+                 "kind": draw.choice(["average", "greatest"]), "channels_last": last}
+        shape = shape_of(draw.choice([0, 1, 2]), [draw.choice([1, 2, 4, 7]) for _ in range(rank)],
+                         draw.choice([1, 3, 17]), last)
+        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.bfloat16]), shape),), attrs)

@@ -19,14 +19,17 @@ from ingot import dims
 from ingot.dims import Dimension
 from ingot.ir import F, Network, Node, StateSpec, Value
 from ingot.ir.spec import Shape, axes_of, axis_of
-from ingot.ops import contraction, indexing, movement, norm, pool, reduce, spatial
+from ingot.ops import contraction, indexing, movement, norm, pool, reduce, resample, spatial
 from ingot.passes.rewrite import Log, note
 from ingot.passes.weights import derive
 
 Order = tuple[int, ...]  # dimension i of a placed value is dimension order[i] of what holds its elements
 Placed = tuple[Value, Order]
 
-SPATIAL = (spatial.Conv, spatial.ConvTranspose, pool.AvgPool, pool.MaxPool, norm.GroupNorm)
+SPATIAL = (
+    spatial.Conv, spatial.ConvTranspose, pool.AvgPool, pool.MaxPool, pool.AdaptivePool, resample.Resize,
+    resample.GridSample, norm.GroupNorm,
+)  # fmt: skip
 
 
 def channels_last(network: Network, log: Log) -> None:

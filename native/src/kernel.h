@@ -111,7 +111,8 @@ std::span<const KernelInfo> matmul_plain_kernels();  // matmul_float64, matmul_i
 std::span<const KernelInfo> conv_kernels();         // conv_packed, conv_transpose_packed
 std::span<const KernelInfo> elementwise_kernels();  // elementwise
 std::span<const KernelInfo> norm_kernels();         // rms_norm, layer_norm, softmax, group_norm
-std::span<const KernelInfo> pool_kernels();         // avg_pool, max_pool
+std::span<const KernelInfo> pool_kernels();         // avg_pool, max_pool, adaptive_pool
+std::span<const KernelInfo> resample_kernels();     // resize, grid_sample
 std::span<const KernelInfo> depthwise_kernels();    // conv_depthwise
 std::span<const KernelInfo> reduce_kernels();       // reduce, argmax
 std::span<const KernelInfo> sort_kernels();         // sort, top_k, bucketize

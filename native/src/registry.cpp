@@ -35,6 +35,7 @@ std::vector<KernelEntry> join() {
       {scatter_kernels, host},
       {attention_kernels, INGOT_LEVELS_WITH(attention)},
       {pool_kernels, INGOT_LEVELS_WITH(pool)},
+      {resample_kernels, INGOT_LEVELS_WITH(resample)},
       {depthwise_kernels, INGOT_LEVELS_WITH(depthwise)},
       {paged_attention_kernels, INGOT_LEVELS_WITH(attention)},
       {dense_attention_kernels, INGOT_LEVELS_WITH(dense_attention)},

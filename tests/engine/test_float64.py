@@ -21,9 +21,10 @@ from tests.ops.check import assert_close, make_network, sample, sizes_for
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
 
-# Without a kernel for float64, and without simpler ops that have one: pooling, convolution and recurrent layers by
-# their references.
-HOST = ("avg_pool", "conv", "conv_transpose", "gru", "lstm", "max_pool", "rnn", "selective_scan")
+# Without a kernel for float64, and without simpler ops that have one: pooling, convolution, resampling, recurrent
+# layers by their references.
+HOST = ("adaptive_pool", "avg_pool", "conv", "conv_transpose", "grid_sample", "gru", "lstm", "max_pool", "resize",
+        "rnn", "selective_scan")  # fmt: skip
 STORED = (*dtypes.FLOATS, *dtypes.INTEGERS, dtypes.bool_)
 
 

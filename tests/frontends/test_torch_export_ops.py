@@ -395,6 +395,10 @@ for rank in (1, 2, 3):
     if rank > 1:
         case(f"_adaptive_avg_pool{rank}d.default", f(2, 3, *size), [1] * rank)
         case(f"avg_pool{rank}d.default", f(2, 3, *size), [2], [1], [0], False, True, 3)
+for mode, beyond, corners in ((0, 0, False), (1, 1, True), (2, 2, False)):
+    for word in ("grid_sampler", "grid_sampler_2d"):
+        case(f"{word}.default", f(2, 3, 5, 6), f(2, 4, 3, 2), mode, beyond, corners)
+case("grid_sampler_3d.default", f(2, 3, 4, 5, 6), f(2, 2, 4, 3, 3), 0, 2, True)
 case("batch_norm.default", f(2, 3, 4), f(3), f(3), f(3), positive(3), False, 0.1, 1e-3, False)
 case("batch_norm.default", f(2, 3, 4), None, None, f(3), positive(3), False, 0.1, 1e-5, False)
 case("_native_batch_norm_legit_no_training.default", f(2, 3, 4), f(3), f(3), f(3), positive(3), 0.1, 1e-5)
@@ -529,8 +533,7 @@ def test_entry(one: Case, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("one", [c for c in CASES if c.op.startswith("aten.conv")], ids=lambda one: one.op)
 def test_a_convolution_with_a_computed_weight(one: Case, tmp_path: Path) -> None:
-    transposed = "transpose" in one.op or any(arg is True for arg in one.args)
-    check_entry(one._replace(host="conv_transpose" if transposed else "conv"), Call(one), tmp_path)
+    check_entry(one, Call(one), tmp_path)
 
 
 def check_entry(one: Case, call: Call, tmp_path: Path) -> None:

@@ -188,6 +188,36 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Array, ...]
         lambda x: F.adaptive_avg_pool2d(x, (1, None)), lambda t, x: nn(t).adaptive_avg_pool2d(x, (1, None)),
         (normal(3, 6, 5),),
     ),
+    **{
+        f"{kind}{rank}d": (
+            lambda x, name=f"{kind}{rank}d": getattr(F, name)(x, 3),
+            lambda t, x, name=f"{kind}{rank}d": getattr(nn(t), name)(x, 3), (normal(2, 3, *(7, 5, 4)[:rank]),),
+        )
+        for kind in ("adaptive_avg_pool", "adaptive_max_pool") for rank in (1, 2, 3)
+    },
+    **{
+        f"lp_pool{rank}d, norm {p}": (
+            lambda x, name=f"lp_pool{rank}d", p=p: getattr(F, name)(x, p, 2, 1, True),
+            lambda t, x, name=f"lp_pool{rank}d", p=p: getattr(nn(t), name)(x, p, 2, 1, True),
+            (np.abs(normal(2, 3, *(7, 5, 4)[:rank])),),
+        )
+        for rank, p in ((1, 2), (2, 3), (2, 1.5), (3, 2))
+    },
+    "lp_pool2d of negative numbers": (
+        lambda x: F.lp_pool2d(x, 2, 3), lambda t, x: nn(t).lp_pool2d(x, 2, 3), (normal(3, 7, 6),),
+    ),
+    **{
+        f"grid_sample {mode}, {beyond}": (
+            lambda x, g, m=mode, b=beyond: F.grid_sample(x, g, m, b, True),
+            lambda t, x, g, m=mode, b=beyond: nn(t).grid_sample(x, g, m, b, True),
+            (normal(2, 3, 5, 6), normal(2, 4, 3, 2)),
+        )
+        for mode, beyond in itertools.product(("nearest", "bilinear", "bicubic"), ("zeros", "border", "reflection"))
+    },
+    "grid_sample of a volume": (
+        lambda x, g: F.grid_sample(x, g, align_corners=False), lambda t, x, g: nn(t).grid_sample(
+            x, g, align_corners=False), (normal(2, 3, 4, 5, 6), normal(2, 2, 4, 3, 3)),
+    ),
     "adaptive_avg_pool2d, one divided": (
         lambda x: F.adaptive_avg_pool2d(x, (3, 1)), lambda t, x: nn(t).adaptive_avg_pool2d(x, (3, 1)),
         (normal(1, 3, 6, 5),),
@@ -261,6 +291,8 @@ DYNAMIC: dict[str, tuple[Callable[[Any], Any], str]] = {
         "f32[N, 3, min((H + 2) // 3, (H // 3) + 1), min((W + 2) // 3, (W // 3) + 1)]",
     ),
     "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 1), "f32[N, 3, 1, 1]"),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (5, None)), "f32[N, 3, 5, W]"),
+    "lp_pool2d": (lambda x: F.lp_pool2d(F.abs(x), 3, 2), "f32[N, 3, H // 2, W // 2]"),
     "batch_norm": (lambda x: F.batch_norm(x, *[np.ones(3, np.float32)] * 2), "f32[N, 3, H, W]"),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=(3, 2)), "f32[N, 3, 3*H, 2*W]"),
     "interpolate by a fraction": (
@@ -311,7 +343,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "too small": (lambda: F.conv2d(normal(1, 3, 2, 8), W), "dimension 2 of the result would have size 0"),
     "groups": (lambda: F.conv2d(X, W, groups=2), "x has 3 channels; weight and groups want 3 · 2 = 6"),
     "integers": (lambda: F.conv2d(X.astype(np.int32), W.astype(np.int32)), "x must be float32"),
-    "adaptive": (lambda: F.adaptive_avg_pool2d(X, 3), "dimension 2 has size 8, which is not a multiple of 3"),
+    "adaptive of another rank": (lambda: F.adaptive_avg_pool2d(X, (3, 3, 3)), "None, or 2 of them, not"),
     "adaptive to 0": (lambda: F.adaptive_avg_pool2d(X, 0), "output_size must be a positive int"),
     "interpolate twice": (lambda: F.interpolate(X, 3, 3), "either size or scale_factor"),
     "interpolate mode": (lambda: F.interpolate(X, 3, mode="linear"), "no mode 'linear' for .*; there it knows"),
@@ -335,8 +367,6 @@ def test_unknown_sizes_are_refused_where_a_number_is_needed() -> None:
     x = Network().input("x", Spec("float32", ("N", 3, "H", 8)))
     with pytest.raises(OpError, match="only known at run time, H, with stride 2"):
         F.conv2d(x, W, stride=2, padding_mode="same_upper")
-    with pytest.raises(OpError, match="must be known"):
-        F.adaptive_avg_pool2d(x, 2)
     with pytest.raises(OpError, match=r"a factor of 1\.7 needs sizes that are known"):
         F.interpolate(x, scale_factor=1.7)
 

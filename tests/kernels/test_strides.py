@@ -164,6 +164,12 @@ def cases() -> Iterator[tuple[str, Case]]:
         average = window(post_padding=[1, 1], count_include_pad=True, divisor=0)
         yield f"avg_pool {name}", [Call("avg_pool", [x], [(dtype, y)], average)]
         yield f"max_pool {name}", [Call("max_pool", [x], [(dtype, y)], window(dilation=[1, 1]))]
+        yield f"adaptive_pool {name}", [Call("adaptive_pool", [x], [(dtype, (2, 4, 2, 40))], {"kind": "average"})]
+        size = {"mode": "cubic", "align_corners": False}
+        yield f"resize {name}", [Call("resize", [x], [(dtype, (2, 5, 9, 40))], size)]
+        place = {"mode": "linear", "beyond": "zeros", "align_corners": False}
+        grid = random(F32, 2, 3, 4, 2, seed=1)
+        yield f"grid_sample {name}", [Call("grid_sample", [x, grid], [(dtype, (2, 3, 4, 40))], place)]
         heads = [random(dtype, 2, 4, 21, 24), random(dtype, 2, 2, 70, 24, seed=1), random(dtype, 2, 2, 70, 32, seed=2)]
         attention = {"scale": 0.2, "causal": False, "heads_inside": False, "mask": "float"}
         mask = random(dtype, 2, 1, 21, 70, seed=3)
@@ -516,6 +522,7 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "matmul": lambda operand: True,
     "matmul_float64": lambda operand: True,
     "conv_depthwise": lambda operand: operand >= 2,
+    "grid_sample": lambda operand: operand == 1,
 }
 
 

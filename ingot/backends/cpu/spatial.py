@@ -1,12 +1,12 @@
-"""Convolutions and pools, all over channels-last operands [N, *S, C]."""
+"""Convolutions, pools and resampling, all over channels-last operands [N, *S, C]."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ingot.backends.cost import size, taps
-from ingot.backends.cpu.types import FLOATS, STORED
+from ingot.backends.cost import Call, size, taps
+from ingot.backends.cpu.types import FLOAT32, FLOATS, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 
@@ -56,6 +56,30 @@ def _max_pool(op: Any, node: Node) -> dict[str, Any] | Refusal:
     if not op.channels_last:
         return Refusal("it takes channels last")
     return _lists(op, "kernel", "stride", "pre_padding", "dilation")
+
+
+def _adaptive_pool(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    return {"kind": op.kind} if op.channels_last else Refusal("it takes channels last")
+
+
+def _resize(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    if not op.channels_last:
+        return Refusal("it takes channels last")
+    return {"mode": op.mode, "align_corners": op.align_corners}
+
+
+def _grid_sample(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    if not op.channels_last:
+        return Refusal("it takes channels last")
+    return {"mode": op.mode, "beyond": op.beyond, "align_corners": op.align_corners}
+
+
+TAPS = {"nearest": 1, "nearest_exact": 1, "linear": 2, "cubic": 4}  # of each axis, at most
+
+
+def _blended(c: Call) -> int:
+    """Two operations for each pixel that counts towards an output."""
+    return int(2 * size(c.y) * TAPS[c.params["mode"]] ** (len(c.y) - 2))
 
 
 KERNELS = (
@@ -113,5 +137,29 @@ KERNELS = (
         results=(Operand("y", FLOATS, INNER),),
         runs={"max_pool": _max_pool},
         flops=lambda c: size(c.y) * taps(c),
+    ),
+    Kernel(
+        "adaptive_pool",
+        params="kind: average | greatest",
+        operands=(Operand("x", FLOATS, INNER),),
+        results=(Operand("y", ("x",), INNER),),
+        runs={"adaptive_pool": _adaptive_pool},
+        flops=lambda c: size(c.x),
+    ),
+    Kernel(
+        "resize",
+        params="mode: nearest | nearest_exact | linear | cubic, align_corners: flag",
+        operands=(Operand("x", FLOATS, INNER),),
+        results=(Operand("y", ("x",), INNER),),
+        runs={"resize": _resize},
+        flops=_blended,
+    ),
+    Kernel(
+        "grid_sample",
+        params="mode: nearest | linear | cubic, beyond: zeros | border | reflection, align_corners: flag",
+        operands=(Operand("x", FLOATS, INNER), Operand("grid", FLOAT32, Reads.ANY)),
+        results=(Operand("y", ("x",), INNER),),
+        runs={"grid_sample": _grid_sample},
+        flops=_blended,
     ),
 )

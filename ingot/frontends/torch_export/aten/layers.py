@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ingot import functional as fn
-from ingot.dims import Dimension
 from ingot.frontends.torch_export.aten.activation import DROPS
 from ingot.frontends.torch_export.aten.promotion import cast
 from ingot.frontends.torch_export.aten.table import (
@@ -23,7 +22,6 @@ from ingot.frontends.torch_export.aten.table import (
     Tensors,
     Unsupported,
     aten,
-    few,
 )
 from ingot.ir import F
 
@@ -215,32 +213,11 @@ def _adaptive(rank: int) -> None:
 
     @aten(f"aten.adaptive_avg_pool{rank}d.default", *inner)
     def average(self: Tensor, output_size: Sizes) -> Result:
-        return _batched(rank, self, lambda batch: _adapted(batch, output_size, "reduce_mean"))
+        return getattr(fn, f"adaptive_avg_pool{rank}d")(self, tuple(output_size))
 
     @aten(f"aten.adaptive_max_pool{rank}d.default")
     def largest(self: Tensor, output_size: Sizes) -> Results:
-        return _batched(rank, self, lambda batch: _adapted(batch, output_size, "reduce_max")), None
-
-
-def _adapted(x: Tensor, output_size: Sizes, reduce: str) -> Result:
-    """Windows from ⌊i·S/O⌋ to ⌈(i+1)·S/O⌉: one dimension after the other, since a window is a product."""
-    compute = getattr(F, reduce)
-    rank = x.ndim() - 2
-    wanted = output_size if len(output_size) == rank else output_size * rank
-    whole = tuple(axis for axis, n in enumerate(wanted, 2) if n == 1)
-    if whole:
-        x = compute(x, axes=whole, keepdims=True)
-    for axis, count in enumerate(wanted, 2):
-        size: Dimension = x.shape[axis]
-        if count == size or axis in whole:
-            continue
-        if not isinstance(size, int) or not isinstance(count, int):
-            raise Unsupported("a size that is known only at run time can be pooled to 1, or left as it is")
-        few(count)
-        windows = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-        parts = [x[(*[slice(None)] * axis, slice(low, high))] for low, high in windows]
-        x = fn.concat([compute(part, axes=(axis,), keepdims=True) for part in parts], axis)
-    return x
+        return getattr(fn, f"adaptive_max_pool{rank}d")(self, tuple(output_size)), None
 
 
 for _rank in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""ATen's upsampling: images, signals and volumes at another size, by the nearest elements or between them."""
+"""ATen's upsampling and grid sampling: images, signals and volumes at another size, or at the places of a grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingot.frontends.torch_export.aten.table import (
     Unsupported,
     aten,
 )
-from ingot.functional import interpolate
+from ingot.functional import grid_sample, interpolate
 from ingot.functional.resample import Target, resized
 
 
@@ -106,3 +106,12 @@ def bicubic(self: Tensor, output_size: Sizes, align_corners: bool, scales_h: May
 def trilinear(self: Tensor, output_size: Sizes, align_corners: bool, scales_d: MaybeFloat = None,
               scales_h: MaybeFloat = None, scales_w: MaybeFloat = None) -> Result:  # fmt: skip
     return _to(self, output_size, (scales_d, scales_h, scales_w), "trilinear", align_corners)
+
+
+_GRID_MODES, _BEYOND = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+
+
+@aten("aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default")
+def grid_sampler(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
+                 align_corners: bool) -> Result:  # fmt: skip
+    return grid_sample(input, grid, _GRID_MODES[interpolation_mode], _BEYOND[padding_mode], align_corners)
