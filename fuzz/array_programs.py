@@ -207,6 +207,16 @@ def order() -> Iterator[Template]:
         x, dtype = shapes(t, rank, 1025), t.choice("dtype", *FLOATS, *INTEGERS, "float64")
         t.call("cumsum", [t.input("x", x, dtype)], [t.result(x, dtype)], axis=axis)
         yield t
+        for kernel, types in (("cumprod", (*FLOATS, *INTEGERS, "float64")), ("logcumsumexp", (*FLOATS, "float64"))):
+            t = Template(f"{kernel}.{rank}.{axis}")
+            x, dtype = shapes(t, rank, 1025), t.choice("dtype", *types)
+            t.call(kernel, [t.input("x", x, dtype)], [t.result(x, dtype)], axis=axis)
+            yield t
+        for kernel in ("cummax", "cummin"):
+            t = Template(f"{kernel}.{rank}.{axis}")
+            x, dtype = shapes(t, rank, 1025), t.choice("dtype", *FLOATS, *INTEGERS, "float64", "bool")
+            t.call(kernel, [t.input("x", x, dtype)], [t.result(x, dtype), t.result(x, "int64")], axis=axis)
+            yield t
 
 
 def nonzero() -> Iterator[Template]:
@@ -291,4 +301,43 @@ def movement() -> Iterator[Template]:
     yield t
 
 
-FAMILIES = (elementwise, norms, group_norm, reductions, order, nonzero, sizes, movement)
+# What a scatter writes, and the types that it takes for that.
+UPDATES = (("replace", ANY), *((mode, (*FLOATS, *INTEGERS, "float64")) for mode in ("add", "mul", "min", "max")))
+
+
+def scatters() -> Iterator[Template]:
+    """Places along an axis, places of several coordinates, and those that a mask chooses."""
+    for (rank, axis), (mode, types) in itertools.product(((r, a) for r in (1, 2, 3) for a in range(r)), UPDATES):
+        t = Template(f"scatter.{rank}.{axis}.{mode}")
+        x, dtype = shapes(t, rank, 33), t.choice("dtype", *types)
+        some = [t.size(f"i{i}", 0, s if i != axis else 17) for i, s in enumerate(x)]
+        low, high = calc("-", 0, x[axis]), calc("-", x[axis], 1)
+        index = t.input("index", some, t.choice("index", "int32", "int64"), kind="index", low=low, high=high)
+        operands = [t.input("x", x, dtype), index, t.input("updates", some, dtype)]
+        t.call("scatter", operands, [t.result(x, dtype)], axis=axis, mode=mode)
+        yield t
+    for depth, rest, (mode, types) in itertools.product((1, 2), (0, 1), (*UPDATES, ("gather", ANY))):
+        name = "gather_nd" if mode == "gather" else "scatter_nd"
+        t = Template(f"{name}.{depth}.{rest}.{mode}")
+        n, dtype = t.size("n", 1, 17), t.choice("dtype", *types)
+        slices = [t.size("rest", 0, 33)] * rest
+        many = [t.size("many", 0, 17)]
+        whole = t.input("x", [*[n] * depth, *slices], dtype)
+        fill = {"kind": "index", "low": calc("-", 0, n), "high": calc("-", n, 1)}
+        index = t.input("index", [*many, depth], t.choice("index", "int32", "int64"), **fill)
+        if mode == "gather":
+            t.call(name, [whole, index], [t.result([*many, *slices], dtype)], batch_dims=0)
+        else:
+            updates = t.input("updates", [*many, *slices], dtype)
+            t.call(name, [whole, index, updates], [t.result([*[n] * depth, *slices], dtype)], mode=mode)
+        yield t
+    for rank in (1, 2, 3):
+        t = Template(f"masked_scatter.{rank}")
+        x, dtype = shapes(t, rank, 33), t.choice("dtype", *ANY)
+        mask = t.input("mask", t.choice("shape", *broadcasts(x)), "bool")
+        operands = [t.input("x", x, dtype), mask, t.input("source", [calc("*", 1, *x)], dtype)]
+        t.call("masked_scatter", operands, [t.result(x, dtype)])
+        yield t
+
+
+FAMILIES = (elementwise, norms, group_norm, reductions, order, nonzero, sizes, movement, scatters)

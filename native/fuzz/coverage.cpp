@@ -87,10 +87,12 @@ void print_table(const Counts& counts) {
 std::vector<std::string> never_ran(const Counts& counts, const std::vector<Level>& levels) {
   std::vector<std::string> missing;
   const std::vector<KernelEntry>& table = kernel_table();
-  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k)
+  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k) {
+    if (table[k].info->name == "sizes_of") continue;  // its results have no elements: such calls are planned and left out
     for (Level level : levels)
       if (own_level(table[k], level) == level && counts.kernels[k].ran[static_cast<int>(level)] == 0)
         missing.push_back(std::string(table[k].info->name) + " at " + std::string(name_of(level)));
+  }
   return missing;
 }
 

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 import ingot
-from ingot.errors import UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch")
 Tensor = torch.Tensor
@@ -335,10 +334,3 @@ def test_fully_convolutional_at_any_size(name: str, sizes: Any) -> None:
         wanted = wanted.values() if isinstance(wanted, dict) else [wanted]
         for array, want in zip(engine.run({"x": x}).values(), wanted, strict=True):
             np.testing.assert_allclose(array, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_are_refused_by_name(kind: type[nn.Module]) -> None:
-    net = kind(4, 6, batch_first=True)
-    with pytest.raises(UnsupportedError, match=rf"aten\.{kind.__name__.lower()}.*there is no such op"):
-        ingot.build(net, (torch.randn(1, 5, 4),))

@@ -483,6 +483,16 @@ case("searchsorted.Tensor", f(3, 9).sort(-1)[0], f(3, 5))
 case("searchsorted.Tensor", f(9).sort(-1)[0], f(3, 5), side="right")
 case("searchsorted.Scalar", f(9).sort(-1)[0], 0.25)
 
+# ---- recurrent layers and cells: gates of 6 units on 4 features ----
+FLAGS = (True, 1, 0.0, False, False, False)  # biases, layers, dropout, training, both directions, batch first
+for layer, gates in (("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1)):
+    weights = [f(6 * gates, 4), f(6 * gates, 6), f(6 * gates), f(6 * gates)]
+    case(f"{layer}.input", f(5, 2, 4), f(1, 2, 6), weights, *FLAGS)
+    case(f"{layer}_cell.default", f(2, 4), f(2, 6), *weights)
+weights = [f(24, 4), f(24, 6), f(24), f(24)]
+case("lstm.input", f(5, 2, 4), [f(1, 2, 6), f(1, 2, 6)], weights, *FLAGS)
+case("lstm_cell.default", f(2, 4), [f(2, 6), f(2, 6)], *weights)
+
 
 def op_of(name: str) -> Any:
     space, op, overload = name.split(".")
