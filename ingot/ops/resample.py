@@ -1,7 +1,7 @@
 """Images, signals and volumes read at other places: at another size, and wherever a grid says.
 
-Tensors are [N, C, *S], or [N, *S, C] with `channels_last`. Places are float32, as torch computes them; floats
-accumulate in float32 (float64 in float64) and round once.
+Tensors are [N, C, *S], or [N, *S, C] with `channels_last`. Places, and sums of floats, are float32 (float64 of
+float64, but for the nearest ones of a resize), as torch computes them; a result rounds once.
 """
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _cubic(t: Array) -> list[Array]:
     def polynomial(d: Array, *coefficients: float) -> Array:
         total = np.zeros_like(d)
         for coefficient in coefficients:
-            total = total * d + np.float32(coefficient)
+            total = total * d + d.dtype.type(coefficient)
         return total
 
     near, far = (CUBIC + 2, -(CUBIC + 3), 0.0, 1.0), (CUBIC, -5 * CUBIC, 8 * CUBIC, -4 * CUBIC)
@@ -123,13 +123,14 @@ class Resize(Op):
     def steps(self, x: Spec) -> int:
         return product_steps(12 * int(self.infer(x).elements), x.dtype)
 
-    def taps(self, size: int, wanted: int) -> list[Tap]:
-        """What counts towards each of `wanted` elements along an axis of this size."""
-        at, one = np.arange(wanted).astype(np.float32), np.ones(wanted, np.float32)
+    def taps(self, size: int, wanted: int, wide: Any) -> list[Tap]:
+        """What counts towards each of `wanted` elements along an axis of this size, in a wide type."""
+        real = np.float32 if self.mode.startswith("nearest") else wide
+        at, one = np.arange(wanted).astype(real), np.ones(wanted, real)
         corners = self.align_corners and not self.mode.startswith("nearest")
-        step = np.float32(((size - 1) / (wanted - 1) if wanted > 1 else 0) if corners else size / wanted)
-        half = np.float32(0.5)
-        last = np.float32(size - 1)
+        step = real(((size - 1) / (wanted - 1) if wanted > 1 else 0) if corners else size / wanted)
+        half = real(0.5)
+        last = real(size - 1)
         if self.mode.startswith("nearest"):
             where = np.floor((at + half if self.mode == "nearest_exact" else at) * step)
             return [Tap(np.minimum(where, last).astype(np.int64), one)]
@@ -153,7 +154,7 @@ class Resize(Op):
             column = (wanted, *[1] * (wide.ndim - axis - 1))
             with np.errstate(all="ignore"):
                 parts = [np.take(wide, index, axis) * weight.reshape(column)
-                         for index, weight in self.taps(size, wanted)]
+                         for index, weight in self.taps(size, wanted, wide.dtype.type)]
                 wide = sum(parts[1:], parts[0]).astype(wide.dtype)
         return rounded(as_given(wide, self.channels_last), x)
 
@@ -249,17 +250,20 @@ class GridSample(Op):
         """Places as what `beyond` makes of them; what is no number becomes the first."""
         if self.beyond == "zeros":
             return at
-        last = np.float32(size - 1)
+        real = at.dtype.type
+        last = real(size - 1)
         if self.beyond == "reflection":
-            low, span = (np.float32(0), last) if self.align_corners else (np.float32(-0.5), np.float32(size))
+            low, span = (real(0), last) if self.align_corners else (real(-0.5), real(size))
             away = np.abs(at - low)
             rest, odd = np.fmod(away, span), np.fmod(np.floor(away / span), 2) != 0
             at = np.where(odd, span - rest, rest) + low if span > 0 else np.zeros_like(at)
-        return np.where(at > 0, np.minimum(at, last), np.float32(0))
+        held: Array = np.where(at > 0, np.minimum(at, last), real(0))
+        return held
 
     def taps(self, coordinate: Array, size: int) -> list[Tap]:
         """What counts along an axis of this size; an index of −1 lies outside."""
-        whole, one = np.float32(size), np.float32(1)
+        real = coordinate.dtype.type
+        whole, one = real(size), real(1)
         at = (coordinate + one) * ((whole - one) / 2) if self.align_corners else ((coordinate + one) * whole - one) / 2
         at = at if self.mode == "cubic" else self._bounded(at, size)
         low = np.floor(at)
@@ -269,7 +273,7 @@ class GridSample(Op):
         elif self.mode == "linear":
             found = [(low, low + one - at), (low + one, t)]
         else:
-            found = [(self._bounded(low + np.float32(shift), size), weight)
+            found = [(self._bounded(low + real(shift), size), weight)
                      for shift, weight in zip((-1, 0, 1, 2), _cubic(t), strict=True)]
         inside = [(index >= 0) & (index <= size - 1) & np.isfinite(at) for index, _ in found]
         return [Tap(np.where(ok, index, -1).astype(np.int64), weight)
@@ -282,7 +286,8 @@ class GridSample(Op):
         total = np.zeros((*grid.shape[:-1], wide.shape[1]), wide.dtype)
         batch = np.arange(len(wide)).reshape(-1, *[1] * len(sizes))
         with np.errstate(all="ignore"):
-            axes = [self.taps(grid[..., len(sizes) - 1 - i], size) for i, size in enumerate(sizes)]
+            places = grid.astype(wide.dtype)
+            axes = [self.taps(places[..., len(sizes) - 1 - i], size) for i, size in enumerate(sizes)]
             for taps in product(*axes):
                 outside = np.any([tap.places < 0 for tap in taps], axis=0)
                 picked = wide[(batch, slice(None), *(tap.places for tap in taps))]  # [N, *S', C]
