@@ -12,6 +12,7 @@ from ingot.dims import Dim
 from ingot.errors import InputError, NetworkError, OpError, ValueFault
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Pattern, Spec, StateSpec, interpret
 from ingot.ir.expr import NoExpression, check, evaluate
+from ingot.ir.interpret import learn
 
 
 def net() -> Network:
@@ -220,3 +221,16 @@ def test_a_size_below_zero_names_the_input() -> None:
     net.outputs["y"] = F.neg(rest)
     with pytest.raises(InputError, match=r"rest"):
         interpret(net, {"x": np.ones(3, np.float32), "rest": np.ones(0, np.float32)})
+
+
+def test_a_size_that_a_run_shows_is_held_to_its_bound() -> None:
+    net = Network()
+    net.outputs["y"] = y = F.nonzero(net.input("x", Spec("f32", (4,))))
+    node = net.nodes[0]
+    (bound,) = (d for d in y.shape if isinstance(d, Dim))
+    assert bound.max == 4
+    sizes: dict[str, int] = {}
+    learn(node, y.spec, (1, 4), (bound,), sizes)
+    assert sizes == {bound.name: 4}
+    with pytest.raises(ValueFault, match="is 5, above its bound 4"):
+        learn(node, y.spec, (1, 5), (bound,), {})

@@ -49,7 +49,11 @@ def test_integers_beside_a_tensor_are_held_to_its_range(dtype: str) -> None:
 
 def test_nothing_splits_into_one_piece_of_nothing(net: Network) -> None:
     assert [piece.shape for piece in f32(net, "x", 0, 3).split(2, 0)] == [(0, 3)]
-    assert [piece.shape for piece in f32(net, "y", 5, 3).split(2, 0)] == [(2, 3), (2, 3), (1, 3)]
+    y = f32(net, "y", 5, 3)
+    assert [piece.shape for piece in y.split(2, 0)] == [(2, 3), (2, 3), (1, 3)]
+    assert [piece.shape for piece in y.split(1, 1)] == [(5, 1)] * 3
+    with pytest.raises(OpError, match="pieces of one positive size"):
+        y.split(0)
 
 
 def test_only_small_integers_are_followed_as_sizes() -> None:

@@ -14,6 +14,7 @@ from ingot.builder.build import build_network
 from ingot.errors import OpError, UserError
 from ingot.ir import F, Network, Op, Spec
 from ingot.ir.op import OPS, infer
+from ingot.ir.precision import precision, scope, unscoped
 
 LARGE = np.full((2, 4), 300, np.float16)  # whose square no float16 holds
 
@@ -51,6 +52,14 @@ def test_scopes_nest_and_end() -> None:
         raise ZeroDivisionError
     after = [value.dtype.name for value in (inner, outer, fn.relu(x))]
     assert after == ["bfloat16", "float16", "float32"]
+
+
+def test_a_rewrite_inside_a_scope_is_outside_of_it_and_goes_back() -> None:
+    with precision("bfloat16"):
+        with unscoped():
+            assert scope() is None
+        assert scope() is not None
+    assert scope() is None
 
 
 def test_what_moves_elements_leaves_their_type() -> None:
@@ -131,6 +140,7 @@ def test_scopes_of_other_types_are_refused(dtype: str, error: str) -> None:
 KINDS = ("float32", "bfloat16", "float16", "float64", "int8", "int32", "int64", "bool")
 # Ops that take operands of two types by their meaning: the places of the operands that may have another one.
 MIXED = {
+    "grid_sample": {0},  # x at places of float32
     "rope": {0},  # x by a table of float32
     "quantize": {0},  # x by scales of float32
     "scaled_dot_product_attention": {3},  # a mask of bool or float32
