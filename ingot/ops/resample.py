@@ -161,9 +161,12 @@ class Resize(Op):
     def torch(self, torch: Any, x: Any) -> Any:
         wide = torch_wide(channels_first(x, self.channels_last))
         corners = None if self.mode.startswith("nearest") else self.align_corners
-        y = torch.nn.functional.interpolate(
-            wide, size=[int(n) for n in self.sizes], mode=_torch_mode(self.mode, len(self.sizes)),
-            align_corners=corners)
+        sizes = [int(n) for n in self.sizes]
+        if 0 in wide.shape:  # torch wants elements
+            y = wide.new_zeros((*wide.shape[:2], *sizes))
+        else:
+            mode = _torch_mode(self.mode, len(sizes))
+            y = torch.nn.functional.interpolate(wide, size=sizes, mode=mode, align_corners=corners)
         return as_given(y, self.channels_last).to(x.dtype)
 
     @classmethod
