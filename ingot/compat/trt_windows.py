@@ -210,78 +210,21 @@ def _cubic(d: Any, near: bool, a: float) -> Any:
 # ---------------------------------------------------------------------------------------------- grid sample
 
 
+_BEYOND = {SampleMode.FILL: "zeros", SampleMode.CLAMP: "border", SampleMode.REFLECT: "reflection"}
+
+
 def grid_sample(g: Given) -> Any:
     """What add_grid_sample computes: [N, C, H, W] at the places grid [N, Ho, Wo, 2], x and y from -1 to 1."""
-    x, grid, mode = g["input"], g["grid"], g["interpolation_mode"]
+    x, grid, mode, beyond = g["input"], g["grid"], g["interpolation_mode"], g["sample_mode"]
     if len(x.shape) != 4:
         raise refused(f"add_grid_sample of {len(x.shape)} dimensions", "give [N, C, H, W]")
-    wide = f.cast(x, "float32")
-    at = [_unnormalised(f.select(f.cast(grid, "float32"), 3, 1 - i), _number(x, 2 + i), g) for i in (0, 1)]
-    if mode == "nearest":  # halves to even, as torch does
-        return f.cast(_picked(wide, f.round(at[0]), f.round(at[1]), g), x.dtype)
-    if mode == "linear":
-        weights = [[(f.floor(p), f.sub(1.0, f.sub(p, f.floor(p)))),
-                    (f.add(f.floor(p), 1.0), f.sub(p, f.floor(p)))] for p in at]  # fmt: skip
-    else:
-        weights = []
-        for p in at:
-            low = f.floor(p)
-            t = f.sub(p, low)
-            weights.append([(f.add(low, s), _cubic(f.abs(f.sub(t, s)), s in (0.0, 1.0), -0.75)) for s in _SHIFTS])
-    total: Any = None
-    for row, row_weight in weights[0]:
-        for column, weight in weights[1]:
-            part = f.mul(_picked(wide, row, column, g), f.unsqueeze(f.mul(row_weight, weight), 1))
-            total = part if total is None else f.add(total, part)
-    return f.cast(total, x.dtype)
-
-
-def _unnormalised(p: Any, size: Any, g: Given) -> Any:
-    """A coordinate from -1 to 1 as a place; clamped or reflected as sample_mode says, where that is before rounding."""
-    if g["align_corners"]:
-        at = f.mul(f.mul(f.add(p, 1.0), 0.5), f.sub(size, 1.0))
-    else:
-        at = f.sub(f.mul(f.mul(f.add(p, 1.0), 0.5), size), 0.5)
-    return at if g["interpolation_mode"] == "bicubic" else _bounded(at, size, g)
-
-
-def _bounded(at: Any, size: Any, g: Given) -> Any:
-    mode, last = g["sample_mode"], f.sub(size, 1.0)
-    if mode is SampleMode.FILL:
-        return at
-    if mode is SampleMode.REFLECT:
-        low = 0.0 if g["align_corners"] else -0.5
-        span = last if g["align_corners"] else size
-        span = f.maximum(span, 1e-30)
-        away = f.abs(f.sub(at, low))
-        turns = f.floor(f.div(away, span))
-        rest = f.sub(away, f.mul(turns, span))
-        odd = f.gt(f.sub(turns, f.mul(f.floor(f.mul(turns, 0.5)), 2.0)), 0.5)
-        at = f.add(f.where(odd, f.sub(span, rest), rest), low)
-    elif mode is not SampleMode.CLAMP:
-        raise refused(f"add_grid_sample with mode {mode.name}", "FILL, CLAMP or REFLECT")
-    return f.minimum(f.maximum(at, 0.0), last)
-
-
-def _picked(x: Any, row: Any, column: Any, g: Given) -> Any:
-    """[N, C, Ho, Wo]: what stands at rows and columns [N, Ho, Wo], which are whole numbers."""
-    height, width = _number(x, 2), _number(x, 3)
-    outside = None
-    if g["sample_mode"] is SampleMode.FILL:
-        inside = [f.op_and(f.ge(p, 0.0), f.lt(p, size)) for p, size in ((row, height), (column, width))]
-        outside = f.not_op(f.op_and(*inside))
-    else:
-        row, column = _bounded(row, height, g), _bounded(column, width, g)
-    row, column = (
-        f.cast(f.minimum(f.maximum(p, 0.0), f.sub(size, 1.0)), "int32")
-        for p, size in ((row, height), (column, width))
+    if beyond not in _BEYOND:
+        raise refused(f"add_grid_sample with mode {beyond.name}", "FILL, CLAMP or REFLECT")
+    found = f.grid_sample(
+        f.cast(x, "float32"), f.cast(grid, "float32"), "bilinear" if mode == "linear" else mode, _BEYOND[beyond],
+        bool(g["align_corners"]),
     )  # fmt: skip
-    batch, channels, out = x.shape[0], x.shape[1], row.shape[1:]
-    place = f.add(f.mul(row, f.cast(f.shape(x, 3), "int32")), column)
-    flat = f.view(place, (batch, 1, dims.mul(out[0], out[1])), False)
-    index = f.expand(flat, (batch, channels, dims.mul(out[0], out[1])))
-    taken = f.view(f.gather(f.flatten(x, 2), 2, index), (batch, channels, *out), False)
-    return taken if outside is None else f.where(f.unsqueeze(outside, 1), np.float32(0), taken)
+    return f.cast(found, x.dtype)
 
 
 # ---------------------------------------------------------------------------------------------- slices, padding
