@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from ingot.functional.shape import expand, select
 from ingot.functional.tensor import Tensor
 from ingot.ir import F, Value
 
-Run = Callable[..., tuple[Any, ...]]  # of an op: gates, weight, states, bias, lengths, projection → y, states
+Run = Callable[..., tuple[Any, ...]]  # an op: gates, weight, states, bias, lengths, projection? → y, states
 
 
 class Direction(NamedTuple):
@@ -55,11 +56,7 @@ def lstm(
         OpError: weights of another number or shape, states or lengths that do not fit. A length outside 0..T is a
             ValueFault at run time.
     """
-    def run(gates: Tensor, weight: Tensor, states: Sequence[Tensor], bias: Tensor, end: Tensor | None,
-            projection: Tensor | None, reverse: bool) -> tuple[Any, ...]:  # fmt: skip
-        return F.lstm(gates, weight, *states, bias, end, projection, reverse=reverse)  # type: ignore[no-any-return]
-
-    found = _layers("lstm", input, hx, params, (has_biases, num_layers, bidirectional, batch_first), lengths, 4, run)
+    found = _layers("lstm", input, hx, params, (has_biases, num_layers, bidirectional, batch_first), lengths, 4, F.lstm)
     return found[0], found[1], found[2]
 
 
@@ -75,22 +72,14 @@ def gru(
 ) -> tuple[Any, Any]:
     """A GRU: [T, N, I] → the output [T, N, D·H] and the last state [L·D, N, H]. Arguments and errors as of
     `lstm`; weights have 3·H rows: reset, update, new."""
-    def run(gates: Tensor, weight: Tensor, states: Sequence[Tensor], bias: Tensor, end: Tensor | None,
-            projection: Tensor | None, reverse: bool) -> tuple[Any, ...]:  # fmt: skip
-        return F.gru(gates, weight, *states, bias, end, reverse=reverse)  # type: ignore[no-any-return]
-
     options = (has_biases, num_layers, bidirectional, batch_first)
-    found = _layers("gru", input, None if hx is None else (hx,), params, options, lengths, 3, run)
+    found = _layers("gru", input, None if hx is None else (hx,), params, options, lengths, 3, F.gru)
     return found[0], found[1]
 
 
 def _rnn(activation: str, input: Tensor, hx: Tensor | None, params: Sequence[Tensor], options: Any,
          lengths: Tensor | None) -> tuple[Any, Any]:  # fmt: skip
-    def run(gates: Tensor, weight: Tensor, states: Sequence[Tensor], bias: Tensor, end: Tensor | None,
-            projection: Tensor | None, reverse: bool) -> tuple[Any, ...]:  # fmt: skip
-        return F.rnn(  # type: ignore[no-any-return]
-            gates, weight, *states, bias, end, activation=activation, reverse=reverse)
-
+    run = partial(F.rnn, activation=activation)
     found = _layers(f"rnn_{activation}", input, None if hx is None else (hx,), params, options, lengths, 1, run)
     return found[0], found[1]
 
@@ -154,7 +143,8 @@ def _layers(
             bias = one.state_bias
             if bias is None:
                 bias = np.zeros(one.state.shape[0], dtypes.get(x.dtype).numpy)
-            y, *ends = run(sums, one.state, [s[at] for s in states], bias, lengths, one.projection, reverse=d == 1)
+            projection = () if one.projection is None else (one.projection,)
+            y, *ends = run(sums, one.state, *(s[at] for s in states), bias, lengths, *projection, reverse=d == 1)
             outputs.append(y)
             for kept, end in zip(last, ends, strict=True):
                 kept.append(F.reshape(end, (1, *end.shape)))
