@@ -359,7 +359,7 @@ def convert(x: Array, dtype: DType) -> Array:
             return truncate(x, dtype)
         if dtype.is_float and dtype.bits < 32:
             x = x.astype(np.float32)
-        if source.is_integer and dtype.is_integer and dtype.bits < 8:
+        if source.is_integer and dtype is dtypes.int4:
             x = x.astype(np.int8)
         return np.asarray(x.astype(dtype.numpy))
 

@@ -66,8 +66,6 @@ class Pattern(Network):
         start = len(self.values)
         outputs = tuple(self._add(Value(self, f"p{start + i}", ANY, "result")) for i in range(count))
         node = Node(op, inputs, outputs)
-        for value in inputs:
-            value.uses[node] = None
         for value in outputs:
             value.node = node
         self.nodes.append(node)

@@ -308,7 +308,10 @@ def _call(name: str, *args: Any) -> Value:
 
 def _sequence(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """view(2, 3) and view((2, 3)) mean the same."""
-    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], tuple | list) else args
+    match args:
+        case (tuple() | list() as sizes,):
+            return tuple(sizes)
+    return args
 
 
 def _axes(dim: int | Sequence[int] | None) -> tuple[int, ...] | None:

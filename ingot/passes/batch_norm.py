@@ -84,8 +84,9 @@ def _linear(x: Value, chain: tuple[Value, ...]) -> Before | None:
     node = x.node
     if node is None:
         return None
-    if isinstance(node.op, Reshape) and node.inputs[0].shape[-1:] == x.shape[-1:]:
-        return _linear(node.inputs[0], (*chain, node.inputs[0]))
+    if isinstance(node.op, Reshape):
+        (whole,) = node.inputs
+        return _linear(whole, (*chain, whole)) if whole.shape[-1:] == x.shape[-1:] else None
     if isinstance(node.op, Add):
         for product, bias in (node.inputs, node.inputs[::-1]):
             if _is_product(product.node) and bias.kind == "parameter" and bias.shape == x.shape[-1:]:

@@ -176,6 +176,8 @@ def test_casts_of_a_parameter() -> None:
     assert casts_at(recipe.then("reshape", shape=(24,))) == [
         ("w", ()), ("w", ("float32",)), ("w", ("float32",)), ("w", ("float32", "bfloat16")), None,
     ]  # fmt: skip
+    twice = cast("w", "bfloat16").then("cast", dtype="float16").then("cast", dtype="float16")
+    assert casts_at(twice)[-1] == ("w", ("bfloat16", "float16"))
     for i in range(MAX_CASTS + 1):
         recipe = recipe.then("cast", dtype=("float16", "float32")[i % 2])
     assert casts_at(recipe)[-1] is None and casts_at(source("lora.a.A")) == [None]

@@ -17,6 +17,7 @@ T, H = Dim("T"), Dim("H")
 A, B, Z = Dim("A", 2, max=5), Dim("B", 1, max=3), Dim("Z", max=0)
 INF = math.inf
 NAMES = [Dim(f"d{i}") for i in range(300)]
+POWERS = [dims.mul(*[T] * i, *[H] * (n - i)) for n in range(11) for i in range(n + 1)]  # 66 that differ
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,8 @@ def nested(depth: int) -> Any:
         (lambda: Dim("T", 5, 5, 9), lambda: Dim("T", 5, 4, 9)),
         (lambda: chained(dims.add, NAMES[:256]), lambda: chained(dims.add, NAMES[:257])),
         (lambda: chained(dims.mul, [T] * 32), lambda: chained(dims.mul, [T] * 33)),
+        (lambda: dims.mul(dims.add(*POWERS[:64]), dims.add(*POWERS[:64])),
+         lambda: dims.mul(dims.add(*POWERS[:64]), dims.add(*POWERS[:65]))),
         (lambda: dims.mul(*[dims.add(*NAMES[i * 16 : i * 16 + 16]) for i in range(2)]),
          lambda: dims.mul(*[dims.add(*NAMES[i * 17 : i * 17 + 17]) for i in range(2)])),
         (lambda: MAX_VALUE * T, lambda: dims.mul(MAX_VALUE * T, 2)),

@@ -76,6 +76,12 @@ def test_an_error_names_op_operands_place_rule_and_line(net: Network) -> None:
     assert net.nodes == []
 
 
+def test_operands_by_name(net: Network) -> None:
+    a, b = f32(net, "a", "T", 8), f32(net, "b", "T", 8)
+    for made in (ops.sub(a, b), ops.sub(a, b=b), ops.sub(b=b, a=a)):
+        assert made.node.inputs == (a, b)
+
+
 @pytest.mark.parametrize(("call", "message"), [
     (lambda x: ops.softmax(x, axis="last"), r"softmax: attribute axis must be an int, not 'last' \(str\)"),
     (lambda x: ops.softmax(x, axis=True), "attribute axis must be an int, not True"),
@@ -214,6 +220,7 @@ def test_view_like_methods(net: Network) -> None:
     assert x.view(0, -1).shape == (Dim("T"), 24)
     assert x.view(-1, 6).shape == (4 * Dim("T"), 6)
     assert x.flatten(1).shape == (Dim("T"), 24)
+    assert x.sum().flatten().shape == (1,)
     assert x.transpose(-1, 0).shape == (6, 4, Dim("T"))
     assert x.permute(1, 0, 2).shape == x.permute((1, 0, 2)).shape == (4, Dim("T"), 6)
     assert x.unsqueeze(-1).shape == (Dim("T"), 4, 6, 1) and x.unsqueeze(0).squeeze(0).shape == x.shape

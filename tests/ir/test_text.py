@@ -211,6 +211,8 @@ def test_nesting_has_a_limit() -> None:
     ("network n {\n  input %x : f33[2]\n}", "not a type such as f32"),
     ("network n {\n  dim T in 5..3\n}", "line 2.*need min <= opt <= max"),
     ("network n {\n  input %x : f32[2]\n  %0 = softmax(%x) {axis=inf} : f32[2]\n}", "attribute axis must be an int"),
+    ("network n {\n  input %x : f32[2]\n  %0 = lowered(%x) {inner=neg(3)} : f32[2]\n}", "an op is written name\\("),
+    ("network n {\n  input %x : f32[2]\n  %0 = lowered(%x) {inner=nag()} : f32[2]\n}", "an op is written name\\("),
 ])
 def test_text_errors_name_the_line(text: str, message: str) -> None:
     with pytest.raises(NetworkError, match=message):

@@ -84,12 +84,17 @@ def nothing_binds(net: Network) -> None:
 
 
 def nest_deep(net: Network) -> None:
+    nest(net, MAX_NESTING + 1)
+
+
+def nest(net: Network, levels: int) -> None:
+    """Adds a network in a network, so many levels of them."""
     x = net.inputs[0]
-    inner = branch(lambda y: -y, x)
-    for _ in range(MAX_NESTING + 1):
+    plain = inner = branch(lambda y: -y, x)
+    for _ in range(levels - 1):
         held = inner
-        inner = branch(lambda y, held=held: ops.cond(np.array(True), y, then_branch=held, else_branch=held), x)
-    ops.cond(np.array(True), x, then_branch=inner, else_branch=inner)
+        inner = branch(lambda y, held=held: ops.cond(np.array(True), y, then_branch=held, else_branch=plain), x)
+    ops.cond(np.array(True), x, then_branch=inner, else_branch=plain)
 
 
 BREAKS: list[tuple[Callable[[Network], Any], str]] = [
@@ -122,6 +127,8 @@ BREAKS: list[tuple[Callable[[Network], Any], str]] = [
 
 def test_a_sound_network_passes() -> None:
     net = sound()
+    assert verify(net) is net
+    nest(net, MAX_NESTING)
     assert verify(net) is net
 
 

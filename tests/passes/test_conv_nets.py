@@ -232,6 +232,18 @@ def test_zeros_around_an_image_are_the_convolutions_own(
     np.testing.assert_array_equal(interpret(b.net, feeds(b.net, 2), weights(b.net))["y"], want)
 
 
+@pytest.mark.parametrize("after", [(0, 1, 2, 0), (0, 0, 0, 1)])
+def test_zeros_around_an_image_that_is_channels_last(after: tuple[int, ...]) -> None:
+    b = Builder("net")
+    padded = F.pad(b.net.input("x", Spec(F32, (3, 8, 8, 4))), (0, 1, 0, 0), after)
+    same = {"stride": (1, 1), "pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1)}
+    b.net.outputs["y"] = F.conv(padded, b.param("w", 5, padded.shape[3], 3, 3), channels_last=True, **same)
+    want = interpret(b.net, feeds(b.net, 2), weights(b.net))["y"]
+    convolution.paddings(b.net, [])
+    assert [node.op.name for node in b.net.nodes] == (["pad", "conv"] if after[3] else ["conv"])
+    np.testing.assert_array_equal(interpret(b.net, feeds(b.net, 2), weights(b.net))["y"], want)
+
+
 def test_a_parameter_beside_placed_values_is_stored_as_they_lie() -> None:
     """Not permuted at each run."""
     low = lowered(images(lambda b, x: b.conv("c", x, 4) * b.param("s", 4, 8, 8)))
@@ -285,8 +297,10 @@ def test_ops_that_are_channels_last_already_stay_so() -> None:
         (lambda b, x: b.conv("c", x, 4) + F.conv(x, b.param("w", 4, 6, 1, 1), stride=(1, 1), pre_padding=(0, 0),
                                                  post_padding=(0, 0), dilation=(1, 1)),
          ["conv_packed", "matmul_packed"]),
+        (lambda b, x: b.conv("c", x, 6) + F.exp(F.cos(x) * F.sin(x)), ["conv_packed"]),
     ],
-    ids=["gate", "softmax", "concat", "pad", "shuffle", "tokens", "depthwise", "pools", "pixels", "group norm", "two"],
+    ids=["gate", "softmax", "concat", "pad", "shuffle", "tokens", "depthwise", "pools", "pixels", "group norm", "two",
+         "turned"],
 )  # fmt: skip
 def test_what_becomes_of_pieces(build: Any, ops: list[str]) -> None:
     low = lowered(images(build))

@@ -20,9 +20,10 @@ from ingot.ir.text import parse
 from ingot.ir.verify import verify
 from ingot.passes import fuse, layout, pipeline, simplify
 from ingot.passes.clone import clone
+from ingot.passes.masks import shows
 from ingot.passes.precision import in_precision
 from ingot.passes.rewrite import Log, Rule, apply
-from ingot.passes.sections import cut, layer_of
+from ingot.passes.sections import cut, layer_of, module_of
 from ingot.passes.weights import joined_name, recipe_of
 from ingot.passes.widen import widen, without_float64
 from tests import nets
@@ -432,6 +433,11 @@ def test_constants_in_a_pattern_match_numbers() -> None:
     assert apply(vector(lambda x: x * 3), [rule], []) == 0
 
 
+def test_what_a_rule_replaced_is_given_to_no_other() -> None:
+    rules = [Rule(name, lambda x: F.mul(x, 2), lambda x: F.add(x, x)) for name in ("first", "second")]
+    assert apply(vector(lambda x: x * 2), rules, []) == 1
+
+
 def test_rules_that_never_rest_are_an_error() -> None:
     rules = [
         Rule("there", lambda a, b: F.sub(a, b), lambda a, b: F.add(a, F.neg(b))),
@@ -439,6 +445,18 @@ def test_rules_that_never_rest_are_an_error() -> None:
     ]
     with pytest.raises(NetworkError, match="still rewriting"):
         apply(vector(lambda x: x - x), rules, [])
+
+
+@pytest.mark.parametrize(("use", "meaning"), [
+    (lambda m, x: F.where(m, x, -np.inf), True), (lambda m, x: F.where(m, -np.inf, x), False),
+    (lambda m, x: F.where(F.logical_not(m), x, -1e30), False), (lambda m, x: F.where(m, x, 0.0), None),
+    (lambda m, x: F.where(x > 0, m, m), None),
+])
+def test_what_a_mask_means(use: Callable[[Value, Value], Value], meaning: bool | None) -> None:
+    net = Network()
+    mask, x = net.input("mask", Spec("bool", (4,))), net.input("x", Spec("f32", (4,)))
+    net.outputs["y"] = use(mask, x)
+    assert shows(net, mask) is meaning
 
 
 # --------------------------------------------------------------------------------------------- copies, layers,
@@ -457,6 +475,7 @@ def test_a_clone_is_the_same_and_apart() -> None:
 def test_layers_are_found_by_module_path() -> None:
     assert layer_of("model.layers.12.mlp.up_proj") == "model.layers.12"
     assert layer_of("blocks.0") == "blocks.0" and layer_of("model.norm") == "" and layer_of("v2.x") == ""
+    assert module_of("features.conv.1") == "features" == module_of("features")
     net = nets.llama(layers=3)
     assert [s.name for s in cut(net)] == [
         "before the layers", "model.layers.0", "model.layers.1", "model.layers.2", "after the layers",
