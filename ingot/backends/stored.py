@@ -198,12 +198,11 @@ class Shown:
         """
         shown = {label: self.specs[number] for label, number in derivation.shown.items()}
         specs: list[Any] = derivation.recipe.infer_all({**self.parameters, **(known or {}), **shown})
-        sizes = [0 if spec is None else _bytes(spec) for spec in specs]
         count = len(derivation.recipe.sources)
-        if sum(sizes[count:]) > GROWTH * (sum(sizes[:count]) + there) + SMALL:
-            raise RecipeError(f"its recipe makes {sum(sizes[count:]):,} bytes of {sum(sizes[:count]):,}: the file is "
-                              "damaged")  # fmt: skip
-        self.spend(sum(sizes[count:]))
+        given, made = (sum(_bytes(s) for s in part if s is not None) for part in (specs[:count], specs[count:]))
+        if made > GROWTH * (given + there) + SMALL:
+            raise RecipeError(f"its recipe makes {made:,} bytes of {given:,}: the file is damaged")
+        self.spend(made)
         return specs[-1]  # type: ignore[no-any-return]
 
     def spend(self, count: int) -> None:

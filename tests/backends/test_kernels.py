@@ -20,6 +20,9 @@ from ingot.dtypes import DType
 from ingot.errors import NetworkError
 from ingot.ir import OPS, F, Network, Node, Spec
 from ingot.ir.expr import class_of
+from ingot.ops.lowering import Lowered
+from ingot.passes import pipeline
+from tests import nets
 from tests.kernels.support import session
 from tests.kernels.test_strides import CASES, STATE, Call
 from tools import kernels as page
@@ -287,6 +290,31 @@ def test_operands_by_their_marks() -> None:
     few = replace(kernel("k", None), runs={"add": lambda op, node: {}})
     with pytest.raises(NetworkError, match="1 operands too many: x"):
         few.choose(add)
+
+
+@pytest.mark.parametrize(("found", "chosen"), [
+    ({}, False), ({"weight": True}, False), ({"weight": False}, True), (Use({}, {"weight": 0}), True),
+    (Use({}, {"weight": 1}), False),
+])  # fmt: skip
+def test_a_kernel_has_to_be_told_of_an_absent_operand(found: Any, chosen: bool) -> None:
+    """Else it would take the next one for it."""
+    norm = node(lambda x, b: F.layer_norm(x, None, b), Spec("float32", (2, 3)), Spec("float32", (3,)))
+    operands = (Operand("x", STORED), Operand("weight?", STORED), Operand("bias?", STORED))
+    got = Kernel("k", operands=operands, results=(Operand("y", STORED),), params="weight?: flag", flops=None,
+                 runs={"layer_norm": lambda op, node: found}).choose(norm)  # fmt: skip
+    assert isinstance(got, KernelCall) if chosen else got == Refusal("it needs the operand weight")
+
+
+def test_a_kernel_runs_nodes_with_an_epilogue_or_those_without() -> None:
+    plain = kernel("plain", lambda op, node: {})
+    ending = kernel("ending", lambda op, node: {}, operands=(*plain.operands, Operand("*extras", STORED)))
+    relu = node(F.relu, Spec("float32", (3,)))
+    assert ending.choose(relu) == Refusal("it runs lowered nodes, which have an epilogue")
+    assert isinstance(plain.choose(relu), KernelCall)
+    low = pipeline.lower(nets.llama(layers=1), CPU)
+    product = next(n for n in low.nodes if isinstance(n.op, Lowered) and n.op.epilogue is not None)
+    only = replace(plain, runs={product.op.inner.name: lambda op, node: {}})
+    assert only.choose(product) == Refusal("it has no epilogue")
 
 
 def test_heads_that_the_cache_kernels_take() -> None:
