@@ -20,7 +20,7 @@ import ingot
 from ingot import errors
 from ingot.backends import cpu
 from ingot.builder.build import Debug
-from ingot.frontends.torch_export.compare import seeded
+from ingot.frontends.comparing import seeded
 from ingot.ir import F, Network, Spec
 from ingot.passes import dense_attention
 from ingot.passes.masks import shows

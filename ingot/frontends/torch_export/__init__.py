@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ingot.frontends.torch_export.compare import Comparison, Origin, compare, first_inputs
+from ingot.frontends.comparing import Comparison
+from ingot.frontends.recording import Imported
+from ingot.frontends.torch_export.compare import Origin, compare, first_inputs
 from ingot.frontends.torch_export.export import Exported, export
-from ingot.frontends.torch_export.importer import Imported, Source, build_network
+from ingot.frontends.torch_export.importer import Source, build_network
 from ingot.frontends.torch_export.load import open_archive
 
 __all__ = [

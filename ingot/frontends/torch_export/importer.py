@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,35 +11,16 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
+from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
 from ingot.frontends.torch_export.aten import TABLE, Entry, Unsupported, call
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
 from ingot.frontends.torch_export.graph import GraphNode, Opaque, Program, Range, Ref, SizeRef, refs
-from ingot.ir import Network, Spec, Value
-from ingot.ir.op import Op
+from ingot.ir import Spec, Value
 
 Array = np.ndarray[Any, Any]
 
 MAX_CONSTANT = 64 << 10  # bytes of an integer buffer that becomes a constant of the network, for folding
-MAX_LISTED = 40
-MAX_PLACES = 3
-
-
-class Imported(NamedTuple):
-    """A network and the weights that it reads, by the names of its parameters.
-
-    notes: what was left out. placeholders: the program's name of every input. values: what the program's tensors are.
-    buffers: the network's parameters that are buffers or constants of the program. aliases: names of the source's state
-    dict beside the network's own: the parameter that they are, or None where no output reads the tensor.
-    """
-
-    network: Network
-    weights: Mapping[str, Array]
-    notes: list[str]
-    placeholders: dict[str, str]
-    values: dict[str, Value]
-    buffers: frozenset[str]
-    aliases: dict[str, str | None]
 
 
 class Source(NamedTuple):
@@ -68,50 +48,13 @@ def build_network(
     return _Importer(program, source, name, dict(dim_names or {})).run()
 
 
-class _Recorder(Network):
-    """A network whose nodes carry the line of the program's node that is being imported."""
-
-    line: tuple[str, int] | None = None
-
-    def emit(self, op: Op, inputs: tuple[Value, ...]) -> Any:
-        if op.binds:
-            op = op.bind(self._fresh_dim, *(v.spec for v in inputs))
-        outputs = self.add_node(op, inputs, self.where, self.line).outputs
-        return outputs[0] if len(outputs) == 1 else outputs
-
-
-@dataclass
-class _Faults:
-    """What could not be imported: (op, reason) → the places."""
-
-    found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-
-    def add(self, op: str, why: str, place: str) -> None:
-        self.found.setdefault((op, why), []).append(place)
-
-    def report(self, name: str) -> None:
-        """Raises UnsupportedError with all of them, when there are any."""
-        if not self.found:
-            return
-        lines = []
-        for (op, why), places in self.found.items():
-            shown = ", ".join(dict.fromkeys(p for p in places if p))
-            shown = ", ".join(shown.split(", ")[:MAX_PLACES])
-            lines.append(f"  {op[:100]} × {len(places)}: {why[:400]}{f' ({shown})' if shown else ''}")
-        rest = f"\n  … and {len(lines) - MAX_LISTED} more" if len(lines) > MAX_LISTED else ""
-        total = sum(map(len, self.found.values()))
-        raise UnsupportedError(
-            f"{name}: {total} call(s) of ops that ingot cannot take:\n" + "\n".join(lines[:MAX_LISTED]) + rest
-        )
-
-
 class _Importer:
     def __init__(self, program: Program, source: Source, name: str, dim_names: dict[str, Dimension]) -> None:
         self.program, self.source, self.name = program, source, name
-        self.network = _Recorder("main")
+        self.network = Recorder("main")
         self.values: dict[str, Any] = {}  # Values of tensors, Dimensions (or truths) of sizes
         self.dims = dim_names
-        self.faults = _Faults()
+        self.faults = Faults()
         self.notes: list[str] = []
         self.placeholders: dict[str, str] = {}
         self.sources: dict[str, str] = {}  # a parameter's name in the network → in the source
@@ -126,13 +69,9 @@ class _Importer:
             self._node(index, node)
         self._outputs()
         self.faults.report(self.name)
-        unread = len(self.network.parameters)
-        self.network.remove_dead()
-        unread -= len(self.network.parameters)
-        if unread:
-            self.notes.append(f"{unread} stored tensor(s) are read by no output and were left out")
+        self.notes += self.network.sweep()
         kept = {name: v for name, v in self.values.items() if isinstance(v, Value) and v.name in self.network.values}
-        weights = _Renamed(self.source.arrays, self.sources)
+        weights = Renamed(self.source.arrays, self.sources)
         buffers = frozenset(self.buffers)
         return Imported(self.network, weights, self.notes, self.placeholders, kept, buffers, self._aliases())
 
@@ -175,7 +114,7 @@ class _Importer:
             elif spec.kind not in ("parameter", "buffer", "constant"):
                 raise self.error(f"the program takes a {spec.kind}, which ingot does not know")
         for placeholder, name in users:
-            spec_of = self._checked(name, self._stated(placeholder))
+            spec_of = checked(self._stated(placeholder), name, self.name)
             self.placeholders[name] = placeholder
             self._define(placeholder, self.network.input(name, spec_of), inside=True)
         self._check_symbols()
@@ -194,11 +133,6 @@ class _Importer:
         found = ["_".join(path) for path in program.input_paths()]
         good = len(found) == len(plain) and len(set(found)) == len(found) and all(n.isidentifier() for n in found)
         return found if good else plain
-
-    def _checked(self, name: str, spec: Spec) -> Spec:
-        if spec.dtype.kind == "complex" or spec.dtype.is_float and spec.dtype not in dtypes.FLOATS:
-            raise UnsupportedError(f"{self.name}: {name} is {spec.dtype.name}, which ingot does not compute with")
-        return spec
 
     def _dimension(self, size: Dimension) -> Dimension:
         """A size of the file with its symbols as dims of the network."""
@@ -238,26 +172,20 @@ class _Importer:
         if meta.dtype is not spec.dtype or meta.sizes != spec.shape:
             stated = f"{meta.dtype.short}{list(meta.sizes)}"
             raise self.error(f"{name} is {spec} where it is stored and {stated} in the program")
-        self._checked(name, spec)
+        checked(spec, name, self.name)
         if key in self.tied:
             return self.tied[key]
         small = isinstance(spec.elements, int) and spec.elements * spec.dtype.bits // 8 <= MAX_CONSTANT
         if kind != "parameter" and not spec.dtype.is_float and small:  # indices, masks: folding wants to see them
-            value = self.network.constant(self.source.arrays[name], self._free(name))
+            value = self.network.constant(self.source.arrays[name], self.network.free_name(name))
         else:
-            free = self._free(name)
+            free = self.network.free_name(name)
             self.sources[free] = name
             value = self.network.parameter(free, spec)
             if kind != "parameter":
                 self.buffers.add(free)
         self.tied[key] = value
         return value
-
-    def _free(self, name: str) -> str:
-        """The name, changed if an input has it already."""
-        while name in self.network.values:
-            name = f"stored.{name}"
-        return name
 
     def _define(self, name: str, value: Any, inside: bool = False) -> None:
         """Gives a tensor of the program its value. `inside`: it belongs to the caller and must not change."""
@@ -450,22 +378,6 @@ class _Importer:
         named = ["_".join(path) for path in tree.paths()]
         good = len(set(named)) == len(named) and all(n and n.isprintable() and len(n) < 200 for n in named)
         return [""] * changes + named if good else plain
-
-
-class _Renamed(Mapping[str, Array]):
-    """The arrays of a source under the names that its network gave them."""
-
-    def __init__(self, arrays: Mapping[str, Array], names: dict[str, str]) -> None:
-        self._arrays, self._names = arrays, names
-
-    def __getitem__(self, name: str) -> Array:
-        return self._arrays[self._names[name]]
-
-    def __iter__(self) -> Any:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def in_place(op: str) -> Entry | None:
