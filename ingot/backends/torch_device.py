@@ -51,8 +51,6 @@ def available(name: str) -> int | None:
     """The bytes that are free there; None for the host's own memory, and where torch does not say."""
     torch = package()
     device = torch.device(name)
-    if device.type == "cpu":
-        return None
     module = getattr(torch, device.type, None)
     if not hasattr(module, "mem_get_info"):
         return None

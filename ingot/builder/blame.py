@@ -24,7 +24,7 @@ def blame(network: Network, feeds: Mapping[str, Array], weights: Mapping[str, Ar
     network: without states. weights: of the network's own types. Slow: each pass's network runs on the ops' references.
     """
     try:
-        compile_network(network, check=Check(feeds, weights, {}, tolerance))
+        compile_network(network, check=Check(feeds, weights, tolerance=tolerance))
     except NetworkError as e:
         return f"A compiler pass is at fault: {e}"
     results: dict[Node, tuple[Array, ...]] = {}

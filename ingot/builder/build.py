@@ -433,7 +433,7 @@ def _switches(
         feeds = accuracy.seeded(network, seed) if feeds is None else feeds
         narrow = any(v.dtype in NARROW for v in network.values.values())
         caches = {v.name: empty_cache(network, v.spec, feeds) for v in network.states}
-        found["check"] = Check(feeds, weights, caches, 0.05 if narrow else 1e-4)
+        found["check"] = Check(feeds, weights, caches, tolerance=0.05 if narrow else 1e-4)
     return found
 
 

@@ -111,13 +111,15 @@ def _factors(node: Node, prior: Value | None = None) -> tuple[Recipe, Recipe]:
 
 
 def _prefix(node: Node) -> str:
-    return node.inputs[1].name.rpartition(".")[0] or node.inputs[1].name
+    _, mean, *_ = node.inputs
+    module, _, _ = mean.name.rpartition(".")
+    return module or mean.name
 
 
 def _scaled(network: Network, node: Node) -> Value:
-    x = node.inputs[0]
+    x, mean, *_ = node.inputs
     scale, shift = _factors(node)
-    channels = node.inputs[1].shape
+    channels = mean.shape
     with network.insert_before(node):
         factor, addend = (
             F.reshape(stored(network, recipe, Spec(dtypes.float32, channels), f"{_prefix(node)}.{name}"),
@@ -130,7 +132,7 @@ def _scaled(network: Network, node: Node) -> Value:
 
 
 def _folded(network: Network, node: Node) -> Value:
-    x = node.inputs[0]
+    x, mean, *_ = node.inputs
     made = _before(x)
     assert made is not None
     maker, (weight, *rest), _ = made
@@ -142,7 +144,7 @@ def _folded(network: Network, node: Node) -> Value:
     scaled = combine("scale", [unrounded(weight), scale], axis=axis).then("cast", dtype=dtype.name)
     w = stored(network, scaled, weight.spec, f"{weight.name}.folded")
     name = prior.name if prior is not None else f"{weight.name.rpartition('.')[0] or weight.name}.bias"
-    b = stored(network, shift.then("cast", dtype=dtype.name), Spec(dtype, node.inputs[1].shape), f"{name}.folded")
+    b = stored(network, shift.then("cast", dtype=dtype.name), Spec(dtype, mean.shape), f"{name}.folded")
     with network.insert_before(maker):
         if not isinstance(op, Matmul):
             return network.emit(op, (maker.inputs[0], w, b))  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ image op turn their operands instead.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -286,8 +287,8 @@ def reordered(old: Shape, new: Shape, order: Order) -> tuple[Order, Shape, Order
     turn = tuple(place[next(wide)] if old[i] != 1 else place[i] for i in turned)
     for i in range(len(new)):  # new ones stand before what follows them
         if i not in held:
-            after = [held.index(j) for j in range(i + 1, len(new)) if j in held]
-            held.insert(after[0] if after else len(held), i)
+            after = [j for j in held if j > i]
+            held.insert(held.index(min(after)) if after else len(held), i)
     return turn, tuple(new[i] for i in held), inverse(tuple(held))
 
 
@@ -311,12 +312,7 @@ def _blocks(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
 
 def _products(shape: Shape, kept: Sequence[int]) -> list[Dimension]:
     """The number of elements up to each of these dimensions."""
-    total: Dimension = 1
-    out: list[Dimension] = []
-    for i in kept:
-        total = dims.mul(total, shape[i])
-        out.append(total)
-    return out
+    return list(itertools.accumulate((shape[i] for i in kept), dims.mul))
 
 
 HANDLERS: dict[type[Any], Callable[[_Walk, Node], Placed | None]] = {

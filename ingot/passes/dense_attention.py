@@ -186,7 +186,7 @@ def _joined(a: Value, b: Value, root: Value) -> bool:
     """Whether a reshape only parts the leading dimension of a product."""
     product = root.node.inputs[0]
     whole = root.shape[-2:] == product.shape[-2:] and a.shape[:-2] == b.shape[:-2] == product.shape[:-2]
-    return bool(whole and len(product.shape) == 3 and len(root.shape) > 3)
+    return bool(whole and len(root.shape) > len(product.shape) == 3)
 
 
 def _parted(x: Value, leading: tuple[Dimension, ...]) -> Value:

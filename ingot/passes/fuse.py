@@ -278,7 +278,8 @@ def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]
 
 def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> Value:
     """The op that makes `taken` (or the pair of products), with the group's expression after its own."""
-    op = taken[0].node.op
+    first, *_ = taken
+    op = first.node.op
     own = list(dict.fromkeys(v for t in taken for v in t.node.inputs[t.node.op.held :]))
     added = [v for v in extras if not any(v is w for w in own)]
     order = [*own, *added]  # what the new expression reads beside the op's results

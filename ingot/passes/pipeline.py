@@ -105,7 +105,7 @@ class Check:
     feeds: Mapping[str, Array]
     parameters: Mapping[str, Array]
     states: Mapping[str, Array] = field(default_factory=dict)
-    tolerance: float = 0.02
+    tolerance: float = field(kw_only=True)
 
     def outputs(self, network: Network) -> dict[str, Array]:
         """The network's outputs on these numbers; stored parameters are made by their recipes."""

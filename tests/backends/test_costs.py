@@ -83,6 +83,7 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
      2 * 4 * (160 + 80 + 80)),
     (call("attention", "2x4x5x8 2x4x7x8 2x4x7x6 -> 2x4x5x6", causal=False), 2 * 8 * 35 * 14, None),
     (call("attention", "2x1x3x8 2x1x3x8 2x1x3x6 -> 2x1x3x6", causal=True), 2 * 2 * 6 * 14, None),
+    (call("attention", "4x3x8 4x3x8 4x3x6 -> 4x3x6", causal=True), 2 * 4 * 6 * 14, None),
     (call("attention", "1x1x2x8 1x1x5x8 1x1x5x8 -> 1x1x2x8", causal=True), 2 * 3 * 16, None),
     (call("attention", "1x1x5x8 1x1x2x8 1x1x2x8 -> 1x1x5x8", causal=True), 2 * (1 + 2 + 2 + 2 + 2) * 16, None),
     (call("attention", "4x5x8 4x7x8 4x7x6 -> 4x5x6", causal=False), 2 * 4 * 35 * 14, None),

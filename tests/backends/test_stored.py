@@ -196,10 +196,11 @@ def test_recipes_that_double_and_that_go_deep() -> None:
     doubled = Recipe(("w",), tuple(StepCall("norm_scale", (i, i), (("eps", 1e-5),)) for i in range(1000)))
     turned = chain("reshape", MAX_WAY + 1, {"shape": (3,)}, "v")
     near = chain("reshape", MAX_WAY, {"shape": (3,)}, "u")
-    recipes = {"doubled": doubled, "turned": turned, "near": near}
+    mirrored, far = (chain("take", n, {"axis": 0, "indices": (2, 1, 0)}, name) for n, name in ((6, "t"), (99, "s")))
+    recipes = {"doubled": doubled, "turned": turned, "near": near, "mirrored": mirrored, "far": far}
     number = np.arange(3, dtype=np.float32)
-    found = Shown(recipes, lambda name: number, dict.fromkeys("wvu", VECTOR))
-    assert found.names() == ["u"]
+    found = Shown(recipes, lambda name: number, dict.fromkeys("wvuts", VECTOR))
+    assert found.names() == ["u", "t"] and MAX_WAY < 99
     assert found.has(found.seen(doubled)[-1]) and not found.has(found.seen(source("v"))[-1])
     np.testing.assert_array_equal(parameter(found, "u"), number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -108,6 +109,9 @@ def test_a_net_reads_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_states_stay_where_they_are() -> None:
     network = nets.llama(layers=1)
     session = build_network(network, nets.weights(network)).session(kv_blocks=8, device="torch:cpu")
+    held: Any = session._executor._network  # type: ignore[attr-defined]
+    stored = [v.spec.evaluate({}) for v in (*held.parameters, *held.constants)]
+    assert session.memory().weights == 4 * sum(map(math.prod, stored))
     (state,) = session._executor._states.values()
     before = state.data_ptr(), state.clone()
     session.run(nets.step())

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from ingot import _native
+from ingot.backends.native import log_probs
+from ingot.errors import ValueFault
 from tests.kernels.support import Array, same_bits
 
 NONE = np.zeros(0, np.int64)
@@ -178,6 +180,8 @@ def test_faults_are_typed_and_name_the_row() -> None:
     for target in (-1, 20, 2**62):
         with pytest.raises(_native.Error, match="row 2 of the logits: a target is not in the vocabulary"):
             _native.log_probs(good, np.array([0, 19, target]))
+        with pytest.raises(ValueFault, match="row 2 of the logits: a target is not in the vocabulary"):
+            log_probs(good, np.array([0, 19, target]))
     with pytest.raises(_native.Error, match="targets has 2 values for 3 rows") as caught:
         _native.log_probs(good, np.zeros(2, np.int64))
     assert caught.value.code == "argument"

@@ -202,6 +202,9 @@ def test_batch_norm_says_why_it_does_not_fold() -> None:
 
     log: Log = []
     assert computing(lowered(images(build), log)) == ["conv_packed"], "what is elementwise goes there all the same"
+    net = images(build)
+    batch_norm.batch_norm(net, [])
+    assert {"bn.scale", "bn.shift"} < {v.name for v in net.parameters}
     said = [e.verdict for e in log if e.rule == "batch norm"]
     assert said and "has other readers: a scale and a shift per channel" in said[0]
 

@@ -15,7 +15,7 @@ from ingot.backends.program import ProgramBuilder
 from ingot.builder.build import build_network
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
-from ingot.passes import pipeline
+from ingot.passes import dense_attention, pipeline, rewrite
 from ingot.passes.rewrite import Log
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -147,6 +147,17 @@ def test_the_result_is_written_where_the_projection_reads_it() -> None:
 
 def test_products_of_three_dimensions() -> None:
     assert check(network(lambda q, k, v, m: through_batches(q, k, v)))[0] == ["attention"]
+
+
+def test_products_of_three_dimensions_between_those_of_five() -> None:
+    """Leading dimensions that a reshape joins and parts again around one product."""
+    net = Network("net")
+    a, b = (net.input(name, Spec("f32", shape)) for name, shape in (("a", (2, 3, 4, 5, 6)), ("b", (2, 3, 4, 6, 7))))
+    flat = [F.reshape(x, (24, *x.shape[3:])) for x in (a, b)]
+    net.outputs["y"] = F.reshape(F.matmul(*flat), (2, 3, 4, 5, 7))
+    rewrite.apply(net, [dense_attention.JOINED], [])
+    net.remove_dead()
+    assert [n.op.name for n in net.nodes] == ["matmul"] and net.nodes[0].inputs == (a, b)
 
 
 def test_as_torch_decomposes_its_own() -> None:

@@ -52,6 +52,15 @@ def test_calls_of_the_host_are_listed_with_their_reason() -> None:
     assert said.startswith("conv(") and "its weight is not in panels" in said
 
 
+def test_a_walk_backwards_that_no_pass_replaced_is_a_call_of_the_host() -> None:
+    net = Network("net")
+    net.outputs["y"] = net.input("x", Spec("f32", (4,)))[::-1]
+    builder = ProgramBuilder(net, CPU)
+    builder.build()
+    (said,) = builder.host_calls
+    assert "a negative step has no native form" in said
+
+
 def test_views_are_read_in_place() -> None:
     def build(x: Value) -> Value:
         parts = F.reshape(x, (x.shape[0], 3, 4)).split([1, 2], 1)
