@@ -405,9 +405,10 @@ class Session:
         return self._executor.threads
 
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Runs the program. Results are fresh arrays, or those given in `out`, which are written in place.
+        """Runs the program. Results are fresh arrays, or those given in `out`, which are written when all is done.
 
-        Raises InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
+        Large inputs may be read where they lie: no other thread may write to them until the run returns. Raises
+        InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
         """
         if out is None:
             return self._executor.run(self._feeds(feeds))

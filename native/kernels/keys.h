@@ -15,7 +15,8 @@ struct FloatKey {
     const Bits magnitude = bits & static_cast<Bits>(~kSign);
     if (magnitude > infinity) return static_cast<Bits>(~Bits{0});
     if (magnitude == 0) return kSign;
-    return (bits & kSign) != 0 ? static_cast<Bits>(~bits) : static_cast<Bits>(bits | kSign);
+    const Bits negative = static_cast<Bits>(Bits{0} - static_cast<Bits>(bits >> (8 * sizeof(Bits) - 1)));  // no branch: signs are random
+    return static_cast<Bits>(bits ^ (negative | kSign));
   }
 };
 

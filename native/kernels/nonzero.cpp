@@ -16,8 +16,39 @@ constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16
                                                  DType::uint16,  DType::uint32,   DType::uint64,  DType::boolean,
                                                  DType::float64};
 
-/// Calls f(row, i) for each element of the share, given by row-major numbers, that is not zero: row is the number of its row along
-/// the last dimension, i its place there.
+constexpr std::int64_t kRun = 128;  // elements that are looked at together: a byte counts them, and a byte says which
+
+/// Elements of a row that lie `step` apart, of which those are zero that have no bit of the mask.
+template <class Bits>
+struct Run {
+  const Bits* from;
+  std::int64_t step, count;  // count <= kRun
+  Bits mask;
+
+  /// How many are not zero. A sum as wide as the elements lets the compiler use vectors.
+  std::int64_t nonzero() const {
+    Bits sum = 0;
+    if (step == 1)
+      for (std::int64_t i = 0; i < count; ++i) sum = static_cast<Bits>(sum + ((from[i] & mask) != 0));
+    else
+      for (std::int64_t i = 0; i < count; ++i) sum = static_cast<Bits>(sum + ((from[i * step] & mask) != 0));
+    return static_cast<std::int64_t>(sum);
+  }
+
+  /// Writes which ones they are, and gives their number. Each is written, and stays if it is not zero: which ones are is not to be
+  /// foreseen.
+  std::int64_t places(std::uint8_t* to) const {
+    std::int64_t found = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[found] = static_cast<std::uint8_t>(i);
+      found += (from[i * step] & mask) != 0;
+    }
+    return found;
+  }
+};
+
+/// Calls f(row, first, run) for runs that make up the share, which is given by row-major numbers: row is the number of a row along
+/// the last dimension, first the place of the run's first element there.
 template <class Bits, class F>
 void each_in(const TensorView& x, Bits mask, const Share& share, const F& f) {
   TensorView rows = x;
@@ -26,14 +57,13 @@ void each_in(const TensorView& x, Bits mask, const Share& share, const F& f) {
   for (std::int64_t at = share.first; at < share.last;) {
     const std::int64_t row = at / width, first = at % width, last = std::min(width, first + share.last - at);
     const Bits* from = x.as<const Bits>() + offset_of(rows, row);
-    for (std::int64_t i = first; i < last; ++i)
-      if ((from[i * step] & mask) != 0) f(row, i);
+    for (std::int64_t i = first; i < last; i += kRun) f(row, i, Run<Bits>{from + i * step, step, std::min(kRun, last - i), mask});
     at += last - first;
   }
 }
 
 template <class F>
-void each_nonzero(const TensorView& x, const Share& share, const F& f) {
+void each_run(const TensorView& x, const Share& share, const F& f) {
   const bool sign = is_float(x.dtype);
   switch (bytes_of(x.dtype)) {
     case 1: return each_in<std::uint8_t>(x, 0xff, share, f);
@@ -47,7 +77,8 @@ void each_nonzero(const TensorView& x, const Share& share, const F& f) {
 std::int64_t* counts_of_all(const TensorView& x, const Worker& worker) {
   auto* const counts = reinterpret_cast<std::int64_t*>(worker.shared);
   std::int64_t count = 0;
-  each_nonzero(x, share_of(x.elements(), worker.index, worker.count), [&](std::int64_t, std::int64_t) { ++count; });
+  each_run(x, share_of(x.elements(), worker.index, worker.count),
+           [&](std::int64_t, std::int64_t, const auto& run) { count += run.nonzero(); });
   counts[worker.index] = count;
   worker.barrier();
   return counts;
@@ -87,10 +118,21 @@ class Nonzero final : public Kernel {
     const std::int64_t found = sum_of(counts, worker.count);
     if (found != y.shape[1]) return worker.fail("nonzero: the output has another size than there are elements", found, y.shape[1]);
     std::int64_t* to = y.as<std::int64_t>() + sum_of(counts, worker.index) * y.stride[1];
-    each_nonzero(x, share_of(x.elements(), worker.index, worker.count), [&](std::int64_t row, std::int64_t i) {
-      to[(x.rank - 1) * y.stride[0]] = i;
-      for (int d = x.rank - 2; d >= 0; --d, row /= x.shape[d + 1]) to[d * y.stride[0]] = row % x.shape[d];
-      to += y.stride[1];
+    std::int64_t room = counts[worker.index];  // never more, should x change meanwhile
+    each_run(x, share_of(x.elements(), worker.index, worker.count), [&](std::int64_t row, std::int64_t first, const auto& run) {
+      std::uint8_t places[kRun];
+      const std::int64_t found = std::min(run.places(places), room), step = y.stride[1];
+      std::int64_t* const last = to + (x.rank - 1) * y.stride[0];
+      if (step == 1)
+        for (std::int64_t j = 0; j < found; ++j) last[j] = first + places[j];
+      else
+        for (std::int64_t j = 0; j < found; ++j) last[j * step] = first + places[j];
+      for (int d = x.rank - 2; d >= 0; --d, row /= x.shape[d + 1]) {
+        const std::int64_t place = row % x.shape[d];
+        for (std::int64_t j = 0; j < found; ++j) to[d * y.stride[0] + j * step] = place;
+      }
+      to += found * step;
+      room -= found;
     });
   }
 };

@@ -174,16 +174,24 @@ class Scan final : public Kernel {
       T* to = y.as<T>() + at.y;
       Wide* const sums = reinterpret_cast<Wide*>(memory.sums);
       std::fill(sums, sums + at.rows, How::template start<Wide>());
+      const bool dense = at.x_across == 1 && at.y_across == 1;
       for (std::int64_t p = 0; p < positions; ++p, from += x_step, to += y_step)
-        for (std::int64_t r = 0; r < at.rows; ++r) {
-          sums[r] = How::next(sums[r], static_cast<Wide>(from[r * at.x_across]));
-          to[r * at.y_across] = static_cast<T>(sums[r]);
-        }
+        dense ? add_row(from, to, sums, at.rows, 1, 1) : add_row(from, to, sums, at.rows, at.x_across, at.y_across);
     };
     each(x, y, axis_, worker, plane, [&](const Lines& at) {
       if (at.count == 1) return abreast<1, T, Wide>(x, y, at);
       abreast<kAbreast, T, Wide>(x, y, at);
     });
+  }
+
+  /// One step of neighbouring lines; where they are dense, inlined with steps of 1, as vectors.
+  template <class T, class Wide>
+  [[gnu::always_inline]] static void add_row(const T* __restrict__ from, T* __restrict__ to, Wide* __restrict__ sums,
+                                             std::int64_t rows, std::int64_t x_across, std::int64_t y_across) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      sums[r] = How::next(sums[r], static_cast<Wide>(from[r * x_across]));
+      to[r * y_across] = static_cast<T>(sums[r]);
+    }
   }
 
   /// So many lines at once, that the chains of their sums overlap.

@@ -21,6 +21,7 @@ constexpr std::initializer_list<DType> kTypes = {DType::float32, DType::bfloat16
                                                  DType::float64};
 constexpr int kDigits = 256;                      // values of a byte of a key
 constexpr std::int64_t kFew = 128;                // elements below which a sort by comparison is faster
+constexpr std::int64_t kInOrder = 16;             // wanted elements that are kept in order while they are selected
 constexpr std::int64_t kTogether = 1 << 14;       // elements from which on several workers sort one row
 constexpr std::int64_t kNarrow = std::int64_t{1} << 32;
 
@@ -143,6 +144,25 @@ class Selection {
   bool bounded_ = false;
 };
 
+/// The same of few: they are kept in order, and each new one finds its place among them. Its place, not its comparison with the
+/// greatest of them, is what cannot be foreseen.
+template <class Item>
+class FewSelected {
+ public:
+  FewSelected(Item* items, std::int64_t most) : items_(items), most_(most) {}
+  void add(const Item& item) {
+    if (count_ == most_ && !(item < items_[most_ - 1])) return;
+    std::int64_t at = count_ < most_ ? count_++ : most_ - 1;
+    for (; at > 0 && item < items_[at - 1]; --at) items_[at] = items_[at - 1];
+    items_[at] = item;
+  }
+  std::int64_t done() const { return count_; }
+
+ private:
+  Item* items_;
+  std::int64_t most_, count_ = 0;
+};
+
 template <class Item>
 struct Chosen {
   Item* items;
@@ -188,7 +208,8 @@ class Sort final : public Kernel {
   };
 
   bool narrow(const TensorView& x) const { return bytes_of(x.dtype) <= 4 && x.shape[axis_] <= kNarrow; }
-  bool selects(const TensorView& x, const TensorView& y) const { return y.shape[axis_] <= x.shape[axis_] / 16; }
+  bool few(const TensorView& y) const { return y.shape[axis_] > 0 && y.shape[axis_] <= kInOrder; }
+  bool selects(const TensorView& x, const TensorView& y) const { return few(y) || y.shape[axis_] <= x.shape[axis_] / 16; }
   bool together(const TensorView& x, int workers) const {
     return workers > 1 && x.shape[axis_] >= kTogether && x.elements() / x.shape[axis_] < workers;
   }
@@ -272,7 +293,16 @@ class Sort final : public Kernel {
               const Worker& worker) const {
     const std::int64_t count = x.shape[axis_], wanted = y.shape[axis_], room = Selection<Item>::room(wanted, count);
     Item* const chosen = layout_at<Chosen<Item>>(worker.local, room).items;
-    Selection<Item> selection(chosen, wanted, count);
+    if (few(y))
+      select_by(FewSelected<Item>(chosen, wanted), chosen, x, y, places, row, team, worker);
+    else
+      select_by(Selection<Item>(chosen, wanted, count), chosen, x, y, places, row, team, worker);
+  }
+
+  template <class Item, class By>
+  void select_by(By selection, Item* chosen, const TensorView& x, const TensorView& y, const TensorView& places, const Row& row,
+                 const Team& team, const Worker& worker) const {
+    const std::int64_t count = x.shape[axis_], wanted = y.shape[axis_];
     each<Item>(x, row, share_of(count, team.index, team.count), [&](std::int64_t, const Item& item) { selection.add(item); });
     const std::int64_t found = selection.done();
     if (team.region != nullptr) {
@@ -285,7 +315,7 @@ class Sort final : public Kernel {
     }
     if (team.index == 0) {
       selection.done();
-      std::sort(chosen, chosen + wanted);
+      if (!few(y)) std::sort(chosen, chosen + wanted);
       write(x, y, places, row, chosen, {0, wanted});
     }
     team.meet();

@@ -134,9 +134,17 @@ class PySession {
     const Feeds arrays(*this, feeds);
     if (out.size() != 0) check_out_names(out);
     Session::Run run(session_);
+    std::vector<nb::object> fresh(output_names_.size());  // arrays that the run writes itself
+    // A given array may share memory with an input, so it waits for the end.
+    const Results make = [&](std::size_t i, const TensorView& view) -> std::byte* {
+      const nb::gil_scoped_acquire gil;
+      if (PyDict_GetItemWithError(out.ptr(), output_names_[i].ptr()) != nullptr) return nullptr;
+      fresh[i] = empty_numpy(view);
+      return ArrayBuffer(fresh[i], "result", true).view().as<std::byte>();
+    };
     {
       const nb::gil_scoped_release released;
-      run.execute(arrays.views);
+      run.execute(arrays.views, make);
     }
     nb::dict results;
     const std::span<const TensorView> outputs = run.outputs();
@@ -145,14 +153,15 @@ class PySession {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       nb::object target = nb::borrow(PyDict_GetItemWithError(out.ptr(), output_names_[i].ptr()));
       const bool given = target.is_valid();
-      if (!given) target = empty_numpy(outputs[i]);
+      if (!given) target = fresh[i].is_valid() ? fresh[i] : empty_numpy(outputs[i]);
       targets.emplace_back(target, given ? output_label(i) : "result", true);
       if (given) check_out(i, targets.back().view(), outputs[i]);
       results[output_names_[i]] = std::move(target);
     }
     {
       const nb::gil_scoped_release released;
-      for (std::size_t i = 0; i < outputs.size(); ++i) copy_strided(outputs[i], targets[i].view());
+      for (std::size_t i = 0; i < outputs.size(); ++i)
+        if (!fresh[i].is_valid()) copy_strided(outputs[i], targets[i].view());
     }
     return results;
   }

@@ -168,7 +168,7 @@ void ingot_session::run(const ingot_tensor* inputs, ingot_tensor* outputs) {
   for (std::size_t i = 0; i < arrays.size(); ++i)
     arrays[i] = view_of(inputs[i], i, program.buffer(program.inputs[i]).name);
   Session::Run run(session);
-  run.execute(arrays);  // reads the inputs before it writes anything: they may lie in `results`
+  run.execute(arrays);  // the inputs may lie in `results`, which are written when all is done
   const std::span<const TensorView> views = run.outputs();
   for (std::size_t i = 0; i < views.size(); ++i)
     results[i].resize(static_cast<std::size_t>(views[i].elements()) * size_of(views[i].dtype));

@@ -105,7 +105,7 @@ void Runner::run_planned(StagePlan& first, std::byte* arena, std::span<const Ten
   StagePlan* plan = nullptr;
   for (int stage = 0; stage < program().stages; ++stage) {
     plan = stage == 0 ? &first : &plan_for(stage, plan);
-    if (stage == 0) plan->relocate(bases_);
+    plan->relocate(bases_);
     plan->hand(operands);
     const auto slot = static_cast<std::size_t>(stage);
     zones_.begin(slot, bases_[slot], stage == 0 ? plan->arena_bytes : arenas_[slot].size());

@@ -28,6 +28,7 @@ class Planner {
     check_parts();
     place();
     if (parts == PlanParts::layout) return std::move(plan_);
+    find_bases();
     reserve_views();
     add_entering();
     for (int c = stage_.first_call; c < stage_.end_call; ++c) add_step(c);
@@ -36,7 +37,8 @@ class Planner {
       for (const Output& output : program_.outputs) add_view(output.buffer, plan_.leaving);
     }
     add_working_memory();
-    plan_.bases.assign(loaded_.stages.size(), nullptr);
+    std::stable_sort(plan_.relocations.begin(), plan_.relocations.end(),
+                     [](const Relocation& a, const Relocation& b) { return a.base < b.base; });
     return std::move(plan_);
   }
 
@@ -48,6 +50,7 @@ class Planner {
   StagePlan plan_;
   std::vector<TensorView> buffers_;        // by buffer; data is set for weights only
   std::vector<std::int64_t> view_offset_;  // by buffer, in elements
+  std::vector<std::uint32_t> base_of_;     // by buffer: on which base it lies
   std::uint64_t shared_ = 0, local_ = 0;
 
   std::int64_t dim(DimId id) const { return plan_.dims[static_cast<std::size_t>(id)]; }
@@ -196,6 +199,26 @@ class Planner {
     }
   }
 
+  /// Inputs lie on bases of their own, and so do outputs that are buffers of the last stage; the rest lies in arenas.
+  void find_bases() {
+    const auto number = [](std::size_t n) { return static_cast<std::uint32_t>(n); };
+    const std::size_t stages = loaded_.stages.size(), inputs = program_.inputs.size();
+    plan_.bases.assign(number_of_bases(loaded_), nullptr);
+    base_of_.resize(program_.buffers.size());
+    for (std::size_t b = 0; b < base_of_.size(); ++b) base_of_[b] = static_cast<std::uint32_t>(program_.buffers[b].stage);
+    if (program_.is_body) return;
+    for (std::size_t i = 0; i < inputs; ++i) base_of_[static_cast<std::size_t>(program_.inputs[i])] = number(stages + i);
+    if (request_.stage + 1 != program_.stages) return;
+    plan_.movable.assign(program_.outputs.size(), 0);
+    for (std::size_t i = 0; i < program_.outputs.size(); ++i) {
+      const auto b = static_cast<std::size_t>(program_.outputs[i].buffer);
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.kind != BufferKind::temp || buffer.stage != request_.stage || base_of_[b] >= stages) continue;
+      base_of_[b] = number(stages + inputs + i);
+      plan_.movable[i] = 1;
+    }
+  }
+
   void reserve_views() {
     std::size_t views = program_.inputs.size() + program_.outputs.size();
     for (int c = std::max(stage_.first_call - 1, 0); c < stage_.end_call; ++c) {
@@ -217,9 +240,10 @@ class Planner {
       const auto input = std::find(program_.inputs.begin(), program_.inputs.end(), base) - program_.inputs.begin();
       plan_.handed.push_back({static_cast<std::uint32_t>(plan_.views.size()), static_cast<std::uint32_t>(input), within});
     } else if (owner.kind == BufferKind::input || owner.kind == BufferKind::temp) {
-      plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()),
-                                   static_cast<std::uint32_t>(owner.stage),
-                                   plan_.offsets[static_cast<std::size_t>(base)] + within});
+      const std::uint32_t on = base_of_[static_cast<std::size_t>(base)];
+      const bool in_arena = on < loaded_.stages.size();
+      plan_.relocations.push_back({static_cast<std::uint32_t>(plan_.views.size()), on,
+                                   (in_arena ? plan_.offsets[static_cast<std::size_t>(base)] : 0) + within});
     }
     plan_.views.push_back(view);
     ++range.count;
@@ -360,11 +384,18 @@ class Planner {
 
 }  // namespace
 
-void StagePlan::relocate(std::span<std::byte* const> arenas) {
-  if (std::equal(bases.begin(), bases.end(), arenas.begin())) return;
-  for (const Relocation& relocation : relocations)
-    views[relocation.view].data = arenas[relocation.stage] + relocation.offset;
-  bases.assign(arenas.begin(), arenas.end());
+void StagePlan::relocate(std::span<std::byte* const> moved) {
+  for (std::uint32_t b = 0; b < bases.size(); ++b) {
+    if (bases[b] == moved[b]) continue;
+    bases[b] = moved[b];
+    auto one = std::lower_bound(relocations.begin(), relocations.end(), b,
+                                [](const Relocation& relocation, std::uint32_t base) { return relocation.base < base; });
+    for (; one != relocations.end() && one->base == b; ++one) views[one->view].data = moved[b] + one->offset;
+  }
+}
+
+std::size_t number_of_bases(const LoadedProgram& loaded) {
+  return loaded.stages.size() + loaded.program->inputs.size() + loaded.program->outputs.size();
 }
 
 void StagePlan::hand(std::span<const TensorView> operands) {

@@ -24,10 +24,11 @@ struct Step {
   std::uint32_t bodies = 0;  // of a control call: its first one in StagePlan::bodies
 };
 
-/// A view whose memory is in an arena: which one and where.
+/// A view whose memory is known only by the run: on which base it lies, and where. Bases are the arenas by stage, then the memory of
+/// each input, then that of each output.
 struct Relocation {
   std::uint32_t view;
-  std::uint32_t stage;
+  std::uint32_t base;
   std::uint64_t offset;  // in bytes
 };
 
@@ -44,22 +45,23 @@ struct StagePlan {
   std::vector<std::uint64_t> bytes;    // by buffer
   std::vector<std::uint64_t> offsets;  // by buffer, of this and earlier stages
   std::vector<TensorView> views;
-  std::vector<Relocation> relocations;
+  std::vector<Relocation> relocations;  // by base
   std::vector<Step> steps;
   std::vector<Handed> handed;     // of a body
   std::vector<StagePlan> bodies;  // the first stage of each body of each control call; their arenas lie in the working memory
   ViewRange entering;  // stage 0: the inputs; later: the results of the call that ended the stage before, if a host call
   ViewRange leaving;   // last stage: the program's outputs
+  std::vector<std::uint8_t> movable;  // last stage: by output, whether it is a buffer of the stage, and can lie elsewhere
   Layout layout;
   std::uint64_t shared_offset = 0;  // working memory, behind the buffers in the arena
   std::uint64_t local_offset = 0;
   std::uint64_t local_bytes = 0;  // of one worker
   std::uint64_t arena_bytes = 0;  // all of it
-  std::vector<std::byte*> bases;  // of the arenas that the views point into now
+  std::vector<std::byte*> bases;  // that the views point into now
 
   std::span<const TensorView> at(ViewRange range) const { return {views.data() + range.first, range.count}; }
-  /// Points the views into arenas that may have moved since; cheap when they have not.
-  void relocate(std::span<std::byte* const> arenas);
+  /// Points the views into bases that may have moved since; cheap when they have not.
+  void relocate(std::span<std::byte* const> moved);
   /// Points the views of a body's inputs to operands.
   void hand(std::span<const TensorView> operands);
 };
@@ -78,6 +80,9 @@ struct PlanRequest {
   const StagePlan* before;                // of the stage before; null for stage 0
   std::span<const StateView> states;
 };
+
+/// Of the plans of a program.
+std::size_t number_of_bases(const LoadedProgram& loaded);
 
 /// How much of a plan is wanted: where buffers lie, or also the operands and what the kernels say.
 enum class PlanParts : std::uint8_t { layout, all };

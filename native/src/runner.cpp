@@ -11,6 +11,7 @@ namespace ingot {
 namespace {
 
 constexpr std::size_t kPlansKept = 64;  // per stage
+constexpr std::int64_t kLarge = 64 << 10;  // bytes from which on inputs and outputs are not copied: views are moved instead
 constexpr std::int64_t kMostRounds = std::int64_t{1} << 28;  // of all loops of a run
 
 std::uint64_t bytes_of(std::span<const TensorView> views) {
@@ -31,7 +32,7 @@ std::string where_of(const Call& call) { return (call.where.empty() ? "" : call.
 Runner::Runner(const LoadedProgram& loaded, Together& together) : loaded_(loaded), together_(together) {
   const auto stages = static_cast<std::size_t>(program().stages);
   arenas_.resize(stages);
-  bases_.resize(stages);
+  bases_.resize(number_of_bases(loaded));
   plans_.resize(stages);
   symbols_.resize(program().dims.symbols().size());
   nanoseconds_.resize(program().calls.size());
@@ -49,7 +50,7 @@ std::uint64_t Runner::arena_bytes() const {
   return bytes;
 }
 
-void Runner::run(std::span<const TensorView> arrays) {
+void Runner::run(std::span<const TensorView> arrays, const Results& results) {
   last_ = nullptr;
   pending_.clear();
   together_.rounds = kMostRounds;
@@ -59,6 +60,9 @@ void Runner::run(std::span<const TensorView> arrays) {
   for (int stage = 0; stage < program().stages; ++stage) {
     plan = &plan_for(stage, plan);
     const auto slot = static_cast<std::size_t>(stage);
+    if (stage == 0) place_inputs(*plan, arrays);
+    if (stage + 1 == program().stages) place_outputs(*plan, results);
+    plan->relocate(bases_);
     zones_.begin(slot, bases_[slot], arenas_[slot].size());
     enter(*plan, stage, arrays);
     run_stage(*plan, stage);
@@ -67,6 +71,38 @@ void Runner::run(std::span<const TensorView> arrays) {
   zones_.open(plan->at(plan->leaving));
   last_ = plan;
   lower_bound_ = lower_bound;
+}
+
+void Runner::place_inputs(const StagePlan& plan, std::span<const TensorView> arrays) {
+  const std::size_t first = loaded_.stages.size();
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const int input = program().inputs[i];
+    bases_[first + i] = stays(arrays[i], input) ? arrays[i].as<std::byte>() : bases_[0] + plan.offsets[static_cast<std::size_t>(input)];
+  }
+}
+
+/// Whether an array is read where it lies: a large one without gaps. Integers and booleans may be sizes and places in memory, which a
+/// kernel must find as they were when it checked them, so they are copied. What leaves the run as it came may lie where results go.
+/// Sanitizers know the borders of what lies in arenas only.
+bool Runner::stays(const TensorView& array, int input) const {
+  const std::size_t element = size_of(array.dtype);
+  if (kRedZones || !is_float(array.dtype) || array.elements() * static_cast<std::int64_t>(element) < kLarge) return false;
+  if (!array.contiguous() || reinterpret_cast<std::uintptr_t>(array.data) % element != 0) return false;
+  return std::none_of(program().outputs.begin(), program().outputs.end(),
+                      [&](const Output& output) { return program().base(output.buffer) == input; });
+}
+
+void Runner::place_outputs(const StagePlan& plan, const Results& results) {
+  const std::size_t first = loaded_.stages.size() + program().inputs.size();
+  const std::span<const TensorView> leaving = plan.at(plan.leaving);
+  for (std::size_t i = 0; i < leaving.size(); ++i) {
+    if (plan.movable[i] == 0) continue;
+    const bool large = leaving[i].elements() * static_cast<std::int64_t>(size_of(leaving[i].dtype)) >= kLarge;
+    std::byte* const given = !kRedZones && large && results ? results(i, leaving[i]) : nullptr;
+    bases_[first + i] = given != nullptr ? given
+                                         : bases_[loaded_.stages.size() - 1] +
+                                               plan.offsets[static_cast<std::size_t>(program().outputs[i].buffer)];
+  }
 }
 
 void Runner::enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays) {
@@ -138,7 +174,7 @@ void Runner::bind_symbol(std::size_t symbol, std::int64_t value, const std::stri
 void Runner::fill(const TensorView& from, const TensorView& to, int buffer, const Call* call,
                    std::size_t index) const {
   if (from.dtype == to.dtype && from.rank == to.rank && std::equal(from.shape, from.shape + from.rank, to.shape)) {
-    copy_strided(from, to);
+    if (from.data != to.data) copy_strided(from, to);
     return;
   }
   const std::string who = call == nullptr ? "input " + quote(program().buffer(buffer).name)
@@ -165,7 +201,6 @@ StagePlan& Runner::plan_for(int stage, const StagePlan* before) {
     arena = Pages(std::max<std::uint64_t>(plan.arena_bytes, kArenaAlignment), "the arena");
     bases_[static_cast<std::size_t>(stage)] = arena.data();
   }
-  plan.relocate(bases_);
   return plan;
 }
 

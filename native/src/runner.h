@@ -40,6 +40,10 @@ struct CallProfile {
   std::vector<TensorView> in, out;  // what they are; where they lie is of no use after the run
 };
 
+/// Where an output of that shape shall be written, when the run does not fail: memory that nothing else in the run uses; or null, and
+/// it stays with the session, to be copied. Exceptions pass through the run.
+using Results = std::function<std::byte*(std::size_t output, const TensorView& view)>;
+
 /// What a program and all bodies in it have in common while they run.
 struct Together {
   Host host;
@@ -62,16 +66,17 @@ class Runner {
   /// The outputs of the last run, in order; possibly strided.
   std::span<const TensorView> outputs() const { return last_->at(last_->leaving); }
 
-  /// A run of the whole program. `arrays` in the order of program().inputs; they are copied before anything runs. Throws
-  /// Error("input") for arrays that do not fit, Error("value") for faults in values, and what make_plan throws.
-  void run(std::span<const TensorView> arrays);
+  /// A run of the whole program. `arrays` in the order of program().inputs. Large floats without gaps are read where they lie, and
+  /// nobody may write them meanwhile; all others are copied before anything runs. `results` is asked for large outputs only.
+  /// Throws Error("input") for arrays that do not fit, Error("value") for faults in values, and what make_plan throws.
+  void run(std::span<const TensorView> arrays, const Results& results = nullptr);
 
  private:
   const LoadedProgram& loaded_;
   Together& together_;
   std::vector<std::vector<std::unique_ptr<Runner>>> bodies_;    // by call
   std::vector<Pages> arenas_;                                   // by stage; a body's first stage has none
-  std::vector<std::byte*> bases_;                               // where the stages' arenas are
+  std::vector<std::byte*> bases_;                               // of the views of plans; see Relocation
   RedZones zones_;
   std::vector<std::vector<std::unique_ptr<StagePlan>>> plans_;  // by stage, most recently used first
   std::vector<std::int64_t> symbols_;
@@ -83,8 +88,12 @@ class Runner {
   void bind_inputs(std::span<const TensorView> arrays);
   std::int64_t solve(const Binding& binding, const TensorView& array) const;
   void bind_symbol(std::size_t symbol, std::int64_t value, const std::string& who, const char* error_code);
+  /// Where inputs lie, and outputs.
+  void place_inputs(const StagePlan& plan, std::span<const TensorView> arrays);
+  bool stays(const TensorView& array, int input) const;
+  void place_outputs(const StagePlan& plan, const Results& results);
   void enter(const StagePlan& plan, int stage, std::span<const TensorView> arrays);
-  /// Copies an input, or with `call` one of its results, into its buffer; throws when it does not fit.
+  /// Copies an input, or with `call` one of its results, into its buffer unless it lies there; throws when it does not fit.
   void fill(const TensorView& from, const TensorView& to, int buffer, const Call* call, std::size_t index) const;
   StagePlan& plan_for(int stage, const StagePlan* before);
   void run_stage(StagePlan& plan, int stage);

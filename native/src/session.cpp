@@ -66,7 +66,9 @@ Session::Run::Run(Session& session) : session_(session) {
 
 std::span<const TensorView> Session::Run::outputs() const { return session_.runner_.outputs(); }
 
-void Session::Run::execute(std::span<const TensorView> arrays) { session_.runner_.run(arrays); }
+void Session::Run::execute(std::span<const TensorView> arrays, const Results& results) {
+  session_.runner_.run(arrays, results);
+}
 
 std::vector<CallProfile> Session::profile(std::span<const TensorView> arrays) {
   Run run(*this);

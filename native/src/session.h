@@ -57,9 +57,8 @@ class Session {
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
 
-    /// `arrays` in the order of program().inputs; they are copied before anything runs. Throws Error("input") for
-    /// arrays that do not fit, Error("value") for faults in values, and what make_plan throws.
-    void execute(std::span<const TensorView> arrays);
+    /// As Runner::run.
+    void execute(std::span<const TensorView> arrays, const Results& results = nullptr);
     /// The program's outputs, in order; possibly strided.
     std::span<const TensorView> outputs() const;
 

@@ -145,6 +145,31 @@ def test_strided_inputs_are_read() -> None:
     np.testing.assert_array_equal(simple().run({"x": x, "y": np.arange(6, dtype=np.int32)[::2]})["sum"], x + x)
 
 
+def test_large_arrays_are_read_and_written_where_they_lie() -> None:
+    """The same numbers from arrays that can stay, from those that cannot, and where inputs and results share memory."""
+    net = Network("large")
+    x = net.input("x", Spec("float32", (Dim("N"), 256)))
+    y = functional.relu(functional.permute(x, (1, 0)) + 1.0)
+    net.outputs = {"y": y, "again": y, "places": functional.nonzero(x)}
+    session = build_network(net, {}).session(threads=2)
+    rng = np.random.default_rng(0)
+    for rows in (128, 200, 16, 128):
+        dense = rng.standard_normal((rows, 256)).astype(np.float32)
+        odd = np.frombuffer(b"x" + dense.tobytes(), np.float32, offset=1).reshape(dense.shape)  # aligned to nothing
+        given = np.asfortranarray(dense)
+        kept = []
+        for array in (dense, odd, given, np.repeat(dense, 2, 1)[:, ::2], dense):
+            out = {"y": given.T} if array is given and rows == 128 else {}
+            found = session.run({"x": array}, out=out)
+            want = np.maximum(dense.T + 1, 0)
+            np.testing.assert_array_equal(found["y"], want)
+            np.testing.assert_array_equal(found["again"], want)
+            np.testing.assert_array_equal(found["places"], np.nonzero(dense))
+            kept += [] if out else [(found["y"], want)]
+        assert all(np.array_equal(found, want) for found, want in kept)  # later runs wrote elsewhere
+        assert not np.shares_memory(kept[0][0], kept[-1][0])
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
