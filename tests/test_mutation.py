@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from tools.conformance.mutants import GROUPS, judged
+from tools.conformance.mutants import GROUPS, Same, judged, read_same
 from tools.conformance.suites import ROOT
+from tools.mutation.__main__ import sample
 from tools.mutation.faults import faults, mutated
 
 LIMITS = '''
@@ -189,18 +190,50 @@ def test_what_a_section_says() -> None:
     """The share that was noticed against the goal; every fault that was not, in order; no time left is no excuse."""
     def tried(noticed: int, survived: int, late: int) -> dict[str, Any]:
         outcomes = ["killed"] * noticed + ["survived"] * survived + ["out of time"] * late
-        found = [{"module": "b.py", "line": 100 - i, "what": "`<` → `<=`", "outcome": outcome}
+        found = [{"module": "b.py", "line": 100 - i, "text": "if a < b:", "what": "`<` → `<=`", "outcome": outcome}
                  for i, outcome in enumerate(outcomes)]
         return {"faults": 2000, "tests": 30, "unfit": ["x"], "tried": found, "seconds": 1}
 
-    good = judged(tried(92, 7, 1), "command")
+    good = judged(tried(92, 7, 1), "command", {})
     assert not good.failed and good.command == "command"
     assert "92 of 100 noticed, 92.0%; the goal is 92%" in good.body and "out of 2,000 faults; 30 tests" in good.body
     assert "| b.py | 92 | 7 | 1 |" in good.body
     assert good.body.endswith("- b.py:7: `<` → `<=`\n- b.py:8: `<` → `<=`")
     assert "- b.py:1: `<` → `<=` (out of time)\n- b.py:2:" in good.body
-    assert judged(tried(91, 9, 0), "").failed and judged(tried(0, 0, 0), "").failed
-    assert "Not noticed" not in judged(tried(5, 0, 0), "").body
+    assert judged(tried(91, 9, 0), "", {}).failed and judged(tried(0, 0, 0), "", {}).failed
+    assert "Not noticed" not in judged(tried(5, 0, 0), "", {}).body
+
+
+def test_faults_that_change_nothing_count_neither_way() -> None:
+    """Unless a test noticed them: then the list is wrong, and they count."""
+    def fault(module: str, what: str, outcome: str) -> dict[str, Any]:
+        return {"module": module, "line": 7, "text": "x = y[0]", "what": what, "outcome": outcome}
+
+    tried = [fault("a.py", "`0` → `1`", "killed"), fault("a.py", "`0` → `-1`", "survived"),
+             fault("b.py", "`0` → `-1`", "survived"), fault("c.py", "`0` → `-1`", "killed")]  # fmt: skip
+    same = {(m, "x = y[0]", "`0` → `-1`"): Same(m, "x = y[0]", "`0` → `-1`", "y has one") for m in ("a.py", "c.py")}
+    found = judged({"faults": 9, "tests": 3, "unfit": [], "tried": tried}, "", same)
+    assert "2 of 3 noticed" in found.body and "Not noticed:\n\n- b.py:7: `0` → `-1`" in found.body
+    assert found.body.endswith("for they change nothing:\n\n- a.py:7: `0` → `-1`: y has one")
+
+
+def test_the_faults_that_are_listed_are_there() -> None:
+    listed = read_same()
+    for path in {one.module for one in listed.values()}:
+        known = {(path, fault.text, fault.what) for fault in faults((ROOT / path).read_text())}
+        assert {key for key in listed if key[0] == path} <= known
+    assert all(len(one.why) > 10 for one in listed.values())
+
+
+def test_a_sample_stays_where_code_is_added() -> None:
+    """Elsewhere, and above; and it is another one for another seed."""
+    other = [(Path("b.py"), fault) for fault in faults("def f(x):\n    return x + 100\n")]
+    before = [(Path("a.py"), fault) for fault in faults(LIMITS)]
+    after = [(Path("a.py"), fault) for fault in faults(LIMITS.replace("LIMIT =", "MORE = 7\nLIMIT ="))]
+    drawn = [{(str(p), f.text, f.what) for p, f in sample(all, 12, 1)} for all in (before, [*after, *other])]
+    assert len(drawn[0] & drawn[1]) >= 9
+    assert {f.what for _, f in sample(before, 12, 2)} != {f.what for _, f in sample(before, 12, 1)}
+    assert len(sample(before, 1000, 1)) == len(before)
 
 
 @pytest.mark.parametrize("name", GROUPS)

@@ -18,7 +18,7 @@ from ingot.ops.conversion import Cast
 from ingot.ops.elementwise import Where
 from ingot.ops.movement import Expand, Permute, Reshape
 from ingot.ops.product import Matmul
-from ingot.passes.rewrite import Log, Rule, apply
+from ingot.passes.rewrite import Log, Rule, apply, viewed
 
 SMALL = -1e4  # a score that weighs nothing beside others
 
@@ -226,8 +226,7 @@ def _grouped(root: Value, q: Value, k: Value, v: Value, mask: Value | None = Non
 
 def _masks_nothing(mask: Value) -> bool:
     """Whether a mask is True, or zero, everywhere."""
-    while mask.node is not None and mask.node.op.is_view:
-        mask = mask.node.inputs[0]
+    mask = viewed(mask)
     if mask.kind != "constant":
         return False
     return bool(mask.array.all() if mask.dtype is dtypes.bool_ else (mask.array == 0).all())
@@ -235,7 +234,7 @@ def _masks_nothing(mask: Value) -> bool:
 
 def _puts_heads_inside(root: Value, dims: tuple[int, ...]) -> bool:
     rank = len(root.shape)
-    return rank > 2 and tuple(d % rank for d in dims) == (*range(rank - 3), rank - 2, rank - 3, rank - 1)
+    return tuple(d % rank for d in dims) == (*range(rank - 3), rank - 2, rank - 3, rank - 1)
 
 
 ANY = {"scale": Hole("scale"), "causal": Hole("causal"), "heads_inside": Hole("inside"), "empty_rows": Hole("empty")}

@@ -34,7 +34,8 @@ def window_of(value: Value) -> Window:
     """How a value will lie in memory: results of views in their operand's, others dense."""
     node = value.node
     if node is not None and node.op.is_view:
-        found = view(window_of(node.inputs[0]), node)
+        (shown,) = node.inputs
+        found = view(window_of(shown), node)
         if found is not None:
             return found
     return Window(0, value.shape, dense_strides(value.shape))

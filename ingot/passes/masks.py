@@ -8,6 +8,7 @@ from ingot.ops.conversion import Cast
 from ingot.ops.dense_attention import ScaledDotProductAttention
 from ingot.ops.elementwise import LogicalNot, Where
 from ingot.passes.dense_attention import SMALL
+from ingot.passes.rewrite import viewed
 
 
 def shows(network: Network, mask: Value) -> bool | None:
@@ -38,6 +39,5 @@ def _says(node: Node, value: Value) -> bool | None:
 
 def _is_low(value: Value) -> bool:
     """A constant that weighs nothing beside other scores."""
-    while value.node is not None and value.node.op.is_view:
-        value = value.node.inputs[0]
+    value = viewed(value)
     return value.kind == "constant" and value.array.size > 0 and bool((value.array <= SMALL).all())

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ingot.errors import NetworkError
@@ -60,13 +61,19 @@ class Rule:
     replace: Callable[..., Any]
     when: Callable[..., bool | str] = lambda: True
     shared: bool = False
-    _holes: dict[Value, str] = field(init=False, repr=False, compare=False)
-    _root: Value = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        recorded = Pattern.record(self.pattern)
-        object.__setattr__(self, "_holes", {value: name for name, value in recorded.holes.items()})
-        object.__setattr__(self, "_root", recorded.roots[0])
+    @cached_property
+    def _recorded(self) -> Pattern:
+        return Pattern.record(self.pattern)
+
+    @cached_property
+    def _root(self) -> Value:
+        root, *_ = self._recorded.roots
+        return root
+
+    @cached_property
+    def _holes(self) -> dict[Value, str]:
+        return {value: name for name, value in self._recorded.holes.items()}
 
     @property
     def root(self) -> type[Op]:
@@ -188,6 +195,13 @@ def _read_outside(network: Network, root: Value, nodes: Sequence[Node]) -> str:
             if value is not root and (network.is_output(value) or not inside.issuperset(value.uses)):
                 return f"%{value.name} inside the pattern is read elsewhere too"
     return ""
+
+
+def viewed(value: Value) -> Value:
+    """The value whose elements a chain of views shows."""
+    while value.node is not None and value.node.op.is_view:
+        (value,) = value.node.inputs
+    return value
 
 
 def detach(network: Network, node: Node, replaced: Sequence[Node] = ()) -> tuple[Node, ...]:

@@ -287,6 +287,25 @@ def test_weights_are_stored_once() -> None:
     assert engine.session().memory().weights == sum(engine._native.tensor(n).nbytes for n in engine.header["weights"])
 
 
+def test_what_is_the_same_in_all_rounds() -> None:
+    """Of a scan what is neither carried nor cut into rounds, of a branch all."""
+    net = Network("net")
+    x, w = net.input("x", Spec("f32", (3, 4))), net.input("w", Spec("f32", (4,)))
+    F.scan(lambda s, x, w: (s + x * w, s), [w], [x], [w])
+    F.cond(F.sum(w, 0) > 0, lambda x, w: x + w, lambda x, w: x - w, [x, w])
+    scan, cond = (node.op for node in net.nodes if bodies.bodies(node.op))
+    assert bodies.unchanged(scan, 3) == [False, False, True] and bodies.unchanged(cond, 2) == [True, True]
+
+
+def test_branches_that_agree_keep_their_type() -> None:
+    """Counts stay counts in a network of bfloat16."""
+    net = Network("net")
+    x = net.input("x", Spec("f32", (3,)))
+    net.outputs["y"] = F.cond(F.sum(x, 0) > 0, lambda x: F.argmax(x, 0), lambda x: F.argmax(-x, 0), [x])
+    (made,) = in_precision(net, "bfloat16").outputs.values()
+    assert made.dtype is net.outputs["y"].dtype
+
+
 def test_memory_is_planned_with_the_bodies() -> None:
     """A body that holds 4 MiB has them in the arena of the program around it."""
     network = Network()

@@ -352,7 +352,9 @@ def test_sizes_of_1_in_front_come_back() -> None:
     net = Network("net")
     x = net.input("x", Spec(F32, (1, 6, 1, 1)))
     net.outputs["y"] = F.concat(F.exp(x) * 2, pool(F.cos(x), "max_pool", kernel=(1, 1)), dim=1)
-    assert str(lowered(net).outputs["y"].spec) == "f32[1, 12, 1, 1]"
+    low = lowered(net)
+    assert str(low.outputs["y"].spec) == "f32[1, 12, 1, 1]"
+    assert sum(nets.op_name(n) == "reshape" for n in low.nodes) == 4, "no reshape of a reshape"
 
 
 def test_reshapes_of_nothing_are_left_alone() -> None:

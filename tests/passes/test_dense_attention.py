@@ -165,9 +165,7 @@ def test_as_torch_decomposes_its_own() -> None:
     def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
         scores = F.matmul(F.mul(q, 0.6), F.mul(transposed(k), 0.6))
         scores = F.add(scores, F.where(mask, np.float32(0), np.float32(-math.inf)))
-        seen = F.reduce_max(F.cast(F.logical_not(F.equal(scores, -math.inf)), "int32"), axes=(3,), keepdims=True)
-        weights = F.where(F.logical_not(F.cast(seen, "bool")), np.float32(0), F.softmax(scores))
-        return F.matmul(weights, v)
+        return F.matmul(safe(scores), v)
 
     for hidden in (False, True):
         kernels, _ = check(network(build), hidden=hidden)
@@ -241,6 +239,7 @@ def test_what_the_kernel_cannot_take_is_decomposed_again() -> None:
     [
         (lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True), axis=1), v), "along the last dim"),
         (lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, np.ones((8, 7), np.float32))), v), "are a weight"),
+        (lambda q, k, v, m: F.matmul(F.softmax(F.mul(F.matmul(q, k, transpose_b=True), math.inf)), v), "scale is inf"),
         (lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True)), F.cast(v, "bfloat16")), None),
         (lambda q, k, v, m: F.matmul(F.softmax(F.div(F.matmul(q, k, transpose_b=True), m)), v), None),
     ],
@@ -266,13 +265,19 @@ def test_weights_that_are_read_elsewhere_stay() -> None:
     assert any("is read elsewhere too" in event.verdict for event in log)
 
 
+def safe(scores: Value) -> Any:
+    seen = F.reduce_max(F.cast(F.logical_not(F.equal(scores, -math.inf)), "int32"), axes=(3,), keepdims=True)
+    return F.where(F.logical_not(F.cast(seen, "bool")), np.float32(0), F.softmax(scores))
+
+
+@pytest.mark.parametrize("softmax", [F.softmax, safe])
 @pytest.mark.parametrize("masked", [False, True])
-def test_scores_that_are_read_elsewhere_stay(masked: bool) -> None:
+def test_scores_that_are_read_elsewhere_stay(masked: bool, softmax: Callable[[Value], Value]) -> None:
     net = Network("net")
     q, k, v, m = (net.input(n, Spec("float32", SHAPES[n])) for n in SHAPES)
     scores = F.matmul(q, k, transpose_b=True)
     scores = scores + m if masked else scores
-    net.outputs["y"] = F.matmul(F.softmax(scores), v)
+    net.outputs["y"] = F.matmul(softmax(scores), v)
     net.outputs["other"] = F.reduce_max(scores, axes=(0,))
     kernels, _ = check(net)
     assert "attention" not in kernels

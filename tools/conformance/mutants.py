@@ -7,9 +7,12 @@ import os
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tools.conformance.page import table
 from tools.conformance.suites import ROOT, Outcome
@@ -18,6 +21,7 @@ GOAL = 0.92  # of the faults of a sample
 LIMIT = 240  # seconds for one fault's tests, in each set: enough for all of them on a machine that is busy
 SEED = 1
 NOTICED = "killed"
+SAME = Path(__file__).with_name("same.toml")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,21 @@ GROUPS = {
 }  # fmt: skip
 
 
+class Same(NamedTuple):
+    """A fault that no test can notice, for it changes nothing but the text of the program: where, and why not."""
+
+    module: str
+    text: str
+    what: str
+    why: str
+
+
+def read_same(path: Path = SAME) -> dict[tuple[str, str, str], Same]:
+    """The faults that were looked at and found to change nothing. Raises TypeError for entries of other fields."""
+    found = [Same(**entry) for entry in tomllib.loads(path.read_text()).get("fault", [])]
+    return {(one.module, one.text, one.what): one for one in found}
+
+
 def mutants(name: str) -> Outcome:
     """A random sample of the faults of a group. Fails when too few are noticed, or none could be tried."""
     group = GROUPS[name]
@@ -70,12 +89,20 @@ def mutants(name: str) -> Outcome:
     shown = f"python -m tools.mutation {shlex.join(words)}"
     if done.returncode:
         return Outcome(True, f"**It ended with status {done.returncode}.**", shown)
-    return judged(json.loads(done.stdout), shown)
+    return judged(json.loads(done.stdout), shown, read_same())
 
 
-def judged(result: dict[str, Any], command: str) -> Outcome:
-    """What the tool found, as a section: the share that was noticed, per module, and every fault that was not."""
-    tried = result["tried"]
+def judged(result: dict[str, Any], command: str, same: Mapping[tuple[str, str, str], Same]) -> Outcome:
+    """What the tool found, as a section: the share that was noticed, per module, and every fault that was not. Faults
+    that are known to change nothing count neither way, unless a test noticed them all the same.
+    """
+    nothing, tried = [], []
+    for fault in result["tried"]:
+        known = same.get((fault["module"], fault["text"], fault["what"]))
+        if known and fault["outcome"] != NOTICED:
+            nothing.append(f"- {fault['module']}:{fault['line']}: {fault['what']}: {known.why}")
+        else:
+            tried.append(fault)
     noticed = sum(fault["outcome"] == NOTICED for fault in tried)
     share = noticed / max(len(tried), 1)
     counts: dict[str, Counter[str]] = {}
@@ -95,4 +122,6 @@ def judged(result: dict[str, Any], command: str) -> Outcome:
         lines.append("Not noticed:\n\n" + "\n".join(
             f"- {f['module']}:{f['line']}: {f['what']}{' (out of time)' * (f['outcome'] == 'out of time')}"
             for f in order))
+    if nothing:
+        lines.append("Tried too, and in neither number, for they change nothing:\n\n" + "\n".join(sorted(nothing)))
     return Outcome(share < GOAL or not tried, "\n\n".join(lines), command)

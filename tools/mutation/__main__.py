@@ -1,6 +1,8 @@
 """Tries a random sample of faults: `python -m tools.mutation --modules GLOB... --first TESTS... --wider TESTS...`
 
-Prints JSON: {"faults", "tried": [{"module", "line", "what", "outcome", "seconds"}], "tests", "unfit", "seconds"}.
+Prints JSON: {"faults", "tried": [{"module", "line", "text", "what", "outcome", "seconds"}], "tests", "unfit",
+"seconds"}. What is drawn depends on the seed and on the faults themselves: where code is added, those that were drawn
+elsewhere stay.
 
 Every fault is tried in a process of its own, forked from this one, which never loads the package; no file changes.
 First the tests in `--first` that run a faulty line, the fastest ones first, until one fails, then those in `--wider`. A
@@ -11,15 +13,16 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import importlib
 import json
 import os
-import random
 import signal
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -114,6 +117,17 @@ def recorded(folders: Sequence[str], files: Sequence[Path], seconds: float) -> d
         return dict(json.loads(to.read_text()))
 
 
+def sample(everything: Sequence[tuple[Path, Fault]], count: int, seed: int) -> list[tuple[Path, Fault]]:
+    """So many faults, at random: by a hash of the seed, the module, the line and what is changed on it."""
+    seen: Counter[str] = Counter()
+    drawn = []
+    for path, fault in everything:
+        name = f"{path} {fault.text} {fault.what}"
+        seen[name] += 1
+        drawn.append((hashlib.sha256(f"{seed} {name} {seen[name]}".encode()).digest(), path, fault))
+    return [(path, fault) for _, path, fault in sorted(drawn, key=lambda one: one[0])[:count]]
+
+
 def noticing(path: Path, fault: Fault, tests: dict[str, Any]) -> dict[str, float]:
     """The tests that run a line of the fault, the fastest first; all that use the module if none does but at import."""
     low, high = fault.lines
@@ -176,8 +190,8 @@ def tried(mutants: Sequence[Mutant], limit: float, workers: int) -> list[dict[st
             running.remove(trial)
             free.append(trial.place)
             seconds, fault = round(time.monotonic() - trial.start, 1), trial.mutant.fault
-            line, what = (fault.lines[0], fault.what) if fault else (0, "as it is")
-            row = {"module": str(trial.mutant.path), "line": line, "what": what, "outcome": trial.result}
+            line, text, what = (fault.lines[0], fault.text, fault.what) if fault else (0, "", "as it is")
+            row = {"module": str(trial.mutant.path), "line": line, "text": text, "what": what, "outcome": trial.result}
             found.append({**row, "seconds": seconds})
             print(f"{trial.result:11} {seconds:6} s  {trial.mutant.path}:{line} {what}", file=sys.stderr, flush=True)
         time.sleep(POLL)
@@ -207,9 +221,8 @@ def main(words: Sequence[str] | None = None) -> int:
     first = {n: t for n, t in found["tests"].items() if n.startswith(tuple(given.first))}
     wider = {n: t for n, t in found["tests"].items() if n not in first}
     everything = [(path, fault) for path in files for fault in faults(path.read_text())]
-    chosen = random.Random(given.seed).sample(everything, min(given.count, len(everything)))
     mutants = [Mutant(path, fault, (noticing(path, fault, first), noticing(path, fault, wider)))
-               for path, fault in chosen]
+               for path, fault in sample(everything, given.count, given.seed)]
     control = Mutant(files[0], None, ({n: t["seconds"] for n, t in first.items()},))
     if tried([control], 900, 1)[0]["outcome"] != "survived":
         sys.exit("a module as it is fails tests when it is loaded in this way")

@@ -28,10 +28,13 @@ SHOWN = 70  # characters of an expression
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: its number among those of the module, the lines of the statement it is in, and what it changes."""
+    """One fault: its number among those of the module, the lines of the statement it is in, the first of these as it is
+    written, and what it changes.
+    """
 
     number: int
     lines: tuple[int, int]
+    text: str
     what: str
 
 
@@ -40,10 +43,10 @@ Change = tuple[ast.AST, Callable[[], ast.AST | None]]
 
 def faults(source: str) -> list[Fault]:
     """All faults of a module in order."""
-    found = []
+    found, written = [], source.splitlines()
     for number, (lines, node, change) in enumerate(_changes(ast.parse(source))):
-        before = _shown(node)
-        found.append(Fault(number, lines, f"`{before}` → `{_shown(change())}`"))
+        before, text = _shown(node), written[lines[0] - 1].strip()
+        found.append(Fault(number, lines, text, f"`{before}` → `{_shown(change())}`"))
     return found
 
 
