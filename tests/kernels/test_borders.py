@@ -26,7 +26,7 @@ def test_nothing_beside_an_input_is_read(level: str) -> None:
 
 @pytest.mark.parametrize("place", ["a.ctypes.data - 1", "a.ctypes.data + a.nbytes"])
 def test_what_stands_beside_one_cannot_be_read(place: str) -> None:
-    code = (f"from tests.kernels.borders import *; a = guarded(np.zeros(16384), {'+' in place}); print(a.sum(), flush=True);"
-            f"ctypes.string_at({place}, 1)")  # fmt: skip
+    code = (f"from tests.kernels.borders import *; a = guarded(np.zeros(16384), {'+' in place}); "
+            f"print(a.sum(), flush=True); ctypes.string_at({place}, 1)")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "0.0\n")
