@@ -385,6 +385,28 @@ def selective_scan() -> Iterator[Template]:
         yield t
 
 
+def fourier() -> Iterator[Template]:
+    """Along each axis, there and back, of lengths with small factors and of primes."""
+    for dtype, axis in itertools.product(FLOATS, (0, 1)):
+        for kernel in ("fft", "rfft", "irfft"):
+            t = Template(f"{kernel}.{dtype}.{axis}")
+            n, rows, norm = t.size("n", 1, 80), t.size("rows", 0, 40), t.choice("norm", "backward", "ortho", "forward")
+            half = t.value("half", calc("+", calc("//", n, 2), 1))
+
+            def shape(size: Json, *pair: int) -> list[Json]:
+                return [*([size, rows] if axis == 0 else [rows, size]), *pair]  # noqa: B023  called in the loop's body
+
+            more: dict[str, Json] = {}
+            if kernel == "fft":
+                x, y, more = shape(n, 2), shape(n, 2), {"inverse": t.choice("inverse", False, True)}
+            elif kernel == "rfft":
+                x, y, more = shape(n), shape(half, 2), {"onesided": True}
+            else:
+                x, y = shape(t.choice("given", half, half, 1, 45), 2), shape(n)
+            t.call(kernel, [t.input("x", x, dtype)], [t.result(y, dtype)], axis=axis, norm=norm, **more)
+            yield t
+
+
 FAMILIES = (
     matmul_packed,
     matmul,
@@ -399,4 +421,5 @@ FAMILIES = (
     attention,
     recurrent,
     selective_scan,
+    fourier,
 )

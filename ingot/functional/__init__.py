@@ -21,6 +21,20 @@ from ingot.functional.attention import (
     rope,
     rope_table,
 )  # fmt: skip
+from ingot.functional.complex import (
+    angle,
+    complex,
+    complex_abs,
+    complex_div,
+    complex_exp,
+    complex_mul,
+    conj,
+    imag,
+    polar,
+    real,
+    view_as_complex,
+    view_as_real,
+)  # fmt: skip
 from ingot.functional.control import Conditional, assertion, cond, scan, while_loop
 from ingot.functional.dense_attention import scaled_dot_product_attention
 from ingot.functional.elementwise import (
@@ -45,6 +59,26 @@ from ingot.functional.elementwise import (
     swiglu,
     unary,
     where,
+)  # fmt: skip
+from ingot.functional.fourier import (
+    fft,
+    fft2,
+    fftfreq,
+    fftn,
+    fftshift,
+    hamming_window,
+    hann_window,
+    ifft,
+    ifft2,
+    ifftn,
+    ifftshift,
+    irfft,
+    irfft2,
+    irfftn,
+    rfft,
+    rfft2,
+    rfftfreq,
+    rfftn,
 )  # fmt: skip
 from ingot.functional.indexing import (
     bincount,
@@ -146,22 +180,25 @@ from ingot.functional.state_space import causal_conv1d, selective_scan
 
 __all__ = [
     "ACT2FN", "GATED_ACT_2_ACT", "Conditional", "activation", "activation_function", "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "adaptive_max_pool3d", "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "batch_norm", "bincount", "broadcast_helper", "bucketize", "cast", "categorical_sample", "causal_conv1d",
-    "chunk", "clip", "concat", "cond", "constant", "constant_to_tensor_", "constants_to_tensors_", "conv1d",
-    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cummax", "cummin", "cumprod",
-    "cumsum", "einsum", "elementwise_binary", "embedding", "expand", "expand_dims", "expand_dims_like",
-    "expand_mask", "flatten", "flip", "gather", "gather_last_token_logits", "gather_nd", "gegelu", "geglu", "gelu",
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+    "angle", "arange", "argmax", "argsort", "assertion", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "bincount", "broadcast_helper", "bucketize", "cast", "categorical_sample", "causal_conv1d", "chunk", "clip",
+    "complex", "complex_abs", "complex_div", "complex_exp", "complex_mul", "concat", "cond", "conj", "constant",
+    "constant_to_tensor_", "constants_to_tensors_", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "cummax", "cummin", "cumprod", "cumsum", "einsum", "elementwise_binary",
+    "embedding", "expand", "expand_dims", "expand_dims_like", "expand_mask", "fft", "fft2", "fftfreq", "fftn",
+    "fftshift", "flatten", "flip", "gather", "gather_last_token_logits", "gather_nd", "gegelu", "geglu", "gelu",
     "generate_alibi_biases", "generate_alibi_slopes", "generate_logn_scaling", "grid_sample", "group_norm", "gru",
-    "identity", "index_select", "int_clip", "interpolate", "is_gated_activation", "kv_write", "layer_norm",
-    "linear", "log_softmax", "logcumsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "masked_select",
-    "matmul", "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe", "non_gated_version",
-    "nonzero", "one_hot", "outer", "pad", "paged_attention", "permute", "quick_gelu", "rand", "rearrange", "reduce",
-    "repeat", "repeat_interleave", "rms_norm", "rnn_relu", "rnn_tanh", "rope", "rope_table",
-    "scaled_dot_product_attention", "scan", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
-    "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu", "squeeze", "stack", "swiglu",
-    "topk", "transpose", "unary", "unbind", "unique", "unsqueeze", "view", "where", "while_loop",
+    "hamming_window", "hann_window", "identity", "ifft", "ifft2", "ifftn", "ifftshift", "imag", "index_select",
+    "int_clip", "interpolate", "irfft", "irfft2", "irfftn", "is_gated_activation", "kv_write", "layer_norm", "linear",
+    "log_softmax", "logcumsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "masked_select", "matmul",
+    "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe", "non_gated_version", "nonzero",
+    "one_hot", "outer", "pad", "paged_attention", "permute", "polar", "quick_gelu", "rand", "real", "rearrange",
+    "reduce", "repeat", "repeat_interleave", "rfft", "rfft2", "rfftfreq", "rfftn", "rms_norm", "rnn_relu", "rnn_tanh",
+    "rope", "rope_table", "scaled_dot_product_attention", "scan", "scatter", "scatter_add", "scatter_reduce",
+    "searchsorted", "select", "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu",
+    "squeeze", "stack", "swiglu", "topk", "transpose", "unary", "unbind", "unique", "unsqueeze", "view",
+    "view_as_complex", "view_as_real", "where", "while_loop",
 ]  # fmt: skip
 __all__ += [*derived.names()]  # noqa: PLE0604  strings all
 

@@ -99,4 +99,9 @@ def view(window: Window, node: Node) -> Window | None:
                 return None
             offset = dims.add(window.offset, *map(dims.mul, op.starts, window.stride))
             return Window(window.buffer, shape, tuple(map(dims.mul, window.stride, op.strides)), offset, False)
+        case "unfold":
+            step = window.stride[op.axis]
+            stride = [*window.stride, step]
+            stride[op.axis if op.axis >= 0 else op.axis - 1] = dims.mul(step, op.step)
+            return Window(window.buffer, shape, tuple(stride), window.offset, False)
     return None

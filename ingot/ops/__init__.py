@@ -17,6 +17,7 @@ from ingot.ops import (
     conversion,
     dense_attention,
     elementwise,
+    fourier,
     fused,
     indexing,
     lowering,
@@ -59,6 +60,7 @@ FAMILIES = (
     mixture,
     recurrent,
     state_space,
+    fourier,
     lowering,
 )
 

@@ -121,6 +121,7 @@ std::span<const KernelInfo> scan_kernels();         // cumsum, cumprod, logcumsu
 std::span<const KernelInfo> recurrent_kernels();    // lstm, gru, rnn
 std::span<const KernelInfo> sizes_kernels();        // read_sizes, sizes_of
 std::span<const KernelInfo> selective_scan_kernels();  // selective_scan
+std::span<const KernelInfo> fft_kernels();          // fft, rfft, irfft
 std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
 std::span<const KernelInfo> scatter_kernels();      // scatter, scatter_nd, gather_nd, masked_scatter
 std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write

@@ -31,6 +31,7 @@ std::vector<KernelEntry> join() {
       {scan_kernels, INGOT_LEVELS_WITH(reduce)},
       {recurrent_kernels, INGOT_LEVELS_WITH(recurrent)},
       {selective_scan_kernels, INGOT_LEVELS_WITH(selective_scan)},
+      {fft_kernels, INGOT_LEVELS_WITH(fft)},
       {movement_kernels, host},
       {scatter_kernels, host},
       {attention_kernels, INGOT_LEVELS_WITH(attention)},

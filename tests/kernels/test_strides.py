@@ -201,6 +201,13 @@ def cases() -> Iterator[tuple[str, Case]]:
         more = [random(dtype, 36, 3, seed=2), *(random(dtype, 2, 5, 2, 3, seed=i) for i in (3, 4))]
         scan = [*wide, *more, random(dtype, 36, seed=5), random(dtype, 2, 36, 3, seed=6)]
         yield f"selective_scan {name}", [Call("selective_scan", scan, [(dtype, (2, 5, 36)), (dtype, (2, 36, 3))])]
+        for axis, (n, rows) in ((0, (12, 7)), (1, (35, 3))):
+            whole = (n, rows) if axis == 0 else (rows, n)
+            half = whole[:axis] + (n // 2 + 1,) + whole[axis + 1 :]
+            x, z, how = random(dtype, *whole), random(dtype, *half, 2, seed=1), {"axis": axis, "norm": "ortho"}
+            yield f"fft {name} {axis}", [Call("fft", [z], [(dtype, z.shape)], {**how, "inverse": axis == 1})]
+            yield f"rfft {name} {axis}", [Call("rfft", [x], [(dtype, z.shape)], {**how, "onesided": True})]
+            yield f"irfft {name} {axis}", [Call("irfft", [z], [(dtype, x.shape)], how)]
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
     taps = {"outputs": 40, "channels": 6, "groups": 1, "kernel": [2, 2], "stride": [2, 2], "dilation": [1, 1]}
     phases = [packed(40, 6, F32) for _ in range(4)]
@@ -506,6 +513,9 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "top_k": lambda operand: True,
     "cumsum": lambda operand: True,
     "selective_scan": lambda operand: True,
+    "fft": lambda operand: True,
+    "rfft": lambda operand: True,
+    "irfft": lambda operand: True,
     "bucketize": lambda operand: True,
     "cumprod": lambda operand: True,
     "logcumsumexp": lambda operand: True,

@@ -11,6 +11,7 @@ from ingot.backends.base import Target
 from ingot.backends.cpu import (
     attention,
     elementwise,
+    fourier,
     movement,
     norm,
     order,
@@ -35,6 +36,7 @@ CPU = Target(
         *attention.KERNELS,
         *recurrent.KERNELS,
         *state_space.KERNELS,
+        *fourier.KERNELS,
     ),
     passes,
 )
