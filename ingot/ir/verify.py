@@ -52,6 +52,7 @@ def problems(network: Network, depth: int = 0) -> list[str]:
         for value in node.outputs:
             known[id(value)] = value
     found += _outputs(network, known)
+    found += [f"%{name} is the name of %{value.name}" for name, value in network.values.items() if value.name != name]
     for value in known.values():
         stale = [n for n in value.uses if not any(v is value for v in n.inputs)]
         found += [f"%{value.name} lists {_show(n)} as a user, which does not read it" for n in stale]

@@ -193,8 +193,7 @@ def _concat(walk: _Walk, node: Node) -> Placed | None:
     op: Any = node.op
     rank = len(node.output.shape)
     order = walk.first(node.inputs, rank)
-    if order is None:
-        return None
+    assert order is not None  # one of them is placed, and all have the rank of the result
     return walk.emit(node, *(walk.physical(v, order) for v in node.inputs), dim=order[axis_of(op.dim, rank)]), order
 
 
@@ -287,8 +286,8 @@ def reordered(old: Shape, new: Shape, order: Order) -> tuple[Order, Shape, Order
     turn = tuple(place[next(wide)] if old[i] != 1 else place[i] for i in turned)
     for i in range(len(new)):  # new ones stand before what follows them
         if i not in held:
-            after = [j for j in held if j > i]
-            held.insert(held.index(min(after)) if after else len(held), i)
+            follows = min((j for j in held if j > i), default=None)
+            held.insert(len(held) if follows is None else held.index(follows), i)
     return turn, tuple(new[i] for i in held), inverse(tuple(held))
 
 

@@ -98,7 +98,7 @@ def _swaps(dims: tuple[int, ...]) -> bool:
     return tuple(d % rank for d in dims) == (*range(rank - 2), rank - 1, rank - 2)
 
 
-def _masked(value: Value, readers: int = 1) -> Masked | None:
+def _masked(value: Value, readers: int) -> Masked | None:
     """The scores and the mask that a softmax is taken of; `readers`: how many read the sum of both."""
     value = _widened(value)
     node = value.node

@@ -348,8 +348,9 @@ def _no_sibling(network: Network, node: Node) -> str:
 
 
 def _joined(network: Network, nodes: Sequence[Node]) -> list[Value]:
-    x, op = nodes[0].inputs[0], nodes[0].op
-    columns = [[n.inputs[i] for n in nodes] for i in range(1, len(nodes[0].inputs))]
+    first, *_ = nodes
+    (x, *_), op = first.inputs, first.op
+    columns = [list(column) for column in zip(*(n.inputs[1:] for n in nodes), strict=True)]
     joined = [derive(network, "concat", values, joined_name([v.name for v in values]), axis=0) for values in columns]
     whole = network.emit(op, (x, *joined))
     results: list[Value] = []

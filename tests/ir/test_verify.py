@@ -109,6 +109,7 @@ BREAKS: list[tuple[Callable[[Network], Any], str]] = [
     (lambda n: setattr(first(n, "mul").output, "spec", Spec("f32", (3,))), r"gives f32\[T, 4\], but its values are"),
     (lambda n: setattr(n.inputs[0], "spec", Spec("i32", ("T", 4))), "operands are|x must be|differ|is int32"),
     (lambda n: setattr(first(n, "mul").output, "name", "x"), "two values are named %x"),
+    (lambda n: n.values.update(old=n.inputs[0]), "%old is the name of %x"),
     (lambda n: n.values.pop("x"), "%x is not in the network's table of values"),
     (lambda n: n.nodes.append(first(n, "mul")), r"makes %\d+ a second time"),
     (lambda n: setattr(first(n, "mul"), "inputs", (n.inputs[0], n.inputs[0])), r"%c\d+ lists %\d+ = mul as a user"),

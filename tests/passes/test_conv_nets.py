@@ -195,6 +195,14 @@ def test_batch_norm_of_rows_that_are_no_product() -> None:
         assert not any(v.name.endswith("folded") for v in lowered(b.net).parameters)
 
 
+def test_batch_norm_of_float64_has_no_recipe() -> None:
+    net, log = Network("net"), list[Any]()
+    x = net.input("x", Spec("float64", (2, 3, 4)))
+    net.outputs["y"] = F.batch_norm(x, *(net.parameter(name, Spec("float64", (3,))) for name in ("mean", "var")))
+    batch_norm.batch_norm(net, log)
+    assert [n.op.name for n in net.nodes] == ["batch_norm"] and "it is computed in float64" in str(log[0])
+
+
 def test_batch_norm_says_why_it_does_not_fold() -> None:
     def build(b: Builder, x: Value) -> Value:
         y = b.conv("c", x, 6)
@@ -333,6 +341,7 @@ def test_networks_without_images_stay_as_they_are() -> None:
         ((2, 8, 3, 5), (2, 120), (0, 3, 1, 2), (2, 120), True),
         ((2, 1, 8, 3), (16, 3), (0, 2, 3, 1), (3, 16), True),
         ((1, 1), (1,), (1, 0), (1,), False),
+        ((8, 3), (1, 8, 3), (1, 0), (3, 1, 8), False),
         (("N", 8, "H", "W"), ("N", 2, 4, "H", "W"), (0, 3, 1, 2), ("N", "H", "W", 2, 4), False),
         (("N", 8, "H", "W"), ("N", 8, Dim("H") * Dim("W")), (0, 3, 1, 2), ("N", Dim("H") * Dim("W"), 8), False),
     ],

@@ -45,7 +45,8 @@ GROUPS = {
         "the compiler's passes", ("ingot/passes/*.py",), 100,
         ("tests/passes",),
         ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/frontends/test_masks.py",
-         "tests/builder/test_weights.py", "tests/functional/test_control.py", "tests/engine/test_bodies.py"),
+         "tests/builder/test_weights.py", "tests/functional/test_control.py", "tests/engine/test_bodies.py",
+         "tests/nn/test_recurrent.py"),
     ),
     "backends": Group(
         "targets and their programs", ("ingot/backends/**/*.py",), 100,
