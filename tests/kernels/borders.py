@@ -97,6 +97,10 @@ NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "gru": (lambda x, w, r: functional.gru(x, None, (w, r), False)[0], ((41, 19, 67), (393, 67), (393, 131))),
     "selective_scan": (lambda u, d, a, b: functional.selective_scan(u, d, a, b, b)[0],
                        ((7, 157, 67), (7, 157, 67), (157, 271), (7, 271, 67))),
+    "rfft": (lambda x: functional.rfft(x), ((67, 1009),)),
+    "rfft of columns": (lambda x: functional.rfft(x, dim=0), (ROWS,)),
+    "fft": (lambda x: functional.fft(x), ((67, 509, 2),)),
+    "irfft": (lambda x: functional.irfft(x), ((67, 509, 2),)),
     "causal_conv1d": (lambda x, w: functional.causal_conv1d(x, w)[0], ((3, 9001, 7), (9001, 4))),
 }  # fmt: skip
 
