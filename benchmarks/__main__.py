@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import batching, einsum, machine, nets, order, pico, recurrent, scheduler, serve, tinyllama
+from benchmarks import batching, einsum, fourier, machine, nets, order, pico, recurrent, scheduler, serve, tinyllama
 from benchmarks.harness import THREADS, Options
 from benchmarks.torch_nets import NETS
 
@@ -24,6 +24,7 @@ TABLE = {
     "prefix": batching.prefix,
     "scheduler": scheduler.scheduler,
     "order": order.order,
+    "fourier": fourier.fourier,
     "einsum": einsum.einsum,
     "recurrent": recurrent.recurrent,
     "serve": serve.serve,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,9 @@ from ingot.ir import F, Network, Spec
 
 Op = Callable[[Any], Any]
 
-# What it is, the shape of x, ours and torch's.
-CASES: tuple[tuple[str, tuple[int, ...], Op, Op], ...] = (
+Case = tuple[str, tuple[int, ...], Op, Op]  # what it is, the shape of x, ours and torch's
+
+CASES: tuple[Case, ...] = (
     ("sort a row", (1, 1_000_000), lambda x: F.sort(x)[0], lambda t: t.sort(stable=True)[0]),
     ("sort 1000 rows", (1000, 1000), lambda x: F.sort(x)[0], lambda t: t.sort(stable=True)[0]),
     ("sort 1000 columns", (1000, 1000), lambda x: F.sort(x, axis=0)[0], lambda t: t.sort(dim=0, stable=True)[0]),
@@ -32,11 +33,16 @@ CASES: tuple[tuple[str, tuple[int, ...], Op, Op], ...] = (
 
 def order(options: Options) -> Result:
     """Each op on normal float32 numbers."""
+    return against_torch("order", CASES, options)
+
+
+def against_torch(name: str, cases: Sequence[Case], options: Options) -> Result:
+    """Functions of one operand on normal float32 numbers, each as an engine and in torch eager."""
     torch.set_num_threads(options.threads)
-    result = Result("order")
+    result = Result(name)
     rng = np.random.default_rng(0)
-    for label, shape, ours, theirs in CASES:
-        network = Network("order")
+    for label, shape, ours, theirs in cases:
+        network = Network(name)
         network.outputs["y"] = ours(network.input("x", Spec("float32", shape)))
         x = rng.standard_normal(shape).astype(np.float32)
         session, given = build_network(network, {}).session(options.threads), torch.from_numpy(x)

@@ -176,6 +176,7 @@ from ingot.functional.spatial import (
     max_pool2d,
     max_pool3d,
 )  # fmt: skip
+from ingot.functional.spectrogram import istft, stft
 from ingot.functional.state_space import causal_conv1d, selective_scan
 
 __all__ = [
@@ -190,14 +191,14 @@ __all__ = [
     "fftshift", "flatten", "flip", "gather", "gather_last_token_logits", "gather_nd", "gegelu", "geglu", "gelu",
     "generate_alibi_biases", "generate_alibi_slopes", "generate_logn_scaling", "grid_sample", "group_norm", "gru",
     "hamming_window", "hann_window", "identity", "ifft", "ifft2", "ifftn", "ifftshift", "imag", "index_select",
-    "int_clip", "interpolate", "irfft", "irfft2", "irfftn", "is_gated_activation", "kv_write", "layer_norm", "linear",
-    "log_softmax", "logcumsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "masked_select", "matmul",
+    "int_clip", "interpolate", "irfft", "irfft2", "irfftn", "is_gated_activation", "istft", "kv_write", "layer_norm",
+    "linear", "log_softmax", "logcumsumexp", "lp_pool1d", "lp_pool2d", "lp_pool3d", "lstm", "masked_select", "matmul",
     "max_pool1d", "max_pool2d", "max_pool3d", "melscale_fbanks", "meshgrid2d", "moe", "non_gated_version", "nonzero",
     "one_hot", "outer", "pad", "paged_attention", "permute", "polar", "quick_gelu", "rand", "real", "rearrange",
     "reduce", "repeat", "repeat_interleave", "rfft", "rfft2", "rfftfreq", "rfftn", "rms_norm", "rnn_relu", "rnn_tanh",
     "rope", "rope_table", "scaled_dot_product_attention", "scan", "scatter", "scatter_add", "scatter_reduce",
     "searchsorted", "select", "selective_scan", "shape", "slice", "softmax", "sort", "split", "squared_relu",
-    "squeeze", "stack", "swiglu", "topk", "transpose", "unary", "unbind", "unique", "unsqueeze", "view",
+    "squeeze", "stack", "stft", "swiglu", "topk", "transpose", "unary", "unbind", "unique", "unsqueeze", "view",
     "view_as_complex", "view_as_real", "where", "while_loop",
 ]  # fmt: skip
 __all__ += [*derived.names()]  # noqa: PLE0604  strings all

@@ -281,22 +281,54 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(select(input, axis, i) for i in range(known_size(input, axis, "unbind")))
 
 
+PAD_MODES = ("constant", "reflect", "replicate", "circular")
+
+
 def pad(input: Tensor, pad: Sizes, mode: str = "constant", value: float | None = None) -> Tensor:
-    """Elements of `value` (default 0) around dimensions; `pad` lists (before, after) from the last dimension on.
+    """Elements around dimensions; `pad` lists (before, after) from the last dimension on.
+
+    Args:
+        mode: "constant" puts `value` (default 0) there, and negative counts cut off; "reflect" the elements turned back
+            at the edge element, "replicate" the edge element, "circular" what lies at the other end.
 
     Raises:
-        OpError: another mode, an odd number of counts or too many.
+        OpError: another mode, an odd number of counts or too many; a dimension with fewer elements than its mode reads,
+            or a negative count, of a mode other than constant.
     """
     rank, counts = len(input.shape), as_shape(pad)
-    if mode != "constant":
-        raise OpError(f'pad: only mode "constant" is supported, not {mode!r}')
+    if mode not in PAD_MODES:
+        raise OpError(f"pad: mode must be one of {', '.join(PAD_MODES)}, not {mode!r:.40}")
     if len(counts) % 2 or len(counts) > 2 * rank:
         raise OpError(f"pad: needs two counts per dimension, from the last on; got {len(counts)} for {rank} dimensions")
+    if mode != "constant":
+        return _with_edges(input, counts, mode)
     before: list[Dimension] = [0] * rank
     after: list[Dimension] = [0] * rank
     for i in range(len(counts) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = counts[2 * i], counts[2 * i + 1]
     return F.pad(input, before=tuple(before), after=tuple(after), value=0.0 if value is None else float(value))
+
+
+def _with_edges(input: Tensor, counts: Sequence[Dimension], mode: str) -> Tensor:
+    """With what the tensor has at its edges around it."""
+    for i in range(len(counts) // 2):
+        axis, (low, high) = len(input.shape) - 1 - i, counts[2 * i : 2 * i + 2]
+        size = input.shape[axis]
+        if min(dims.bounds(low)[1], dims.bounds(high)[1]) < 0:
+            raise OpError(f"pad: mode {mode} cannot cut off: {tuple(counts)}")
+        before = after = None
+        if mode == "reflect":  # a side without padding may have no element to begin at
+            before = _part(input, axis, low, low, -1) if low != 0 else None
+            after = _part(input, axis, dims.add(size, -2), high, -1) if high != 0 else None
+        elif mode == "circular":
+            before = _part(input, axis, dims.add(size, dims.mul(low, -1)), low) if low != 0 else None
+            after = _part(input, axis, 0, high) if high != 0 else None
+        else:
+            shape = [(*input.shape[:axis], n, *input.shape[axis + 1 :]) for n in (low, high)]
+            before = F.expand(_part(input, axis, 0, 1), shape[0]) if low != 0 else None
+            after = F.expand(_part(input, axis, dims.add(size, -1), 1), shape[1]) if high != 0 else None
+        input = concat([x for x in (before, input, after) if x is not None], axis)
+    return input
 
 
 def flip(input: Tensor, dims: Sequence[int]) -> Tensor:

@@ -157,6 +157,8 @@ class Slice(Op):
         Case("past the end", (f32(4),), {"starts": (2,), "sizes": (3,), "strides": (1,)}, error="reaches 4, and"),
         Case("past the end of an unknown size", (f32("T"),),
              {"starts": (1,), "sizes": ("T",), "strides": (1,)}, error="reaches T, and x has T"),
+        Case("back from behind the end", (f32(5),), {"starts": (8,), "sizes": (8,), "strides": (-1,)},
+             error="starts at 8, and x has 5"),
         Case("before the start", (f32(4),), {"starts": (1,), "sizes": (3,), "strides": (-1,)}, error="reaches -1"),
         Case("stride 0", (f32(4),), {"starts": (0,), "sizes": (2,), "strides": (0,)}, error="stride must not be 0"),
         Case("too few", (f32(4, 4),), {"starts": (0,), "sizes": (2,), "strides": (1,)}, error="one entry for each"),
@@ -177,6 +179,8 @@ class Slice(Op):
             last = dims.add(start, dims.mul(dims.add(size, -1), stride))
             inside = not certainly_negative(last) and not certainly_negative(minus(x.shape[i], last, 1))
             require(inside, f"dimension {i} reaches {last}, and x has {x.shape[i]} elements there")
+            require(not certainly_negative(minus(x.shape[i], start, 1)),
+                    f"dimension {i} starts at {start}, and x has {x.shape[i]} elements there")
         return Spec(x.dtype, self.sizes)
 
     def reference(self, x: Array) -> Array:

@@ -290,7 +290,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "split": (lambda: F.split(normal(4), [1, 2]), "do not add up to 4"),
     "split 0": (lambda: F.split(normal(4), 0), "positive size"),
     "chunk": (lambda: F.chunk(normal(4), 3), "not a multiple of 3"),
-    "pad": (lambda: F.pad(normal(4), (1, 1), "reflect"), 'only mode "constant"'),
+    "pad": (lambda: F.pad(normal(4), (1, 1), "edge"), "mode must be one of constant, reflect"),
     "pad odd": (lambda: F.pad(normal(4), (1,)), "two counts per dimension"),
     "repeat": (lambda: F.repeat(normal(3, 4), (2,)), "1 counts for 2 dimensions"),
     "select": (lambda: F.select(normal(3), 0, 3), "index 3 is out of range"),

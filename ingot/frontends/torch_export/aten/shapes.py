@@ -249,46 +249,15 @@ def stack(tensors: Tensors, dim: int = 0) -> Result:
 
 @aten("aten.constant_pad_nd.default", "aten.pad.default")
 def pad(self: Tensor, pad: Ints, value: MaybeScalar = None, mode: str = "constant") -> Result:
-    if mode in _EDGES:
-        return _edges(self, pad, mode)
-    if mode != "constant":
-        raise Unsupported(f"padding by {mode!r:.40} is not one of constant, {', '.join(_EDGES)}")
     if not isinstance(value, int | float | None):
         raise Unsupported("the value must be known at export")
-    return fn.pad(self, pad, value=value)
-
-
-_EDGES = ("reflect", "replicate", "circular")
-
-
-def _edges(x: Tensor, pad: Ints, mode: str) -> Result:
-    """Pads by what x has at its edges; `pad` has the last dimension's two first."""
-    if len(pad) % 2 or len(pad) // 2 > x.ndim():
-        raise Unsupported(f"pad has {len(pad)} entries for {x.ndim()} dimensions")
-    for i in range(len(pad) // 2):
-        axis, (low, high) = x.ndim() - 1 - i, pad[2 * i : 2 * i + 2]
-        size = x.shape[axis]
-        if min(low, high) < 0:
-            raise Unsupported(f"padding by {mode!r} cannot cut off: {pad}")
-        if not low and not high:
-            continue
-        if mode == "reflect":  # a side without padding may have no element to begin at
-            before = _part(x, axis, low, low, -1) if low else None
-            after = _part(x, axis, dims.add(size, -2), high, -1) if high else None
-        elif mode == "circular":
-            before, after = _part(x, axis, dims.add(size, -low), low), _part(x, axis, 0, high)
-        else:
-            ends = _part(x, axis, 0, 1), _part(x, axis, dims.add(size, -1), 1)
-            counts = ((*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in (low, high))
-            before, after = (F.expand(end, shape) for end, shape in zip(ends, counts, strict=True))
-        x = fn.concat([before] * (low > 0) + [x] + [after] * (high > 0), axis)
-    return x
+    return fn.pad(self, pad, mode, value)
 
 
 def _edge_pads(word: str, mode: str) -> None:
     @aten(*(f"aten.{word}_pad{rank}d.default" for rank in (1, 2, 3)))
     def pad_edges(self: Tensor, padding: Ints) -> Result:
-        return _edges(self, padding, mode)
+        return fn.pad(self, padding, mode)
 
 
 _edge_pads("reflection", "reflect")
