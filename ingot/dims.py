@@ -276,11 +276,9 @@ def _divide_by_int(a: Dimension, b: int) -> Dimension:
 
 def _divided(a: Dimension, b: int) -> Dimension:
     """The atom ⌊a / b⌋, where a division inside joins the outer one: ⌊(⌊x / c⌋ + y) / b⌋ = ⌊(x + c·y) / (b·c)⌋."""
-    inner = [(m[0], k) for m, k in _terms(a) if len(m) == 1 and isinstance(m[0], Call) and m[0].kind == "//"]
-    if len(inner) == 1 and inner[0][1] == 1 and isinstance(inner[0][0], Call):
-        atom = inner[0][0]
-        x, c = atom.args
-        if isinstance(c, int) and b * c <= MAX_VALUE:
+    alone = [(m, k) for m, k in _terms(a) if len(m) == 1]
+    match [(m, k) for m, k in alone if any(isinstance(atom, Call) and atom.kind == "//" for atom in m)]:
+        case [((Call(args=(x, int() as c)) as atom,), 1)] if b * c <= MAX_VALUE:
             return floordiv(add(x, mul(add(a, mul(atom, -1)), c)), b * c)
     return Call("//", (a, b))
 

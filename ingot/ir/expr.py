@@ -156,7 +156,7 @@ class ExprBuilder:
         cls = class_of(dtype)
         value: Any = bool(number) if cls == "bool" else int(number) if cls in INT_CLASSES else float(number)
         if isinstance(value, float) and not math.isfinite(value):
-            value = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+            value = str(value)
         return self._step(dtype, "const", value)
 
     def call(self, name: str, *args: Any) -> Scalar:
@@ -211,7 +211,9 @@ class ExprBuilder:
             from_low, from_high = integer_range(register)
         else:
             whole = x if source == "int64" else self._step(dtypes.int64, "to_int", x.index)
-            from_low, from_high = (0, 1) if source == "bool" else integer_range(x.dtype)
+            if source == "bool":
+                return Scalar(self, whole.index, dtype)
+            from_low, from_high = integer_range(x.dtype)
         fits = dtype is dtypes.int64 or low <= from_low and from_high <= high
         return Scalar(self, whole.index, dtype) if fits else self._step(dtype, "wrap", whole.index, dtype.name)
 

@@ -30,7 +30,7 @@ _is_ours: dict[CodeType, bool] = {}
 
 def user_line() -> tuple[str, int] | None:
     """File and line of the innermost frame outside ingot."""
-    frame: Any = sys._getframe(1)
+    frame: Any = sys._getframe()
     while frame is not None:
         code = frame.f_code
         ours = _is_ours.get(code)

@@ -77,6 +77,7 @@ def test_order_does_not_matter(a: Any, b: Any) -> None:
     ((4 * T + 8) // 4, T + 2),
     ((4 * T + 3) // 4, T),
     ((2 * T + 1) // 4, T // 2),
+    ((6 * T + 5) // 8, (3 * T + 2) // 4),
     (5 * T // 4, T + T // 4),
     (T * H // H, T),
     ((T - 1) * (T + 1), T * T - 1),
@@ -98,6 +99,7 @@ def test_printed_form() -> None:
     assert str(T - 4 * (T // 4)) == "T - 4*(T // 4)"
     assert str(maximum(T, 3)) == "max(3, T)"
     assert (2 * T + 1).json() == ["+", ["*", 2, "T"], 1]
+    assert (T * H).json() == ["*", "H", "T"]
     assert dims.from_json(["%", "T", 4]) == T % 4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from ingot import dtypes
 from ingot.errors import NetworkError
 from ingot.ir import ExprBuilder
-from ingot.ir.expr import NoExpression, check, class_of, evaluate, integer_range, register_of
+from ingot.ir.expr import NoExpression, check, class_of, evaluate, floor_quotient, integer_range, register_of
 
 F32 = ["input", "float32", 0]
 INPUTS = [F32, ["input", "float64", 1], ["input", "int64", 2], ["input", "uint64", 3], ["input", "bool", 4]]
@@ -51,6 +52,18 @@ BAD: list[Any] = [
     ["to_bool", "bool", 0, "int32"], ["wrap", "int64", 2], ["wrap", "int64", 2, "int64"], ["wrap", "int64", 0, "int8"],
     ["wrap", "uint64", 3, "int8"], ["wrap", "int64", 2, 2, "int8"],
 ]  # fmt: skip
+
+
+def test_floor_quotients_are_those_of_python() -> None:
+    numbers = [0.0, -0.0, 0.1, 0.3, -0.3, 0.5, 1.0, -1.0, 2.0, 2.5, -2.5, 7.0, -7.0, 1e300, -5e-324]
+    pairs = [(a, b) for a in numbers for b in numbers if b != 0]
+    with np.errstate(all="ignore"):
+        found = floor_quotient(*np.array(pairs).T)
+        unknown = floor_quotient(np.array([1.0, -1.0, 0.0]), np.array([0.0, 0.0, 0.0]))
+    for (a, b), got in zip(pairs, found, strict=True):
+        want = a // b if abs(a / b) < 1e308 else a / b
+        assert (got, math.copysign(1, got)) == (want, math.copysign(1, want)), f"{a} // {b}"
+    np.testing.assert_array_equal(unknown, [math.inf, -math.inf, math.nan])
 
 
 @pytest.mark.parametrize("step", GOOD, ids=str)

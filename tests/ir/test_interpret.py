@@ -151,6 +151,8 @@ def test_a_pattern_knows_no_shapes() -> None:
     with pytest.raises(OpError, match="a pattern's values have no shape.*`when`"):
         Pattern.record(lambda x: ops.reshape(x, x.shape))
     with pytest.raises(OpError, match="must return results of ops"):
+        Pattern.record(lambda x: (ops.exp(x), x))
+    with pytest.raises(OpError, match="must return results of ops"):
         Pattern.record(lambda x: x)
 
 

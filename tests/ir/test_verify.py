@@ -11,7 +11,7 @@ from ingot import ops
 from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value, verify
-from ingot.ir.verify import MAX_NESTING, problems
+from ingot.ir.verify import MAX_NESTING, SHOWN, problems
 from ingot.ops.control import branch
 from ingot.ops.elementwise import Neg
 from ingot.ops.indexing import Iota
@@ -107,6 +107,7 @@ BREAKS: list[tuple[Callable[[Network], Any], str]] = [
     (lambda n: set_attribute(n, "cond", "then_branch", None), "then_branch must be a Network"),
     (unregistered, "there is no op 'unknown'"),
     (lambda n: setattr(first(n, "mul").output, "spec", Spec("f32", (3,))), r"gives f32\[T, 4\], but its values are"),
+    (lambda n: setattr(n.inputs[0], "spec", n.states[0].spec), r"input %x is state"),
     (lambda n: setattr(n.inputs[0], "spec", Spec("i32", ("T", 4))), "operands are|x must be|differ|is int32"),
     (lambda n: setattr(first(n, "mul").output, "name", "x"), "two values are named %x"),
     (lambda n: n.values.update(old=n.inputs[0]), "%old is the name of %x"),
@@ -140,6 +141,19 @@ def test_each_rule(damage: Callable[[Network], Any], message: str) -> None:
     with pytest.raises(NetworkError, match=message) as raised:
         verify(net)
     assert raised.value.code == "network"
+
+
+@pytest.mark.parametrize(("faults", "more"), [(SHOWN, ""), (SHOWN + 2, "2 more")])
+def test_the_first_offenders_are_named(faults: int, more: str) -> None:
+    net = Network("net")
+    x = net.input("x", Spec("f32", (4,)))
+    for i in range(faults):
+        net.outputs[f"y{i}"] = ops.softmax(x, 0)
+        object.__setattr__(net.nodes[-1].op, "axis", None)
+    with pytest.raises(NetworkError) as raised:
+        verify(net)
+    assert str(raised.value).count("\n- ") == SHOWN and str(raised.value).endswith(more)
+    assert ("… and" in str(raised.value)) == bool(more)
 
 
 def test_all_offenders_at_once() -> None:

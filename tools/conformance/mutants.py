@@ -39,7 +39,8 @@ GROUPS = {
     "ir": Group(
         "the network: dims, specs, ops' frame, expressions, text, recipes", ("ingot/ir/*.py", "ingot/dims.py"), 120,
         ("tests/ir", "tests/passes/test_recipe.py", "tests/ops/test_ops.py"),
-        ("tests/passes", "tests/engine/test_ops_run.py", "tests/functional", "tests/ops/test_conversion.py"),
+        ("tests/passes", "tests/engine/test_ops_run.py", "tests/functional", "tests/ops/test_conversion.py",
+         "tests/backends/test_stored.py"),
     ),
     "passes": Group(
         "the compiler's passes", ("ingot/passes/*.py",), 100,
