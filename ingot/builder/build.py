@@ -1,4 +1,4 @@
-"""`ingot.build`: from a Hugging Face directory, a Module, what torch exported, or an engine file to an Engine."""
+"""`ingot.build`: from a Hugging Face directory, a Module, a file of torch or ONNX, or an engine file to an Engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ingot.builder.compile import Borrowed, Compiled, compile_network, header_of
 from ingot.builder.layers import empty_cache
 from ingot.engine.session import Engine, load
 from ingot.errors import DTypeError, ModuleError, UserError
-from ingot.frontends import torch_export
+from ingot.frontends import onnx, torch_export
 from ingot.frontends.checkpoint import resolve_directory
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.ir import Network, Spec
@@ -43,6 +43,7 @@ Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 
 FILE = "file."
+BUILT = (".pt2", ".onnx")  # files of networks that have no adapters
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ def build(
     """An engine of `source`.
 
     Args:
-        source: a Module, a torch.nn.Module, a file of torch.export.save (.pt2), the folder of a Hugging Face model, or
-            an engine file (which is opened).
+        source: a Module, a torch.nn.Module, a file of torch.export.save (.pt2), an ONNX file (.onnx), the folder of a
+            Hugging Face model, or an engine file (which is opened).
         inputs: for a Module, Specs by the names of forward's parameters; for a torch module, example inputs: a tuple,
             or a dict by name.
         precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
@@ -155,7 +156,7 @@ def build(
 
 def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     """The engine of any source."""
-    if request.lora is not None and (isinstance(source, Module) or _is_torch(source) or str(source).endswith(".pt2")):
+    if request.lora is not None and (isinstance(source, Module) or _is_torch(source) or str(source).endswith(BUILT)):
         raise UserError("lora is for the folder of a Hugging Face model, or for an engine of one")
     if isinstance(source, Module):
         if dynamic is not None:
@@ -168,10 +169,12 @@ def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     if not isinstance(source, str | os.PathLike):
         raise UserError(f"build takes a Module, a torch module or a path, not a {type(source).__name__}")
     if inputs is not None or dynamic is not None:
-        raise UserError("inputs and dynamic are for Modules; a model folder, a .pt2 file or an engine has its own")
+        raise UserError("inputs and dynamic are for Modules; a model folder, a file or an engine has its own")
     path = Path(source)
     if path.suffix == ".pt2":
         return _build_exported(path, request)
+    if path.suffix == ".onnx":
+        return _build_onnx(path, request)
     if path.is_file():
         engine = _open(path, request)
         return engine if request.lora is None else lora_adapter.merge(engine, request.lora, request.lora_scale)
@@ -186,7 +189,7 @@ def _lora_scale(lora: Any, scale: float | None) -> float:
 
 
 def _open(path: Path, request: Request) -> Engine:
-    if path.suffix in (".onnx", ".pt", ".pth", ".bin", ".safetensors", ".gguf"):
+    if path.suffix in (".pt", ".pth", ".bin", ".safetensors", ".gguf"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
     check_built(path, engine.config, request.precision, None if request.weights is AS_IS else request.weights.word)
@@ -321,6 +324,23 @@ def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin
         word = engine.report.inputs if engine.report.note else inputs.word
         engine.report = replace(engine.report, inputs=word, source=str(found))
         engine.seconds = request.phases.seconds
+    return engine
+
+
+def _build_onnx(path: Path, request: Request) -> Engine:
+    """An engine of an ONNX file. ONNX brings nothing to compare with: the report is that of a Module."""
+    if request.weights_from is not None:
+        raise UserError(f"{path} has its weights; weights_from is for model folders and Modules")
+    with request.phases.phase("read"):
+        model = onnx.open_model(path)
+    with request.phases.phase("import"):
+        imported = onnx.build_network(model).imported
+    network, config = _in_precision(imported.network, request.precision, str(path), imported.buffers)
+    engine = build_network(
+        network, imported.weights, config=config, report=request.report, seed=request.seed, phases=request.phases,
+        debug=request.debug, format=request.weights,
+    )  # fmt: skip
+    engine.log = [*imported.notes, *engine.log]
     return engine
 
 

@@ -202,7 +202,7 @@ def write_trace(path: str, found: Profile) -> None:
 
 def check_trace_path(path: str) -> None:
     """Raises UserError for a path that is rather the source that was forgotten."""
-    if path.endswith((".ingot", ".pt2", ".safetensors")) or Path(path).is_dir():
+    if path.endswith((".ingot", ".pt2", ".onnx", ".safetensors")) or Path(path).is_dir():
         raise UserError(
             f"--profile {path}: that is no file for a trace; SOURCE comes first: ingot bench {path} --profile"
         )

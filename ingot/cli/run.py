@@ -7,6 +7,7 @@ examples:
   ingot run net.ingot --input-dir arrays/ -o results/             arrays/NAME.npy for each input; a file per result
   ingot run net.ingot --npz inputs.npz --input mask=mask.npy
   ingot run model.pt2 --random                                    builds in memory first (torch.export's file)
+  ingot run model.onnx --random                                   the same of an ONNX file (extra onnx)
 
 `ingot inspect net.ingot` lists the inputs. An array must have the type and the shape of its input: nothing is converted
 silently. min, max and mean are of the finite numbers. The checksum is the start of SHA-256 over the bytes, so equal
@@ -25,7 +26,7 @@ from ingot.cli.source import open_network
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot run`."""
-    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a .pt2 file to build first")
+    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a .pt2 or .onnx file to build first")
     options.add_inputs(parser)
     parser.add_argument("-o", "--output", metavar="FILE.npz|DIR", help="write the results there")
     options.add_formats(parser)

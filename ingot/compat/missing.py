@@ -127,8 +127,8 @@ NAMES: dict[str, str] = {
     **_each("tensorrt_llm.plugin", "CustomAllReduceHelper init_all_reduce_helper current_all_reduce_helper "
                                    "add_plugin_argument TRT_LLM_PLUGIN_NAMESPACE _load_plugin_lib", _ONE_DEVICE),
     # ------------------------------------------------------------------------------------ TensorRT
-    "tensorrt.OnnxParser": "`torch.export.save(…, 'net.pt2')` and `ingot.build('net.pt2')` (docs/importing.md)",
-    "tensorrt.OnnxParserFlag": "`torch.export.save(…, 'net.pt2')` and `ingot.build('net.pt2')` (docs/importing.md)",
+    "tensorrt.OnnxParser": "`ingot.build('net.onnx')` (docs/onnx.md)",
+    "tensorrt.OnnxParserFlag": "`ingot.build('net.onnx')` (docs/onnx.md)",
     "tensorrt.OnnxParserRefitter": "`engine.refit({name: array})` of ingot (docs/refit.md)",
     **_each("tensorrt", "UffParser CaffeParser", "`torch.export.save(…, 'net.pt2')` and `ingot.build('net.pt2')`"),
     **_each("tensorrt", "get_plugin_registry IPluginRegistry IPluginV2 IPluginV2Ext IPluginV2IOExt IPluginV2DynamicExt "

@@ -129,9 +129,9 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
         build(3)
     with pytest.raises(CheckpointError, match="hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M"):
         build("HuggingFaceTB/SmolLM2-135M")
-    (tmp_path / "net.onnx").write_bytes(b"")
-    with pytest.raises(UserError, match="not a .onnx file"):
-        build(tmp_path / "net.onnx")
+    (tmp_path / "net.gguf").write_bytes(b"")
+    with pytest.raises(UserError, match="not a .gguf file"):
+        build(tmp_path / "net.gguf")
     (tmp_path / "x.ingot").write_bytes(b"")
     with pytest.raises(IngotError, match="empty"):
         build(tmp_path / "x.ingot")

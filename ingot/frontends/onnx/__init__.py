@@ -1,0 +1,8 @@
+"""Importing ONNX models: an .onnx file, or a ModelProto in this process."""
+
+from __future__ import annotations
+
+from ingot.frontends.onnx.importer import Built, Given, NeedsValues, build_network
+from ingot.frontends.onnx.model import Model, onnx_package, open_model
+
+__all__ = ["Built", "Given", "Model", "NeedsValues", "build_network", "onnx_package", "open_model"]

@@ -1,0 +1,513 @@
+"""From an ONNX model to a Network: the same ops under the model's names, functions and known branches inlined, what is
+constant computed at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dim, Dimension
+from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
+from ingot.frontends.onnx import ops  # noqa: F401  fills the table
+from ingot.frontends.onnx.model import Model
+from ingot.frontends.onnx.table import Body, Entry, Sequence, Unknown, domain_of, find, run
+from ingot.frontends.onnx.tensors import dtype_of
+from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
+from ingot.frontends.table import Unsupported, carried_out
+from ingot.ir import Network, Spec, Value, interpret
+
+Array = np.ndarray[Any, Any]
+
+MAX_CONSTANT = 64 << 10  # bytes of an initializer that may become a constant of the network, for folding
+MAX_FOLDED = 1 << 22  # bytes that computing a node at once may make
+MAX_DEPTH = 48  # of functions and subgraphs, one inside the other
+MAX_NODES = 200_000  # that are recorded, inlined ones too
+TENSOR, OPTIONAL = "tensor_type", "optional_type"
+
+
+class Given(NamedTuple):
+    """What is said of inputs beside the model: elements that are fixed, and how many tensors a sequence has."""
+
+    arrays: Mapping[str, Any]
+    sequences: Mapping[str, list[Spec]]
+
+
+class Built(NamedTuple):
+    """What came of a model. `outputs`: for each output the network's names of it: one of a tensor, a list for a
+    sequence, None for what is left out. `inputs`: likewise."""
+
+    imported: Imported
+    outputs: dict[str, Any]
+    inputs: dict[str, Any]
+
+
+class NeedsValues(UnsupportedError):
+    """A model whose network depends on elements of inputs. `inputs`: their names."""
+
+    def __init__(self, message: str, inputs: set[str]) -> None:
+        super().__init__(message)
+        self.inputs = inputs
+
+
+def build_network(model: Model, given: Given | None = None) -> Built:
+    """The network of a model.
+
+    Args:
+        given: inputs whose elements are known, which become constants.
+
+    Raises:
+        UnsupportedError: ops that ingot has no counterpart for, all at once, with the model's names.
+        NeedsValues: the network depends on elements of inputs that are not given.
+        CheckpointError: a model that contradicts itself.
+    """
+    return _Importer(model, given or Given({}, {})).run()
+
+
+class Scope:
+    """The names of one graph or function, and the network that it is recorded in."""
+
+    def __init__(self, network: Recorder, versions: Mapping[str, int], parent: Scope | None, path: str = "") -> None:
+        self.network, self.versions, self.parent, self.path = network, versions, parent, path
+        self.values: dict[str, Any] = {}
+        self.captured: dict[Value, Value] = {}  # of the network outside → here
+        self.attributes: Mapping[str, Any] = {}  # of the function's call
+
+    def root(self) -> Scope:
+        """The outermost scope of the same network: what it captures is captured once."""
+        scope = self
+        while scope.parent is not None and scope.parent.network is scope.network:
+            scope = scope.parent
+        return scope
+
+
+class Call:
+    """One node and what surrounds it, as table.Call describes it."""
+
+    def __init__(self, importer: _Importer, scope: Scope, node: Any) -> None:
+        self.importer, self.scope, self.network = importer, scope, scope.network
+        self.domain, self.op = domain_of(node.domain), node.op_type
+        self.version = scope.versions.get(self.domain, 0)
+        self.wanted = tuple(bool(name) for name in node.output)
+        self.outputs = len(node.output)
+
+    def contents(self, value: Value) -> Array | None:
+        return self.importer.contents(value)
+
+    def inline(self, graph: Any, operands: list[Any]) -> list[Any]:
+        return self.importer.inline(self.scope, graph, operands)
+
+    def body(self, graph: Any, specs: list[Any]) -> Body:
+        return self.importer.body(self.scope, graph, specs)
+
+
+class _Importer:
+    def __init__(self, model: Model, given: Given) -> None:
+        self.model, self.given, self.name = model, given, model.name
+        self.network = Recorder("main")
+        self.faults = Faults()
+        self.wanted: set[str] = set()  # inputs whose elements have to be known
+        self.sources: dict[str, str] = {}  # a parameter's name in the network → the initializer's
+        self.stored: dict[Value, str] = {}
+        self.notes: list[str] = []
+        self.depth = self.recorded = 0
+        self.origin: dict[Value, Value] = {}  # a body's input → what it captures
+        self.inputs: dict[str, Any] = {}
+        self.dim_names: dict[str, Dim] = {}
+
+    def run(self) -> Built:
+        graph = self.model.graph
+        scope = Scope(self.network, self.model.versions, None)
+        self._inputs(scope, graph)
+        self._nodes(scope, graph)
+        outputs = self._outputs(scope, graph)
+        try:
+            self.faults.report(self.name)
+        except UnsupportedError as e:
+            if self.wanted:
+                raise NeedsValues(str(e), self.wanted) from None
+            raise
+        if not self.network.outputs:
+            raise CheckpointError(f"{self.name}: the model gives no tensor")
+        self.notes += self.network.sweep()
+        kept = {n: v for n, v in scope.values.items() if isinstance(v, Value) and v.name in self.network.values}
+        names = {name: source for name, source in self.sources.items() if name in self.network.values}
+        placeholders = {v.name: v.name for v in self.network.inputs}
+        imported = Imported(
+            self.network, Renamed(self.model.weights, names), self.notes, placeholders, kept, frozenset(), {}
+        )
+        return Built(imported, outputs, self.inputs)
+
+    def error(self, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.name}: {why}")
+
+    # -------------------------------------------------------------------------------------------------- inputs
+
+    def _inputs(self, scope: Scope, graph: Any) -> None:
+        initializers = self.model.weights
+        for info in graph.input:
+            if info.name in scope.values:
+                raise self.error(f"two inputs are called {info.name[:80]!r}")
+            if info.name in initializers:
+                continue  # a default that older files may override; here it is the value
+            self._input(scope, info.name, info.type)
+        for name in initializers:
+            if name in scope.values:
+                raise self.error(f"{name[:80]!r} is an input and an initializer")
+            scope.values[name] = self._stored(name)
+
+    def _input(self, scope: Scope, name: str, kind: Any) -> None:
+        which = kind.WhichOneof("value")
+        if name in self.given.arrays:
+            array = self.given.arrays[name]
+            scope.values[name] = None if array is None else self.network.constant(array)
+            self.inputs[name] = None
+        elif which == TENSOR:
+            spec = self._declared(kind.tensor_type, name)
+            scope.values[name] = self.network.input(name, checked(spec, f"input {name}", self.name))
+            self.inputs[name] = name
+        elif name in self.given.sequences:
+            specs = self.given.sequences[name]
+            names = [f"{name}.{i}" for i in range(len(specs))]
+            pairs = zip(names, specs, strict=True)
+            scope.values[name] = Sequence([self.network.input(n, checked(s, n, self.name)) for n, s in pairs])
+            self.inputs[name] = names
+        elif which == OPTIONAL and kind.optional_type.elem_type.WhichOneof("value") == TENSOR:
+            self._input(scope, name, kind.optional_type.elem_type)
+        else:
+            self.wanted.add(name)
+            self.faults.add("input", f"{name} is no tensor: how many it has must be known", "")
+            scope.values[name] = None
+
+    def _declared(self, kind: Any, name: str) -> Spec:
+        dtype = dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}")
+        if not kind.HasField("shape"):
+            raise UnsupportedError(f"{self.name}: input {name[:80]} has no shape; names of its dims are enough")
+        return Spec(dtype, [self._size(d, name, i) for i, d in enumerate(kind.shape.dim)])
+
+    def _size(self, d: Any, name: str, axis: int) -> Dimension:
+        if d.HasField("dim_value"):
+            if d.dim_value < 0:
+                return self._dim(f"{name}_{axis}")
+            return int(d.dim_value)
+        return self._dim(d.dim_param or f"{name}_{axis}")
+
+    def _dim(self, text: str) -> Dimension:
+        """A dim of the model's name; one written as an expression of one other name is that expression."""
+        try:
+            found = dims.parse(text)
+            if dims.affine(found) is not None:
+                return found
+        except DimError:
+            pass
+        if text not in self.dim_names:
+            plain = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
+            plain = plain if re.match(r"[A-Za-z_]", plain) and plain not in ("min", "max") else f"dim_{plain}"
+            taken = {d.name for d in self.dim_names.values()}
+            while plain in taken:
+                plain += "_"
+            self.dim_names[text] = Dim(plain)
+        return self.dim_names[text]
+
+    def _stored(self, name: str) -> Value:
+        """The value of an initializer: a number or a short list of integers is a constant, which ops see through."""
+        spec = checked(self.model.weights.spec(name), name, self.name)
+        count = spec.elements
+        assert isinstance(count, int)
+        plain = spec.dtype not in dtypes.FLOATS and count * spec.dtype.bits // 8 <= MAX_CONSTANT
+        if plain or count <= 1:
+            return self.network.constant(self.model.weights[name], self.network.free_name(name))
+        free = self.network.free_name(name)
+        value = self.network.parameter(free, spec)
+        self.sources[free], self.stored[value] = name, name
+        return value
+
+    def contents(self, value: Value) -> Array | None:
+        """The elements of a value that are known."""
+        if value.array is not None:
+            return np.asarray(value.array)
+        if value in self.origin:
+            return self.contents(self.origin[value])
+        if value in self.stored and value.spec.elements * value.dtype.bits // 8 <= MAX_CONSTANT:
+            return self.model.weights[self.stored[value]]
+        known = value.known
+        if known is None or not all(type(n) in (int, bool) for n in known.flat):
+            return None
+        return known.astype(value.dtype.numpy)
+
+    # --------------------------------------------------------------------------------------------------- names
+
+    def lookup(self, scope: Scope, name: str) -> Any:
+        """What a name means here: a value of this graph, or one of those around it."""
+        at: Scope | None = scope
+        while at is not None and name not in at.values:
+            at = at.parent
+        if at is None:
+            raise self.error(f"{name[:80]!r} is read, and nothing before makes it (a cycle, or a gap)")
+        found = at.values[name]
+        if found is _UNKNOWN:
+            raise Unsupported(_AFTER)
+        if at.network is scope.network or found is None:
+            return found
+        if isinstance(found, Sequence):
+            return Sequence([self._capture(scope, at, v) for v in found])
+        return self._capture(scope, at, found)
+
+    def _capture(self, scope: Scope, at: Scope, value: Value) -> Value:
+        """A value of a network further out, as an input of this one and of those between."""
+        root = scope.root()
+        if root.parent is not None and root.parent.network is not at.network:
+            value = self._capture(root.parent, at, value)
+        if value not in root.captured:
+            if value.kind == "constant" and value.array.nbytes <= MAX_CONSTANT:
+                inner = root.network.constant(value.array)
+            else:
+                inner = root.network.input(f"outer{len(root.captured)}", value.spec)
+                inner.known = value.known
+                self.origin[inner] = value
+            root.captured[value] = inner
+        return root.captured[value]
+
+    # --------------------------------------------------------------------------------------------------- nodes
+
+    def _nodes(self, scope: Scope, graph: Any) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.error(f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
+        for node in graph.node:
+            self.recorded += 1
+            if self.recorded > MAX_NODES:
+                raise self.error(f"has more than {MAX_NODES:,} nodes, with the functions it calls")
+            self._node(scope, node)
+        self.depth -= 1
+
+    def _node(self, scope: Scope, node: Any) -> None:
+        before, scope.network.where = scope.network.where, self._where(scope, node)
+        try:
+            results = self._import(scope, node)
+            if len(results) < len(node.output):
+                raise Unsupported(f"it has {len(node.output)} results, and ingot's {len(results)}")
+            for name, result in zip(node.output, results, strict=False):
+                if name:
+                    self._define(scope, name, result)
+            return
+        except Unknown as e:
+            self.wanted |= self._origins(e.value)
+            self._fail(scope, node, str(e))
+        except OpError as e:
+            self._fail(scope, node, str(e))
+        except (Unsupported, DimError, DTypeError, UnsupportedError) as e:
+            self._fail(scope, node, str(e))
+        finally:
+            scope.network.where = before
+
+    def _where(self, scope: Scope, node: Any) -> str:
+        """Exporters name nodes by the path of their module: "/encoder/layer.0/MatMul"."""
+        path = node.name.rpartition("/")[0].strip("/").replace("/", ".")
+        return path[:200] if path.isprintable() and path else scope.path
+
+    def _define(self, scope: Scope, name: str, result: Any) -> None:
+        if name in scope.values:
+            raise self.error(f"{name[:80]!r} is made twice")
+        scope.values[name] = result
+
+    def _fail(self, scope: Scope, node: Any, why: str) -> None:
+        """Remembers a fault; what depends on it is not tried."""
+        op = node.op_type if not node.domain else f"{node.domain}.{node.op_type}"
+        if why != _AFTER:
+            self.faults.add(op, why, node.name or (node.output[0] if node.output else ""))
+        for name in node.output:
+            if name and name not in scope.values:
+                scope.values[name] = _UNKNOWN
+
+    def _origins(self, value: Value) -> set[str]:
+        """The model's inputs that a value's elements depend on."""
+        found: set[str] = set()
+        todo, seen = [value], {value}
+        while todo:
+            one = todo.pop()
+            one = self.origin.get(one, one)
+            if one.kind == "input" and one.network is self.network:
+                found.add(one.name)
+            elif one.node is not None:
+                new = [v for v in one.node.inputs if v not in seen]
+                seen.update(new)
+                todo += new
+        return found
+
+    def _import(self, scope: Scope, node: Any) -> tuple[Any, ...]:
+        call = Call(self, scope, node)
+        operands = [self.lookup(scope, name) if name else None for name in node.input]
+        attributes = self._attributes(scope, node)
+        function = self.model.function(call.domain, call.op, getattr(node, "overload", ""))
+        if function is not None:
+            return self._inlined(scope, function, operands, attributes)
+        if not call.version:
+            raise Unsupported(f"the model says no version of the opset {node.domain or 'ai.onnx'!r:.80}")
+        entry = find(call.domain, call.op, call.version)
+        if entry is not None:
+            return self._run(entry, call, operands, attributes)
+        standard = self.model.standard(call.op, call.domain, call.version)
+        if standard is None:
+            raise Unsupported("there is no such op in ingot's table")
+        return self._inlined(scope, standard.function, operands, standard.defaults | attributes)
+
+    def _run(self, entry: Entry, call: Call, operands: list[Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
+        tensors = [x for x in operands if isinstance(x, Value)]
+        if entry.folds and tensors and all(x.array is not None for x in tensors) and len(tensors) == sum(
+            x is not None for x in operands
+        ):
+            found: tuple[Any, ...] | None = self._folded(entry, call, operands, attributes)
+            if found is not None:
+                return found
+        results = carried_out(run, entry, call, operands, attributes)
+        return self._several(call.network, results)
+
+    def _several(self, network: Network, results: Any) -> tuple[Any, ...]:
+        """The results of a node, each a tensor, a sequence or None. Arrays become constants."""
+        return tuple([self._value(network, r) for r in (results if type(results) is tuple else (results,))])
+
+    def _value(self, network: Network, result: Any) -> Any:
+        if result is None or isinstance(result, Value) and result.network is network:
+            return result
+        if isinstance(result, Sequence):
+            return Sequence([self._value(network, r) for r in result])
+        if isinstance(result, Value):
+            return _adopted(network, result)
+        return network.constant(np.asarray(result))
+
+    def _folded(self, entry: Entry, call: Call, operands: list[Any], attributes: dict[str, Any]) -> Any:
+        """The results computed at once, when they are small. None: they are not."""
+        apart = Recorder("folded")
+        before, call.network = call.network, apart
+        try:
+            moved = [None if x is None else apart.constant(x.array) for x in operands]
+            results = self._several(apart, carried_out(run, entry, call, moved, attributes))
+            made = [v for node in apart.nodes for v in node.outputs]
+            if any(not isinstance(r, Value | None) for r in results) or not all(_known(v.spec) for v in made):
+                return None
+            if sum(_bytes(v.spec) for v in made) > MAX_FOLDED:
+                return None
+            for i, result in enumerate(results):
+                if result is not None:
+                    apart.output(f"y{i}", result)
+            apart.remove_dead()
+            arrays = interpret(apart, {}, {})
+        finally:
+            call.network = before
+        return tuple([
+            None if r is None else before.constant(np.asarray(arrays[f"y{i}"])) for i, r in enumerate(results)
+        ])  # fmt: skip
+
+    def _attributes(self, scope: Scope, node: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for attribute in node.attribute:
+            if attribute.name in found:
+                raise self.error(f"{node.op_type[:60]} has the attribute {attribute.name[:60]!r} twice")
+            if attribute.ref_attr_name:
+                if attribute.ref_attr_name in scope.attributes:
+                    found[attribute.name] = scope.attributes[attribute.ref_attr_name]
+            else:
+                found[attribute.name] = self.model.attribute(attribute)
+        return found
+
+    # ------------------------------------------------------------------------------------ functions and subgraphs
+
+    def _inlined(
+        self, scope: Scope, function: Any, operands: list[Any], attributes: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        if len(operands) > len(function.input):
+            raise Unsupported(f"it has {len(operands)} operands, and the function takes {len(function.input)}")
+        inner = Scope(scope.network, self.model.versions_of(function), None, scope.network.where)
+        known = {a.name: self.model.attribute(a) for a in function.attribute_proto}
+        inner.attributes = known | attributes
+        inner.values = dict.fromkeys(function.input) | dict(zip(function.input, operands, strict=False))
+        self._nodes(inner, function)
+        return tuple([self.lookup(inner, name) for name in function.output])
+
+    def inline(self, scope: Scope, graph: Any, operands: list[Any]) -> list[Any]:
+        """A subgraph's outputs, recorded in the network around it."""
+        inner = Scope(scope.network, scope.versions, scope, scope.network.where)
+        return self._graph(inner, graph, operands)
+
+    def body(self, scope: Scope, graph: Any, specs: list[Any]) -> Body:
+        """A subgraph as a network of its own."""
+        network = Recorder(graph.name if graph.name.isidentifier() else "body")
+        inner = Scope(network, scope.versions, scope, scope.network.where)
+        operands = [network.input(f"x{i}", spec) for i, spec in enumerate(specs)]
+        before = len(self.faults.found)
+        results = self._graph(inner, graph, list(operands))
+        if len(self.faults.found) > before:
+            raise Unsupported("its body has ops that ingot cannot take")
+        for i, value in enumerate(results):
+            if not isinstance(value, Value):
+                raise Unsupported("its body gives what is no tensor")
+            network.output(f"y{i}", value)
+        return Body(network, [v for v, own in inner.captured.items() if own.kind == "input"])
+
+    def _graph(self, scope: Scope, graph: Any, operands: list[Any]) -> list[Any]:
+        scope.attributes = scope.parent.attributes if scope.parent else {}
+        for tensor in graph.initializer:
+            self._define(scope, tensor.name, scope.network.constant(self.model.tensors.array(tensor)))
+        for tensor in graph.sparse_initializer:
+            self._define(scope, tensor.values.name, scope.network.constant(self.model.sparse(tensor)))
+        names = [info.name for info in graph.input]
+        if len(names) != len(operands):
+            raise Unsupported(f"its subgraph takes {len(names)} values, not {len(operands)}")
+        for name, value in zip(names, operands, strict=True):
+            self._define(scope, name, value)
+        self._nodes(scope, graph)
+        return [self.lookup(scope, info.name) for info in graph.output]
+
+    # ------------------------------------------------------------------------------------------------- outputs
+
+    def _outputs(self, scope: Scope, graph: Any) -> dict[str, Any]:
+        self.network.where = ""
+        found: dict[str, Any] = {}
+        for info in graph.output:
+            try:
+                value = self.lookup(scope, info.name)
+            except Unsupported:
+                continue
+            if isinstance(value, Sequence):
+                found[info.name] = [f"{info.name}.{i}" for i in range(len(value))]
+                for i, one in enumerate(value):
+                    self.network.output(f"{info.name}.{i}", one)
+            elif value is None:
+                found[info.name] = None
+                self.notes.append(f"{info.name} is absent and was left out")
+            else:
+                self._check_type(info, value)
+                self.network.output(info.name, value)
+                found[info.name] = info.name
+        return found
+
+    def _check_type(self, info: Any, value: Value) -> None:
+        stated = info.type.tensor_type.elem_type if info.type.WhichOneof("value") == TENSOR else 0
+        if stated and stated != value.dtype.onnx:
+            says = dtype_of(stated, "an output").name
+            self.faults.add("output", f"{info.name} is {value.spec}, and the file says {says}", "")
+
+
+_UNKNOWN = object()
+_AFTER = "it reads a result that ingot does not compute"
+
+
+def _known(spec: Any) -> bool:
+    return isinstance(spec, Spec) and all(isinstance(d, int) for d in spec.shape)
+
+
+def _bytes(spec: Spec) -> int:
+    count = spec.elements
+    assert isinstance(count, int)
+    return count * spec.dtype.numpy.itemsize
+
+
+def _adopted(network: Network, value: Value) -> Value:
+    """A value of a detached network, which an op without tensor operands made, here."""
+    network.join(value.network, value.node.op)
+    return value

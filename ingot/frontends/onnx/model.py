@@ -1,0 +1,234 @@
+"""An ONNX model as it is read: the graph, its initializers by name, the functions that it brings or that the standard
+defines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import _lazy
+from ingot.errors import CheckpointError
+from ingot.frontends.onnx.table import domain_of
+from ingot.frontends.onnx.tensors import Tensors, dtype_of
+from ingot.frontends.table import Unsupported
+from ingot.ir import Spec
+from ingot.safetensors_file import read_small
+
+Array = np.ndarray[Any, Any]
+
+MAX_FILE = (2 << 30) - 1  # what protobuf reads
+OLDEST = 1  # what opsets before 7 mean otherwise, they say by attributes that no entry takes
+
+
+def onnx_package() -> Any:
+    """The package that reads the format. Raises UserError with what to install."""
+    return _lazy.optional("onnx", "reading an ONNX file", "ingot[onnx]")
+
+
+class Weights(Mapping[str, Array]):
+    """The initializers of a graph by name, read when asked for."""
+
+    def __init__(self, tensors: Tensors, graph: Any) -> None:
+        self._tensors = tensors
+        self._stored: dict[str, Any] = {}
+        for tensor in (*graph.initializer, *graph.sparse_initializer):
+            name = tensor.values.name if hasattr(tensor, "values") else tensor.name
+            if name in self._stored or not name:
+                raise CheckpointError(f"{tensors.name}: two initializers are called {name[:80]!r}, or one has no name")
+            self._stored[name] = tensor
+
+    def spec(self, name: str) -> Spec:
+        """What an initializer is."""
+        tensor = self._stored[name]
+        return Spec.of(sparse(self._tensors, tensor)) if hasattr(tensor, "values") else self._tensors.spec(tensor)
+
+    def __getitem__(self, name: str) -> Array:
+        tensor = self._stored[name]
+        return sparse(self._tensors, tensor) if hasattr(tensor, "values") else self._tensors.array(tensor)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+MAX_SPARSE = 1 << 28  # elements of a sparse tensor written out
+
+
+def sparse(tensors: Tensors, tensor: Any) -> Array:
+    """A sparse tensor written out. Raises CheckpointError for indices that do not fit."""
+    values, places = tensors.array(tensor.values), tensors.array(tensor.indices).astype(np.int64)
+    shape = tuple(tensor.dims)
+    count = int(np.prod(shape, dtype=object))
+    if any(d < 1 for d in shape) or count > MAX_SPARSE:
+        raise tensors.error(tensor.values, f"is sparse, of the impossible shape {list(shape)[:16]}")
+    if places.ndim == 2 and places.shape == (values.size, len(shape)):
+        if places.size and (places.min() < 0 or (places >= np.array(shape)).any()):
+            raise tensors.error(tensor.values, "is sparse, with indices out of range")
+        places = np.ravel_multi_index(tuple(places.T), shape)
+    if places.shape != (values.size,) or (places.size and (places.min() < 0 or places.max() >= count)):
+        raise tensors.error(tensor.values, "is sparse, with indices that do not fit")
+    if (np.diff(places) <= 0).any():
+        raise tensors.error(tensor.values, "is sparse, with indices that do not ascend")
+    whole = np.zeros(count, values.dtype)
+    whole[places] = values
+    return whole.reshape(shape)
+
+
+class Standard(NamedTuple):
+    """A function of the standard, and what its attributes are where a node leaves them out."""
+
+    function: Any
+    defaults: dict[str, Any]
+
+
+class Model:
+    """A parsed model.
+
+    Args:
+        proto: a ModelProto.
+        name: of the file, for messages.
+        folder: where external data lies; None: there is none.
+
+    Raises:
+        CheckpointError: a model that contradicts itself.
+        UnsupportedError: one of an opset that is too old.
+    """
+
+    def __init__(self, proto: Any, name: str, folder: Path | None = None) -> None:
+        self.onnx = onnx_package()
+        self.proto, self.name, self.graph = proto, name, proto.graph
+        self.tensors = Tensors(name, folder)
+        self.versions = self._versions(proto)
+        self.weights = Weights(self.tensors, proto.graph)
+        self._functions: dict[tuple[str, str, str], Any] = {}
+        for function in proto.functions:
+            key = (domain_of(function.domain), function.name, getattr(function, "overload", ""))
+            if key in self._functions:
+                raise CheckpointError(f"{name}: the function {function.name[:80]!r} is defined twice")
+            self._functions[key] = function
+        self._check_recursion()
+
+    def _versions(self, proto: Any) -> dict[str, int]:
+        found = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+        version = found.get("", OLDEST)
+        if version < OLDEST:
+            raise CheckpointError(
+                f"{self.name}: opset {version} is older than {OLDEST}, the first that ingot reads: convert the model "
+                "with onnx.version_converter"
+            )
+        return found
+
+    def versions_of(self, function: Any) -> dict[str, int]:
+        """The opsets that a function is written in."""
+        return {domain_of(entry.domain): entry.version for entry in function.opset_import} or self.versions
+
+    def function(self, domain: str, op: str, overload: str) -> Any:
+        """A function that the model brings, or None."""
+        return self._functions.get((domain, op, overload))
+
+    def _check_recursion(self) -> None:
+        calls = {key: set(self._called(function.node)) for key, function in self._functions.items()}
+        done: set[Any] = set()
+        for start in calls:
+            path: list[tuple[Any, Iterator[Any]]] = [(start, iter(calls[start]))]
+            while path:
+                below = next(path[-1][1], None)
+                if below is None:
+                    done.add(path.pop()[0])
+                elif any(below == key for key, _ in path):
+                    raise CheckpointError(f"{self.name}: the function {below[1][:80]!r} calls itself")
+                elif below not in done:
+                    path.append((below, iter(calls[below])))
+
+    def _called(self, nodes: Any) -> Iterator[Any]:
+        """The model's own functions that nodes call, in their subgraphs too."""
+        todo = [nodes]
+        while todo:
+            for node in todo.pop():
+                key = (domain_of(node.domain), node.op_type, getattr(node, "overload", ""))
+                if key in self._functions:
+                    yield key
+                todo += [a.g.node for a in node.attribute if a.HasField("g")]
+
+    def standard(self, op: str, domain: str, version: int) -> Any:
+        """The function that the standard defines an op by, or None.
+
+        Only those that are data. Others are made by code of the package onnx for a node, which does not check it.
+        """
+        try:
+            schema = self.onnx.defs.get_schema(op, version, domain)
+        except self.onnx.defs.SchemaError:
+            return None
+        if not schema.has_function:
+            return None
+        defaults = [a.default_value for a in schema.attributes.values() if a.default_value.type]
+        return Standard(schema.function_body, {a.name: self.attribute(a) for a in defaults})
+
+    def sparse(self, tensor: Any) -> Array:
+        """A sparse tensor written out."""
+        return sparse(self.tensors, tensor)
+
+    def attribute(self, attribute: Any) -> Any:
+        """What an attribute is: a number, a word, a tensor as an array, a graph, a type, or a tuple of them."""
+        types = self.onnx.AttributeProto
+        kind = attribute.type
+        if kind == types.FLOAT:
+            return float(attribute.f)
+        if kind == types.INT:
+            return int(attribute.i)
+        if kind == types.STRING:
+            return self._text(attribute.s)
+        if kind == types.TENSOR:
+            return self._tensor(attribute.t)
+        if kind == types.SPARSE_TENSOR:
+            return self.sparse(attribute.sparse_tensor)
+        if kind == types.GRAPH:
+            return attribute.g
+        if kind == types.FLOATS:
+            return tuple(map(float, attribute.floats))
+        if kind == types.INTS:
+            return tuple(map(int, attribute.ints))
+        if kind == types.STRINGS:
+            return tuple(map(self._text, attribute.strings))
+        if kind == types.TENSORS:
+            return tuple(map(self._tensor, attribute.tensors))
+        if kind == types.TYPE_PROTO:
+            return attribute.tp
+        raise Unsupported(f"the attribute {attribute.name:.60} is of the kind {kind}, which ingot does not read")
+
+    def _tensor(self, tensor: Any) -> Array:
+        dtype_of(tensor.data_type, f"{self.name}: an attribute")
+        return self.tensors.array(tensor)
+
+    def _text(self, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise Unsupported("a word among its attributes is not UTF-8") from None
+
+
+def open_model(path: str | os.PathLike[str]) -> Model:
+    """The model of an .onnx file.
+
+    Raises:
+        CheckpointError: no such file, or one that is damaged or malicious.
+        UserError: the package onnx is not installed.
+    """
+    onnx = onnx_package()
+    place = Path(path)
+    data = read_small(place, MAX_FILE)
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except _lazy.optional("google.protobuf.message", "reading an ONNX file", "ingot[onnx]").DecodeError as e:
+        raise CheckpointError(f"{path} is no ONNX model: {str(e)[:200]}") from None
+    if not proto.HasField("graph"):
+        raise CheckpointError(f"{path} is no ONNX model: it has no graph")
+    return Model(proto, str(path), place.resolve().parent)

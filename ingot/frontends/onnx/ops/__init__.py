@@ -1,0 +1,18 @@
+"""The converters of ONNX ops, in files by family; importing them fills the table."""
+
+from __future__ import annotations
+
+from ingot.frontends.onnx.ops import (  # noqa: F401
+    attention,
+    control,
+    elementwise,
+    indexing,
+    linear,
+    loss,
+    norm,
+    quantised,
+    recurrent,
+    reduction,
+    shape,
+    spatial,
+)

@@ -1,0 +1,85 @@
+"""What several families of ONNX ops share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dims import Dimension
+from ingot.dtypes import DType
+from ingot.frontends.onnx.table import MAX_MADE, Call
+from ingot.frontends.table import Unsupported
+from ingot.ir import F, Value
+from ingot.ir.spec import axis_of
+
+
+def cast(x: Any, dtype: DType) -> Any:
+    """x as another type; the same one costs nothing."""
+    return x if x.dtype is dtype else F.cast(x, dtype)
+
+
+def axes_at(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front. Raises Unsupported for one that is named twice."""
+    found = tuple(axis_of(a, rank, "axes") for a in axes)
+    if len(set(found)) != len(found):
+        raise Unsupported(f"axes {list(axes)} name a dimension twice")
+    return found
+
+
+def number(x: Any, value: Any) -> Any:
+    """A number of x's type, beside it."""
+    with np.errstate(all="ignore"):
+        return x.network.constant(np.array(value).astype(x.dtype.numpy))
+
+
+def filled(call: Call, shape: Sequence[Dimension], value: Any, dtype: DType) -> Any:
+    """A number over a shape."""
+    with np.errstate(all="ignore"):
+        one = call.network.constant(np.array(value).astype(dtype.numpy))
+    return F.expand(one, tuple(shape)) if shape else one
+
+
+def size_tensor(call: Call, sizes: Sequence[Dimension]) -> Any:
+    """Sizes as an int64 tensor [n]."""
+    if all(isinstance(n, int) for n in sizes):
+        return call.network.constant(np.array(sizes, np.int64))
+    parts = [F.iota(size=1, start=n, dtype=dtypes.int64) for n in sizes]
+    parts = [p if isinstance(p, Value) else call.network.constant(p) for p in parts]
+    return parts[0] if len(parts) == 1 else F.concat(*parts, dim=0)
+
+
+def few(count: int) -> int:
+    """A number of elements, unless a file asks for more than any constant has."""
+    if not 0 <= count <= MAX_MADE:
+        raise Unsupported(f"{count:,} elements; a constant that an op makes may have {MAX_MADE:,}")
+    return count
+
+
+def index_of(x: Value) -> Any:
+    """Indices as int32 or int64."""
+    return x if x.dtype in (dtypes.int32, dtypes.int64) else cast(x, dtypes.int64)
+
+
+def from_end(index: Any, size: Dimension) -> Any:
+    """Indices of which those below 0 count from the end."""
+    known = index.known if index.array is None else index.array
+    if known is not None and all(isinstance(n, int | np.integer) and n >= 0 for n in known.flat):
+        return index
+    zero = number(index, 0)
+    whole = number(index, size) if isinstance(size, int) else cast(size_value(index, size), index.dtype)
+    return F.where(F.less(index, zero), F.add(index, whole), index)
+
+
+def size_value(x: Value, size: Dimension) -> Any:
+    """A size as an int64 tensor without dimensions, beside x."""
+    if isinstance(size, int):
+        return x.network.constant(np.array(size, np.int64))
+    return F.reshape(F.iota(size=1, start=size, dtype=dtypes.int64), ())
+
+
+def wide(x: Any) -> Any:
+    """Floats narrower than float32 as float32."""
+    return cast(x, dtypes.float32) if x.dtype.is_float and x.dtype.bits < 32 else x

@@ -1,0 +1,200 @@
+"""ONNX ops on quantised tensors: scales and zero points stay what they are, so that products of quantised weights stay
+recognisable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot import dims, dtypes
+from ingot.dtypes import DType
+from ingot.frontends.onnx.ops.common import cast, number
+from ingot.frontends.onnx.ops.linear import matmul
+from ingot.frontends.onnx.ops.spatial import conv, window
+from ingot.frontends.onnx.table import onnx
+from ingot.frontends.onnx.tensors import dtype_of
+from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
+from ingot.ir import F
+from ingot.ir.expr import integer_range
+from ingot.ir.spec import axis_of
+
+
+def _spread(scale: Any, x: Any, axis: int, block: int) -> Any:
+    """A scale of the tensor, of each slice along an axis, or of blocks along it, as what broadcasts to x."""
+    if block:
+        at = axis_of(axis, len(x.shape), "axis")
+        pieces = scale.shape[at]
+        apart = F.reshape(scale, (*scale.shape[: at + 1], 1, *scale.shape[at + 1 :]))
+        wide = F.expand(apart, (*scale.shape[: at + 1], block, *scale.shape[at + 1 :]))
+        joined = F.reshape(wide, (*scale.shape[:at], dims.mul(pieces, block), *scale.shape[at + 1 :]))
+        if joined.shape != x.shape:
+            joined = F.slice(joined, (0,) * len(x.shape), x.shape, (1,) * len(x.shape))
+        return joined
+    if not scale.shape or scale.shape == (1,):
+        return F.reshape(scale, ())
+    at = axis_of(axis, len(x.shape), "axis")
+    return F.reshape(scale, tuple(scale.shape[0] if i == at else 1 for i in range(len(x.shape))))
+
+
+def quantized(x: Any, scale: Any, zero: Any, kind: DType) -> Any:
+    """round(x / scale) + zero in the range of an integer type; a float of 8 bits or less by a cast that saturates."""
+    y = F.div(cast(x, dtypes.float32), cast(scale, dtypes.float32))
+    if kind.is_float:
+        return F.cast(y, kind, saturate=True)
+    low, high = integer_range(kind)
+    y = F.round(y)
+    if zero is not None:
+        y = F.add(y, cast(zero, dtypes.float32))
+    return F.cast(F.clip(y, minimum=float(low), maximum=float(high)), kind)
+
+
+@onnx("QuantizeLinear")
+def quantize_linear(
+    x: Tensor, scale: Tensor, zero: MaybeTensor = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0,
+    precision: int = 0, saturate: bool = True,
+) -> Result:  # fmt: skip
+    kind = zero.dtype if zero is not None else dtype_of(output_dtype, "output_dtype") if output_dtype else dtypes.uint8
+    if kind.is_float and not saturate:
+        raise Unsupported("floats of 8 bits that do not saturate are not supported")
+    spread = [None if v is None else _spread(v, x, axis, block_size) for v in (scale, zero)]
+    return quantized(x, spread[0], spread[1], kind)
+
+
+@onnx("DequantizeLinear")
+def dequantize_linear(
+    x: Tensor, scale: Tensor, zero: MaybeTensor = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+) -> Result:
+    kind = dtype_of(output_dtype, "output_dtype") if output_dtype else scale.dtype
+    spread = _spread(cast(scale, dtypes.float32), x, axis, block_size)
+    if x.dtype.is_integer and x.dtype.bits <= 32 and kind in dtypes.FLOATS:
+        operands = [x, spread] + ([] if zero is None else [_spread(zero, x, axis, block_size)])
+        return F.dequantize(*operands, dtype=kind)
+    y = cast(x, dtypes.float32)
+    if zero is not None:
+        y = F.sub(y, cast(_spread(zero, x, axis, block_size), dtypes.float32))
+    return cast(F.mul(y, spread), kind)
+
+
+@onnx("DynamicQuantizeLinear")
+def dynamic_quantize_linear(x: Tensor) -> Result:
+    axes = tuple(range(len(x.shape)))
+    low = F.minimum(F.reduce_min(x, axes=axes, keepdims=False), 0.0)
+    high = F.maximum(F.reduce_max(x, axes=axes, keepdims=False), 0.0)
+    scale = F.div(F.sub(high, low), 255.0)
+    safe = F.where(F.equal(scale, 0.0), number(x, 1), scale)
+    zero = F.cast(F.clip(F.round(F.div(F.neg(low), safe)), minimum=0.0, maximum=255.0), dtypes.uint8)
+    return quantized(x, safe, zero, dtypes.uint8), scale, zero
+
+
+def _real(x: Any, scale: Any, zero: Any, axis: int = -1) -> Any:
+    return dequantize_linear(x, scale, zero, axis=axis) if len(scale.shape) <= 1 else _by_rows(x, scale, zero)
+
+
+def _by_rows(x: Any, scale: Any, zero: Any) -> Any:
+    """A scale that broadcasts as it is."""
+    y = cast(x, dtypes.float32)
+    if zero is not None:
+        y = F.sub(y, cast(zero, dtypes.float32))
+    return F.mul(y, cast(scale, dtypes.float32))
+
+
+@onnx("QLinearMatMul")
+@onnx("QLinearMatMul", domain="com.microsoft")
+def qlinear_matmul(
+    a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, y_scale: Tensor,
+    y_zero: Tensor,
+) -> Result:  # fmt: skip
+    rows = len(a.shape) - 2 if a_scale.shape not in ((), (1,)) and len(a_scale.shape) == 1 else -1
+    found = matmul(_real(a, a_scale, a_zero, rows), _real(b, b_scale, b_zero, -1))
+    scale = y_scale if len(y_scale.shape) != 1 or y_scale.shape == (1,) else _column(y_scale)
+    zero = y_zero if len(y_zero.shape) != 1 or y_zero.shape == (1,) else _column(y_zero)
+    return quantized(found, scale, zero, y_zero.dtype)
+
+
+def _column(x: Any) -> Any:
+    return F.reshape(x, (x.shape[0], 1))
+
+
+def _centred(x: Any, zero: Any, axis: int) -> Any:
+    """Integers without their zero point, in float32: exact, as products of 8 bits and their sums stay below 2²⁴
+    for up to 256 of them, and as near as float32 is beyond."""
+    y = cast(x, dtypes.float32)
+    if zero is None:
+        return y
+    return F.sub(y, cast(_spread(zero, x, axis, 0), dtypes.float32))
+
+
+@onnx("ConvInteger")
+def conv_integer(
+    x: Tensor, w: Tensor, x_zero: MaybeTensor = None, w_zero: MaybeTensor = None, *, auto_pad: str = "NOTSET",
+    dilations: MaybeInts = None, group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None,
+    strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    over = window(x, w.shape[2:], strides, dilations, pads, auto_pad)
+    return cast(conv(_centred(x, x_zero, 1), _centred(w, w_zero, 0), None, over, group), dtypes.int32)
+
+
+@onnx("QLinearConv")
+def qlinear_conv(
+    x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, y_scale: Tensor,
+    y_zero: Tensor, bias: MaybeTensor = None, *, auto_pad: str = "NOTSET", dilations: MaybeInts = None,
+    group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    over = window(x, w.shape[2:], strides, dilations, pads, auto_pad)
+    total = conv(_centred(x, x_zero, 1), _centred(w, w_zero, 0), None, over, group)
+    if bias is not None:
+        total = F.add(total, F.reshape(cast(bias, dtypes.float32), (bias.shape[0], *[1] * (len(x.shape) - 2))))
+    scale = F.mul(F.reshape(x_scale, ()), _spread(w_scale, total, 1, 0))
+    return quantized(F.mul(total, scale), F.reshape(y_scale, ()), F.reshape(y_zero, ()), y_zero.dtype)
+
+
+def _qlinear(name: str, compute: Any) -> None:
+    @onnx(name, domain="com.microsoft")
+    def of(
+        a: Tensor, a_scale: Tensor, a_zero: MaybeTensor, b: Tensor, b_scale: Tensor, b_zero: MaybeTensor,
+        y_scale: Tensor, y_zero: MaybeTensor = None,
+    ) -> Result:  # fmt: skip
+        found = compute(_real(a, a_scale, a_zero), _real(b, b_scale, b_zero))
+        return quantized(found, y_scale, y_zero, a.dtype)
+
+
+_qlinear("QLinearAdd", F.add)
+_qlinear("QLinearMul", F.mul)
+
+
+@onnx("MatMulNBits", domain="com.microsoft")
+def matmul_n_bits(
+    x: Tensor, packed: Tensor, scales: Tensor, zeros: MaybeTensor = None, groups: MaybeTensor = None,
+    bias: MaybeTensor = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,  # noqa: N803
+) -> Result:  # fmt: skip
+    """The weight as integers of 4 or 8 bits and a scale for each group: the weight format of our products."""
+    if bits not in (4, 8) or groups is not None:
+        raise Unsupported("only 4 and 8 bits without group indices are supported")
+    blocks = -(-K // block_size)
+    wide = F.reshape(_unpacked(packed, bits), (N, blocks * block_size))
+    scale = F.reshape(cast(scales, dtypes.float32), (N, blocks))
+    middle = 1 << (bits - 1)
+    if zeros is None:
+        zero = F.expand(number(wide, middle), (N, blocks))
+    elif zeros.dtype.is_integer:
+        flat = _unpacked(F.reshape(zeros, (N, -1)), bits)
+        zero = F.slice(flat, (0, 0), (N, blocks), (1, 1))
+    else:
+        raise Unsupported("zero points that are floats are not supported")
+    if blocks * block_size != K:
+        raise Unsupported(f"{K} inputs are no multiple of the groups of {block_size}")
+    weight = F.dequantize(wide, scale, zero, dtype=dtypes.float32, group=block_size)
+    found = F.matmul(x, cast(weight, x.dtype), transpose_b=True)
+    return found if bias is None else F.add(found, bias)
+
+
+def _unpacked(packed: Any, bits: int) -> Any:
+    """Bytes as the numbers of 4 bits in them, the low half first: [..., n] → [..., 2·n]."""
+    if bits == 8:
+        return packed
+    sixteen = number(packed, 16)
+    low, high = F.mod(packed, sixteen), F.floordiv(packed, sixteen)
+    parts = [F.reshape(v, (*v.shape, 1)) for v in (low, high)]
+    joined = F.concat(*parts, dim=len(packed.shape))
+    return F.reshape(joined, (*packed.shape[:-1], dims.mul(packed.shape[-1], 2)))
+
+

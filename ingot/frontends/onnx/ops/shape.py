@@ -1,0 +1,556 @@
+"""ONNX ops that move, join, cut and make elements without computing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot import functional as fn
+from ingot.dims import Dimension
+from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, size_tensor, size_value
+from ingot.frontends.onnx.table import MAX_PIECES, Anything, Call, MaybeNDArray, Unknown, onnx
+from ingot.frontends.onnx.table import Sequence as TensorSequence
+from ingot.frontends.table import (
+    Ints,
+    MaybeDType,
+    MaybeFloat,
+    MaybeFloats,
+    MaybeInt,
+    MaybeInts,
+    MaybeTensor,
+    Result,
+    Results,
+    Sizes,
+    Tensor,
+    Unsupported,
+)
+from ingot.ir import F, Value
+from ingot.ir.sizes import as_shape
+from ingot.ir.spec import axis_of, broadcast, elements
+
+Dims = tuple[Dimension, ...]
+MaybeDims = tuple[Dimension, ...] | None
+
+# --------------------------------------------------------------------------------------------- constants, sizes
+
+
+@onnx("Constant")
+def constant(
+    *, value: MaybeNDArray = None, value_float: MaybeFloat = None, value_floats: MaybeFloats = None,
+    value_int: MaybeInt = None, value_ints: MaybeInts = None, sparse_value: MaybeNDArray = None,
+) -> Result:  # fmt: skip
+    given = [x for x in (value, sparse_value) if x is not None]
+    if value_float is not None or value_floats is not None:
+        given.append(np.array(value_floats if value_float is None else value_float, np.float32))
+    if value_int is not None or value_ints is not None:
+        given.append(np.array(value_ints if value_int is None else value_int, np.int64))
+    if len(given) != 1:
+        raise Unsupported("it must have one value")
+    return given[0]
+
+
+@onnx("ConstantOfShape")
+def constant_of_shape(call: Call, shape: Sizes, *, value: MaybeNDArray = None) -> Result:
+    array = np.zeros(1, np.float32) if value is None else value
+    if array.size != 1:
+        raise Unsupported("its value must have one element")
+    one = call.network.constant(array.reshape(()))
+    return F.expand(one, shape) if shape else one
+
+
+@onnx("Shape")
+def shape_of(call: Call, x: Tensor, *, start: int = 0, end: MaybeInt = None) -> Result:
+    sizes = x.shape[start : len(x.shape) if end is None else end]
+    return size_tensor(call, sizes) if sizes else np.zeros(0, np.int64)
+
+
+@onnx("Size")
+def size_of(x: Tensor) -> Result:
+    return size_value(x, elements(x.shape))
+
+
+@onnx("Range")
+def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Result:
+    """Of integers the bounds may be data, or sizes; of floats they have to be known."""
+    kind = start.dtype
+    if kind.is_integer:
+        step = call.contents(delta)
+        if step is None:
+            raise Unknown(delta, "delta")
+        by = int(step.reshape(()))
+        low, high = _bound(call, start), _bound(call, limit)
+        if by == 0:
+            raise Unsupported("delta is 0")
+        if isinstance(low, int) and isinstance(high, int):
+            return (low + by * np.arange(few(max(0, -(-(high - low) // by))))).astype(kind.numpy)
+        count = dims.add(high, dims.mul(low, -1)) if by > 0 else dims.add(low, dims.mul(high, -1))
+        count = dims.maximum(dims.ceil_div(count, abs(by)), 0)
+        return cast(F.iota(size=count, start=low, step=by, dtype=dtypes.int64), kind)
+    known = [call.contents(x) for x in (start, limit, delta)]
+    for x, array in zip((start, limit, delta), known, strict=True):
+        if array is None:
+            raise Unknown(x, "a bound of floats,")
+    first, last, gap = (float(array.reshape(())) for array in known if array is not None)
+    count = few(max(0, math.ceil((last - first) / gap)))
+    return (first + gap * np.arange(count, dtype=np.float64)).astype(kind.numpy)
+
+
+def _bound(call: Call, x: Value) -> Dimension:
+    """A bound of integers: known, a size, or data that becomes one."""
+    found = call.contents(x)
+    return int(found.reshape(())) if found is not None else as_shape(x)[0]
+
+
+@onnx("EyeLike")
+def eye_like(x: Tensor, *, dtype: MaybeDType = None, k: int = 0) -> Result:
+    sizes = [d for d in x.shape if isinstance(d, int)]
+    if len(x.shape) != 2 or len(sizes) != 2:
+        raise Unsupported("it takes a matrix whose sizes are known")
+    few(math.prod(sizes))
+    return np.eye(sizes[0], sizes[1], k=k, dtype=(dtype or x.dtype).numpy)
+
+
+# ------------------------------------------------------------------------------------------------ same elements
+
+
+@onnx("Reshape")
+def reshape(call: Call, x: Tensor, shape: Tensor, *, allowzero: bool = False) -> Result:
+    found = call.contents(shape)
+    if found is None and shape.known is not None:
+        found = shape.known
+    if found is None:
+        raise Unknown(shape, "shape")
+    wanted = [n if isinstance(n, dims.Expr) else int(n) for n in found.reshape(-1)]
+    for i, n in enumerate(wanted):
+        if isinstance(n, int) and n == 0 and not allowzero:
+            if i >= len(x.shape):
+                raise Unsupported(f"the size at {i} is 0, and the operand has {len(x.shape)} dimensions")
+            wanted[i] = x.shape[i]
+    return F.reshape(x, tuple(wanted))
+
+
+@onnx("Flatten")
+def flatten(x: Tensor, *, axis: int = 1) -> Result:
+    at = axis if axis >= 0 else axis + len(x.shape)
+    if not 0 <= at <= len(x.shape):
+        raise Unsupported(f"axis {axis} is out of range")
+    return F.reshape(x, (elements(x.shape[:at]), elements(x.shape[at:])))
+
+
+def _squeezed(x: Value, axes: Sequence[int] | None) -> Any:
+    if axes is None:
+        return F.reshape(x, tuple(d for d in x.shape if d != 1))
+    gone = axes_at(axes, len(x.shape))
+    if any(isinstance(x.shape[a], int) and x.shape[a] != 1 for a in gone):
+        raise Unsupported(f"axes {list(axes)} of {x.spec} are not all of size 1")
+    return F.reshape(x, tuple(d for i, d in enumerate(x.shape) if i not in gone))
+
+
+@onnx("Squeeze", until=12)
+def squeeze_1(x: Tensor, *, axes: MaybeInts = None) -> Result:
+    return _squeezed(x, axes)
+
+
+@onnx("Squeeze", since=13)
+def squeeze(x: Tensor, axes: MaybeInts = None) -> Result:
+    return _squeezed(x, axes)
+
+
+def _unsqueezed(x: Value, axes: Sequence[int]) -> Any:
+    new = axes_at(axes, len(x.shape) + len(axes))
+    rest = iter(x.shape)
+    return F.reshape(x, tuple(1 if i in new else next(rest) for i in range(len(x.shape) + len(new))))
+
+
+@onnx("Unsqueeze", until=12)
+def unsqueeze_1(x: Tensor, *, axes: Ints) -> Result:
+    return _unsqueezed(x, axes)
+
+
+@onnx("Unsqueeze", since=13)
+def unsqueeze(x: Tensor, axes: Ints) -> Result:
+    return _unsqueezed(x, axes)
+
+
+@onnx("Transpose")
+def transpose(x: Tensor, *, perm: MaybeInts = None) -> Result:
+    return F.permute(x, tuple(reversed(range(len(x.shape)))) if perm is None else perm)
+
+
+@onnx("Expand")
+def expand(x: Tensor, shape: Sizes) -> Result:
+    """Both broadcast: a size of 1 keeps the operand's."""
+    rank = max(len(x.shape), len(shape))
+    own = (1,) * (rank - len(x.shape)) + x.shape
+    wanted = (1,) * (rank - len(shape)) + tuple(shape)
+    sizes = tuple(w if o == 1 else o for o, w in zip(own, wanted, strict=True))
+    if all(isinstance(d, int) for d in (*own, *wanted)):
+        sizes = broadcast(own, wanted)
+    return F.expand(x, sizes)
+
+
+@onnx("Tile")
+def tile(x: Tensor, repeats: Sizes) -> Result:
+    return fn.repeat(x, repeats)
+
+
+@onnx("DepthToSpace")
+def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Result:
+    n, c, h, w = x.shape
+    b = blocksize
+    depth = dims.floordiv(c, b * b)
+    if mode == "DCR":
+        apart = F.permute(F.reshape(x, (n, b, b, depth, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        apart = F.permute(F.reshape(x, (n, depth, b, b, h, w)), (0, 1, 4, 2, 5, 3))
+    return F.reshape(apart, (n, depth, dims.mul(h, b), dims.mul(w, b)))
+
+
+@onnx("SpaceToDepth")
+def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Result:
+    n, c, h, w = x.shape
+    b = blocksize
+    rows, columns = dims.floordiv(h, b), dims.floordiv(w, b)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    apart = F.permute(F.reshape(x, (n, c, rows, b, columns, b)), order)
+    return F.reshape(apart, (n, dims.mul(c, b * b), rows, columns))
+
+
+# ------------------------------------------------------------------------------------------- cutting and joining
+
+
+@onnx("Concat")
+def concat(*xs: Tensor, axis: int) -> Result:
+    return F.concat(*xs, dim=axis)
+
+
+def part(x: Any, axis: int, start: Dimension, size: Dimension, step: int = 1) -> Any:
+    """So many elements along an axis."""
+    rank = len(x.shape)
+    return F.slice(
+        x, tuple(start if i == axis else 0 for i in range(rank)),
+        tuple(size if i == axis else d for i, d in enumerate(x.shape)),
+        tuple(step if i == axis else 1 for i in range(rank)),
+    )  # fmt: skip
+
+
+def _clamped(at: Dimension, whole: Dimension, low: Dimension, high: Dimension) -> Dimension:
+    """An end of a slice as NumPy clamps it, as far as it is not known to be inside."""
+    if isinstance(at, int) and at < 0:
+        if at <= -(1 << 31):
+            return low
+        at = dims.add(whole, at)
+    if isinstance(at, int) and at >= (1 << 31) - 1:
+        return high
+    if dims.bounds(dims.add(at, dims.mul(low, -1)))[0] < 0:
+        at = dims.maximum(at, low)
+    if dims.bounds(dims.add(high, dims.mul(at, -1)))[0] < 0:
+        at = dims.minimum(at, high)
+    return at
+
+
+def sliced(x: Any, axis: int, start: Dimension, end: Dimension, step: int) -> Any:
+    """x[start:end:step] along an axis, with NumPy's clamping."""
+    whole = x.shape[axis]
+    if step == 0:
+        raise Unsupported("a step is 0")
+    if step > 0:
+        low, high = _clamped(start, whole, 0, whole), _clamped(end, whole, 0, whole)
+        count = dims.ceil_div(dims.add(high, dims.mul(low, -1)), step)
+    else:
+        last = dims.add(whole, -1)
+        low, high = _clamped(start, whole, -1, last), _clamped(end, whole, -1, last)
+        count = dims.ceil_div(dims.add(low, dims.mul(high, -1)), -step)
+    if dims.bounds(count)[0] < 0:
+        count = dims.maximum(count, 0)
+    if count == 0:
+        low = 0
+    return part(x, axis, low, count, step)
+
+
+def _sliced(x: Value, starts: Dims, ends: Dims, axes: Ints | None, steps: Ints | None) -> Any:
+    at = axes_at(range(len(starts)) if axes is None else axes, len(x.shape))
+    by = (1,) * len(starts) if steps is None else steps
+    result: Any = x
+    for axis, start, end, step in zip(at, starts, ends, by, strict=True):
+        result = sliced(result, axis, start, end, step)
+    return result
+
+
+@onnx("Slice", until=9)
+def slice_1(x: Tensor, *, starts: Ints, ends: Ints, axes: MaybeInts = None) -> Result:
+    return _sliced(x, starts, ends, axes, None)
+
+
+@onnx("Slice", since=10)
+def slice_10(x: Tensor, starts: Dims, ends: Dims, axes: MaybeInts = None, steps: MaybeInts = None) -> Result:
+    return _sliced(x, starts, ends, axes, steps)
+
+
+def _split(call: Call, x: Value, axis: int, sizes: Any, count: int) -> Results:
+    at = axis_of(axis, len(x.shape), "axis")
+    if sizes is None:
+        whole = x.shape[at]
+        if isinstance(whole, int):
+            each = -(-whole // count)
+            sizes = [max(0, min(each, whole - each * i)) for i in range(count)]
+        else:
+            each_ = dims.floordiv(whole, count)
+            if dims.mul(each_, count) != whole:
+                raise Unsupported(f"a size of {whole} is not known to be a multiple of {count}")
+            sizes = [each_] * count
+    found: list[Any] = []
+    start: Dimension = 0
+    for size in sizes:
+        found.append(part(x, at, start, size))
+        start = dims.add(start, size)
+    if dims.add(start, dims.mul(x.shape[at], -1)) != 0:
+        raise Unsupported(f"the sizes {list(sizes)} do not add up to {x.shape[at]}")
+    return tuple(found)
+
+
+@onnx("Split", until=12)
+def split_2(call: Call, x: Tensor, *, axis: int = 0, split: MaybeInts = None) -> Results:
+    return _split(call, x, axis, split, call.outputs)
+
+
+@onnx("Split", since=13)
+def split_13(
+    call: Call, x: Tensor, split: MaybeDims = None, *, axis: int = 0, num_outputs: MaybeInt = None
+) -> Results:
+    return _split(call, x, axis, split, num_outputs or call.outputs)
+
+
+def pieces(x: Value, axis: int, count: Dimension) -> int:
+    """How many pieces a sequence of x's parts has."""
+    if not isinstance(count, int) or count > MAX_PIECES:
+        raise Unsupported(f"into how many pieces {x.spec} is cut must be known, and at most {MAX_PIECES:,}")
+    return count
+
+
+_MODES = {"constant", "reflect", "edge", "wrap"}
+
+
+def padded(x: Any, before: Sequence[int], after: Sequence[int], mode: str, value: Any) -> Any:
+    """x padded, or cut where a count is negative."""
+    if mode == "constant":
+        return F.pad(x, before=tuple(before), after=tuple(after), value=value)
+    cut = [(max(0, -a), max(0, -b)) for a, b in zip(before, after, strict=True)]
+    for axis, (low, high) in enumerate(cut):
+        if low or high:
+            x = part(x, axis, low, dims.add(x.shape[axis], -low - high))
+    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+        if low > 0 or high > 0:
+            x = _edges(x, axis, max(low, 0), max(high, 0), mode)
+    return x
+
+
+def _edges(x: Any, axis: int, low: int, high: int, mode: str) -> Any:
+    """Padding by what x has; an index of what is repeated, where x is shorter than its padding."""
+    size = x.shape[axis]
+    if isinstance(size, int):
+        at = np.arange(-low, size + high)
+        if mode == "reflect":
+            period = max(2 * (size - 1), 1)
+            at = np.abs(at) % period
+            at = np.where(at >= size, period - at, at) if size > 1 else np.zeros_like(at)
+        else:
+            at = np.clip(at, 0, size - 1) if mode == "edge" else at % size
+        return F.take(x, x.network.constant(at.astype(np.int64)), axis=axis)
+    if mode == "reflect":
+        first, last = part(x, axis, low, low, -1), part(x, axis, dims.add(size, -2), high, -1)
+    elif mode == "wrap":
+        first, last = part(x, axis, dims.add(size, -low), low), part(x, axis, 0, high)
+    else:
+        shape = [[*x.shape[:axis], n, *x.shape[axis + 1 :]] for n in (low, high)]
+        first = F.expand(part(x, axis, 0, 1), tuple(shape[0]))
+        last = F.expand(part(x, axis, dims.add(size, -1), 1), tuple(shape[1]))
+    return F.concat(*[first] * (low > 0), x, *[last] * (high > 0), dim=axis)
+
+
+@onnx("Pad", until=10)
+def pad_2(x: Tensor, *, pads: Ints, mode: str = "constant", value: float = 0.0) -> Result:
+    return _pad(x, pads, None, mode, value)
+
+
+@onnx("Pad", since=11)
+def pad_11(
+    x: Tensor, pads: Ints, value: MaybeTensor = None, axes: MaybeInts = None, *, mode: str = "constant"
+) -> Result:
+    if mode == "constant" and value is not None and value.array is None:
+        return _pad_by(x, pads, axes, value)
+    fill = 0.0 if value is None or value.array is None else value.array.reshape(()).item()
+    return _pad(x, pads, axes, mode, fill)
+
+
+def _counts(x: Value, pads: Ints, axes: Ints | None) -> tuple[list[int], list[int]]:
+    at = axes_at(range(len(x.shape)) if axes is None else axes, len(x.shape))
+    if len(pads) != 2 * len(at):
+        raise Unsupported(f"pads has {len(pads)} entries for {len(at)} dimensions")
+    before, after = [0] * len(x.shape), [0] * len(x.shape)
+    for i, axis in enumerate(at):
+        before[axis], after[axis] = pads[i], pads[len(at) + i]
+    return before, after
+
+
+def _pad(x: Value, pads: Ints, axes: Ints | None, mode: str, value: Any) -> Any:
+    if mode not in _MODES:
+        raise Unsupported(f"the mode {mode:.40} is not one of {', '.join(sorted(_MODES))}")
+    before, after = _counts(x, pads, axes)
+    return padded(x, before, after, mode, value)
+
+
+def _pad_by(x: Value, pads: Ints, axes: Ints | None, value: Value) -> Any:
+    """Padding by a number that is data: where a padded mask says so."""
+    before, after = _counts(x, pads, axes)
+    inside = F.expand(x.network.constant(np.array(True)), x.shape)
+    kept = padded(inside, before, after, "constant", 0)
+    return F.where(kept, padded(x, before, after, "constant", 0), F.reshape(value, ()))
+
+
+@onnx("CenterCropPad")
+def center_crop_pad(x: Tensor, shape: Ints, *, axes: MaybeInts = None) -> Result:
+    result: Any = x
+    for axis, wanted in zip(axes_at(range(len(x.shape)) if axes is None else axes, len(x.shape)), shape, strict=True):
+        size = result.shape[axis]
+        if not isinstance(size, int):
+            raise Unsupported(f"the size {size} must be known")
+        if wanted < size:
+            result = part(result, axis, (size - wanted) // 2, wanted)
+        elif wanted > size:
+            more = wanted - size
+            before = [more // 2 if i == axis else 0 for i in range(len(x.shape))]
+            after = [more - more // 2 if i == axis else 0 for i in range(len(x.shape))]
+            result = padded(result, before, after, "constant", 0)
+    return result
+
+
+@onnx("Trilu")
+def trilu(x: Tensor, k: MaybeTensor = None, *, upper: bool = True) -> Result:
+    """The shift may be data."""
+    rows, columns = x.shape[-2:]
+    i, j = (F.iota(size=n, dtype=dtypes.int64) for n in (rows, columns))
+    i, j = (v if isinstance(v, Value) else x.network.constant(v) for v in (i, j))
+    edge = F.reshape(i, (rows, 1))
+    if k is not None:
+        edge = F.add(edge, F.reshape(cast(k, dtypes.int64), (1, 1)))
+    kept = (F.greater_equal if upper else F.less_equal)(F.reshape(j, (1, columns)), edge)
+    return F.where(kept, x, number(x, 0))
+
+
+@onnx("ReverseSequence")
+def reverse_sequence(x: Tensor, lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0) -> Result:
+    if {batch_axis, time_axis} != {0, 1}:
+        raise Unsupported("batch and time must be the first two dimensions")
+    steps, rows = x.shape[time_axis], x.shape[batch_axis]
+    t = F.iota(size=steps, dtype=dtypes.int64)
+    t = t if isinstance(t, Value) else x.network.constant(t)
+    at = F.reshape(t, (steps, 1) if time_axis == 0 else (1, steps))
+    count = F.reshape(cast(lens, dtypes.int64), (1, rows) if time_axis == 0 else (rows, 1))
+    back = F.sub(F.sub(count, number(count, 1)), at)
+    there = F.where(F.less(at, count), back, F.add(at, F.mul(count, number(count, 0))))
+    index = F.reshape(there, (*there.shape, *[1] * (len(x.shape) - 2)))
+    return F.gather(x, F.expand(index, x.shape), axis=time_axis)
+
+
+# ------------------------------------------------------------------------------------- sequences and optionals
+
+
+@onnx("SequenceConstruct", folds=False)
+def sequence_construct(*xs: Tensor) -> Result:
+    return TensorSequence(xs)
+
+
+@onnx("SequenceEmpty", folds=False)
+def sequence_empty(*, dtype: MaybeDType = None) -> Result:
+    return TensorSequence()
+
+
+def _items(xs: Any) -> TensorSequence:
+    if not isinstance(xs, TensorSequence):
+        raise Unsupported("it takes a sequence")
+    return xs
+
+
+def _place(call: Call, xs: TensorSequence, position: Value | None, end: int) -> int:
+    if position is None:
+        return end
+    found = call.contents(position)
+    if found is None:
+        raise Unknown(position, "the position")
+    at = int(found.reshape(()))
+    if not -len(xs) <= at < len(xs) + (end == len(xs)):
+        raise Unsupported(f"the position {at} is outside a sequence of {len(xs)}")
+    return at + len(xs) if at < 0 else at
+
+
+@onnx("SequenceInsert", folds=False)
+def sequence_insert(call: Call, xs: Anything, x: Tensor, position: MaybeTensor = None) -> Result:
+    items = list(_items(xs))
+    items.insert(_place(call, _items(xs), position, len(items)), x)
+    return TensorSequence(items)
+
+
+@onnx("SequenceErase", folds=False)
+def sequence_erase(call: Call, xs: Anything, position: MaybeTensor = None) -> Result:
+    items = list(_items(xs))
+    del items[_place(call, _items(xs), position, len(items) - 1)]
+    return TensorSequence(items)
+
+
+@onnx("SequenceAt", folds=False)
+def sequence_at(call: Call, xs: Anything, position: Tensor) -> Result:
+    return _items(xs)[_place(call, _items(xs), position, -1)]
+
+
+@onnx("SequenceLength", folds=False)
+def sequence_length(xs: Anything) -> Result:
+    return np.array(len(_items(xs)), np.int64)
+
+
+@onnx("ConcatFromSequence", folds=False)
+def concat_from_sequence(xs: Anything, *, axis: int, new_axis: bool = False) -> Result:
+    items = _items(xs)
+    return fn.stack(list(items), axis) if new_axis else F.concat(*items, dim=axis)
+
+
+@onnx("SplitToSequence", folds=False)
+def split_to_sequence(
+    call: Call, x: Tensor, split: MaybeTensor = None, *, axis: int = 0, keepdims: bool = True
+) -> Result:
+    at = axis_of(axis, len(x.shape), "axis")
+    whole = x.shape[at]
+    if split is None:
+        parts = [part(x, at, i, 1) for i in range(pieces(x, at, whole))]
+        return TensorSequence(parts if keepdims else [_squeezed(p, (at,)) for p in parts])
+    found = call.contents(split)
+    if found is None:
+        raise Unknown(split, "split")
+    if found.shape:
+        sizes = found.tolist()
+    else:
+        each = int(found)
+        total = pieces(x, at, whole)
+        sizes = [min(each, total - i) for i in range(0, total, max(each, 1))]
+    return TensorSequence(_split(call, x, at, sizes, len(sizes)))
+
+
+@onnx("Optional", folds=False)
+def optional(x: Anything = None, *, type: Anything = None) -> Result:
+    return x
+
+
+@onnx("OptionalHasElement", folds=False)
+def optional_has_element(x: Anything = None) -> Result:
+    return np.array(x is not None)
+
+
+@onnx("OptionalGetElement", folds=False)
+def optional_get_element(x: Anything) -> Result:
+    return x
+
+

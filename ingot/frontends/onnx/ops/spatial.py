@@ -1,0 +1,306 @@
+"""ONNX's convolutions and pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot.dims import Dimension
+from ingot.frontends.onnx.ops.common import cast, number, wide
+from ingot.frontends.onnx.ops.shape import part
+from ingot.frontends.onnx.table import Call, onnx
+from ingot.frontends.table import Ints, MaybeInts, MaybeTensor, Result, Tensor, Unsupported
+from ingot.ir import F, Value
+from ingot.ir.spec import elements
+
+
+class Window(NamedTuple):
+    """How a window slides over the spatial dimensions."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+
+def window(
+    x: Value, kernel: Sequence[Any], strides: Ints | None, dilations: Ints | None, pads: Ints | None, auto_pad: str
+) -> Window:
+    """The window of a node's attributes over x [N, C, *S]."""
+    rank = len(x.shape) - 2
+    if rank < 1 or len(kernel) != rank or not all(isinstance(k, int) and k > 0 for k in kernel):
+        raise Unsupported(f"the kernel {list(kernel)} does not fit {x.spec}, [N, C, ...], or is not known")
+    ones = (1,) * rank
+    steps, spread = strides or ones, dilations or ones
+    around = pads or (0,) * (2 * rank)
+    if len(steps) != rank or len(spread) != rank or len(around) != 2 * rank or min(*steps, *spread) < 1:
+        raise Unsupported(f"strides {list(steps)}, dilations {list(spread)} or pads {list(around)} do not fit")
+    found = Window(tuple(kernel), tuple(steps), tuple(spread), tuple(around[:rank]), tuple(around[rank:]))
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [_same(n, e, s) for n, e, s in zip(x.shape[2:], found.extents, found.stride, strict=True)]
+        low = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals)
+        return found._replace(before=low, after=tuple(t - a for t, a in zip(totals, low, strict=True)))
+    if auto_pad == "VALID":
+        return found._replace(before=(0,) * rank, after=(0,) * rank)
+    if auto_pad != "NOTSET":
+        raise Unsupported(f"auto_pad {auto_pad:.40} is not known")
+    return found
+
+
+def _same(size: Dimension, extent: int, stride: int) -> int:
+    """The padding with which ⌈size / stride⌉ windows fit."""
+    if isinstance(size, int):
+        return max((-(-size // stride) - 1) * stride + extent - size, 0)
+    if stride == 1:
+        return extent - 1
+    raise Unsupported("auto_pad SAME with a stride needs sizes that are known; export with explicit pads")
+
+
+# ------------------------------------------------------------------------------------------------ convolution
+
+
+def conv(x: Any, weight: Any, bias: Any, over: Window, groups: int) -> Any:
+    """A convolution. More than three spatial dimensions, and integers, are beyond the kernels."""
+    operands = [x, weight] + ([] if bias is None else [bias])
+    return F.conv(*operands, stride=over.stride, pre_padding=over.before, post_padding=over.after,
+                  dilation=over.dilation, groups=groups)  # fmt: skip
+
+
+@onnx("Conv")
+def conv_(
+    x: Tensor, weight: Tensor, bias: MaybeTensor = None, *, auto_pad: str = "NOTSET", dilations: MaybeInts = None,
+    group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    over = window(x, kernel_shape or weight.shape[2:], strides, dilations, pads, auto_pad)
+    if kernel_shape is not None and kernel_shape != weight.shape[2:]:
+        raise Unsupported(f"kernel_shape {list(kernel_shape)} is not that of the weight, {weight.spec}")
+    return conv(x, weight, bias, over, group)
+
+
+@onnx("ConvTranspose")
+def conv_transpose(
+    x: Tensor, weight: Tensor, bias: MaybeTensor = None, *, auto_pad: str = "NOTSET", dilations: MaybeInts = None,
+    group: int = 1, kernel_shape: MaybeInts = None, output_padding: MaybeInts = None, output_shape: MaybeInts = None,
+    pads: MaybeInts = None, strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    rank = len(x.shape) - 2
+    over = window(x, kernel_shape or weight.shape[2:], strides, dilations, pads, "NOTSET")
+    more = output_padding or (0,) * rank
+    before, after = list(over.before), list(over.after)
+    if output_shape is not None or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = output_shape[-rank:] if output_shape is not None else tuple(
+            dims.mul(n, s) for n, s in zip(x.shape[2:], over.stride, strict=True))  # fmt: skip
+        for i, (n, out) in enumerate(zip(x.shape[2:], wanted, strict=True)):
+            whole = dims.add(dims.mul(dims.add(n, -1), over.stride[i]), over.extents[i] + more[i])
+            extra = dims.add(whole, dims.mul(out, -1))
+            if not isinstance(extra, int):
+                raise Unsupported("output_shape needs sizes that are known")
+            extra = max(extra, 0) if output_shape is None else extra
+            half = extra // 2
+            before[i], after[i] = (half, extra - half) if auto_pad == "SAME_UPPER" else (extra - half, half)
+    operands = [x, weight] + ([] if bias is None else [bias])
+    return F.conv_transpose(
+        *operands, stride=over.stride, pre_padding=tuple(before),
+        post_padding=tuple(a - o for a, o in zip(after, more, strict=True)), dilation=over.dilation, groups=group,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- pools
+
+
+class Windows(NamedTuple):
+    """Every window of a padded x written out: [N, C, *out, positions], and where its elements stand in x."""
+
+    values: Any
+    shape: tuple[int, ...]
+    places: Any  # int64 [*out, positions]: the index among the spatial elements of x, −1 in the padding
+
+
+def _counts(x: Value, over: Window, ceil_mode: bool) -> tuple[int, ...]:
+    found = []
+    rows = zip(x.shape[2:], over.stride, over.extents, over.before, over.after, strict=True)
+    for n, s, e, a, b in rows:
+        if not isinstance(n, int):
+            raise Unsupported("windows written out need sizes that are known")
+        free = n + a + b - e
+        count = (-(-free // s) if ceil_mode else free // s) + 1
+        if ceil_mode and (count - 1) * s >= n + a:
+            count -= 1
+        found.append(count)
+    return tuple(found)
+
+
+def written_out(x: Any, over: Window, fill: Any, ceil_mode: bool = False) -> Windows:
+    """The windows of x by indices: for what no pool of ours does."""
+    counts = _counts(x, over, ceil_mode)
+    rank = len(counts)
+    if math.prod(counts) * math.prod(over.kernel) > 1 << 24:
+        raise Unsupported("windows written out would be too large")
+    inside = np.ones((), bool)
+    places = np.zeros((), np.int64)
+    padded = x
+    for i, (n, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
+        at = np.arange(count)[:, None] * over.stride[i] - over.before[i] + np.arange(over.kernel[i]) * over.dilation[i]
+        ok = (at >= 0) & (at < n)
+        inside = inside[..., None, None] & ok
+        places = places[..., None, None] * n + np.clip(at, 0, n - 1)
+        padded = F.take(padded, x.network.constant(np.clip(at, 0, n - 1)), axis=2 + 2 * i)
+    order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
+    values = F.reshape(F.permute(padded, order), (*x.shape[:2], *counts, math.prod(over.kernel)))
+    turn = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
+    mask = inside.transpose(turn).reshape(*counts, -1)
+    where = np.where(mask, places.transpose(turn).reshape(*counts, -1), -1)
+    if not mask.all():
+        values = F.where(x.network.constant(mask), values, number(x, fill))
+    return Windows(values, counts, where)
+
+
+@onnx("MaxPool")
+def max_pool(
+    call: Call, x: Tensor, *, kernel_shape: Ints, auto_pad: str = "NOTSET", ceil_mode: bool = False,
+    dilations: MaybeInts = None, pads: MaybeInts = None, storage_order: int = 0, strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    over = window(x, kernel_shape, strides, dilations, pads, auto_pad)
+    indices = call.outputs > 1 and call.wanted[1]
+    plain = all(p < e for p, e in zip((*over.before, *over.after), over.extents * 2, strict=True))
+    if not indices and x.dtype.is_float and len(kernel_shape) <= 3 and plain:
+        return F.max_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before,
+                          post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip
+    least = -np.inf if x.dtype.is_float else np.iinfo(x.dtype.numpy).min
+    found = written_out(x, over, least, ceil_mode)
+    last = len(found.shape) + 2
+    best = F.reduce_max(found.values, axes=(last,), keepdims=False)
+    if not indices:
+        return best
+    if storage_order:
+        raise Unsupported("indices in column-major order are not supported")
+    at = F.argmax(found.values, axis=last, keepdims=True)
+    whole = F.expand(x.network.constant(found.places), found.values.shape)
+    place = F.reshape(F.gather(whole, at, axis=last), best.shape)
+    n, c = x.shape[:2]
+    row = F.iota(size=dims.mul(n, c), dtype=dtypes.int64)
+    row = row if isinstance(row, Value) else call.network.constant(row)
+    size = elements(x.shape[2:])
+    assert isinstance(size, int)
+    first = F.reshape(F.mul(row, number(row, size)), (n, c, *[1] * len(found.shape)))
+    return best, F.add(place, first)
+
+
+@onnx("AveragePool")
+def average_pool(
+    x: Tensor, *, kernel_shape: Ints, auto_pad: str = "NOTSET", ceil_mode: bool = False,
+    count_include_pad: bool = False, dilations: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    over = window(x, kernel_shape, strides, dilations, pads, auto_pad)
+    plain = all(p < e for p, e in zip((*over.before, *over.after), over.extents * 2, strict=True))
+    if max(over.dilation) == 1 and len(kernel_shape) <= 3 and plain:
+        return F.avg_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before,
+                          post_padding=over.after, ceil_mode=ceil_mode,
+                          count_include_pad=count_include_pad)  # fmt: skip
+    found = written_out(x, over, 0, ceil_mode)
+    inside = _counted(x, over, found.shape) if count_include_pad else found.places >= 0
+    counts = np.maximum(inside.sum(-1), 1).astype(np.float32)
+    total = F.reduce_sum(wide(found.values), axes=(len(found.shape) + 2,), keepdims=False)
+    return cast(F.div(total, cast(x.network.constant(counts), total.dtype)), x.dtype)
+
+
+def _counted(x: Value, over: Window, counts: tuple[int, ...]) -> Any:
+    """Which elements of each window lie in x or in its padding, [*out, positions]."""
+    inside = np.ones((), bool)
+    for i, (n, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
+        assert isinstance(n, int)
+        at = np.arange(count)[:, None] * over.stride[i] + np.arange(over.kernel[i]) * over.dilation[i]
+        inside = inside[..., None, None] & (at < n + over.before[i] + over.after[i])
+    rank = len(counts)
+    return inside.transpose((*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))).reshape(*counts, -1)
+
+
+@onnx("LpPool")
+def lp_pool(
+    x: Tensor, *, kernel_shape: Ints, p: int = 2, auto_pad: str = "NOTSET", ceil_mode: bool = False,
+    dilations: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    over = window(x, kernel_shape, strides, dilations, pads, auto_pad)
+    power = F.pow(F.abs(x), float(p)) if p != 1 else F.abs(x)
+    found = written_out(power, over, 0, ceil_mode)
+    total = F.reduce_sum(found.values, axes=(len(found.shape) + 2,), keepdims=False)
+    return total if p == 1 else F.pow(total, 1.0 / p)
+
+
+def _whole(name: str, compute: Callable[..., Any]) -> None:
+    @onnx(name)
+    def of(x: Tensor) -> Result:
+        return compute(x, axes=tuple(range(2, len(x.shape))), keepdims=True)
+
+
+_whole("GlobalAveragePool", F.reduce_mean)
+_whole("GlobalMaxPool", F.reduce_max)
+
+
+@onnx("GlobalLpPool")
+def global_lp_pool(x: Tensor, *, p: int = 2) -> Result:
+    total = F.reduce_sum(F.pow(F.abs(x), float(p)), axes=tuple(range(2, len(x.shape))), keepdims=True)
+    return F.pow(total, 1.0 / p)
+
+
+@onnx("MaxUnpool")
+def max_unpool(
+    x: Tensor, index: Tensor, shape: MaybeInts = None, *, kernel_shape: Ints, pads: MaybeInts = None,
+    strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    rank = len(kernel_shape)
+    steps, around = strides or (1,) * rank, pads or (0,) * 2 * rank
+    plain = tuple(
+        dims.add(dims.mul(dims.add(n, -1), s), k - a - b)
+        for n, s, k, a, b in zip(x.shape[2:], steps, kernel_shape, around[:rank], around[rank:], strict=True)
+    )
+    sizes = (*x.shape[:2], *plain)
+    count = elements(sizes)
+    zeros = F.expand(number(x, 0), (count,))
+    flat = elements(x.shape)
+    found = F.reshape(F.scatter(zeros, F.reshape(index, (flat,)), F.reshape(x, (flat,)), axis=0), sizes)
+    if shape is not None and tuple(shape) != sizes:
+        after = tuple(s - n for s, n in zip(shape, sizes, strict=True) if isinstance(n, int))
+        found = F.pad(found, before=(0,) * len(sizes), after=after, value=0.0)
+    return found
+
+
+@onnx("Col2Im")
+def col2im(
+    x: Tensor, image: Ints, block: Ints, *, dilations: MaybeInts = None, pads: MaybeInts = None,
+    strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    """Columns added back to where they were taken: the indices of what `written_out` reads."""
+    rank = len(image)
+    n, columns, blocks = x.shape
+    ones = (1,) * rank
+    steps, spread, around = strides or ones, dilations or ones, pads or (0,) * 2 * rank
+    positions, counts = math.prod(block), []
+    places, inside = np.zeros((), np.int64), np.ones((), bool)
+    for i, size in enumerate(image):
+        count = (size + around[i] + around[rank + i] - (spread[i] * (block[i] - 1) + 1)) // steps[i] + 1
+        at = np.arange(block[i])[:, None] * spread[i] + np.arange(count) * steps[i] - around[i]
+        inside = inside[..., None, None] & ((at >= 0) & (at < size))
+        places = places[..., None, None] * size + np.clip(at, 0, size - 1)
+        counts.append(count)
+    turn = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
+    if math.prod(counts) != blocks:
+        raise Unsupported(f"there are {blocks} blocks, and {math.prod(counts)} positions of one")
+    whole = math.prod(image)
+    flat = np.where(inside, places, whole).transpose(turn).reshape(-1)  # one more element takes what is outside
+    channels = dims.floordiv(columns, positions)
+    rows = dims.mul(n, channels)
+    updates = F.reshape(x, (rows, positions * math.prod(counts)))
+    index = F.expand(F.reshape(x.network.constant(flat), (1, flat.size)), updates.shape)
+    zeros = F.expand(number(x, 0), (rows, whole + 1))
+    summed = F.scatter(zeros, index, updates, axis=1, mode="add")
+    return F.reshape(part(summed, 1, 0, whole), (n, channels, *image))

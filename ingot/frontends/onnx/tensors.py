@@ -1,0 +1,203 @@
+"""Tensors of an ONNX file: what they are without reading them, and their elements, from the file itself or from files
+beside it.
+
+External data is read from inside the model's folder only: no absolute path, no `..`, no link anywhere on the way, no
+file that has a second name elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.dtypes import DType
+from ingot.errors import CheckpointError, UnsupportedError
+from ingot.ir import Spec
+from ingot.ir.spec import MAX_RANK
+
+Array = np.ndarray[Any, Any]
+
+MAX_NAME = 1024
+EXTERNAL = 1  # TensorProto.DataLocation
+STRING = 8  # TensorProto.DataType
+BY_CODE: dict[int, DType] = {dtype.onnx: dtype for dtype in dtypes.ALL}
+_KEYS = ("location", "offset", "length", "checksum")
+_FIELDS: dict[DType, str] = {
+    dtypes.float32: "float_data", dtypes.complex64: "float_data", dtypes.float64: "double_data",
+    dtypes.complex128: "double_data", dtypes.int64: "int64_data", dtypes.uint64: "uint64_data",
+    dtypes.uint32: "uint64_data",
+}  # fmt: skip
+
+
+def dtype_of(code: int, what: str) -> DType:
+    """The element type of ONNX's number for it."""
+    found = BY_CODE.get(code)
+    if found is None:
+        kind = "strings, which no network computes with" if code == STRING else f"elements of the unknown type {code}"
+        raise UnsupportedError(f"{what} has {kind}")
+    return found
+
+
+class Tensors:
+    """Reads tensors of one model.
+
+    Args:
+        folder: where external data lies; None: nowhere, as for a model that is no file.
+        name: of the model, for messages.
+    """
+
+    def __init__(self, name: str, folder: Path | None) -> None:
+        self.name, self.folder = name, folder
+
+    def error(self, tensor: Any, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.name}: tensor {tensor.name[:200]!r} {why}")
+
+    def spec(self, tensor: Any) -> Spec:
+        """What a tensor is. Raises CheckpointError for one that contradicts itself or is too short."""
+        kind = dtype_of(tensor.data_type, f"{self.name}: tensor {tensor.name[:200]!r}")
+        sizes = tuple(tensor.dims)
+        if len(sizes) > MAX_RANK or any(d < 0 for d in sizes) or math.prod(sizes) > 1 << 46:
+            raise self.error(tensor, f"has the impossible shape {list(sizes)[:MAX_RANK]}")
+        if tensor.data_location != EXTERNAL:
+            self._check_length(tensor, kind, sizes)
+        return Spec(kind, sizes)
+
+    def _check_length(self, tensor: Any, kind: DType, sizes: tuple[int, ...]) -> None:
+        count = math.prod(sizes)
+        if tensor.HasField("raw_data"):
+            wanted, found, unit = stored_bytes(kind, count), len(tensor.raw_data), "bytes"
+        else:
+            wanted, found, unit = _items(kind, count), len(getattr(tensor, _field(kind))), "numbers"
+        if wanted != found:
+            raise self.error(tensor, f"of {kind.name}{list(sizes)} must have {wanted:,} {unit}, and has {found:,}")
+
+    def array(self, tensor: Any) -> Array:
+        """The elements. External ones are mapped, not read."""
+        spec = self.spec(tensor)
+        kind, sizes = spec.dtype, tuple(int(d) for d in spec.shape if isinstance(d, int))
+        if tensor.data_location == EXTERNAL:
+            return _decoded(self._external(tensor, kind, sizes), kind, sizes)
+        if tensor.HasField("raw_data"):
+            return _decoded(np.frombuffer(tensor.raw_data, np.uint8), kind, sizes)
+        return _from_numbers(getattr(tensor, _field(kind)), kind, sizes)
+
+    # ------------------------------------------------------------------------------------------ external data
+    def _external(self, tensor: Any, kind: DType, sizes: tuple[int, ...]) -> Array:
+        where = self._where(tensor)
+        wanted = stored_bytes(kind, math.prod(sizes))
+        offset, length = (self._number(tensor, where, key) for key in ("offset", "length"))
+        if length is not None and length != wanted:
+            raise self.error(tensor, f"of {kind.name}{list(sizes)} has {wanted:,} bytes, its length says {length:,}")
+        descriptor = self._open(tensor, where.get("location", ""))
+        try:
+            size = os.fstat(descriptor).st_size
+            start = offset or 0
+            if start + wanted > size:
+                raise self.error(tensor, f"ends at byte {start + wanted:,} of a file that has {size:,}")
+            if not wanted:
+                return np.empty(0, np.uint8)
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                return np.memmap(file, np.uint8, "r", start, (wanted,))
+        finally:
+            os.close(descriptor)
+
+    def _where(self, tensor: Any) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for entry in tensor.external_data:
+            if entry.key not in _KEYS or entry.key in found:
+                raise self.error(tensor, f"has the external data key {entry.key[:60]!r}, unknown or given twice")
+            found[entry.key] = entry.value
+        return found
+
+    def _number(self, tensor: Any, where: dict[str, str], key: str) -> int | None:
+        text = where.get(key)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdecimal() or len(text) > 18:
+            raise self.error(tensor, f"has the {key} {text[:40]!r}, which is no number of bytes")
+        return int(text)
+
+    def _open(self, tensor: Any, location: str) -> int:
+        """A file below the model's folder, opened one step at a time so that no link is followed."""
+        parts = PurePosixPath(location).parts
+        bad = not parts or len(location) > MAX_NAME or not location.isprintable() or "\\" in location
+        if bad or location.startswith("/") or ":" in parts[0] or ".." in parts or parts[0] == "*":
+            raise self.error(tensor, f"lies in {location[:200]!r}, which is no path inside the model's folder")
+        if self.folder is None:
+            raise self.error(tensor, f"lies in {location[:200]!r}, and a model that is no file has no folder")
+        held = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts[:-1]:
+                below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
+                os.close(held)
+                held = below
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(parts[-1], flags, dir_fd=held)
+        except OSError as e:
+            why = "is not there, or is a link" if e.strerror is None else e.strerror
+            raise self.error(tensor, f"lies in {location[:200]!r}: {why}; links are not followed") from None
+        finally:
+            os.close(held)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(descriptor)
+            raise self.error(tensor, f"lies in {location[:200]!r}, which is no plain file of its own: put a copy there")
+        return descriptor
+
+
+def stored_bytes(kind: DType, count: int) -> int:
+    """The bytes of so many elements, where narrow ones share a byte."""
+    return -(-count * kind.bits // 8) if kind.bits < 8 else count * kind.numpy.itemsize
+
+
+def _field(kind: DType) -> str:
+    return _FIELDS.get(kind, "int32_data")
+
+
+def _items(kind: DType, count: int) -> int:
+    """How many numbers a typed field has for so many elements."""
+    if kind.kind == "complex":
+        return 2 * count
+    return -(-count * kind.bits // 8) if kind.bits < 8 else count
+
+
+def _decoded(raw: Array, kind: DType, sizes: tuple[int, ...]) -> Array:
+    if kind.bits < 8:
+        return _unpacked(raw, kind, sizes)
+    if kind is dtypes.bool_:
+        truths: Array = raw != 0
+        return truths.reshape(sizes)
+    found: Array = raw.view(kind.numpy)
+    return found.reshape(sizes)
+
+
+def _unpacked(raw: Array, kind: DType, sizes: tuple[int, ...]) -> Array:
+    """Elements that share a byte, the first in the lowest bits."""
+    shifts = np.arange(0, 8, kind.bits, dtype=np.uint8)
+    bits = (raw[:, None] >> shifts & np.uint8((1 << kind.bits) - 1)).reshape(-1)[: math.prod(sizes)]
+    if kind.kind == "int":  # the sign
+        high = np.uint8(1 << (kind.bits - 1))
+        return ((bits ^ high).astype(np.int8) - np.int8(high)).astype(kind.numpy).reshape(sizes)
+    if kind.kind == "float":
+        return bits.view(kind.numpy).reshape(sizes)
+    return bits.astype(kind.numpy).reshape(sizes)
+
+
+def _from_numbers(numbers: Any, kind: DType, sizes: tuple[int, ...]) -> Array:
+    """Elements of a typed field: floats of 16 and 8 bits are there as the integers of their bits."""
+    if kind.bits < 8:
+        return _unpacked(np.array(numbers, np.int64).astype(np.uint8), kind, sizes)
+    if kind.is_float and _field(kind) == "int32_data":
+        bits = np.uint16 if kind.bits == 16 else np.uint8
+        return np.array(numbers, np.int64).astype(bits).view(kind.numpy).reshape(sizes)
+    if kind.kind == "complex":
+        parts: Array = np.array(numbers, np.float32 if kind is dtypes.complex64 else np.float64)
+        return parts.view(kind.numpy).reshape(sizes)
+    wide = np.array(numbers, np.uint64 if kind is dtypes.uint64 else None if kind.is_float else np.int64)
+    return wide.astype(kind.numpy).reshape(sizes)

@@ -1,0 +1,172 @@
+"""ONNX's own tests of single nodes, each built into an engine and compared with what the standard says it gives.
+
+    python -m tools.conformance.onnx_nodes [WORD …]     those whose name has one of the words; all misses in full
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ingot import _lazy
+from ingot.cli.inspect import kernel_counts
+from ingot.errors import IngotError
+from tools.conformance.page import table
+from tools.conformance.suites import Outcome
+
+GOAL = 0.95  # of all tests
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test. `why` is empty when it passed. `host`: ops that ran by a reference on the host."""
+
+    name: str
+    op: str
+    why: str
+    host: tuple[str, ...] = ()
+
+    @property
+    def expanded(self) -> bool:
+        return "expanded" in self.name
+
+
+def cases(modules: Sequence[str] = ()) -> list[Any]:
+    """The node tests that the installed package onnx brings; those of some of its modules, or all."""
+    home = "onnx.backend.test.case.node"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not modules:
+            return sorted(_lazy.load("onnx.backend.test.loader:load_model_tests")(kind="node"), key=lambda c: c.name)
+        for name in modules:
+            _lazy.load(f"{home}.{name}")
+        return sorted(_lazy.load(f"{home}:_NodeTestCases"), key=lambda c: c.name)
+
+
+def op_of(case: Any) -> str:
+    """The op that a test is about."""
+    nodes = case.model.graph.node
+    return str(nodes[0].op_type) if len(nodes) == 1 else case.name.removeprefix("test_").split("_")[0]
+
+
+def tried(case: Any) -> Result:
+    """Builds, runs and compares one test."""
+    op = op_of(case)
+    host: tuple[str, ...] = ()
+    try:
+        rep = _lazy.load("ingot.onnx_backend:prepare")(case.model)
+        for inputs, outputs in case.data_sets:
+            found = rep.run([array(x) for x in inputs])
+            host = host_calls(rep.engine)
+            for i, (mine, wanted) in enumerate(zip(found, outputs, strict=True)):
+                compare(f"output {i}", mine, array(wanted), case.rtol, case.atol)
+    except (IngotError, AssertionError) as e:
+        return Result(case.name, op, f"{type(e).__name__}: {e}", host)
+    except Exception as e:  # a fault of ours: shown as one
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        place = f"{at.filename.rpartition('/')[2]}:{at.lineno}"
+        return Result(case.name, op, f"{type(e).__name__} (unexpected, {place}): {e}", host)
+    return Result(case.name, op, "", host)
+
+
+def array(value: Any) -> Any:
+    """A test's value: some are protos."""
+    return _lazy.load("onnx.numpy_helper:to_array")(value) if hasattr(value, "data_type") else value
+
+
+def host_calls(engine: Any) -> tuple[str, ...]:
+    """The ops that an engine's program leaves to references on the host."""
+    found: list[str] = []
+    for program in engine.header["programs"].values():
+        found += kernel_counts(program)[1]
+    return tuple(found)
+
+
+def compare(what: str, mine: Any, wanted: Any, rtol: float, atol: float) -> None:
+    """As ONNX's own runner compares: types, shapes, and numbers within its tolerances."""
+    if isinstance(wanted, list | tuple):
+        assert isinstance(mine, list) and len(mine) == len(wanted), f"{what} is no sequence of {len(wanted)}"
+        for i, (a, b) in enumerate(zip(mine, wanted, strict=True)):
+            compare(f"{what}, element {i}", a, b, rtol, atol)
+        return
+    if wanted is None:
+        assert mine is None, f"{what} is given, and should be absent"
+        return
+    wanted = np.asarray(wanted)
+    assert mine is not None, f"{what} is absent"
+    assert mine.dtype == wanted.dtype, f"{what} is {mine.dtype}, should be {wanted.dtype}"
+    assert mine.shape == wanted.shape, f"{what} has the shape {mine.shape}, should have {wanted.shape}"
+    if wanted.dtype.kind in "biu" and wanted.dtype.itemsize and wanted.dtype.type.__module__ == "numpy":
+        assert np.array_equal(mine, wanted), f"{what} is {mine.reshape(-1)[:6]}, should be {wanted.reshape(-1)[:6]}"
+        return
+    if wanted.dtype.kind == "O" or wanted.dtype.kind in "US":
+        assert np.array_equal(mine, wanted), f"{what} differs"
+        return
+    a, b = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (mine, wanted))
+    near = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    assert near.all(), f"{what} is {a[~near][:4]}, should be {b[~near][:4]} ({(~near).sum()} of {near.size})"
+
+
+def results(chosen: Iterable[Any]) -> list[Result]:
+    """What comes of these tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [tried(case) for case in chosen]
+
+
+def score(found: Sequence[Result]) -> list[list[str]]:
+    """How many tests passed, of single nodes and of their expansions, and how many of those natively."""
+    rows = []
+    for word, part in (("all", found), ("plain", [r for r in found if not r.expanded]),
+                       ("expanded", [r for r in found if r.expanded])):  # fmt: skip
+        good = [r for r in part if not r.why]
+        native = sum(not r.host for r in good)
+        rows.append([word, f"{len(part):,}", f"{len(good):,}", f"{100 * len(good) / max(len(part), 1):.1f} %",
+                     f"{100 * native / max(len(good), 1):.1f} %"])  # fmt: skip
+    return rows
+
+
+def misses(found: Sequence[Result], width: int = 200) -> list[list[str]]:
+    """A row for every op with misses: how many, of how many, and the reasons."""
+    by_op: dict[str, list[Result]] = {}
+    for one in found:
+        by_op.setdefault(one.op, []).append(one)
+    rows = []
+    for op, several in sorted(by_op.items()):
+        whys = Counter(" ".join(r.why.replace(r.name, "…").split()) for r in several if r.why)
+        shown = "; ".join(f"{why[:width]}" for why, _ in whys.most_common(2))
+        if whys:
+            rows.append([op, str(sum(whys.values())), str(len(several)), shown.replace("|", "\\|")])
+    return rows
+
+
+def onnx_nodes() -> Outcome:
+    """All node tests: the score, and every miss with its reason."""
+    found = results(cases())
+    good = sum(not r.why for r in found)
+    heads = table(["tests", "number", "passed", "", "of these natively"], score(found))
+    body = f"{heads}\n\n{table(['op', 'missed', 'of', 'why'], misses(found))}"
+    counts = Counter({"passed": good, "failed": 0, "skipped": len(found) - good})
+    return Outcome(good < GOAL * len(found), body, "python -m tools.conformance onnx-nodes", counts)
+
+
+def main(words: list[str]) -> None:
+    """Prints every miss, and the score."""
+    found = results(c for c in cases() if not words or any(w in c.name for w in words))
+    for one in found:
+        if one.why:
+            print(f"{one.op} {one.name}: {' '.join(one.why.split())[:400]}")
+    for row in score(found):
+        print(*row)
+    print("host calls:", dict(Counter(op for r in found for op in set(r.host))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
