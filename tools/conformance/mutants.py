@@ -46,8 +46,8 @@ GROUPS = {
     "passes": Group(
         "the compiler's passes", ("ingot/passes/*.py",), 100,
         ("tests/passes",),
-        ("tests/engine", "tests/frontends/test_masks.py", "tests/builder/test_weights.py", "tests/functional", "tests/nn",
-         "tests/frontends/test_torch_export_nets.py", "tests/frontends/test_torch_export_families.py"),
+        ("tests/engine", "tests/frontends/test_masks.py", "tests/builder/test_weights.py", "tests/functional",
+         "tests/nn", "tests/frontends/test_torch_export_nets.py", "tests/frontends/test_torch_export_families.py"),
     ),
     "backends": Group(
         "targets and their programs", ("ingot/backends/**/*.py",), 100,
