@@ -270,45 +270,7 @@ def grid_sample(g: Given) -> Any:
     return f.cast(found, x.dtype)
 
 
-# ---------------------------------------------------------------------------------------------- slices, padding
-
-
-def sliced(x: Any, starts: Any, sizes: Any, strides: Any, mode: Any, fill: Any = None) -> Any:
-    """A box of x: in dimension d, sizes[d] elements from starts[d], every strides[d]-th; beyond the edges by `mode`.
-
-    Args:
-        mode: a SampleMode; fill: what stands beyond the edges for FILL, default 0.
-    """
-    strides = [1] * len(x.shape) if strides is None else list(as_shape(strides))
-    if mode is None or mode is SampleMode.STRICT_BOUNDS:
-        return f.slice(x, starts, sizes, strides)
-    beyond: Any = None
-    out = x
-    places = zip(as_shape(starts), as_shape(sizes), strides, x.shape, strict=True)
-    for axis, (start, size, stride, whole) in enumerate(places):
-        if not all(isinstance(n, int) for n in (start, size, stride, whole)):
-            raise refused(f"a slice with mode {mode.name} of sizes that only a run knows", "pad, then slice within")
-        at = start + stride * np.arange(int(size))
-        index, missing = _within(at, whole, mode)
-        out = f.index_select(out, axis, index.astype(np.int32))
-        if missing.any():
-            apart = missing.reshape(-1, *[1] * (len(x.shape) - axis - 1))
-            beyond = apart if beyond is None else beyond | apart
-    if beyond is None:
-        return out
-    value = np.zeros((), dtypes.get(x.dtype).numpy) if fill is None else fill
-    return f.where(f.expand(np.asarray(beyond), out.shape), value, out)
-
-
-def _within(at: Any, whole: int, mode: SampleMode) -> tuple[Any, Any]:
-    """Which elements of a dimension stand for places, and which of these FILL has to fill."""
-    none = np.zeros(at.shape, np.bool_)
-    if mode is SampleMode.WRAP:
-        return at % whole, none
-    if mode is SampleMode.REFLECT:
-        around = np.abs(at) % max(2 * (whole - 1), 1)
-        return np.minimum(around, 2 * (whole - 1) - around) if whole > 1 else at * 0, none
-    return np.clip(at, 0, whole - 1), (at < 0) | (at >= whole) if mode is SampleMode.FILL else none
+# ---------------------------------------------------------------------------------------------- padding
 
 
 def padded(g: Given) -> Any:

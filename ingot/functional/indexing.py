@@ -100,21 +100,15 @@ def _filled(x: Tensor, shape: Sequence[Dimension], value: float, kind: DType) ->
 # ---------------------------------------------------------------------------------------------- classes and counts
 
 
-def _from_zero(indices: Tensor) -> Tensor:
-    """Indices of which those below 0 are out of range as well."""
-    beyond = np.array(np.iinfo(dtypes.get(indices.dtype).numpy).max, dtypes.get(indices.dtype).numpy)
-    return F.where(F.less(indices, np.zeros_like(beyond)), beyond, indices)
-
-
 def one_hot(input: Tensor, num_classes: Size) -> Tensor:
     """For each class (int32 or int64, 0..num_classes − 1) a row of zeros with a 1 at its place: int64 [..., n].
 
     A number that is no class is a fault at run time.
     """
     size = as_size(num_classes)
-    at = expand_dims(_from_zero(input), -1)
+    at = expand_dims(input, -1)
     zeros = _filled(input, (*input.shape, size), 0, dtypes.int64)
-    return F.scatter(zeros, at, _like(at, 1, dtypes.int64), axis=len(input.shape))
+    return F.scatter(zeros, at, _like(at, 1, dtypes.int64), axis=len(input.shape), from_end=False)
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: Size = 0) -> Tensor:
@@ -137,7 +131,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: Size = 0) 
     else:
         updates = weights if dtypes.get(weights.dtype) is dtypes.float32 else F.cast(weights, "float64")
     zeros = _filled(at, (size,), 0, dtypes.get(updates.dtype))
-    return F.scatter(zeros, _from_zero(at), updates, mode="add")
+    return F.scatter(zeros, at, updates, mode="add", from_end=False)
 
 
 def unique(
