@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::size_t kPlansKept = 64;  // per stage
 constexpr std::int64_t kLarge = 64 << 10;  // bytes from which on inputs and outputs are not copied: views are moved instead
-constexpr std::int64_t kMostRounds = std::int64_t{1} << 28;  // of all loops of a run
 
 std::uint64_t bytes_of(std::span<const TensorView> views) {
   std::uint64_t bytes = 0;
@@ -53,7 +52,7 @@ std::uint64_t Runner::arena_bytes() const {
 void Runner::run(std::span<const TensorView> arrays, const Results& results) {
   last_ = nullptr;
   pending_.clear();
-  together_.rounds = kMostRounds;
+  together_.rounds = together_.most_rounds;
   bind_inputs(arrays);
   std::uint64_t lower_bound = 0;
   StagePlan* plan = nullptr;
