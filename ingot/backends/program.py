@@ -21,11 +21,12 @@ from ingot.ir.spec import axis_of
 from ingot.ir.text import attrs_json
 from ingot.ir.window import Window, dense_strides, merged, view
 from ingot.ops.control import CONTROL, Cond, Scan, WhileLoop, bodies, body_operands, sizes_for
-from ingot.ops.movement import Concat
+from ingot.ops.movement import Concat, WithShape
 from ingot.passes.bodies import refusal, unchanged
 
 PROGRAM_VERSION = 1
 MAX_RANK = 8
+MAX_TEXT = 500  # bytes of a text in a program
 
 
 class Held(NamedTuple):
@@ -52,6 +53,7 @@ class ProgramBuilder:
         self.dense: dict[Value, Window] = {}
         self.views: dict[Window, int] = {}
         self.weights: dict[str, Value] = held.around.weights if held else {}
+        self.checks: list[dict[str, Any]] = []
         self.held = held
         self.host_calls: list[str] = []
         self.position = {node: i for i, node in enumerate(network.nodes)}
@@ -79,6 +81,7 @@ class ProgramBuilder:
             "buffers": self.buffers,
             "calls": self.calls,
             "outputs": outputs,
+            **({"checks": self.checks} if self.checks else {}),
         }
 
     # ---------------------------------------------------------------------------------------------------- buffers
@@ -167,6 +170,18 @@ class ProgramBuilder:
             self._host(node, f"{node.op.name} with a negative step has no native form")
         else:
             self.windows[node.output] = found
+            if isinstance(node.op, WithShape):
+                self._check(node, node.op)
+
+    def _check(self, node: Node, op: WithShape) -> None:
+        """What a run has to confirm of a view's sizes."""
+        text = f"{node.where}: {op.text or 'view'}" if node.where else op.text or "view"
+        text = text.encode()[:MAX_TEXT].decode(errors="ignore")
+        for size, wanted in zip(node.inputs[0].shape, op.shape, strict=True):
+            if size == wanted:
+                continue
+            sizes = {"size": dims.to_json(size), "wanted": dims.to_json(wanted)}
+            self.checks.append({**sizes, "or_one": op.broadcast, "text": text})
 
     def _call(self, node: Node) -> None:
         choice = self.target.choose(node)

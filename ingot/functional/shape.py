@@ -20,6 +20,7 @@ from ingot.functional import slicing
 from ingot.functional.elementwise import int_clip
 from ingot.functional.tensor import Tensor, axis_of, known_size
 from ingot.ir import F, spec
+from ingot.ir.checked import to_expand, to_reshape
 from ingot.ir.sizes import as_shape, as_size
 
 Size = Any  # int | dims.Expr | the name of a dim | a tensor of one integer
@@ -107,14 +108,14 @@ def shape(
 
 
 def view(input: Tensor, shape: Sizes, zero_is_placeholder: bool = True) -> Tensor:
-    """The same elements under another shape.
+    """The same elements under another shape. Where only a run shows that their number fits, the run checks it.
 
     Args:
         shape: sizes, or a tensor of them; −1 (once) is worked out, and with `zero_is_placeholder` a 0 keeps the
             dimension at its place.
 
     Raises:
-        OpError: another number of elements, two −1, a 0 beyond the rank.
+        OpError: another number of elements in every run, two −1, a 0 beyond the rank.
     """
     sizes = []
     for i, size in enumerate(as_shape(shape)):
@@ -123,7 +124,7 @@ def view(input: Tensor, shape: Sizes, zero_is_placeholder: bool = True) -> Tenso
                 raise OpError(f"view: the 0 at position {i} keeps a dimension, but the tensor has {len(input.shape)}")
             size = input.shape[i]
         sizes.append(size)
-    return F.reshape(input, tuple(sizes))
+    return F.reshape(*to_reshape(input, tuple(sizes)))
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -151,8 +152,14 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 def expand(input: Tensor, expand_shape: Sizes) -> Tensor:
-    """Dimensions of size 1 repeated to the sizes given, new ones in front; −1 keeps a size."""
-    return F.expand(input, as_shape(expand_shape))
+    """Dimensions of size 1 repeated to the sizes given, new ones in front; −1 keeps a size.
+
+    Where only a run shows whether a dimension has size 1 or the one given, the run checks it.
+
+    Raises:
+        OpError: a size that no run makes 1 or the one given; fewer sizes than dimensions.
+    """
+    return F.expand(*to_expand(input, as_shape(expand_shape)))
 
 
 def expand_dims(input: Tensor, dim: int | Sequence[int], shape_cast_dtype: DType | str | None = None) -> Tensor:
