@@ -96,13 +96,13 @@ def view(window: Window, node: Node) -> Window | None:
             return Window(window.buffer, shape, (*[0] * extra, *kept), window.offset, False)
         case "with_shape":
             if not op.broadcast:  # a program checks that the sizes are the same
-                stride = dense_strides(shape) if window.dense else window.stride
-                return Window(window.buffer, shape, stride, window.offset, False)
-            steps = [
+                same = dense_strides(shape) if window.dense else window.stride
+                return Window(window.buffer, shape, same, window.offset, False)
+            walked = [
                 s if n == m else dims.mul(s, dims.minimum(dims.add(n, -1), 1))  # 0 where it repeats
                 for n, m, s in zip(window.shape, shape, window.stride, strict=True)
             ]
-            return Window(window.buffer, shape, tuple(steps), window.offset, False)
+            return Window(window.buffer, shape, tuple(walked), window.offset, False)
         case "slice":
             if any(step < 0 for step in op.strides):
                 return None
