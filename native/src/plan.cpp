@@ -228,9 +228,12 @@ class Planner {
     if (request_.stage + 1 != program_.stages) return;
     plan_.movable.assign(program_.outputs.size(), 0);
     for (std::size_t i = 0; i < program_.outputs.size(); ++i) {
-      const auto b = static_cast<std::size_t>(program_.outputs[i].buffer);
+      const int shown = program_.outputs[i].buffer;
+      const auto b = static_cast<std::size_t>(program_.base(shown));
       const Buffer& buffer = program_.buffers[b];
       if (buffer.kind != BufferKind::temp || buffer.stage != request_.stage || base_of_[b] >= stages) continue;
+      const TensorView& view = buffers_[static_cast<std::size_t>(shown)];  // the whole buffer, maybe in another shape
+      if (!view.contiguous() || view.elements() != buffers_[b].elements() || view_offset_[static_cast<std::size_t>(shown)] != 0) continue;
       base_of_[b] = number(stages + inputs + i);
       plan_.movable[i] = 1;
     }

@@ -98,9 +98,8 @@ void Runner::place_outputs(const StagePlan& plan, const Results& results) {
     if (plan.movable[i] == 0) continue;
     const bool large = leaving[i].elements() * static_cast<std::int64_t>(size_of(leaving[i].dtype)) >= kLarge;
     std::byte* const given = !kRedZones && large && results ? results(i, leaving[i]) : nullptr;
-    bases_[first + i] = given != nullptr ? given
-                                         : bases_[loaded_.stages.size() - 1] +
-                                               plan.offsets[static_cast<std::size_t>(program().outputs[i].buffer)];
+    const auto base = static_cast<std::size_t>(program().base(program().outputs[i].buffer));
+    bases_[first + i] = given != nullptr ? given : bases_[loaded_.stages.size() - 1] + plan.offsets[base];
   }
 }
 

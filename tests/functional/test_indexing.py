@@ -73,6 +73,36 @@ def test_unique_of_special_numbers() -> None:
     agree(lambda x: F.unique(x, True, True), lambda t: torch.unique(t, return_inverse=True, return_counts=True), x)
 
 
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((9, 5), 0), ((3, 8), 1), ((2, 7, 3), -2), ((40, 1), 0), ((0, 3), 0), ((6,), 0)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_unique_slices(dtype: str, shape: tuple[int, ...], dim: int) -> None:
+    """Whole slices, ascending or in runs; how many there are known and not."""
+    x = np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+    for consecutive, named in itertools.product((False, True), (False, True)):
+        network = Network()
+        size: list[Any] = list(shape)
+        size[dim] = Dim("N") if named else size[dim]
+        value = network.input("x", Spec(dtype, tuple(size)))
+        for i, y in enumerate(_several(F.unique(value, True, True, consecutive=consecutive, dim=dim))):
+            network.output(f"y{i}", y)
+        their = torch.unique_consecutive if consecutive else torch.unique
+        want = [y.numpy() for y in their(torch.from_numpy(x), return_inverse=True, return_counts=True, dim=dim)]
+        engine = build_network(network, {})
+        assert engine._native.host_calls("main") == []
+        for found in (interpret(network, {"x": x}), engine.run({"x": x})):
+            check(list(found.values()), want, exact=True)
+
+
+def test_slices_that_have_no_order() -> None:
+    network = Network()
+    with pytest.raises(OpError, match="slices along dimension 0 of .* have no elements"):
+        F.unique(network.input("x", Spec("float32", (3, 0))), dim=0)
+    with pytest.raises(OpError, match="slices of N elements, a size that only a run shows"):
+        F.unique(network.input("y", Spec("float32", (3, Dim("N")))), dim=0)
+
+
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "int8"])
 def test_scatter_reduce(dtype: str, reduce: str) -> None:
@@ -121,6 +151,9 @@ def test_sorted_places_and_scans() -> None:
         network.output("y", F.searchsorted(rows, values, right))
         found = build_network(network, {}).run({"rows": marks, "values": x})["y"]
         np.testing.assert_array_equal(found, torch.searchsorted(*map(torch.from_numpy, (marks, x)), right=right))
+    loose = rng.permuted(marks, axis=-1)
+    agree(lambda m, x, s: F.searchsorted(m, x, sorter=s), lambda m, x, s: torch.searchsorted(m, x, sorter=s), loose, x,
+          np.argsort(loose, -1, kind="stable"))
     for name, dim in itertools.product(("cumprod", "cummax", "cummin", "cumsum"), (0, -1)):
         agree(lambda x, n=name, d=dim: getattr(F, n)(x, d), lambda t, n=name, d=dim: tuple(_several(
             getattr(torch, n)(t, d))), x)  # fmt: skip
