@@ -219,7 +219,7 @@ class Slice(Op):
             require(stride != 0, f"dimension {i}: the stride must not be 0")
             require(not certainly_negative(size), f"dimension {i}: negative size {size}")
             require(not certainly_negative(start), f"dimension {i} starts at {start}, before the first element")
-            if size == 0:
+            if certainly_negative(dims.add(size, -1)):  # nothing, wherever it starts
                 continue
             last = dims.add(start, dims.mul(dims.add(size, -1), stride))
             inside = not certainly_negative(last) and not certainly_negative(minus(x.shape[i], last, 1))
