@@ -20,6 +20,7 @@ from ingot.engine.session import Engine
 from ingot.errors import InputError, UserError
 from ingot.frontends.onnx import Built, Given, Model, NeedsValues
 from ingot.frontends.onnx import build_network as import_network
+from ingot.frontends.onnx.narrow import carried, restored
 from ingot.ir import Spec
 
 _base: Any = _lazy.optional("onnx.backend.base", "ingot.onnx_backend", "ingot[onnx]")
@@ -44,7 +45,7 @@ class IngotRep(_base.BackendRep):  # type: ignore[misc]
         self.engine: Engine | None = None
         self._made: dict[Any, tuple[Built, Engine]] = {}
         try:
-            self._built({}, {})
+            self._built({}, {}, {})
         except NeedsValues as e:
             self.fixed |= e.inputs
 
@@ -60,8 +61,12 @@ class IngotRep(_base.BackendRep):  # type: ignore[misc]
         given = self._by_name(inputs)
         while True:
             fixed, sequences = self._fixed(given)
+            specs = {}
+            if sequences:  # what stands beside their tensors has to fit these
+                arrays = {n: v for n, v in given.items() if n not in fixed and n not in sequences}
+                specs = {name: Spec.of(np.asarray(value)) for name, value in arrays.items()}
             try:
-                built, engine = self._built(fixed, sequences)
+                built, engine = self._built(fixed, sequences, specs)
                 break
             except NeedsValues as e:
                 if e.inputs <= self.fixed:
@@ -74,7 +79,8 @@ class IngotRep(_base.BackendRep):  # type: ignore[misc]
                 feeds |= dict(zip(own, given[name], strict=True))
             elif own is not None:
                 feeds[own] = given[name]
-        found = engine.run({v: np.asarray(feeds[v]) for v in (i.name for i in engine.inputs)})
+        found = engine.run({port.name: carried(np.asarray(feeds[port.name])) for port in engine.inputs})
+        found = {n: restored(a, built.narrow[n]) if n in built.narrow else a for n, a in found.items()}
         return tuple([self._output(found, built.outputs[info.name]) for info in self.model.graph.output])
 
     def _output(self, found: dict[str, Array], names: Any) -> Any:
@@ -113,13 +119,16 @@ class IngotRep(_base.BackendRep):  # type: ignore[misc]
                 fixed[name] = array
         return fixed, sequences
 
-    def _built(self, fixed: dict[str, Any], sequences: dict[str, list[Spec]]) -> tuple[Built, Engine]:
+    def _built(
+        self, fixed: dict[str, Any], sequences: dict[str, list[Spec]], specs: dict[str, Spec]
+    ) -> tuple[Built, Engine]:
         key = (
             tuple((n, None if a is None else (a.dtype, a.shape, a.tobytes())) for n, a in sorted(fixed.items())),
-            tuple((n, tuple(map(str, specs))) for n, specs in sorted(sequences.items())),
+            tuple((n, tuple(map(str, several))) for n, several in sorted(sequences.items())),
+            tuple((n, str(spec)) for n, spec in sorted(specs.items())),
         )
         if key not in self._made:
-            built = import_network(self.model, Given(fixed, sequences))
+            built = import_network(self.model, Given(fixed, sequences, specs))
             engine = build_network(built.imported.network, built.imported.weights)
             while len(self._made) >= MAX_ENGINES:
                 del self._made[next(iter(self._made))]

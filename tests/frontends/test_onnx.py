@@ -56,9 +56,9 @@ def refused(proto: Any, folder: Path | None = None) -> str:
 MODULES = (
     "add", "batch_normalization", "bitshift", "clip", "concat", "conv", "cumsum", "einsum", "gather", "gemm", "gru",
     "if_", "loop", "lstm", "matmul", "maxpool", "nonmaxsuppression", "onehot", "pad", "qlinearmatmul", "reshape",
-    "scan", "sequenceinsert", "slice", "softmax", "topk", "where",
+    "resize", "roialign", "scan", "sequenceinsert", "slice", "softmax", "topk", "where",
 )  # fmt: skip
-MISSED = {"test_maxpool_with_argmax_2d_precomputed_strides", "test_loop11"}
+MISSED: set[str] = set()
 
 
 def test_nodes_of_onnx() -> None:
@@ -271,6 +271,44 @@ def test_models_that_contradict_themselves(tmp_path: Path) -> None:
 def _special(folder: Path) -> Path:
     os.mkfifo(folder / "fifo.onnx")
     return folder / "fifo.onnx"
+
+
+@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2FNUZ", "FLOAT4E2M1", "INT4", "UINT2"])
+def test_elements_that_others_carry(kind: str) -> None:
+    """There and back through types that no program has, as onnx's own conversion of them."""
+    code = getattr(onnx.TensorProto, kind)
+    nodes = [
+        node("Cast", ["x"], ["n"], to=code), node("Reshape", ["n", "s"], ["m"]), node("Cast", ["m"], ["y"], to=FLOAT),
+    ]  # fmt: skip
+    proto = model(nodes, [value("x", FLOAT, [12])], [value("y", FLOAT, [3, 4])], [tensor("s", np.array([3, 4]))])
+    whole = kind.endswith(("INT4", "INT2"))
+    low = 0.0 if kind.startswith("U") else -2.0
+    x = np.linspace(low, 2 if kind != "UINT2" else 3, 12).astype(np.float32)
+    x = np.trunc(x) if whole else x
+    wanted = x.astype(helper.tensor_dtype_to_np_dtype(code)).astype(np.float32)
+    assert np.array_equal(computed(proto, x=x)["y"], wanted.reshape(3, 4))
+
+
+def test_narrow_tensors_at_the_border() -> None:
+    """A weight of 4 bits, and an output of 8: the backend gives the type that the model says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ingot import onnx_backend as backend
+    four, eight = onnx.TensorProto.INT4, onnx.TensorProto.FLOAT8E5M2
+    weight = RNG.integers(-8, 8, (3, 4))
+    stored = helper.make_tensor("w", four, [3, 4], weight.reshape(-1).tolist())
+    proto = model(
+        [node("DequantizeLinear", ["w", "s"], ["d"], axis=0), node("Add", ["x", "d"], ["a"]),
+         node("Cast", ["a"], ["y"], to=eight)],
+        [value("x", FLOAT, [3, 4])], [value("y", eight, [3, 4])],
+        [stored, tensor("s", np.array([1, 2, 0.5], np.float32))],
+    )  # fmt: skip
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    wanted = (x + weight * np.array([[1], [2], [0.5]], np.float32)).astype(helper.tensor_dtype_to_np_dtype(eight))
+    (found,) = backend.run_model(proto, [x])
+    assert found.dtype == wanted.dtype and np.array_equal(found.view(np.uint8), wanted.view(np.uint8))
+    note = build_network(Model(proto, "net")).imported.notes
+    assert note == ["output y is float8_e5m2, given as uint8"]
 
 
 def test_folding_is_bounded() -> None:

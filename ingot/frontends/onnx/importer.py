@@ -5,16 +5,18 @@ constant computed at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
+from ingot.dtypes import DType
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
 from ingot.frontends.onnx.model import Model
+from ingot.frontends.onnx.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx.table import Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
@@ -31,19 +33,21 @@ TENSOR, OPTIONAL = "tensor_type", "optional_type"
 
 
 class Given(NamedTuple):
-    """What is said of inputs beside the model: elements that are fixed, and how many tensors a sequence has."""
+    """What is said of inputs beside the model: elements that are fixed, the tensors of a sequence, and sizes."""
 
     arrays: Mapping[str, Any]
     sequences: Mapping[str, list[Spec]]
+    specs: Mapping[str, Spec] = {}
 
 
 class Built(NamedTuple):
     """What came of a model. `outputs`: for each output the network's names of it: one of a tensor, a list for a
-    sequence, None for what is left out. `inputs`: likewise."""
+    sequence, None for what is left out. `inputs`: likewise. `narrow`: the types of outputs that others carry."""
 
     imported: Imported
     outputs: dict[str, Any]
     inputs: dict[str, Any]
+    narrow: dict[str, DType]
 
 
 class NeedsValues(UnsupportedError):
@@ -118,6 +122,7 @@ class _Importer:
         self.origin: dict[Value, Value] = {}  # a body's input → what it captures
         self.inputs: dict[str, Any] = {}
         self.dim_names: dict[str, Dim] = {}
+        self.narrow: dict[str, DType] = {}  # of outputs
 
     def run(self) -> Built:
         graph = self.model.graph
@@ -128,6 +133,9 @@ class _Importer:
         try:
             self.faults.report(self.name)
         except UnsupportedError as e:
+            for node in self.network.nodes:
+                if node.op.name == "sizes_of":  # what did not fit may fit once these are known
+                    self.wanted |= self._origins(node.inputs[0])
             if self.wanted:
                 raise NeedsValues(str(e), self.wanted) from None
             raise
@@ -138,9 +146,9 @@ class _Importer:
         names = {name: source for name, source in self.sources.items() if name in self.network.values}
         placeholders = {v.name: v.name for v in self.network.inputs}
         imported = Imported(
-            self.network, Renamed(self.model.weights, names), self.notes, placeholders, kept, frozenset(), {}
+            self.network, _Carried(Renamed(self.model.weights, names)), self.notes, placeholders, kept, frozenset(), {}
         )
-        return Built(imported, outputs, self.inputs)
+        return Built(imported, outputs, self.inputs, self.narrow)
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: {why}")
@@ -164,11 +172,12 @@ class _Importer:
         which = kind.WhichOneof("value")
         if name in self.given.arrays:
             array = self.given.arrays[name]
-            scope.values[name] = None if array is None else self.network.constant(array)
+            made = None if array is None else self.network.constant(carried(array))
+            scope.values[name] = None if made is None else self._carried(made, Spec.of(array))
             self.inputs[name] = None
         elif which == TENSOR:
-            spec = self._declared(kind.tensor_type, name)
-            scope.values[name] = self.network.input(name, checked(spec, f"input {name}", self.name))
+            spec = self.given.specs.get(name) or self._declared(kind.tensor_type, name)
+            scope.values[name] = self._carried(self.network.input(name, self._checked(name, spec)), spec)
             self.inputs[name] = name
         elif name in self.given.sequences:
             specs = self.given.sequences[name]
@@ -182,6 +191,13 @@ class _Importer:
             self.wanted.add(name)
             self.faults.add("input", f"{name} is no tensor: how many it has must be known", "")
             scope.values[name] = None
+
+    def _checked(self, name: str, spec: Spec) -> Spec:
+        return checked(carried_spec(spec), name, self.name)
+
+    def _carried(self, value: Value, spec: Spec) -> Any:
+        """A tensor that the network carries in another type remembers its own."""
+        return Narrow(value, spec.dtype) if is_narrow(spec.dtype) else value
 
     def _declared(self, kind: Any, name: str) -> Spec:
         dtype = dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}")
@@ -213,18 +229,20 @@ class _Importer:
             self.dim_names[text] = Dim(plain)
         return self.dim_names[text]
 
-    def _stored(self, name: str) -> Value:
+    def _stored(self, name: str) -> Any:
         """The value of an initializer: a number or a short list of integers is a constant, which ops see through."""
-        spec = checked(self.model.weights.spec(name), name, self.name)
+        own = self.model.weights.spec(name)
+        spec = self._checked(name, own)
         count = spec.elements
         assert isinstance(count, int)
         plain = spec.dtype not in dtypes.FLOATS and count * spec.dtype.bits // 8 <= MAX_CONSTANT
         if plain or count <= 1:
-            return self.network.constant(self.model.weights[name], self.network.free_name(name))
+            array = carried(self.model.weights[name])
+            return self._carried(self.network.constant(array, self.network.free_name(name)), own)
         free = self.network.free_name(name)
         value = self.network.parameter(free, spec)
         self.sources[free], self.stored[value] = name, name
-        return value
+        return self._carried(value, own)
 
     def contents(self, value: Value) -> Array | None:
         """The elements of a value that are known."""
@@ -233,7 +251,7 @@ class _Importer:
         if value in self.origin:
             return self.contents(self.origin[value])
         if value in self.stored and value.spec.elements * value.dtype.bits // 8 <= MAX_CONSTANT:
-            return self.model.weights[self.stored[value]]
+            return carried(self.model.weights[self.stored[value]])
         known = value.known
         if known is None or not all(type(n) in (int, bool) for n in known.flat):
             return None
@@ -255,6 +273,8 @@ class _Importer:
             return found
         if isinstance(found, Sequence):
             return Sequence([self._capture(scope, at, v) for v in found])
+        if isinstance(found, Narrow):
+            return Narrow(self._capture(scope, at, found.value), found.dtype)
         return self._capture(scope, at, found)
 
     def _capture(self, scope: Scope, at: Scope, value: Value) -> Value:
@@ -364,6 +384,11 @@ class _Importer:
             found: tuple[Any, ...] | None = self._folded(entry, call, operands, attributes)
             if found is not None:
                 return found
+        if entry.moves and any(isinstance(x, Narrow) for x in operands):
+            kind = next(x.dtype for x in operands if isinstance(x, Narrow))
+            plain = [x.value if isinstance(x, Narrow) else x for x in operands]
+            found = self._several(call.network, carried_out(run, entry, call, plain, attributes))
+            return tuple([None if x is None else Narrow(x, kind) for x in found])
         results = carried_out(run, entry, call, operands, attributes)
         return self._several(call.network, results)
 
@@ -376,6 +401,8 @@ class _Importer:
             return result
         if isinstance(result, Sequence):
             return Sequence([self._value(network, r) for r in result])
+        if isinstance(result, Narrow):
+            return Narrow(self._value(network, result.value), result.dtype)
         if isinstance(result, Value):
             return _adopted(network, result)
         return network.constant(np.asarray(result))
@@ -439,10 +466,18 @@ class _Importer:
         network = Recorder(graph.name if graph.name.isidentifier() else "body")
         inner = Scope(network, scope.versions, scope, scope.network.where)
         operands = [network.input(f"x{i}", spec) for i, spec in enumerate(specs)]
-        before = len(self.faults.found)
-        results = self._graph(inner, graph, list(operands))
-        if len(self.faults.found) > before:
-            raise Unsupported("its body has ops that ingot cannot take")
+        before, wanted = self.faults, set(self.wanted)
+        self.faults = Faults()
+        try:
+            results, found = self._graph(inner, graph, list(operands)), self.faults.found
+        except Unsupported:
+            if not (found := self.faults.found):
+                raise
+        finally:
+            self.faults = before
+        if found:
+            self.wanted = wanted
+            raise Unsupported("; ".join(f"{op} in its body: {why}" for op, why in list(found)[:4]))
         for i, value in enumerate(results):
             if not isinstance(value, Value):
                 raise Unsupported("its body gives what is no tensor")
@@ -452,7 +487,8 @@ class _Importer:
     def _graph(self, scope: Scope, graph: Any, operands: list[Any]) -> list[Any]:
         scope.attributes = scope.parent.attributes if scope.parent else {}
         for tensor in graph.initializer:
-            self._define(scope, tensor.name, scope.network.constant(self.model.tensors.array(tensor)))
+            array = self.model.tensors.array(tensor)
+            self._define(scope, tensor.name, self._carried(scope.network.constant(carried(array)), Spec.of(array)))
         for tensor in graph.sparse_initializer:
             self._define(scope, tensor.values.name, scope.network.constant(self.model.sparse(tensor)))
         names = [info.name for info in graph.input]
@@ -482,15 +518,35 @@ class _Importer:
                 self.notes.append(f"{info.name} is absent and was left out")
             else:
                 self._check_type(info, value)
+                if isinstance(value, Narrow):
+                    self.narrow[info.name] = value.dtype
+                    self.notes.append(f"output {info.name} is {value.dtype.name}, given as {value.value.dtype.name}")
+                    value = value.value
                 self.network.output(info.name, value)
                 found[info.name] = info.name
         return found
 
-    def _check_type(self, info: Any, value: Value) -> None:
+    def _check_type(self, info: Any, value: Value | Narrow) -> None:
         stated = info.type.tensor_type.elem_type if info.type.WhichOneof("value") == TENSOR else 0
         if stated and stated != value.dtype.onnx:
             says = dtype_of(stated, "an output").name
-            self.faults.add("output", f"{info.name} is {value.spec}, and the file says {says}", "")
+            self.faults.add("output", f"{info.name} is {value.dtype.name}, and the file says {says}", "")
+
+
+class _Carried(Mapping[str, Array]):
+    """Weights as what carries them."""
+
+    def __init__(self, weights: Mapping[str, Array]) -> None:
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> Array:
+        return carried(self._weights[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
 
 
 _UNKNOWN = object()

@@ -20,6 +20,7 @@ import numpy as np
 
 import ingot.ops  # noqa: F401  the ops that F finds by name
 from ingot.dims import Expr
+from ingot.frontends.onnx.narrow import Narrow
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.table import KINDS, Convert, Unsupported, converted, maybe, shown
 from ingot.ir import Network, Value
@@ -32,6 +33,8 @@ Graph = Any  # a GraphProto
 MaybeGraph = Any
 Anything = Any  # an operand as it is: a tensor, a tuple of them for a sequence, or None
 Tensors = tuple[Value, ...]
+Typed = Any  # a tensor, or a Narrow one
+MaybeTyped = Any
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_MADE = 1 << 20  # elements of a constant that an op makes of numbers
@@ -93,6 +96,7 @@ class Entry:
     required: tuple[str, ...]
     takes_call: bool
     folds: bool
+    moves: bool
 
 
 TABLE: dict[tuple[str, str], list[Entry]] = {}
@@ -106,8 +110,14 @@ def domain_of(name: str) -> str:
     return _DOMAINS.get(name, name)
 
 
-def onnx(*names: str, since: int = 1, until: int = NEWEST, domain: str = "", folds: bool = True) -> Callable[[F], F]:
-    """Enters a function under the names of ops. `folds`: whether it is computed at once when its operands are known."""
+def onnx(
+    *names: str, since: int = 1, until: int = NEWEST, domain: str = "", folds: bool = True, moves: bool = False
+) -> Callable[[F], F]:
+    """Enters a function under the names of ops.
+
+    folds: whether it is computed at once when its operands are known. moves: whether it only moves elements, so that it
+    takes them as what carries them.
+    """
 
     def enter(function: F) -> F:
         parameters = list(inspect.signature(function).parameters.values())
@@ -121,7 +131,7 @@ def onnx(*names: str, since: int = 1, until: int = NEWEST, domain: str = "", fol
             tuple((p.name, p.annotation, p.default is p.empty and not p.annotation.startswith("Maybe")) for p in plain),
             variadic,
             {p.name: _ATTRIBUTES[p.annotation] for p in named},
-            tuple(p.name for p in named if p.default is p.empty), takes_call, folds,
+            tuple(p.name for p in named if p.default is p.empty), takes_call, folds, moves,
         )  # fmt: skip
         assert all(kind in _OPERANDS for _, kind, _ in entry.operands), function
         for name in names:
@@ -171,9 +181,16 @@ def _operand(call: Call, name: str, kind: str, value: Any) -> Any:
 
 
 def _tensor(call: Call, value: Any, name: str) -> Value:
+    if isinstance(value, Narrow):
+        raise Unsupported(f"{name} is {value.dtype.name}, which nothing but casts and scales takes")
     if type(value) is not Value:
         raise TypeError("must be a tensor")
     return value
+
+
+def _typed(call: Call, value: Any, name: str) -> Any:
+    """A tensor of any element type."""
+    return value if isinstance(value, Narrow) else _tensor(call, value, name)
 
 
 def known(call: Call, value: Value, name: str) -> Array:
@@ -231,7 +248,7 @@ _OPERANDS: dict[str, Callable[[Call, Any, str], Any]] = {
     "int": _first(_ints), "MaybeInt": _first(_ints), "Ints": _ints, "MaybeInts": _ints,
     "float": _first(_floats), "MaybeFloat": _first(_floats), "Floats": _floats, "MaybeFloats": _floats,
     "Sizes": _sizes, "MaybeSizes": _sizes, "Size": _first(_sizes), "MaybeSize": _first(_sizes),
-    "Dims": _dims, "MaybeDims": _dims, "bool": _bool, "MaybeBool": _bool,
+    "Typed": _typed, "MaybeTyped": _typed, "Dims": _dims, "MaybeDims": _dims, "bool": _bool, "MaybeBool": _bool,
     "NDArray": known, "MaybeNDArray": known,
 }  # fmt: skip
 

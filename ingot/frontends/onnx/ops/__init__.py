@@ -13,6 +13,9 @@ from ingot.frontends.onnx.ops import (  # noqa: F401
     quantised,
     recurrent,
     reduction,
+    resample,
     shape,
+    signal,
     spatial,
+    training,
 )

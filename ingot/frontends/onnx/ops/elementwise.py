@@ -10,8 +10,9 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.dtypes import DType
+from ingot.frontends.onnx.narrow import Narrow, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number, wide
-from ingot.frontends.onnx.table import Anything, Call, onnx
+from ingot.frontends.onnx.table import Anything, Call, Typed, onnx
 from ingot.frontends.table import MaybeFloat, MaybeInt, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
@@ -367,22 +368,31 @@ def _all_true(x: Value) -> Any:
 
 
 @onnx("Cast")
-def cast_to(x: Tensor, *, to: DType, saturate: bool = True, round_mode: str = "up") -> Result:
+def cast_to(x: Typed, *, to: DType, saturate: bool = True, round_mode: str = "up") -> Result:
     return _converted(x, to, saturate, round_mode)
 
 
+@onnx("BitCast")
+def bit_cast(x: Tensor, *, to: DType) -> Result:
+    """Integers of one width, of which a cast keeps the bits."""
+    whole = all(k.is_integer or k is dtypes.bool_ for k in (x.dtype, to))
+    if not whole or x.dtype.bits != to.bits:
+        raise Unsupported(f"the bits of {x.dtype.name} as {to.name} are not supported, only integers of one width")
+    return cast(x, to)
+
+
 @onnx("CastLike")
-def cast_like(x: Tensor, like: Tensor, *, saturate: bool = True, round_mode: str = "up") -> Result:
+def cast_like(x: Typed, like: Typed, *, saturate: bool = True, round_mode: str = "up") -> Result:
     return _converted(x, like.dtype, saturate, round_mode)
 
 
-def _converted(x: Value, kind: Any, saturate: bool, round_mode: str) -> Any:
+def _converted(x: Any, kind: DType, saturate: bool, round_mode: str) -> Any:
     if x.dtype is kind:
         return x
-    if kind is dtypes.float8_e8m0fnu and round_mode != "nearest":
-        raise Unsupported(f"rounding {round_mode:.20} to float8_e8m0fnu is not supported")
-    narrow = kind.is_float and kind.bits <= 8
-    return F.cast(x, kind, saturate=bool(saturate and narrow))
+    plain = decoded(x) if isinstance(x, Narrow) else x
+    if is_narrow(kind):
+        return encoded(plain, kind, saturate, round_mode if kind is dtypes.float8_e8m0fnu else "nearest")
+    return cast(plain, kind)
 
 
 def held(x: Any, dtype: Any) -> Any:

@@ -7,10 +7,11 @@ from typing import Any
 
 from ingot import dims, dtypes
 from ingot.dtypes import DType
+from ingot.frontends.onnx.narrow import Narrow, carrier, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number
 from ingot.frontends.onnx.ops.linear import matmul
 from ingot.frontends.onnx.ops.spatial import conv, window
-from ingot.frontends.onnx.table import onnx
+from ingot.frontends.onnx.table import MaybeTyped, Typed, onnx
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F
@@ -35,35 +36,40 @@ def _spread(scale: Any, x: Any, axis: int, block: int) -> Any:
     return F.reshape(scale, tuple(scale.shape[0] if i == at else 1 for i in range(len(x.shape))))
 
 
-def quantized(x: Any, scale: Any, zero: Any, kind: DType) -> Any:
-    """round(x / scale) + zero in the range of an integer type; a float of 8 bits or less by a cast that saturates."""
+def quantized(x: Any, scale: Any, zero: Any, kind: DType, saturate: bool = True) -> Any:
+    """round(x / scale) + zero in the range of an integer type; a float of 8 bits or less rounds by itself."""
     y = F.div(cast(x, dtypes.float32), cast(scale, dtypes.float32))
     if kind.is_float:
-        return F.cast(y, kind, saturate=True)
+        return encoded(y, kind, saturate)
     low, high = integer_range(kind)
     y = F.round(y)
     if zero is not None:
         y = F.add(y, cast(zero, dtypes.float32))
-    return F.cast(F.clip(y, minimum=float(low), maximum=float(high)), kind)
+    whole = F.cast(F.clip(y, minimum=float(low), maximum=float(high)), carrier(kind))
+    return Narrow(whole, kind) if is_narrow(kind) else whole
+
+
+def _numbers(x: Any) -> Any:
+    """A tensor of any type as one that ops take."""
+    return decoded(x) if isinstance(x, Narrow) else x
 
 
 @onnx("QuantizeLinear")
 def quantize_linear(
-    x: Tensor, scale: Tensor, zero: MaybeTensor = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0,
+    x: Tensor, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0,
     precision: int = 0, saturate: bool = True,
 ) -> Result:  # fmt: skip
     kind = zero.dtype if zero is not None else dtype_of(output_dtype, "output_dtype") if output_dtype else dtypes.uint8
-    if kind.is_float and not saturate:
-        raise Unsupported("floats of 8 bits that do not saturate are not supported")
-    spread = [None if v is None else _spread(v, x, axis, block_size) for v in (scale, zero)]
-    return quantized(x, spread[0], spread[1], kind)
+    spread = [None if v is None else _spread(_numbers(v), x, axis, block_size) for v in (scale, zero)]
+    return quantized(x, spread[0], spread[1], kind, saturate)
 
 
 @onnx("DequantizeLinear")
 def dequantize_linear(
-    x: Tensor, scale: Tensor, zero: MaybeTensor = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+    x: Typed, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Result:
     kind = dtype_of(output_dtype, "output_dtype") if output_dtype else scale.dtype
+    x, zero = _numbers(x), None if zero is None else _numbers(zero)
     spread = _spread(cast(scale, dtypes.float32), x, axis, block_size)
     if x.dtype.is_integer and x.dtype.bits <= 32 and kind in dtypes.FLOATS:
         operands = [x, spread] + ([] if zero is None else [_spread(zero, x, axis, block_size)])

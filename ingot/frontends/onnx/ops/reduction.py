@@ -226,24 +226,43 @@ def top_k(x: Tensor, k: int, *, axis: int = -1, largest: bool = True, sorted: bo
 
 @onnx("Unique", folds=False)
 def unique(call: Call, x: Tensor, *, axis: MaybeInt = None, sorted: bool = True) -> Results:
-    if axis is not None and len(x.shape) != 1:
-        raise Unsupported("slices along an axis are not supported, only elements")
-    flat = F.reshape(x, (elements(x.shape),))
+    by_slices = axis is not None and len(x.shape) != 1
+    flat = _keys(x, axis_of(axis or 0, len(x.shape), "axis")) if by_slices else F.reshape(x, (elements(x.shape),))
     values, inverse, counts = fn.unique(flat, True, True)
-    size = elements(x.shape)
+    size = flat.shape[0]
     if not isinstance(size, int):
         raise Unsupported("the elements must be of a number that is known")
     places = F.iota(size=size, dtype=dtypes.int64)
     places = places if isinstance(places, Value) else call.network.constant(places)
     start = F.expand(number(places, size), (values.shape[0],))
     first = F.scatter(start, inverse, places, axis=0, mode="min")
+    if by_slices:
+        values = F.take(x, first, axis=axis_of(axis or 0, len(x.shape), "axis"))
     if sorted:
         return values, first, inverse, counts
     _, order = F.sort(first, axis=0, descending=False)
     _, rank = F.sort(order, axis=0, descending=False)
-    return tuple(F.take(v, order, axis=0) for v in (values, first)) + (
-        F.take(rank, inverse, axis=0), F.take(counts, order, axis=0),
-    )  # fmt: skip
+    along = axis_of(axis or 0, len(x.shape), "axis") if by_slices else 0
+    return (F.take(values, order, axis=along), F.take(first, order, axis=0), F.take(rank, inverse, axis=0),
+            F.take(counts, order, axis=0))  # fmt: skip
+
+
+MAX_COMPARED = 1 << 22  # elements of all pairs of slices
+
+
+def _keys(x: Any, axis: int) -> Any:
+    """For each slice along an axis how many come before it: equal for equal ones, and in their order."""
+    count = x.shape[axis]
+    rest = [i for i in range(len(x.shape)) if i != axis]
+    width = elements([x.shape[i] for i in rest])
+    if not isinstance(count, int) or not isinstance(width, int) or count * count * width > MAX_COMPARED:
+        raise Unsupported("slices to compare must be of sizes that are known and small")
+    rows = F.reshape(F.permute(x, (axis, *rest)), (count, width))
+    one, other = F.reshape(rows, (count, 1, width)), F.reshape(rows, (1, count, width))
+    same = cast(F.equal(one, other), dtypes.int32)
+    before = F.cumprod(F.pad(part(same, 2, 0, width - 1), before=(0, 0, 1), after=(0, 0, 0), value=1.0), axis=2)
+    less = F.mul(cast(F.less(other, one), dtypes.int32), cast(before, dtypes.int32))
+    return cast(F.reduce_sum(less, axes=(1, 2), keepdims=False), dtypes.int64)
 
 
 # -------------------------------------------------------------------------------------------------- norms of rows

@@ -117,7 +117,7 @@ def eye_like(x: Tensor, *, dtype: MaybeDType = None, k: int = 0) -> Result:
 # ------------------------------------------------------------------------------------------------ same elements
 
 
-@onnx("Reshape")
+@onnx("Reshape", moves=True)
 def reshape(call: Call, x: Tensor, shape: Tensor, *, allowzero: bool = False) -> Result:
     found = call.contents(shape)
     if found is None and shape.known is not None:
@@ -133,7 +133,7 @@ def reshape(call: Call, x: Tensor, shape: Tensor, *, allowzero: bool = False) ->
     return F.reshape(x, tuple(wanted))
 
 
-@onnx("Flatten")
+@onnx("Flatten", moves=True)
 def flatten(x: Tensor, *, axis: int = 1) -> Result:
     at = axis if axis >= 0 else axis + len(x.shape)
     if not 0 <= at <= len(x.shape):
@@ -150,12 +150,12 @@ def _squeezed(x: Value, axes: Sequence[int] | None) -> Any:
     return F.reshape(x, tuple(d for i, d in enumerate(x.shape) if i not in gone))
 
 
-@onnx("Squeeze", until=12)
+@onnx("Squeeze", until=12, moves=True)
 def squeeze_1(x: Tensor, *, axes: MaybeInts = None) -> Result:
     return _squeezed(x, axes)
 
 
-@onnx("Squeeze", since=13)
+@onnx("Squeeze", since=13, moves=True)
 def squeeze(x: Tensor, axes: MaybeInts = None) -> Result:
     return _squeezed(x, axes)
 
@@ -166,22 +166,22 @@ def _unsqueezed(x: Value, axes: Sequence[int]) -> Any:
     return F.reshape(x, tuple(1 if i in new else next(rest) for i in range(len(x.shape) + len(new))))
 
 
-@onnx("Unsqueeze", until=12)
+@onnx("Unsqueeze", until=12, moves=True)
 def unsqueeze_1(x: Tensor, *, axes: Ints) -> Result:
     return _unsqueezed(x, axes)
 
 
-@onnx("Unsqueeze", since=13)
+@onnx("Unsqueeze", since=13, moves=True)
 def unsqueeze(x: Tensor, axes: Ints) -> Result:
     return _unsqueezed(x, axes)
 
 
-@onnx("Transpose")
+@onnx("Transpose", moves=True)
 def transpose(x: Tensor, *, perm: MaybeInts = None) -> Result:
     return F.permute(x, tuple(reversed(range(len(x.shape)))) if perm is None else perm)
 
 
-@onnx("Expand")
+@onnx("Expand", moves=True)
 def expand(x: Tensor, shape: Sizes) -> Result:
     """Both broadcast: a size of 1 keeps the operand's."""
     rank = max(len(x.shape), len(shape))
@@ -193,12 +193,12 @@ def expand(x: Tensor, shape: Sizes) -> Result:
     return F.expand(x, sizes)
 
 
-@onnx("Tile")
+@onnx("Tile", moves=True)
 def tile(x: Tensor, repeats: Sizes) -> Result:
     return fn.repeat(x, repeats)
 
 
-@onnx("DepthToSpace")
+@onnx("DepthToSpace", moves=True)
 def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Result:
     n, c, h, w = x.shape
     b = blocksize
@@ -210,7 +210,7 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Result:
     return F.reshape(apart, (n, depth, dims.mul(h, b), dims.mul(w, b)))
 
 
-@onnx("SpaceToDepth")
+@onnx("SpaceToDepth", moves=True)
 def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Result:
     n, c, h, w = x.shape
     b = blocksize
@@ -223,7 +223,7 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Result:
 # ------------------------------------------------------------------------------------------- cutting and joining
 
 
-@onnx("Concat")
+@onnx("Concat", moves=True)
 def concat(*xs: Tensor, axis: int) -> Result:
     return F.concat(*xs, dim=axis)
 
@@ -286,7 +286,7 @@ def slice_1(x: Tensor, *, starts: Ints, ends: Ints, axes: MaybeInts = None) -> R
     return _sliced(x, starts, ends, axes, None)
 
 
-@onnx("Slice", since=10)
+@onnx("Slice", since=10, moves=True)
 def slice_10(x: Tensor, starts: Dims, ends: Dims, axes: MaybeInts = None, steps: MaybeInts = None) -> Result:
     return _sliced(x, starts, ends, axes, steps)
 
@@ -318,7 +318,7 @@ def split_2(call: Call, x: Tensor, *, axis: int = 0, split: MaybeInts = None) ->
     return _split(call, x, axis, split, call.outputs)
 
 
-@onnx("Split", since=13)
+@onnx("Split", since=13, moves=True)
 def split_13(
     call: Call, x: Tensor, split: MaybeDims = None, *, axis: int = 0, num_outputs: MaybeInt = None
 ) -> Results:

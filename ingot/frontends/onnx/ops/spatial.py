@@ -139,7 +139,7 @@ def _counts(x: Value, over: Window, ceil_mode: bool) -> tuple[int, ...]:
     return tuple(found)
 
 
-def written_out(x: Any, over: Window, fill: Any, ceil_mode: bool = False) -> Windows:
+def written_out(x: Any, over: Window, fill: Any, ceil_mode: bool = False, columns_first: bool = False) -> Windows:
     """The windows of x by indices: for what no pool of ours does."""
     counts = _counts(x, over, ceil_mode)
     rank = len(counts)
@@ -148,11 +148,13 @@ def written_out(x: Any, over: Window, fill: Any, ceil_mode: bool = False) -> Win
     inside = np.ones((), bool)
     places = np.zeros((), np.int64)
     padded = x
+    sizes = [n for n in x.shape[2:] if isinstance(n, int)]
     for i, (n, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
         at = np.arange(count)[:, None] * over.stride[i] - over.before[i] + np.arange(over.kernel[i]) * over.dilation[i]
         ok = (at >= 0) & (at < n)
         inside = inside[..., None, None] & ok
-        places = places[..., None, None] * n + np.clip(at, 0, n - 1)
+        apart = math.prod(sizes[:i] if columns_first else sizes[i + 1 :])
+        places = places[..., None, None] + np.clip(at, 0, n - 1) * apart
         padded = F.take(padded, x.network.constant(np.clip(at, 0, n - 1)), axis=2 + 2 * i)
     order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
     values = F.reshape(F.permute(padded, order), (*x.shape[:2], *counts, math.prod(over.kernel)))
@@ -176,13 +178,11 @@ def max_pool(
         return F.max_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before,
                           post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip
     least = -np.inf if x.dtype.is_float else np.iinfo(x.dtype.numpy).min
-    found = written_out(x, over, least, ceil_mode)
+    found = written_out(x, over, least, ceil_mode, storage_order == 1)
     last = len(found.shape) + 2
     best = F.reduce_max(found.values, axes=(last,), keepdims=False)
     if not indices:
         return best
-    if storage_order:
-        raise Unsupported("indices in column-major order are not supported")
     at = F.argmax(found.values, axis=last, keepdims=True)
     whole = F.expand(x.network.constant(found.places), found.values.shape)
     place = F.reshape(F.gather(whole, at, axis=last), best.shape)

@@ -241,27 +241,29 @@ def bincount(self: Tensor, weights: MaybeTensor = None, minlength: Size = 0) -> 
 
 @aten("aten._unique2.default")
 def unique(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Results:
-    return _all_three(self, return_inverse, return_counts, False, None)
+    return _all_three(self, return_inverse, return_counts, False)
 
 
 @aten("aten.unique_consecutive.default")
 def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: MaybeInt = None
 ) -> Results:
-    return _all_three(self, return_inverse, return_counts, True, dim)
+    if dim is not None and self.ndim() != 1:
+        raise Unsupported("slices along a dimension are not supported, only elements")
+    return _all_three(self, return_inverse, return_counts, True)
 
 
 @aten("aten.unique_dim.default")
 def unique_dim(
     self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Results:
-    return _all_three(self, return_inverse, return_counts, False, dim)
+    if self.ndim() != 1:
+        raise Unsupported("slices along a dimension are not supported, only elements")
+    return _all_three(self, return_inverse, return_counts, False)
 
 
-def _all_three(
-    self: Tensor, return_inverse: bool, return_counts: bool, consecutive: bool, dim: int | None
-) -> Results:
-    found = fn.unique(self, return_inverse, return_counts, consecutive=consecutive, dim=dim)
+def _all_three(self: Tensor, return_inverse: bool, return_counts: bool, consecutive: bool) -> Results:
+    found = fn.unique(self, return_inverse, return_counts, consecutive=consecutive)
     rest = list(found[1:]) if isinstance(found, tuple) else []
     values = found[0] if isinstance(found, tuple) else found
     return values, rest.pop(0) if return_inverse else None, rest.pop(0) if return_counts else None
@@ -281,13 +283,15 @@ def searchsorted(
     side: MaybeStr = None,
     sorter: MaybeTensor = None,
 ) -> Result:
-    return _sorted_in(sorted_sequence, self, right or side == "right", out_int32, sorter)
+    if sorter is not None:
+        raise Unsupported("a sorter is not supported; gather the sequence by it first")
+    return _sorted_in(sorted_sequence, self, right or side == "right", out_int32)
 
 
-def _sorted_in(marks: Tensor, values: Operand, right: bool, out_int32: bool, sorter: MaybeTensor = None) -> Result:
+def _sorted_in(marks: Tensor, values: Operand, right: bool, out_int32: bool) -> Result:
     found = as_operand(values, marks.dtype)
     x = found if isinstance(found, Value) else filled(marks.network, (), found, marks.dtype)
-    result = fn.searchsorted(marks, x, right, sorter=sorter)
+    result = fn.searchsorted(marks, x, right)
     return cast(result, dtypes.int32) if out_int32 else result
 
 

@@ -1,0 +1,400 @@
+"""ONNX ops that read images, signals and volumes at other places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dims, dtypes
+from ingot import functional as fn
+from ingot.dims import Dimension
+from ingot.frontends.onnx.ops.attention import counting
+from ingot.frontends.onnx.ops.common import axes_at, cast, number
+from ingot.frontends.onnx.ops.shape import part
+from ingot.frontends.onnx.ops.spatial import window
+from ingot.frontends.onnx.table import onnx
+from ingot.frontends.table import (
+    Floats,
+    MaybeFloats,
+    MaybeInts,
+    MaybeTensor,
+    Result,
+    Tensor,
+    Unsupported,
+)
+from ingot.ir import F
+
+Array = np.ndarray[Any, Any]
+MaybeDims = tuple[Dimension, ...] | None
+
+MAX_MATRIX = 1 << 24  # elements of the weights of one axis
+
+
+class Way(NamedTuple):
+    """How a resize reads: the attributes of the node."""
+
+    mode: str
+    coordinates: str
+    nearest: str
+    a: float
+    antialias: bool
+    exclude_outside: bool
+    beyond: float
+
+
+class Axis(NamedTuple):
+    """One axis that changes: from a size to another, by a scale; `region` of tf_crop_and_resize."""
+
+    axis: int
+    size: Any
+    to: Any
+    scale: Any
+    region: tuple[float, float]
+
+
+# ------------------------------------------------------------------------------------------ weights of an axis
+
+
+def _places(one: Axis, way: Way) -> Any:
+    """Where in the input each element of the result lies."""
+    x, size, to, scale = np.arange(one.to, dtype=np.float64), one.size, one.to, one.scale
+    kind = way.coordinates
+    if kind == "half_pixel" or kind == "pytorch_half_pixel" and to > 1:
+        return (x + 0.5) / scale - 0.5
+    if kind == "pytorch_half_pixel":
+        return np.zeros_like(x)
+    whole = scale * size  # what a scale that is no ratio of the sizes asks for
+    if kind == "half_pixel_symmetric":
+        return size / 2 * (1 - to / whole) + (x + 0.5) / scale - 0.5
+    if kind == "align_corners":
+        return x * (size - 1) / (whole - 1) if to > 1 else np.zeros_like(x)
+    if kind == "asymmetric":
+        return x / scale
+    if kind == "tf_half_pixel_for_nn":
+        return (x + 0.5) / scale
+    if kind == "tf_crop_and_resize":
+        low, high = one.region
+        if to > 1:
+            return low * (size - 1) + x * (high - low) * (size - 1) / (whole - 1)
+        return np.full_like(x, 0.5 * (low + high) * (size - 1))
+    raise Unsupported(f"the coordinates {kind:.40} are not known")
+
+
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5), "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor, "ceil": np.ceil,
+}  # fmt: skip
+
+
+def _kernel(way: Way, d: Any) -> Any:
+    """The weight of an element at a distance."""
+    d = np.abs(d)
+    if way.mode == "linear":
+        return np.clip(1 - d, 0, 1)
+    a = way.a
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def _weights(one: Axis, way: Way, at: Array) -> Array:
+    """[to, size]: what of each input element goes into each of the result."""
+    if one.to * one.size > MAX_MATRIX:
+        raise Unsupported(f"the weights from {one.size:,} to {one.to:,} elements would be too large")
+    narrow = min(one.scale, 1.0) if way.antialias else 1.0
+    reach = (1 if way.mode == "linear" else 2) / narrow
+    first = np.floor(at - reach).astype(np.int64)
+    offsets = np.arange(0, 2 * math.ceil(reach) + 3)
+    index = first[:, None] + offsets
+    found = _kernel(way, (index - at[:, None]) * narrow)
+    inside = (index >= 0) & (index < one.size)
+    if way.exclude_outside:
+        found = np.where(inside, found, 0)
+    if way.exclude_outside or narrow != 1:
+        found = found / found.sum(1, keepdims=True)
+    matrix = np.zeros((one.to, one.size))
+    rows = np.broadcast_to(np.arange(one.to)[:, None], index.shape)
+    np.add.at(matrix, (rows, np.clip(index, 0, one.size - 1)), found)
+    return matrix
+
+
+def _along(x: Any, one: Axis, way: Way) -> Any:
+    """One axis at its new size."""
+    at = _places(one, way)
+    if way.mode == "nearest":
+        index = np.clip(_NEAREST[way.nearest](at), 0, one.size - 1).astype(np.int64)
+        found = F.take(x, x.network.constant(index), axis=one.axis)
+    else:
+        matrix = x.network.constant(_weights(one, way, at).astype(x.dtype.numpy))
+        rank = len(x.shape)
+        order = (*(i for i in range(rank) if i != one.axis), one.axis)
+        product = F.matmul(F.permute(x, order), matrix, transpose_b=True)
+        found = F.permute(product, tuple(order.index(i) for i in range(rank)))
+    outside = (at < 0) | (at > one.size - 1)
+    if way.coordinates == "tf_crop_and_resize" and outside.any():
+        mask = x.network.constant(outside.reshape([-1 if i == one.axis else 1 for i in range(len(x.shape))]))
+        found = F.where(mask, number(x, way.beyond), found)
+    return found
+
+
+_PLAIN = {"linear": "linear", "cubic": "cubic"}
+
+
+def _by_kernel(x: Any, axes: Sequence[Axis], way: Way) -> Any:
+    """The resize of ours, where it means the same; None elsewhere."""
+    rank = len(x.shape)
+    if not 3 <= rank <= 5 or any(one.axis < 2 for one in axes) or not x.dtype.is_float or x.dtype.bits == 64:
+        return None
+    if way.antialias or way.exclude_outside:
+        return None
+    sizes: list[Dimension] = list(x.shape[2:])
+    for one in axes:
+        sizes[one.axis - 2] = one.to
+    exact = all(_exact(one) for one in axes)
+    aligned = way.coordinates == "align_corners"
+    if way.mode == "linear" or way.mode == "cubic" and rank == 4 and way.a == -0.75:
+        if exact and (aligned or way.coordinates in ("half_pixel", "pytorch_half_pixel") and _no_ones(axes, way)):
+            return F.resize(x, sizes=tuple(sizes), mode=way.mode, align_corners=aligned)
+        return None
+    if way.mode == "nearest" and exact and way.coordinates == "asymmetric" and way.nearest == "floor":
+        return F.resize(x, sizes=tuple(sizes), mode="nearest")
+    return None
+
+
+def _no_ones(axes: Sequence[Axis], way: Way) -> bool:
+    return way.coordinates == "half_pixel" or all(isinstance(one.to, int) and one.to > 1 for one in axes)
+
+
+def _exact(one: Axis) -> Any:
+    """Whether the scale is what the two sizes say."""
+    if isinstance(one.size, int) and isinstance(one.to, int):
+        return abs(one.scale * one.size - one.to) < 1e-6 * max(one.to, 1)
+    return dims.mul(one.size, int(one.scale)) == one.to if float(one.scale).is_integer() else False
+
+
+# -------------------------------------------------------------------------------------------------------- Resize
+
+
+def _resized(x: Any, axes: Sequence[Axis], way: Way) -> Any:
+    changed = [one for one in axes if one.to != one.size or way.coordinates == "tf_crop_and_resize"]
+    if not changed:
+        return x
+    found = _by_kernel(x, changed, way)
+    if found is not None:
+        return found
+    if not all(isinstance(n, int) for one in changed for n in (one.size, one.to)):
+        raise Unsupported("this way of resizing needs sizes that are known")
+    wide = x if x.dtype.is_float and x.dtype.bits >= 32 or way.mode == "nearest" else cast(x, dtypes.float32)
+    for one in changed:
+        wide = _along(wide, one, way)
+    if wide.dtype is not x.dtype and x.dtype.is_integer:
+        wide = F.round(wide)
+    return cast(wide, x.dtype)
+
+
+def _scaled(size: Dimension, scale: float) -> Dimension:
+    """⌊size · scale⌋."""
+    if isinstance(size, int):
+        return math.floor(size * scale + 1e-9)
+    over, under = float(scale).as_integer_ratio()
+    if under > 1 << 10:
+        raise Unsupported(f"a scale of {scale} of a size that only a run knows")
+    return dims.floordiv(dims.mul(size, over), under)
+
+
+def _axes(
+    x: Any, at: Sequence[int], scales: Sequence[float] | None, sizes: Sequence[Any] | None, policy: str,
+    regions: Sequence[float] | None,
+) -> list[Axis]:  # fmt: skip
+    if (scales is None) == (sizes is None) or len(scales or sizes or ()) != len(at):
+        raise Unsupported("it needs either scales or sizes, one for each axis")
+    found = []
+    common = None
+    if sizes is not None and policy != "stretch":
+        ratios = [to / x.shape[a] for a, to in zip(at, sizes, strict=True)]
+        common = min(ratios) if policy == "not_larger" else max(ratios)
+    for i, axis in enumerate(at):
+        size = x.shape[axis]
+        if scales is not None:
+            scale, to = scales[i], _scaled(size, scales[i])
+        else:
+            assert sizes is not None
+            to = sizes[i] if common is None else math.floor(common * size + 0.5)
+            scale = common if common is not None else _ratio(size, to)
+        region = (0.0, 1.0) if regions is None else (regions[i], regions[len(at) + i])
+        found.append(Axis(axis, size, to, scale, region))
+    return found
+
+
+def _ratio(size: Dimension, to: Dimension) -> float:
+    if isinstance(size, int) and isinstance(to, int):
+        return to / size
+    whole = dims.floordiv(to, size)
+    return float(whole) if isinstance(whole, int) and dims.mul(size, whole) == to else math.nan
+
+
+@onnx("Resize", until=10)
+def resize_10(x: Tensor, scales: Floats, *, mode: str = "nearest") -> Result:
+    return _upsampled(x, scales, mode)
+
+
+def _upsampled(x: Any, scales: Sequence[float], mode: str) -> Any:
+    way = Way("linear" if mode in ("linear", "bilinear") else mode, "asymmetric", "floor", -0.75, False, False, 0.0)
+    return _resized(x, _axes(x, range(len(x.shape)), scales, None, "stretch", None), way)
+
+
+@onnx("Upsample", until=8)
+def upsample_7(x: Tensor, *, scales: Floats, mode: str = "nearest") -> Result:
+    return _upsampled(x, scales, mode)
+
+
+@onnx("Upsample", since=9)
+def upsample_9(x: Tensor, scales: Floats, *, mode: str = "nearest") -> Result:
+    return _upsampled(x, scales, mode)
+
+
+@onnx("Resize", since=11)
+def resize(
+    x: Tensor, roi: MaybeFloats = None, scales: MaybeFloats = None, sizes: MaybeDims = None, *,
+    antialias: bool = False, axes: MaybeInts = None, coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75, exclude_outside: bool = False, extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",
+) -> Result:  # fmt: skip
+    way = Way(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, antialias, exclude_outside,
+              extrapolation_value)  # fmt: skip
+    if mode not in ("nearest", "linear", "cubic") or nearest_mode not in _NEAREST:
+        raise Unsupported(f"the mode {mode:.40}, {nearest_mode:.40} is not known")
+    at = axes_at(range(len(x.shape)) if axes is None else axes, len(x.shape))
+    regions = roi if coordinate_transformation_mode == "tf_crop_and_resize" else None
+    return _resized(x, _axes(x, at, scales or None, sizes or None, keep_aspect_ratio_policy, regions), way)
+
+
+# ------------------------------------------------------------------------------------------------ places as data
+
+
+@onnx("GridSample")
+def grid_sample(
+    x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: bool = False
+) -> Result:
+    word = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    return cast(fn.grid_sample(x, grid, word, padding_mode, align_corners), x.dtype)
+
+
+def _corners(x: Any, y: Any, column: Any) -> list[Any]:
+    """The four elements around places [N, A, B] of x [N, C, H, W], each with its share: [N, C, A, B], zeros beyond the
+    edge. By themselves and not by grid_sample, whose places are relative and so rounded.
+    """
+    n, c, height, width = x.shape
+    if not isinstance(height, int) or not isinstance(width, int):
+        raise Unsupported("the sizes of the images must be known")
+    flat = F.reshape(x, (n, c, height * width))
+    count = dims.mul(y.shape[1], y.shape[2])
+    lows = [F.floor(p) for p in (y, column)]
+    shares = [F.sub(p, low) for p, low in zip((y, column), lows, strict=True)]
+    found = []
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        at = [F.add(low, float(k)) for low, k in zip(lows, (i, j), strict=True)]
+        inside: Any = None
+        for p, size in zip(at, (height, width), strict=True):
+            here = F.logical_and(F.greater_equal(p, 0.0), F.less_equal(p, float(size - 1)))
+            inside = here if inside is None else F.logical_and(inside, here)
+        kept = [F.clip(p, minimum=0.0, maximum=float(size - 1)) for p, size in zip(at, (height, width), strict=True)]
+        index = cast(F.add(F.mul(kept[0], float(width)), kept[1]), dtypes.int64)
+        read = F.gather(flat, F.expand(F.reshape(index, (n, 1, count)), (n, c, count)), axis=2)
+        parts = [share if k else F.sub(1.0, share) for share, k in zip(shares, (i, j), strict=True)]
+        share = F.where(inside, F.mul(parts[0], parts[1]), number(x, 0))
+        found.append(F.mul(F.reshape(read, (n, c, *y.shape[1:])), F.reshape(share, (n, 1, *y.shape[1:]))))
+    return found
+
+
+def _sampled(x: Any, y: Any, column: Any) -> Any:
+    """x [N, C, H, W] at places [N, A, B] in elements → [N, C, A, B]; zeros beyond the edge."""
+    a, b, c, d = _corners(x, y, column)
+    return F.add(F.add(a, b), F.add(c, d))
+
+
+@onnx("DeformConv")
+def deform_conv(
+    x: Tensor, weight: Tensor, offset: Tensor, bias: MaybeTensor = None, mask: MaybeTensor = None, *,
+    dilations: MaybeInts = None, group: int = 1, kernel_shape: MaybeInts = None, offset_group: int = 1,
+    pads: MaybeInts = None, strides: MaybeInts = None,
+) -> Result:  # fmt: skip
+    """The places that the offsets name, read between their neighbours, and one product with the weight."""
+    over = window(x, weight.shape[2:], strides, dilations, pads, "NOTSET")
+    if len(over.kernel) != 2:
+        raise Unsupported("only images are supported")
+    n, channels = x.shape[:2]
+    taps = math.prod(over.kernel)
+    rows, columns = offset.shape[2:]
+    starts = [
+        F.add(F.mul(cast(counting(x, count), x.dtype), float(step)), float(-before))
+        for count, step, before in zip((rows, columns), over.stride, over.before, strict=True)
+    ]
+    where = np.indices(over.kernel).reshape(2, taps) * np.array(over.dilation)[:, None]
+    moved = F.reshape(offset, (n, offset_group, taps, 2, rows, columns))
+    each = dims.floordiv(channels, offset_group)
+    found = []
+    for g in range(offset_group):
+        own = F.reshape(part(moved, 1, g, 1), (n, taps, 2, rows, columns))
+        places = []
+        for i, shape in enumerate(((1, 1, rows, 1), (1, 1, 1, columns))):
+            still = x.network.constant(where[i].astype(x.dtype.numpy).reshape(1, taps, 1, 1))
+            shift = F.reshape(part(own, 2, i, 1), (n, taps, rows, columns))
+            place = F.add(F.add(shift, still), F.reshape(starts[i], shape))
+            places.append(F.reshape(place, (n, dims.mul(rows, taps), columns)))
+        read = _sampled(part(x, 1, dims.mul(each, g), each), places[0], places[1])
+        read = F.reshape(read, (n, each, taps, rows, columns))
+        if mask is not None:
+            share = F.reshape(mask, (n, offset_group, taps, rows, columns))
+            read = F.mul(read, part(share, 1, g, 1))
+        found.append(read)
+    whole = found[0] if len(found) == 1 else F.concat(*found, dim=1)
+    inner = dims.mul(dims.floordiv(channels, group), taps)
+    area = dims.mul(rows, columns)
+    outputs = weight.shape[0]
+    parts = F.reshape(whole, (n, group, inner, area))
+    product = F.matmul(F.reshape(weight, (group, dims.floordiv(outputs, group), inner)), parts)
+    result = F.reshape(product, (n, outputs, rows, columns))
+    return result if bias is None else F.add(result, F.reshape(bias, (outputs, 1, 1)))
+
+
+@onnx("RoiAlign")
+def roi_align(
+    x: Tensor, rois: Tensor, batch: Tensor, *, mode: str = "avg", output_height: int = 1, output_width: int = 1,
+    sampling_ratio: int = 0, spatial_scale: float = 1.0, coordinate_transformation_mode: str = "half_pixel",
+) -> Result:  # fmt: skip
+    if mode not in ("avg", "max") or sampling_ratio < 1:
+        raise Unsupported("only a fixed number of samples is supported (sampling_ratio at least 1)")
+    shift = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
+    count = rois.shape[0]
+    ends = F.sub(F.mul(rois, spatial_scale), shift)
+    places, inside = [], []
+    for i, (bins, size) in enumerate(((output_height, x.shape[2]), (output_width, x.shape[3]))):
+        if not isinstance(size, int):
+            raise Unsupported("the sizes of the images must be known")
+        low, high = (part(ends, 1, k, 1) for k in (1 - i, 3 - i))
+        length = F.sub(high, low)
+        if not shift:
+            length = F.maximum(length, 1.0)
+        steps = (np.arange(bins * sampling_ratio) + 0.5) / (bins * sampling_ratio)
+        place = F.add(F.mul(length, x.network.constant(steps.astype(x.dtype.numpy)[None])), low)
+        inside.append(F.logical_and(F.greater_equal(place, -1.0), F.less_equal(place, float(size))))
+        places.append(F.clip(place, minimum=0.0, maximum=float(size - 1)))
+    h, w = output_height * sampling_ratio, output_width * sampling_ratio
+    y = F.expand(F.reshape(places[0], (count, h, 1)), (count, h, w))
+    column = F.expand(F.reshape(places[1], (count, 1, w)), (count, h, w))
+    images = F.take(x, cast(batch, dtypes.int64), axis=0)
+    if mode == "avg":
+        read = _sampled(images, y, column)
+    else:  # the largest of the neighbours' shares
+        a, b, c, d = _corners(images, y, column)
+        read = F.maximum(F.maximum(a, b), F.maximum(c, d))
+    seen = F.logical_and(F.reshape(inside[0], (count, 1, h, 1)), F.reshape(inside[1], (count, 1, 1, w)))
+    read = F.where(seen, read, number(x, 0))
+    apart = F.reshape(read, (count, x.shape[1], output_height, sampling_ratio, output_width, sampling_ratio))
+    return (F.reduce_mean if mode == "avg" else F.reduce_max)(apart, axes=(3, 5), keepdims=False)
+
+
