@@ -4,7 +4,7 @@
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*## */\t/'
 
-find_python = for p in python3.11 python3.12 python3.13 python3; do \
+find_python = for p in python3.11 python3.12 python3.13 python3.14 python3; do \
     $$p tools/prerequisites.py --python 2>/dev/null && { echo $$p; break; }; done
 PYTHON ?= $(or $(shell $(find_python)),python3)
 VENV := .venv

@@ -201,6 +201,20 @@ program(
 )
 
 
+def _checks(**changed: Any) -> Callable[[Program], object]:
+    """A check of sizes that holds, but for what is changed."""
+    good = {"size": "N", "wanted": "N", "or_one": False, "text": "N is N"}
+    return lambda p: p.update(checks=[{**good, **changed}])
+
+
+program(16, "a check of sizes that fails", _checks(wanted=["+", "N", 1]), "N is N; here", "input", "run")
+program(16, "a check of a size that no symbol has", _checks(size="M"), "M")
+program(16, "a check by 0", _checks(size=["//", "N", 0]), "divisor|0", "input", "run")
+program(29, "a check without words", _checks(text=""), "text")
+program(29, "a check whose flag is a number", _checks(or_one=1), "or_one")
+program(29, "checks that are none", lambda p: p.update(checks=7), "checks")
+
+
 def _state(heads: int, head_dim: int) -> Program:
     return {
         "kind": "state",

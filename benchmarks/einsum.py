@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Options, Result, Sample
+from benchmarks.machine import roofs
 from benchmarks.nets import Run, alternate
 from ingot.builder.build import build_network
 from ingot.engine.session import Session
@@ -26,7 +27,8 @@ CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def einsum(options: Options) -> Result:
-    """Each equation on normal float32 numbers: time of a run, and memory beside that of the outer product."""
+    """Each equation on normal float32 numbers: time of a run, its share of the peak of arithmetic and of its floor, and
+    memory beside that of the outer product."""
     torch.set_num_threads(options.threads)
     result = Result("einsum")
     rng = np.random.default_rng(0)
@@ -51,12 +53,26 @@ def einsum(options: Options) -> Result:
         times = alternate(runs, options.pairs)
         took = Sample.of([t * 1e3 for t in times["ingot"]])
         result.add(f"{equation}: ingot", took.median, "ms", quartiles=took.quartiles)
+        operations, peak = _operations(equation, shapes), roofs(options.threads)
+        arithmetic = operations / (peak["float32_gflops"] * 1e9)
+        floor = max(arithmetic, least / (peak["read_bandwidth"] * 1e9))
+        note = f"{operations / took.median / 1e6:.0f} GFLOP/s"
+        result.add(f"{equation}: share of the peak", 100 * arithmetic / (took.median / 1e3), "%", note=note)
+        note = f"{floor * 1e3:.2f} ms"
+        result.add(f"{equation}: share of the floor", 100 * floor / (took.median / 1e3), "%", note=note)
         for peer in ("torch.einsum", "outer product"):
             ratio = Sample.of([a / b for a, b in zip(times[peer], times["ingot"], strict=True)])
             note = f"{statistics.median(times[peer]) * 1e3:.2f} ms"
             what = f"{equation}: {peer} / ingot"
             result.add(what, ratio.median, "×", at_least=1.0, quartiles=ratio.quartiles, note=note)
     return result
+
+
+def _operations(equation: str, shapes: list[tuple[int, ...]]) -> int:
+    """A multiplication and an addition for every value of all labels."""
+    terms = equation.split("->")[0].split(",")
+    sizes = {label: n for term, shape in zip(terms, shapes, strict=True) for label, n in zip(term, shape, strict=True)}
+    return 2 * math.prod(sizes.values())
 
 
 def _session(equation: str, shapes: list[tuple[int, ...]], threads: int) -> Session:

@@ -8,7 +8,6 @@ the first choice of every variable. So every file of the corpus opens and runs, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 from attacks.image import Image
@@ -26,18 +25,72 @@ def calc(op: str, *operands: Json) -> Json:
     return ["$", op, *operands]
 
 
-@dataclass
-class Template:
-    """Builds a template; `name` begins with the kernel that it is there for. What makes a buffer returns its number."""
+class Block:
+    """Builds a program in which "$name" stands for a variable. What makes a buffer returns its number."""
 
-    name: str
-    vars: list[Json] = field(default_factory=list)
-    fills: dict[str, Json] = field(default_factory=dict)
-    cache: dict[str, Json] | None = None
-    magnitude: Json = None  # where the order of sums depends on strides: of what makes up one result, together
-    program: dict[str, Json] = field(
-        default_factory=lambda: {"version": 1, "symbols": [], "buffers": [], "calls": [], "outputs": []}
-    )
+    def __init__(self) -> None:
+        self.program: dict[str, Json] = {"symbols": [], "buffers": [], "calls": [], "outputs": []}
+
+    def _buffer(self, **fields: Json) -> int:
+        self.program["buffers"].append(fields)
+        return len(self.program["buffers"]) - 1
+
+    def input(self, name: str, shape: Json, dtype: str = "float32") -> int:
+        return self._buffer(kind="input", name=name, dtype=dtype, shape=shape)
+
+    def weight(self, name: str, shape: Json, dtype: str = "float32") -> int:
+        return self._buffer(kind="weight", tensor=name, dtype=dtype, shape=shape)
+
+    def temp(self, shape: Json, dtype: str = "float32") -> int:
+        return self._buffer(kind="temp", dtype=dtype, shape=shape)
+
+    def view(self, of: int, shape: Json, stride: Json, offset: Json = 0) -> int:
+        return self._buffer(kind="view", of=of, shape=shape, stride=stride, offset=offset)
+
+    def output(self, buffer: int) -> None:
+        self.program["outputs"].append({"name": f"y{len(self.program['outputs'])}.{buffer}", "buffer": buffer})
+
+    def result(self, shape: Json, dtype: str = "float32") -> int:
+        """A temp that is an output of the program too."""
+        buffer = self.temp(shape, dtype)
+        self.output(buffer)
+        return buffer
+
+    def unbacked(self, name: str) -> str:
+        """A symbol that a call binds."""
+        self.program["symbols"].append({"name": name, "min": 0, "max": None, "unbacked": True})
+        return name
+
+    def call(self, kernel: str, operands: list[int], results: list[int], /, **params: Json) -> None:
+        self.program["calls"].append(kernel_call(kernel, operands, results, **params))
+
+    def control(
+        self, way: str, operands: list[int], results: list[int], bodies: list[Block], /, *binds: str, **params: Json
+    ) -> None:
+        """A call with programs of its own. The driver names the sizes that the programs around have as symbols."""
+        inner = [{"sizes": {}, "program": body.program} for body in bodies]
+        call = {"control": way, "in": operands, "out": results, "params": params, "bodies": inner, "where": ""}
+        self.program["calls"].append({**call, "binds": list(binds)} if binds else call)
+
+
+def kernel_call(kernel: str, operands: list[int], results: list[int], /, *binds: str, **params: Json) -> Json:
+    """A call of a program; what it binds are the symbols that numbers in its result give a value."""
+    call = {"kernel": kernel, "version": 1, "in": operands, "out": results, "params": params, "where": ""}
+    return {**call, "binds": list(binds)} if binds else call
+
+
+class Template(Block):
+    """Builds a template; `name` begins with the kernel or the way of control that it is there for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.program = {"version": 1, **self.program}
+        self.name = name
+        self.vars: list[Json] = []
+        self.fills: dict[str, Json] = {}
+        self.cache: dict[str, Json] | None = None
+        # Where the order of sums depends on strides: of what makes up one result, together.
+        self.magnitude: Json = None
 
     def size(self, name: str, low: int, high: int) -> str:
         """A size, which a program may have as a symbol."""
@@ -52,31 +105,14 @@ class Template:
         self.vars.append({"name": name, "value": expression})
         return f"${name}"
 
-    def _buffer(self, **fields: Json) -> int:
-        self.program["buffers"].append(fields)
-        return len(self.program["buffers"]) - 1
-
     def input(self, name: str, shape: Json, dtype: str = "float32", **fill: Json) -> int:
         if fill:
             self.fills[name] = fill
-        return self._buffer(kind="input", name=name, dtype=dtype, shape=shape)
-
-    def weight(self, name: str, shape: Json, dtype: str = "float32") -> int:
-        return self._buffer(kind="weight", tensor=name, dtype=dtype, shape=shape)
+        return super().input(name, shape, dtype)
 
     def state(self, heads: Json, head_dim: Json, dtype: str) -> int:
         cache = {"type": "kv_cache", "heads": heads, "head_dim": head_dim}
         return self._buffer(kind="state", name="kv", dtype=dtype, state=cache)
-
-    def result(self, shape: Json, dtype: str = "float32") -> int:
-        """A temp that is an output of the program too."""
-        buffer = self._buffer(kind="temp", dtype=dtype, shape=shape)
-        self.program["outputs"].append({"name": f"y{buffer}", "buffer": buffer})
-        return buffer
-
-    def call(self, kernel: str, operands: list[int], results: list[int], /, **params: Json) -> None:
-        call = {"kernel": kernel, "version": 1, "in": operands, "out": results, "params": params, "where": ""}
-        self.program["calls"].append(call)
 
     def encode(self) -> bytes:
         """The engine file."""

@@ -127,7 +127,10 @@ class Session:
         kv_blocks: int = 0,
         kv_block_size: int = 16,
         host: _Host | None = None,
-    ) -> None: ...
+        rounds: int = ...,
+    ) -> None:
+        """rounds: of all loops of a run together; more are Error("value")."""
+
     @property
     def inputs(self) -> list[tuple[str, str, list[_Dim]]]:
         """Name, dtype and dimensions of each."""

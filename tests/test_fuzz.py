@@ -51,15 +51,34 @@ def test_seeds_are_accepted(name: str) -> None:
 
 # ---- the native fuzzer ----
 
+CONTROL = {"cond", "while", "scan"}
 FUZZER = Path(__file__).parent.parent / "build" / "fuzz" / "fuzz_reader"
 needs_fuzzer = pytest.mark.skipif(not FUZZER.exists(), reason="needs the sanitizer build (make fuzz makes it)")
 
 
 def test_the_templates_reach_every_kernel() -> None:
-    table = {kernel["name"] for kernel in _native.kernels()}
-    called = {call["kernel"] for template in templates() for call in template.program["calls"]}
-    assert called == table
+    table = {kernel["name"] for kernel in _native.kernels()} | CONTROL
+    calls = [call for template in templates() for call in template.program["calls"]]
+    assert {call.get("kernel") or call["control"] for call in calls} == table
     assert {template.name.split(".")[0] for template in templates()} == table
+
+
+def test_templates_nest_programs() -> None:
+    """One in the other, in either order, and bodies that bind sizes as they run."""
+
+    def inside(program: Any) -> Any:
+        for call in program["calls"]:
+            if "control" in call:
+                for body in call["bodies"]:
+                    yield call["control"], body["program"]
+                    yield from inside(body["program"])
+
+    found = [pair for template in templates() for pair in inside(template.program)]
+    assert {way for way, _ in found} == CONTROL
+    within = {(way, call["control"]) for way, body in found for call in body["calls"] if "control" in call}
+    assert within == {("cond", "scan"), ("while", "cond"), ("scan", "while")}
+    binders = {call.get("kernel") or call["control"] for _, body in found for call in body["calls"] if "binds" in call}
+    assert binders == {"read_sizes", "count_nonzero", "while"}
 
 
 def test_every_template_is_an_engine_that_runs(tmp_path: Path) -> None:
@@ -107,7 +126,7 @@ def test_native_fuzzer_for_a_few_seconds(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode in (0, 3), done.stdout + done.stderr  # 3: too few cases for every kernel at every level
     assert " 0 faults, 0 invalid" in done.stdout
-    table = {kernel["name"] for kernel in _native.kernels()}
+    table = {kernel["name"] for kernel in _native.kernels()} | CONTROL
     rows = [line.split() for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in table]
     agreed, declined = (sum(int(row[column]) for row in rows) for column in (-5, -3))
     assert agreed > 0

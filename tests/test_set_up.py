@@ -140,13 +140,13 @@ def test_this_machine_has_all_that_is_needed(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("version", "good"), [((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False)])
+@pytest.mark.parametrize(("version", "good"), [((3, 10), False), ((3, 11), True), ((3, 14), True), ((3, 15), False)])
 def test_the_python_that_is_needed(version: tuple[int, int], good: bool) -> None:
     fault = prerequisites.python_fault(version)
     if good:
         assert fault is None
     else:
-        assert fault is not None and fault.startswith("ingot needs Python 3.11 to 3.13, and ")
+        assert fault is not None and fault.startswith("ingot needs Python 3.11 to 3.14, and ")
         assert fault.endswith(f" is 3.{version[1]}")
     assert "has no line requires-python" in str(prerequisites.python_fault((3, 11), "requires-python = '3'"))
 

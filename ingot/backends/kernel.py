@@ -41,7 +41,8 @@ class Reads(Enum):
 @dataclass(frozen=True)
 class KernelCall:
     """A kernel for a node: its name and parameters, how it reads each operand, and with what strides it writes its
-    result. `sizes`: the kernel that is called first, with its parameters; see Kernel."""
+    result. `sizes`: the kernel that is called first, with its parameters; see Kernel. `splits`: of each operand, the
+    flag and the dimension of Operand.split, or None."""
 
     kernel: str
     version: int
@@ -50,6 +51,7 @@ class KernelCall:
     writes: Reads
     sizes: str
     sizes_params: Mapping[str, Any]
+    splits: tuple[tuple[str, int] | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,15 @@ class Operand(NamedTuple):
     """An operand or a result. Its name says whether it may be absent ("weight?") or is any number ("*extras").
 
     `dtypes` are its element types; a name among them stands for the element type of that operand. None: a state.
-    `layouts`: in which order its elements may be stored (ops/layouts.py).
+    `layouts`: in which order its elements may be stored (ops/layouts.py). `split`: the dimension, counted from the end,
+    that may be given as two where one stride does not walk it; the call's flag "NAME_split" says so.
     """
 
     name: str
     dtypes: tuple[DType | str, ...] | None
     strides: Reads = Reads.DENSE
     layouts: tuple[str, ...] = (PLAIN,)
+    split: int | None = None
 
     @property
     def plain_name(self) -> str:
@@ -222,7 +226,8 @@ class Kernel:
         reads = tuple(use.reads.get(operand.plain_name, operand.strides) for operand, _ in operands)
         writes = self.results[0].strides if self.results else Reads.DENSE
         first = self.sizes_params(op) if self.sizes_params else {}
-        return KernelCall(self.name, self.version, params, reads, writes, self.sizes, first)
+        splits = tuple(None if o.split is None else (f"{o.plain_name}_split", o.split) for o, _ in operands)
+        return KernelCall(self.name, self.version, params, reads, writes, self.sizes, first, splits)
 
     def _lacks(self, operand: Operand, node: Node, use: Use) -> bool:
         """Whether the node has not this operand but ones behind it, and the call would not say so."""

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ingot import dims, dtypes
 from ingot.backends.base import Target
-from ingot.backends.kernel import Reads, Refusal
+from ingot.backends.kernel import KernelCall, Reads, Refusal
 from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Op, Spec, StateSpec, Value
 from ingot.ir.spec import axis_of
 from ingot.ir.text import attrs_json
-from ingot.ir.window import Window, dense_strides, merged, view
+from ingot.ir.window import Window, dense_strides, merged, split, view
 from ingot.ops.control import CONTROL, Cond, Scan, WhileLoop, bodies, body_operands, sizes_for
-from ingot.ops.movement import Concat
+from ingot.ops.movement import Concat, Permute, WithShape
 from ingot.passes.bodies import refusal, unchanged
 
 PROGRAM_VERSION = 1
 MAX_RANK = 8
+MAX_TEXT = 500  # bytes of a text in a program
 
 
 class Held(NamedTuple):
@@ -50,8 +51,10 @@ class ProgramBuilder:
         self.calls: list[dict[str, Any]] = []
         self.windows: dict[Value, Window] = {}
         self.dense: dict[Value, Window] = {}
+        self.halves: dict[Value, Window] = {}  # reshapes that kernels read with one dimension as two
         self.views: dict[Window, int] = {}
         self.weights: dict[str, Value] = held.around.weights if held else {}
+        self.checks: list[dict[str, Any]] = []
         self.held = held
         self.host_calls: list[str] = []
         self.position = {node: i for i, node in enumerate(network.nodes)}
@@ -79,6 +82,7 @@ class ProgramBuilder:
             "buffers": self.buffers,
             "calls": self.calls,
             "outputs": outputs,
+            **({"checks": self.checks} if self.checks else {}),
         }
 
     # ---------------------------------------------------------------------------------------------------- buffers
@@ -162,11 +166,40 @@ class ProgramBuilder:
         window = self.window(node.inputs[0])
         found = view(window, node)
         if found is None and node.op.name == "reshape":
+            if halves := self._halves(node):
+                self.halves[node.output] = halves
+                return
             found = view(self._copied(node.inputs[0], window, node.where), node)
         if found is None:
             self._host(node, f"{node.op.name} with a negative step has no native form")
         else:
             self.windows[node.output] = found
+            if isinstance(node.op, WithShape):
+                self._check(node, node.op)
+
+    def _check(self, node: Node, op: WithShape) -> None:
+        """What a run has to confirm of a view's sizes."""
+        text = f"{node.where}: {op.text or 'view'}" if node.where else op.text or "view"
+        text = text.encode()[:MAX_TEXT].decode(errors="ignore")
+        for size, wanted in zip(node.inputs[0].shape, op.shape, strict=True):
+            if size == wanted:
+                continue
+            sizes = {"size": dims.to_json(size), "wanted": dims.to_json(wanted)}
+            self.checks.append({**sizes, "or_one": op.broadcast, "text": text})
+
+    def _halves(self, node: Node) -> Window | None:
+        """A reshape that would be a copy, where all kernels that read it take the dimension that it merges as two."""
+        axes: set[int | None] = set()
+        for user in node.output.uses:
+            choice = None if user.op.is_view or isinstance(user.op, CONTROL) else self.target.choose(user)
+            splits = choice.splits if isinstance(choice, KernelCall) else ()
+            found = [part for part, value in zip(splits, user.given, strict=False) if value is node.output]
+            axes |= {part[1] if part else None for part in found} or {None}
+        axis = axes.pop() if len(axes) == 1 and not self.network.is_output(node.output) else None
+        shape = node.output.shape
+        if axis is None or len(shape) == MAX_RANK:
+            return None
+        return split(self.window(node.inputs[0]), shape, len(shape) + axis)
 
     def _call(self, node: Node) -> None:
         choice = self.target.choose(node)
@@ -176,13 +209,16 @@ class ProgramBuilder:
         if isinstance(node.op, Concat) and node.output in self.windows:
             self._rest(node)
             return
-        reads = [self.read(value, how) for value, how in zip(node.given, choice.reads, strict=True)]
+        reads = [self.number(self.halves[value]) if value in self.halves else self.read(value, how)
+                 for value, how in zip(node.given, choice.reads, strict=True)]  # fmt: skip
+        parted = zip(choice.splits, node.given, strict=False)
+        halved = {part[0]: True for part, value in parted if part and value in self.halves}
         if bound := node.op.bound_dims():
             sizes = self._buffer(Spec(dtypes.int64, (len(bound),)), kind="temp")
             version = self.target.by_name[choice.sizes].version
             self._emit(choice.sizes, dict(choice.sizes_params), reads, [sizes.buffer], node.where, version, bound)
         writes = self._results(node, choice.writes)
-        self._emit(choice.kernel, dict(choice.params), reads, writes, node.where, choice.version)
+        self._emit(choice.kernel, {**choice.params, **halved}, reads, writes, node.where, choice.version)
 
     # ---------------------------------------------------------------------------------------------------- concat
     def _place(self, value: Value, how: Reads) -> Window | None:
@@ -206,6 +242,22 @@ class ProgramBuilder:
             self.windows[user.output] = whole = self._buffer(user.output.spec, kind="temp")
         return replace(slot, buffer=whole.buffer)
 
+    def _turned(self, value: Value, how: Reads) -> Window | None:
+        """A result in the order of the only permutation that reads it, if its kernel can write there: that one is dense
+        then, and needs no copy."""
+        users = list(value.uses)
+        if how is Reads.DENSE or self.network.is_output(value) or len(users) != 1 or users[0].op.name != "permute":
+            return None
+        turned, op = users[0].output, cast(Permute, users[0].op)
+        steps = dense_strides(turned.shape)
+        order = op.order(len(steps))
+        window = Window(-1, value.shape, tuple(steps[order.index(i)] for i in range(len(steps))), 0, False)
+        if not readable(window, how):
+            return None
+        buffer = self._buffer(turned.spec, kind="temp").buffer
+        self.views[Window(buffer, turned.shape, steps, 0, False)] = buffer
+        return replace(window, buffer=buffer)
+
     def _rest(self, node: Node) -> None:
         """Copies the operands of a concat that were not written in their place."""
         for i, value in enumerate(node.inputs):
@@ -222,7 +274,8 @@ class ProgramBuilder:
                 (state,) = [v for v in node.inputs if v.spec == value.spec and isinstance(v.spec, StateSpec)]
                 self.windows[value] = self.windows[state]
             else:
-                self.windows[value] = self._place(value, how) or self._buffer(value.spec, kind="temp")
+                place = self._place(value, how) or self._turned(value, how)
+                self.windows[value] = place or self._buffer(value.spec, kind="temp")
                 writes.append(self.number(self.windows[value]))
         return writes
 

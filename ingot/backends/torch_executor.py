@@ -25,7 +25,7 @@ from ingot.backends.torch_device import Threads, own_threads, package, typed
 from ingot.backends.torch_target import TORCH
 from ingot.errors import ArgumentError, BusyError, DimError, EngineFileError, InputError, UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
-from ingot.ir.interpret import bind, learn
+from ingot.ir.interpret import bind, learn, rounds_together
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.verify import verify
@@ -169,7 +169,7 @@ class TorchExecutor:
         try:
             with (
                 _typed(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad(),
-                _without_autocast(self._torch, self._device.type),
+                _without_autocast(self._torch, self._device.type), rounds_together(),
                 _threads(self._torch, self._threads) if self._device.type == "cpu" else nullcontext(),
             ):  # fmt: skip
                 yield

@@ -15,7 +15,7 @@ from ingot.compat.attention import (
 )  # fmt: skip
 from ingot.compat.encoder_attention import bert_attention, make_causal_mask
 from ingot.compat.functional import FUNCTIONS
-from ingot.compat.layers import FILES, ColumnLinear, RowLinear, without_lora
+from ingot.compat.layers import ColumnLinear, RowLinear, without_lora
 from ingot.compat.module import Module
 from ingot.compat.no_effect import ignored
 from ingot.compat.quantization import QuantMode
@@ -278,8 +278,9 @@ class BertAttention(_Attention):
         return self.dense(out)
 
 
-FILES["attention"] = (
-    Attention, BertAttention, AttentionParams, KeyValueCacheParams, AttentionMaskType, PositionEmbeddingType,
-    make_causal_mask,
-)  # fmt: skip
-LAYERS = FILES  # every file of tensorrt_llm.layers, these included
+FILES = {
+    "attention": (
+        Attention, BertAttention, AttentionParams, KeyValueCacheParams, AttentionMaskType, PositionEmbeddingType,
+        make_causal_mask,
+    ),
+}  # fmt: skip

@@ -24,7 +24,6 @@ from ingot.compat.signatures import (
     signature,
 )  # fmt: skip
 from ingot.compat.tensor import ITensor, Tensor, dtype_of, plain, shown
-from ingot.compat.trt_windows import sliced
 from ingot.dtypes import DType
 from ingot.ir import F, Value
 from ingot.nn import tracer
@@ -230,16 +229,8 @@ def embedding(
     """
     single("embedding", tp_size)
 
-    def call(input: Any, weight: Any, scale: Any, padding: Any) -> Any:
-        weight = weight if padding is None else functional.concat([weight, padding], 0)
-        rows = functional.embedding(input, weight)
-        if scale is None:
-            return rows
-        by_row = functional.unsqueeze(functional.index_select(scale, 0, functional.flatten(input)), 1)
-        return functional.mul(F.cast(rows, scale.dtype), functional.view(by_row, (*input.shape, 1), False))
-
-    given = {"input": input, "weight": weight, "scale": per_token_scale, "padding": padding}
-    return recorded("embedding", call, given)  # type: ignore[no-any-return]
+    given = {"input": input, "weight": weight, "per_token_scale": per_token_scale, "padding": padding}
+    return recorded("embedding", functional.embedding, given)  # type: ignore[no-any-return]
 
 
 @_own
@@ -258,28 +249,9 @@ def slice(
         mode: a SampleMode for what lies beyond the edges; fill_value: what stands there for FILL.
     """
 
-    def call(input: Any, starts: Any, sizes: Any, strides: Any, fill_value: Any) -> Any:
-        return sliced(input, starts, sizes, strides, mode, fill_value)
-
     given = {"input": input, "starts": starts, "sizes": sizes, "strides": strides, "fill_value": fill_value}
-    return recorded("slice", call, given)  # type: ignore[no-any-return]
-
-
-@_own
-def shape(input: Tensor, dim: int | None = None, cast_to_dtype: Any = None, clip_before_cast: Any = None) -> Tensor:
-    """The sizes as an int64 tensor [rank], or one of them as a scalar.
-
-    Args:
-        cast_to_dtype: another type; clip_before_cast: (least, greatest), within which sizes are held then.
-    """
-
-    def call(input: Any, cast_to_dtype: Any) -> Any:
-        sizes = functional.shape(input, dim)
-        if cast_to_dtype is not None and clip_before_cast is not None:
-            sizes = functional.int_clip(sizes, *clip_before_cast)
-        return sizes if cast_to_dtype is None else F.cast(sizes, cast_to_dtype)
-
-    return recorded("shape", call, {"input": input, "cast_to_dtype": cast_to_dtype})  # type: ignore[no-any-return]
+    given["mode"] = mode
+    return recorded("slice", functional.slice, given)  # type: ignore[no-any-return]
 
 
 @_own
@@ -296,22 +268,10 @@ def rms_norm(
     if not isinstance(num_groups, int):
         eps = weight if isinstance(weight, float) else eps
         num_groups, weight = 1, num_groups
-    call = {"input": input, "normalized_shape": normalized_shape, "weight": weight, "eps": eps}
-    if num_groups == 1:
-        return recorded("rms_norm", functional.rms_norm, call)  # type: ignore[no-any-return]
-    return recorded("rms_norm", _in_groups(num_groups), call)  # type: ignore[no-any-return]
-
-
-def _in_groups(groups: int) -> Callable[..., Any]:
-    def call(input: Any, normalized_shape: Any, weight: Any, eps: float) -> Any:
-        width = input.shape[-1]
-        if not isinstance(width, int) or groups < 1 or width % groups:
-            raise refused(f"rms_norm of {width} elements in {groups} groups", "the groups have to be equal")
-        apart = functional.view(input, (*input.shape[:-1], groups, width // groups))
-        whole = functional.view(functional.rms_norm(apart, width // groups, eps=eps), input.shape)
-        return whole if weight is None else functional.mul(whole, weight)
-
-    return call
+    call = {
+        "input": input, "normalized_shape": normalized_shape, "weight": weight, "eps": eps, "num_groups": num_groups,
+    }  # fmt: skip
+    return recorded("rms_norm", functional.rms_norm, call)  # type: ignore[no-any-return]
 
 
 @_own

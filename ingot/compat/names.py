@@ -11,12 +11,14 @@ from ingot.compat import (
     collectives,
     context,
     datatype,
+    layers,
     module,
     parameter,
     plugin,
     quantization,
     quantized,
     recurrent,
+    recurrent_layers,
     runtime,
     trt_runtime,
     utils,
@@ -74,6 +76,7 @@ _FUNCTIONAL = {
     **attention.ENUMS, **collectives.ENUMS, **WORDS, "RopeEmbeddingUtils": RopeEmbeddingUtils,
 }  # fmt: skip
 _MODULES = _of(module, "Module", "ModuleList")
+_LAYERS = {**layers.FILES, **attention_layers.FILES, **recurrent_layers.FILES}
 
 TABLE: dict[str, dict[str, Any]] = {
     "tensorrt_llm": {
@@ -87,10 +90,10 @@ TABLE: dict[str, dict[str, Any]] = {
     "tensorrt_llm._utils": _HELPERS,
     "tensorrt_llm.builder": _BUILDER,
     "tensorrt_llm.functional": _FUNCTIONAL,
-    "tensorrt_llm.layers": {layer.__name__: layer for file in attention_layers.LAYERS.values() for layer in file},
+    "tensorrt_llm.layers": {layer.__name__: layer for file in _LAYERS.values() for layer in file},
     **{f"tensorrt_llm.layers.{file}": {layer.__name__: layer for layer in found}
        | ({"RopeEmbeddingUtils": RopeEmbeddingUtils} if file == "attention" else {})
-       for file, found in attention_layers.LAYERS.items()},
+       for file, found in _LAYERS.items()},
     "tensorrt_llm.logger": {"logger": logger, "Logger": Logger},
     "tensorrt_llm.mapping": {"Mapping": utils.Mapping},
     "tensorrt_llm.module": _MODULES,

@@ -47,8 +47,9 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     "mamba_conv1d": {"dtype": "the type of input", "host_context_lengths": "last_token_ids says it"},
     "selective_scan": {
         "dtype": "the type of input", "host_context_lengths": "last_token_ids says it",
-        "chunk_size": "only Mamba2 reads it, which is refused",
+        "chunk_size": "how a GPU's kernel cut texts",
     },
+    "rg_lru": {"dtype": "the type of input"},
     "smooth_quant_layer_norm": {"use_diff_of_squares": "the variance is always computed in two passes"},
     **dict.fromkeys(("SmoothQuantLinear", "WeightOnlyQuantLinear"),
                     dict.fromkeys(("tp_group", "gather_output"), _ONE_DEVICE)),
@@ -67,6 +68,11 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     "Linear.forward": {"lora_hidden_state": "only adapters read it, which are refused"},
     **dict.fromkeys(("_Block", "MLP", "GatedMLP", "FusedGatedMLP"), _BLOCK),
     "LayerNorm": {"tp_dim": _ONE_DEVICE},
+    "MambaConv1d.forward": {"conv_indices": "only networks without the plugin read it; last_token_ids says it"},
+    **dict.fromkeys(("Mamba2", "RgLru", "FusedRgLru", "Recurrent"), {"tp_group": _ONE_DEVICE}),
+    "GroupedLinear": {
+        "tp_group": _ONE_DEVICE, "gather_output": _ONE_DEVICE, "strict_dtype": "types are always strict",
+    },
     "Attention": {
         **dict.fromkeys(("tp_group", "tp_rank", "instance_id", "cp_group", "layernorm_share", "layernorm_type", "eps"),
                         "only what is refused reads it"),

@@ -1,54 +1,93 @@
-"""mamba_conv1d and selective_scan: Mamba's two steps over states that are inputs and outputs of the network."""
+"""mamba_conv1d, selective_scan and rg_lru: recurrences whose states are inputs and outputs of the network."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot import functional as f
 from ingot.compat import context
-from ingot.compat.functional import recorded
+from ingot.compat.functional import promoted, recorded
 from ingot.compat.refusal import called, refused
+from ingot.dtypes import DType
+from ingot.ir import F
 
 
-class Rows(NamedTuple):
-    """Where the rows of a step belong: owner and place of each; and start, count, prompt of each request."""
-
-    owner: Any
-    place: Any
-    start: Any
-    count: Any
-    prompt: Any
+def _column(x: Any) -> Any:
+    return f.unsqueeze(x, 1)
 
 
-def _column(x: Any, rank: int = 2) -> Any:
-    return f.view(x, (x.shape[0], *[1] * (rank - 1)), False)
+class Step:
+    """The tokens of a step, one row for each request: [B, S, …].
+
+    Padded texts lie so already. Packed ones are taken apart, into as many places as the longest has.
+    """
+
+    def __init__(self, tokens: Any, packed: bool, types: Any, last: Any) -> None:
+        last = f.cast(last, "int32")
+        self.packed, self.prompt = packed, f.eq(f.cast(types, "int32"), 0)
+        self.start = f.slice(f.pad(last, (1, 0)), [0], last.shape) if packed else None
+        self.count = f.sub(last, self.start) if packed else last
+        places = f.max(self.count, 0) if packed else tokens.shape[1]
+        self.place = f.arange(0, places, "int32")
+        self.valid = f.lt(self.place, _column(self.count))
+        self.rows, (self.width,) = tokens.shape[0], self.place.shape
+        if packed:
+            token = f.arange(0, self.rows, "int32")
+            most = f.cast(f.sub(f.shape(last, 0), 1), "int32")
+            owner = f.minimum(f.sum(f.cast(f.ge(_column(token), last), "int32"), 1), most)
+            place = f.sub(token, f.index_select(self.start, 0, owner))
+            self._back = f.add(f.mul(owner, f.cast(f.shape(self.place, 0), "int32")), place)
+
+    def apart(self, tokens: Any) -> Any:
+        """[B, S, width] of tokens as they were given; zeros where a row has no token."""
+        if self.packed:
+            last = f.cast(f.sub(f.shape(tokens, 0), 1), "int32")
+            tokens = f.embedding(f.minimum(f.add(_column(self.start), self.place), last), tokens)
+        return f.where(f.unsqueeze(self.valid, 2), tokens, np.zeros((), dtypes.get(tokens.dtype).numpy))
+
+    def together(self, rows: Any, dtype: Any) -> Any:
+        """Rows [B, S, width] as the tokens were given."""
+        rows = f.cast(rows, dtypes.get(dtype))
+        if not self.packed:
+            return rows
+        flat = f.view(rows, (dims.mul(rows.shape[0], rows.shape[1]), rows.shape[2]), False)
+        return f.index_select(flat, 0, self._back)
+
+    def before(self, state: Any, dtype: DType) -> Any:
+        """The states [B, …] that a step begins with: zeros for prompts."""
+        fresh = f.view(self.prompt, (state.shape[0], *[1] * (len(state.shape) - 1)), False)
+        return f.where(fresh, np.zeros((), dtype.numpy), f.cast(state, dtype))
 
 
-def _rows(flat: Any, width: Any, types: Any, last: Any) -> Rows:
-    """The rows of padded texts, `width` each, or of packed ones (None), whose ends are `last`."""
-    last, prompt = f.cast(last, "int32"), f.eq(f.cast(types, "int32"), 0)
-    token = f.arange(0, flat.shape[0], "int32")
-    if width is None:
-        before = f.slice(f.pad(last, (1, 0)), [0], last.shape)
-        most = f.cast(f.sub(f.shape(last, 0), 1), "int32")
-        owner = f.minimum(f.sum(f.cast(f.ge(_column(token), last), "int32"), 1), most)
-        return Rows(owner, f.sub(token, f.index_select(before, 0, owner)), before, f.sub(last, before), prompt)
-    each = f.cast(width, "int32")
-    owner = f.floordiv(token, each)
-    start = f.mul(f.arange(0, last.shape[0], "int32"), each)
-    return Rows(owner, f.sub(token, f.mul(owner, each)), start, last, prompt)
-
-
-def _flat(x: Any, packed: bool) -> Any:
-    return x if packed else f.flatten(x, 0, 1)
-
-
-def _plain_state(name: str, state: Any, slot_mapping: Any) -> None:
+def _states(name: str, state: Any, slot_mapping: Any) -> None:
     if slot_mapping is not None or state.dtype.name in ("INT64", "INT32"):
         raise refused(f"{name} of states by address", "give the states themselves, and leave slot_mapping out")
+
+
+def _is_packed() -> bool:
+    return bool(context.default_net().plugin_config.remove_input_padding)
+
+
+def _shaped(name: str, state: Any, rest: tuple[int, ...], what: str) -> None:
+    if tuple(state.shape[1:]) != rest:
+        raise refused(f"{name} with states {list(state.shape)}", f"give them as {what}")
+
+
+def _part(x: Any, start: int, width: int) -> Any:
+    """Columns of tokens."""
+    if start == 0 and x.shape[-1] == width:
+        return x
+    return f.slice(x, [0] * (len(x.shape) - 1) + [start], (*x.shape[:-1], width))
+
+
+def _wide(x: Any) -> Any:
+    return f.cast(x, "float32")
+
+
+# ---------------------------------------------------------------------------------------------- convolution
 
 
 @called("mamba_conv1d")
@@ -60,7 +99,8 @@ def mamba_conv1d(
     """A causal convolution of each channel over a request's tokens.
 
     Args:
-        input: [B, S, pre_stride + dim + post_stride], or packed [T, …] with plugin_config.remove_input_padding.
+        input: [B, S, pre_stride + dim + post_stride], or packed [T, …] with plugin_config.remove_input_padding. Of the
+            columns behind, which only TensorRT-LLM's alignment added, any may be missing.
         conv_state_or_ptr: [B, dconv - 1, dim], the tokens before; read for requests of type 1, zeros for prompts.
         conv_weight: dconv · dim numbers, tap by tap. conv_bias: [dim].
         last_token_ids: int32 [B], lengths, or ends of packed texts.
@@ -68,31 +108,29 @@ def mamba_conv1d(
     Returns:
         [B, S, dim] or [T, dim], and the state behind the step.
     """
-    _plain_state("mamba_conv1d", conv_state_or_ptr, slot_mapping)
-    packed = bool(context.default_net().plugin_config.remove_input_padding)
+    _states("mamba_conv1d", conv_state_or_ptr, slot_mapping)
+    packed = _is_packed()
 
     def call(input: Any, state: Any, weight: Any, bias: Any, types: Any, last: Any) -> tuple[Any, Any]:
         whole = pre_stride + dim + post_stride
-        if input.shape[-1] != whole:
+        if not pre_stride + dim <= input.shape[-1] <= whole:
             raise refused(f"mamba_conv1d of {input.shape[-1]} channels", f"pre_stride, dim and post_stride say {whole}")
-        x = f.slice(input, [0] * (len(input.shape) - 1) + [pre_stride], (*input.shape[:-1], dim))
-        flat = _flat(x, packed)
-        at = _rows(flat, None if packed else f.shape(x, 1), types, last)
-        taps = f.cast(f.view(weight, (dconv, dim), False), "float32")
-        total: Any = None
-        for tap in range(dconv):
-            found = _token(flat, state, at, f.sub(at.place, dconv - 1 - tap), at.owner, dconv)
-            part = f.mul(f.cast(found, "float32"), f.select(taps, 0, tap))
-            total = part if total is None else f.add(total, part)
-        total = total if bias is None else f.add(total, f.cast(f.view(bias, (dim,), False), "float32"))
-        total = f.silu(total) if apply_silu else total
-        batch = state.shape[0]
-        own = f.arange(0, batch, "int32")
-        kept = [
-            _token(flat, state, at, f.add(at.count, back), own, dconv) for back in range(1 - dconv, 0)
-        ]
-        after = f.stack(kept, 1) if kept else state
-        return f.view(f.cast(total, dtypes.get(x.dtype)), x.shape, False), f.cast(after, state.dtype)
+        _shaped("mamba_conv1d", state, (dconv - 1, dim), f"[B, {dconv - 1}, {dim}]")
+        x = _part(input, pre_stride, dim)
+        kind = promoted([dtypes.get(t.dtype) for t in (x, weight, bias) if t is not None]) or dtypes.float32
+        step = Step(x, packed, types, last)
+        rows, before = f.cast(step.apart(x), kind), step.before(state, kind)
+        taps = f.transpose(f.cast(f.view(weight, (dconv, dim), False), kind), 0, 1)
+        by_channel = [f.permute(t, (0, 2, 1)) for t in (rows, before)]
+        y, _ = f.causal_conv1d(
+            by_channel[0], taps, None if bias is None else f.cast(f.view(bias, (dim,), False), kind), by_channel[1],
+            "silu" if apply_silu else None,
+        )  # fmt: skip
+        # A row's last tokens are not the last places of all rows.
+        kept = f.add(_column(step.count), f.arange(0, dconv - 1, "int32"))
+        index = f.expand(f.unsqueeze(kept, 2), (state.shape[0], dconv - 1, dim))
+        after = f.gather(f.concat([before, rows], 1), 1, index) if dconv > 1 else state
+        return step.together(f.permute(y, (0, 2, 1)), input.dtype), f.cast(after, state.dtype)
 
     given = {
         "input": input, "state": conv_state_or_ptr, "weight": conv_weight, "bias": conv_bias,
@@ -101,16 +139,7 @@ def mamba_conv1d(
     return recorded("mamba_conv1d", call, given)  # type: ignore[no-any-return]
 
 
-def _token(flat: Any, state: Any, at: Rows, place: Any, owner: Any, dconv: int) -> Any:
-    """The token at a place of its request's step; before its first one that of the state, or zeros for a prompt."""
-    row = f.add(f.index_select(at.start, 0, owner), place)
-    own = f.index_select(flat, 0, f.maximum(row, 0))
-    held = f.flatten(state, 0, 1)
-    old = f.add(f.mul(owner, dconv - 1), f.maximum(f.add(place, dconv - 1), 0))
-    past = f.index_select(held, 0, f.minimum(old, f.cast(f.sub(f.shape(held, 0), 1), "int32")))
-    fresh = f.index_select(f.cast(at.prompt, "int32"), 0, owner)
-    past = f.where(f.gt(_column(fresh), 0), np.zeros((), dtypes.get(state.dtype).numpy), past)
-    return f.where(f.ge(_column(place), 0), own, f.cast(past, flat.dtype))
+# ---------------------------------------------------------------------------------------------- Mamba's scans
 
 
 @called("selective_scan")
@@ -123,76 +152,179 @@ def selective_scan(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Mamba's scan: s = exp(Δ · A) · s + Δ · B · x, and y = C · s + D · x, times silu(z) where it is given.
 
+    Sums and states are in float32 from the first step to the last.
+
     Args:
         input, delta, z: [B, S, dim], or packed [T, dim] with plugin_config.remove_input_padding.
         state_or_ptr: [B, dstate, dim]; read for requests of type 1, zeros for prompts.
         delta_bias, D: [dim] or None. A: [dstate, dim].
         BC: […, 2 · dstate], or […, dt_rank + 2 · dstate] with delta's numbers in front.
         last_token_ids: int32 [B], lengths, or ends of packed texts.
+        mamba_version: "Mamba1", or "Mamba2": of nheads heads, dim / nheads channels share one number of delta
+            […, nheads], delta_bias, A and D [nheads]; of ngroups groups, nheads / ngroups heads share BC
+            […, 2 · ngroups · dstate]. States are [B, nheads, dstate, dim / nheads]. Tensors may be wider, as they come
+            of Mamba2's one product and its convolution: input and z stand in front, BC and delta behind what is there
+            of z, input and BC.
 
     Returns:
-        y as input, and the state behind the step.
+        y [B, S, dim] or [T, dim], and the state behind the step.
     """
-    if mamba_version != "Mamba1" or nheads != 1 or ngroups != 1:
-        raise refused(f"selective_scan of {mamba_version}", "Mamba1, or ingot.functional.while_loop over the tokens")
-    _plain_state("selective_scan", state_or_ptr, slot_mapping)
-    packed = bool(context.default_net().plugin_config.remove_input_padding)
+    if mamba_version not in ("Mamba1", "Mamba2"):
+        raise refused(f"selective_scan of {mamba_version}", 'give "Mamba1" or "Mamba2"')
+    heads = mamba_version == "Mamba2"
+    if not heads and (nheads != 1 or ngroups != 1):
+        raise refused(f"selective_scan of Mamba1 with {nheads} heads in {ngroups} groups", 'mamba_version="Mamba2"')
+    if heads and (nheads < 1 or ngroups < 1 or dim % nheads or nheads % ngroups):
+        raise refused(f"selective_scan of {dim} channels, {nheads} heads and {ngroups} groups", "give divisors")
+    _states("selective_scan", state_or_ptr, slot_mapping)
+    packed, both, each = _is_packed(), 2 * ngroups * dstate, dim // nheads
 
-    def call(
-        input: Any, state: Any, delta: Any, bias: Any, decay: Any, both: Any, skip: Any, types: Any, last: Any, z: Any
-    ) -> tuple[Any, Any]:
-        before = both.shape[-1] - 2 * dstate
-        if before not in (0, dt_rank) or input.shape[-1] != dim:
+    def of_mamba1(tensors: dict[str, Any]) -> dict[str, Any]:
+        """The operands as ours: channel by channel."""
+        before = tensors["both"].shape[-1] - both
+        if before not in (0, dt_rank) or tensors["x"].shape[-1] != dim:
             raise refused(
-                f"selective_scan with BC of {both.shape[-1]} and input of {input.shape[-1]} channels",
-                f"2 · dstate = {2 * dstate} of them, with dt_rank = {dt_rank} before; and dim = {dim}",
+                f"selective_scan with BC of {before + both} and input of {tensors['x'].shape[-1]} channels",
+                f"2 · dstate = {both} of them, with dt_rank = {dt_rank} before; and dim = {dim}",
             )
-        flat = _flat(input, packed)
-        at = _rows(flat, None if packed else f.shape(input, 1), types, last)
-        x, step, mixed = (f.cast(_flat(t, packed), "float32") for t in (input, delta, both))
-        step = step if bias is None else f.add(step, f.cast(f.view(bias, (dim,), False), "float32"))
-        step = f.softplus(step) if delta_softplus else step
-        into, out_of = (f.slice(mixed, [0, before + i * dstate], (mixed.shape[0], dstate)) for i in (0, 1))
-        fresh = f.view(at.prompt, (state.shape[0], 1, 1), False)
-        start = f.where(fresh, np.float32(0), f.cast(state, "float32"))
-        valid = f.lt(at.place, f.index_select(at.count, 0, at.owner))
-        y, after = _scanned(x, step, f.cast(decay, "float32"), into, out_of, at.owner, valid, start)
-        y = y if skip is None else f.add(y, f.mul(x, f.cast(f.view(skip, (dim,), False), "float32")))
-        y = y if z is None else f.mul(y, f.silu(f.cast(_flat(z, packed), "float32")))
-        return f.view(f.cast(y, dtypes.get(input.dtype)), input.shape, False), f.cast(after, state.dtype)
+        _shaped("selective_scan", tensors["state"], (dstate, dim), f"[B, {dstate}, {dim}]")
+        return tensors | {
+            "both": _part(tensors["both"], before, both), "decay": f.transpose(tensors["decay"], 0, 1),
+            "state": f.permute(tensors["state"], (0, 2, 1)),
+        }  # fmt: skip
+
+    def of_mamba2(tensors: dict[str, Any]) -> dict[str, Any]:
+        """The operands as ours: what heads share is repeated for their channels."""
+        front, whole = 2 * dim + both, 2 * dim + both + nheads
+        known = {"x": (0, dim, dim + both), "z": (0, dim, whole), "delta": (front, nheads, whole),
+                 "both": (dim, both, dim + both)}  # fmt: skip
+        for name, (start, width, least) in known.items():
+            x = tensors[name]
+            if x is None:
+                continue
+            if x.shape[-1] != width and not (x.shape[-1] >= least if name in ("z", "delta") else x.shape[-1] == least):
+                raise refused(f"selective_scan with {name} of {x.shape[-1]} channels", f"{width}, or {least} with more")
+            tensors[name] = _part(x, start if x.shape[-1] != width else 0, width)
+        _shaped("selective_scan", tensors["state"], (nheads, dstate, each), f"[B, {nheads}, {dstate}, {each}]")
+
+        def repeated(x: Any) -> Any:
+            return None if x is None else f.repeat_interleave(x, each, len(x.shape) - 1)
+
+        decay = f.expand(_column(repeated(tensors["decay"])), (dim, dstate))
+        state = f.permute(tensors["state"], (0, 1, 3, 2))
+        return tensors | {
+            "delta": repeated(tensors["delta"]), "bias": repeated(tensors["bias"]), "decay": decay,
+            "skip": repeated(tensors["skip"]), "state": f.view(state, (state.shape[0], dim, dstate), False),
+        }  # fmt: skip
+
+    def call(types: Any, last: Any, **tensors: Any) -> tuple[Any, Any]:
+        kind, kept = tensors["x"].dtype, tensors["state"].dtype
+        given = (of_mamba2 if heads else of_mamba1)(tensors)
+        step = Step(given["x"], packed, types, last)
+        x, both_of = (_wide(step.apart(given[name])) for name in ("x", "both"))
+        shared = f.view(both_of, (*both_of.shape[:2], 2, ngroups, dstate), False)
+        into, out_of = (f.select(shared, 2, i) for i in (0, 1))
+        delta = _wide(step.apart(given["delta"]))
+        delta = delta if given["bias"] is None else f.add(delta, f.view(_wide(given["bias"]), (dim,), False))
+        delta = f.softplus(delta) if delta_softplus else delta
+        delta = f.where(f.unsqueeze(step.valid, 2), delta, np.float32(0))  # nothing moves where there is no token
+        skip = np.zeros(dim, np.float32) if given["skip"] is None else f.view(_wide(given["skip"]), (dim,), False)
+        first = step.before(given["state"], dtypes.float32)
+        y, after = F.selective_scan(x, delta, _wide(given["decay"]), into, out_of, skip, first)
+        y = y if given["z"] is None else f.mul(y, f.silu(_wide(step.apart(given["z"]))))
+        if heads:
+            after = f.permute(f.view(after, (after.shape[0], nheads, each, dstate), False), (0, 1, 3, 2))
+        else:
+            after = f.permute(after, (0, 2, 1))
+        return step.together(y, kind), f.cast(after, kept)
 
     given = {
-        "input": input, "state": state_or_ptr, "delta": delta, "bias": delta_bias, "decay": A, "both": BC, "skip": D,
+        "x": input, "state": state_or_ptr, "delta": delta, "bias": delta_bias, "decay": A, "both": BC, "skip": D,
         "types": host_request_types, "last": last_token_ids, "z": z,
     }  # fmt: skip
     return recorded("selective_scan", call, given)  # type: ignore[no-any-return]
 
 
-def _scanned(
-    x: Any, step: Any, decay: Any, into: Any, out_of: Any, owner: Any, valid: Any, start: Any
-) -> tuple[Any, Any]:
-    """C · s of every row, and the states of all requests behind the last; rows go one after the other."""
-    rows, width = x.shape
+# ---------------------------------------------------------------------------------------------- RG-LRU
 
-    def more(i: Any, y: Any, state: Any, *tensors: Any) -> Any:
-        return f.lt(i, f.cast(f.shape(tensors[0], 0), "int32"))
-
-    def one(i: Any, y: Any, state: Any, *tensors: Any) -> Any:
-        x, step, decay, into, out_of, owner, valid = tensors
-        at = f.view(i, (1,), False)
-        here, now, b, c, who, counts = (f.index_select(t, 0, at) for t in (x, step, into, out_of, owner, valid))
-        old = f.index_select(state, 0, who)  # [1, dstate, dim]
-        grown = f.mul(f.exp(f.mul(now, decay)), f.squeeze(old, 0))
-        new = f.add(grown, f.mul(f.transpose(b, 0, 1), f.mul(now, here)))
-        mine = f.op_and(f.eq(f.arange(0, state.shape[0], "int32"), who), counts)
-        state = f.where(f.view(mine, (state.shape[0], 1, 1), False), f.unsqueeze(new, 0), state)
-        row = f.eq(f.arange(0, y.shape[0], "int32"), i)
-        return f.add(i, 1), f.where(_column(row), f.matmul(c, new), y), state, *tensors
-
-    first = f.mul(f.cast(f.shape(x, 0), "int32"), 0)
-    tensors = (x, step, decay, into, out_of, owner, valid)
-    left = f.while_loop(more, one, (first, f.mul(x, 0.0), start, *tensors))
-    return left[1], left[2]
+_RATE = -8.0  # RG-LRU's constant: a = exp(-8 · softplus(A) · sigmoid(gate))
+_LEAST = 1e-30  # of a gate by which is divided; exp(_LEAST · anything here) is 1 in float32
 
 
-STEPS = {function.__name__: function for function in (mamba_conv1d, selective_scan)}
+@called("rg_lru")
+def rg_lru(
+    input: Any, A: Any, state_or_ptr: Any, host_request_types: Any, last_token_ids: Any, dim: int,  # noqa: N803
+    dtype: Any, block_size: int = 0, y: Any = None, y_bias: Any = None, gate: Any = None, gate_bias: Any = None,
+    gate_x: Any = None, gate_x_bias: Any = None, gate_a: Any = None, gate_a_bias: Any = None, slot_mapping: Any = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """RecurrentGemma's recurrence: a = exp(-8 · softplus(A) · σ(gate_a)); s = a · s + √(1 - a²) · σ(gate_x) · x.
+
+    The first token of a prompt comes in whole, without the root. Sums and states are in float32.
+
+    Args:
+        input, y, gate_x, gate_a: [B, S, dim], or packed [T, dim] with plugin_config.remove_input_padding.
+        A: [dim]. y_bias, gate_x_bias, gate_a_bias: dim numbers, added first.
+        state_or_ptr: [B, dim]; read for requests of type 1, zeros for prompts.
+        y: the result is multiplied with it; with gelu(y + y_bias), of tanh, where y_bias is given.
+        gate: […, 2 · dim] in the place of gate_x and gate_a: block_size numbers of one, then of the other, and so on;
+            gate_bias as it.
+        last_token_ids: int32 [B], lengths, or ends of packed texts.
+
+    Returns:
+        The states of all tokens, times what y says, as input; and the states behind the step.
+    """
+    _states("rg_lru", state_or_ptr, slot_mapping)
+    if (gate is None) == (gate_x is None or gate_a is None):
+        raise refused("rg_lru", "give gate and block_size, or gate_x and gate_a")
+    if gate is not None and (block_size < 1 or dim % block_size):
+        raise refused(f"rg_lru with block_size={block_size} of {dim} channels", "give a divisor")
+    if y is None and y_bias is not None:
+        raise refused("rg_lru with y_bias", "give y too")
+    packed = _is_packed()
+
+    def halves(gate: Any) -> tuple[Any, Any]:
+        """gate_x and gate_a of both in one."""
+        blocks = f.view(gate, (*gate.shape[:-1], dim // block_size, 2, block_size), False)
+        parts = (f.select(blocks, len(blocks.shape) - 2, i) for i in (0, 1))
+        first, second = (f.view(part, (*gate.shape[:-1], dim), False) for part in parts)
+        return first, second
+
+    def call(x: Any, state: Any, decay: Any, types: Any, last: Any, y: Any, y_bias: Any, **gates: Any) -> Any:
+        _shaped("rg_lru", state, (dim,), f"[B, {dim}]")
+        step = Step(x, packed, types, last)
+
+        def biased(name: str) -> Any:
+            whole = _wide(gates[name])
+            bias = gates[f"{name}_bias"]
+            return whole if bias is None else f.add(whole, f.view(_wide(bias), (whole.shape[-1],), False))
+
+        gate_x, gate_a = halves(biased("gate")) if gate is not None else (biased("gate_x"), biased("gate_a"))
+        share = f.maximum(f.sigmoid(step.apart(gate_a)), np.float32(_LEAST))
+        rate = f.mul(f.softplus(_wide(f.view(decay, (dim,), False))), np.float32(_RATE))
+        lost = f.exp(f.mul(f.mul(share, rate), np.float32(2)))
+        root = f.sqrt(f.sub(np.float32(1), lost))
+        is_first = f.op_and(_column(step.prompt), f.eq(step.place, 0))  # [B, S]
+        root = f.where(f.unsqueeze(is_first, 2), np.float32(1), root)
+        comes = f.mul(f.mul(_wide(step.apart(x)), f.sigmoid(step.apart(gate_x))), root)
+        # The scan's step multiplies the decay's exponent and what comes in: divided by it, that stays what it is.
+        comes = f.div(comes, share)
+        share = f.where(f.unsqueeze(step.valid, 2), share, np.float32(0))
+        one = f.expand(x.network.constant(np.ones((1, 1, 1, 1), np.float32)), (state.shape[0], step.width, 1, 1))
+        first = f.unsqueeze(step.before(state, dtypes.float32), 2)
+        out, after = F.selective_scan(comes, share, _column(rate), one, one, np.zeros(dim, np.float32), first)
+        if y is not None:
+            beside = _wide(step.apart(y))
+            if y_bias is not None:
+                beside = f.gelu(f.add(beside, f.view(_wide(y_bias), (dim,), False)))
+            out = f.mul(out, beside)
+        return step.together(out, x.dtype), f.cast(f.squeeze(after, 2), state.dtype)
+
+    given = {
+        "x": input, "state": state_or_ptr, "decay": A, "types": host_request_types, "last": last_token_ids, "y": y,
+        "y_bias": y_bias, "gate": gate, "gate_bias": gate_bias, "gate_x": gate_x, "gate_x_bias": gate_x_bias,
+        "gate_a": gate_a, "gate_a_bias": gate_a_bias,
+    }  # fmt: skip
+    return recorded("rg_lru", call, given)  # type: ignore[no-any-return]
+
+
+STEPS = {function.__name__: function for function in (mamba_conv1d, selective_scan, rg_lru)}

@@ -49,6 +49,7 @@ SIGNATURES: dict[str, str] = {
     "constant_to_tensor_": "input, dtype=None, to_array=True",
     "constants_to_tensors_": "*inputs",
     "arange": "start, end, dtype",
+    "shape": "input, dim=None, cast_to_dtype=None, clip_before_cast=None",
     "view": "input, shape, zero_is_placeholder=True",
     "flatten": "input, start_dim=0, end_dim=-1",
     "permute": "input, dims",

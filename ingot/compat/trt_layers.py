@@ -87,7 +87,7 @@ def _shuffle(g: Given) -> Any:
 
 def _slice(g: Given) -> Any:
     given = [g[n] if g.get(f"input_{i}") is None else g[f"input_{i}"] for i, n in _SLICED]
-    return windows.sliced(g["input"], given[0], given[1], given[2], g["mode"], g.get("input_4"))
+    return f.slice(g["input"], given[0], given[1], given[2], g["mode"], g.get("input_4"))
 
 
 _SLICED = ((1, "start"), (2, "shape"), (3, "stride"))

@@ -1,4 +1,4 @@
-"""tensorrt.ILoop: what stands between a loop's recurrences and its outputs becomes the body of a while_loop.
+"""tensorrt.ILoop: what stands between a loop's recurrences and its outputs becomes the body of a scan or a while_loop.
 
 The body is recorded in the network itself, on stand-ins for what changes from round to round. When the loop's first
 output is read, the ops between the stand-ins and the loop's results are recorded again inside a body. The first ones
@@ -17,6 +17,7 @@ from ingot import functional as f
 from ingot.compat.refusal import placed, refused
 from ingot.compat.tensor import ITensor
 from ingot.compat.trt_enums import LayerType, LoopOutput, TripLimit
+from ingot.dims import Dimension
 from ingot.errors import IngotError
 from ingot.ir import Value, apply
 from ingot.ir.sizes import as_size
@@ -70,6 +71,14 @@ class Iterator(_Part):
     def get_output(self, index: int) -> ITensor:
         """The slice of this round."""
         return self._tensor(self.stand_in)
+
+    def rows(self, length: Dimension) -> Value:
+        """The slices of so many rounds, [length, …]."""
+        rows = _moved(self.tensor, self.axis, 0)
+        rows = _reversed(rows) if self.reverse else rows
+        if rows.shape[0] == length:
+            return rows
+        return cast(Value, f.slice(rows, [0] * len(rows.shape), (length, *rows.shape[1:])))
 
     def slice(self, tensor: Value, round: Value) -> Value:
         """What the round's slice is."""
@@ -158,70 +167,93 @@ class Loop:
                 raise placed(e, "add_loop") from e
         return self._results[id(output)]
 
-    # -------------------------------------------------------------------------------------------- as a while_loop
+    # -------------------------------------------------------------------------------------------- as one op
     def _recorded(self) -> dict[int, Value]:
         if not self._limits:
             raise refused("a loop without an end", "call add_trip_limit")
         for one in self._recurrences:
             if one.next is None:
                 raise refused("a recurrence without a second input", "call set_input(1, …) with the next tensor")
-        count, going = (self._limits.get(limit) for limit in (TripLimit.COUNT, TripLimit.WHILE))
-        buffers = [out for out in self._outputs if out.kind is not LoopOutput.LAST_VALUE]
+        going = self._limits.get(TripLimit.WHILE)
+        kept = [out for out in self._outputs if out.kind is not LoopOutput.LAST_VALUE]
         changing = [*(one.stand_in for one in self._recurrences), *(one.stand_in for one in self._iterators)]
-        goals = [one.next for one in self._recurrences if one.next is not None] + [out.tensor for out in buffers]
+        goals = [one.next for one in self._recurrences if one.next is not None] + [out.tensor for out in kept]
         body = _Body(changing, [*goals, *([] if going is None else [going.tensor])])
-        first = self.network.graph.constant(np.zeros((), np.int32))
-        limit = [] if count is None else [f.view(f.cast(count.tensor, "int32"), (), False)]
-        carried = [
-            first, *limit, *(one.initial for one in self._recurrences), *(self._room(out) for out in buffers),
-            *(one.tensor for one in self._iterators), *body.outer,
-        ]  # fmt: skip
-        named, states, room = len(limit), len(self._recurrences), len(buffers)
+        left = self._counted(body, changing, goals) if going is None else self._going(body, changing, goals)
+        return self._read(left, kept)
 
-        def parts(values: Sequence[Value]) -> tuple[Value, list[Value], list[Value], dict[Value, Value]]:
-            rest = list(values[1 + named :])
-            now, held, more = rest[:states], rest[states : states + room], rest[states + room :]
-            slices = [one.slice(t, values[0]) for one, t in zip(self._iterators, more, strict=False)]
-            known = dict(zip(changing, [*now, *slices], strict=True))
-            return values[0], held, more, known | dict(zip(body.outer, more[len(self._iterators) :], strict=True))
-
-        def goes_on(*values: Value) -> Value:
-            found: list[Value] = [f.lt(values[0], values[1])] if named else []
-            if going is not None:
-                found.append(f.view(body.replayed(going.tensor, parts(values)[3]), (), False))
-            return found[0] if len(found) == 1 else cast(Value, f.op_and(*found))
+    def _counted(self, body: _Body, changing: Sequence[Value], goals: Sequence[Value]) -> Sequence[Value]:
+        """What a loop leaves that ends by its count: a scan over its iterators."""
+        length = as_size(self._limits[TripLimit.COUNT].tensor)
+        states, parts = len(self._recurrences), len(self._iterators)
 
         def round_of(*values: Value) -> tuple[Value, ...]:
-            at, held, more, known = parts(values)
-            new = [body.replayed(goal, known) for goal in goals]
-            kept = [_put(out, old, at, one) for out, old, one in zip(buffers, held, new[states:], strict=True)]
-            return f.add(at, 1), *values[1 : 1 + named], *new[:states], *kept, *more
+            known = dict(zip(changing, values[: states + parts], strict=True))
+            known |= dict(zip(body.outer, values[states + parts :], strict=True))
+            return tuple(body.replayed(goal, known) for goal in goals)
 
+        left = f.scan(
+            round_of, [one.initial for one in self._recurrences], [one.rows(length) for one in self._iterators],
+            body.outer, length,
+        )  # fmt: skip
+        return left if isinstance(left, tuple) else (left,)
+
+    def _going(self, body: _Body, changing: Sequence[Value], goals: Sequence[Value]) -> Sequence[Value]:
+        """What a loop leaves that a condition ends: a while_loop that counts its rounds for its iterators."""
+        count, going = self._limits.get(TripLimit.COUNT), self._limits[TripLimit.WHILE]
+        first = self.network.graph.constant(np.zeros((), np.int32))
+        limit = [] if count is None else [f.view(f.cast(count.tensor, "int32"), (), False)]
+        same = [*limit, *(one.tensor for one in self._iterators), *body.outer]  # what no round changes
+        named, states = len(limit), len(self._recurrences)
+
+        def known(values: Sequence[Value]) -> dict[Value, Value]:
+            now, rest = values[1 : 1 + states], values[1 + states + named :]
+            slices = [one.slice(t, values[0]) for one, t in zip(self._iterators, rest, strict=False)]
+            found = dict(zip(changing, [*now, *slices], strict=True))
+            return found | dict(zip(body.outer, rest[len(self._iterators) :], strict=True))
+
+        def goes_on(*values: Value) -> Value:
+            more = cast(Value, f.view(body.replayed(going.tensor, known(values)), (), False))
+            return cast(Value, f.op_and(f.lt(values[0], values[1 + states]), more)) if named else more
+
+        def round_of(*values: Value) -> tuple[Value, ...]:
+            now = known(values)
+            new = [body.replayed(goal, now) for goal in goals]
+            return f.add(values[0], 1), *new[:states], *values[1 + states :], *new[states:]
+
+        carried = [first, *(one.initial for one in self._recurrences), *same]
         left = f.while_loop(goes_on, round_of, carried, limit=MOST)
-        return self._read(left[1 + named :], left[0], buffers)
+        return *left[1 : 1 + states], *left[1 + states + len(same) :]
 
-    def _read(self, left: Sequence[Value], rounds: Value, buffers: list[Output]) -> dict[int, Value]:
-        """The outputs of what is left."""
+    def _read(self, left: Sequence[Value], kept: list[Output]) -> dict[int, Value]:
+        """The outputs of what is left: the recurrences, and behind them the tensors of all rounds."""
         found: dict[int, Value] = {}
         by_stand_in = {id(one.stand_in): left[i] for i, one in enumerate(self._recurrences)}
         for out in self._outputs:
             if out.kind is not LoopOutput.LAST_VALUE:
-                found[id(out)] = _turned(out, left[len(self._recurrences) + buffers.index(out)], rounds)
+                found[id(out)] = self._along(out, left[len(self._recurrences) + kept.index(out)])
             elif id(out.tensor) not in by_stand_in:
                 raise refused("a LAST_VALUE of another tensor than a recurrence's", "add a recurrence that holds it")
             else:
                 found[id(out)] = by_stand_in[id(out.tensor)]
         return found
 
-    def _room(self, out: Output) -> Value:
-        """Zeros for the tensors of all rounds, one behind the other."""
+    def _along(self, out: Output, rounds: Value) -> Value:
+        """The tensors of all rounds along their axis, as many as there is room for, zeros behind them; for REVERSE the
+        last one first."""
         limit = self._limits.get(TripLimit.COUNT)
         length = out.length if out.length is not None else None if limit is None else limit.tensor
         if length is None:
             raise refused(f"a loop output {out.kind.name} without a length", "call set_input(1, …) with a length")
-        tensor = out.tensor
-        zero = np.zeros((1,) * (len(tensor.shape) + 1), dtypes.get(tensor.dtype).numpy)
-        return cast(Value, f.expand(self.network.graph.constant(zero), (as_size(length), *tensor.shape)))
+        if out.kind is LoopOutput.REVERSE:
+            rounds = _reversed(rounds)
+        room = as_size(length)
+        if room != rounds.shape[0]:
+            zero = np.zeros((1,) * len(rounds.shape), dtypes.get(rounds.dtype).numpy)
+            more = f.concat([rounds, f.expand(self.network.graph.constant(zero), (1, *rounds.shape[1:]))], 0)
+            place = f.minimum(f.arange(0, room, "int32"), f.cast(f.shape(rounds, 0), "int32"))
+            rounds = f.index_select(more, 0, place)
+        return _moved(rounds, 0, out.axis % len(rounds.shape))
 
 
 def _stand_in(value: Value) -> Value:
@@ -229,22 +261,17 @@ def _stand_in(value: Value) -> Value:
     return cast(Value, f.where(value.network.constant(np.bool_(True)), value, value))
 
 
-def _put(out: Output, old: Value, at: Value, one: Value) -> Value:
-    """What is kept, with this round's tensor in its place."""
-    place = f.eq(f.arange(0, old.shape[0], "int32"), at)
-    here = f.view(place, (old.shape[0], *[1] * len(one.shape)), False)
-    return cast(Value, f.where(here, f.unsqueeze(one, 0), old))
+def _reversed(x: Value) -> Value:
+    """x from its last row to its first."""
+    last = f.cast(f.sub(f.shape(x, 0), 1), "int32")
+    return cast(Value, f.index_select(x, 0, f.sub(last, f.arange(0, x.shape[0], "int32"))))
 
 
-def _turned(out: Output, kept: Value, rounds: Value) -> Value:
-    """The tensors of all rounds along their axis; for REVERSE the last one first."""
-    if out.kind is LoopOutput.REVERSE:
-        place = f.arange(0, kept.shape[0], "int32")
-        back = f.sub(f.sub(rounds, 1), place)
-        kept = f.index_select(kept, 0, f.where(f.ge(back, 0), back, place))
-    rank = len(kept.shape)
-    axis = out.axis % rank
-    return kept if axis == 0 else cast(Value, f.permute(kept, (*range(1, axis + 1), 0, *range(axis + 1, rank))))
+def _moved(x: Value, source: int, to: int) -> Value:
+    """x with a dimension at another place."""
+    order = [axis for axis in range(len(x.shape)) if axis != source]
+    order.insert(to, source)
+    return x if source == to else cast(Value, f.permute(x, order))
 
 
 class _Body:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ingot.compat.trt_enums import (
     SampleMode,
 )  # fmt: skip
 from ingot.dims import Dimension
+from ingot.ir import F
 from ingot.ir.sizes import as_shape
 
 Given = dict[str, Any]  # arguments and settings by name; tensors are ingot's values, members that name ops its words
@@ -107,7 +108,8 @@ def _same(x: Any, window: Any, stride: Any, mode: str) -> tuple[tuple[int, ...],
 
 
 def resize(g: Given) -> Any:
-    """What add_resize computes: every dimension whose size changes, one after the other."""
+    """What add_resize computes: ingot's resize where it has the mode, else every dimension whose size changes, one
+    after the other."""
     x, wanted = g["input"], g["shape"] if g.get("input_1") is None else g["input_1"]
     if (wanted is None) == (g["scales"] is None):
         raise refused("add_resize", "set either shape (or its second input) or scales")
@@ -115,13 +117,54 @@ def resize(g: Given) -> Any:
     sizes = list(as_shape(wanted)) if wanted is not None else [
         _scaled(size, scale) for size, scale in zip(x.shape, scales, strict=True)
     ]  # fmt: skip
+    word = _word(g, x, sizes, scales)
+    if word is not None:
+        corners = g["coordinate_transformation"] is ResizeCoordinateTransformation.ALIGN_CORNERS
+        return F.resize(x, sizes=tuple(sizes[2:]), mode=word, align_corners=corners and g["resize_mode"] != "nearest")
     kind = dtypes.get(x.dtype)
     narrow = g["resize_mode"] != "nearest" and kind.bits < 32
     out = f.cast(x, "float32") if narrow else x
     for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
-        if size != x.shape[axis]:
+        if size != x.shape[axis] or scale not in (None, 1.0):
             out = _resized(out, axis, size, scale, g)
     return f.cast(out, kind) if narrow else out
+
+
+_NEAREST = {
+    (ResizeCoordinateTransformation.ASYMMETRIC, ResizeRoundMode.FLOOR): "nearest",
+    (ResizeCoordinateTransformation.HALF_PIXEL, ResizeRoundMode.HALF_UP): "nearest_exact",
+}
+_CUBIC = -0.75  # the coefficient of the cubic kernel in ingot's resize
+
+
+def _word(g: Given, x: Any, sizes: Sequence[Dimension], scales: Sequence[Any]) -> str | None:
+    """The mode of ingot's resize that is meant, or None where it has none."""
+    where, mode, rank = g["coordinate_transformation"], g["resize_mode"], len(x.shape)
+    if rank < 3 or tuple(sizes[:2]) != tuple(x.shape[:2]) or dtypes.get(x.dtype) not in _RESIZED:
+        return None
+    if any(not _exact(before, after, scale) for before, after, scale in zip(x.shape, sizes, scales, strict=True)):
+        return None
+    if g["selector_for_single_pixel"] is ResizeSelector.UPPER and 1 in sizes[2:]:
+        return None
+    if mode == "nearest":
+        return _NEAREST.get((where, g["nearest_rounding"]))
+    if where is ResizeCoordinateTransformation.ASYMMETRIC:
+        return None
+    if mode == "linear":
+        return "linear"
+    return "cubic" if rank == 4 and float(g["cubic_coeff"]) == _CUBIC and not g["exclude_outside"] else None
+
+
+_RESIZED = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+
+
+def _exact(before: Dimension, after: Dimension, scale: float | None) -> bool:
+    """Whether a scale says no more than the sizes do."""
+    if scale is None or before == after:
+        return scale in (None, 1.0)
+    if isinstance(before, int) and isinstance(after, int):
+        return after == before * scale
+    return float(scale).is_integer()
 
 
 def _scaled(size: Dimension, scale: Any) -> Dimension:
@@ -227,45 +270,7 @@ def grid_sample(g: Given) -> Any:
     return f.cast(found, x.dtype)
 
 
-# ---------------------------------------------------------------------------------------------- slices, padding
-
-
-def sliced(x: Any, starts: Any, sizes: Any, strides: Any, mode: Any, fill: Any = None) -> Any:
-    """A box of x: in dimension d, sizes[d] elements from starts[d], every strides[d]-th; beyond the edges by `mode`.
-
-    Args:
-        mode: a SampleMode; fill: what stands beyond the edges for FILL, default 0.
-    """
-    strides = [1] * len(x.shape) if strides is None else list(as_shape(strides))
-    if mode is None or mode is SampleMode.STRICT_BOUNDS:
-        return f.slice(x, starts, sizes, strides)
-    beyond: Any = None
-    out = x
-    places = zip(as_shape(starts), as_shape(sizes), strides, x.shape, strict=True)
-    for axis, (start, size, stride, whole) in enumerate(places):
-        if not all(isinstance(n, int) for n in (start, size, stride, whole)):
-            raise refused(f"a slice with mode {mode.name} of sizes that only a run knows", "pad, then slice within")
-        at = start + stride * np.arange(int(size))
-        index, missing = _within(at, whole, mode)
-        out = f.index_select(out, axis, index.astype(np.int32))
-        if missing.any():
-            apart = missing.reshape(-1, *[1] * (len(x.shape) - axis - 1))
-            beyond = apart if beyond is None else beyond | apart
-    if beyond is None:
-        return out
-    value = np.zeros((), dtypes.get(x.dtype).numpy) if fill is None else fill
-    return f.where(f.expand(np.asarray(beyond), out.shape), value, out)
-
-
-def _within(at: Any, whole: int, mode: SampleMode) -> tuple[Any, Any]:
-    """Which elements of a dimension stand for places, and which of these FILL has to fill."""
-    none = np.zeros(at.shape, np.bool_)
-    if mode is SampleMode.WRAP:
-        return at % whole, none
-    if mode is SampleMode.REFLECT:
-        around = np.abs(at) % max(2 * (whole - 1), 1)
-        return np.minimum(around, 2 * (whole - 1) - around) if whole > 1 else at * 0, none
-    return np.clip(at, 0, whole - 1), (at < 0) | (at >= whole) if mode is SampleMode.FILL else none
+# ---------------------------------------------------------------------------------------------- padding
 
 
 def padded(g: Given) -> Any:

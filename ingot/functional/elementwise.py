@@ -13,6 +13,7 @@ from ingot.errors import OpError
 from ingot.functional import derived
 from ingot.functional.tensor import Tensor, axis_of
 from ingot.ir import F
+from ingot.ir.expr import integer_range
 from ingot.ops.reduce import Reduce
 
 
@@ -87,8 +88,18 @@ def clip(input: Tensor, alpha: float | None = None, beta: float | None = None) -
 
 
 def int_clip(input: Tensor, lower: int, upper: int) -> Tensor:
-    """An integer tensor held in lower..upper."""
-    return F.clip(input, minimum=float(lower), maximum=float(upper))
+    """An integer tensor held in lower..upper.
+
+    Raises:
+        OpError: a tensor of another dtype, bounds that are no ints or that it cannot hold.
+    """
+    kind = dtypes.get(input.dtype)
+    if not kind.is_integer:
+        raise OpError(f"int_clip: takes integers, not {kind.name}; use clip")
+    low, high = integer_range(kind)
+    if not (type(lower) is type(upper) is int and lower <= upper and lower <= high and upper >= low):
+        raise OpError(f"int_clip: bounds are ints in order that {kind.name} reaches, not {lower!r} and {upper!r}")
+    return F.minimum(F.maximum(input, np.array(max(lower, low), kind.numpy)), np.array(min(upper, high), kind.numpy))
 
 
 def cast(input: Tensor, dtype: DType | str, scale: float | None = None) -> Tensor:

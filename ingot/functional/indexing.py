@@ -100,21 +100,15 @@ def _filled(x: Tensor, shape: Sequence[Dimension], value: float, kind: DType) ->
 # ---------------------------------------------------------------------------------------------- classes and counts
 
 
-def _from_zero(indices: Tensor) -> Tensor:
-    """Indices of which those below 0 are out of range as well."""
-    beyond = np.array(np.iinfo(dtypes.get(indices.dtype).numpy).max, dtypes.get(indices.dtype).numpy)
-    return F.where(F.less(indices, np.zeros_like(beyond)), beyond, indices)
-
-
 def one_hot(input: Tensor, num_classes: Size) -> Tensor:
     """For each class (int32 or int64, 0..num_classes − 1) a row of zeros with a 1 at its place: int64 [..., n].
 
     A number that is no class is a fault at run time.
     """
     size = as_size(num_classes)
-    at = expand_dims(_from_zero(input), -1)
+    at = expand_dims(input, -1)
     zeros = _filled(input, (*input.shape, size), 0, dtypes.int64)
-    return F.scatter(zeros, at, _like(at, 1, dtypes.int64), axis=len(input.shape))
+    return F.scatter(zeros, at, _like(at, 1, dtypes.int64), axis=len(input.shape), from_end=False)
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: Size = 0) -> Tensor:
@@ -137,36 +131,98 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: Size = 0) 
     else:
         updates = weights if dtypes.get(weights.dtype) is dtypes.float32 else F.cast(weights, "float64")
     zeros = _filled(at, (size,), 0, dtypes.get(updates.dtype))
-    return F.scatter(zeros, _from_zero(at), updates, mode="add")
+    return F.scatter(zeros, at, updates, mode="add", from_end=False)
 
 
 def unique(
-    input: Tensor, return_inverse: bool = False, return_counts: bool = False, *, consecutive: bool = False
-) -> Tensor | tuple[Tensor, ...]:
+    input: Tensor, return_inverse: bool = False, return_counts: bool = False, *, consecutive: bool = False,
+    dim: int | None = None,
+) -> Tensor | tuple[Tensor, ...]:  # fmt: skip
     """The different elements, ascending, as [count], known only at run time. Each NaN is one, behind all others.
 
     Args:
         return_inverse: gives the place among these of each element too, int64 of the input's shape.
         return_counts: gives how often each stands in the input too, int64 [count].
         consecutive: elements stay in their order, and only runs of equal ones become one.
+        dim: slices along this dimension are compared instead of elements, from their first element to their last: the
+            result has the input's shape but for [count] there, and the inverse is [its size].
+
+    Raises:
+        OpError: slices without elements, or, unless `consecutive`, of a size that only a run shows.
     """
-    kind, count = dtypes.get(input.dtype), spec.elements(input.shape)
-    flat = F.reshape(F.cast(input, "uint8") if kind is dtypes.bool_ else input, (count,))
+    kind = dtypes.get(input.dtype)
+    x = F.cast(input, "uint8") if kind is dtypes.bool_ else input
+    axis = 0 if dim is None else axis_of(input, dim)
+    if dim is None:
+        x = F.reshape(x, (spec.elements(input.shape),))
+    rows, count = _rows(x, axis), x.shape[axis]
     numbers = F.iota(size=count, dtype=dtypes.int64)
-    values, places = (flat, numbers) if consecutive else F.sort(flat)
-    before = F.take(values, F.iota(size=count, start=-1, dtype=dtypes.int64))  # none before the first, which counts
-    first = F.logical_or(F.equal(numbers, np.zeros((), np.int64)), F.not_equal(values, before))
+    keys, places = (rows, numbers) if consecutive else F.sort(_row_ranks(rows))
+    first = _begin(keys, numbers)
     found = nonzero(first)
     at = F.reshape(found, (found.shape[1],))
-    result = F.take(values, at)
+    result = F.take(x, F.take(places, at), axis=axis)
     results = [F.cast(result, kind) if kind is dtypes.bool_ else result]
     if return_inverse:
         ranks = F.sub(cumsum(F.cast(first, "int64"), 0), np.ones((), np.int64))
-        results.append(F.reshape(F.scatter(_like(flat, 0, dtypes.int64), places, ranks), tuple(input.shape)))
+        inverse = F.scatter(_like(numbers, 0, dtypes.int64), places, ranks)
+        results.append(F.reshape(inverse, tuple(input.shape)) if dim is None else inverse)
     if return_counts:
         ends = concat([at, count])
         results.append(F.sub(F.slice(ends, (1,), (at.shape[0],), (1,)), at))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _rows(x: Tensor, axis: int) -> Tensor:
+    """Slices along an axis as rows; of one dimension its elements."""
+    if len(x.shape) == 1:
+        return x
+    rest = tuple(i for i in range(len(x.shape)) if i != axis)
+    width = spec.elements(tuple(x.shape[i] for i in rest))
+    if width == 0:
+        raise OpError(f"unique: the slices along dimension {axis} of {list(x.shape)} have no elements to compare")
+    return F.reshape(F.permute(x, (axis, *rest)), (x.shape[axis], width))
+
+
+def _begin(keys: Tensor, numbers: Tensor) -> Tensor:
+    """Whether each element differs from the one before it, or each row from the row before it; the first does."""
+    before = F.take(keys, F.sub(numbers, np.ones((), np.int64)), axis=0)  # none before the first, which counts
+    differs = F.not_equal(keys, before)
+    if len(keys.shape) == 2:
+        differs = F.not_equal(F.reduce_max(F.cast(differs, "int32"), axes=(1,)), np.zeros((), np.int32))
+    return F.logical_or(F.equal(numbers, np.zeros((), np.int64)), differs)
+
+
+def _row_ranks(rows: Tensor) -> Tensor:
+    """Numbers of rows in their order, the same for equal ones. One-dimensional: the elements, which are such numbers.
+
+    Columns become numbers, then pairs of neighbouring columns, then pairs of these: in as many rounds as the width has
+    bits.
+    """
+    if len(rows.shape) == 1:
+        return rows
+    count, width = rows.shape
+    if not isinstance(width, int):
+        raise OpError(f"unique: slices of {width} elements, a size that only a run shows, have no native order")
+    ranks = _column_ranks(rows)
+    while width > 1:
+        if width % 2:
+            ranks = concat([ranks, _filled(ranks, (count, 1), 0, dtypes.int64)], dim=1)
+        width = (width + 1) // 2
+        left, right = (F.slice(ranks, (0, side), (count, width), (1, 2)) for side in (0, 1))
+        ranks = _column_ranks(F.add(F.mul(left, np.full((), 2**31, np.int64)), right))  # each is below 2^31
+    return F.reshape(ranks, (count,))
+
+
+def _column_ranks(x: Tensor) -> Tensor:
+    """The number of each element among the different ones of its column, in their order: int64 of x's shape."""
+    values, places = F.sort(x, axis=0)
+    numbers = F.iota(size=x.shape[0], dtype=dtypes.int64)
+    before = F.take(values, F.sub(numbers, np.ones((), np.int64)), axis=0)
+    start = F.reshape(F.equal(numbers, np.zeros((), np.int64)), (x.shape[0], 1))
+    first = F.logical_or(start, F.not_equal(values, before))
+    ranks = F.sub(F.cumsum(F.cast(first, "int64"), axis=0), np.ones((), np.int64))
+    return F.scatter(_like(x, 0, dtypes.int64), places, ranks, axis=0)
 
 
 def bucketize(input: Tensor, boundaries: Tensor, right: bool = False) -> Tensor:
@@ -174,11 +230,16 @@ def bucketize(input: Tensor, boundaries: Tensor, right: bool = False) -> Tensor:
     return F.bucketize(input, boundaries, right=right)
 
 
-def searchsorted(sorted_sequence: Tensor, values: Tensor, right: bool = False) -> Tensor:
+def searchsorted(
+    sorted_sequence: Tensor, values: Tensor, right: bool = False, *, sorter: Tensor | None = None
+) -> Tensor:
     """Where each value belongs in its ascending row: int64 of the values' shape.
 
     Args:
         sorted_sequence: [n], or rows [..., n] with the values' leading dimensions.
         right: behind equal elements instead of before them.
+        sorter: int64 of the sequence's shape, the places of the sequence in ascending order, where it is not sorted.
     """
+    if sorter is not None:
+        sorted_sequence = F.gather(sorted_sequence, sorter, axis=len(sorted_sequence.shape) - 1)
     return F.bucketize(values, sorted_sequence, right=right)

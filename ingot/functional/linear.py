@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
+import numpy as np
+
 from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.dtypes import DType
@@ -80,9 +82,27 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     return F.mul(F.reshape(input, (input.shape[0], 1)), F.reshape(vec2, (1, vec2.shape[0])))
 
 
-def embedding(input: Tensor, weight: Tensor) -> Tensor:
-    """Rows of weight [V, H] by int ids […] → […, H]. An id outside 0..V−1 is an error at run time."""
-    return F.embedding(input, weight)
+def embedding(
+    input: Tensor, weight: Tensor, tp_size: int = 1, tp_group: Any = None, sharding_dim: int = 0, tp_rank: Any = None,
+    per_token_scale: Tensor | None = None, padding: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Rows of weight [V, H] by int ids […] → […, H]. An id outside 0..V−1 is an error at run time.
+
+    Args:
+        tp_size: only 1, a whole table; tp_group, sharding_dim and tp_rank say what its parts are, and change nothing.
+        per_token_scale: [V], multiplies each row, which takes its dtype.
+        padding: further rows [P, H] behind the table.
+
+    Raises:
+        OpError: a part of a table.
+    """
+    if tp_size != 1:
+        raise OpError(f"embedding: tp_size {tp_size}: an engine runs on one device, with the whole table")
+    rows = F.embedding(input, weight if padding is None else F.concat(weight, padding, dim=0))
+    if per_token_scale is None:
+        return rows
+    scale = F.embedding(input, F.reshape(per_token_scale, (per_token_scale.shape[0], 1)))
+    return F.mul(F.cast(rows, per_token_scale.dtype), scale)
 
 
 def _rows(input: Tensor, normalized_shape: int | Sequence[Any], name: str) -> tuple[Tensor, tuple[Dimension, ...]]:
@@ -142,13 +162,37 @@ def moe(
 
 def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[Any], weight: Tensor | None = None, eps: float = 1e-6,
-    shift: float = 0.0,
+    shift: float = 0.0, num_groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """x / sqrt(mean(x²) + eps) · (weight + shift) over the last dimensions; without weight, no factor."""
+    """x / sqrt(mean(x²) + eps) · (weight + shift) over the last dimensions; without weight, no factor.
+
+    Args:
+        num_groups: of the last dimension, each normalised by itself. It stands last, for the weight is third here as
+            in the retired API up to 0.20; give it by name.
+
+    Raises:
+        OpError: sizes that are not the end of the input's shape, groups that are not equal.
+    """
     rows, sizes = _rows(input, normalized_shape, "rms_norm")
+    if num_groups != 1:
+        return _rms_norm_in_groups(rows, num_groups, _vector(weight, sizes), eps, shift, tuple(input.shape))
     weight = _vector(weight, sizes)
     out = F.rms_norm(rows, eps=eps) if weight is None else F.rms_norm(rows, weight, eps=eps, shift=shift)
     return out if len(sizes) == 1 else F.reshape(out, tuple(input.shape))
+
+
+def _rms_norm_in_groups(
+    rows: Tensor, groups: int, weight: Tensor | None, eps: float, shift: float, shape: tuple[Dimension, ...]
+) -> Tensor:
+    width = rows.shape[-1]
+    if type(groups) is not int or groups < 1 or not isinstance(width, int) or width % groups:
+        raise OpError(f"rms_norm: {width} elements do not make {groups} equal groups")
+    apart = F.reshape(rows, (*rows.shape[:-1], groups, width // groups))
+    whole = F.reshape(F.rms_norm(apart, eps=eps), shape)
+    if weight is None:
+        return whole
+    factor = F.reshape(weight, shape[len(rows.shape) - 1 :])
+    return F.mul(whole, F.add(factor, np.array(shift, dtypes.get(factor.dtype).numpy)) if shift else factor)
 
 
 def group_norm(

@@ -16,8 +16,11 @@ from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.errors import OpError
+from ingot.functional import slicing
+from ingot.functional.elementwise import int_clip
 from ingot.functional.tensor import Tensor, axis_of, known_size
 from ingot.ir import F, spec
+from ingot.ir.checked import to_expand, to_reshape
 from ingot.ir.sizes import as_shape, as_size
 
 Size = Any  # int | dims.Expr | the name of a dim | a tensor of one integer
@@ -79,29 +82,40 @@ def arange(start: Size, end: Size, dtype: DType | str = "int64", step: int = 1) 
     return F.iota(size=size, start=low, step=step, dtype=dtype)
 
 
-def shape(input: Tensor, dim: int | None = None, cast_to_dtype: DType | str | None = None) -> Tensor:
+def shape(
+    input: Tensor, dim: int | None = None, cast_to_dtype: DType | str | None = None,
+    clip_before_cast: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
     """The sizes as an int64 tensor [rank], or one of them as a scalar tensor.
 
     To compute with sizes while recording, use `tensor.shape` and `tensor.size(i)`, which give ints and dims.
+
+    Args:
+        cast_to_dtype: another dtype.
+        clip_before_cast: (least, greatest), within which sizes are held before they are cast.
     """
     sizes = F.shape_of(input)
     if dim is not None:
         sizes = F.reshape(F.slice(sizes, (axis_of(input, dim),), (1,), (1,)), ())
-    return sizes if cast_to_dtype is None else F.cast(sizes, cast_to_dtype)
+    if cast_to_dtype is None:
+        return sizes
+    if clip_before_cast is not None:
+        sizes = int_clip(sizes, *clip_before_cast)
+    return F.cast(sizes, cast_to_dtype)
 
 
 # ---------------------------------------------------------------------------------------------- other shapes
 
 
 def view(input: Tensor, shape: Sizes, zero_is_placeholder: bool = True) -> Tensor:
-    """The same elements under another shape.
+    """The same elements under another shape. Where only a run shows that their number fits, the run checks it.
 
     Args:
         shape: sizes, or a tensor of them; −1 (once) is worked out, and with `zero_is_placeholder` a 0 keeps the
             dimension at its place.
 
     Raises:
-        OpError: another number of elements, two −1, a 0 beyond the rank.
+        OpError: another number of elements in every run, two −1, a 0 beyond the rank.
     """
     sizes = []
     for i, size in enumerate(as_shape(shape)):
@@ -110,7 +124,7 @@ def view(input: Tensor, shape: Sizes, zero_is_placeholder: bool = True) -> Tenso
                 raise OpError(f"view: the 0 at position {i} keeps a dimension, but the tensor has {len(input.shape)}")
             size = input.shape[i]
         sizes.append(size)
-    return F.reshape(input, tuple(sizes))
+    return F.reshape(*to_reshape(input, tuple(sizes)))
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -138,12 +152,19 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 def expand(input: Tensor, expand_shape: Sizes) -> Tensor:
-    """Dimensions of size 1 repeated to the sizes given, new ones in front; −1 keeps a size."""
-    return F.expand(input, as_shape(expand_shape))
+    """Dimensions of size 1 repeated to the sizes given, new ones in front; −1 keeps a size.
+
+    Where only a run shows whether a dimension has size 1 or the one given, the run checks it.
+
+    Raises:
+        OpError: a size that no run makes 1 or the one given; fewer sizes than dimensions.
+    """
+    return F.expand(*to_expand(input, as_shape(expand_shape)))
 
 
-def expand_dims(input: Tensor, dim: int | Sequence[int]) -> Tensor:
-    """Dimensions of size 1 put in; `dim` are their places in the result."""
+def expand_dims(input: Tensor, dim: int | Sequence[int], shape_cast_dtype: DType | str | None = None) -> Tensor:
+    """Dimensions of size 1 put in; `dim` are their places in the result. `shape_cast_dtype` changes nothing: sizes have
+    no dtype here."""
     places = [dim] if isinstance(dim, int) else list(dim)
     rank = len(input.shape) + len(places)
     at = spec.axes_of(places, rank)
@@ -223,10 +244,27 @@ def stack(inputs: Sequence[Tensor], dim: int = 0) -> Tensor:
     return concat([expand_dims(part, place) for part in parts], place)
 
 
-def slice(input: Tensor, starts: Sizes, sizes: Sizes, strides: Sequence[int] | None = None) -> Tensor:
-    """A box: in dimension d, `sizes[d]` elements from `starts[d]`, every `strides[d]`-th. Sizes, not ends."""
-    first = as_shape(starts)
-    return F.slice(input, first, as_shape(sizes), tuple(strides) if strides is not None else (1,) * len(first))
+def slice(
+    input: Tensor, starts: Sizes, sizes: Sizes, strides: Sizes | None = None, mode: Any = None,
+    fill_value: Any = None,
+) -> Tensor:  # fmt: skip
+    """A box: in dimension d, `sizes[d]` elements from `starts[d]`, every `strides[d]`-th. Sizes, not ends.
+
+    Args:
+        mode: what stands beyond the edges. None or "strict_bounds": a box has to lie within them. "fill": `fill_value`;
+            "clamp": the nearest element; "wrap": the tensor again from its other edge; "reflect": the tensor turned
+            back, the edge's own element once. A member of an enumeration with such a name will do.
+        fill_value: a number or a scalar tensor of the input's dtype; None is 0.
+
+    Raises:
+        OpError: a box that reaches beyond the edges without a mode; another mode; of no elements nothing can be
+            repeated. Where only a run shows that, it is a fault there.
+    """
+    first, count, word = as_shape(starts), as_shape(sizes), slicing.mode_of(mode)
+    every = (1,) * len(first) if strides is None else as_shape(strides)
+    if word == "strict_bounds":
+        return F.slice(input, first, count, every)
+    return slicing.beyond(input, first, count, every, word, fill_value)
 
 
 def _part(input: Tensor, dim: int, start: Dimension, size: Dimension, stride: int = 1) -> Tensor:
@@ -371,7 +409,10 @@ def meshgrid2d(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def select(input: Tensor, dim: int, index: Any) -> Tensor:
-    """One slice along `dim`, which disappears. `index`: int (negative from the end), dim or scalar tensor."""
+    """One slice along `dim`, which disappears. `index`: int, dim or scalar tensor; below 0 it counts from the end.
+
+    One out of range is an error, at run time where only a run shows it.
+    """
     axis = axis_of(input, dim)
     rest = (*input.shape[:axis], *input.shape[axis + 1 :])
     if isinstance(index, int | dims.Expr):
@@ -382,14 +423,17 @@ def select(input: Tensor, dim: int, index: Any) -> Tensor:
         return F.reshape(_part(input, axis, start, 1), rest)
     if math.prod(index.shape) != 1:
         raise OpError(f"select: the index must be a scalar, not {list(index.shape)}; use index_select for several")
-    return F.reshape(F.take(input, F.reshape(index, (1,)), axis=axis), rest)
+    return F.reshape(F.take(input, F.reshape(index, (1,)), axis=axis, from_end=True), rest)
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The slices along `dim` that the int tensor `index` [n] names, in its order."""
+    """The slices along `dim` that the int tensor `index` [n] names, in its order; those below 0 count from the end.
+
+    An index out of range is a fault at run time.
+    """
     if len(index.shape) != 1:
         raise OpError(f"index_select: the index must have one dimension, not {list(index.shape)}")
-    return F.take(input, index, axis=axis_of(input, dim))
+    return F.take(input, index, axis=axis_of(input, dim), from_end=True)
 
 
 def gather(input: Tensor, dim: int, indices: Any) -> Tensor:

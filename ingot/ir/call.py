@@ -45,7 +45,7 @@ def op(name: str) -> Callable[[C], C]:
 def declare(cls: type[Op], name: str) -> None:
     """Reads an op's operands and attributes off its class."""
     fields = {n: a for base in reversed(cls.__mro__[:-2])  # all but Op and object
-              for n, a in base.__dict__.get("__annotations__", {}).items() if not a.startswith("ClassVar")}
+              for n, a in inspect.get_annotations(base).items() if not a.startswith("ClassVar")}
     if fields:  # a class without attributes inherits all that dataclass would write
         cls.__annotations__ = fields  # those of undecorated bases too
         dataclasses.dataclass(frozen=True, repr=False, eq=False)(cls)

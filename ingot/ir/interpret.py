@@ -5,7 +5,10 @@ arrays, which is how a Module is debugged.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,9 @@ from ingot.ir.value import Value
 Array = np.ndarray[Any, Any]
 Tap = Callable[[Node, tuple[Array, ...]], None]
 
+MAX_ROUNDS = 1 << 28  # of all loops of a run
+_rounds: ContextVar[Iterator[int] | None] = ContextVar("rounds", default=None)
+
 
 def interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping[str, Array] | None = None,
               states: MutableMapping[str, Array] | None = None, taps: Tap | None = None) -> dict[str, Array]:
@@ -30,6 +36,12 @@ def interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping[
     cache; each is replaced by its last version. taps(node, results) is called after every node.
     Raises InputError for arrays that do not fit, ValueFault for faults that only values show.
     """
+    with rounds_together():
+        return _interpret(network, feeds, parameters, states, taps)
+
+
+def _interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping[str, Array] | None,
+               states: MutableMapping[str, Array] | None, taps: Tap | None) -> dict[str, Array]:
     arrays: dict[Value, Any] = {v: v.array for v in (*network.constants, network.absent)}
     arrays |= _given("input", network.inputs, feeds, exact=True)
     arrays |= _given("parameter", network.parameters, parameters or {}, exact=False)
@@ -55,6 +67,28 @@ def interpret(network: Network, feeds: Mapping[str, Array], parameters: Mapping[
             if not left[value] and value.kind == "result":  # a long network holds only what is still needed
                 del arrays[value]
     return {name: arrays[value] for name, value in network.outputs.items()}
+
+
+@contextmanager
+def rounds_together() -> Iterator[None]:
+    """All loops that run inside take at most MAX_ROUNDS rounds together, as natively. A run inside of a run shares its
+    count.
+    """
+    if _rounds.get() is not None:
+        yield
+        return
+    token = _rounds.set(itertools.count(1))
+    try:
+        yield
+    finally:
+        _rounds.reset(token)
+
+
+def count_round() -> None:
+    """One more round of a loop. Raises ValueFault where the run has had too many."""
+    rounds = _rounds.get()
+    if rounds is not None and next(rounds) > MAX_ROUNDS:
+        raise ValueFault(f"the loops of this run take more than {MAX_ROUNDS} rounds together")
 
 
 def run_node(node: Node, operands: tuple[Array, ...], sizes: dict[str, int]) -> tuple[Array, ...]:

@@ -11,6 +11,7 @@ from ingot import dims
 from ingot.dims import Dim, Dimension, Expr
 from ingot.dtypes import DType
 from ingot.errors import OpError
+from ingot.ir.checked import to_expand, to_reshape
 from ingot.ir.sizes import Tensor, as_shape, as_size
 from ingot.ir.spec import Shape, StateSpec, axis_of, elements
 
@@ -198,14 +199,14 @@ class Value(Tensor):
 
     # -------------------------------------------------------------------------------------------- views
     def reshape(self, *shape: Any) -> Value:
-        """Another shape of the same elements; one size may be −1."""
-        return _call("reshape", self, _sequence(shape))
+        """Another shape of the same elements; one size may be −1. A run checks what only it can show to fit."""
+        return _call("reshape", *to_reshape(self, as_shape(shape)))
 
     def view(self, *shape: Any) -> Value:
         """As `reshape`, where a 0 keeps the dimension at its place. Sizes may be tensors of integers too."""
         sizes = as_shape(shape)
         kept = [self.size(i) if type(d) is int and d == 0 else d for i, d in enumerate(sizes)]
-        return _call("reshape", self, tuple(kept))
+        return self.reshape(*kept)
 
     def permute(self, *axes: Any) -> Value:
         """The dimensions in another order."""
@@ -219,8 +220,8 @@ class Value(Tensor):
         return _call("permute", self, tuple(order))
 
     def expand(self, *shape: Any) -> Value:
-        """Broadcast to a shape; −1 keeps a dimension."""
-        return _call("expand", self, _sequence(shape))
+        """Broadcast to a shape; −1 keeps a dimension. A run checks what only it can show to fit."""
+        return _call("expand", *to_expand(self, as_shape(shape)))
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Value:
         """The dimensions start_dim..end_dim as one."""

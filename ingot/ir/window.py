@@ -76,6 +76,25 @@ def reshaped(window: Window, shape: Shape) -> Window | None:
     return Window(window.buffer, shape, (*head, *middle, *tail), window.offset, False)
 
 
+def split(window: Window, shape: Shape, axis: int) -> Window | None:
+    """The same elements in a shape whose dimension `axis` is two that one stride each walks, or None."""
+    inner, sizes = _elements(shape[axis + 1 :]), window.shape
+    ends = [end for end in range(len(sizes), 0, -1) if _elements(sizes[end:]) == inner]
+    for end in ends:
+        for start in range(end - 2, -1, -1):
+            if _elements(sizes[start:end]) != shape[axis]:
+                continue
+            for cut in range(start + 1, end):
+                halves = (_elements(sizes[start:cut]), _elements(sizes[cut:end]))
+                if found := reshaped(window, (*shape[:axis], *halves, *shape[axis + 1 :])):
+                    return found
+    return None
+
+
+def _elements(shape: Shape) -> Dimension:
+    return dims.mul(*shape)
+
+
 def view(window: Window, node: Node) -> Window | None:
     """The result of a view op as a window into its operand's buffer, or None when a copy is needed."""
     op: Any = node.op
@@ -94,6 +113,15 @@ def view(window: Window, node: Node) -> Window | None:
                 for n, m, s in zip(window.shape, shape[extra:], window.stride, strict=True)
             ]
             return Window(window.buffer, shape, (*[0] * extra, *kept), window.offset, False)
+        case "with_shape":
+            if not op.broadcast:  # a program checks that the sizes are the same
+                same = dense_strides(shape) if window.dense else window.stride
+                return Window(window.buffer, shape, same, window.offset, False)
+            walked = [
+                s if n == m else dims.mul(s, dims.minimum(dims.add(n, -1), 1))  # 0 where it repeats
+                for n, m, s in zip(window.shape, shape, window.stride, strict=True)
+            ]
+            return Window(window.buffer, shape, tuple(walked), window.offset, False)
         case "slice":
             if any(step < 0 for step in op.strides):
                 return None

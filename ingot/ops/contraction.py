@@ -443,8 +443,10 @@ class _Product:
                 cost += lowering.volume(term.labels)
         result = (*batch, *m, *n)
         inmost = big.memory_order(big.labels)[-1:]
-        if inmost != result[-1:] and set(inmost) <= set(result):  # what lies innermost should stay so
-            cost += lowering.volume(result)
+        if set(inmost) <= set(result):  # what lies innermost should stay so
+            cost += 0 if inmost == result[-1:] else lowering.volume(result)
+        elif set(result) == set(lowering.output) and result[-1:] != lowering.output[-1:]:  # the last product: a copy
+            cost += 4 * lowering.volume(result)
         if not n:  # a panel of one column
             cost += 8 * lowering.volume(b.labels)
         return cls(lowering, a, b, batch, m, n, k, cost)

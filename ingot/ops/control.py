@@ -16,6 +16,7 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.errors import ValueFault
 from ingot.ir import Case, Network, Node, Op, Spec, Value, apply, interpret, op, require
+from ingot.ir.interpret import count_round
 from ingot.ops.binary import Add, Less
 from ingot.ops.common import PYTHON_STEPS, Array, boolean, f32, i32, nbytes
 from ingot.ops.elementwise import Neg
@@ -260,6 +261,7 @@ class WhileLoop(Op):
         while run_one(self.condition, now)[0].item():
             if len(kept) == self.limit:
                 raise ValueFault(f"while_loop: the condition still holds after {self.limit} rounds")
+            count_round()
             results = run_one(self.body, now)
             now = results[: len(xs)]
             kept.append(results[len(xs) :])
@@ -333,6 +335,7 @@ class Scan(Op):
         length = self.length if isinstance(self.length, int) else self.length.evaluate({})
         kept: list[Any] = []
         for i in reversed(range(length)) if self.reverse else range(length):
+            count_round()
             results = one_round((*now, *(x[i] for x in xs[self.carried : ends]), *xs[ends:]))
             now = results[: self.carried]
             kept.append(results[self.carried :])

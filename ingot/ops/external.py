@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable
 from reprlib import repr as brief
@@ -96,7 +97,7 @@ def _used(networks: Iterable[Network]) -> Iterable[type[Op]]:
 
 def _check_fields(name: str, cls: type[Op]) -> None:
     """Annotations become their text, as op declarations have them."""
-    own = cls.__dict__.get("__annotations__", {})
+    own = inspect.get_annotations(cls)  # from Python 3.14 on, a class has them only for whom asks
     for field, annotation in own.items():
         text = annotation if isinstance(annotation, str) else _text(annotation)
         kind = text.removesuffix(" | None")
@@ -104,6 +105,8 @@ def _check_fields(name: str, cls: type[Op]) -> None:
             known = ", ".join(sorted(set(KINDS) - set(_NO_ATTRIBUTES)))
             raise OpError(f"{name}: field {field} is a {text[:80]}; attributes are {known}, or one of them or None")
         own[field] = text
+    if own:
+        cls.__annotations__ = own
 
 
 def _text(annotation: Any) -> str:

@@ -17,13 +17,17 @@ from ingot.ir.spec import axis_of
 from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, i32, i64, moved, require_index
 
 
-def in_range(what: str, index: Array, low: int, high: int) -> Array:
-    """The index as int64 when low <= index < high everywhere, else a ValueFault naming the first that is not."""
+def in_range(what: str, index: Array, low: int, high: int, every: tuple[int, int] = (1, 0)) -> Array:
+    """The index as int64 when low <= index < high everywhere, else a ValueFault naming the first that is not.
+
+    `every`: element i is the i · every[0] + every[1]-th of the tensor that users gave.
+    """
     wide = index.astype(np.int64)
     bad = (wide < low) | (wide >= high)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
-        raise ValueFault(f"{what}: index {wide.flat[at]} is out of range {low}..{high - 1}, at element {at}")
+        place = at * every[0] + every[1]
+        raise ValueFault(f"{what}: index {wide.flat[at]} is out of range {low}..{high - 1}, at element {place}")
     return wide
 
 
@@ -74,18 +78,21 @@ class Embedding(Op):
 
 @op("take")
 class Take(Op):
-    """Slices of x along `axis` chosen by index[…], whose dimensions take the axis's place. −1 gives zeros.
+    """Slices of x along `axis` chosen by index[…], whose dimensions take the axis's place. −1 gives zeros, or with
+    `from_end` the last slice, as all indices below 0 then count from the end.
 
     Any other index outside 0..n−1 is a fault at run time.
     """
 
     axis: int = 0
+    from_end: bool = False
     in_scope = "moves"
     cases = (
         Case("the rows of logits", (bf16("T", 8), i32("R"))),
         Case("columns by a matrix", (f32(3, 9), i64(2, 4)), {"axis": 1}),
         Case("one", (f32(5, 3), i32())),
         Case("int8", (Spec("int8", (5, 3)), i32(4)), {"axis": -1}),
+        Case("counted from the end", (f32("T", 3), i64(2, 9)), {"axis": 1, "from_end": True}),
         Case("float index", (f32(3), f32(3)), error="index must be int32 or int64"),
         Case("a scalar", (f32(), i32(3)), error="axis 0 is out of range"),
     )
@@ -97,7 +104,10 @@ class Take(Op):
 
     def reference(self, x: Array, index: Array) -> Array:
         axis = axis_of(self.axis, x.ndim)
-        chosen = in_range("take", index, -1, x.shape[axis])
+        n = x.shape[axis]
+        if self.from_end:
+            return np.asarray(np.take(x, in_range("take", index, -n, n) % max(n, 1), axis))
+        chosen = in_range("take", index, -1, n)
         zeros = np.zeros_like(x, shape=(*x.shape[:axis], 1, *x.shape[axis + 1 :]))
         return np.take(np.concatenate([x, zeros], axis), chosen, axis)  # −1 finds the zeros at the end
 
@@ -106,24 +116,29 @@ class Take(Op):
     def torch(self, torch: Any, x: Any, index: Any) -> Any:
         axis = axis_of(self.axis, x.ndim)
         shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-        if not x.shape[axis]:
+        n = x.shape[axis]
+        if not n:
             return x.new_zeros(shape)
-        chosen = x.index_select(axis, index.flatten().clamp(0, x.shape[axis] - 1).long())
+        if self.from_end:
+            return x.index_select(axis, index.flatten().long() % n).reshape(shape)
+        chosen = x.index_select(axis, index.flatten().clamp(0, n - 1).long())
         left_out = (index.flatten() < 0).reshape([-1] + [1] * (x.ndim - axis - 1))
         return chosen.masked_fill(left_out, 0).reshape(shape)
 
     def torch_fault(self, torch: Any, x: Any, index: Any) -> Any:
-        return _outside(index, -1, x.shape[axis_of(self.axis, x.ndim)])
+        n = x.shape[axis_of(self.axis, x.ndim)]
+        return _outside(index, -n if self.from_end else -1, n)
 
     def sample(self, rng: np.random.Generator, x: Spec, index: Spec) -> tuple[Array, ...]:
         n = x.evaluate({})[axis_of(self.axis, len(x.shape))]
         return ((rng.standard_normal(x.evaluate({})) * 9).astype(x.dtype.numpy),
-                rng.integers(-1, n, index.evaluate({})).astype(index.dtype.numpy))
+                rng.integers(-n if self.from_end else -1, n, index.evaluate({})).astype(index.dtype.numpy))
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(least=1, min_rank=1, max_rank=3)
-        return Case("random", (f32(*shape), i32(*draw.shape(max_rank=2, least=1))), {"axis": draw.axis(len(shape))})
+        attributes = {"axis": draw.axis(len(shape)), "from_end": draw.choice([False, True])}
+        return Case("random", (f32(*shape), i32(*draw.shape(max_rank=2, least=1))), attributes)
 
 
 @op("gather")

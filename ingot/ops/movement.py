@@ -8,7 +8,9 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dims import Dimension, Expr
+from ingot.errors import ValueFault
 from ingot.ir import Case, F, Op, Spec, Value, op, require
+from ingot.ir.checked import may_be
 from ingot.ir.spec import Shape, axis_of, elements
 from ingot.ops.common import Array, bf16, boolean, certainly_negative, f32, holds, i8, i32, minus, moved, positive, show
 
@@ -139,6 +141,49 @@ class Expand(Op):
         return x.expand(self.shape)
 
 
+@op("with_shape")
+class WithShape(Op):
+    """x under sizes that only a run shows to be its own; a run where they are not is a fault.
+
+    `broadcast`: a size of x may also be 1, and repeats. `text` says in that fault what was asked for.
+    """
+
+    shape: Shape
+    broadcast: bool = False
+    text: str = ""
+    in_scope = "moves"
+    is_view = True
+    cases = (
+        Case("a size that is another's", (f32("T", 3),), {"shape": (dims.Dim("T"), 3)}),
+        Case("one that may be 1", (bf16(1, 4),), {"shape": (5, 4), "broadcast": True}),
+        Case("as it is", (f32(2, 3),), {"shape": (2, 3), "broadcast": True}),
+        Case("nothing", (i32(0, 3),), {"shape": (0, 3)}),
+        Case("other sizes in every run", (f32(2, 3),), {"shape": (4, 3)}, error="view: dimension 0 is 2, and 4"),
+        Case("1 that may not repeat", (f32(1, 3),), {"shape": (4, 3)}, error="dimension 0 is 1, and 4"),
+        Case("another rank", (f32(2, 3),), {"shape": (6,)}, error="has 1 dimensions, x has 2"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require(len(self.shape) == len(x.shape), f"{show(self.shape)} has {len(self.shape)} dimensions, "
+                                                 f"x has {len(x.shape)}")
+        for i, (size, wanted) in enumerate(zip(x.shape, self.shape, strict=True)):
+            fits = may_be(size, wanted) or self.broadcast and may_be(size, 1)
+            require(fits, f"{self.text or 'view'}: dimension {i} is {size}, and {wanted} is needed")
+        return Spec(x.dtype, self.shape)
+
+    def reference(self, x: Array) -> Array:
+        for size, wanted in zip(x.shape, self.shape, strict=True):
+            if size != wanted and not (self.broadcast and size == 1):
+                raise ValueFault(f"{self.text or 'view'}; here {size} and {wanted}")
+        return np.broadcast_to(x, [int(d) for d in self.shape])
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        if any(size != wanted and not (self.broadcast and size == 1)
+               for size, wanted in zip(x.shape, self.shape, strict=True)):  # fmt: skip
+            raise ValueFault(f"{self.text or 'view'}; here {list(x.shape)} and {show(self.shape)}")
+        return x.expand(self.shape)
+
+
 @op("slice")
 class Slice(Op):
     """A box: element i of dimension d of the result is element starts[d] + i · strides[d] of x; strides may be < 0."""
@@ -174,7 +219,7 @@ class Slice(Op):
             require(stride != 0, f"dimension {i}: the stride must not be 0")
             require(not certainly_negative(size), f"dimension {i}: negative size {size}")
             require(not certainly_negative(start), f"dimension {i} starts at {start}, before the first element")
-            if size == 0:
+            if certainly_negative(dims.add(size, -1)):  # nothing, wherever it starts
                 continue
             last = dims.add(start, dims.mul(dims.add(size, -1), stride))
             inside = not certainly_negative(last) and not certainly_negative(minus(x.shape[i], last, 1))

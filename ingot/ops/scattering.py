@@ -77,12 +77,14 @@ def _distinct(rng: np.random.Generator, index: Spec, n: int, axis: int) -> Array
 class Scatter(Op):
     """ONNX's ScatterElements: x, where updates[i, j, …] stands at the place that index[i, j, …] says along `axis`.
 
-    Index and updates have one shape, of x's rank and of at most its sizes elsewhere.
+    Index and updates have one shape, of x's rank and of at most its sizes elsewhere. An index below 0 counts from the
+    end, or is out of range where `from_end` is False.
     """
 
     axis: int = 0
     in_scope = "moves"
     mode: str = "replace"
+    from_end: bool = True
     cases = (
         Case("columns", (f32("T", 9), i64("T", 2), f32("T", 2)), {"axis": 1}),
         Case("rows, fewer columns", (bf16(5, 3), i32(2, 2), bf16(2, 2))),
@@ -91,6 +93,7 @@ class Scatter(Op):
         Case("products that wrap", (i8(5, 3), i32(40, 2), i8(40, 2)), {"mode": "mul"}),
         Case("the smallest", (f64(4, 3), i32(9, 3), f64(9, 3)), {"mode": "min"}),
         Case("the greatest", (i64(7), i64(50), i64(50)), {"mode": "max"}),
+        Case("counted from the front alone", (f32(7), i64(5), f32(5)), {"from_end": False}),
         Case("no updates", (f32(5), i64(0), f32(0))),
         Case("into nothing", (f32(0, 3), i64(0, 3), f32(0, 3))),
         Case("a scalar", (f32(), i64(), f32()), error="axis 0 is out of range"),
@@ -119,8 +122,12 @@ class Scatter(Op):
         axis = axis_of(self.axis, x.ndim)
         n = x.shape[axis]
         places: list[Array] = list(np.indices(index.shape, sparse=True))
-        places[axis] = in_range("scatter", index, -n, n) % max(n, 1)
+        places[axis] = in_range("scatter", index, self.lowest(n), n) % max(n, 1)
         return _put(self.mode, np.array(x), tuple(places), updates)
+
+    def lowest(self, n: int) -> int:
+        """The least index."""
+        return -n if self.from_end else 0
 
     def torch(self, torch: Any, x: Any, index: Any, updates: Any) -> Any:
         n = x.shape[self.axis]
@@ -132,14 +139,15 @@ class Scatter(Op):
 
     def torch_fault(self, torch: Any, x: Any, index: Any, updates: Any) -> Any:
         n = x.shape[self.axis]
-        return ((index < -n) | (index >= n)).any()
+        return ((index < self.lowest(n)) | (index >= n)).any()
 
     def sample(self, rng: np.random.Generator, x: Spec, index: Spec, updates: Spec) -> tuple[Array, ...]:
         axis = axis_of(self.axis, len(x.shape))
         n = x.evaluate({})[axis]
         if self.mode == "replace":
-            return _numbers(rng, x), _distinct(rng, index, n, axis), _numbers(rng, updates)
-        several = rng.integers(-n, n, index.evaluate({})).astype(index.dtype.numpy)
+            found = _distinct(rng, index, n, axis)
+            return _numbers(rng, x), found if self.from_end else found % n, _numbers(rng, updates)
+        several = rng.integers(self.lowest(n), n, index.evaluate({})).astype(index.dtype.numpy)
         return _numbers(rng, x), several, _numbers(rng, updates)
 
 
@@ -154,7 +162,8 @@ class Places(Op):
 
     def coordinates(self, index: Array, sizes: tuple[int, ...]) -> tuple[Array, ...]:
         """Each coordinate counted from the front, checked."""
-        return tuple(in_range(f"{self.name}: coordinate {i}", index[..., i], -n, n) % max(n, 1)
+        depth = index.shape[-1]
+        return tuple(in_range(f"{self.name}: coordinate {i}", index[..., i], -n, n, (depth, i)) % max(n, 1)
                      for i, n in enumerate(sizes))
 
 

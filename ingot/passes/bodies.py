@@ -26,20 +26,32 @@ def lower_bodies(target: Lowers) -> Callable[[Network, Log], None]:
     def run(network: Network, log: Log) -> None:
         dead: list[Node] = []
         for node in [n for n in network.nodes if isinstance(n.op, CONTROL)]:
-            fixed = _fixed(node)
-            made = {name: _lowered(node, name, fixed, target, log) for name in bodies(node.op)}
+            made = {name: lower(body, target, log=log) for name, body in opened(node).items()}
             if why := _refusal(made.values(), target):
                 note(log, "bodies", node, f"is left to the host: {why}")
                 continue
-            with network.insert_before(node):
-                results = _emit(network, node, fixed, made)
-            for old, new in zip(node.outputs, results, strict=True):
-                network.replace(old, new)
-            dead.extend(detach(network, node))
+            dead.extend(closed(network, node, made))
         network.remove(dict.fromkeys(dead))
         network.remove_dead()
 
     return run
+
+
+def opened(node: Node) -> dict[str, Network]:
+    """Copies of the networks that a node holds, by attribute. Stored operands are parameters and constants there."""
+    fixed = stored_operands(node)
+    return {name: _opened(node, name, fixed) for name in bodies(node.op)}
+
+
+def closed(network: Network, node: Node, made: dict[str, Network]) -> tuple[Node, ...]:
+    """Puts a node with these networks in the place of one whose `opened` networks they were made of. Their parameters
+    become operands. What is dead then is given back.
+    """
+    with network.insert_before(node):
+        results = _emit(network, node, stored_operands(node), made)
+    for old, new in zip(node.outputs, results, strict=True):
+        network.replace(old, new)
+    return detach(network, node)
 
 
 def unchanged(op: Op, operands: int) -> list[bool]:
@@ -65,17 +77,22 @@ def _refusal(networks: Any, target: Lowers) -> str:
     return ""
 
 
-def _fixed(node: Node) -> list[bool]:
+def stored_operands(node: Node) -> list[bool]:
     """Which of the operands that the bodies take are stored weights or constants there."""
+    operands = body_operands(node.op, node.inputs)
+    return [one and v.kind in ("parameter", "constant") for one, v in zip(read_alike(node), operands, strict=True)]
+
+
+def read_alike(node: Node) -> list[bool]:
+    """Which of the operands that the bodies take every round reads as they are."""
     operands = body_operands(node.op, node.inputs)
     same = unchanged(node.op, len(operands))
     specs = [[body.inputs[i].spec for body in bodies(node.op).values()] for i in range(len(operands))]
-    return [one and v.kind in ("parameter", "constant") and all(spec == v.spec for spec in inner)
-            for one, v, inner in zip(same, operands, specs, strict=True)]  # fmt: skip
+    return [one and all(spec == v.spec for spec in inner) for one, v, inner in zip(same, operands, specs, strict=True)]
 
 
-def _lowered(node: Node, name: str, fixed: Sequence[bool], target: Lowers, log: Log) -> Network:
-    """One body, lowered with the fixed operands among its parameters and constants."""
+def _opened(node: Node, name: str, fixed: Sequence[bool]) -> Network:
+    """One body, with the fixed operands among its parameters and constants."""
     body = clone(getattr(node.op, name))
     inputs, body.inputs = body.inputs, []
     for value, operand, is_fixed in zip(inputs, body_operands(node.op, node.inputs), fixed, strict=True):
@@ -91,7 +108,7 @@ def _lowered(node: Node, name: str, fixed: Sequence[bool], target: Lowers, log: 
     if isinstance(node.op, WhileLoop) and name == "body":  # what all rounds read is no result
         results = list(body.outputs.items())
         body.outputs = dict(item for i, item in enumerate(results) if i >= len(fixed) or not fixed[i])
-    return lower(body, target, log=log)
+    return body
 
 
 def _rename(network: Network, value: Value, name: str) -> None:

@@ -7,15 +7,19 @@ inputs]; a table's rows are its outputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from typing import Any
 
 from ingot.ir import F, Network, Node, Value
+from ingot.ir.recipe import Recipe
 from ingot.ir.weight_format import WeightFormat
+from ingot.ops.control import CONTROL, WhileLoop, bodies, body_operands
 from ingot.ops.indexing import Embedding
 from ingot.ops.product import Matmul
+from ingot.passes.bodies import closed, opened, read_alike
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
-from ingot.passes.weights import derive, sizes
+from ingot.passes.weights import derive, recipe_of, sizes
 
 FLOAT_BITS = (16, 32)
 
@@ -26,30 +30,50 @@ def quantized(network: Network, format: WeightFormat, log: Log | None = None) ->
         return network
     new = clone(network)
     decisions: Log = [] if log is None else log
-    dead: list[Node] = []
-    for weight in list(new.parameters):
-        if weight.dtype.bits not in FLOAT_BITS or not weight.dtype.is_float or len(weight.shape) < 2:
-            continue  # vectors: norms and biases
-        if why := _kept(weight):
-            note(decisions, "weights", next(iter(weight.uses)), f"{weight.name} stays {weight.dtype.name}: {why}")
-            continue
-        tables = any(isinstance(node.op, Embedding) for node in weight.uses)
-        for node in list(weight.uses):
-            with new.insert_before(node):
-                made = _reader(node, weight, format.per_output if tables else format)
-            new.replace(node.output, made)
-            dead.extend(detach(new, node))
-    new.remove(dict.fromkeys(dead))
+    _quantize(new, format, {recipe_of(weight) for weight in _chosen(new, decisions)})
     new.remove_dead()
     return new
 
 
+def _chosen(network: Network, log: Log) -> Iterator[Value]:
+    """The weights that become integers everywhere; the log gets the others, with the reason."""
+    for weight in network.parameters:
+        if weight.dtype.bits not in FLOAT_BITS or not weight.dtype.is_float or len(weight.shape) < 2:
+            continue  # vectors: norms and biases
+        if why := _kept(weight):
+            note(log, "weights", next(iter(weight.uses)), f"{weight.name} stays {weight.dtype.name}: {why}")
+        else:
+            yield weight
+
+
+def _quantize(network: Network, format: WeightFormat, chosen: Set[Recipe]) -> None:
+    """In place, and in branches and loop bodies too."""
+    dead: list[Node] = []
+    for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
+        readers = [node for node in weight.uses if not isinstance(node.op, CONTROL)]
+        tables = any(isinstance(node.op, Embedding) for node in readers)
+        for node in readers:
+            with network.insert_before(node):
+                made = _reader(node, weight, format.per_output if tables else format)
+            network.replace(node.output, made)
+            dead.extend(detach(network, node))
+    for node in [n for n in network.nodes if isinstance(n.op, CONTROL)]:
+        if any(v.kind == "parameter" and recipe_of(v) in chosen for v in node.inputs):
+            inside = opened(node)
+            for body in inside.values():
+                _quantize(body, format, chosen)
+            dead.extend(closed(network, node, inside))
+    network.remove(dict.fromkeys(dead))
+
+
 def _kept(weight: Value) -> str:
-    """Why a weight is not quantised, or nothing."""
-    if not weight.uses:
-        return ""
+    """Why a weight is not quantised, or nothing. In a branch or body it is the operand that stands for it."""
     for node in weight.uses:
         op: Any = node.op
+        if isinstance(op, CONTROL):
+            if why := _kept_inside(node, weight):
+                return why
+            continue
         product = isinstance(op, Matmul) and node.inputs[1] is weight and node.inputs[0] is not weight
         table = isinstance(op, Embedding) and node.inputs[1] is weight
         if not product and not table:
@@ -58,7 +82,33 @@ def _kept(weight: Value) -> str:
             return "it is no matrix that rows are multiplied with"
         if table and node.inputs[0].kind == "constant":
             return "the rows that are read of it are known"
-    return "it has no elements" if 0 in weight.shape else ""
+    return "it has no elements" if weight.uses and 0 in weight.shape else ""
+
+
+def _kept_inside(node: Node, weight: Value) -> str:
+    """The same of what an op of control flow makes of it."""
+    operands = body_operands(node.op, node.inputs)
+    alike = read_alike(node)
+    for i in (i for i, v in enumerate(operands) if v is weight):
+        if not alike[i]:
+            return f"{node.op.name} changes it from round to round"
+        handed_on = isinstance(node.op, WhileLoop)  # a loop gives back what its rounds read
+        if handed_on and (why := _given(node.outputs[i])):
+            return why
+        for body in bodies(node.op).values():
+            results = list(body.outputs.values())
+            if handed_on and body is node.op.body:  # type: ignore[attr-defined]
+                del results[i]
+            if any(v is body.inputs[i] for v in results):
+                return f"{node.op.name} gives it"
+            if why := _kept(body.inputs[i]):
+                return why
+    return ""
+
+
+def _given(weight: Value) -> str:
+    """Why a weight as a loop gives it is not quantised, or nothing."""
+    return "it is a result" if weight.network.is_output(weight) else _kept(weight)
 
 
 def _reader(node: Node, weight: Value, format: WeightFormat) -> Value:

@@ -6,15 +6,38 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <stdexcept>
+#include <string_view>
 
 #include "registry.h"
 
 namespace ingot::fuzz {
 namespace {
 
-/// The level whose half of the kernel runs at `level`.
-Level own_level(const KernelEntry& entry, Level level) {
-  while (std::find(entry.levels.begin(), entry.levels.end(), level) == entry.levels.end()) level = extended_by(level);
+/// What is counted: every kernel, and every way of control, which is the same at all levels.
+struct Row {
+  std::string_view name;
+  std::vector<Level> levels;  // at which it has a half
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all = [] {
+    std::vector<Row> made;
+    for (const KernelEntry& entry : kernel_table()) made.push_back({entry.info->name, entry.levels});
+    for (const char* way : {"cond", "while", "scan"}) made.push_back({way, {Level::portable}});
+    if (made.size() > kMostKernels) throw std::runtime_error("too many kernels to count");
+    return made;
+  }();
+  return all;
+}
+
+bool has_level(const Row& row, Level level) {
+  return std::find(row.levels.begin(), row.levels.end(), level) != row.levels.end();
+}
+
+/// The level whose half runs at `level`.
+Level own_level(const Row& row, Level level) {
+  while (!has_level(row, level)) level = extended_by(level);
   return level;
 }
 
@@ -48,17 +71,15 @@ void add_counts(Counts& sum, const Counts& job) {
 }
 
 KernelCounts* counts_of(Counts& counts, const std::string& kernel) {
-  const std::vector<KernelEntry>& table = kernel_table();
-  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k)
-    if (kernel == table[k].info->name) return &counts.kernels[k];
+  for (std::size_t k = 0; k < rows().size(); ++k)
+    if (kernel == rows()[k].name) return &counts.kernels[k];
   return nullptr;
 }
 
 void count_calls(Counts& counts, const Outcome& outcome, Level level) {
-  const std::vector<KernelEntry>& table = kernel_table();
   for (const std::string& name : outcome.kernels)
-    for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k)
-      if (name == table[k].info->name) ++counts.kernels[k].ran[static_cast<int>(own_level(table[k], level))];
+    for (std::size_t k = 0; k < rows().size(); ++k)
+      if (name == rows()[k].name) ++counts.kernels[k].ran[static_cast<int>(own_level(rows()[k], level))];
 }
 
 void print_table(const Counts& counts) {
@@ -66,32 +87,30 @@ void print_table(const Counts& counts) {
   for (int level = 0; level < kLevelCount; ++level)
     std::printf("%12s", std::string(name_of(static_cast<Level>(level))).c_str());
   std::printf("%10s%10s%10s%10s%10s\n", "agreed", "layouts-", "declined", "values", "faults");
-  const std::vector<KernelEntry>& table = kernel_table();
-  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k) {
+  for (std::size_t k = 0; k < rows().size(); ++k) {
     const KernelCounts& kernel = counts.kernels[k];
-    std::printf("%-22s", table[k].info->name);
+    std::printf("%-22s", rows()[k].name.data());
     for (int level = 0; level < kLevelCount; ++level) {
-      const auto& levels = table[k].levels;
-      const bool has = std::find(levels.begin(), levels.end(), static_cast<Level>(level)) != levels.end();
+      const bool has = has_level(rows()[k], static_cast<Level>(level));
       has ? std::printf("%12llu", static_cast<unsigned long long>(kernel.ran[level])) : std::printf("%12s", "-");
     }
     for (std::uint64_t count : {kernel.compared, kernel.layouts, kernel.declined, kernel.values, kernel.faults})
       std::printf("%10llu", static_cast<unsigned long long>(count));
     std::printf("\n");
   }
-  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k) {
+  for (std::size_t k = 0; k < rows().size(); ++k) {
     if (counts.kernels[k].declined != 0) std::printf("declined, for example: %s\n", counts.kernels[k].why);
   }
 }
 
 std::vector<std::string> never_ran(const Counts& counts, const std::vector<Level>& levels) {
   std::vector<std::string> missing;
-  const std::vector<KernelEntry>& table = kernel_table();
-  for (std::size_t k = 0; k < table.size() && k < kMostKernels; ++k) {
-    if (table[k].info->name == "sizes_of") continue;  // its results have no elements: such calls are planned and left out
+  for (std::size_t k = 0; k < rows().size(); ++k) {
+    const Row& row = rows()[k];
+    if (row.name == "sizes_of") continue;  // its results have no elements: such calls are planned and left out
     for (Level level : levels)
-      if (own_level(table[k], level) == level && counts.kernels[k].ran[static_cast<int>(level)] == 0)
-        missing.push_back(std::string(table[k].info->name) + " at " + std::string(name_of(level)));
+      if (own_level(row, level) == level && counts.kernels[k].ran[static_cast<int>(level)] == 0)
+        missing.push_back(std::string(row.name) + " at " + std::string(name_of(level)));
   }
   return missing;
 }

@@ -10,7 +10,7 @@
 
 namespace ingot::fuzz {
 
-constexpr int kMostKernels = 128;
+constexpr int kMostKernels = 128;  // and ways of control
 constexpr int kMostTemplates = 1024;
 
 struct KernelCounts {

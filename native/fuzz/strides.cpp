@@ -56,6 +56,13 @@ Layout spanned(const Sizes& shape, Sizes stride) {
   return layout;
 }
 
+Layout dense_layout(const Sizes& shape) {
+  Sizes stride(shape.size());
+  std::int64_t reach = 1;
+  for (std::size_t d = shape.size(); d-- > 0; reach *= std::max<std::int64_t>(shape[d], 1)) stride[d] = reach;
+  return spanned(shape, std::move(stride));
+}
+
 Layout random_layout(const Sizes& shape, bool distinct, Random& random) {
   const auto rank = static_cast<int>(shape.size());
   const std::size_t outer = rank == 0 ? 0 : shape.size() - 1;

@@ -15,6 +15,9 @@ struct Layout {
 /// A layout to read from: gaps, permuted dimensions, negative strides, and unless `distinct` also 0 and overlaps.
 Layout random_layout(const std::vector<std::int64_t>& shape, bool distinct, Random& random);
 
+/// Without gaps, in row-major order.
+Layout dense_layout(const std::vector<std::int64_t>& shape);
+
 /// Adds up what strides span.
 Layout spanned(const std::vector<std::int64_t>& shape, std::vector<std::int64_t> stride);
 

@@ -91,6 +91,12 @@ DType dtype_of(const Json& buffer) {
   return dtype;
 }
 
+/// Whether a shape has sizes that a call binds.
+bool has_names(const Json& buffer) {
+  const Json shape = buffer.value("shape", Json::array());
+  return std::any_of(shape.begin(), shape.end(), [](const Json& size) { return size.is_string(); });
+}
+
 /// Turns the plain program of a case into the strided one, buffer by buffer.
 class Strider {
  public:
@@ -98,17 +104,18 @@ class Strider {
       : case_(one), concrete_(concrete), fills_(fills), seed_(seed), plain_(plain) {}
 
   void run() {
+    find_handed();
     Json& program = case_.strided.program;
     program = case_.plain.program;
     case_.strided.inputs = case_.plain.inputs;
     for (std::size_t b = 0; b < concrete_["buffers"].size(); ++b) {
       Random random(seed_, b);
       if ((plain_ >> b % 64 & 1) != 0 || random.chance(4)) continue;
-      if (has_views(b)) continue;
+      if (has_views(b) || has_names(concrete_["buffers"][b])) continue;
       const std::string kind = concrete_["buffers"][b]["kind"];
       if (kind == "input") move_values(b, "name", case_.plain.inputs, case_.strided.inputs, random);
       else if (kind == "weight") move_values(b, "tensor", case_.weights, case_.weights, random);
-      else if (kind == "temp" && random.chance(2)) move_result(b, sizes_of(concrete_["buffers"][b]["shape"]), random);
+      else if (kind == "temp" && !handed_.contains(b) && random.chance(2)) move_result(b, sizes_of(concrete_["buffers"][b]["shape"]), random);
       if (kind == "input" && random.chance(6)) pass_through(b, random);
     }
   }
@@ -124,6 +131,15 @@ class Strider {
   };
   std::vector<Shared> shared_;                    // longer inputs that other operands may look into
   std::map<std::size_t, std::int64_t> used_as_;  // the views in whose place inputs were
+  std::set<std::size_t> handed_;                  // what control calls hand to their bodies, or take from them
+
+  /// Bodies find operands and results without gaps: such a buffer may begin anywhere, and that is all.
+  void find_handed() {
+    for (const Json& call : concrete_["calls"])
+      for (const char* list : {"in", "out"})
+        for (const Json& buffer : call[list])
+          if (call.contains("control")) handed_.insert(buffer.get<std::size_t>());
+  }
 
   Json& buffers() { return case_.strided.program["buffers"]; }
 
@@ -156,7 +172,8 @@ class Strider {
     const std::string name = buffer[key];
     const Json spec = fills_.value(name, Json::object());
     Array& values = plain.at(name);
-    const Layout layout = random_layout(values.shape, is_structured(spec), random);
+    const Layout layout = handed_.contains(b) ? dense_layout(values.shape)
+                                              : random_layout(values.shape, is_structured(spec), random);
     const std::int64_t before = random.between(0, 40), behind = random.between(0, 40);
     const std::int64_t length = before + behind + (layout.empty ? 0 : layout.high - layout.low + 1);
     if (length > 4 * kMostElements) return;
@@ -207,7 +224,8 @@ class Strider {
     replace(static_cast<std::size_t>(from), temp);
     Json& calls = case_.strided.program["calls"];
     calls.insert(calls.begin(), copy_call(from, temp));
-    if (random.chance(2)) move_result(static_cast<std::size_t>(temp), sizes_of(buffer["shape"]), random);
+    if (!handed_.contains(b) && random.chance(2))
+      move_result(static_cast<std::size_t>(temp), sizes_of(buffer["shape"]), random);
   }
 
   static Json copy_call(std::int64_t from, std::int64_t to) {
@@ -264,7 +282,7 @@ bool fill_plain(Case& one, const Json& fills, std::uint64_t seed) {
   const Json& buffers = one.plain.program["buffers"];
   for (std::size_t b = 0; b < buffers.size(); ++b) {
     const std::string kind = buffers[b]["kind"];
-    if (kind == "view" || kind == "state") continue;
+    if (kind == "view" || kind == "state" || has_names(buffers[b])) continue;
     const std::vector<std::int64_t> sizes = sizes_of(buffers[b]["shape"]);
     std::int64_t elements = 1;
     for (std::int64_t size : sizes) {
@@ -283,22 +301,44 @@ bool fill_plain(Case& one, const Json& fills, std::uint64_t seed) {
   return true;
 }
 
+/// Shapes use the names of symbols, in bodies too: there they are symbols that the call gives their value.
+void use_names(const Json& written, Json& program, const std::set<std::string>& symbols) {
+  const auto named = [&](const Json& size) {
+    return size.is_string() && size.get_ref<const std::string&>()[0] == '$' &&
+           symbols.contains(size.get_ref<const std::string&>().substr(1));
+  };
+  const auto use = [&](const Json& size, Json& value) {
+    if (named(size)) value = size.get_ref<const std::string&>().substr(1);
+  };
+  for (std::size_t b = 0; b < written["buffers"].size(); ++b) {
+    const Json& buffer = written["buffers"][b];
+    if (buffer["kind"] != "input" && buffer["kind"] != "temp") continue;
+    // A shape that is one variable, a list, has no names of its own.
+    for (std::size_t d = 0; buffer["shape"].is_array() && d < buffer["shape"].size(); ++d)
+      use(buffer["shape"][d], program["buffers"][b]["shape"][d]);
+  }
+  for (std::size_t c = 0; c < written["calls"].size(); ++c) {
+    const Json& call = written["calls"][c];
+    if (!call.is_object() || !call.contains("control")) continue;
+    if (call["params"].contains("length")) use(call["params"]["length"], program["calls"][c]["params"]["length"]);
+    for (std::size_t i = 0; i < call["bodies"].size(); ++i) {
+      Json& body = program["calls"][c]["bodies"][i];
+      for (const std::string& name : symbols) {
+        body["program"]["symbols"].push_back({{"name", name}, {"min", 0}, {"max", nullptr}});
+        body["sizes"][name] = name;
+      }
+      use_names(call["bodies"][i]["program"], body["program"], symbols);
+    }
+  }
+}
+
 /// Makes some sizes symbols of the plain program, each bound by an input of its own, and shapes use their names.
 void declare_symbols(Case& one, const Json& written, const Environment& environment, Random& random) {
   Json& program = one.plain.program;
   std::set<std::string> symbols;
   for (const std::string& name : environment.sizes())
     if (random.chance(3)) symbols.insert(name);
-  for (std::size_t b = 0; b < written["buffers"].size(); ++b) {
-    const Json& buffer = written["buffers"][b];
-    if (buffer["kind"] != "input" && buffer["kind"] != "temp") continue;
-    // A shape that is one variable, a list, has no names of its own.
-    for (std::size_t d = 0; buffer["shape"].is_array() && d < buffer["shape"].size(); ++d) {
-      const Json& size = buffer["shape"][d];
-      const std::string name = size.is_string() ? size.get<std::string>().substr(1) : "";
-      if (symbols.contains(name)) program["buffers"][b]["shape"][d] = name;
-    }
-  }
+  use_names(written, program, symbols);
   for (const std::string& name : symbols) {
     program["symbols"].push_back({{"name", name}, {"min", 0}, {"max", nullptr}});
     program["buffers"].push_back(

@@ -24,7 +24,7 @@ class Template {
   Template(std::string name, Json description) : name_(std::move(name)), json_(std::move(description)) {}
 
   const std::string& name() const noexcept { return name_; }
-  /// The kernel that it is there for: its name up to the first '.'.
+  /// The kernel or way of control that it is there for: its name up to the first '.'.
   std::string kernel() const { return name_.substr(0, name_.find('.')); }
 
   /// The case of that seed; bit i of `plain` leaves buffer i (modulo 64) as it is. None when it would be too large.

@@ -1,11 +1,12 @@
 // matmul_packed: rows of x times a constant weight stored in panels, with a scalar expression on the float32 results.
-// matmul: batched product of two computed operands, which packs b on the way and uses the same level code.
+// matmul: batched product of two computed operands, which packs b on the way and uses the same level code. With a_split or b_split
+// that operand's k is two dimensions, so that sums over two labels need no copy where these do not lie together.
 //
 // Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32.
 // matmul_packed: rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
 // rows of y are dense.
 #include <algorithm>
-#include <cstring>
+#include <limits>
 
 #include "product.h"
 
@@ -32,7 +33,7 @@ class MatmulPacked final : public Kernel {
     require(row_stride(x, y).has_value(), name, "rows of x must be equally far apart");
     require(row_stride(y, y).has_value(), name, "rows of y must be equally far apart");
     require_extras(name, in, first_extra(), y);
-    const std::size_t product = product_scratch(product_.blocking, rows_of(y), units(), k_, parts_, threads);
+    const std::size_t product = product_scratch(product_.blocking, std::min(rows_of(y), at_once(in[0])), units(), k_, parts_, threads);
     return {0, bytes_of_layout<ProductMemory>(weight_, epilogue_, product)};
   }
 
@@ -43,29 +44,35 @@ class MatmulPacked final : public Kernel {
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(units(), worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last || across.first == across.last) return;
-    const std::int64_t column = across.first * kPanel;
-    TileOperand extras[kMaxExtras];
-    for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, down.first, column);
-    const int width = bytes_of(in[0].dtype);
+    const std::int64_t column = across.first * kPanel, most = at_once(in[0]);
     const auto memory = layout_at<ProductMemory>(worker.local, weight_, epilogue_);
     MatmulJob job{};
-    const TileOperand x = placed(in[0], y, down.first, 0);
-    job.x = x.data;
-    job.x_stride = x.row_stride * width;
-    job.rows = down.last - down.first;
     job.k = k_;
     weight_.place(job, &in[1], across.first * parts_, memory.unpacked);
     job.units = across.last - across.first;
     job.parts = parts_;
     job.columns = n_ - column;
-    job.epilogue = epilogue_.job(extras, in.size() - first_extra(), memory.epilogue);
-    job.epilogue.out = placed(y, y, down.first, column);
-    job.epilogue.out.column_stride = 1;
     job.scratch = memory.product;
-    product_.run(job);
+    for (std::int64_t row = down.first; row < down.last; row += job.rows) {
+      TileOperand extras[kMaxExtras];
+      for (std::size_t i = first_extra(); i < in.size(); ++i) extras[i - first_extra()] = placed(in[i], y, row, column);
+      const TileOperand x = placed(in[0], y, row, 0);
+      job.x = x.data;
+      job.x_stride = x.row_stride * bytes_of(in[0].dtype);
+      job.rows = std::min(most, down.last - row);
+      job.epilogue = epilogue_.job(extras, in.size() - first_extra(), memory.epilogue);
+      job.epilogue.out = placed(y, y, row, column);
+      job.epilogue.out.column_stride = 1;
+      product_.run(job);
+    }
   }
 
  private:
+  /// Rows of one job: all, where the product's own passes are enough.
+  std::int64_t at_once(const TensorView& x) const {
+    const std::int64_t rows = rows_at_once(product_.blocking, units() * parts_ * k_ * kPanel * bytes_of(x.dtype));
+    return rows < product_.blocking.rows ? rows : std::numeric_limits<std::int64_t>::max();
+  }
   std::int64_t units() const noexcept { return (n_ + kPanel - 1) / kPanel; }
   std::size_t first_extra() const noexcept { return 1 + weight_.operands(); }
 
@@ -95,71 +102,53 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   return std::make_unique<MatmulPacked>(n, k, parts, weight, std::move(epilogue), product_for(level, in[0].dtype));
 }
 
-/// 32 columns of b that lie side by side, as a panel [k / Depth][32][Depth].
-template <class T, int Depth>
-void pack_whole_panel(const T* b, std::int64_t k, std::int64_t k_stride, T* panel) {
-  static constexpr T kZeros[kPanel] = {};
-  constexpr std::int64_t kAhead = 32;  // rows fetched ahead, also behind this b: the next one often follows it
-  for (std::int64_t row = 0; row < k; row += Depth, panel += kPanel * Depth) {
-    const T* from = b + row * k_stride;
-    for (std::int64_t at = kAhead; at < kAhead + Depth; ++at) {
-      __builtin_prefetch(from + at * k_stride);
-      __builtin_prefetch(from + at * k_stride + kPanel - 1);
-    }
-    if constexpr (Depth == 1) {
-      std::memcpy(panel, from, kPanel * sizeof(T));
-    } else {
-      const T* next = row + 1 < k ? from + k_stride : kZeros;
-      for (int column = 0; column < kPanel; ++column) {
-        panel[2 * column] = from[column];
-        panel[2 * column + 1] = next[column];
-      }
-    }
-  }
-}
+/// An operand of a product as two dimensions behind its batches, and how its k lies.
+struct Side {
+  TensorView view;
+  KRuns runs;  // in bytes
 
-/// Packs up to 32 columns of b, zero padded, as a panel [k / Depth][32][Depth].
-template <class T, int Depth>
-void pack_panel(const T* b, std::int64_t k, std::int64_t columns, std::int64_t k_stride, std::int64_t n_stride, T* panel) {
-  if (columns == kPanel && n_stride == 1) return pack_whole_panel<T, Depth>(b, k, k_stride, panel);
-  const auto place = [](std::int64_t row, std::int64_t column) {
-    return row / Depth * Depth * kPanel + column * Depth + row % Depth;
-  };
-  if (columns < kPanel || k % Depth != 0) std::memset(panel, 0, round_up(k, Depth) * kPanel * sizeof(T));
-  constexpr std::int64_t kRun = 32;  // columns of b that are dense along k: a run of each in turn
-  for (std::int64_t first = 0; first < k; first += kRun) {
-    const std::int64_t last = std::min(first + kRun, k);
-    if (k_stride == 1) {
-      for (std::int64_t column = 0; column < columns; ++column)
-        for (std::int64_t row = first; row < last; ++row) panel[place(row, column)] = b[row + column * n_stride];
-    } else {
-      for (std::int64_t row = first; row < last; ++row)
-        for (std::int64_t column = 0; column < columns; ++column)
-          panel[place(row, column)] = b[row * k_stride + column * n_stride];
-    }
+  /// `k`: which dimension k is, from the end on; with `split` it is given as that one and the one before.
+  Side(const TensorView& given, int k, bool split) : view(given) {
+    const int at = given.rank - k;
+    const std::int64_t width = bytes_of(given.dtype);
+    runs = {given.shape[at], given.stride[at] * width, 0};
+    if (!split) return;
+    const std::int64_t outer = given.shape[at - 1];
+    runs.apart = given.stride[at - 1] * width;
+    if (outer == 1 || runs.apart == runs.length * runs.step) runs.length *= outer;  // one run
+    view.shape[at - 1] *= given.shape[at];
+    view.stride[at - 1] = given.stride[at];
+    std::copy(given.shape + at + 1, given.shape + given.rank, view.shape + at);
+    std::copy(given.stride + at + 1, given.stride + given.rank, view.stride + at);
+    --view.rank;
   }
-}
+  bool one_run(std::int64_t k) const { return runs.length == k; }
+};
 
 class Matmul final : public Kernel {
  public:
-  Matmul(DType dtype, Level level) : epilogue_(Expression::identity("matmul"), level), product_(product_for(level, dtype)) {}
+  Matmul(DType dtype, Level level, bool a_split, bool b_split)
+      : epilogue_(Expression::identity("matmul"), level), product_(product_for(level, dtype)), a_split_(a_split), b_split_(b_split) {}
 
   Scratch plan(Views in, Views out, int) const override {
-    const TensorView &a = in[0], &b = in[1], &y = out[0];
-    require_batched_product("matmul", a, b, y);
-    const Sizes sizes = sizes_of(in, out);
-    const std::size_t product = matmul_scratch(product_.blocking, sizes.block_rows, sizes.units, a.shape[a.rank - 1], 1);
+    const Side a(in[0], 1, a_split_), b(in[1], 2, b_split_);
+    const TensorView& y = out[0];
+    require_batched_product("matmul", a.view, b.view, y);
+    const Sizes sizes = sizes_of(a.view, y);
+    const std::size_t product = matmul_scratch(product_.blocking, sizes.block_rows, sizes.units, a.view.shape[a.view.rank - 1], 1);
     const std::size_t small = product_.small == nullptr ? 0 : bytes_of_layout<SmallMemory>();
     return {0, std::max(bytes_of_layout<Memory>(epilogue_, sizes, product), small)};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
-    const TensorView &a = in[0], &b = in[1], &y = out[0];
+    const TensorView& y = out[0];
     if (y.elements() == 0) return;
-    if (by_small(in, y)) return run_small(a, b, y, worker);
-    const Sizes sizes = sizes_of(in, out);
+    const Side a_side(in[0], 1, a_split_), b_side(in[1], 2, b_split_);
+    const TensorView &a = a_side.view, &b = b_side.view;
+    if (by_small(a_side, b_side, y)) return run_small(a, b, y, worker);
+    const Sizes sizes = sizes_of(a, y);
     const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
-    const std::int64_t blocks = (m + product_.blocking.rows - 1) / product_.blocking.rows, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
+    const std::int64_t blocks = (m + sizes.block_rows - 1) / sizes.block_rows, chunk = sizes.units * kPanel, chunks = (n + chunk - 1) / chunk;
     const int width = bytes_of(a.dtype);
     const auto memory = layout_at<Memory>(worker.local, epilogue_, sizes);
     MatmulJob job{};
@@ -168,20 +157,23 @@ class Matmul final : public Kernel {
     job.epilogue = epilogue_.job(nullptr, 0, memory.epilogue);
     job.w = memory.panels;
     job.scratch = memory.product;
+    job.x_stride = a.stride[a.rank - 2] * width;
+    if (k > 0 && !(a_side.one_run(k) && a_side.runs.step == width)) job.runs = a_side.runs;
     const Share share = share_of(y.elements() / (m * n) * chunks * blocks, worker.index, worker.count);
     std::int64_t packed = -1;
     for (std::int64_t task = share.first; task < share.last; ++task) {
       const std::int64_t block = task % blocks, column = task / blocks % chunks * chunk, batch = task / blocks / chunks;
       const std::int64_t columns = std::min(chunk, n - column);
       if (packed != task / blocks) {
-        pack(b, batch_offset(b, y, batch) + column * b.stride[b.rank - 1], columns, memory.panels);
+        pack(b_side, batch_offset(b, y, batch) + column * b.stride[b.rank - 1], k, columns, memory.panels);
         packed = task / blocks;
       }
-      const std::int64_t first = m * block / blocks;
-      job.rows = m * (block + 1) / blocks - first;
+      const std::int64_t first = m * block / blocks, rows = m * (block + 1) / blocks - first;
       const std::byte* x = a.at(batch_offset(a, y, batch) + first * a.stride[a.rank - 2]);
-      job.x = sizes.rows == 0 ? x : gather(a, x, job.rows, memory.rows);
-      job.x_stride = (sizes.rows == 0 ? a.stride[a.rank - 2] : k) * width;
+      // Chunks of columns one after the other read the same rows, and so do matrices of a batch over which a repeats.
+      job.packed = x == job.x && rows == job.rows && keeps_rows(product_.blocking, rows, k) && rows <= pass_rows(product_.blocking, k);
+      job.x = x;
+      job.rows = rows;
       job.units = (columns + kPanel - 1) / kPanel;
       job.columns = columns;
       const std::int64_t to = batch_offset(y, y, batch) + first * y.stride[y.rank - 2] + column;
@@ -193,37 +185,32 @@ class Matmul final : public Kernel {
  private:
   struct Sizes {
     std::int64_t units;       // packed at a time
-    std::int64_t block_rows;
-    std::int64_t panels, rows;  // bytes; rows is 0 when a's rows are dense
+    std::int64_t block_rows;  // at most
+    std::int64_t panels;      // bytes
   };
   struct Memory {
-    std::byte *epilogue, *panels, *rows, *product;
+    std::byte *epilogue, *panels, *product;
 
     /// The product's own `bytes` lie last: only plan() has to say how many.
     Memory(Frame& frame, const Epilogue& epilogue_of, const Sizes& sizes, std::size_t bytes = 0)
-        : epilogue(epilogue_of.take(frame)), panels(frame.take<std::byte>(sizes.panels)), rows(frame.take<std::byte>(sizes.rows)),
+        : epilogue(epilogue_of.take(frame)), panels(frame.take<std::byte>(sizes.panels)),
           product(frame.take<std::byte>(static_cast<std::int64_t>(bytes))) {}
   };
-  Sizes sizes_of(Views in, Views out) const {
-    const TensorView &a = in[0], &y = out[0];
-    const std::int64_t k = a.shape[a.rank - 1], width = bytes_of(a.dtype);
-    const std::int64_t panel = round_up(k, 2) * kPanel * width;
+  Sizes sizes_of(const TensorView& a, const TensorView& y) const {
+    const std::int64_t k = a.shape[a.rank - 1], panel = round_up(k, 2) * kPanel * bytes_of(a.dtype);
     constexpr std::int64_t kBudget = 512 << 10;  // stays in L2
     Sizes sizes{};
     const std::int64_t all = (y.shape[y.rank - 1] + kPanel - 1) / kPanel;
     sizes.units = std::max<std::int64_t>(1, std::min({all, std::int64_t{product_.blocking.group}, kBudget / std::max<std::int64_t>(panel, 1)}));
-    sizes.block_rows = std::min<std::int64_t>(y.shape[y.rank - 2], product_.blocking.rows);
     sizes.panels = sizes.units * panel;
-    const bool dense = k <= 1 || a.stride[a.rank - 1] == 1;
-    sizes.rows = dense ? 0 : sizes.block_rows * k * width;
+    sizes.block_rows = std::max<std::int64_t>(1, std::min(y.shape[y.rank - 2], rows_at_once(product_.blocking, sizes.panels)));
     return sizes;
   }
   /// Whether the level multiplies them matrix by matrix.
-  bool by_small(Views in, const TensorView& y) const {
-    const TensorView &a = in[0], &b = in[1];
-    const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.shape[a.rank - 1];
-    return product_.small != nullptr && m <= kSmallRows && k >= 1 && k <= kSmallDepth && n % kPanel == 0 && a.stride[a.rank - 1] == 1 &&
-           b.stride[b.rank - 1] == 1;
+  bool by_small(const Side& a, const Side& b, const TensorView& y) const {
+    const std::int64_t m = y.shape[y.rank - 2], n = y.shape[y.rank - 1], k = a.view.shape[a.view.rank - 1];
+    return product_.small != nullptr && m <= kSmallRows && k >= 1 && k <= kSmallDepth && n % kPanel == 0 && a.one_run(k) &&
+           b.one_run(k) && a.view.stride[a.view.rank - 1] == 1 && b.view.stride[b.view.rank - 1] == 1;
   }
 
   void run_small(const TensorView& a, const TensorView& b, const TensorView& y, const Worker& worker) const {
@@ -254,55 +241,36 @@ class Matmul final : public Kernel {
     }
   }
 
-  static void pack(const TensorView& b, std::int64_t offset, std::int64_t columns, std::byte* panels) {
-    const std::int64_t k = b.shape[b.rank - 2], k_stride = b.stride[b.rank - 2], n_stride = b.stride[b.rank - 1];
-    for (std::int64_t column = 0; column < columns; column += kPanel) {
-      const std::int64_t from = offset + column * n_stride, count = std::min<std::int64_t>(kPanel, columns - column);
-      if (b.dtype == DType::float32)
-        pack_panel<std::uint32_t, 1>(b.as<std::uint32_t>() + from, k, count, k_stride, n_stride,
-                                     reinterpret_cast<std::uint32_t*>(panels) + column * k);
-      else if (b.dtype == DType::float16)
-        pack_panel<std::uint16_t, 1>(b.as<std::uint16_t>() + from, k, count, k_stride, n_stride,
-                                     reinterpret_cast<std::uint16_t*>(panels) + column * k);
-      else
-        pack_panel<std::uint16_t, 2>(b.as<std::uint16_t>() + from, k, count, k_stride, n_stride,
-                                     reinterpret_cast<std::uint16_t*>(panels) + column * round_up(k, 2));
-    }
-  }
-  template <class T>
-  static void copy_rows(const TensorView& a, const T* from, std::int64_t rows, T* to) {
-    const std::int64_t k = a.shape[a.rank - 1], row_step = a.stride[a.rank - 2], k_step = a.stride[a.rank - 1];
-    constexpr std::int64_t kRun = 16;
-    for (std::int64_t first = 0; first < k; first += kRun)
-      for (std::int64_t row = 0; row < rows; ++row)
-        for (std::int64_t i = first; i < std::min(first + kRun, k); ++i) to[row * k + i] = from[row * row_step + i * k_step];
-  }
-  static const std::byte* gather(const TensorView& a, const std::byte* x, std::int64_t rows, std::byte* to) {
-    if (a.dtype == DType::float32)
-      copy_rows(a, reinterpret_cast<const std::uint32_t*>(x), rows, reinterpret_cast<std::uint32_t*>(to));
-    else
-      copy_rows(a, reinterpret_cast<const std::uint16_t*>(x), rows, reinterpret_cast<std::uint16_t*>(to));
-    return to;
+  void pack(const Side& b, std::int64_t offset, std::int64_t k, std::int64_t columns, std::byte* panels) const {
+    const std::int64_t step = b.view.stride[b.view.rank - 1], width = bytes_of(b.view.dtype);
+    const std::int64_t panel = (b.view.dtype == DType::bfloat16 ? round_up(k, 2) : k) * kPanel * width;
+    for (std::int64_t column = 0; column < columns; column += kPanel, panels += panel)
+      product_.pack({b.view.at(offset + column * step), b.runs, k, std::min<std::int64_t>(kPanel, columns - column), step * width, panels});
   }
 
   Epilogue epilogue_;
   const PackedProduct& product_;
+  bool a_split_, b_split_;
 };
 
 std::unique_ptr<Kernel> make_matmul(const nlohmann::json& json, Types in, Types out, Level level) {
-  Params("matmul", json).done();
   require_operands("matmul", in, 2, 2, out, 1);
+  Params params("matmul", json);
+  const bool a_split = params.flag("a_split", false), b_split = params.flag("b_split", false);
+  params.done();
+  require(in[0].rank >= (a_split ? 3 : 2) && in[1].rank >= (b_split ? 3 : 2), "matmul",
+          "a, b and y must be [..., m, k], [..., k, n] and [..., m, n]");
   require_dtype("matmul", "a", in[0].dtype, kComputeFloats);
   require_dtype("matmul", "b", in[1].dtype, {in[0].dtype});
   require_dtype("matmul", "y", out[0].dtype, {DType::float32, in[0].dtype});
-  return std::make_unique<Matmul>(in[0].dtype, level);
+  return std::make_unique<Matmul>(in[0].dtype, level, a_split, b_split);
 }
 
 constexpr KernelInfo kKernels[] = {
     {"matmul_packed", 1, "x, weight, scales?, *extras -> y",
      "n: integer, k: integer, parts: integer, group?: integer, epilogue: expression",
      make_matmul_packed},
-    {"matmul", 1, "a, b -> y", "", make_matmul},
+    {"matmul", 1, "a, b -> y", "a_split?: flag, b_split?: flag", make_matmul},
 };
 
 }  // namespace

@@ -163,10 +163,10 @@ std::unique_ptr<Kernel> make_embedding(const nlohmann::json& json, Types in, Typ
 
 // ---- take, gather ----
 
-/// y[before..., i..., after...] = x[before..., index[i...], after...]; index -1 gives zeros.
+/// y[before..., i..., after...] = x[before..., index[i...], after...]; index -1 gives zeros, or those below 0 count from the end.
 class Take final : public Kernel {
  public:
-  explicit Take(int axis) : axis_(axis) {}
+  Take(int axis, bool from_end) : axis_(axis), from_end_(from_end) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &x = in[0], &index = in[1], &y = out[0];
@@ -197,12 +197,12 @@ class Take final : public Kernel {
     const Share share = count == 1 ? Share{0, 1} : share_of(count, worker.index, worker.count);
     const int part = count == 1 ? worker.index : 0, parts = count == 1 ? worker.count : 1;
     for (std::int64_t i = share.first; i < share.last; ++i) {
-      const std::int64_t at = integer_at(index, offset_of(index, i));
+      const std::int64_t given = integer_at(index, offset_of(index, i)), at = from_end_ && given < 0 ? given + size : given;
       void* to = y.at(offset_of(places, i));
       if (at >= 0 && at < size) {
         copy_strided(slice, to, x.at(at * x.stride[axis_]), element, part, parts);
       } else {
-        if (at != -1) worker.fail("take: index out of range", at, size, i);
+        if (from_end_ || given != -1) worker.fail("take: index out of range", given, size, i);
         copy_strided(nothing, to, &zero, element, part, parts);
       }
     }
@@ -210,16 +210,18 @@ class Take final : public Kernel {
 
  private:
   int axis_;
+  bool from_end_;
 };
 
 std::unique_ptr<Kernel> make_take(const nlohmann::json& json, Types in, Types out, Level) {
   require_operands("take", in, 2, 2, out, 1);
   Params params("take", json);
   const int axis = params.axis("axis", in[0].rank);
+  const bool from_end = params.flag("from_end", false);
   params.done();
   require_dtype("take", "the index", in[1].dtype, kIndexTypes);
   require_same_dtype("take", "the output", out[0].dtype, in[0].dtype);
-  return std::make_unique<Take>(axis);
+  return std::make_unique<Take>(axis, from_end);
 }
 
 /// y[i...] = x[i... with the axis' coordinate replaced by index[i...]]; an index below 0 counts from the end.
@@ -253,13 +255,12 @@ class Gather final : public Kernel {
     const std::int64_t size = x.shape[axis_];
     const Share share = share_of(index.elements(), worker.index, worker.count);
     for (std::int64_t i = share.first; i < share.last; ++i) {
-      std::int64_t at = integer_at(index, offset_of(index, i));
-      if (at < 0 && at >= -size) at += size;
+      const std::int64_t given = integer_at(index, offset_of(index, i)), at = given < 0 ? given + size : given;
       T& to = y.as<T>()[offset_of(y, i)];
       if (at >= 0 && at < size) {
         to = x.as<const T>()[offset_of(elsewhere, i) + at * x.stride[axis_]];
       } else {
-        worker.fail("gather: index out of range", at, size, i);
+        worker.fail("gather: index out of range", given, size, i);
         to = 0;
       }
     }
@@ -331,7 +332,7 @@ constexpr KernelInfo kKernels[] = {
     {"copy", 1, "x -> y", "", make_copy},
     {"concat", 1, "*xs -> y", "axis: integer", make_concat},
     {"embedding", 1, "ids, table -> y", "packed?: flag, n?: integer, k?: integer", make_embedding},
-    {"take", 1, "x, index -> y", "axis: integer", make_take},
+    {"take", 1, "x, index -> y", "axis: integer, from_end?: flag", make_take},
     {"gather", 1, "x, index -> y", "axis: integer", make_gather},
     {"iota", 1, "-> y", "start: number, step: number", make_iota},
 };

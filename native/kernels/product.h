@@ -35,6 +35,13 @@ std::int64_t batch_offset(const TensorView& view, const TensorView& y, std::int6
 /// Most scratch of a worker that gets some of the rows.
 std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t units, std::int64_t k, int parts, int threads);
 
+/// Most rows that a host half gives to one job, by the bytes of the panels that they meet. Panels that stay in L1 are as near to few
+/// rows as to many, which would only take more memory.
+constexpr std::int64_t rows_at_once(Blocking blocking, std::int64_t panels) {
+  constexpr std::int64_t kNear = 16 << 10, kRows = 128;
+  return panels <= kNear && blocking.rows > kRows ? kRows : blocking.rows;
+}
+
 /// Workers in a grid of rows by units.
 struct Grid {
   int by_rows, by_units;

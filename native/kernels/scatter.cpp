@@ -2,7 +2,7 @@
 //
 // A scatter starts as x. Updates go in row-major order, each onto what is there: in its place, or added, multiplied, the smaller or
 // the greater of both (NaN wins). So of several for one place the last stays, and sums have one order, with any number of workers:
-// these divide the places, not the updates. Indices are int32 or int64, count from the end below 0, and are checked one by one; an
+// these divide the places, not the updates. Indices are int32 or int64, count from the end below 0 (a scatter says whether), and are checked one by one; an
 // update whose index is out of range is left out, and the run ends in a typed error. Operands and results may have any strides.
 // Elements that are only moved may have any type; those that are computed with are float32, float64 or integers, which wrap.
 #include <algorithm>
@@ -124,7 +124,7 @@ Mode mode_of(Params& params) { return static_cast<Mode>(params.choice("mode", {"
 /// y[i... with the axis' coordinate replaced by index[i...]] takes updates[i...].
 class Scatter final : public Kernel {
  public:
-  Scatter(int axis, Mode mode) : axis_(axis), mode_(mode) {}
+  Scatter(int axis, Mode mode, bool from_end) : axis_(axis), mode_(mode), from_end_(from_end) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &x = in[0], &index = in[1];
@@ -168,7 +168,8 @@ class Scatter final : public Kernel {
       for (std::int64_t p = 0; p < positions; ++p)
         for (std::int64_t r = 0; r < count; ++r) {
           const Line& at = line[static_cast<std::size_t>(r)];
-          const std::int64_t given = integer_at(index, at.index + p * index.stride[axis_]), place = from_front(given, size);
+          const std::int64_t given = integer_at(index, at.index + p * index.stride[axis_]);
+          const std::int64_t place = from_end_ || given >= 0 ? from_front(given, size) : -1;
           if (place < 0)
             worker.fail("scatter: index out of range", given, size, element(index, first + r, p));
           else if (place >= places.first && place < places.last)
@@ -186,6 +187,7 @@ class Scatter final : public Kernel {
 
   int axis_;
   Mode mode_;
+  bool from_end_;
 };
 
 std::unique_ptr<Kernel> make_scatter(const nlohmann::json& json, Types in, Types out, Level) {
@@ -193,10 +195,11 @@ std::unique_ptr<Kernel> make_scatter(const nlohmann::json& json, Types in, Types
   Params params("scatter", json);
   const int axis = params.axis("axis", in[0].rank);
   const Mode mode = mode_of(params);
+  const bool from_end = params.flag("from_end", true);
   params.done();
   require_types("scatter", mode, in, out);
   require_rank("scatter", "the index", in[1].rank, in[0].rank);
-  return std::make_unique<Scatter>(axis, mode);
+  return std::make_unique<Scatter>(axis, mode, from_end);
 }
 
 // ---- scatter_nd, gather_nd ----
@@ -414,7 +417,7 @@ std::unique_ptr<Kernel> make_masked_scatter(const nlohmann::json& json, Types in
 }
 
 constexpr KernelInfo kKernels[] = {
-    {"scatter", 1, "x, index, updates -> y", "axis: integer, mode: replace | add | mul | min | max", make_scatter},
+    {"scatter", 1, "x, index, updates -> y", "axis: integer, mode: replace | add | mul | min | max, from_end?: flag", make_scatter},
     {"scatter_nd", 1, "x, index, updates -> y", "mode: replace | add | mul | min | max", make_scatter_nd},
     {"gather_nd", 1, "x, index -> y", "batch_dims: integer", make_gather_nd},
     {"masked_scatter", 1, "x, mask, source -> y", "", make_masked_scatter},

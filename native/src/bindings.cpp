@@ -105,8 +105,8 @@ Host host_of(const nb::object& callable) {
 class PySession {
  public:
   PySession(std::shared_ptr<const Engine> engine, const std::string& entry, int threads, std::int64_t kv_blocks,
-            std::int64_t kv_block_size, const nb::object& host)
-      : session_(std::move(engine), entry, {threads, {kv_blocks, kv_block_size}}, host_of(host)) {
+            std::int64_t kv_block_size, const nb::object& host, std::int64_t rounds)
+      : session_(std::move(engine), entry, {threads, {kv_blocks, kv_block_size}, rounds}, host_of(host)) {
     const Program& program = session_.program();
     for (int input : program.inputs) {
       input_names_.push_back(interned(program.buffer(input).name));
@@ -426,9 +426,9 @@ NB_MODULE(_native, m) {
 
   nb::class_<PySession>(m, "Session")
       .def(nb::init<std::shared_ptr<const Engine>, const std::string&, int, std::int64_t, std::int64_t,
-                    const nb::object&>(),
+                    const nb::object&, std::int64_t>(),
            "engine"_a, "entry"_a = "main", "threads"_a = 0, "kv_blocks"_a = 0, "kv_block_size"_a = 16,
-           "host"_a = nb::none())
+           "host"_a = nb::none(), "rounds"_a = kMostRounds)
       .def_prop_ro("inputs", &PySession::inputs)
       .def_prop_ro("outputs", &PySession::outputs)
       .def_prop_ro("threads", &PySession::threads)

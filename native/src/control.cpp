@@ -134,7 +134,8 @@ bool Runner::holds() {
 
 void Runner::count_round(const Call& call) {
   if (together_.rounds-- <= 0)
-    throw Error(code::value, where_of(call) + ": the loops of this run take too many rounds together");
+    throw Error(code::value, where_of(call) + ": the loops of this run take more than " + std::to_string(together_.most_rounds) +
+                                 " rounds together");
 }
 
 void Runner::run_cond(StagePlan& plan, const Step& step, std::byte* arena) {

@@ -24,6 +24,7 @@ class Planner {
     plan_.offsets =
         request_.before != nullptr ? request_.before->offsets : std::vector<std::uint64_t>(program_.buffers.size());
     program_.dims.evaluate(request_.stage, request_.symbols, plan_.dims);
+    check_sizes();
     describe_buffers();
     check_parts();
     place();
@@ -56,14 +57,30 @@ class Planner {
   std::int64_t dim(DimId id) const { return plan_.dims[static_cast<std::size_t>(id)]; }
 
   [[noreturn]] void refuse(const char* error_code, std::size_t buffer, const std::string& why) const {
+    throw Error(error_code, Place{"buffers", buffer}.text() + " " + program_.spec(static_cast<int>(buffer)) + ": " +
+                                why + known_symbols());
+  }
+
+  /// " (with T=3, S=4)"
+  std::string known_symbols() const {
     std::string bound;
     const auto symbols = program_.dims.symbols();
     for (std::size_t s = 0; s < symbols.size(); ++s) {
       if (symbols[s].stage <= request_.stage)
         bound += (bound.empty() ? " (with " : ", ") + symbols[s].name + "=" + std::to_string(plan_.symbols[s]);
     }
-    throw Error(error_code, Place{"buffers", buffer}.text() + " " + program_.spec(static_cast<int>(buffer)) + ": " +
-                                why + (bound.empty() ? "" : bound + ")"));
+    return bound.empty() ? "" : bound + ")";
+  }
+
+  /// What nothing proves of sizes, and this run shows.
+  void check_sizes() const {
+    for (const SizeCheck& check : program_.checks) {
+      if (check.stage != request_.stage) continue;
+      const std::int64_t size = dim(check.size), wanted = dim(check.wanted);
+      if (size == wanted || (check.or_one && size == 1)) continue;
+      throw Error(check.stage == 0 ? code::input : code::value,
+                  check.text + "; here " + std::to_string(size) + " and " + std::to_string(wanted) + known_symbols());
+    }
   }
 
   void describe_buffers() {
@@ -211,9 +228,12 @@ class Planner {
     if (request_.stage + 1 != program_.stages) return;
     plan_.movable.assign(program_.outputs.size(), 0);
     for (std::size_t i = 0; i < program_.outputs.size(); ++i) {
-      const auto b = static_cast<std::size_t>(program_.outputs[i].buffer);
+      const int shown = program_.outputs[i].buffer;
+      const auto b = static_cast<std::size_t>(program_.base(shown));
       const Buffer& buffer = program_.buffers[b];
       if (buffer.kind != BufferKind::temp || buffer.stage != request_.stage || base_of_[b] >= stages) continue;
+      const TensorView& view = buffers_[static_cast<std::size_t>(shown)];  // the whole buffer, maybe in another shape
+      if (!view.contiguous() || view.elements() != buffers_[b].elements() || view_offset_[static_cast<std::size_t>(shown)] != 0) continue;
       base_of_[b] = number(stages + inputs + i);
       plan_.movable[i] = 1;
     }

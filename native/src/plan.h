@@ -51,7 +51,7 @@ struct StagePlan {
   std::vector<StagePlan> bodies;  // the first stage of each body of each control call; their arenas lie in the working memory
   ViewRange entering;  // stage 0: the inputs; later: the results of the call that ended the stage before, if a host call
   ViewRange leaving;   // last stage: the program's outputs
-  std::vector<std::uint8_t> movable;  // last stage: by output, whether it is a buffer of the stage, and can lie elsewhere
+  std::vector<std::uint8_t> movable;  // last stage: by output, whether it is a whole buffer of the stage, and can lie elsewhere
   Layout layout;
   std::uint64_t shared_offset = 0;  // working memory, behind the buffers in the arena
   std::uint64_t local_offset = 0;

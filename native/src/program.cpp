@@ -244,6 +244,15 @@ void parse_outputs(const Json& list, Program& program) {
   }
 }
 
+void parse_checks(const Json& list, Program& program) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Place place{"checks", i};
+    const Fields item = fields(list[i], place, {"size", "wanted", "or_one", "text"});
+    const DimId size = program.dims.parse(item.at("size"), place);
+    program.checks.push_back({size, program.dims.parse(item.at("wanted"), place), item.boolean("or_one"), item.text("text")});
+  }
+}
+
 void check_names(const Program& program) {
   std::set<std::pair<BufferKind, std::string>> names;
   for (std::size_t i = 0; i < program.buffers.size(); ++i) {
@@ -271,18 +280,19 @@ Program parse_parts(const Fields& top, int depth) {
   for (std::size_t i = 0; i < calls.size(); ++i)
     program.calls.push_back(parse_call(calls[i], {"calls", i}, program, depth));
   parse_outputs(top.array("outputs", kMaxOutputs), program);
+  if (top.has("checks")) parse_checks(top.array("checks", kMaxCalls), program);
   verify(program);
   return program;
 }
 
 Program parse_body(const Json& json, int depth) {
-  return parse_parts(fields(json, {"program", 0}, {"symbols", "buffers", "calls", "outputs"}), depth);
+  return parse_parts(fields(json, {"program", 0}, {"symbols", "buffers", "calls", "outputs"}, {"checks"}), depth);
 }
 
 Program parse(const Json& json) {
   // The version first: a newer program may well have other keys.
   check_version(json, "version", kOldestProgram, kNewestProgram);
-  const Fields top = fields(json, {"program", 0}, {"version", "symbols", "buffers", "calls", "outputs"});
+  const Fields top = fields(json, {"program", 0}, {"version", "symbols", "buffers", "calls", "outputs"}, {"checks"});
   top.integer("version", kOldestProgram, kNewestProgram);
   return parse_parts(top, 0);
 }

@@ -85,6 +85,14 @@ struct Binding {
   DimTable::Linear size;
 };
 
+/// Two dimensions that have to be the same in every run, though nothing proves it.
+struct SizeCheck {
+  DimId size, wanted;
+  bool or_one;  // the first may be 1 instead
+  std::string text;  // what was asked for
+  int stage = 0;     // in which both are known
+};
+
 struct Program {
   DimTable dims;
   std::vector<Buffer> buffers;
@@ -93,6 +101,7 @@ struct Program {
   std::vector<int> inputs;  // the buffers of kind input, in order
   std::vector<int> parts;   // the views that calls write
   std::vector<Binding> bindings;
+  std::vector<SizeCheck> checks;
   int stages = 1;
   bool is_body = false;  // its inputs lie where the call has them, and it has neither states nor host calls
 

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::size_t kPlansKept = 64;  // per stage
 constexpr std::int64_t kLarge = 64 << 10;  // bytes from which on inputs and outputs are not copied: views are moved instead
-constexpr std::int64_t kMostRounds = std::int64_t{1} << 28;  // of all loops of a run
 
 std::uint64_t bytes_of(std::span<const TensorView> views) {
   std::uint64_t bytes = 0;
@@ -53,7 +52,7 @@ std::uint64_t Runner::arena_bytes() const {
 void Runner::run(std::span<const TensorView> arrays, const Results& results) {
   last_ = nullptr;
   pending_.clear();
-  together_.rounds = kMostRounds;
+  together_.rounds = together_.most_rounds;
   bind_inputs(arrays);
   std::uint64_t lower_bound = 0;
   StagePlan* plan = nullptr;
@@ -99,9 +98,8 @@ void Runner::place_outputs(const StagePlan& plan, const Results& results) {
     if (plan.movable[i] == 0) continue;
     const bool large = leaving[i].elements() * static_cast<std::int64_t>(size_of(leaving[i].dtype)) >= kLarge;
     std::byte* const given = !kRedZones && large && results ? results(i, leaving[i]) : nullptr;
-    bases_[first + i] = given != nullptr ? given
-                                         : bases_[loaded_.stages.size() - 1] +
-                                               plan.offsets[static_cast<std::size_t>(program().outputs[i].buffer)];
+    const auto base = static_cast<std::size_t>(program().base(program().outputs[i].buffer));
+    bases_[first + i] = given != nullptr ? given : bases_[loaded_.stages.size() - 1] + plan.offsets[base];
   }
 }
 

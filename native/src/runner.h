@@ -44,13 +44,16 @@ struct CallProfile {
 /// it stays with the session, to be copied. Exceptions pass through the run.
 using Results = std::function<std::byte*(std::size_t output, const TensorView& view)>;
 
+constexpr std::int64_t kMostRounds = std::int64_t{1} << 28;
+
 /// What a program and all bodies in it have in common while they run.
 struct Together {
   Host host;
   int threads = 1;
   std::span<const StateView> states;
   std::vector<CallProfile>* profile = nullptr;
-  std::int64_t rounds = 0;  // of all loops that the run may still take
+  std::int64_t most_rounds = kMostRounds;  // of all loops of a run
+  std::int64_t rounds = 0;                 // that the run may still take
 };
 
 class Runner {

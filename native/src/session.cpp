@@ -22,7 +22,7 @@ Session::Session(std::shared_ptr<const Engine> engine, const std::string& entry,
       loaded_(engine_->load(entry)),
       threads_(checked_threads(options.threads)),
       states_(program(), options.cache),
-      together_{std::move(host), threads_, states_.views(), nullptr, 0},
+      together_{std::move(host), threads_, states_.views(), nullptr, options.rounds, 0},
       runner_(loaded_, together_) {
   const std::vector<std::string> operations = program().host_operations();
   if (!operations.empty() && !together_.host) {

@@ -17,6 +17,7 @@ namespace ingot {
 struct SessionOptions {
   int threads = 0;  // 0: default_threads()
   CacheOptions cache;
+  std::int64_t rounds = kMostRounds;  // of all loops of a run together: more are an error
 };
 
 struct MemoryReport {

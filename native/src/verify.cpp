@@ -95,6 +95,8 @@ void assign_stages(Program& program) {
     refuse({"symbols", static_cast<std::size_t>(loose - bound.begin())}, "it is unbacked and no call binds it");
   program.stages = stage + 1;
   program.dims.assign_stages();
+  for (SizeCheck& check : program.checks)
+    check.stage = std::max(program.dims.node(check.size).stage, program.dims.node(check.wanted).stage);
 }
 
 /// Follows the calls in order and keeps what has been written and read.

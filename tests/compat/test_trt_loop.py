@@ -66,6 +66,36 @@ def test_a_condition() -> None:
         assert torch.equal(run(record, x), expected)
 
 
+@pytest.mark.parametrize("kind", ["CONCATENATE", "REVERSE"])
+@pytest.mark.parametrize("counted", [False, True])
+def test_rounds_of_a_condition_in_their_room(kind: str, counted: bool) -> None:
+    """Sums of rows until one is above 1, in a room of five: zeros behind what there is."""
+
+    def record(n: Any, x: Any) -> Any:
+        loop = n.add_loop()
+        row = loop.add_iterator(x).get_output(0)
+        total = loop.add_recurrence(constant(n, np.float32(0)))
+        h = total.get_output(0)
+        small = n.add_elementwise(h, constant(n, np.float32(1)), trt().ElementWiseOperation.LESS).get_output(0)
+        loop.add_trip_limit(small, trt().TripLimit.WHILE)
+        if counted:
+            loop.add_trip_limit(constant(n, np.int32(3)), trt().TripLimit.COUNT)
+        here = n.add_reduce(row, trt().ReduceOperation.SUM, 0b1, False).get_output(0)
+        following = summed(n, h, here).get_output(0)
+        total.set_input(1, following)
+        output = loop.add_loop_output(following, trt().LoopOutput[kind])
+        output.set_input(1, constant(n, np.int32(5)))
+        return output
+
+    for x in (torch.full((3, 4), 0.2), torch.full((3, 4), 0.1), torch.full((3, 4), 2.0)):
+        sums = x.sum(1).cumsum(0)
+        sums = sums[: int((sums < 1).sum()) + 1]
+        if len(x) < len(sums) or not counted and len(sums) == len(x) and sums[-1] < 1:
+            continue  # the iterator ends before the condition does
+        sums = sums.flip(0) if kind == "REVERSE" else sums
+        torch.testing.assert_close(run(record, x), torch.nn.functional.pad(sums, (0, 5 - len(sums))))
+
+
 def test_a_loop_in_a_loop() -> None:
     def record(n: Any, x: Any) -> Any:
         loop = n.add_loop()

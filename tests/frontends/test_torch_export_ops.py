@@ -469,6 +469,8 @@ case("_unique2.default", b(9), True, True, True)
 case("unique_consecutive.default", i(40, low=0, high=2), True, True)
 case("unique_consecutive.default", i(40, low=0, high=2), True, True, 0)
 case("unique_dim.default", i(40), 0, True, True, True)
+case("unique_dim.default", i(9, 5, low=0, high=2), 0, True, True, True)
+case("unique_consecutive.default", i(9, 2, low=0, high=2), True, True, 0)
 case("one_hot.default", i(4, 3, low=0), 6)
 case("bincount.default", i(40, low=0))
 case("bincount.default", i(40, low=0), f(40), 2)
@@ -482,6 +484,7 @@ case("bucketize.Scalar", 0, torch.arange(-3, 4), right=True)
 case("searchsorted.Tensor", f(3, 9).sort(-1)[0], f(3, 5))
 case("searchsorted.Tensor", f(9).sort(-1)[0], f(3, 5), side="right")
 case("searchsorted.Scalar", f(9).sort(-1)[0], 0.25)
+case("searchsorted.Tensor", torch.tensor([3.0, 1, 2]), f(5), sorter=torch.tensor([1, 2, 0]))
 
 # ---- recurrent layers and cells: gates of 6 units on 4 features ----
 FLAGS = (True, 1, 0.0, False, False, False)  # biases, layers, dropout, training, both directions, batch first

@@ -4,7 +4,9 @@ with NumPy or torch, computed at once, recorded, and as engines.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 from ingot import functional as F
 from ingot.builder.build import build_network
+from ingot.compat.signatures import SIGNATURES, signature
 from ingot.dims import Dim
 from ingot.errors import OpError, ValueFault
 from ingot.ir import Network, Spec
@@ -38,10 +41,53 @@ NAMES = [
 ]  # fmt: skip
 
 
+# What differs from the newest signature of the retired API on purpose, and why. Further arguments behind its own, and
+# defaults where it had none, change no call that it knew.
+DELIBERATE = {
+    "rms_norm": "the weight is third, as in its versions up to 0.20 and as torch has it; num_groups is given by name",
+    "einsum": "operands follow one by one, as torch has it, or as one list, as there",
+}
+# The functions that ingot.compat writes out itself, so that its table has no line for them.
+WRITTEN_OUT = {
+    "embedding": "input, weight, tp_size=1, tp_group=None, sharding_dim=0, tp_rank=None, per_token_scale=None, "
+                 "padding=None",
+    "slice": "input, starts, sizes, strides=None, mode=None, fill_value=None",
+    "rms_norm": "input, normalized_shape, num_groups=1, weight=None, eps=1e-06",
+    "generate_alibi_slopes": "num_heads, tp_size=1, tp_rank=0, alibi_scale=1.0, alibi_bias_max=8",
+    "gather_last_token_logits": "hidden_states, last_token_ids, remove_input_padding",
+    "Conditional": "condition",
+}  # fmt: skip
+TABLES = ("ACT2FN", "GATED_ACT_2_ACT")  # names of dicts
+
+
+def changed(ours: inspect.Signature, theirs: inspect.Signature) -> str:
+    """What a call by `theirs` would meet in `ours`, or nothing."""
+    empty = inspect.Parameter.empty
+    have, want = list(ours.parameters.values()), list(theirs.parameters.values())
+    for i, parameter in enumerate(want):
+        if i >= len(have) or (have[i].name, have[i].kind) != (parameter.name, parameter.kind):
+            return f"argument {i} is not {parameter.name}"
+        if have[i].default != parameter.default and parameter.default is not empty:
+            return f"{parameter.name} is {have[i].default!r}, not {parameter.default!r}"
+    needed = [p.name for p in have[len(want) :] if p.default is empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return f"{', '.join(needed)} must be given" if needed else ""
+
+
 def test_every_name_is_here() -> None:
     assert len(NAMES) == len(set(NAMES)) == 115
     assert [name for name in NAMES if not hasattr(F, name)] == []
     assert [name for name in NAMES if name not in F.__all__] == []
+
+
+def test_signatures() -> None:
+    """Names, order and defaults of the arguments are those of the newest version, but for what DELIBERATE lists."""
+    known = {name: signature(text) for name, text in {**SIGNATURES, **WRITTEN_OUT}.items()}
+    assert [name for name in NAMES if name not in known] == list(TABLES)
+    found = {name: changed(inspect.signature(getattr(F, name)), known[name]) for name in NAMES if name in known}
+    assert {name: why for name, why in found.items() if why and name not in DELIBERATE} == {}
+    assert [name for name in DELIBERATE if not found[name]] == []
+    text = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+    assert [name for name in DELIBERATE if f"`functional.{name}`" not in text] == []
 
 
 def normal(*shape: int) -> Array:

@@ -137,6 +137,31 @@ NETS: dict[str, Net] = {
         lambda x, n: count(3 * n),
         True,
     ),
+    "a view that only a run shows to fit": Net(
+        lambda x, n: F.view(x, [n - F.shape(x, 1), F.shape(x, 1) * 8]),
+        lambda x, n: x.reshape(len(x), x.shape[1] * 8),
+        True,
+    ),
+    "a view of what lies elsewhere": Net(
+        lambda x, n: F.view(F.transpose(x, 0, 2), [8, n - F.shape(x, 0), F.shape(x, 0)]) * 2.0,
+        lambda x, n: x.transpose(2, 1, 0) * 2,
+        True,
+    ),
+    "a flat view": Net(
+        lambda x, n: F.view(x[:, :, 0], F.shape(x, 0) * n - F.shape(x, 0) * F.shape(x, 0)),
+        lambda x, n: x[:, :, 0].ravel(),
+        True,
+    ),
+    "a size that is the one given": Net(
+        lambda x, n: F.expand(x, [2, n - F.shape(x, 1), -1, 8]) * 1.0,
+        lambda x, n: np.broadcast_to(x, (2, *x.shape)),
+        True,
+    ),
+    "a size that is 1": Net(
+        lambda x, n: F.expand(F.sum(x[:, : F.minimum(F.shape(x, 1), 1)], 0), [n - F.shape(x, 0), 8]) * 1.0,
+        lambda x, n: np.broadcast_to(x[:, :1].sum(0), (int(n) - len(x), 8)),
+        True,
+    ),
     "a size of what nobody reads": Net(
         lambda x, n: F.arange(0, F.nonzero(x).shape[1], "int64"), lambda x, n: count((x != 0).sum()), True
     ),
@@ -248,6 +273,19 @@ BAD: dict[str, tuple[Callable[..., Any], int, str]] = {
         r"size0 - 5.* -2|\(size0 \+ -5\).* -2",
     ),
     "an absurd length": (lambda x, n: F.arange(0, n, "int64"), 2**60, NO_SIZE + "%n"),
+    "a view that does not fit": (
+        lambda x, n: F.view(x, [n, 24]) + 1.0,
+        3,
+        r"view of \[B, L, 8\] as \[size0, 24\]: 8\*B\*L elements for 24\*size0; here 48 and 72",
+    ),
+    "an expansion of 2": (
+        lambda x, n: F.expand(x, [n, -1, -1]) + 1.0,
+        5,
+        r"expand of \[B, L, 8\] to \[size0, -1, -1\]: dimension 0 is B and must be size0 or 1; here 2 and 5",
+    ),
+    "a size to work out of what does not divide": (
+        lambda x, n: F.view(x, [-1, n]) + 1.0, 5, r"8\*B\*L elements for .*; here 48 and 45"
+    ),
     "more memory than there is": (lambda x, n: F.arange(0, n * 4096, "int64"), 2**40, r"4096.*size0.*(TiB|GiB|memory)"),
 }
 
@@ -268,6 +306,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a mask": (lambda x, n: F.view(x, F.shape(x) > 3), "sizes are integers; cast it first"),
     "two numbers for one": (lambda x, n: F.arange(0, F.slice(F.shape(x), [0], [2])), "one size is wanted"),
     "too many data": (lambda x, n: F.view(x, F.expand(n, (9,)) + F.arange(0, 9)), "at most 8 numbers"),
+    "an expansion that certainly does not fit": (
+        lambda x, n: F.expand(x, F.concat([F.shape(x, 0), F.shape(x, 1), 7])), "size 8 at dimension 2 cannot become 7"
+    ),
     "sizes that certainly do not fit": (lambda x, n: F.view(x, F.concat([F.shape(x, 0), 7])), "elements"),
 }
 

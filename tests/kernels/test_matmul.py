@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -258,6 +259,34 @@ def test_batched_strides(dtype: str) -> None:
     assert np.array_equal(found, dense)
     exact = a.transpose(1, 2, 0).astype(np.float64) @ b.transpose(1, 2, 0).astype(np.float64)
     close(found, exact, np.full(exact.shape, 70.0), "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("m", "outer", "inner", "n"),
+    [(150, 3, 18, 18), (300, 2, 33, 300), (5, 7, 1, 40), (70, 1, 40, 9), (9, 5, 5, 32)],
+)
+def test_k_of_two_dimensions(dtype: str, m: int, outer: int, inner: int, n: int) -> None:
+    """Sums over two labels that lie apart, in a, b or both, rows dense or not: the same bits as of dense copies."""
+    rng = np.random.default_rng(6)
+    a = draw(rng, (3, outer, m, inner), dtype)  # k: dimensions 1 and 3
+    b = draw(rng, (outer, 2, inner, n), dtype)  # 0 and 2
+    turned = [np.ascontiguousarray(a.transpose(0, 1, 3, 2)), np.ascontiguousarray(b.transpose(0, 1, 3, 2))]
+    whole = [np.ascontiguousarray(a.transpose(0, 2, 1, 3)).reshape(3, 1, m, -1),
+             np.ascontiguousarray(b.transpose(1, 0, 2, 3)).reshape(2, -1, n)]  # fmt: skip
+    want = run("matmul", {}, whole, [("float32", (3, 2, m, n))])[0]
+    a_shape, b_shape = (3, 1, m, outer, inner), (2, outer, inner, n)
+    size = outer * m * inner
+    views = [
+        (View(a, a_shape, (size, 0, inner, m * inner, 1)), View(b, b_shape, (inner * n, 2 * inner * n, n, 1))),
+        (View(turned[0], a_shape, (size, 0, 1, m * inner, m)),
+         View(turned[1], b_shape, (inner * n, 2 * inner * n, 1, inner))),
+    ]  # fmt: skip
+    for (split_a, split_b), threads in itertools.product(views, (1, 2)):
+        for one, two, names in [(split_a, split_b, "ab"), (split_a, whole[1], "a"), (whole[0], split_b, "b")]:
+            params = {f"{name}_split": True for name in names}
+            found = run("matmul", params, [one, two], [("float32", (3, 2, m, n))], threads)[0]
+            assert np.array_equal(found, want)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ NETS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda x, n, m: F.view(F.transpose(x, 0, 1), F.concat([F.shape(x, 0), F.shape(x, 1)])) + 1.0,
         lambda x, n, m: x.T.reshape(x.shape) + 1,
     ),
+    "reshape by data that only the run shows to fit": (
+        lambda x, n, m: F.view(F.transpose(x, 0, 1), [F.cast(F.shape(x, 0), "int32"), m]) + 1.0,
+        lambda x, n, m: x.T.reshape(x.shape) + 1,
+    ),
     "slice by data": (
         lambda x, n, m: F.slice(x, [F.select(n, 0, 0), F.select(n, 0, 1)], [F.select(n, 0, 2), m - 1]) + 1.0,
         lambda x, n, m: x[:2, 1:3] + 1,
@@ -86,6 +90,9 @@ def test_the_c_program_runs_it(program: Path, tmp_path: Path, name: str) -> None
      "input", r"its dimension 0 would be -1 \(with T=2, size\w*=3\)"),
     (lambda x, n, m: F.expand(F.sum(x), [m * 600_000_000, 600_000_000]) * 1.0,
      "memory", r"float32\[.*size.*\]: it would need more than 64 TiB \(with T=2, size\w*=3\)"),
+    (lambda x, n, m: F.expand(x, [m, 3]) + 1.0,
+     "value", r"expand of \[T, 3\] to \[size0, 3\]: dimension 0 is T and must be size0 or 1; here 2 and 3 "
+     r"\(with T=2, size0=3\)"),
 ])  # fmt: skip
 def test_a_size_that_cannot_be_names_the_dim_and_the_expression(
     program: Path, tmp_path: Path, net: Callable[..., Any], code: str, message: str

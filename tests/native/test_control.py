@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from ingot import _native
 from ingot import functional as F
 from ingot.builder.build import build_network
 from ingot.dims import Dim
+from ingot.errors import ValueFault
 from ingot.ir import Network, Spec
+from ingot.ir.interpret import interpret
 from tests.functional.test_control import NETS, recorded
 from tests.native.engines import WEIGHTS, Program, count_down, header, running, symbol
 from tests.native.test_c_api import compiled
@@ -216,7 +219,30 @@ def test_rounds_of_all_loops_together() -> None:
     y = p.temp(["T", 0])
     p.control("scan", [0], [y], [({}, body)], carried=0, scanned=1, length="T", reverse=False)
     p.output("y", y)
-    assert session(p.json).run({"x": np.zeros((50, 0), np.float32)})["y"].shape == (50, 0)
+    few = _native.Session(opened(p.json), "main", 1, rounds=50)
+    for t in (50, 50):  # each run counts anew
+        assert few.run({"x": np.zeros((t, 0), np.float32)})["y"].shape == (t, 0)
+    with pytest.raises(_native.Error, match="scan.call: scan: the loops of this run take more than 50 rounds") as e:
+        few.run({"x": np.zeros((51, 0), np.float32)})
+    assert e.value.code == "value"
+
+
+def test_rounds_of_loops_in_loops_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the core and in the interpreter: 4 rounds, of 3 and 2 and 1 and 0 rounds inside."""
+    network, _ = recorded("a loop in a loop")
+    program = build_network(network, {})
+    feeds = {"x": np.ones((2, 1, 5), np.float32), "n": np.array(4, np.int32)}
+    for rounds in (10, 9):
+        few = _native.Session(program._native, "main", 1, rounds=rounds)
+        monkeypatch.setattr(sys.modules[interpret.__module__], "MAX_ROUNDS", rounds)
+        if rounds == 10:
+            few.run(feeds), interpret(network, feeds)
+            continue
+        why = rf"while.*: the loops of this run take more than {rounds} rounds together"
+        with pytest.raises(_native.Error, match=why):
+            few.run(feeds)
+        with pytest.raises(ValueFault, match=why):
+            interpret(network, feeds)
 
 
 # ----------------------------------------------------------------------------------------------------------- C program

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ingot import dtypes
+from ingot import dtypes, functional
 from ingot.backends.cpu import CPU
+from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
-from ingot.ir.weight_format import FORMATS
+from ingot.ir.weight_format import FORMATS, weight_format
 from ingot.passes import pipeline
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Log
@@ -110,3 +112,79 @@ def test_integers_without_a_packed_product(dtype: str, group: int, why: str) -> 
     want = x @ (whole * np.repeat(weights["s"], group or 16, -1)).astype(np.float32).T
     np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
     assert any(why in event.verdict for event in log)
+
+
+# ---------------------------------------------------------------------------------------- branches and loop bodies
+def loops() -> tuple[Network, dict[str, Array]]:
+    """A scan and a loop that read the matrix u, and a choice in the loop that reads a table."""
+    net = Network("net")
+    x, n = net.input("x", Spec("float32", (Dim("T"), 3, 64))), net.input("n", Spec("int32", ()))
+    shapes = {"w": (64, 64), "u": (64, 64), "table": (9, 64)}
+    w, u, table = (net.parameter(name, Spec("float32", shape)) for name, shape in shapes.items())
+
+    def step(h: Any, x: Any, w: Any, u: Any) -> Any:
+        h = functional.tanh(functional.matmul(x, w, transb=True) + functional.matmul(h, u, transb=True))
+        return h, h
+
+    def body(i: Any, n: Any, h: Any, u: Any, table: Any) -> Any:
+        h = functional.tanh(functional.matmul(h, u, transb=True))
+        row = lambda h, i, t: h + functional.embedding(functional.unsqueeze(i, 0), t)  # noqa: E731
+        h = functional.cond(functional.lt(i, 3), row, lambda h, i, t: h, [h, i, table])
+        return i + 1, n, h, u, table
+
+    h, all_ = functional.scan(step, [functional.sum(x, 0) * 0.0], [x], [w, u])
+    found = functional.while_loop(lambda i, n, *_: functional.lt(i, n), body, [n * 0, n, h, u, table])
+    net.output("h", found[2])
+    net.output("all", all_)
+    rng = np.random.default_rng(1)
+    return net, {name: (rng.standard_normal(shape) * 0.2).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("word", "limit", "group"), [("int8", 127, 0), ("int4-g32", 7, 32)])
+def test_weights_that_bodies_read(word: str, limit: int, group: int) -> None:
+    net, weights = loops()
+    log: Log = []
+    new = verify(quantized(net, FORMATS[word], log))
+    assert log == [] and {v.dtype.name for v in new.parameters} == {word.split("-")[0], "int8", "float32"}
+    rounded = {name: by_scales(w, *((127, 0) if name == "table" else (limit, group))) for name, w in weights.items()}
+    feeds = {"x": np.random.default_rng(2).standard_normal((4, 3, 64)).astype(np.float32), "n": np.array(5, np.int32)}
+    want = interpret(net, feeds, rounded)
+    got = interpret(new, feeds, {v.name: evaluate(recipe_of(v), weights) for v in new.parameters})
+    engine = build_network(net, weights, format=weight_format(word))
+    assert engine._native.host_calls("main") == []
+    stored = [name.split(".")[0] for name in engine.header["weights"]]
+    assert sorted(stored) == sorted([*weights, *weights]), "integers and scales, each once"
+    for name, wanted in want.items():
+        np.testing.assert_allclose(got[name], wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(engine.run(feeds)[name], wanted, rtol=1e-4, atol=1e-4)  # sums in another order
+
+
+def changed(w: Any, n: Any) -> Any:
+    return functional.while_loop(lambda i, n, w: functional.lt(i, n), lambda i, n, w: (i + 1, n, w * 2.0),
+                                 [n * 0, n, w])[2]  # fmt: skip
+
+
+def given(w: Any, n: Any) -> Any:
+    one = functional.lt(n, 3)
+    return functional.cond(one, lambda h, w: (functional.matmul(h, w), w), lambda h, w: (h, w), [w[:1] * 1.0, w])[1]
+
+
+def handed_on(w: Any, n: Any) -> Any:
+    row = functional.cast(functional.expand(n, (1, 64)), "float32")
+    body = lambda i, n, h, w: (i + 1, n, functional.matmul(h, w), w)  # noqa: E731
+    return functional.while_loop(lambda i, n, h, w: functional.lt(i, n), body, [n * 0, n, row, w])[3]
+
+
+@pytest.mark.parametrize(("net", "why"), [
+    (changed, "while_loop changes it from round to round"), (given, "slice reads it|cond gives it"),
+    (handed_on, "it is a result"),
+    (lambda w, n: functional.cond(functional.lt(n, 3), lambda w: w * 2.0, lambda w: w * 3.0, [w]), "mul reads it"),
+    (lambda w, n: functional.scan(lambda row: row * 2.0, [], [w]), "scan changes it"),
+])  # fmt: skip
+def test_weights_of_bodies_that_stay(net: Any, why: str) -> None:
+    network, log = Network("net"), Log()
+    w = network.parameter("w", Spec("float32", (64, 64)))
+    network.output("y", net(w, network.input("n", Spec("int32", ()))))
+    new = quantized(network, FORMATS["int8"], log)
+    assert [v.name for v in new.parameters] == ["w"]
+    assert len(log) == 1 and re.search(f"w stays float32: {why}", str(log[0]))

@@ -39,15 +39,15 @@ GROUPS = {
     "ir": Group(
         "the network: dims, specs, ops' frame, expressions, text, recipes", ("ingot/ir/*.py", "ingot/dims.py"), 120,
         ("tests/ir", "tests/passes/test_recipe.py", "tests/ops/test_ops.py"),
-        ("tests/passes", "tests/engine/test_ops_run.py", "tests/functional", "tests/ops/test_conversion.py",
-         "tests/backends/test_stored.py"),
+        ("tests/passes", "tests/functional", "tests/ops/test_conversion.py",
+         "tests/backends/test_stored.py", "tests/engine", "tests/nn", "tests/frontends/test_torch_export_dynamic.py",
+         "tests/frontends/test_torch_export_ops.py"),
     ),
     "passes": Group(
         "the compiler's passes", ("ingot/passes/*.py",), 100,
         ("tests/passes",),
-        ("tests/engine/test_ops_run.py", "tests/engine/test_float64.py", "tests/frontends/test_masks.py",
-         "tests/builder/test_weights.py", "tests/functional/test_control.py", "tests/engine/test_bodies.py",
-         "tests/nn/test_recurrent.py"),
+        ("tests/engine", "tests/frontends/test_masks.py", "tests/builder/test_weights.py", "tests/functional",
+         "tests/nn", "tests/frontends/test_torch_export_nets.py", "tests/frontends/test_torch_export_families.py"),
     ),
     "backends": Group(
         "targets and their programs", ("ingot/backends/**/*.py",), 100,

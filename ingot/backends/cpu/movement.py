@@ -34,6 +34,10 @@ def _along(op: Any, node: Node) -> dict[str, Any]:
     return {"axis": axis_of(op.axis, len(node.inputs[0].shape))}
 
 
+def _scatter(op: Any, node: Node) -> dict[str, Any]:
+    return {**_along(op, node), "mode": op.mode} | ({} if op.from_end else {"from_end": False})
+
+
 def _iota(op: Any, node: Node) -> dict[str, Any] | Refusal:
     if not isinstance(op.start, int):
         return Refusal("its start is a number, and this one is known only at run time")
@@ -81,10 +85,10 @@ KERNELS = (
     ),
     Kernel(
         "take",
-        params="axis: integer",
+        params="axis: integer, from_end?: flag",
         operands=(Operand("x", STORED, ANY), Operand("index", INDICES, ANY)),
         results=(Operand("y", LIKE_X),),
-        runs={"take": _along},
+        runs={"take": lambda op, node: _along(op, node) | ({"from_end": True} if op.from_end else {})},
         flops=None,
         moved=_picked,
     ),
@@ -99,10 +103,10 @@ KERNELS = (
     ),
     Kernel(
         "scatter",
-        params=f"axis: integer, mode: {_MODES}",
+        params=f"axis: integer, mode: {_MODES}, from_end?: flag",
         operands=_SCATTERED,
         results=(Operand("y", LIKE_X, ANY),),
-        runs={"scatter": lambda op, node: {**_along(op, node), "mode": op.mode}},
+        runs={"scatter": _scatter},
         flops=lambda c: size(c.inputs[2][1]),
         moved=_put,
     ),

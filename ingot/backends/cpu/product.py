@@ -64,10 +64,11 @@ KERNELS = (
     ),
     Kernel(
         "matmul",
-        operands=(Operand("a", FLOATS, Reads.ANY), Operand("b", ("a",), Reads.ANY)),
-        results=(Operand("y", ("a", dtypes.float32)),),
+        params="a_split?: flag, b_split?: flag",
+        operands=(Operand("a", FLOATS, Reads.ANY, split=-1), Operand("b", ("a",), Reads.ANY, split=-2)),
+        results=(Operand("y", ("a", dtypes.float32), Reads.INNER),),
         runs={"matmul": _matmul},
-        flops=lambda c: 2 * size(c.y) * c.x[-1],
+        flops=lambda c: 2 * size(c.y) * c.x[-1] * (c.x[-2] if c.params.get("a_split") else 1),
         products=True,
     ),
     Kernel(

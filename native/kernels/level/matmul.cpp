@@ -64,6 +64,16 @@ INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
     }
   }
   T* y = at(end.out);
+#if defined(__AVX512F__)
+  if (end.width < kPanel) {
+    const int first = end.width < kLanes ? (int)end.width : kLanes, second = (int)end.width - first;
+    INGOT_UNROLL for (int r = 0; r < R; ++r, y += end.out.row_stride) {
+      store_partial(y, a[r][0], first);
+      store_partial(y + kLanes, a[r][1], second);
+    }
+    return;
+  }
+#endif
 #if defined(__AVX512BF16__)
   if (store_rounded(y, end.out.row_stride, a)) return;
   Vec kept[R][2];  // a copy, so that the sums themselves stay in registers
@@ -123,12 +133,21 @@ void rows_product(const BlockProduct& p, int first_row, const Sums& sums, const 
 
 typedef void (*RowsProduct)(const BlockProduct& p, int first_row, const Sums& sums, const Ahead& ahead);
 
+/// Whether a tile can end a panel of fewer than 32 outputs: it stores by masks, and loads nothing.
+INGOT_INLINE bool narrow_ends([[maybe_unused]] const RowsEnd& end) {
+#if defined(__AVX512F__)
+  return end.bias.data == nullptr && end.residual.data == nullptr;
+#else
+  return false;
+#endif
+}
+
 /// A row block, and its epilogue if this is the last block of k.
 INGOT_INLINE void multiply_block(RowsProduct product, const BlockProduct& p, int first_row, int rows, const Ahead& ahead) {
   if (p.end == nullptr) return product(p, first_row, {p.accumulators + first_row * p.stride, p.stride, p.apart, 0}, ahead);
   p.end->fetch(first_row, rows);
   constexpr int kWhole = kAccumulatorRegisters / (2 * kVecRegisters);  // rows whose sums of a panel all are in registers
-  if (p.end->direct && p.panels == 1 && p.end->width == kPanel && rows <= kWhole)
+  if (p.end->direct && p.panels == 1 && (p.end->width == kPanel || narrow_ends(*p.end)) && rows <= kWhole)
     return product(p, first_row, {nullptr, 0, 0, first_row}, ahead);
   alignas(64) float sums[kRows * 2 * kPanel];
   const std::int64_t stride = p.panels * kPanel;
@@ -238,10 +257,10 @@ const MatmulTable matmul_table = {
     .float32 = {},  // as at the level that this one extends
     .float16 = {},
 #else
-    .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking},
-    .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking},
+    .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking, pack_panel<std::uint32_t, 1>},
+    .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking, pack_panel<std::uint16_t, 1>},
 #endif
-    .bfloat16 = {run_job<Pairs>, Pairs::blocking},
+    .bfloat16 = {run_job<Pairs>, Pairs::blocking, pack_panel<std::uint16_t, 2>},
 };
 
 }  // namespace ingot::INGOT_LEVEL

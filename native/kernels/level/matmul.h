@@ -71,10 +71,25 @@ struct RowPlaces {
   std::int64_t image_step, step[3];
 };
 
+/// How the values of k lie in a computed operand: runs of `length`, `apart` bytes from one to the next, `step` bytes within one.
+struct KRuns {
+  std::int64_t length, step, apart;
+};
+
+/// Up to 32 columns of a computed b, to be packed as the panel that the level's product reads.
+struct PanelJob {
+  const std::byte* b;
+  KRuns runs;
+  std::int64_t k, columns, column_step;  // column_step: bytes
+  std::byte* panel;
+};
+
 /// Rows of one worker times units of one worker.
 struct MatmulJob {
   const std::byte* x;
   std::int64_t x_stride;       // bytes from row to row
+  KRuns runs;                  // of x; length 0: its rows are dense
+  bool packed;                 // the last job's rows, which were kept, were the same: they still are in `scratch`
   const Patches* patches;      // or null: instead of x and x_stride
   const RowPlaces* places;     // or null: row r is row r
   std::int64_t rows, k;
@@ -156,6 +171,7 @@ struct SmallProducts {
 struct PackedProduct {
   void (*run)(const MatmulJob& job) = nullptr;
   Blocking blocking = {};
+  void (*pack)(const PanelJob& job) = nullptr;
   void (*small)(const SmallProducts& job) = nullptr;  // null: small matrices go by run too
   explicit operator bool() const { return run != nullptr; }
 };

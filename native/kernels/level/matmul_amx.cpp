@@ -220,6 +220,6 @@ void run(const MatmulJob& job) {
 
 }  // namespace
 
-const MatmulTable matmul_table = {.float32 = {}, .float16 = {}, .bfloat16 = {run, Tiles::blocking, run_small}};
+const MatmulTable matmul_table = {.float32 = {}, .float16 = {}, .bfloat16 = {run, Tiles::blocking, pack_panel<std::uint16_t, 2>, run_small}};
 
 }  // namespace ingot::INGOT_LEVEL

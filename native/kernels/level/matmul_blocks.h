@@ -8,6 +8,7 @@
 
 #include "chain.h"
 #include "matmul.h"
+#include "matmul_panels.h"
 #include "matmul_patches.h"
 #include "matmul_unpack.h"
 #include "simd.h"
@@ -58,6 +59,8 @@ void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows,
   const int over = ((int)round_up(depth, Kind::k_step) - depth) * (int)sizeof(Packed);
   if (job.patches != nullptr) {
     pack_patches<Source, Packed>(*job.patches, first_row, rows, begin, begin + depth, packed);
+  } else if (job.runs.length != 0) {
+    pack_strided<Source, Packed>(job, first_row, rows, begin, depth, packed);
   } else {
     const std::byte* from = job.x + first_row * job.x_stride + begin * (int)sizeof(Source);
     constexpr int kAhead = 8;  // rows: each is a few lines somewhere else
@@ -251,7 +254,7 @@ INGOT_INLINE void run_job(const MatmulJob& job) {
     sizes.padded_rows = round_up(rows, 16);
     sizes.stride = all ? smaller(rows <= Kind::two_panels_rows ? 2 : 1, job.units) * kPanel : stride_of(group);
     sizes.part_stride = part_bytes(rows, sizes.stride) / 4;
-    for (std::int64_t block = 0; kept && block < sizes.blocks; ++block)
+    for (std::int64_t block = 0; kept && !job.packed && block < sizes.blocks; ++block)
       pack_block<Kind>(job, first_row, rows, sizes.padded_rows, block * Kind::blocking.depth, job.scratch + packed_bytes(rows, block));
     sizes.accumulators = (float*)(job.scratch + packed_bytes(rows, kept ? sizes.blocks : 1));
     for (std::int64_t unit = 0; unit < job.units; unit += group) {

@@ -241,29 +241,27 @@ def bincount(self: Tensor, weights: MaybeTensor = None, minlength: Size = 0) -> 
 
 @aten("aten._unique2.default")
 def unique(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Results:
-    return _all_three(self, return_inverse, return_counts, False)
+    return _all_three(self, return_inverse, return_counts, False, None)
 
 
 @aten("aten.unique_consecutive.default")
 def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: MaybeInt = None
 ) -> Results:
-    if dim is not None and self.ndim() != 1:
-        raise Unsupported("slices along a dimension are not supported, only elements")
-    return _all_three(self, return_inverse, return_counts, True)
+    return _all_three(self, return_inverse, return_counts, True, dim)
 
 
 @aten("aten.unique_dim.default")
 def unique_dim(
     self: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Results:
-    if self.ndim() != 1:
-        raise Unsupported("slices along a dimension are not supported, only elements")
-    return _all_three(self, return_inverse, return_counts, False)
+    return _all_three(self, return_inverse, return_counts, False, dim)
 
 
-def _all_three(self: Tensor, return_inverse: bool, return_counts: bool, consecutive: bool) -> Results:
-    found = fn.unique(self, return_inverse, return_counts, consecutive=consecutive)
+def _all_three(
+    self: Tensor, return_inverse: bool, return_counts: bool, consecutive: bool, dim: int | None
+) -> Results:
+    found = fn.unique(self, return_inverse, return_counts, consecutive=consecutive, dim=dim)
     rest = list(found[1:]) if isinstance(found, tuple) else []
     values = found[0] if isinstance(found, tuple) else found
     return values, rest.pop(0) if return_inverse else None, rest.pop(0) if return_counts else None
@@ -283,15 +281,13 @@ def searchsorted(
     side: MaybeStr = None,
     sorter: MaybeTensor = None,
 ) -> Result:
-    if sorter is not None:
-        raise Unsupported("a sorter is not supported; gather the sequence by it first")
-    return _sorted_in(sorted_sequence, self, right or side == "right", out_int32)
+    return _sorted_in(sorted_sequence, self, right or side == "right", out_int32, sorter)
 
 
-def _sorted_in(marks: Tensor, values: Operand, right: bool, out_int32: bool) -> Result:
+def _sorted_in(marks: Tensor, values: Operand, right: bool, out_int32: bool, sorter: MaybeTensor = None) -> Result:
     found = as_operand(values, marks.dtype)
     x = found if isinstance(found, Value) else filled(marks.network, (), found, marks.dtype)
-    result = fn.searchsorted(marks, x, right)
+    result = fn.searchsorted(marks, x, right, sorter=sorter)
     return cast(result, dtypes.int32) if out_int32 else result
 
 
