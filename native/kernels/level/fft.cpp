@@ -6,6 +6,7 @@
 #include "fft.h"
 
 #include "simd.h"
+#include "transpose.h"
 #include "typed.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -157,14 +158,35 @@ float* transform(const FftPlan& plan, float* a, float* b) {
 
 // ---- rows in and out ----
 
+/// Reads `count` elements of each row, which lie one behind the other; element k of all rows goes to y + 16 * spread * k.
+template <class T>
+INGOT_INLINE void read_dense(const FftJob& job, std::int64_t count, int spread, float* y) {
+  for (std::int64_t k = 0; k < count; k += kLanes) {
+    Vec x[kFftRows];
+    for (int row = 0; row < kFftRows; ++row) x[row] = load_tail((const T*)job.x[row < job.rows ? row : 0], k, count);
+    float* const to = y + kLanes * spread * k;
+    if (spread == 1 && count - k >= kLanes) {
+      transpose(x, to);
+      continue;
+    }
+    float block[kLanes * kLanes];
+    transpose(x, block);
+    for (int i = 0; i < kLanes && k + i < count; ++i) store(to + kLanes * spread * i, load(block + kLanes * i));
+  }
+}
+
 /// Reads `count` numbers of each row, the parts of a pair `pair` apart, into [count, 2, 16]; zeros from there to `points`.
 template <class T>
 INGOT_INLINE void read_pairs(const FftJob& job, std::int64_t step, std::int64_t pair, std::int64_t count, std::int64_t points, float* a) {
-  for (int row = 0; row < kLanes; ++row) {
-    const T* x = (const T*)job.x[row < job.rows ? row : 0];
-    for (std::int64_t k = 0; k < count; ++k, x += step) {
-      a[2 * kLanes * k + row] = load_one(x);
-      a[2 * kLanes * k + kLanes + row] = load_one(x + pair);
+  if (step == 2 && pair == 1) {
+    read_dense<T>(job, 2 * count, 1, a);
+  } else {
+    for (int row = 0; row < kLanes; ++row) {
+      const T* x = (const T*)job.x[row < job.rows ? row : 0];
+      for (std::int64_t k = 0; k < count; ++k, x += step) {
+        a[2 * kLanes * k + row] = load_one(x);
+        a[2 * kLanes * k + kLanes + row] = load_one(x + pair);
+      }
     }
   }
   for (std::int64_t k = count; k < points; ++k) put(a, k, {zero(), zero()});
@@ -173,32 +195,68 @@ INGOT_INLINE void read_pairs(const FftJob& job, std::int64_t step, std::int64_t 
 /// The same of numbers without an imaginary part.
 template <class T>
 INGOT_INLINE void read_reals(const FftJob& job, float* a) {
-  for (int row = 0; row < kLanes; ++row) {
-    const T* x = (const T*)job.x[row < job.rows ? row : 0];
-    for (std::int64_t k = 0; k < job.n; ++k, x += job.x_step) a[2 * kLanes * k + row] = load_one(x);
+  if (job.x_step == 1) {
+    read_dense<T>(job, job.n, 2, a);
+  } else {
+    for (int row = 0; row < kLanes; ++row) {
+      const T* x = (const T*)job.x[row < job.rows ? row : 0];
+      for (std::int64_t k = 0; k < job.n; ++k, x += job.x_step) a[2 * kLanes * k + row] = load_one(x);
+    }
   }
   for (std::int64_t k = 0; k < job.n; ++k) store(a + 2 * kLanes * k + kLanes, zero());
 }
 
-/// Writes number k of each row.
+/// Writes results, the first one first. Those that lie one behind the other in their rows are written 16 at a time.
 template <class T>
-INGOT_INLINE void write_pair(const FftJob& job, std::int64_t k, Complex c) {
-  float re[kLanes], im[kLanes];
-  store(re, c.re * broadcast(job.scale));
-  store(im, c.im * broadcast(job.scale));
-  for (int row = 0; row < job.rows; ++row) {
-    T* const y = (T*)job.y[row] + k * job.y_step;
-    store_one(y, re[row]);
-    store_one(y + job.y_pair, im[row]);
-  }
-}
+struct Writer {
+  const FftJob& job;
+  std::int64_t written = 0;  // elements of each row
+  int held = 0;              // vectors in `block`
+  alignas(64) float block[kLanes * kLanes];
 
-template <class T>
-INGOT_INLINE void write_real(const FftJob& job, std::int64_t k, Vec v) {
-  float lanes[kLanes];
-  store(lanes, v * broadcast(job.scale));
-  for (int row = 0; row < job.rows; ++row) store_one((T*)job.y[row] + k * job.y_step, lanes[row]);
-}
+  explicit Writer(const FftJob& of) : job(of) {}
+
+  /// Number k of each row, where rows are pairs.
+  void pair(std::int64_t k, Complex c) {
+    const Vec re = c.re * broadcast(job.scale), im = c.im * broadcast(job.scale);
+    if (job.y_step == 2 && job.y_pair == 1 && k * 2 == written + held) {
+      hold(re);
+      hold(im);
+    } else {
+      spread(k * job.y_step, re);
+      spread(k * job.y_step + job.y_pair, im);
+    }
+  }
+
+  /// Number k of each row, where rows are real.
+  void real(std::int64_t k, Vec v) {
+    if (job.y_step == 1)
+      hold(v * broadcast(job.scale));
+    else
+      spread(k * job.y_step, v * broadcast(job.scale));
+  }
+
+  void flush() {
+    Vec x[kLanes];
+    float rows[kLanes * kLanes];
+    for (int i = 0; i < kLanes; ++i) x[i] = i < held ? load(block + kLanes * i) : zero();
+    transpose(x, rows);
+    for (int row = 0; row < job.rows; ++row) store_tail((T*)job.y[row], written, written + held, load(rows + kLanes * row));
+    written += held;
+    held = 0;
+  }
+
+ private:
+  void hold(Vec v) {
+    store(block + kLanes * held, v);
+    if (++held == kLanes) flush();
+  }
+  void spread(std::int64_t at, Vec v) {
+    float lanes[kLanes];
+    store(lanes, v);
+    for (int row = 0; row < job.rows; ++row) store_one((T*)job.y[row] + at, lanes[row]);
+  }
+};
 
 template <class T>
 void run_complex(const FftJob& job) {
@@ -207,14 +265,17 @@ void run_complex(const FftJob& job) {
   if (job.inverse)
     for (std::int64_t k = 0; k < job.n; ++k) put(job.a, k, swapped(at(job.a, k)));
   const float* const found = transform(plan, job.a, job.b);
-  for (std::int64_t k = 0; k < job.n; ++k) write_pair<T>(job, k, job.inverse ? swapped(at(found, k)) : at(found, k));
+  Writer<T> writer(job);
+  for (std::int64_t k = 0; k < job.n; ++k) writer.pair(k, job.inverse ? swapped(at(found, k)) : at(found, k));
+  writer.flush();
 }
 
 /// Writes number k of a spectrum, and with all wanted its conjugate, which is number n - k.
 template <class T>
-INGOT_INLINE void write_bin(const FftJob& job, std::int64_t k, Complex c) {
-  write_pair<T>(job, k, c);
-  if (k > 0 && job.n - k < job.wanted && 2 * k != job.n) write_pair<T>(job, job.n - k, {c.re, -c.im});
+INGOT_INLINE void write_bin(Writer<T>& writer, std::int64_t k, Complex c) {
+  writer.pair(k, c);
+  const FftJob& job = writer.job;
+  if (k > 0 && job.n - k < job.wanted && 2 * k != job.n) writer.pair(job.n - k, {c.re, -c.im});
 }
 
 /// Real numbers of an even count are as many complex ones as half of it: z = even + i odd, and
@@ -222,11 +283,13 @@ INGOT_INLINE void write_bin(const FftJob& job, std::int64_t k, Complex c) {
 template <class T>
 void run_to_spectrum(const FftJob& job) {
   const FftPlan& plan = *job.plan;
+  Writer<T> writer(job);
   if (plan.halves == nullptr) {
     read_reals<T>(job, job.a);
     float* const found = transform(plan, job.a, job.b);
     store(found + kLanes, zero());  // number 0 is a sum of real ones, which a convolution rounds
-    for (std::int64_t k = 0; k <= job.n / 2; ++k) write_bin<T>(job, k, at(found, k));
+    for (std::int64_t k = 0; k <= job.n / 2; ++k) write_bin(writer, k, at(found, k));
+    writer.flush();
     return;
   }
   const std::int64_t points = plan.points;
@@ -236,8 +299,9 @@ void run_to_spectrum(const FftJob& job) {
     const Complex near = at(found, k == points ? 0 : k), far = at(found, k == 0 ? 0 : points - k);
     const Complex conjugate = {far.re, -far.im};
     const Complex half = scaled(near + conjugate, 0.5f), other = minus_i(scaled(near - conjugate, 0.5f));
-    write_bin<T>(job, k, half + times(other, plan.halves + 2 * k));
+    write_bin(writer, k, half + times(other, plan.halves + 2 * k));
   }
+  writer.flush();
 }
 
 /// The way back: z = (X[k] + X*[n/2 - k]) + i w^-k (X[k] - X*[n/2 - k]). Imaginary parts of numbers that are their own conjugates
@@ -246,6 +310,7 @@ template <class T>
 void run_from_spectrum(const FftJob& job) {
   const FftPlan& plan = *job.plan;
   const std::int64_t bins = job.n / 2 + 1;
+  Writer<T> writer(job);
   float* const x = plan.halves == nullptr ? job.a : job.b;
   read_pairs<T>(job, job.x_step, job.x_pair, job.given < bins ? job.given : bins, bins, x);
   store(x + kLanes, zero());
@@ -257,7 +322,8 @@ void run_from_spectrum(const FftJob& job) {
     }
     put(x, 0, swapped(at(x, 0)));
     const float* const found = transform(plan, x, job.b);
-    for (std::int64_t k = 0; k < job.n; ++k) write_real<T>(job, k, at(found, k).im);
+    for (std::int64_t k = 0; k < job.n; ++k) writer.real(k, at(found, k).im);
+    writer.flush();
     return;
   }
   const std::int64_t points = plan.points;
@@ -271,9 +337,10 @@ void run_from_spectrum(const FftJob& job) {
   const float* const found = transform(plan, job.a, job.b);
   for (std::int64_t k = 0; k < points; ++k) {
     const Complex c = at(found, k);
-    write_real<T>(job, 2 * k, c.im);
-    write_real<T>(job, 2 * k + 1, c.re);
+    writer.real(2 * k, c.im);
+    writer.real(2 * k + 1, c.re);
   }
+  writer.flush();
 }
 
 void run(const FftJob& job) {
