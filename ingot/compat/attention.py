@@ -13,11 +13,11 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as f
-from ingot.compat import context
 from ingot.compat.functional import FUNCTIONS, recorded
 from ingot.compat.no_effect import ignored
 from ingot.compat.quantization import QuantMode
 from ingot.compat.refusal import called, refused, single
+from ingot.compat.step import Step, column, is_packed
 from ingot.dims import Dimension
 from ingot.ir import F
 
@@ -179,11 +179,6 @@ class Heads:
 _ROTARY = (PositionEmbeddingType.rope_gptj, PositionEmbeddingType.rope_gpt_neox, PositionEmbeddingType.yarn)
 
 
-def column(x: Any) -> Any:
-    """A vector [n] as [n, 1]."""
-    return f.unsqueeze(x, 1)
-
-
 def _filled(cache: Any, new_key: Any, new_value: Any, row: Any, is_new: Any, given: Numbers) -> Any:
     """The cache [B, 2, KV, M, D] with rows [rows, KV, D] at its places: row[b, m] where is_new[b, m]."""
     batch, _, heads, length, size = cache.shape
@@ -304,13 +299,14 @@ _NEEDED = ("qkv", "sequence_length", "context_lengths", "host_request_types")
 _READ = (
     "past_key_value", "qkv_bias", "alibi_slopes", "attention_mask", "rotary_inv_freq", "rotary_cos_sin", "logn_scaling",
     "kv_orig_quant_scale", "kv_quant_orig_scale", "host_max_attention_window_sizes", "host_sink_token_length",
-    "cache_indirection",
+    "cache_indirection", "cross_kv", "cross_qkv", "encoder_input_lengths",
 )  # fmt: skip
 _PLAIN = (
     "num_heads", "num_kv_heads", "hidden_size_per_head", "q_scaling", "rotary_embedding_dim", "rotary_embedding_base",
     "rotary_embedding_scale_type", "rotary_embedding_scale", "position_embedding_type", "mask_type", "tp_size",
     "tp_rank", "cp_size", "cp_rank", "use_cache", "layer_idx", "kv_cache_quant_mode", "num_kv_heads_origin",
     "attn_logit_softcapping_scale", "rotary_embedding_short_m_scale", "rotary_embedding_long_m_scale",
+    "do_cross_attention",
 )  # fmt: skip
 # Every further argument that a version had: refused as soon as it says something.
 _PAGED = "ingot.LLM pages its caches by itself; here give whole ones as past_key_value"
@@ -319,10 +315,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(
         ("kv_cache_block_offsets", "host_kv_cache_block_offsets", "kv_cache_block_pointers",
          "host_kv_cache_block_pointers", "host_kv_cache_pool_pointers", "host_kv_cache_pool_mapping"), _PAGED,
-    ),
-    **dict.fromkeys(
-        ("do_cross_attention", "cross_qkv", "cross_qkv_length", "cross_kv", "cross_kv_length", "encoder_input_lengths"),
-        "compose cross attention of ingot.functional.scaled_dot_product_attention",
     ),
     **dict.fromkeys(
         ("attention_packed_mask", "relative_attention_bias", "max_distance", "enable_pos_shift", "skip_attn",
@@ -431,12 +423,16 @@ def gpt_attention(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
             base, scale and scale type say.
         alibi_slopes: [num_heads].  qkv_bias: [width].  logn_scaling: [positions], multiplies queries.
         cache_indirection: zeros, as of one beam; anything else is an error at run time.
+        do_cross_attention: queries of qkv see what an encoder made: all its encoder_input_lengths [B] tokens. Prompts
+            write their keys and values, cross_kv [B, E, 2 · num_kv_heads · hidden_size_per_head] (or cross_qkv, with
+            queries in front that nobody reads), packed [tokens, …] of the prompts alone, into the cache of
+            [B, 2, num_kv_heads, length, hidden_size_per_head]; later steps read them there.
 
     Returns:
         The context, as qkv with num_heads · hidden_size_per_head, and the cache with the new tokens (None without one).
 
     Raises:
-        UnsupportedError: paged caches by pointers, float8 ones, cross attention, and what else REFUSED lists.
+        UnsupportedError: paged caches by pointers, float8 ones, and what else REFUSED lists.
     """
     given = _by_name(args, kwargs)
     use_cache = bool(given.get("use_cache", True))
@@ -452,10 +448,98 @@ def gpt_attention(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         tensors["kv_orig_quant_scale"] = tensors["kv_quant_orig_scale"] = None
     if isinstance(tensors["qkv"], list | tuple):
         tensors["qkv"] = FUNCTIONS["concat"](list(tensors["qkv"]), -1)
-    packed = bool(context.default_net().plugin_config.remove_input_padding)
-    call = _gpt_attention(heads, packed, int(given.get("layer_idx", 0)))
+    packed = is_packed()
+    cross = bool(given.get("do_cross_attention", False))
+    _crossing(given, heads, cross, use_cache, is_int8)
+    call = _cross_attention(heads, packed) if cross else _gpt_attention(heads, packed, int(given.get("layer_idx", 0)))
     found, cache = recorded("gpt_attention", call, tensors)
     return found, cache if use_cache else None
+
+
+def _crossing(given: dict[str, Any], heads: Heads, cross: bool, use_cache: bool, is_int8: bool) -> None:
+    """Refuses what cross attention lacks, and what only cross attention reads."""
+    keys = [name for name in ("cross_kv", "cross_qkv") if name in given]
+    if not cross and (keys or "encoder_input_lengths" in given):
+        raise refused(f"gpt_attention with {[*keys, 'encoder_input_lengths'][0]}", "give do_cross_attention=True too")
+    if not cross:
+        return
+    if len(keys) != 1 or "encoder_input_lengths" not in given:
+        raise refused("gpt_attention with do_cross_attention", "give encoder_input_lengths, and cross_kv or cross_qkv")
+    if heads.turns or "alibi_slopes" in given or "host_max_attention_window_sizes" in given or is_int8:
+        raise refused(
+            "gpt_attention with do_cross_attention and positions, windows or an int8 cache",
+            "position_embedding_type=learned_absolute and a cache of floats",
+        )
+    if not use_cache and is_packed():
+        raise refused("gpt_attention with do_cross_attention, packed and without a cache", "give past_key_value")
+
+
+def _cross_attention(heads: Heads, packed: bool) -> Any:
+    def call(
+        qkv: Any, past_key_value: Any, sequence_length: Any, cross_kv: Any, cross_qkv: Any, encoder_input_lengths: Any,
+        **more: Any,
+    ) -> tuple[Any, Any]:
+        in_one = packed and len(qkv.shape) == 3
+        rows = f.squeeze(qkv, 0) if in_one else qkv
+        rows = rows if more["qkv_bias"] is None else f.add(rows, more["qkv_bias"])
+        kv, width = cross_kv if cross_qkv is None else cross_qkv, 2 * heads.kv * heads.size
+        kv = f.squeeze(kv, 0) if packed and len(kv.shape) == 3 else kv
+        kv = f.slice(kv, [0] * (len(kv.shape) - 1) + [kv.shape[-1] - width], (*kv.shape[:-1], width))
+        lengths, batch = f.cast(encoder_input_lengths, "int32"), sequence_length.shape[0]
+        is_prompt = f.eq(f.cast(more["host_request_types"], "int32"), 0)
+        cache = past_key_value
+        if cache is None:
+            cache = _zeros(kv, (batch, 2, heads.kv, kv.shape[1], heads.size))
+        lengths = _within(lengths, cache, more["cache_indirection"])
+        cache = _encoded(heads, cache, kv, lengths, is_prompt, packed)
+        count = f.where(is_prompt, f.cast(more["context_lengths"], "int32"), np.int32(1))
+        step = Step(rows, packed, more["host_request_types"], f.cumsum(count, 0) if packed else count)
+        asked = heads.query * heads.size
+        query = step.apart(f.slice(rows, [0] * len(rows.shape), (*rows.shape[:-1], asked)))
+        query = f.view(query, (batch, query.shape[1], heads.query, heads.size), False)
+        seen = f.lt(f.arange(0, cache.shape[3], "int32"), column(lengths))
+        mask = f.view(seen, (batch, 1, 1, cache.shape[3]), False)
+        if heads.mask is AttentionMaskType.custom_mask:
+            own = f.gt(step.apart(f.cast(more["attention_mask"], "int32")), 0)
+            mask = f.op_and(mask, f.unsqueeze(own, 1))
+        keys, values = (f.cast(f.select(cache, 1, i), query.dtype) for i in (0, 1))
+        out = f.permute(heads.attend(f.permute(query, (0, 2, 1, 3)), keys, values, mask), (0, 2, 1, 3))
+        out = step.together(f.view(out, (batch, out.shape[1], asked), False), qkv.dtype)
+        return (f.unsqueeze(out, 0) if in_one else out), cache
+
+    return call
+
+
+def _encoded(heads: Heads, cache: Any, kv: Any, lengths: Any, is_prompt: Any, packed: bool) -> Any:
+    """The cache [B, 2, KV, M, D] with an encoder's keys and values where a prompt has some."""
+    batch, _, _, length, _ = cache.shape
+    width = 2 * heads.kv * heads.size
+    place = f.arange(0, length, "int32")
+    if packed:
+        lengths = f.where(is_prompt, lengths, np.int32(0))
+        row = f.add(column(f.sub(f.cumsum(lengths, 0), lengths)), place)
+    else:
+        each = f.cast(f.shape(kv, 1), "int32")
+        lengths = _fits(lengths, kv.shape[1], is_prompt)
+        row = f.add(column(f.mul(f.arange(0, batch, "int32"), each)), place)
+        kv = f.view(kv, (dims.mul(kv.shape[0], kv.shape[1]), width), False)
+    kv = f.concat([kv, _zeros(kv, (1, width))], 0)  # a row for all that is not new
+    new = f.lt(place, column(lengths))  # [B, M]
+    row = f.where(new, row, f.cast(f.sub(f.shape(kv, 0), 1), "int32"))
+    taken = f.view(f.embedding(row, kv), (batch, length, 2, heads.kv, heads.size), False)
+    placed = f.cast(f.permute(taken, (0, 2, 3, 1, 4)), cache.dtype)
+    return f.where(f.view(new, (batch, 1, 1, length, 1), False), placed, cache)
+
+
+def _fits(lengths: Any, room: Dimension, is_prompt: Any) -> Any:
+    """The lengths of prompts; one that is longer than what the encoder gave is an index error."""
+    return f.index_select(f.arange(0, dims.add(room, 1), "int32"), 0, f.where(is_prompt, lengths, np.int32(0)))
+
+
+def _zeros(like: Any, shape: tuple[Any, ...]) -> Any:
+    """Zeros of like's type, one number repeated."""
+    zero = np.zeros((1,) * len(shape), dtypes.get(like.dtype).numpy)
+    return f.expand(like.network.constant(zero), shape)
 
 
 def _gpt_attention(heads: Heads, packed: bool, layer: int) -> Any:
@@ -501,8 +585,7 @@ def _within(sequence_length: Any, cache: Any, indirection: Any) -> Any:
 
 def _no_cache(heads: Heads, rows: Any, lengths: Any, packed: bool) -> Any:
     """A cache of zeros with room for a step's own tokens."""
-    zero = np.zeros((1, 1, 1, 1, 1), dtypes.get(rows.dtype).numpy)
-    return f.expand(zero, (lengths.shape[0], 2, heads.kv, rows.shape[0 if packed else 1], heads.size))
+    return _zeros(rows, (lengths.shape[0], 2, heads.kv, rows.shape[0 if packed else 1], heads.size))
 
 
 FUNCTIONS.update(gpt_attention=gpt_attention)

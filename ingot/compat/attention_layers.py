@@ -15,7 +15,8 @@ from ingot.compat.attention import (
 )  # fmt: skip
 from ingot.compat.encoder_attention import bert_attention, make_causal_mask
 from ingot.compat.functional import FUNCTIONS
-from ingot.compat.layers import ColumnLinear, RowLinear, without_lora
+from ingot.compat.layers import ColumnLinear, RowLinear
+from ingot.compat.lora import beside, part_of
 from ingot.compat.module import Module
 from ingot.compat.no_effect import ignored
 from ingot.compat.quantization import QuantMode
@@ -97,8 +98,21 @@ class _Attention(Module):
         if num_attention_heads % self.num_attention_kv_heads:
             raise refused(f"{num_attention_heads} heads over {self.num_attention_kv_heads} kv heads", "give a divisor")
         width = (num_attention_heads + 2 * self.num_attention_kv_heads) * self.attention_head_size
+        self.clip_qkv: float | None = None
         self.qkv = ColumnLinear(hidden_size, width, bias, dtype)
         self.dense = RowLinear(num_attention_heads * self.attention_head_size, hidden_size, dense_bias, dtype)
+
+    def _qkv(self, x: Any, lora: Any) -> Any:
+        """Queries, keys and values, with what adapters of one product or of each add."""
+        whole = self.qkv(x, part_of(lora, "attn_qkv"))
+        apart = [part_of(lora, f"attn_{name}") for name in "qkv"]
+        if any(apart):
+            kv = self.num_attention_kv_heads * self.attention_head_size
+            sizes = (self.num_attention_heads * self.attention_head_size, kv, kv)
+            whole = whole + beside(x, apart, sizes)
+        if self.clip_qkv is not None:
+            whole = FUNCTIONS["clip"](whole, -self.clip_qkv, self.clip_qkv)
+        return whole
 
 
 # Arguments of Attention that say something else than 0, None or False only where it is refused.
@@ -106,7 +120,6 @@ _REFUSED = {
     **dict.fromkeys(("qk_layernorm", "inner_layernorm"), "normalise queries and keys yourself, and call gpt_attention"),
     **dict.fromkeys(("rope_scaling_short_factors", "rope_scaling_long_factors", "rope_scaling_short_mscale",
                      "rope_scaling_long_mscale"), "ingot.build(folder), which knows long rotary embeddings"),
-    **dict.fromkeys(("cross_attention", "skip_cross_kv"), "ingot.functional.scaled_dot_product_attention"),
     **dict.fromkeys(("relative_attention", "max_distance", "num_buckets", "use_implicit_relative_attention"),
                     "bert_attention with relative_attention_bias, or leave it out"),
     "block_sparse_params": "leave it out", "reorder": "leave it out", "is_local": "rotary_embedding_base of the layer",
@@ -131,10 +144,11 @@ class Attention(_Attention):
         quant_mode: Any = None, q_scaling: float = 1.0, dense_bias: bool | None = None, local_layer_idx: int = 0,
         instance_id: int = 0, clip_qkv: float | None = None, alibi_bias_max: int = 8, max_attn_value: float = 0.0,
         use_logn_scaling: bool = False, max_seqlen_for_logn_scaling: int = 8192, cp_size: int = 1,
-        enable_qkv: bool = True, **more: Any,
+        enable_qkv: bool = True, cross_attention: bool = False, skip_cross_kv: bool = False, **more: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         _only_known("Attention", more, _REFUSED)
+        self.cross_attention, self.skip_cross_kv = cross_attention, skip_cross_kv
         if not enable_qkv:
             raise refused("Attention with enable_qkv=False", "call gpt_attention on your own product")
         if quant_mode not in (None, QuantMode(0)):
@@ -186,9 +200,17 @@ class Attention(_Attention):
     @called("Attention.forward")
     def forward(
         self, hidden_states: Any, attention_mask: Any = None, use_cache: bool = False, kv_cache_params: Any = None,
-        attention_params: Any = None, **more: Any,
+        attention_params: Any = None, encoder_output: Any = None, lora_layer_params: Any = None,
+        cross_kv_cache_gen: Any = None, cross_kv_reuse: Any = None, **more: Any,
     ) -> Any:  # fmt: skip
-        """[B, S, hidden_size], or packed → the same; with use_cache also the cache with the step's tokens."""
+        """[B, S, hidden_size], or packed → the same; with use_cache also the cache with the step's tokens.
+
+        Args:
+            encoder_output: with cross_attention, what tokens see: [B, E, hidden_size], or packed. The cache is then the
+                second of kv_cache_params.past_key_value, where there are two.
+            cross_kv_cache_gen, cross_kv_reuse: with skip_cross_kv, whether keys and values are computed of it (a bool),
+                and what stands for them otherwise.
+        """
         if set_ := [name for name, value in more.items() if value is not None and value is not False]:
             raise refused(f"Attention called with {', '.join(set_)}", "leave them out")
         if kv_cache_params is None or attention_params is None or not kv_cache_params.is_valid():
@@ -196,13 +218,19 @@ class Attention(_Attention):
                 "Attention without a cache",
                 "give kv_cache_params=KeyValueCacheParams(past_key_value=[…]) and attention_params=AttentionParams(…)",
             )
-        qkv = self.qkv(hidden_states)
-        if self.clip_qkv is not None:
-            qkv = FUNCTIONS["clip"](qkv, -self.clip_qkv, self.clip_qkv)
+        if self.cross_attention != (encoder_output is not None):
+            raise refused("Attention called with encoder_output" if encoder_output is not None else "cross attention",
+                          "cross_attention=True and encoder_output go together")  # fmt: skip
+        qkv = self._qkv(hidden_states, lora_layer_params)
+        more = {}
+        if self.cross_attention and lora_layer_params is not None:
+            raise refused("cross attention with lora_layer_params", "merge the adapter: ingot.build(folder, lora=…)")
+        if self.cross_attention:
+            more = self._cross(encoder_output, attention_params, cross_kv_cache_gen, cross_kv_reuse)
         constants = {name: FUNCTIONS["constant"](array) for name, array in self._constants.items()}
-        cache = vars(kv_cache_params)
+        cache, held = vars(kv_cache_params), kv_cache_params.past_key_value
         out, present = gpt_attention(
-            qkv=qkv, past_key_value=kv_cache_params.get_first_past_key_value(),
+            qkv=qkv, past_key_value=held[1 if self.cross_attention and len(held) > 1 else 0],
             sequence_length=attention_params.sequence_length, context_lengths=attention_params.context_lengths,
             host_request_types=attention_params.host_request_types, num_heads=self.num_attention_heads,
             num_kv_heads=self.num_attention_kv_heads, hidden_size_per_head=self.attention_head_size,
@@ -211,11 +239,23 @@ class Attention(_Attention):
             rotary_embedding_scale_type=self.rotary_embedding_scale_type,
             rotary_embedding_scale=self.rotary_embedding_scale, position_embedding_type=self.position_embedding_type,
             layer_idx=self.local_layer_idx, attn_logit_softcapping_scale=self.max_attn_value,
-            attention_mask=attention_mask, **constants,
+            attention_mask=attention_mask, **constants, **more,
             **{name: _first(cache.get(name)) for name in _OF_CACHES},
         )  # fmt: skip
-        out = self.dense(out)
+        out = self.dense(out, part_of(lora_layer_params, "attn_dense"))
         return (out, present) if use_cache else out
+
+    def _cross(self, encoder_output: Any, params: Any, computed: Any, reuse: Any) -> dict[str, Any]:
+        """What gpt_attention reads for cross attention."""
+        whole = self.qkv(encoder_output)
+        asked = self.num_attention_heads * self.attention_head_size
+        kv = 2 * self.num_attention_kv_heads * self.attention_head_size
+        kv = FUNCTIONS["split"](whole, [asked, kv], dim=-1)[1]
+        if self.skip_cross_kv and (computed is None or reuse is None):
+            raise refused("Attention with skip_cross_kv", "give cross_kv_cache_gen and cross_kv_reuse")
+        if self.skip_cross_kv:
+            kv = FUNCTIONS["where"](computed, kv, reuse)
+        return {"do_cross_attention": True, "cross_kv": kv, "encoder_input_lengths": params.encoder_input_lengths}
 
 
 # What Attention takes of KeyValueCacheParams beside the caches themselves.
@@ -267,15 +307,15 @@ class BertAttention(_Attention):
         lora_layer_params: Any = None,
     ) -> Any:  # fmt: skip
         """[B, S, hidden_size] and lengths [B] (or a mask [B, S] of ones and then zeros) → [B, S, hidden_size]"""
-        without_lora(lora_layer_params)
         if input_lengths is None:
             if attention_mask is None:
                 raise refused("BertAttention without lengths", "give input_lengths [B]")
             input_lengths = FUNCTIONS["sum"](FUNCTIONS["cast"](attention_mask, "int32"), 1)
         out = bert_attention(
-            self.qkv(hidden_states), input_lengths, self.num_attention_heads, self.attention_head_size, self.q_scaling
-        )
-        return self.dense(out)
+            self._qkv(hidden_states, lora_layer_params), input_lengths, self.num_attention_heads,
+            self.attention_head_size, self.q_scaling,
+        )  # fmt: skip
+        return self.dense(out, part_of(lora_layer_params, "attn_dense"))
 
 
 FILES = {

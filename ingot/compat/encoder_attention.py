@@ -9,11 +9,11 @@ import numpy as np
 
 from ingot import dims
 from ingot import functional as f
-from ingot.compat import context
-from ingot.compat.attention import Heads, column
+from ingot.compat.attention import Heads
 from ingot.compat.datatype import as_dtype
 from ingot.compat.functional import FUNCTIONS, recorded
 from ingot.compat.refusal import called, refused, single
+from ingot.compat.step import column, is_packed
 from ingot.ir.sizes import as_size
 
 
@@ -37,7 +37,7 @@ def bert_attention(
         raise refused("bert_attention", "relative_attention and relative_attention_bias go together")
     if max_distance:
         raise refused("bert_attention with max_distance", "give the whole bias [num_heads, S, S], and max_distance=0")
-    if context.default_net().plugin_config.remove_input_padding:
+    if is_packed():
         raise refused("bert_attention of packed texts", "leave remove_input_padding off, and give [B, S, width]")
     heads = Heads(num_heads, num_heads, head_size, q_scaling)
 

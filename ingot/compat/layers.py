@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from ingot import nn
 from ingot.compat.datatype import DataType, as_dtype
-from ingot.compat.functional import FUNCTIONS, recorded_by
+from ingot.compat.functional import ACT2FN, FUNCTIONS, recorded_by
+from ingot.compat.lora import Dora, Lora, has_factors, part_of
 from ingot.compat.module import COUNTERPARTS, Module
 from ingot.compat.parameter import Parameter
 from ingot.compat.quantization import QuantMode
@@ -106,9 +107,15 @@ class Linear(Layer, nn.Linear):
         self, x: Any, lora_runtime_params: Any = None, lora_hidden_state: Any = None, **fused: Any
     ) -> Any:
         """[…, in_features] → […, out_features]"""
-        without_lora(lora_runtime_params)
         _without_fusion(type(self).__name__, fused)
-        return recorded_by(self, nn.Linear.forward, (x,), {})
+        if lora_runtime_params is None:
+            return recorded_by(self, nn.Linear.forward, (x,), {})
+        beside = x if lora_hidden_state is None else lora_hidden_state
+        out, width = self.weight.spec.evaluate({})
+        whole = FUNCTIONS["matmul"](x, self.weight.value, transb=True)
+        whole = whole + Lora(width, [out])(beside, lora_runtime_params)
+        whole = Dora([out])(whole, lora_runtime_params) if has_factors(lora_runtime_params) else whole
+        return whole if self.bias is None else whole + self.bias.value
 
 
 @_layer
@@ -134,11 +141,6 @@ def _without_fusion(layer: str, fused: dict[str, Any]) -> None:
         plain = value is None or value is False or getattr(value, "fusion_op", None) == 0
         if not plain:
             raise refused(f"{layer} called with {name}", "leave it out, and compute it beside the layer")
-
-
-def without_lora(params: Any) -> None:
-    if params is not None:
-        raise refused("LoRA beside a layer", "merge the adapter when the engine is built: ingot.build(folder, lora=…)")
 
 
 @_layer
@@ -199,9 +201,14 @@ class _Block(Layer):
 
     def forward(self, hidden_states: Any, lora_layer_params: Any = None, **fused: Any) -> Any:
         """[…, hidden_size] → the same"""
-        without_lora(lora_layer_params)
         _without_fusion(type(self).__name__, fused)
-        return recorded_by(self, type(self).plain.forward, (hidden_states,), {})
+        if lora_layer_params is None:
+            return recorded_by(self, type(self).plain.forward, (hidden_states,), {})
+        inner = self.fc(hidden_states, part_of(lora_layer_params, "mlp_h_to_4h"))
+        gate = getattr(self, "gate", None)
+        inner = ACT2FN[self.hidden_act if gate is None else FUNCTIONS["non_gated_version"](self.hidden_act)](inner)
+        inner = inner if gate is None else inner * gate(hidden_states, part_of(lora_layer_params, "mlp_gate"))
+        return self.proj(inner, part_of(lora_layer_params, "mlp_4h_to_h"))
 
 
 @_layer

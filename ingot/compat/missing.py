@@ -74,7 +74,6 @@ NAMES: dict[str, str] = {
     **_each("tensorrt_llm._common", "_is_building deserialize_engine", "plain code; nothing is global while building"),
     # ------------------------------------------------------------------------------------ functional
     f"{_FUNCTIONAL}.inflight_batching_gpt_attention": "gpt_attention",
-    **_each(_FUNCTIONAL, "lora_plugin dora_plugin", f"{_LORA}; its weights come by address"),
     **_each(_FUNCTIONAL, "gemm_swiglu low_latency_gemm_swiglu", _FUSED_GATE),
     f"{_FUNCTIONAL}.low_latency_gemm": _PRODUCT,
     f"{_FUNCTIONAL}.cuda_stream_sync": "nothing: an engine orders its own steps",
@@ -88,13 +87,8 @@ NAMES: dict[str, str] = {
     f"{_FUNCTIONAL}.recv": "nothing: an engine runs on one device, so there is no rank to receive from",
     f"{_FUNCTIONAL}.fp4_gemm": _FP4,
     # ------------------------------------------------------------------------------------ layers
-    **_each(_LAYERS, "Lora LoraParams LoraRuntimeParams Dora DoraRuntimeParams", _LORA),
-    **_each(_LAYERS, "MOE MoeConfig SharedMoE MoeOOTB MixtureOfExperts",
-            "`ingot.functional.moe`, or `ingot.build(folder)` for a whole model (docs/families.md)"),
     **_each(_LAYERS, "CogVLMAttention DeepseekV2Attention MropeParams SpecDecodingParams BlockSparseAttnParams "
                      "LanguageAdapter LanguageAdapterConfig AttentionMaskParams DiffusersAttention", _ATTENTION),
-    f"{_LAYERS}.lora": _LORA,
-    f"{_LAYERS}.moe": "`ingot.functional.moe`, or `ingot.build(folder)` for a whole model (docs/families.md)",
     **_each(_LAYERS, "language_adapter ia3", "Linears of your own"),
     f"{_LAYERS}.IA3": "functional.mul by its vectors",
     # ------------------------------------------------------------------------------------ quantisation

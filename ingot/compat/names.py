@@ -12,6 +12,8 @@ from ingot.compat import (
     context,
     datatype,
     layers,
+    lora,
+    mixture,
     module,
     parameter,
     plugin,
@@ -76,7 +78,9 @@ _FUNCTIONAL = {
     **attention.ENUMS, **collectives.ENUMS, **WORDS, "RopeEmbeddingUtils": RopeEmbeddingUtils,
 }  # fmt: skip
 _MODULES = _of(module, "Module", "ModuleList")
-_LAYERS = {**layers.FILES, **attention_layers.FILES, **recurrent_layers.FILES}
+_LAYERS = {**layers.FILES, **attention_layers.FILES, **recurrent_layers.FILES, **lora.FILES, **mixture.FILES}
+_MOE: dict[str, Any] = {"MOE": mixture.MixtureOfExperts}
+_MORE = {"attention": {"RopeEmbeddingUtils": RopeEmbeddingUtils}, "moe": _MOE}
 
 TABLE: dict[str, dict[str, Any]] = {
     "tensorrt_llm": {
@@ -90,9 +94,9 @@ TABLE: dict[str, dict[str, Any]] = {
     "tensorrt_llm._utils": _HELPERS,
     "tensorrt_llm.builder": _BUILDER,
     "tensorrt_llm.functional": _FUNCTIONAL,
-    "tensorrt_llm.layers": {layer.__name__: layer for file in _LAYERS.values() for layer in file},
+    "tensorrt_llm.layers": {layer.__name__: layer for file in _LAYERS.values() for layer in file} | _MOE,
     **{f"tensorrt_llm.layers.{file}": {layer.__name__: layer for layer in found}
-       | ({"RopeEmbeddingUtils": RopeEmbeddingUtils} if file == "attention" else {})
+       | _MORE.get(file, {})
        for file, found in _LAYERS.items()},
     "tensorrt_llm.logger": {"logger": logger, "Logger": Logger},
     "tensorrt_llm.mapping": {"Mapping": utils.Mapping},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _ONE_DEVICE = "an engine runs on one device"
 _RANKS = dict.fromkeys(("tp_group", "tp_rank", "sharding_dim", "workspace", "instance_id"), _ONE_DEVICE)
-_CROSS = "only cross attention reads it, which is refused"
+_CROSS = "only paged caches read it, which are refused"
 _ONE_KERNEL = "every op has one kernel on a machine, chosen when the engine is built"
 _SUMS = "sums are always in float32"
 _LINEAR = {
@@ -38,6 +38,7 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     "gpt_attention": {
         "host_past_key_value_lengths": "a step's first position follows from sequence_length",
         "max_context_length": "sizes say it", "host_context_lengths": "context_lengths says it",
+        "cross_kv_length": "sizes say it", "cross_qkv_length": "sizes say it",
         "host_runtime_perf_knobs": "there are none", "host_context_progress": "a step runs whole",
         "rotary_embedding_max_positions": "positions are computed as they come",
         "rotary_embedding_original_max_positions": "only the scaling types read it that are refused without tables",
@@ -50,6 +51,7 @@ NO_EFFECT: dict[str, dict[str, str]] = {
         "chunk_size": "how a GPU's kernel cut texts",
     },
     "rg_lru": {"dtype": "the type of input"},
+    "lora_plugin": {"max_context_length": "sizes say it"},
     "smooth_quant_layer_norm": {"use_diff_of_squares": "the variance is always computed in two passes"},
     **dict.fromkeys(("SmoothQuantLinear", "WeightOnlyQuantLinear"),
                     dict.fromkeys(("tp_group", "gather_output"), _ONE_DEVICE)),
@@ -65,9 +67,14 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     # ------------------------------------------------------------------------------------ layers
     "Embedding": _RANKS, "PromptTuningEmbedding": _RANKS,
     **dict.fromkeys(("Linear", "ColumnLinear", "RowLinear"), _LINEAR),
-    "Linear.forward": {"lora_hidden_state": "only adapters read it, which are refused"},
     **dict.fromkeys(("_Block", "MLP", "GatedMLP", "FusedGatedMLP"), _BLOCK),
     "LayerNorm": {"tp_dim": _ONE_DEVICE},
+    "MixtureOfExperts": {
+        **dict.fromkeys(("tp_group", "tp_rank", "use_all_reduce"), _ONE_DEVICE),
+        "group_size": "only weights in groups read it, which are refused",
+    },
+    "MixtureOfExperts.forward": {"all_reduce_params": _ONE_DEVICE},
+    "SharedMoE": {"use_side_stream": "an engine orders its own steps"},
     "MambaConv1d.forward": {"conv_indices": "only networks without the plugin read it; last_token_ids says it"},
     **dict.fromkeys(("Mamba2", "RgLru", "FusedRgLru", "Recurrent"), {"tp_group": _ONE_DEVICE}),
     "GroupedLinear": {
@@ -86,8 +93,8 @@ NO_EFFECT: dict[str, dict[str, str]] = {
     },
     "BertAttention.forward": {"max_input_length": "sizes say it"},
     "AttentionParams": {
-        **dict.fromkeys(("encoder_input_lengths", "encoder_max_input_length", "encoder_num_tokens",
-                         "host_encoder_input_lengths"), _CROSS),
+        **dict.fromkeys(("encoder_max_input_length", "encoder_num_tokens", "host_encoder_input_lengths"),
+                        "encoder_input_lengths says it"),
         **dict.fromkeys(("host_runtime_perf_knobs", "host_context_progress"), "a step runs whole"),
     },
     "AttentionParams.is_valid": dict.fromkeys(("more", "remove_input_padding"), "both layouts need the same tensors"),

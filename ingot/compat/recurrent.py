@@ -6,69 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dims, dtypes
+from ingot import dtypes
 from ingot import functional as f
-from ingot.compat import context
 from ingot.compat.functional import promoted, recorded
 from ingot.compat.refusal import called, refused
-from ingot.dtypes import DType
+from ingot.compat.step import Step, column, is_packed
 from ingot.ir import F
-
-
-def _column(x: Any) -> Any:
-    return f.unsqueeze(x, 1)
-
-
-class Step:
-    """The tokens of a step, one row for each request: [B, S, …].
-
-    Padded texts lie so already. Packed ones are taken apart, into as many places as the longest has.
-    """
-
-    def __init__(self, tokens: Any, packed: bool, types: Any, last: Any) -> None:
-        last = f.cast(last, "int32")
-        self.packed, self.prompt = packed, f.eq(f.cast(types, "int32"), 0)
-        self.start = f.slice(f.pad(last, (1, 0)), [0], last.shape) if packed else None
-        self.count = f.sub(last, self.start) if packed else last
-        places = f.max(self.count, 0) if packed else tokens.shape[1]
-        self.place = f.arange(0, places, "int32")
-        self.valid = f.lt(self.place, _column(self.count))
-        self.rows, (self.width,) = tokens.shape[0], self.place.shape
-        if packed:
-            token = f.arange(0, self.rows, "int32")
-            most = f.cast(f.sub(f.shape(last, 0), 1), "int32")
-            owner = f.minimum(f.sum(f.cast(f.ge(_column(token), last), "int32"), 1), most)
-            place = f.sub(token, f.index_select(self.start, 0, owner))
-            self._back = f.add(f.mul(owner, f.cast(f.shape(self.place, 0), "int32")), place)
-
-    def apart(self, tokens: Any) -> Any:
-        """[B, S, width] of tokens as they were given; zeros where a row has no token."""
-        if self.packed:
-            last = f.cast(f.sub(f.shape(tokens, 0), 1), "int32")
-            tokens = f.embedding(f.minimum(f.add(_column(self.start), self.place), last), tokens)
-        return f.where(f.unsqueeze(self.valid, 2), tokens, np.zeros((), dtypes.get(tokens.dtype).numpy))
-
-    def together(self, rows: Any, dtype: Any) -> Any:
-        """Rows [B, S, width] as the tokens were given."""
-        rows = f.cast(rows, dtypes.get(dtype))
-        if not self.packed:
-            return rows
-        flat = f.view(rows, (dims.mul(rows.shape[0], rows.shape[1]), rows.shape[2]), False)
-        return f.index_select(flat, 0, self._back)
-
-    def before(self, state: Any, dtype: DType) -> Any:
-        """The states [B, …] that a step begins with: zeros for prompts."""
-        fresh = f.view(self.prompt, (state.shape[0], *[1] * (len(state.shape) - 1)), False)
-        return f.where(fresh, np.zeros((), dtype.numpy), f.cast(state, dtype))
 
 
 def _states(name: str, state: Any, slot_mapping: Any) -> None:
     if slot_mapping is not None or state.dtype.name in ("INT64", "INT32"):
         raise refused(f"{name} of states by address", "give the states themselves, and leave slot_mapping out")
-
-
-def _is_packed() -> bool:
-    return bool(context.default_net().plugin_config.remove_input_padding)
 
 
 def _shaped(name: str, state: Any, rest: tuple[int, ...], what: str) -> None:
@@ -109,7 +57,7 @@ def mamba_conv1d(
         [B, S, dim] or [T, dim], and the state behind the step.
     """
     _states("mamba_conv1d", conv_state_or_ptr, slot_mapping)
-    packed = _is_packed()
+    packed = is_packed()
 
     def call(input: Any, state: Any, weight: Any, bias: Any, types: Any, last: Any) -> tuple[Any, Any]:
         whole = pre_stride + dim + post_stride
@@ -127,7 +75,7 @@ def mamba_conv1d(
             "silu" if apply_silu else None,
         )  # fmt: skip
         # A row's last tokens are not the last places of all rows.
-        kept = f.add(_column(step.count), f.arange(0, dconv - 1, "int32"))
+        kept = f.add(column(step.count), f.arange(0, dconv - 1, "int32"))
         index = f.expand(f.unsqueeze(kept, 2), (state.shape[0], dconv - 1, dim))
         after = f.gather(f.concat([before, rows], 1), 1, index) if dconv > 1 else state
         return step.together(f.permute(y, (0, 2, 1)), input.dtype), f.cast(after, state.dtype)
@@ -177,7 +125,7 @@ def selective_scan(
     if heads and (nheads < 1 or ngroups < 1 or dim % nheads or nheads % ngroups):
         raise refused(f"selective_scan of {dim} channels, {nheads} heads and {ngroups} groups", "give divisors")
     _states("selective_scan", state_or_ptr, slot_mapping)
-    packed, both, each = _is_packed(), 2 * ngroups * dstate, dim // nheads
+    packed, both, each = is_packed(), 2 * ngroups * dstate, dim // nheads
 
     def of_mamba1(tensors: dict[str, Any]) -> dict[str, Any]:
         """The operands as ours: channel by channel."""
@@ -210,7 +158,7 @@ def selective_scan(
         def repeated(x: Any) -> Any:
             return None if x is None else f.repeat_interleave(x, each, len(x.shape) - 1)
 
-        decay = f.expand(_column(repeated(tensors["decay"])), (dim, dstate))
+        decay = f.expand(column(repeated(tensors["decay"])), (dim, dstate))
         state = f.permute(tensors["state"], (0, 1, 3, 2))
         return tensors | {
             "delta": repeated(tensors["delta"]), "bias": repeated(tensors["bias"]), "decay": decay,
@@ -280,7 +228,7 @@ def rg_lru(
         raise refused(f"rg_lru with block_size={block_size} of {dim} channels", "give a divisor")
     if y is None and y_bias is not None:
         raise refused("rg_lru with y_bias", "give y too")
-    packed = _is_packed()
+    packed = is_packed()
 
     def halves(gate: Any) -> tuple[Any, Any]:
         """gate_x and gate_a of both in one."""
@@ -303,7 +251,7 @@ def rg_lru(
         rate = f.mul(f.softplus(_wide(f.view(decay, (dim,), False))), np.float32(_RATE))
         lost = f.exp(f.mul(f.mul(share, rate), np.float32(2)))
         root = f.sqrt(f.sub(np.float32(1), lost))
-        is_first = f.op_and(_column(step.prompt), f.eq(step.place, 0))  # [B, S]
+        is_first = f.op_and(column(step.prompt), f.eq(step.place, 0))  # [B, S]
         root = f.where(f.unsqueeze(is_first, 2), np.float32(1), root)
         comes = f.mul(f.mul(_wide(step.apart(x)), f.sigmoid(step.apart(gate_x))), root)
         # The scan's step multiplies the decay's exponent and what comes in: divided by it, that stays what it is.
@@ -311,7 +259,7 @@ def rg_lru(
         share = f.where(f.unsqueeze(step.valid, 2), share, np.float32(0))
         one = f.expand(x.network.constant(np.ones((1, 1, 1, 1), np.float32)), (state.shape[0], step.width, 1, 1))
         first = f.unsqueeze(step.before(state, dtypes.float32), 2)
-        out, after = F.selective_scan(comes, share, _column(rate), one, one, np.zeros(dim, np.float32), first)
+        out, after = F.selective_scan(comes, share, column(rate), one, one, np.zeros(dim, np.float32), first)
         if y is not None:
             beside = _wide(step.apart(y))
             if y_bias is not None:

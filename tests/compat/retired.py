@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ingot.cli.inspect import kernel_counts
+
 
 def create_session(builder: Any, network: Any, precision: str = "float32", optimization_profiles: Any = ()) -> Any:
     import tensorrt_llm
@@ -38,3 +40,10 @@ def run_session(session: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         if tuple(tensor.shape) != sizes:
             outputs[name] = tensor.reshape(-1)[: math.prod(sizes)].reshape(sizes)
     return outputs
+
+
+def hosted(session: Any) -> list[str]:
+    """The ops of an engine that are host calls; the C interface refuses engines that have some."""
+    header = session.engine.ingot.header
+    _, host = zip(*(kernel_counts(program) for program in header["programs"].values()), strict=True)
+    return sorted(name for counts in host for name in counts)

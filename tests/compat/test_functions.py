@@ -433,7 +433,8 @@ def test_function(name: str, dtype: str, dynamic: bool) -> None:
 
 
 ELSEWHERE = {  # functions that files of their own test
-    "gpt_attention", "bert_attention", "mamba_conv1d", "selective_scan", "rg_lru", "gemm_allreduce", "reduce_scatter",
+    "gpt_attention", "bert_attention", "mamba_conv1d", "selective_scan", "rg_lru",
+    "lora_plugin", "dora_plugin", "gemm_allreduce", "reduce_scatter",
     "is_gated_activation", "non_gated_version",
 }  # fmt: skip
 

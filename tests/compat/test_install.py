@@ -33,11 +33,11 @@ def test_modules_are_there() -> None:
 def test_missing_names_say_what_to_write() -> None:
     import tensorrt_llm
 
-    assert not hasattr(tensorrt_llm.functional, "lora_plugin")
-    with pytest.raises(AttributeError, match=r"test_install.py:\d+.*lora_plugin.*ingot.build\(folder, lora=adapter\)"):
-        _ = tensorrt_llm.functional.lora_plugin
-    with pytest.raises(ImportError, match=r"test_install.py:\d+.*lora_plugin.*lora=adapter"):
-        from tensorrt_llm.functional import lora_plugin  # noqa: F401
+    assert not hasattr(tensorrt_llm.functional, "gemm_swiglu")
+    with pytest.raises(AttributeError, match=r"test_install.py:\d+.*gemm_swiglu.*swiglu\(matmul"):
+        _ = tensorrt_llm.functional.gemm_swiglu
+    with pytest.raises(ImportError, match=r"test_install.py:\d+.*gemm_swiglu.*the build fuses it"):
+        from tensorrt_llm.functional import gemm_swiglu  # noqa: F401
     with pytest.raises(ImportError, match=r"no 'models'.*ingot.build\(folder\)"):
         import tensorrt_llm.models.llama
     with pytest.raises(UnsupportedError, match="GenerationSession.*ingot.LLM"):
