@@ -80,6 +80,14 @@ def matmul() -> Iterator[Template]:
             y_dtype = dtype if dtype == "float64" else t.choice("y_dtype", "float32", dtype)
         t.call(kernel, [a, b], [t.result([*y_lead, m, n], y_dtype)])
         yield t
+    for dtype in FLOATS:
+        t = Template(f"matmul.split.{dtype}")
+        batch, m, n = t.size("b", 0, 5), t.size("m", 0, 75), t.size("n", 0, 75)
+        outer, inner = t.size("outer", 0, 5), t.size("inner", 0, 33)
+        a, b = t.input("a", [batch, m, outer, inner], dtype), t.input("b", [outer, inner, n], dtype)
+        y = t.result([batch, m, n], t.choice("y_dtype", "float32", dtype))
+        t.call("matmul", [a, b], [y], a_split=True, b_split=True)
+        yield t
 
 
 def moe() -> Iterator[Template]:

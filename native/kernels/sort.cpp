@@ -118,6 +118,8 @@ class Selection {
   static std::int64_t room(std::int64_t most, std::int64_t count) { return std::min(count, 2 * std::max<std::int64_t>(most, 64)); }
 
   Selection(Item* items, std::int64_t most, std::int64_t count) : items_(items), most_(most), room_(room(most, count)) {}
+  /// No item of a greater key gets in.
+  std::uint64_t bound() const { return bounded_ ? bound_.key() : ~std::uint64_t{0}; }
   void add(const Item& item) {
     if (bounded_ && !(item < bound_)) return;
     items_[count_++] = item;
@@ -150,6 +152,7 @@ template <class Item>
 class FewSelected {
  public:
   FewSelected(Item* items, std::int64_t most) : items_(items), most_(most) {}
+  std::uint64_t bound() const { return count_ == most_ ? items_[most_ - 1].key() : ~std::uint64_t{0}; }
   void add(const Item& item) {
     if (count_ == most_ && !(item < items_[most_ - 1])) return;
     std::int64_t at = count_ < most_ ? count_++ : most_ - 1;
@@ -263,6 +266,35 @@ class Sort final : public Kernel {
     });
   }
 
+  /// Gives a selection the items of the row's part. Once it is full few get in: blocks of keys are compared with its bound first, by
+  /// vectors where they lie side by side.
+  template <class Item, class By>
+  void offer(const TensorView& x, const Row& row, const Share& part, By& selection) const {
+    with_keys(x.dtype, [&](auto key) {
+      using Stored = typename decltype(key)::Stored;
+      constexpr std::int64_t kBlock = 64;
+      const Stored flip = descending_ ? static_cast<Stored>(~Stored{0}) : Stored{0};
+      const Stored* const from = x.as<const Stored>() + row.x;
+      const std::int64_t step = x.stride[axis_];
+      Stored keys[kBlock];
+      for (std::int64_t first = part.first; first < part.last; first += kBlock) {
+        const std::int64_t count = std::min(kBlock, part.last - first);
+        const Stored bound = static_cast<Stored>(std::min<std::uint64_t>(selection.bound(), static_cast<Stored>(~Stored{0})));
+        const auto keys_of = [&](std::int64_t apart) {
+          Stored within = 0;
+          for (std::int64_t i = 0; i < count; ++i) {
+            keys[i] = static_cast<Stored>(decltype(key)::of(from[(first + i) * apart]) ^ flip);
+            within = static_cast<Stored>(within | static_cast<Stored>(keys[i] <= bound));
+          }
+          return within != 0;
+        };
+        if (!(step == 1 ? keys_of(1) : keys_of(step))) continue;
+        for (std::int64_t i = 0; i < count; ++i)
+          if (keys[i] <= bound) selection.add(Item::of(keys[i], first + i));
+      }
+    });
+  }
+
   template <class Item>
   void write(const TensorView& x, const TensorView& y, const TensorView& places, const Row& row, const Item* items,
              const Share& part) const {
@@ -303,7 +335,7 @@ class Sort final : public Kernel {
   void select_by(By selection, Item* chosen, const TensorView& x, const TensorView& y, const TensorView& places, const Row& row,
                  const Team& team, const Worker& worker) const {
     const std::int64_t count = x.shape[axis_], wanted = y.shape[axis_];
-    each<Item>(x, row, share_of(count, team.index, team.count), [&](std::int64_t, const Item& item) { selection.add(item); });
+    offer<Item>(x, row, share_of(count, team.index, team.count), selection);
     const std::int64_t found = selection.done();
     if (team.region != nullptr) {
       const auto all = layout_at<Gathered<Item>>(worker.shared, wanted, team.count);
