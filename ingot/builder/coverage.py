@@ -18,7 +18,7 @@ from ingot.backends.cpu import CPU
 from ingot.builder.compile import compile_network
 from ingot.dtypes import DType
 from ingot.errors import IngotError
-from ingot.frontends.torch_export.aten import TABLE, promotion
+from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, promotion
 from ingot.ir import OPS, Case, F, Network, Op, Spec, StateSpec
 from ingot.ops import table
 
@@ -108,7 +108,7 @@ def _compiled(cls: type[Op], case: Case) -> str | None:
 def _aten() -> dict[str, list[str]]:
     """The ATen ops whose importing functions name an op, by the op's name."""
     found: dict[str, list[str]] = {}
-    for name, entry in sorted(TABLE.items()):
+    for name, entry in [*TABLE.items(), *COMPLEX_TABLE.items()]:
         for op in _ops_of(entry.function):
             found.setdefault(op, []).append(name.removeprefix("aten."))
     return {op: sorted(set(names)) for op, names in found.items()}

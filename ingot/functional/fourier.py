@@ -28,7 +28,7 @@ def _axis(input: Tensor, dim: int, complex: bool) -> int:
     return spec.axis_of(dim, len(input.shape) - complex, "dim")
 
 
-def _sized(input: Tensor, axis: int, n: Size | None) -> Tensor:
+def sized(input: Tensor, axis: int, n: Size | None) -> Tensor:
     """The first n elements along an axis, or zeros behind those there are."""
     if n is None or (wanted := as_size(n)) == input.shape[axis]:
         return input
@@ -54,19 +54,19 @@ def fft(input: Tensor, n: Size | None = None, dim: int = -1, norm: str | None = 
         OpError: no pairs, a dimension out of range, a size of 0, another norm; no floats.
     """
     axis = _axis(input, dim, True)
-    return F.fft(_sized(input, axis, n), axis=axis, norm=norm or BACKWARD)
+    return F.fft(sized(input, axis, n), axis=axis, norm=norm or BACKWARD)
 
 
 def ifft(input: Tensor, n: Size | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The way back from `fft`."""
     axis = _axis(input, dim, True)
-    return F.fft(_sized(input, axis, n), axis=axis, norm=norm or BACKWARD, inverse=True)
+    return F.fft(sized(input, axis, n), axis=axis, norm=norm or BACKWARD, inverse=True)
 
 
 def rfft(input: Tensor, n: Size | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """Real numbers along `dim` into the first n/2 + 1 complex ones, as pairs; the others are their conjugates."""
     axis = _axis(input, dim, False)
-    return F.rfft(_sized(input, axis, n), axis=axis, norm=norm or BACKWARD)
+    return F.rfft(sized(input, axis, n), axis=axis, norm=norm or BACKWARD)
 
 
 def irfft(input: Tensor, n: Size | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
@@ -75,11 +75,8 @@ def irfft(input: Tensor, n: Size | None = None, dim: int = -1, norm: str | None 
     return F.irfft(input, n=size, axis=_axis(input, dim, True), norm=norm or BACKWARD)
 
 
-def _places(
-    input: Tensor, s: Sequence[Size] | None, dim: Sequence[int] | None, complex: bool
-) -> list[tuple[int, Size | None]]:
+def places(rank: int, s: Sequence[Size] | None, dim: Sequence[int] | None) -> list[tuple[int, Size | None]]:
     """The axes of a transform of several dimensions, each with its size; the last `s` of all when none are named."""
-    rank = len(input.shape) - complex
     axes = list(dim) if dim is not None else list(range(rank))[-len(s) if s is not None else 0 :]
     if s is not None and len(s) != len(axes):
         raise OpError(f"s has {len(s)} sizes for {len(axes)} dimensions")
@@ -94,7 +91,7 @@ def fftn(
     input: Tensor, s: Sequence[Size] | None = None, dim: Sequence[int] | None = None, norm: str | None = None
 ) -> Tensor:
     """`fft` along several dimensions, all of them when none are named; `s` has the n of each (−1: all numbers)."""
-    for axis, n in _places(input, s, dim, True):
+    for axis, n in places(len(input.shape) - 1, s, dim):
         input = fft(input, n, axis, norm)
     return input
 
@@ -103,7 +100,7 @@ def ifftn(
     input: Tensor, s: Sequence[Size] | None = None, dim: Sequence[int] | None = None, norm: str | None = None
 ) -> Tensor:
     """The way back from `fftn`."""
-    for axis, n in _places(input, s, dim, True):
+    for axis, n in places(len(input.shape) - 1, s, dim):
         input = ifft(input, n, axis, norm)
     return input
 
@@ -112,7 +109,7 @@ def rfftn(
     input: Tensor, s: Sequence[Size] | None = None, dim: Sequence[int] | None = None, norm: str | None = None
 ) -> Tensor:
     """`rfft` along the last of several dimensions, and `fft` along the others."""
-    *others, (last, n) = _places(input, s, dim, False)
+    *others, (last, n) = places(len(input.shape), s, dim)
     found = rfft(input, n, last, norm)
     for axis, size in others:
         found = fft(found, size, axis, norm)
@@ -123,7 +120,7 @@ def irfftn(
     input: Tensor, s: Sequence[Size] | None = None, dim: Sequence[int] | None = None, norm: str | None = None
 ) -> Tensor:
     """The way back from `rfftn`."""
-    *others, (last, n) = _places(input, s, dim, True)
+    *others, (last, n) = places(len(input.shape) - 1, s, dim)
     for axis, size in others:
         input = ifft(input, size, axis, norm)
     return irfft(input, n, last, norm)

@@ -16,11 +16,11 @@ from ingot.dtypes import DType
 from ingot.errors import MismatchError, UserError
 from ingot.frontends.comparing import Comparison, Inputs, cases, seeded_inputs
 from ingot.frontends.recording import Imported
-from ingot.frontends.torch_export.aten import TABLE
+from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
 from ingot.frontends.torch_export.graph import GraphNode, Program, Ref, Setting, SizeRef, refs
-from ingot.frontends.torch_export.importer import Source, in_place
+from ingot.frontends.torch_export.importer import Source, in_pairs, in_place
 from ingot.ir import Network, Node, interpret
 from ingot.ir.difference import difference
 from ingot.nn.parameter import as_array
@@ -57,7 +57,7 @@ class TorchRun:
         keep: called after every node with the tensors that it made.
         """
         graph = self.program.graph
-        values: dict[str, Any] = dict(self.stored) | {name: self._tensor(np.array(a)) for name, a in feeds.items()}
+        values: dict[str, Any] = dict(self.stored) | {name: self._fed(name, a) for name, a in feeds.items()}
         last = {name: i for i, node in enumerate(graph.nodes) for name in refs(a.value for a in node.arguments)}
         kept = set(refs(graph.outputs))
         with self.torch.no_grad():
@@ -78,6 +78,11 @@ class TorchRun:
             return value.detach().float() if narrow else value.detach()
         return self.torch.from_numpy(_wide(value))
 
+    def _fed(self, name: str, array: Array) -> Any:
+        made = self._tensor(np.array(array))
+        complex = self.program.graph.tensors[name].dtype.kind == "complex"
+        return self.torch.view_as_complex(made) if complex else made
+
     def _run(self, node: GraphNode, values: dict[str, Any]) -> dict[str, Any]:
         if node.op in size_ops.CHECKS:
             return {}
@@ -85,7 +90,7 @@ class TorchRun:
         if node.op in size_ops.NAMES:
             found = self._size(node.op, tuple(given.values()))
         else:
-            if node.op not in TABLE and in_place(node.op) is None:
+            if node.op not in TABLE and node.op not in COMPLEX_TABLE and in_place(node.op) is None:
                 raise MismatchError(f"{node.op} is not in ingot's table")
             space, name, overload = node.op.split(".")
             found = getattr(getattr(getattr(self.torch.ops, space), name), overload)(**given)
@@ -117,7 +122,12 @@ class TorchRun:
         found = values.get(value.name) if isinstance(value, Ref | SizeRef) else value
         if found is None:
             return None
-        return as_array(found) if isinstance(found, self.torch.Tensor) else np.asarray(found)
+        return _array(found) if isinstance(found, self.torch.Tensor) else np.asarray(found)
+
+
+def _array(tensor: Any) -> Array:
+    """A torch tensor as a network has it: complex numbers as pairs."""
+    return in_pairs(as_array(tensor.resolve_conj().resolve_neg()))
 
 
 _MEMORY_FORMATS = {
@@ -198,7 +208,7 @@ def compare(
 
 def _examples(imported: Imported, exported: Exported) -> dict[str, Array]:
     leaves = tensor_leaves(exported.arguments)
-    return {name: np.array(as_array(x)) for name, x in zip(imported.placeholders, leaves, strict=True)}
+    return {name: np.array(_array(x)) for name, x in zip(imported.placeholders, leaves, strict=True)}
 
 
 def _largest(
@@ -256,7 +266,7 @@ def _first_difference(
         for name, tensor in made.items():
             if name not in arrays or found:
                 continue
-            apart = difference(arrays[name], as_array(tensor))
+            apart = difference(arrays[name], _array(tensor))
             if not apart.relative <= TOLERANCE:
                 place = f" at {node.line[0]}:{node.line[1]}" if node.line else ""
                 where = f"{node.where or 'the module'}{place}"
@@ -284,6 +294,6 @@ def module_outputs(torch: Any, module: Any, exported: Exported) -> Outputs:
     args, kwargs = exported.arguments
     with quiet(torch, module):
         leaves = torch.utils._pytree.tree_leaves(module(*args, **kwargs))
-    tensors = [as_array(x) if isinstance(x, torch.Tensor) else None if x is None else np.asarray(x) for x in leaves]
+    tensors = [_array(x) if isinstance(x, torch.Tensor) else None if x is None else np.asarray(x) for x in leaves]
     narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in (*module.parameters(), *module.buffers()))
     return Outputs([None if t is None else _wide(t) for t in tensors], NARROW_TOLERANCE if narrow else TOLERANCE)

@@ -12,10 +12,12 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
 from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
-from ingot.frontends.torch_export.aten import TABLE, Entry, Unsupported, call
+from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
+from ingot.frontends.torch_export.aten.complex import PARTS
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
 from ingot.frontends.torch_export.graph import GraphNode, Opaque, Program, Range, Ref, SizeRef, refs
+from ingot.frontends.torch_export.windows import Windows
 from ingot.ir import Spec, Value
 
 Array = np.ndarray[Any, Any]
@@ -61,6 +63,7 @@ class _Importer:
         self.buffers: set[str] = set()
         self.tied: dict[Any, Value] = {}
         self.storage: dict[str, set[str]] = {}  # tensors that may share memory in torch; graph inputs share with "*"
+        self.windows = Windows()
         self.last_read = self._last_reads()
 
     def run(self) -> Imported:
@@ -70,8 +73,9 @@ class _Importer:
         self._outputs()
         self.faults.report(self.name)
         self.notes += self.network.sweep()
-        kept = {name: v for name, v in self.values.items() if isinstance(v, Value) and v.name in self.network.values}
-        weights = Renamed(self.source.arrays, self.sources)
+        values = {n: v.pairs if isinstance(v, Complex) else v for n, v in self.values.items()}
+        kept = {name: v for name, v in values.items() if isinstance(v, Value) and v.name in self.network.values}
+        weights = _InPairs(self.source.arrays, self.sources)
         buffers = frozenset(self.buffers)
         return Imported(self.network, weights, self.notes, self.placeholders, kept, buffers, self._aliases())
 
@@ -114,9 +118,10 @@ class _Importer:
             elif spec.kind not in ("parameter", "buffer", "constant"):
                 raise self.error(f"the program takes a {spec.kind}, which ingot does not know")
         for placeholder, name in users:
-            spec_of = checked(self._stated(placeholder), name, self.name)
+            stated = self._stated(placeholder)
+            value = self.network.input(name, checked(_in_pairs(stated), name, self.name))
             self.placeholders[name] = placeholder
-            self._define(placeholder, self.network.input(name, spec_of), inside=True)
+            self._define(placeholder, value if stated.dtype not in PARTS else Complex(value), inside=True)
         self._check_symbols()
         for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
             if spec.kind in ("parameter", "buffer", "constant") and argument.name in self.last_read:
@@ -165,27 +170,27 @@ class _Importer:
                         "dynamic sizes"
                     )
 
-    def _stored(self, placeholder: str, name: str, kind: str) -> Value:
+    def _stored(self, placeholder: str, name: str, kind: str) -> Value | Complex:
         """The value of a parameter, buffer or constant; tied tensors are one value."""
         key, spec = self.source.spec(name)
         meta = self.program.graph.tensors[placeholder]
         if meta.dtype is not spec.dtype or meta.sizes != spec.shape:
             stated = f"{meta.dtype.short}{list(meta.sizes)}"
             raise self.error(f"{name} is {spec} where it is stored and {stated} in the program")
-        checked(spec, name, self.name)
-        if key in self.tied:
-            return self.tied[key]
+        whole = checked(_in_pairs(spec), name, self.name)
+        if key not in self.tied:
+            self.tied[key] = self._parameter(name, kind, whole)
+        return self.tied[key] if whole == spec else Complex(self.tied[key])
+
+    def _parameter(self, name: str, kind: str, spec: Spec) -> Value:
         small = isinstance(spec.elements, int) and spec.elements * spec.dtype.bits // 8 <= MAX_CONSTANT
+        free = self.network.free_name(name)
         if kind != "parameter" and not spec.dtype.is_float and small:  # indices, masks: folding wants to see them
-            value = self.network.constant(self.source.arrays[name], self.network.free_name(name))
-        else:
-            free = self.network.free_name(name)
-            self.sources[free] = name
-            value = self.network.parameter(free, spec)
-            if kind != "parameter":
-                self.buffers.add(free)
-        self.tied[key] = value
-        return value
+            return self.network.constant(self.source.arrays[name], free)
+        self.sources[free] = name
+        if kind != "parameter":
+            self.buffers.add(free)
+        return self.network.parameter(free, spec)
 
     def _define(self, name: str, value: Any, inside: bool = False) -> None:
         """Gives a tensor of the program its value. `inside`: it belongs to the caller and must not change."""
@@ -211,12 +216,11 @@ class _Importer:
             if op not in size_ops.CHECKS:
                 self._results(node, found if isinstance(found, tuple) else (found,))
             return
-        entry, changes = TABLE.get(op), False
-        if entry is None:
-            entry, changes = in_place(op), True
+        arguments = {a.name: self._resolved(a.value) for a in node.arguments}
+        changes = op not in TABLE and op not in COMPLEX_TABLE
+        entry = entry_for(in_place(op) or op if changes else op, arguments)
         if entry is None:
             raise Unsupported("there is no such op in ingot's table")
-        arguments = {a.name: self._resolved(a.value) for a in node.arguments}
         target = next((a.value for a in node.arguments if type(a.value) is Ref), None) if changes else None
         if target is not None:
             self._check_change(index, target.name)
@@ -229,8 +233,11 @@ class _Importer:
         self._results(node, results)
         if target is not None:
             self._join(node, target.name)
+            self._change_around(target.name)
+            self.windows.note(node, changes=True)
         elif entry.views:
             self._share(node)
+            self.windows.note(node)
 
     def _resolved(self, value: Any) -> Any:
         if type(value) in (Ref, SizeRef):
@@ -255,14 +262,14 @@ class _Importer:
             if not isinstance(output, Ref | SizeRef) or result is None:
                 continue
             if isinstance(output, Ref):
-                if not isinstance(result, Value):
+                if not isinstance(result, Value | Complex):
                     raise Unsupported("its result is not a tensor")
                 self._check_meta(output.name, result)
                 self._define(output.name, result)
             else:
                 self.values[output.name] = result
 
-    def _check_meta(self, name: str, value: Value) -> None:
+    def _check_meta(self, name: str, value: Value | Complex) -> None:
         """The file's own word about a result. A difference is a fault of the file, or of our table."""
         self._learn(name, value)
         stated = self._stated(name)
@@ -270,7 +277,7 @@ class _Importer:
         if value.dtype is not stated.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
             raise Unsupported(f"it makes {value.spec} of its operands, and the file says {stated}")
 
-    def _learn(self, name: str, value: Value) -> None:
+    def _learn(self, name: str, value: Value | Complex) -> None:
         """A symbol that the file has for a size of a result that only the data shows is the dim that our op binds."""
         stated = self.program.graph.tensors[name].sizes
         if len(stated) == len(value.shape):
@@ -291,11 +298,11 @@ class _Importer:
         self.faults.add(node.op, why, place)
         for result in node.results():
             if type(result) is Ref and result.name:
-                stand_in = Value(self.network, f"unknown.{result.name}", self._stated(result.name), "input")
-                self._define(result.name, stand_in)
+                stated = self._stated(result.name)
+                stand_in = Value(self.network, f"unknown.{result.name}", _in_pairs(stated), "input")
+                self._define(result.name, stand_in if stated.dtype not in PARTS else Complex(stand_in))
             elif type(result) is SizeRef and result.name:
-                stated = self.program.graph.sizes.get(result.name, 1)
-                self.values[result.name] = self._dimension(stated)
+                self.values[result.name] = self._dimension(self.program.graph.sizes.get(result.name, 1))
 
     # ------------------------------------------------------------------------------------------ changes in place
 
@@ -306,19 +313,31 @@ class _Importer:
             raise Unsupported(
                 "it changes an input, parameter or buffer in place; write x = x + y instead of x += y, or clone first"
             )
-        if any(other != name and self.last_read.get(other, -1) > index for other in shared):
+        around = self.windows.around(name)
+        if any(other not in around and self.last_read.get(other, -1) > index for other in shared - {name}):
             raise Unsupported(
                 "it changes a tensor in place that another name shares, a view or what it is a view of, and that is "
                 "read later; write it without the change in place"
             )
 
-    def _changed(self, name: str, result: Any) -> Value:
+    def _changed(self, name: str, result: Any) -> Any:
         """What a tensor is after a change in place: of its own type and shape."""
-        old: Value = self.values[name]
-        new = cast(result, old.dtype)
+        old = self.values[name]
+        if type(result) is type(old) is Complex:
+            new: Any = Complex(cast(result.pairs, old.pairs.dtype))
+        elif type(result) is type(old):
+            new = cast(result, old.dtype)
+        else:
+            raise Unsupported(f"a change in place cannot make {result.spec} of {old.spec}")
         if new.shape != old.shape:
             raise Unsupported(f"a change in place cannot make {new.spec} of {old.spec}")
         return new
+
+    def _change_around(self, name: str) -> None:
+        """What a changed tensor is a window of has changed there, and so on outwards."""
+        for outer in self.windows.around(name):
+            self.values[outer] = self.windows.put(name, self.values[outer], self.values[name], self._resolved)
+            name = outer
 
     def _join(self, node: GraphNode, name: str) -> None:
         """From here on the changed tensor is read under both names."""
@@ -360,6 +379,8 @@ class _Importer:
     def _output(self, argument: Any) -> Value | None:
         """A tensor, or a number as a tensor without dimensions."""
         found = self.values.get(argument.name) if type(argument) in (Ref, SizeRef) else argument
+        if isinstance(found, Complex):
+            return found.pairs
         if isinstance(found, Value):
             return found
         if isinstance(found, Expr):
@@ -380,15 +401,33 @@ class _Importer:
         return [""] * changes + named if good else plain
 
 
-def in_place(op: str) -> Entry | None:
-    """The entry of the plain op of `aten.add_.Tensor`; floor_divide has another overload's name then."""
+class _InPairs(Renamed):
+    """With complex numbers as pairs."""
+
+    def __getitem__(self, name: str) -> Array:
+        return in_pairs(super().__getitem__(name))
+
+
+def in_pairs(array: Array) -> Array:
+    """Complex numbers as pairs (real, imaginary) in one dimension more; other arrays as they are."""
+    return np.stack((array.real, array.imag), -1) if np.iscomplexobj(array) else array
+
+
+def _in_pairs(spec: Spec) -> Spec:
+    part = PARTS.get(spec.dtype)
+    return spec if part is None else Spec(part, (*spec.shape, 2))
+
+
+def in_place(op: str) -> str | None:
+    """The plain op of `aten.add_.Tensor`; floor_divide has another overload's name then."""
     parts = op.split(".")
     if len(parts) != 3 or not parts[1].endswith("_") or parts[1].endswith("__"):
         return None
     plain, overload = parts[1][:-1], parts[2]
     if (plain, overload) == ("floor_divide", "Tensor"):
         overload = "default"
-    return TABLE.get(f"{parts[0]}.{plain}.{overload}")
+    name = f"{parts[0]}.{plain}.{overload}"
+    return name if name in TABLE or name in COMPLEX_TABLE else None
 
 
 _SAMPLES = (7, 64, 131, 1000, 4096)  # for sizes that are equal but written in two ways

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ingot.frontends.torch_export.aten import (  # noqa: F401
     activation,
+    complex,
     derived,
+    fourier,
     indexing,
     layers,
     pointwise,
@@ -13,6 +15,6 @@ from ingot.frontends.torch_export.aten import (  # noqa: F401
     resample,
     shapes,
 )
-from ingot.frontends.torch_export.aten.table import TABLE, Entry, Unsupported, call
+from ingot.frontends.torch_export.aten.table import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
 
-__all__ = ["TABLE", "Entry", "Unsupported", "call"]
+__all__ = ["COMPLEX_TABLE", "TABLE", "Complex", "Entry", "Unsupported", "call", "entry_for"]

@@ -9,9 +9,13 @@ Parameters have the names of torch's schema; ingot.frontends.table has the kinds
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from ingot import dtypes
+from ingot.dims import Expr
+from ingot.dtypes import DType
 from ingot.frontends.table import (
     KINDS,
     Convert,
@@ -40,15 +44,19 @@ from ingot.frontends.table import (
     Unsupported,
     carried_out,
     converted,
+    one,
+    several,
     shown,
 )
 from ingot.frontends.torch_export.graph import Setting
-from ingot.ir import Network
+from ingot.ir import Network, Spec, Value
+from ingot.ir.spec import Shape
 
 __all__ = [
-    "TABLE", "Entry", "Ints", "MaybeBool", "MaybeDType", "MaybeFloat", "MaybeFloats", "MaybeInt", "MaybeInts",
-    "MaybeOperand", "MaybeScalar", "MaybeSize", "MaybeSizes", "MaybeStr", "MaybeTensor", "MaybeTensors", "Operand",
-    "Result", "Results", "Scalar", "Size", "Sizes", "Tensor", "Tensors", "Unsupported", "aten", "call", "few",
+    "COMPLEX_TABLE", "TABLE", "AnyOperand", "AnyTensor", "AnyTensors", "Complex", "Entry", "Ints", "MaybeBool",
+    "MaybeDType", "MaybeFloat", "MaybeFloats", "MaybeInt", "MaybeInts", "MaybeOperand", "MaybeScalar", "MaybeSize",
+    "MaybeSizes", "MaybeStr", "MaybeTensor", "MaybeTensors", "Operand", "Result", "Results", "Scalar", "Size", "Sizes",
+    "Tensor", "Tensors", "Unsupported", "aten", "call", "entry_for", "few",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,7 +72,40 @@ class Entry(NamedTuple):
     views: bool
 
 
+@dataclass(frozen=True, eq=False)
+class Complex:
+    """A complex tensor of the program: pairs (real, imaginary) in one dimension more."""
+
+    pairs: Value
+
+    @property
+    def shape(self) -> Shape:
+        return self.pairs.shape[:-1]
+
+    @property
+    def dtype(self) -> DType:
+        return dtypes.complex128 if self.pairs.dtype is dtypes.float64 else dtypes.complex64
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.dtype, self.shape)
+
+    def __repr__(self) -> str:
+        return f"%{self.pairs.name}"
+
+
+AnyTensor = Value | Complex
+AnyTensors = tuple[AnyTensor, ...]
+AnyOperand = Value | Complex | bool | int | float | Expr
+
+_any_tensor = one("a tensor", Value, Complex)
+_COMPLEX_KINDS: dict[str, Convert] = {
+    **KINDS, "Complex": one("a complex tensor", Complex), "AnyTensor": _any_tensor, "AnyTensors": several(_any_tensor),
+    "AnyOperand": lambda value: value if type(value) is Complex else KINDS["Operand"](value),
+}  # fmt: skip
+
 TABLE: dict[str, Entry] = {}
+COMPLEX_TABLE: dict[str, Entry] = {}  # the same for ops of which an operand, or the result, is complex
 MAX_PIECES = 1 << 16  # that one call cuts a tensor into
 
 
@@ -75,21 +116,38 @@ def few(pieces: int) -> int:
     return pieces
 
 
-def aten(*names: str, views: bool = False) -> Callable[[F], F]:
-    """Enters a function under the names of the ops that it carries out."""
+def aten(*names: str, views: bool = False, complex: bool = False) -> Callable[[F], F]:
+    """Enters a function under the names of the ops that it carries out, with `complex` those of complex numbers."""
+    table, known = (COMPLEX_TABLE, _COMPLEX_KINDS) if complex else (TABLE, KINDS)
 
     def enter(function: F) -> F:
         parameters = list(inspect.signature(function).parameters.values())
         takes_network = bool(parameters) and parameters[0].name == "network"
         parameters = parameters[takes_network:]
-        kinds = {p.name: KINDS[p.annotation] for p in parameters}
+        kinds = {p.name: known[p.annotation] for p in parameters}
         required = tuple(p.name for p in parameters if p.default is p.empty)
         for name in names:
-            assert name not in TABLE, name
-            TABLE[name] = Entry(function, kinds, required, takes_network, views)
+            assert name not in table, name
+            table[name] = Entry(function, kinds, required, takes_network, views)
         return function
 
     return enter
+
+
+def entry_for(op: str, arguments: Mapping[str, Any]) -> Entry | None:
+    """The entry of an op for its resolved arguments. Raises Unsupported for complex numbers that it does not take."""
+    if any(map(_is_complex, arguments.values())) or op not in TABLE:
+        found = COMPLEX_TABLE.get(op)
+        if found is None and op in TABLE:
+            raise Unsupported("it computes with complex numbers, and ingot has no such op of them")
+        return found
+    return TABLE.get(op)
+
+
+def _is_complex(value: Any) -> bool:
+    if type(value) is tuple:
+        return any(map(_is_complex, value))
+    return type(value) is Complex or type(value) is DType and value.kind == "complex"
 
 
 def call(entry: Entry, network: Network, arguments: dict[str, Any]) -> Any:
