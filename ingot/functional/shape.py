@@ -112,19 +112,27 @@ def view(input: Tensor, shape: Sizes, zero_is_placeholder: bool = True) -> Tenso
 
     Args:
         shape: sizes, or a tensor of them; −1 (once) is worked out, and with `zero_is_placeholder` a 0 keeps the
-            dimension at its place.
+            dimension at its place. Of a tensor without elements a 0 that cannot mean that is the size 0.
 
     Raises:
         OpError: another number of elements in every run, two −1, a 0 beyond the rank.
     """
-    sizes = []
-    for i, size in enumerate(as_shape(shape)):
-        if zero_is_placeholder and type(size) is int and size == 0:
-            if i >= len(input.shape):
-                raise OpError(f"view: the 0 at position {i} keeps a dimension, but the tensor has {len(input.shape)}")
-            size = input.shape[i]
-        sizes.append(size)
-    return F.reshape(*to_reshape(input, tuple(sizes)))
+    sizes = as_shape(shape)
+    kept = _placeholders(input, sizes) if zero_is_placeholder else sizes
+    return F.reshape(*to_reshape(input, kept))
+
+
+def _placeholders(input: Tensor, sizes: Sequence[Dimension]) -> tuple[Dimension, ...]:
+    """The sizes, a 0 among them being that of the input at its place; or the very size 0, as an empty dimension's size
+    in a shape that was computed is, where the input has no elements and the other meaning does not fit."""
+    empty = spec.elements(input.shape) == 0
+    zeros = [i for i, size in enumerate(sizes) if type(size) is int and size == 0]
+    if zeros and zeros[-1] >= len(input.shape) and not empty:
+        raise OpError(f"view: the 0 at position {zeros[-1]} keeps a dimension, but the tensor has {len(input.shape)}")
+    if not zeros or zeros[-1] >= len(input.shape):
+        return tuple(sizes)
+    kept = tuple(input.shape[i] if i in zeros else size for i, size in enumerate(sizes))
+    return tuple(sizes) if empty and -1 not in kept and spec.elements(kept) != 0 else kept
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:

@@ -224,7 +224,7 @@ class Slice(Op):
             last = dims.add(start, dims.mul(dims.add(size, -1), stride))
             inside = not certainly_negative(last) and not certainly_negative(minus(x.shape[i], last, 1))
             require(inside, f"dimension {i} reaches {last}, and x has {x.shape[i]} elements there")
-            require(not certainly_negative(minus(x.shape[i], start, 1)),
+            require(dims.bounds(size)[0] < 1 or not certainly_negative(minus(x.shape[i], start, 1)),
                     f"dimension {i} starts at {start}, and x has {x.shape[i]} elements there")
         return Spec(x.dtype, self.sizes)
 

@@ -106,6 +106,8 @@ PARTS = (
         Part(f"level-{level}", f"the suites that reach kernels, all at {level}", 15, partial(at_level, level))
         for level in LEVELS
     ),
+    Part("functions", "every plain function of the retired API, by element type and sizes, in engines", 2,
+         partial(run_tests, [*ALL, "tests/functional/test_every_function.py"])),
     Part("op-info", "torch's own samples of the ops that are imported; names of the retired API; what runs natively", 8,
          op_info),
     Part("onnx-nodes", "ONNX's own tests of single ops, each built into an engine", 1, onnx_nodes),
