@@ -190,7 +190,7 @@ class Shown:
                     lacking[labels[i]] = hidden_by[i]
         return Derivation(_left(recipe, hidden_by, labels), shown, lacking)
 
-    def check(self, derivation: Derivation, known: Mapping[str, Known] | None = None, there: int = 0) -> Known:
+    def check(self, derivation: Derivation, known: Mapping[str, Known] | None, there: int) -> Known:
         """dtype and shape of what a derivation makes, before any of it exists.
 
         known: of its given sources, where they are no parameters as the network has them. there: bytes of the tensor

@@ -100,7 +100,7 @@ def stored(reader: Reader, value: Value) -> Array:
             f"{value.name} cannot be had for device torch: {', '.join(derivation.lacking)} is stored only in a form "
             "that cannot be undone: build the engine again from its source"
         )
-    dtype, shape = shown.check(derivation)
+    dtype, shape = shown.check(derivation, None, 0)
     if (dtype, shape) != (value.dtype, value.spec.evaluate({})):
         raise EngineFileError(f"weight {value.name} should be {value.spec}, and its recipe gives {dtype.name}"
                               f"{list(shape)}")  # fmt: skip

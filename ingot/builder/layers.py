@@ -100,7 +100,7 @@ class Stored(Sources):
         def made(name: str) -> Array:
             if name not in derivations:
                 return np.asarray(tensors[name].array, order="C")
-            dtype, shape = self._shown.check(derivations[name])
+            dtype, shape = self._shown.check(derivations[name], None, 0)
             if (dtype, shape) != (tensors[name].dtype, tensors[name].shape):
                 raise RecipeError(f"tensor {name} should be {tensors[name].spec} and its recipe gives {dtype.name}"
                                   f"{list(shape)}")  # fmt: skip

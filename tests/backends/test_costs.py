@@ -103,6 +103,10 @@ def test_costs(one: Call, flops: int | None, moved: int | None) -> None:
     assert (None if kernel.moved is None else kernel.moved(one)) == moved
 
 
+def test_the_first_result_of_several() -> None:
+    assert call("sort", "3x4 -> 3x4 int64:3x2").y == (3, 4)
+
+
 def test_every_kernel_has_a_cost() -> None:
     assert {one.kernel for one, *_ in COSTS} == set(CPU.by_name)
     bound = {name for name, kernel in CPU.by_name.items() if kernel.products}

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from ingot import _native, dtypes
+from ingot.backends import device
 from ingot.backends.cpu import CPU, attention
 from ingot.backends.cpu.types import STORED
 from ingot.backends.kernel import Kernel, KernelCall, Operand, Refusal, Use, read_params
 from ingot.dims import Dim
 from ingot.dtypes import DType
-from ingot.errors import NetworkError
+from ingot.errors import NetworkError, UserError
 from ingot.ir import OPS, F, Network, Node, Spec
 from ingot.ir.expr import class_of
 from ingot.ops.lowering import Lowered
@@ -227,6 +228,9 @@ def test_operands_of_one_type(name: str) -> None:
 # ------------------------------------------------------------------------------------------------- choosing
 
 
+POOL = {"kernel": (2, 2), "stride": (2, 2), "pre_padding": (0, 0), "post_padding": (0, 0)}
+
+
 def node(f: Any, *specs: Spec) -> Node:
     net = Network("one")
     f(*(net.input(f"x{i}", spec) for i, spec in enumerate(specs)))
@@ -315,6 +319,23 @@ def test_a_kernel_runs_nodes_with_an_epilogue_or_those_without() -> None:
     product = next(n for n in low.nodes if isinstance(n.op, Lowered) and n.op.epilogue is not None)
     only = replace(plain, runs={product.op.inner.name: lambda op, node: {}})
     assert only.choose(product) == Refusal("it has no epilogue")
+
+
+@pytest.mark.parametrize(("build", "why"), [
+    (lambda x: F.max_pool(x, **POOL, dilation=(1, 1)), "max_pool: it takes channels last"),
+    (lambda x: F.avg_pool(x, **POOL), "avg_pool: it takes channels last"),
+    (lambda x: F.group_norm(x, groups=2, eps=1e-5), "it is not lowered, or its channels are not last"),
+    (lambda x: F.rms_norm(x, eps=-1.0), "eps"), (lambda x: F.layer_norm(x, eps=1e7), "eps"),
+])  # fmt: skip
+def test_what_kernels_decline(build: Any, why: str) -> None:
+    choice = CPU.choose(node(build, Spec("float32", (2, 4, 6, 6))))
+    assert isinstance(choice, Refusal) and why in choice.why
+
+
+def test_a_program_that_is_not_there() -> None:
+    header = {"programs": {"cpu": {"entries": {"main": {}}}}}
+    with pytest.raises(UserError, match="the engine has no program 'step' for cpu; it has main"):
+        device.program_of(header, "step", "cpu")
 
 
 def test_heads_that_the_cache_kernels_take() -> None:

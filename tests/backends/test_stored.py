@@ -41,7 +41,7 @@ def parameter(found: Shown, name: str) -> Array:
 def made(found: Shown, recipe: Recipe, given: Mapping[str, Array] | None = None) -> Array:
     derivation = found.derivation(recipe, given or {})
     assert not derivation.lacking
-    dtype, shape = found.check(derivation)
+    dtype, shape = found.check(derivation, None, 0)
     array = evaluate(derivation.recipe, Operands(Reader(found), derivation, given))
     assert (array.dtype, array.shape) == (dtype.numpy, shape)
     return array

@@ -19,7 +19,7 @@ COS, SIN, SLOT = Operand("cos", FLOAT32), Operand("sin", FLOAT32), Operand("slot
 
 def _cache_fault(width: Any) -> str:
     """What the cache kernels decline: they walk heads of an even, known width."""
-    if isinstance(width, int) and width % 2 == 0 and 2 <= width <= MAX_HEAD_DIM:
+    if isinstance(width, int) and width % 2 == 0 and 0 < width <= MAX_HEAD_DIM:
         return ""
     return f"it takes an even head width up to {MAX_HEAD_DIM}, not {width}"
 

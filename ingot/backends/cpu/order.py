@@ -17,7 +17,8 @@ ORDERED = (Operand("y", ("x",), ANY), Operand("places", (dtypes.int64,), ANY))
 
 
 def _axis(op: Any, node: Node) -> int:
-    return axis_of(op.axis, len(node.inputs[0].shape))
+    x, *_ = node.inputs
+    return axis_of(op.axis, len(x.shape))
 
 
 def _named(op: Any) -> dict[str, Any]:
