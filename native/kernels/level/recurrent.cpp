@@ -9,6 +9,7 @@ namespace ingot::INGOT_LEVEL {
 namespace {
 
 constexpr int kPanelUnits = 32;
+constexpr std::int64_t kNear = 24 << 10;  // bytes that stay in L1 beside the state
 
 /// Two bfloat16 of neighbouring k, which are moved as a float is.
 struct Pair {
@@ -26,10 +27,11 @@ constexpr int kTileRows = 2;
 constexpr int tile_vectors(int) { return 1; }
 #endif
 
-/// What one register tile multiplies: rows of the state by vectors of units, each with its own place in the panels.
+/// What one register tile multiplies: values [begin, k) of rows of the state by vectors of units, each with its own place in the
+/// panels. Those before `begin` are in c already.
 struct Tile {
   const float* a;
-  std::int64_t a_stride, k;
+  std::int64_t a_stride, begin, k;
   const void* const* w;
   const float* const* bias;
   float* c;
@@ -45,12 +47,12 @@ void multiply(const Tile& t) {
     w[v] = (const T*)t.w[v];
     const Vec first = load(t.bias[v]);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) sum[r][v] = first;
+    for (int r = 0; r < R; ++r) sum[r][v] = t.begin == 0 ? first : load(t.c + r * t.c_stride + v * kLanes);
   }
   const float* a = t.a;
   const std::int64_t a_stride = t.a_stride;
   if constexpr (__is_same(T, Pair)) {
-    for (std::int64_t k = 0; k < t.k; k += 2) {
+    for (std::int64_t k = t.begin; k < t.k; k += 2) {
       Vec words[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) words[v] = load((const float*)w[v] + k / 2 * kPanelUnits);
@@ -69,7 +71,7 @@ void multiply(const Tile& t) {
       }
     }
   } else {
-    for (std::int64_t k = 0; k < t.k; ++k) {
+    for (std::int64_t k = t.begin; k < t.k; ++k) {
       Vec column[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) column[v] = load(w[v] + k * kPanelUnits);
@@ -149,13 +151,23 @@ void product(const RecurrentWeight& weight, std::int64_t first, int count, const
       w[vectors] = (const char*)weight.panels + at * panel + unit % kPanelUnits * element;
       bias[vectors] = weight.bias + g * weight.gate_panels * kPanelUnits + unit;
     }
-  const Tile tile{a, a_stride, weight.k, w, bias, c, vectors * kLanes};
-  if (pairs)
-    multiply_rows<Pair>(tile, rows, vectors);
-  else if (weight.dtype == DType::float16)
-    multiply_rows<float16>(tile, rows, vectors);
-  else
-    multiply_rows<float>(tile, rows, vectors);
+  // Where rows take several tiles, all but the first find a block of the weights in L1.
+  const bool blocks = rows > kTileRows;
+  const int together = blocks ? tile_vectors(kTileRows) : vectors;
+  const std::int64_t depth = blocks ? kNear / (together * kLanes * 4) : weight.k;
+  for (int at = 0; at < vectors; at += together) {
+    const int some = vectors - at < together ? vectors - at : together;
+    for (std::int64_t begin = 0; begin < weight.k; begin += depth) {
+      const std::int64_t end = weight.k - begin < depth ? weight.k : begin + depth;
+      const Tile tile{a, a_stride, begin, end, w + at, bias + at, c + at * kLanes, vectors * kLanes};
+      if (pairs)
+        multiply_rows<Pair>(tile, rows, some);
+      else if (weight.dtype == DType::float16)
+        multiply_rows<float16>(tile, rows, some);
+      else
+        multiply_rows<float>(tile, rows, some);
+    }
+  }
 }
 
 template <Cell cell, class T>
