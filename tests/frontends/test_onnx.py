@@ -146,6 +146,20 @@ def test_shape_arithmetic_stays_symbolic() -> None:
     assert {n.op.name for n in built.network.nodes} == {"reshape"}
 
 
+def test_broadcasting_as_it_was_said_before_opset_7() -> None:
+    graph = helper.make_graph(
+        [node("Add", ["x", "b"], ["s"], axis=1, broadcast=1), node("PRelu", ["s", "b"], ["y"])], "net",
+        [value("x", FLOAT, [2, 3, 4]), value("b", FLOAT, [3])], [value("y", FLOAT, [2, 3, 4])],
+    )  # fmt: skip
+    x, b = RNG.standard_normal((2, 3, 4)).astype(np.float32), np.array([1, -2, 3], np.float32)
+    total = x + b[:, None]
+    found = computed(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)]), x=x, b=b)["y"]
+    np.testing.assert_allclose(found, np.where(total < 0, total * b[:, None], total), rtol=1e-6)
+    assert "the attribute axis = 1 is not supported" in refused(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)])
+    )
+
+
 # ------------------------------------------------------------------------------------- functions and control flow
 
 

@@ -11,7 +11,8 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,16 @@ from tools.conformance.page import table
 from tools.conformance.suites import Outcome
 
 GOAL = 0.95  # of all tests
+
+
+class Case(NamedTuple):
+    """A test as onnx's own are: a model, pairs of inputs and outputs, and how near these have to be."""
+
+    name: str
+    model: Any
+    data_sets: list[Any]
+    rtol: float
+    atol: float
 
 
 @dataclass(frozen=True)
@@ -50,9 +61,37 @@ def cases(modules: Sequence[str] = ()) -> list[Any]:
         return sorted(_lazy.load(f"{home}:_NodeTestCases"), key=lambda c: c.name)
 
 
+def models() -> list[Any]:
+    """The small models with data that the package brings: exports of old torch, simple ones, and light ones of nets."""
+    onnx, base = _lazy.load("onnx"), _lazy.load("onnx.backend.test.loader:DATA_DIR")
+    found = []
+    for path in sorted(Path(base).glob("*/*/model.onnx")):
+        sets = [[_protos(onnx, folder, word) for word in ("input", "output")]
+                for folder in sorted(path.parent.glob("test_data_set_*"))]  # fmt: skip
+        found.append(Case(f"{path.parts[-3]}/{path.parts[-2]}", onnx.load(path), sets, 1e-3, 1e-7))
+    for path in sorted(Path(base, "light").glob("*.onnx")):
+        model = onnx.load(path)
+        given = {tensor.name for tensor in model.graph.initializer}
+        (port,) = [p for p in model.graph.input if p.name not in given]
+        shape = [d.dim_value for d in port.type.tensor_type.shape.dim]
+        count = int(np.prod(shape))
+        inputs = [(np.arange(count).reshape(shape) / count).astype(np.float32)]
+        output = onnx.load_tensor(path.with_name(f"{path.stem}_output_0.pb"))
+        found.append(Case(f"light/{path.stem}", model, [[inputs, [output]]], 2e-3, 1e-7))
+    return found
+
+
+def _protos(onnx: Any, folder: Path, word: str) -> list[Any]:
+    """The tensors input_0.pb, input_1.pb, … of a folder."""
+    count = len(list(folder.glob(f"{word}_*.pb")))
+    return [onnx.load_tensor(folder / f"{word}_{i}.pb") for i in range(count)]
+
+
 def op_of(case: Any) -> str:
     """The op that a test is about."""
     nodes = case.model.graph.node
+    if "/" in case.name:
+        return str(case.name)
     return str(nodes[0].op_type) if len(nodes) == 1 else case.name.removeprefix("test_").split("_")[0]
 
 
@@ -151,15 +190,19 @@ def onnx_nodes() -> Outcome:
     """All node tests: the score, and every miss with its reason."""
     found = results(cases())
     good = sum(not r.why for r in found)
-    heads = table(["tests", "number", "passed", "", "of these natively"], score(found))
-    body = f"{heads}\n\n{table(['op', 'missed', 'of', 'why'], misses(found))}"
+    small = results(models())
+    rows = [*score(found), ["models with data", *score(small)[0][1:]]]
+    heads = table(["tests", "number", "passed", "", "of these natively"], rows)
+    missed = table(["op, or model", "missed", "of", "why"], misses([*found, *small]))
+    body = f"{heads}\n\n{missed}"
     counts = Counter({"passed": good, "failed": 0, "skipped": len(found) - good})
     return Outcome(good < GOAL * len(found), body, "python -m tools.conformance onnx-nodes", counts)
 
 
 def main(words: list[str]) -> None:
     """Prints every miss, and the score."""
-    found = results(c for c in cases() if not words or any(w in c.name for w in words))
+    chosen = [*cases(), *models()]
+    found = results(c for c in chosen if not words or any(w in c.name for w in words))
     for one in found:
         if one.why:
             print(f"{one.op} {one.name}: {' '.join(one.why.split())[:400]}")

@@ -16,12 +16,27 @@ from ingot.frontends.onnx.table import Anything, Call, Typed, onnx
 from ingot.frontends.table import MaybeFloat, MaybeInt, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
+from ingot.ir.spec import axis_of
 
 # ------------------------------------------------------------------------------------------------- arithmetic
 
 
+def at_axis(a: Any, b: Any, axis: int | None) -> Any:
+    """b with its first dimension at an axis of a, as broadcasting was said before opset 7."""
+    if axis is None or not b.shape:
+        return b
+    behind = len(a.shape) - axis_of(axis, len(a.shape), "axis") - len(b.shape)
+    if behind < 0:
+        raise Unsupported(f"{b.spec} does not fit {a.spec} from axis {axis} on")
+    return F.reshape(b, (*b.shape, *[1] * behind))
+
+
 def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
-    @onnx(name)
+    @onnx(name, until=6)
+    def of_axis(a: Tensor, b: Tensor, *, axis: MaybeInt = None, broadcast: bool = False) -> Result:
+        return compute(a, at_axis(a, b, axis if broadcast else None))
+
+    @onnx(name, since=7)
     def of(a: Tensor, b: Tensor) -> Result:
         return compute(a, b)
 
@@ -269,7 +284,12 @@ def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Result:
     return F.where(F.less(x, 0.0), F.mul(x, alpha), x)
 
 
-@onnx("PRelu")
+@onnx("PRelu", until=6)
+def prelu_1(x: Tensor, slope: Tensor) -> Result:
+    return prelu(x, at_axis(x, slope, 1) if slope.shape != (1,) else slope)
+
+
+@onnx("PRelu", since=7)
 def prelu(x: Tensor, slope: Tensor) -> Result:
     return F.where(F.less(x, number(x, 0)), F.mul(x, slope), x)
 

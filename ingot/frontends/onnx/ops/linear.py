@@ -48,7 +48,15 @@ def fused_matmul(
     return found if alpha == 1 else F.mul(found, alpha)
 
 
-@onnx("Gemm")
+@onnx("Gemm", until=6)
+def gemm_1(
+    a: Tensor, b: Tensor, c: MaybeTensor = None, *, alpha: float = 1.0, beta: float = 1.0, broadcast: bool = False,
+    transA: bool = False, transB: bool = False,  # noqa: N803
+) -> Result:  # fmt: skip
+    return gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
+
+
+@onnx("Gemm", since=7)
 def gemm(
     a: Tensor, b: Tensor, c: MaybeTensor = None, *, alpha: float = 1.0, beta: float = 1.0,
     transA: bool = False, transB: bool = False,  # noqa: N803

@@ -14,7 +14,17 @@ from ingot.ir import F
 from ingot.ir.spec import axis_of, elements
 
 
-@onnx("BatchNormalization")
+@onnx("BatchNormalization", until=6)
+def batch_normalization_1(
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float = 1e-5,
+    is_test: bool = False, momentum: float = 0.9, spatial: bool = True,
+) -> Result:  # fmt: skip
+    if not is_test:
+        raise Unsupported("training mode is not supported before opset 14")
+    return batch_normalization(x, scale, bias, mean, variance, epsilon=epsilon, spatial=spatial)
+
+
+@onnx("BatchNormalization", since=7)
 def batch_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float = 1e-5,
     momentum: float = 0.9, spatial: bool = True, training_mode: bool = False,
