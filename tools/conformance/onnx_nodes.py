@@ -37,12 +37,16 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """One test. `why` is empty when it passed. `host`: ops that ran by a reference on the host."""
+    """One test. `why` is empty when it passed. `host`: ops that ran by a reference on the host. `kernels`: how many
+    kernels beside copies its program calls. `fixed`: inputs for whose elements the network was built.
+    """
 
     name: str
     op: str
     why: str
     host: tuple[str, ...] = ()
+    kernels: int = 0
+    fixed: tuple[str, ...] = ()
 
     @property
     def expanded(self) -> bool:
@@ -112,7 +116,7 @@ def tried(case: Any) -> Result:
         at = traceback.extract_tb(e.__traceback__)[-1]
         place = f"{at.filename.rpartition('/')[2]}:{at.lineno}"
         return Result(case.name, op, f"{type(e).__name__} (unexpected, {place}): {e}", host)
-    return Result(case.name, op, "", host)
+    return Result(case.name, op, "", host, kernels_of(rep.engine), tuple(sorted(rep.fixed)))
 
 
 def array(value: Any) -> Any:
@@ -126,6 +130,15 @@ def host_calls(engine: Any) -> tuple[str, ...]:
     for program in engine.header["programs"].values():
         found += kernel_counts(program)[1]
     return tuple(found)
+
+
+def kernels_of(engine: Any) -> int:
+    """How many kernels beside copies an engine's program calls. None: all was computed while importing, or only moves.
+    """
+    found: Counter[str] = Counter()
+    for program in engine.header["programs"].values():
+        found += kernel_counts(program)[0]
+    return found.total() - found["copy"]
 
 
 def compare(what: str, mine: Any, wanted: Any, rtol: float, atol: float) -> None:
@@ -161,14 +174,18 @@ def results(chosen: Iterable[Any]) -> list[Result]:
 
 
 def score(found: Sequence[Result]) -> list[list[str]]:
-    """How many tests passed, of single nodes and of their expansions, and how many of those natively."""
+    """How many tests passed, of single nodes and of their expansions. Of those: how many without a host call, how many
+    whose program only copies (all was computed while importing, or only moves), and for how many the network was
+    built for elements of inputs.
+    """
     rows = []
     for word, part in (("all", found), ("plain", [r for r in found if not r.expanded]),
                        ("expanded", [r for r in found if r.expanded])):  # fmt: skip
         good = [r for r in part if not r.why]
-        native = sum(not r.host for r in good)
+        native, none = sum(not r.host for r in good), sum(not r.kernels and not r.host for r in good)
         rows.append([word, f"{len(part):,}", f"{len(good):,}", f"{100 * len(good) / max(len(part), 1):.1f} %",
-                     f"{100 * native / max(len(good), 1):.1f} %"])  # fmt: skip
+                     f"{100 * native / max(len(good), 1):.1f} %", f"{none:,}",
+                     f"{sum(bool(r.fixed) for r in good):,}"])  # fmt: skip
     return rows
 
 
@@ -192,7 +209,8 @@ def onnx_nodes() -> Outcome:
     good = sum(not r.why for r in found)
     small = results(models())
     rows = [*score(found), ["models with data", *score(small)[0][1:]]]
-    heads = table(["tests", "number", "passed", "", "of these natively"], rows)
+    titles = ["tests", "number", "passed", "", "without a host call", "only copies", "built for elements of inputs"]
+    heads = table(titles, rows)
     missed = table(["op, or model", "missed", "of", "why"], misses([*found, *small]))
     body = f"{heads}\n\n{missed}"
     counts = Counter({"passed": good, "failed": 0, "skipped": len(found) - good})
