@@ -54,7 +54,7 @@ class SizeRef(NamedTuple):
 
 
 class Opaque(NamedTuple):
-    """An argument of a kind that no op of the table takes: a graph, an object, a complex number."""
+    """An argument of a kind that no op of the table takes: a graph, an object."""
 
     kind: str
 
@@ -101,6 +101,7 @@ _ARGUMENTS = {
     "as_ints": tuple_of(integer),
     "as_float": number,
     "as_floats": tuple_of(number),
+    "as_complex": record(complex, {"real": number, "imag": number}),
     "as_bool": boolean,
     "as_bools": tuple_of(boolean),
     "as_string": text,
@@ -117,7 +118,7 @@ _ARGUMENTS = {
     "as_device": _always(Setting("device")),
     **{
         kind: _always(Opaque(kind))
-        for kind in ("as_graph", "as_custom_obj", "as_operator", "as_complex", "as_nested_tensors", "as_int_lists",
+        for kind in ("as_graph", "as_custom_obj", "as_operator", "as_nested_tensors", "as_int_lists",
                      "as_string_to_argument", "as_float_lists")
     },
 }  # fmt: skip

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ingot import dtypes
 from ingot import functional as fn
 from ingot.frontends.torch_export.aten import layers, pointwise, reduction, shapes  # noqa: F401  their entries
@@ -49,7 +51,7 @@ def as_complex(x: Any, like: Any = None) -> Complex:
 
 def _common(*xs: Any) -> Any:
     """The element type of the parts of a result: torch promotes as it does floats, and numbers change nothing."""
-    tensors = [x.pairs.dtype if isinstance(x, Complex) else x.dtype for x in xs if not isinstance(x, int | float)]
+    tensors = [x.pairs.dtype if isinstance(x, Complex) else x.dtype for x in xs if hasattr(x, "shape")]
     return dtypes.float64 if dtypes.float64 in tensors else dtypes.float32
 
 
@@ -108,16 +110,23 @@ def angle(self: AnyTensor) -> Result:
 # -------------------------------------------------------------------------------------------------- arithmetic
 
 
-def _both(a: AnyOperand, b: AnyOperand) -> tuple[Any, Any]:
-    """Both operands in one type: complex tensors, or numbers."""
+def _both(a: Any, b: Any) -> tuple[Any, Any]:
+    """Both operands in one type: complex tensors as pairs, real tensors, or real numbers."""
     kind = _common(a, b)
-    found = [x if isinstance(x, int | float) else as_complex(x, kind).pairs if isinstance(x, Complex) else as_operand(
-        x, kind) for x in (a, b)]  # fmt: skip
-    return found[0], found[1]
+    network = next(x.pairs.network if isinstance(x, Complex) else x.network for x in (a, b) if hasattr(x, "shape"))
+
+    def one(x: Any) -> Any:
+        if isinstance(x, Complex):
+            return cast(x.pairs, kind)
+        if isinstance(x, complex):
+            return network.constant(np.array([x.real, x.imag], kind.numpy))
+        return x if isinstance(x, int | float) else as_operand(x, kind)
+
+    return one(a), one(b)
 
 
 def _is_real(x: AnyOperand) -> bool:
-    return not isinstance(x, Complex)
+    return not isinstance(x, Complex | complex)
 
 
 def _lifted(x: Any) -> Any:
@@ -137,7 +146,7 @@ def _sum(a: AnyOperand, b: AnyOperand, compute: Callable[..., Any]) -> Result:
 
 
 def _scaled(x: AnyOperand, alpha: Scalar) -> Any:
-    return x if alpha == 1 else mul(x, alpha)
+    return x if alpha == 1 else mul(x, alpha) if isinstance(x, Value | Complex) else x * alpha
 
 
 @aten("aten.add.Tensor", "aten.add.Scalar", complex=True)

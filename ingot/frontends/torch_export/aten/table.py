@@ -96,12 +96,12 @@ class Complex:
 
 AnyTensor = Value | Complex
 AnyTensors = tuple[AnyTensor, ...]
-AnyOperand = Value | Complex | bool | int | float | Expr
+AnyOperand = Value | Complex | bool | int | float | complex | Expr
 
 _any_tensor = one("a tensor", Value, Complex)
 _COMPLEX_KINDS: dict[str, Convert] = {
     **KINDS, "Complex": one("a complex tensor", Complex), "AnyTensor": _any_tensor, "AnyTensors": several(_any_tensor),
-    "AnyOperand": lambda value: value if type(value) is Complex else KINDS["Operand"](value),
+    "AnyOperand": lambda value: value if type(value) in (Complex, complex) else KINDS["Operand"](value),
 }  # fmt: skip
 
 TABLE: dict[str, Entry] = {}
@@ -147,7 +147,7 @@ def entry_for(op: str, arguments: Mapping[str, Any]) -> Entry | None:
 def _is_complex(value: Any) -> bool:
     if type(value) is tuple:
         return any(map(_is_complex, value))
-    return type(value) is Complex or type(value) is DType and value.kind == "complex"
+    return type(value) in (Complex, complex) or type(value) is DType and value.kind == "complex"
 
 
 def call(entry: Entry, network: Network, arguments: dict[str, Any]) -> Any:
