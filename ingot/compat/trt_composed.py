@@ -35,7 +35,8 @@ def integers(x: Any, what: str) -> tuple[int, ...]:
 
 
 def gather(g: Given) -> Any:
-    """What add_gather and add_gather_v2 compute."""
+    """What add_gather and add_gather_v2 compute: ONNX's Gather, GatherElements and GatherND, by the mode (NvInfer.h of
+    TensorRT 10, GatherMode)."""
     x, indices, axis, mode = g["input"], g["indices"], g["axis"], g["mode"]
     alike = g["num_elementwise_dims"]
     if mode is GatherMode.ELEMENT:
@@ -76,7 +77,10 @@ def one_hot(g: Given) -> Any:
 
 
 def top_k(g: Given, largest: bool, axis: int) -> Any:
-    """What add_topk computes: values and their places, of `indices_type`."""
+    """What add_topk computes: values, the best first, and their places, of `indices_type`.
+
+    TensorRT's documentation leaves the order of equal values open; here the lower place comes first, as in ONNX.
+    """
     k = g["k"] if g.get("input_1") is None else g["input_1"]
     values, indices = f.topk(g["input"], k, axis, largest=largest)
     return values, f.cast(indices, indices_kind(g))
@@ -119,7 +123,8 @@ def cumulative(g: Given) -> Any:
 
 
 def fill(g: Given) -> Any:
-    """What add_fill computes: LINSPACE, or RANDOM_UNIFORM, which is the same in every run."""
+    """What add_fill computes: LINSPACE, alpha + beta[0] · i + beta[1] · j + …, one beta for one dimension (NvInfer.h of
+    TensorRT 10, FillOperation); or RANDOM_UNIFORM from alpha to beta, which is the same in every run."""
     sizes = as_shape(tuple(g["shape"]) if g.get("input_0") is None else g["input_0"])
     kind = as_dtype("float32" if g["output_type"] is None else g["output_type"])
     start = g.get("input_1") if g.get("input_1") is not None else g["alpha"]
@@ -229,12 +234,15 @@ def ragged_softmax(g: Given) -> Any:
 def nms(g: Given) -> Any:
     """What add_nms computes: selected [M, 3] of batch, class and box, best first in each batch, and M.
 
-    Boxes are [N, boxes, classes or 1, 4], scores [N, boxes, classes]. In each batch and class the best box is taken and
-    boxes that overlap it by more than the IoU threshold leave, up to max_output_boxes_per_class times.
+    Boxes are [N, boxes, classes or 1, 4] or [N, boxes, 4], scores [N, boxes, classes]. In each batch and class the best
+    box is taken and boxes that overlap it by more than the IoU threshold leave, up to max_output_boxes_per_class times.
+    Of each batch only the topk_box_limit best are looked at, whatever their class; scores have to exceed the threshold
+    (NvInfer.h of TensorRT 10, INMSLayer). Of equal scores, whose order is open there, the lower class and box is first.
     """
     scores = f.permute(f.cast(g["scores"], "float32"), (0, 2, 1))  # [N, C, B]
     batch, classes, count = scores.shape
-    edges = _edges(g["boxes"], g["bounding_box_format"])
+    boxes = g["boxes"] if len(g["boxes"].shape) == 4 else f.unsqueeze(g["boxes"], 2)
+    edges = _edges(boxes, g["bounding_box_format"])
     edges = [f.expand(f.permute(edge, (0, 2, 1)), (batch, classes, count)) for edge in edges]
     most = as_size(g["max_output_boxes_per_class"])
     if not isinstance(most, int):
@@ -245,9 +253,9 @@ def nms(g: Given) -> Any:
     iou, least = (f.view(f.cast(t, "float32"), (), False) for t in (iou, least))
     low = np.float32(-np.inf)
     left = f.where(f.gt(scores, least), scores, low)
-    if not isinstance(count, int) or count > limit:
-        rank = f.argsort(f.argsort(left, 2, True), 2)
-        left = f.where(f.lt(rank, limit), left, low)
+    if not isinstance(count, int) or not isinstance(classes, int) or count * classes > limit:
+        rank = f.argsort(f.argsort(f.flatten(left, 1), 1, True), 1)
+        left = f.where(f.lt(f.view(rank, left.shape, False), limit), left, low)
 
     def more(i: Any, *_: Any) -> Any:
         return f.lt(i, rounds)

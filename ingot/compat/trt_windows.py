@@ -40,7 +40,11 @@ def _sides(g: Given, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def convolution(transposed: bool) -> Callable[[Given], Any]:
-    """What add_convolution_nd or add_deconvolution_nd computes; a second and third input are weight and bias."""
+    """What add_convolution_nd or add_deconvolution_nd computes; a second and third input are weight and bias.
+
+    Sizes and paddings by mode are those of NvInfer.h of TensorRT 10, PaddingMode; a SAME mode takes precedence over
+    explicit paddings.
+    """
 
     def make(g: Given) -> Any:
         x, rank, groups = g["input"], len(g["kernel_shape"]), g["num_groups"]
@@ -64,7 +68,8 @@ def convolution(transposed: bool) -> Callable[[Given], Any]:
 
 
 def pooling(g: Given) -> Any:
-    """What add_pooling_nd computes."""
+    """What add_pooling_nd computes. Sizes and paddings by mode are those of NvInfer.h of TensorRT 10, PaddingMode:
+    ⌊(M - F) / S⌋ + 1 windows, ⌈(M - F) / S⌉ + 1 for EXPLICIT_ROUND_UP, ⌈I / S⌉ for the SAME modes."""
     if g["type"] != "max_average_blend":
         return _pooled(g, g["type"])
     share = float(g["blend_factor"])
@@ -78,6 +83,8 @@ def _pooled(g: Given, kind: str) -> Any:
     if mode.startswith("same"):
         before, after = _same(x, window, stride, mode)
     ceil = mode == "explicit_round_up"
+    if ceil:
+        _some_in_each(x.shape[-rank:], window, stride, before, after)
     alone = bool(g["average_count_excludes_padding"])
     pool = getattr(f, f"{kind}{rank}d")
     if before == after and all(2 * side <= size for side, size in zip(before, window, strict=True)):
@@ -93,8 +100,22 @@ def _pooled(g: Given, kind: str) -> Any:
     return f.div(out, pool(ones, window, stride, 0, ceil_mode=ceil))
 
 
+def _some_in_each(sizes: Any, window: Any, stride: Any, before: Any, after: Any) -> None:
+    """Refuses a last window that TensorRT counts and that covers no element, only padding: nothing says its value."""
+    for size, width, step, left, right in zip(sizes, window, stride, before, after, strict=True):
+        if step + right <= width:
+            continue  # a window reaches back to the last element
+        last = -(-(size + left + right - width) // step) * step if isinstance(size, int) else None
+        if last is None or last >= size + left:
+            raise refused(
+                f"add_pooling_nd EXPLICIT_ROUND_UP of size {size} with window {width}, stride {step} and padding "
+                f"{left}, {right}", "its last window may cover padding alone; use EXPLICIT_ROUND_DOWN or less padding",
+            )  # fmt: skip
+
+
 def _same(x: Any, window: Any, stride: Any, mode: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Paddings with which there are ⌈size / stride⌉ windows; an odd one more lies behind, or before for SAME_LOWER."""
+    """Paddings with which there are ⌈size / stride⌉ windows, at least 0; an odd one more lies behind, or before for
+    SAME_LOWER."""
     totals = []
     for size, width, step in zip(x.shape[-len(window) :], window, stride, strict=True):
         if not isinstance(size, int):
@@ -109,7 +130,12 @@ def _same(x: Any, window: Any, stride: Any, mode: str) -> tuple[tuple[int, ...],
 
 def resize(g: Given) -> Any:
     """What add_resize computes: ingot's resize where it has the mode, else every dimension whose size changes, one
-    after the other."""
+    after the other.
+
+    Scales say only the sizes: where an element is read follows from both, x · (I - 1) / (O - 1) for ALIGN_CORNERS,
+    x · I / O for ASYMMETRIC, (x + 0.5) · I / O - 0.5 for HALF_PIXEL (TensorRT's operators documentation, Resize;
+    NvInfer.h of TensorRT 10, ResizeCoordinateTransformation).
+    """
     x, wanted = g["input"], g["shape"] if g.get("input_1") is None else g["input_1"]
     if (wanted is None) == (g["scales"] is None):
         raise refused("add_resize", "set either shape (or its second input) or scales")
@@ -117,16 +143,16 @@ def resize(g: Given) -> Any:
     sizes = list(as_shape(wanted)) if wanted is not None else [
         _scaled(size, scale) for size, scale in zip(x.shape, scales, strict=True)
     ]  # fmt: skip
-    word = _word(g, x, sizes, scales)
+    word = _word(g, x, sizes)
     if word is not None:
         corners = g["coordinate_transformation"] is ResizeCoordinateTransformation.ALIGN_CORNERS
         return F.resize(x, sizes=tuple(sizes[2:]), mode=word, align_corners=corners and g["resize_mode"] != "nearest")
     kind = dtypes.get(x.dtype)
     narrow = g["resize_mode"] != "nearest" and kind.bits < 32
     out = f.cast(x, "float32") if narrow else x
-    for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
-        if size != x.shape[axis] or scale not in (None, 1.0):
-            out = _resized(out, axis, size, scale, g)
+    for axis, size in enumerate(sizes):
+        if size != x.shape[axis]:
+            out = _resized(out, axis, size, g)
     return f.cast(out, kind) if narrow else out
 
 
@@ -137,12 +163,10 @@ _NEAREST = {
 _CUBIC = -0.75  # the coefficient of the cubic kernel in ingot's resize
 
 
-def _word(g: Given, x: Any, sizes: Sequence[Dimension], scales: Sequence[Any]) -> str | None:
+def _word(g: Given, x: Any, sizes: Sequence[Dimension]) -> str | None:
     """The mode of ingot's resize that is meant, or None where it has none."""
     where, mode, rank = g["coordinate_transformation"], g["resize_mode"], len(x.shape)
     if rank < 3 or tuple(sizes[:2]) != tuple(x.shape[:2]) or dtypes.get(x.dtype) not in _RESIZED:
-        return None
-    if any(not _exact(before, after, scale) for before, after, scale in zip(x.shape, sizes, scales, strict=True)):
         return None
     if g["selector_for_single_pixel"] is ResizeSelector.UPPER and 1 in sizes[2:]:
         return None
@@ -158,15 +182,6 @@ def _word(g: Given, x: Any, sizes: Sequence[Dimension], scales: Sequence[Any]) -
 _RESIZED = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
 
-def _exact(before: Dimension, after: Dimension, scale: float | None) -> bool:
-    """Whether a scale says no more than the sizes do."""
-    if scale is None or before == after:
-        return scale in (None, 1.0)
-    if isinstance(before, int) and isinstance(after, int):
-        return after == before * scale
-    return float(scale).is_integer()
-
-
 def _scaled(size: Dimension, scale: Any) -> Dimension:
     """⌊size · scale⌋"""
     over, under = float(scale).as_integer_ratio()
@@ -177,9 +192,9 @@ def _scaled(size: Dimension, scale: Any) -> Dimension:
     return dims.floordiv(dims.mul(size, over), under)
 
 
-def _resized(x: Any, axis: int, size: Dimension, scale: float | None, g: Given) -> Any:
+def _resized(x: Any, axis: int, size: Dimension, g: Given) -> Any:
     """One dimension at its new size."""
-    at = _places(x, axis, size, scale, g)
+    at = _places(x, axis, size, g)
     last: Any = _number(x, axis, -1)
     total: Any = None
     taps = _taps(at, last, g)
@@ -197,7 +212,7 @@ def _number(x: Any, axis: int, more: int = 0) -> Any:
     return np.float32(size + more) if isinstance(size, int) else f.cast(f.add(f.shape(x, axis), more), "float32")
 
 
-def _places(x: Any, axis: int, size: Dimension, scale: float | None, g: Given) -> Any:
+def _places(x: Any, axis: int, size: Dimension, g: Given) -> Any:
     """Where in the input each element of the result lies, float32 [size]."""
     where, i = g["coordinate_transformation"], f.arange(0, size, "float32")
     before, after = _number(x, axis), size if isinstance(size, int) else f.cast(f.shape(i, 0), "float32")
@@ -209,7 +224,7 @@ def _places(x: Any, axis: int, size: Dimension, scale: float | None, g: Given) -
         return f.mul(i, 0.0) if alone else f.div(f.mul(i, f.sub(before, 1.0)), f.maximum(f.sub(after, 1.0), 1.0))
     half = where is ResizeCoordinateTransformation.HALF_PIXEL
     centre = f.add(i, 0.5) if half else i
-    at = f.div(f.mul(centre, before), after) if scale is None else f.div(centre, np.float32(scale))
+    at = f.div(f.mul(centre, before), after)
     return f.sub(at, 0.5) if half else at
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.compat.attention import REFUSED
+from ingot.compat.attention_layers import _REFUSED as REFUSED_OF_LAYERS
 from ingot.compat.missing import NAMES, NETWORK, PACKAGES
 from ingot.errors import UnsupportedError
 
@@ -168,10 +170,30 @@ def test_a_network_in_the_language_of_graphviz(tmp_path: Path) -> None:
     assert network.is_removed_layer(node) and network.removed_layers == [node]
 
 
-def test_what_is_refused_is_not_there() -> None:
-    for full in NAMES:
+def test_each_refusal_names_the_line_and_what_to_write() -> None:
+    import tensorrt as trt
+
+    for full, instead in {**NAMES, **PACKAGES}.items():
         module, _, name = full.rpartition(".")
-        assert not hasattr(importlib.import_module(module), name), full
+        sentence = rf"test_names.py:\d+: ingot's {module} has no '{name}'; instead: {re.escape(instead)}"
+        with pytest.raises(UnsupportedError, match=sentence):
+            getattr(importlib.import_module(module), name)
     for full in PACKAGES:
-        with pytest.raises(ImportError):
+        with pytest.raises(ImportError, match=re.escape(PACKAGES[full])):
             importlib.import_module(full)
+    network = trt.Builder(trt.Logger()).create_network()
+    for name, instead in NETWORK.items():
+        with pytest.raises(UnsupportedError, match=rf"test_names.py:\d+: .*no {name}; instead: {re.escape(instead)}"):
+            getattr(network, name)
+
+
+def test_each_refused_argument_of_attention_names_the_line_and_what_to_write() -> None:
+    import tensorrt_llm
+    from tensorrt_llm.layers import Attention
+
+    for name, instead in REFUSED.items():
+        with pytest.raises(UnsupportedError, match=rf"test_names.py:\d+: .*with {name}: {re.escape(instead)}"):
+            tensorrt_llm.functional.gpt_attention(num_heads=1, **{name: object()})
+    for name, instead in REFUSED_OF_LAYERS.items():
+        with pytest.raises(UnsupportedError, match=rf"test_names.py:\d+: .*{name}=1: {re.escape(instead)}"):
+            Attention(8, 2, **{name: 1})

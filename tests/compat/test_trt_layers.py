@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingot.errors import UnsupportedError
 from tests.compat.test_trt_network import IDS, IMAGE, C, X, _with_input, draw, run, trt, with_settings
 
 torch = pytest.importorskip("torch")
@@ -340,10 +341,66 @@ def test_nms_of_centres_and_sizes() -> None:
 
 def test_nms_of_the_best_boxes() -> None:
     def limited(b: Any, s: Any) -> Any:
-        rank = s.argsort(1, descending=True).argsort(1)
+        rank = s.flatten(1).argsort(1, descending=True).argsort(1).view(s.shape)
         return selected(b, torch.where(rank < 5, s, 0.0))
 
     check(lambda n, b, s: nms(n, b, s, topk_box_limit=5), (BOXES, SCORES), limited, 0)
+    check(nms, (BOXES[:, :, 0], SCORES), lambda b, s: selected(BOXES, s), 0)  # the same boxes for every class
+
+
+def windowed(x: Any, mode: str, window: int, step: int, left: int, right: int) -> Any:
+    """Maxima of windows along the last dimension, by the formulas of NvInfer.h."""
+    size = x.shape[-1]
+    if mode.startswith("SAME"):
+        count = -(-size // step)
+        whole = max((size - 1) // step * step + window - size, 0)
+        left = whole // 2 if mode == "SAME_UPPER" else whole - whole // 2
+    else:
+        over = size + left + right - window
+        count = (over // step if mode == "EXPLICIT_ROUND_DOWN" else -(-over // step)) + 1
+    padded = nn.pad(x, (left, count * step + window), value=-torch.inf)
+    return torch.stack([padded[..., i * step : i * step + window].amax(-1) for i in range(count)], -1)
+
+
+@pytest.mark.parametrize("mode", ["EXPLICIT_ROUND_DOWN", "EXPLICIT_ROUND_UP", "SAME_UPPER", "SAME_LOWER"])
+def test_sizes_of_pooling_by_mode(mode: str) -> None:
+    def record(n: Any, *inputs: Any) -> Any:
+        found = []
+        for x, (window, step, left, right) in zip(inputs, shapes, strict=True):
+            layer = with_settings(
+                n.add_pooling_nd(x, trt().PoolingType.MAX, (1, window)), stride_nd=(1, step), pre_padding=(0, left),
+                post_padding=(0, right), padding_mode=trt().PaddingMode[mode],
+            )  # fmt: skip
+            found.append(n.add_shuffle(layer.get_output(0)))
+            found[-1].reshape_dims = (-1,)
+        return n.add_concatenation([layer.get_output(0) for layer in found])
+
+    shapes = [(3, 2, 0, 0), (3, 2, 1, 1), (3, 2, 1, 0), (2, 2, 0, 0), (3, 3, 1, 0), (2, 1, 1, 1)]
+    images = [draw(1, 2, 2, size) for size, _ in zip((6, 7, 8, 5, 9, 4), shapes, strict=True)]
+    expected = [windowed(x, mode, *shape).flatten() for x, shape in zip(images, shapes, strict=True)]
+    assert torch.equal(run(record, *images), torch.cat(expected))
+
+
+def test_a_window_of_padding_alone_is_refused() -> None:
+    def record(n: Any, x: Any) -> Any:
+        mode = trt().PaddingMode.EXPLICIT_ROUND_UP
+        layer = n.add_pooling_nd(x, trt().PoolingType.MAX, (2, 2))
+        return with_settings(layer, stride_nd=(2, 2), padding_nd=(1, 1), padding_mode=mode)
+
+    with pytest.raises(UnsupportedError, match=r"EXPLICIT_ROUND_UP of size 5.*last window may cover padding alone"):
+        run(record, draw(1, 1, 5, 5))
+
+
+def test_scales_say_sizes() -> None:
+    """Seven of five elements by 1.5: read at multiples of 5 / 7."""
+    x = draw(1, 1, 5, 5)
+    settings = {"scales": [1, 1, 1, 1.5], "resize_mode": trt().InterpolationMode.LINEAR}
+    half = trt().ResizeCoordinateTransformation.HALF_PIXEL
+    check(
+        lambda n, x: with_settings(n.add_resize(x), coordinate_transformation=half, **settings),
+        (x,),
+        lambda x: nn.interpolate(x, (5, 7), mode="bilinear"),
+    )
 
 
 # ---------------------------------------------------------------------------------------------- operations by name
