@@ -243,6 +243,10 @@ def sizes() -> Iterator[Template]:
             x = t.input("x", [count], t.choice("dtype", *INTEGERS), **kind)
             t.call("read_sizes", [x], [t.result([count], "int64")], names=names, text="of the data")
             yield t
+        t = Template(f"assertion.{count}")
+        condition = t.input("condition", shapes(t, count), "bool")
+        t.call("assertion", [condition], [t.result([], "bool")], message=t.choice("message", "it holds", ""))
+        yield t
         t = Template(f"sizes_of.{count}")
         x = t.input("x", [count], t.choice("dtype", *INTEGERS))
         t.call("sizes_of", [x], [t.result([t.size(f"n{i}", 1, 9), 0], "bool") for i in range(count)])

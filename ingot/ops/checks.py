@@ -21,7 +21,6 @@ class Assertion(Op):
     message: str = ""
     in_scope = "keeps"
     acts = True
-    host = "there is no kernel"
     cases = (
         Case("one condition", (boolean(),), {"message": "the batch must be even"}),
         Case("many", (boolean("T", 3),)),

@@ -41,8 +41,6 @@ def _results(what: str, network: Network, xs: tuple[Spec, ...]) -> tuple[Spec, .
     require(not network.parameters and not network.states,
             f"{what} has parameters or states of its own; pass them as operands")
     require(bool(network.outputs), f"{what} has no outputs")
-    require(not any(isinstance(node.op, SizesOf) for node in network.nodes),
-            f"{what} makes sizes of numbers that are data, which nothing bounds there; compute them outside")
     wanted = tuple(v.spec for v in network.inputs)
     sizes = sizes_for(network, xs)
     require(tuple(_with(sizes, w) for w in wanted) == xs,
@@ -78,6 +76,8 @@ def _known(network: Network, xs: tuple[Spec, ...]) -> Iterator[tuple[Node, Op, t
     sizes = dims.values_of((d, n) for v, x in zip(network.inputs, xs, strict=True)
                            for d, n in zip(v.spec.shape, x.evaluate({}), strict=True))  # fmt: skip
     for node in network.nodes:
+        require(not isinstance(node.op, SizesOf), "sizes are made of numbers that are data, and nothing bounds what "
+                                                  "the reference would take; with kernels for all ops it is native")
         operands = tuple(v.spec and v.spec.like(shape=v.spec.evaluate(sizes)) for v in node.inputs)
         for d in node.op.bound_dims():  # at most one for each element
             sizes[d.name] = max((int(x.elements) for x in operands if x is not None), default=0)

@@ -8,6 +8,7 @@
 // x are zero, so padding behind x is only seen in y's shape.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -191,67 +192,94 @@ struct Phase {
   std::int64_t weight;  // operand, or -1: no tap reaches these outputs
 };
 
-/// Along one axis: output o reads at tap k the input (o + before - k * dilation) / stride, where that is whole.
-WindowAxis find_phase(const WindowAxis& whole, std::int64_t phase) {
+/// The phases along one axis that taps reach: output o reads at tap k the input (o + before - k * dilation) / stride, where that
+/// is whole.
+std::map<std::int64_t, WindowAxis> phases_along(const WindowAxis& whole) {
   const std::int64_t common = std::gcd(whole.stride, whole.dilation), apart = whole.stride / common;
-  std::int64_t count = 0, last = 0;
+  std::map<std::int64_t, WindowAxis> found;
   for (std::int64_t tap = 0; tap < std::min(whole.kernel, apart); ++tap) {
-    if ((tap * whole.dilation - whole.before - phase) % whole.stride != 0) continue;
-    count = (whole.kernel - 1 - tap) / apart + 1;
-    last = tap + (count - 1) * apart;
+    const std::int64_t rest = (tap * whole.dilation - whole.before) % whole.stride, phase = rest < 0 ? rest + whole.stride : rest;
+    const std::int64_t count = (whole.kernel - 1 - tap) / apart + 1, last = tap + (count - 1) * apart;
+    const std::int64_t before = (last * whole.dilation - whole.before - phase) / whole.stride;
+    found[phase] = {1, count, 1, before, 0, whole.dilation / common};
   }
-  const std::int64_t before = count == 0 ? 0 : (last * whole.dilation - whole.before - phase) / whole.stride;
-  return {1, count, 1, before, 0, whole.dilation / common};
+  return found;
 }
 
-std::vector<Phase> find_phases(const Window& window) {
+/// Those that taps reach, in row-major order, each with a weight; refused where the call has another number of these. The others,
+/// which may be as many as the strides' product, are never listed.
+std::vector<Phase> find_phases(const char* name, const Window& window, Types in, Types out) {
+  const auto z = phases_along(window.axis[0]), y = phases_along(window.axis[1]), x = phases_along(window.axis[2]);
+  const std::size_t weights = z.size() * y.size() * x.size();  // each at most 2^16
+  require_operands(name, in, 1 + weights, weights + kMaxExtras, out, 1);
   std::vector<Phase> phases;
-  std::int64_t weights = 0;
-  for (std::int64_t z = 0; z < window.axis[0].stride; ++z)
-    for (std::int64_t y = 0; y < window.axis[1].stride; ++y)
-      for (std::int64_t x = 0; x < window.axis[2].stride; ++x) {
-        Phase phase{{z, y, x}, window, -1};
-        for (int dim = 0; dim < kAxes; ++dim) phase.window.axis[dim] = find_phase(window.axis[dim], phase.phase[dim]);
-        if (phase.window.positions() > 0) phase.weight = ++weights;
-        phases.push_back(phase);
+  for (const auto& [plane, over_planes] : z)
+    for (const auto& [line, over_lines] : y)
+      for (const auto& [column, over_columns] : x) {
+        phases.push_back({{plane, line, column}, window, static_cast<std::int64_t>(phases.size()) + 1});
+        WindowAxis* const axis = phases.back().window.axis;
+        axis[0] = over_planes, axis[1] = over_lines, axis[2] = over_columns;
       }
   return phases;
 }
 
 class ConvTransposePacked final : public Convolution {
  public:
-  ConvTransposePacked(const char* name, const Parameters& parameters, Epilogue epilogue, std::vector<Phase> phases, std::size_t weights)
-      : Convolution(name, parameters, std::move(epilogue)), phases_(std::move(phases)), weights_(weights) {}
+  ConvTransposePacked(const char* name, const Parameters& parameters, Epilogue epilogue, std::vector<Phase> phases)
+      : Convolution(name, parameters, std::move(epilogue)), phases_(std::move(phases)) {}
 
   Scratch plan(Views in, Views out, int threads) const override {
-    check_operands(in, out, 1 + weights_);
-    std::size_t most = 0;
+    check_operands(in, out, 1 + phases_.size());
+    std::size_t most = scratch_of(beyond({0, 0, 0}), out[0], threads);  // the first phase has the most outputs
     for (const Phase& phase : phases_) {
-      if (phase.weight >= 0) check_panels(in[phase.weight], phase.window.positions());
-      const Sizes sizes = sizes_of(phase, out[0]);
-      most = std::max(most, scratch(out[0].shape[0] * sizes[0] * sizes[1] * sizes[2], phase.window.positions(), threads));
+      check_panels(in[phase.weight], phase.window.positions());
+      most = std::max(most, scratch_of(phase, out[0], threads));
     }
     return {0, most};
   }
 
   void run(Views in, Views out, const Worker& worker) const override {
-    const Sizes all = pixels_of(out[0]), rows{all[1] * all[2], all[2], 1};  // rows of y from pixel to pixel
-    for (const Phase& phase : phases_) {
-      const Sizes sizes = sizes_of(phase, out[0]);
-      RowPlaces places{};
-      places.image_step = all[0] * rows[0];
-      std::int64_t first = 0;
-      for (int dim = 0; dim < 3; ++dim) {
-        places.size[dim] = sizes[dim];
-        places.step[dim] = p_.window.axis[dim].stride * rows[dim];
-        first += phase.phase[dim] * rows[dim];
-      }
-      const TensorView* weight = phase.weight < 0 ? nullptr : &in[phase.weight];
-      multiply({&phase.window, weight, sizes, first, &places}, in, out[0], 1 + weights_, worker);
-    }
+    const Sizes all = pixels_of(out[0]);
+    Sizes count;  // of phases that have outputs
+    for (int dim = 0; dim < 3; ++dim) count[dim] = std::min(p_.window.axis[dim].stride, all[dim]);
+    std::size_t next = 0;
+    for (std::int64_t z = 0; z < count[0]; ++z)
+      for (std::int64_t y = 0; y < count[1]; ++y)
+        for (std::int64_t x = 0; x < count[2]; ++x) {
+          const Sizes at{z, y, x};
+          while (next < phases_.size() && phases_[next].phase < at) ++next;
+          const bool reached = next < phases_.size() && phases_[next].phase == at;
+          run_phase(reached ? phases_[next] : beyond(at), in, out[0], worker);
+        }
   }
 
  private:
+  /// A phase that no tap reaches.
+  Phase beyond(const Sizes& at) const {
+    Phase phase{at, p_.window, -1};
+    std::fill_n(phase.window.axis, 3, WindowAxis{1, 0, 1, 0, 0, 1});
+    return phase;
+  }
+
+  std::size_t scratch_of(const Phase& phase, const TensorView& y, int threads) const {
+    const Sizes sizes = sizes_of(phase, y);
+    return scratch(y.shape[0] * sizes[0] * sizes[1] * sizes[2], phase.window.positions(), threads);
+  }
+
+  void run_phase(const Phase& phase, Views in, const TensorView& y, const Worker& worker) const {
+    const Sizes all = pixels_of(y), rows{all[1] * all[2], all[2], 1}, sizes = sizes_of(phase, y);  // rows of y from pixel to pixel
+    RowPlaces places{};
+    places.image_step = all[0] * rows[0];
+    std::int64_t first = 0;
+    for (int dim = 0; dim < 3; ++dim) {
+      places.size[dim] = sizes[dim];
+      places.step[dim] = p_.window.axis[dim].stride * rows[dim];
+      first += phase.phase[dim] * rows[dim];
+    }
+    const TensorView* weight = phase.weight < 0 ? nullptr : &in[phase.weight];
+    multiply({&phase.window, weight, sizes, first, &places}, in, y, 1 + phases_.size(), worker);
+  }
+
   /// The outputs of a phase.
   Sizes sizes_of(const Phase& phase, const TensorView& y) const {
     Sizes sizes = pixels_of(y);
@@ -260,8 +288,7 @@ class ConvTransposePacked final : public Convolution {
     return sizes;
   }
 
-  std::vector<Phase> phases_;
-  std::size_t weights_;
+  std::vector<Phase> phases_;  // that taps reach, in row-major order
 };
 
 Parameters read_parameters(Params& params, Types in, Types out, Level level,
@@ -291,20 +318,15 @@ std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, Types in, T
 
 std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, Types in, Types out, Level level) {
   const char* name = "conv_transpose_packed";
-  constexpr std::int64_t kMostPhases = 4096, kLeastPadding = -(std::int64_t{1} << 31);  // negative: more outputs in front
-  require_operands(name, in, 1, kMostPhases + kMaxExtras, out, 1);
+  constexpr std::int64_t kLeastPadding = -(std::int64_t{1} << 31);  // negative: more outputs in front
+  require_operands(name, in, 1, in.size(), out, 1);
   Params params(name, json);
   const Parameters p = read_parameters(params, in, out, level, kLeastPadding);
-  const WindowAxis* axis = p.window.axis;
-  require(axis[0].stride * axis[1].stride * axis[2].stride <= kMostPhases, name, "the strides' product must be at most 4096");
-  std::vector<Phase> phases = find_phases(p.window);
-  std::size_t weights = 0;
-  for (const Phase& phase : phases) weights += phase.weight >= 0;
-  require_operands(name, in, 1 + weights, weights + kMaxExtras, out, 1);
-  for (std::size_t i = 1; i <= weights; ++i) require_dtype(name, "the weight", in[i].dtype, {in[0].dtype});
-  Epilogue epilogue(params, 1, in.subspan(1 + weights), out, level);
+  std::vector<Phase> phases = find_phases(name, p.window, in, out);
+  for (std::size_t i = 1; i <= phases.size(); ++i) require_dtype(name, "the weight", in[i].dtype, {in[0].dtype});
+  Epilogue epilogue(params, 1, in.subspan(1 + phases.size()), out, level);
   params.done();
-  return std::make_unique<ConvTransposePacked>(name, p, std::move(epilogue), std::move(phases), weights);
+  return std::make_unique<ConvTransposePacked>(name, p, std::move(epilogue), std::move(phases));
 }
 
 constexpr KernelInfo kKernels[] = {

@@ -1,4 +1,4 @@
-// read_sizes, sizes_of: numbers of the data that become sizes of what follows.
+// read_sizes, sizes_of: numbers of the data that become sizes of what follows. assertion: what has to hold of the data.
 //
 // A program calls the first to know the sizes; it refuses what can be none, and says which size and what was computed. The second is
 // for results [size, 0], which have no elements.
@@ -71,6 +71,26 @@ class SizesOf final : public Kernel {
   void run(Views, Views, const Worker&) const override {}
 };
 
+class Assertion final : public Kernel {
+ public:
+  explicit Assertion(std::string fault) : fault_(std::move(fault)) {}
+
+  Scratch plan(Views, Views, int) const override { return {}; }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    const Share share = share_of(in[0].elements(), worker.index, worker.count);
+    for (std::int64_t i = share.first; i < share.last; ++i) {
+      if (*in[0].at(offset_of(in[0], i)) != std::byte{0}) continue;
+      worker.fail(fault_.c_str());
+      break;
+    }
+    if (worker.index == 0) *out[0].as<std::byte>() = std::byte{1};
+  }
+
+ private:
+  std::string fault_;
+};
+
 std::string text_of(const nlohmann::json& value, const char* what) {
   if (!value.is_string()) refuse("read_sizes", std::string(what) + " must be text");
   const auto& text = value.get_ref<const std::string&>();
@@ -104,7 +124,21 @@ std::unique_ptr<Kernel> make_sizes(const nlohmann::json& json, Types in, Types o
   return std::make_unique<SizesOf>();
 }
 
+std::unique_ptr<Kernel> make_assertion(const nlohmann::json& json, Types in, Types out, Level) {
+  require_operands("assertion", in, 1, 1, out, 1);
+  Params params("assertion", json);
+  const nlohmann::json& message = params.value("message");
+  params.done();
+  require(message.is_string(), "assertion", "message must be text");
+  require_dtype("assertion", "condition", in[0].dtype, {DType::boolean});
+  require_dtype("assertion", "the output", out[0].dtype, {DType::boolean});
+  require_rank("assertion", "the output", out[0].rank, 0);
+  const auto& text = message.get_ref<const std::string&>();
+  return std::make_unique<Assertion>("assertion failed" + (text.empty() ? "" : ": " + text));
+}
+
 constexpr KernelInfo kKernels[] = {
+    {"assertion", 1, "condition -> y", "message: text", make_assertion},
     {"read_sizes", 1, "x -> sizes", "names: texts, text?: text", make_read},
     {"sizes_of", 1, "x -> *made", "", make_sizes},
 };

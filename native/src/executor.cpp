@@ -23,15 +23,20 @@ std::uint64_t now() {
 void Worker::barrier() const { static_cast<Region*>(region)->pool->barrier().wait(); }
 
 void Worker::fail(const char* what, std::int64_t value, std::int64_t limit, std::int64_t element) const {
+  char place[32] = "", message[sizeof Fault::message];
+  if (element >= 0) std::snprintf(place, sizeof place, " at element %lld", static_cast<long long>(element));
+  std::snprintf(message, sizeof message, "%s (%lld%s, limit %lld)", what, static_cast<long long>(value), place,
+                static_cast<long long>(limit));
+  fail(message);
+}
+
+void Worker::fail(const char* what) const {
   Fault& fault = static_cast<Region*>(region)->fault;
   int none = Fault::kNone;
   if (!fault.step.compare_exchange_strong(none, static_cast<const RegionWorker*>(this)->step,
                                           std::memory_order_acq_rel))
     return;
-  char place[32] = "";
-  if (element >= 0) std::snprintf(place, sizeof place, " at element %lld", static_cast<long long>(element));
-  std::snprintf(fault.message, sizeof fault.message, "%s (%lld%s, limit %lld)", what, static_cast<long long>(value), place,
-                static_cast<long long>(limit));
+  std::snprintf(fault.message, sizeof fault.message, "%s", what);
 }
 
 void Region::run() { pool->run(work, this); }

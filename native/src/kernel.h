@@ -78,6 +78,8 @@ class Worker {
   /// error after this call. The kernel must still leave memory intact and reach its barriers.
   /// `element`: which of the operand's it is, in row-major order, where that says more than the message.
   void fail(const char* what, std::int64_t value, std::int64_t limit, std::int64_t element = -1) const;
+  /// The same of a fault that no number says more about.
+  void fail(const char* what) const;
 
   void* region = nullptr;  // the executor's
 };

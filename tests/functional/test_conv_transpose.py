@@ -167,3 +167,14 @@ def test_sizes_beyond_32_bits() -> None:
     huge = Network().input("x", Spec("float32", (1 << 30, 1, 1 << 20, 1 << 12)))
     with pytest.raises(OpError, match="too large"):
         F.conv_transpose2d(huge, weight, stride=(1 << 15, 1 << 12))
+
+
+@pytest.mark.parametrize(("stride", "kernel"), [((100, 90), (3, 2)), ((5000,), (3,)), ((20, 17, 30), (1, 2, 2))])
+def test_strides_of_many_phases(stride: tuple[int, ...], kernel: tuple[int, ...]) -> None:
+    """Nearly all outputs are reached by no tap, and are the bias."""
+    x, w, b = integers(1, 1, 2, *[2] * len(stride)), integers(2, 2, 3, *kernel), integers(3, 3)
+    network = Network()
+    name = f"conv_transpose{len(stride)}d"
+    network.output("y", getattr(F, name)(network.input("x", Spec("float32", x.shape)), w, b, stride=stride))
+    want = getattr(torch.nn.functional, name)(*map(torch.from_numpy, (x, w, b)), stride=stride)
+    np.testing.assert_array_equal(native(network).run({"x": x})["y"], want.numpy())

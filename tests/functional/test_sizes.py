@@ -16,6 +16,7 @@ from ingot.errors import IngotError, OpError
 from ingot.ir import Eager, Network, Spec
 from ingot.ir.interpret import interpret
 from ingot.ir.text import from_json, parse, to_json
+from ingot.passes import bodies
 
 Array = np.ndarray[Any, Any]
 B, L = Dim("B", 0, 2, 16), Dim("L", 0, 3, 64)
@@ -339,7 +340,26 @@ def test_what_only_a_run_shows_is_bound_once() -> None:
     assert F.arange(0, ops.maximum(chosen, 1)).shape[0].dims().keys() == {"size1"}
 
 
-def test_branches_make_no_sizes_of_their_data() -> None:
-    x = Network().input("x", LENGTH)
-    with pytest.raises(OpError, match="then_branch makes sizes of numbers that are data"):
-        F.cond(F.gt(x, 0), lambda a: F.sum(F.arange(0, a)), lambda a: a, [x])
+def test_bodies_make_sizes_of_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Natively: rounds and a branch have ranges of lengths of their own. What the host would run has no bound."""
+
+    def step(n: Any) -> Any:
+        total = F.sum(F.cast(F.arange(0, n), "float32"), 0)
+        more = lambda a, t: t + F.sum(F.cast(F.arange(0, a * 2), "float32"), 0)  # noqa: E731
+        return F.cond(n > 2, more, lambda a, t: t, [n, total])
+
+    network = Network()
+    counts = network.input("n", Spec("int64", (L,)))
+    network.output("y", F.scan(step, [], [counts]))
+    engine = build_network(network, {})
+    assert engine._native.host_calls("main") == []
+    for numbers in ([3, 0, 40, 1, 3], [], [2]):
+        n = np.array(numbers, np.int64)
+        want = np.array([sum(range(i)) + (sum(range(2 * i)) if i > 2 else 0) for i in numbers], np.float32)
+        for run in (engine.run, engine.session(device="torch:cpu").run, lambda feeds: interpret(network, feeds)):
+            np.testing.assert_array_equal(run({"n": n})["y"], want)
+    with pytest.raises(IngotError, match="the size size0 would be out of range"):
+        engine.run({"n": np.array([1, -1], np.int64)})
+    monkeypatch.setattr(bodies, "_refusal", lambda networks, target: "there is no kernel")
+    with pytest.raises(IngotError, match="nothing bounds what the reference would take"):
+        build_network(network, {}).run({"n": np.array([1], np.int64)})

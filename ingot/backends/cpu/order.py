@@ -97,6 +97,14 @@ KERNELS = (
         flops=None,
     ),
     Kernel(
+        "assertion",
+        params="message: text",
+        operands=(Operand("condition", (dtypes.bool_,), ANY),),
+        results=(Operand("y", (dtypes.bool_,)),),
+        runs={"assertion": lambda op, node: {"message": op.message}},
+        flops=None,
+    ),
+    Kernel(
         "sizes_of",
         operands=(Operand("x", dtypes.INTEGERS, ANY),),
         results=(Operand("*made", (dtypes.bool_,), ANY),),
