@@ -15,7 +15,7 @@ import numpy as np
 from ingot import dtypes, functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.ir import StateSpec
+from ingot.ir import F, StateSpec
 from ingot.models import rope
 from ingot.models.config import ACTIVATIONS, LanguageConfig, token_id, token_ids, weights_dtype
 from ingot.nn import Linear, Module, PagedStep, Parameter, State
@@ -99,10 +99,10 @@ def results(states: Any, logit_rows: Any, hidden_rows: Any, last: Layer, head: L
     Returns logits float32 [R, vocabulary] if there is a head, and hidden float32 [E, hidden], what it would get of
     those rows.
     """
-    hidden = as_float32(last(functional.index_select(states, 0, hidden_rows)))
+    hidden = as_float32(last(F.take(states, hidden_rows, axis=0)))
     if head is None:
         return {"hidden": hidden}
-    return {"logits": head(last(functional.index_select(states, 0, logit_rows))), "hidden": hidden}
+    return {"logits": head(last(F.take(states, logit_rows, axis=0))), "hidden": hidden}
 
 
 class LanguageModel(Module):

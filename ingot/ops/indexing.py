@@ -84,6 +84,7 @@ class Take(Op):
     Any other index outside 0..n−1 is a fault at run time.
     """
 
+    version = 2  # 1 had no from_end
     axis: int = 0
     from_end: bool = False
     in_scope = "moves"

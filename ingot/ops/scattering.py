@@ -81,6 +81,7 @@ class Scatter(Op):
     end, or is out of range where `from_end` is False.
     """
 
+    version = 2  # 1 had no from_end
     axis: int = 0
     in_scope = "moves"
     mode: str = "replace"

@@ -23,8 +23,8 @@ RNG = np.random.default_rng(0)
 
 # Without a kernel for float64, and without simpler ops that have one: pooling, convolution, resampling, recurrent
 # layers by their references.
-HOST = ("adaptive_pool", "avg_pool", "conv", "conv_transpose", "grid_sample", "gru", "lstm", "max_pool", "resize",
-        "rnn", "selective_scan")  # fmt: skip
+HOST = ("adaptive_pool", "avg_pool", "conv", "conv_transpose", "fft", "grid_sample", "gru", "irfft", "lstm", "max_pool",
+        "resize", "rfft", "rnn", "selective_scan")  # fmt: skip
 STORED = (*dtypes.FLOATS, *dtypes.INTEGERS, dtypes.bool_)
 
 
