@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from ingot.errors import OpError
 from ingot.functional import derived
+from ingot.functional.shape import Size
 from ingot.functional.tensor import Tensor, axis_of
 from ingot.ir import F
+from ingot.ir.sizes import as_size
 from ingot.ops.reduce import Reduce
 
 Dims = int | Sequence[int] | None  # None: all
@@ -31,14 +33,21 @@ def argmax(input: Tensor, dim: int, keepdim: bool = False) -> Tensor:
 
 
 def topk(
-    input: Tensor, k: int, dim: int = -1, largest: bool = True, prefer_plugin: bool = True
+    input: Tensor, k: Size, dim: int = -1, largest: bool = True, prefer_plugin: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The `k` largest (or smallest) elements along `dim`, in order, and their indices (int64).
 
     Of equal elements the first come first; NaN counts as the largest. `prefer_plugin` changes nothing: there is one
-    kernel.
+    kernel. A `k` that only a run knows is a tensor of one integer, or a size; all elements are sorted then.
     """
-    values, indices = F.top_k(input, axis=axis_of(input, dim), k=k, largest=largest)
+    axis, count = axis_of(input, dim), as_size(k)
+    if isinstance(count, int):
+        values, indices = F.top_k(input, axis=axis, k=count, largest=largest)
+        return values, indices
+    both = F.sort(input, axis=axis, descending=largest)
+    rank = len(input.shape)
+    sizes = tuple(count if d == axis else size for d, size in enumerate(input.shape))
+    values, indices = (F.slice(x, starts=(0,) * rank, sizes=sizes, strides=(1,) * rank) for x in both)
     return values, indices
 
 

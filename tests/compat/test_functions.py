@@ -247,6 +247,69 @@ CASES: dict[str, Case] = {
         wide(lambda x, w, c: nn.group_norm(x, 2, w, c)),
         (f("N", 4, 3), f(4), f(4)),
     ),
+    "interpolate, linear": Case(
+        lambda g, x: g.interpolate(x, size=7, mode="linear", align_corners=True),
+        wide(lambda x: nn.interpolate(x, 7, mode="linear", align_corners=True)),
+        (f("N", 2, 4),),
+    ),
+    "interpolate, trilinear": Case(
+        lambda g, x: g.interpolate(x, scale_factor=2, mode="trilinear"),
+        wide(lambda x: nn.interpolate(x, scale_factor=2, mode="trilinear")),
+        (f("N", 2, 2, 3, 2),),
+    ),
+    "interpolate, bicubic": Case(
+        lambda g, x: g.interpolate(x, size=(5, 7), mode="bicubic"),
+        wide(lambda x: nn.interpolate(x, (5, 7), mode="bicubic")),
+        (f("N", 2, 3, 4),),
+    ),
+    "interpolate, nearest-exact": Case(
+        lambda g, x: g.interpolate(x, size=(5, 7), mode="nearest-exact"),
+        lambda x: nn.interpolate(x, (5, 7), mode="nearest-exact"),
+        (f("N", 2, 3, 4),),
+    ),
+    "conv2d, uneven padding": Case(
+        lambda g, x, w: g.conv2d(x, w, pre_padding=(1, 0), post_padding=(0, 2), dilation=(2, 1)),
+        wide(lambda x, w: nn.conv2d(nn.pad(x, (0, 2, 1, 0)), w, dilation=(2, 1))),
+        (f("N", 2, 5, 4), f(3, 2, 2, 3)),
+    ),
+    "conv1d, strides and groups": Case(
+        lambda g, x, w, c: g.conv1d(x, w, c, stride=2, groups=2),
+        wide(lambda x, w, c: nn.conv1d(x, w[..., 0], c, 2, groups=2)),
+        (f("N", 4, 7), f(6, 2, 3, 1), f(6)),
+    ),
+    "avg_pool2d, ceil_mode": Case(
+        lambda g, x: g.avg_pool2d(x, (3, 2), (2, 2), (1, 0), ceil_mode=True),
+        wide(lambda x: nn.avg_pool2d(x, (3, 2), 2, (1, 0), ceil_mode=True)),
+        (f("N", 2, 4, 5),),
+    ),
+    "matmul, transposed": Case(
+        lambda g, x, y: g.matmul(x, y, transa=True, transb=True),
+        wide(lambda x, y: x.mT @ y.mT),
+        (f("N", 4, 3), f("N", 5, 4)),
+    ),
+    "einsum with an ellipsis": Case(
+        lambda g, x, y: g.einsum("...i,ji->...j", [x, y]), wide(lambda x, y: x @ y.T), (f("N", 3, 4), f(2, 4))
+    ),
+    "topk of a computed count": Case(
+        lambda g, x: g.topk(x, g.constant(np.array([2], np.int32)), 1)[0], lambda x: x.topk(2, 1)[0], (f("N", 9),)
+    ),
+    "topk of a count that is data": Case(
+        lambda g, x, k: g.topk(x, k + 1, 1, largest=False)[1],
+        lambda x, k: x.topk(int(k) + 1, 1, False)[1].int(),
+        (f("N", 9), i(1)),
+    ),
+    "concat of sizes and ints": Case(
+        lambda g, x: g.concat([g.shape(x, 0), 3, g.shape(x, 1)]), lambda x: torch.tensor([len(x), 3, 4]), (f("N", 4),)
+    ),
+    "mean of two dimensions": Case(
+        lambda g, x: g.mean(x, dim=(0, 2)), wide(lambda x: x.mean((0, 2))), (f("N", 2, 3),)
+    ),
+    "squeeze of all": Case(lambda g, x: g.squeeze(x), lambda x: x.squeeze(), (f(1, 4, 1),)),
+    "flip of two dimensions": Case(lambda g, x: g.flip(x, [0, 2]), lambda x: x.flip(0, 2), (f(3, 2, 4),)),
+    "softmax of the last": Case(lambda g, x: g.softmax(x), lambda x: x.softmax(-1), (f("N", 2, 5),)),
+    "layer_norm of two dimensions": Case(
+        lambda g, x: g.layer_norm(x, (2, 4)), wide(lambda x: nn.layer_norm(x, (2, 4))), (f("N", 2, 4),)
+    ),
     "masked_scatter": Case(
         lambda g, x, m, y: g.masked_scatter(x, m, y),
         lambda x, m, y: x.masked_scatter(m, y),
