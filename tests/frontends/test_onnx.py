@@ -15,7 +15,7 @@ onnx = pytest.importorskip("onnx")
 
 import ingot  # noqa: E402
 from ingot.__main__ import main  # noqa: E402
-from ingot.errors import CheckpointError, UnsupportedError, UserError  # noqa: E402
+from ingot.errors import CheckpointError, InputError, UnsupportedError, UserError  # noqa: E402
 from ingot.frontends.onnx import Given, Model, NeedsValues, build_network  # noqa: E402
 from ingot.ir import interpret  # noqa: E402
 from tools.conformance import onnx_nodes  # noqa: E402
@@ -160,6 +160,34 @@ def test_broadcasting_as_it_was_said_before_opset_7() -> None:
     )
 
 
+def test_a_slice_of_a_table_bounds_the_dim() -> None:
+    """As models read the first T of their positions."""
+    rows = RNG.standard_normal((6, 2)).astype(np.float32)
+    nodes = [
+        node("Shape", ["x"], ["s"], end=1), node("Slice", ["rows", "zero", "s", "zero"], ["first"]),
+        node("Add", ["x", "first"], ["y"]),
+    ]  # fmt: skip
+    given = [tensor("rows", rows), tensor("zero", np.array([0]))]
+    proto = model(nodes, [value("x", FLOAT, ["T", 2])], [value("y", FLOAT, None)], given)
+    x = np.ones((4, 2), np.float32)
+    assert np.array_equal(computed(proto, x=x)["y"], x + rows[:4])
+    built = build_network(Model(proto, "net")).imported
+    with pytest.raises(InputError, match="T"):
+        ingot.builder.build.build_network(built.network, built.weights).run({"x": np.ones((7, 2), np.float32)})
+
+
+def test_sizes_divided_and_resized_to_dims() -> None:
+    """[N, C, H, W] at half its size and back, by sizes that the model computes."""
+    nodes = [
+        node("Shape", ["x"], ["s"]), node("Div", ["s", "halves"], ["h"]),
+        node("Resize", ["x", "", "", "h"], ["small"], mode="linear"),
+        node("Resize", ["small", "", "", "s"], ["y"], mode="linear"),
+    ]  # fmt: skip
+    given = [tensor("halves", np.array([1, 1, 2, 2]))]
+    proto = model(nodes, [value("x", FLOAT, ["N", 3, "H", "W"])], [value("y", FLOAT, None)], given)
+    assert computed(proto, x=RNG.standard_normal((2, 3, 8, 6)).astype(np.float32))["y"].shape == (2, 3, 8, 6)
+
+
 # ------------------------------------------------------------------------------------- functions and control flow
 
 
@@ -275,6 +303,9 @@ def test_models_that_contradict_themselves(tmp_path: Path) -> None:
     assert "must have 20 bytes, and has 16" in refused(model([node("Add", ["x", "w"], ["y"])], [x], [y], [short]))
     short.dims[0] = -4
     assert "impossible shape" in refused(model([node("Add", ["x", "w"], ["y"])], [x], [y], [short]))
+    proto = model([node("Neg", ["x"], ["y"])], [x], [y])
+    proto.opset_import[0].version = 2**40
+    assert "1099511627776 is no version of the opset 'ai.onnx'" in refused(proto)
     (tmp_path / "net.onnx").write_bytes(b"\xff" * 40)
     with pytest.raises(CheckpointError, match="is no ONNX model"):
         ingot.build(tmp_path / "net.onnx")

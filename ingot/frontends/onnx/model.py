@@ -13,7 +13,7 @@ import numpy as np
 
 from ingot import _lazy
 from ingot.errors import CheckpointError
-from ingot.frontends.onnx.table import domain_of
+from ingot.frontends.onnx.table import NEWEST, domain_of
 from ingot.frontends.onnx.tensors import Tensors, dtype_of
 from ingot.frontends.table import Unsupported
 from ingot.ir import Spec
@@ -22,7 +22,6 @@ from ingot.safetensors_file import read_small
 Array = np.ndarray[Any, Any]
 
 MAX_FILE = (2 << 30) - 1  # what protobuf reads
-OLDEST = 1  # what opsets before 7 mean otherwise, they say by attributes that no entry takes
 
 
 def onnx_package() -> Any:
@@ -117,17 +116,14 @@ class Model:
 
     def _versions(self, proto: Any) -> dict[str, int]:
         found = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
-        version = found.get("", OLDEST)
-        if version < OLDEST:
-            raise CheckpointError(
-                f"{self.name}: opset {version} is older than {OLDEST}, the first that ingot reads: convert the model "
-                "with onnx.version_converter"
-            )
+        for domain, version in found.items():
+            if not 1 <= version <= NEWEST:
+                raise CheckpointError(f"{self.name}: {version} is no version of the opset {domain or 'ai.onnx'!r:.80}")
         return found
 
     def versions_of(self, function: Any) -> dict[str, int]:
         """The opsets that a function is written in."""
-        return {domain_of(entry.domain): entry.version for entry in function.opset_import} or self.versions
+        return self._versions(function) or self.versions
 
     def function(self, domain: str, op: str, overload: str) -> Any:
         """A function that the model brings, or None."""

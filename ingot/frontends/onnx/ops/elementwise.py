@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.dtypes import DType
 from ingot.frontends.onnx.narrow import Narrow, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number, wide
@@ -16,6 +16,7 @@ from ingot.frontends.onnx.table import Anything, Call, Typed, onnx
 from ingot.frontends.table import MaybeFloat, MaybeInt, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
+from ingot.ir.sizes import MAX_KNOWN
 from ingot.ir.spec import axis_of
 
 # ------------------------------------------------------------------------------------------------- arithmetic
@@ -41,12 +42,20 @@ def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
         return compute(a, b)
 
 
+def _natural(x: Value) -> bool:
+    """Whether a tensor's elements are known to be sizes, of 0 or more."""
+    found = x.known if x.array is None else x.array
+    if found is None or found.size > MAX_KNOWN:
+        return False
+    return all(dims.bounds(n if isinstance(n, dims.Expr) else int(n))[0] >= 0 for n in found.flat)
+
+
 def _divided(a: Any, b: Any) -> Any:
     """Integers towards zero."""
     if a.dtype.is_float:
         return F.div(a, b)
     down = F.floordiv(a, b)
-    if a.dtype.kind == "uint":
+    if a.dtype.kind == "uint" or _natural(a) and _natural(b):
         return down
     inexact = F.logical_and(F.less(down, number(a, 0)), F.not_equal(F.mul(down, b), a))
     return F.where(inexact, F.add(down, number(a, 1)), down)

@@ -161,6 +161,9 @@ def _by_kernel(x: Any, axes: Sequence[Axis], way: Way) -> Any:
         return None
     if way.mode == "nearest" and exact and way.coordinates == "asymmetric" and way.nearest == "floor":
         return F.resize(x, sizes=tuple(sizes), mode="nearest")
+    whole = all(float(one.scale).is_integer() for one in axes)  # then no place lies between two elements
+    if way.mode == "nearest" and exact and way.coordinates == "half_pixel" and way.nearest.startswith("round"):
+        return F.resize(x, sizes=tuple(sizes), mode="nearest_exact") if whole else None
     return None
 
 
@@ -169,7 +172,9 @@ def _no_ones(axes: Sequence[Axis], way: Way) -> bool:
 
 
 def _exact(one: Axis) -> Any:
-    """Whether the scale is what the two sizes say."""
+    """Whether the scale is what the two sizes say; NaN is that of sizes that were given."""
+    if math.isnan(one.scale):
+        return True
     if isinstance(one.size, int) and isinstance(one.to, int):
         return abs(one.scale * one.size - one.to) < 1e-6 * max(one.to, 1)
     return dims.mul(one.size, int(one.scale)) == one.to if float(one.scale).is_integer() else False

@@ -88,7 +88,9 @@ def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Result:
         if isinstance(low, int) and isinstance(high, int):
             return (low + by * np.arange(few(max(0, -(-(high - low) // by))))).astype(kind.numpy)
         count = dims.add(high, dims.mul(low, -1)) if by > 0 else dims.add(low, dims.mul(high, -1))
-        count = dims.maximum(dims.ceil_div(count, abs(by)), 0)
+        count = dims.ceil_div(count, abs(by))
+        if dims.bounds(count)[0] < 0:
+            count = dims.maximum(count, 0)
         return cast(F.iota(size=count, start=low, step=by, dtype=dtypes.int64), kind)
     known = [call.contents(x) for x in (start, limit, delta)]
     for x, array in zip((start, limit, delta), known, strict=True):
@@ -253,13 +255,23 @@ def _clamped(at: Dimension, whole: Dimension, low: Dimension, high: Dimension) -
     return at
 
 
+def _within(x: Any, end: Dimension, whole: Dimension) -> Dimension:
+    """The end of a slice. The first T rows of a table of 512 are no more: T gets the bound 512, which a run checks."""
+    own = x.network.dims.get(end.name) if isinstance(end, dims.Dim) and isinstance(whole, int) else None
+    if own is None or own.unbacked or not isinstance(whole, int):
+        return _clamped(end, whole, 0, whole)
+    if own.max is None:
+        return dims.Dim(own.name, own.min, own.opt, whole)
+    return _clamped(own, whole, 0, whole)
+
+
 def sliced(x: Any, axis: int, start: Dimension, end: Dimension, step: int) -> Any:
     """x[start:end:step] along an axis, with NumPy's clamping."""
     whole = x.shape[axis]
     if step == 0:
         raise Unsupported("a step is 0")
     if step > 0:
-        low, high = _clamped(start, whole, 0, whole), _clamped(end, whole, 0, whole)
+        low, high = _clamped(start, whole, 0, whole), _within(x, end, whole)
         count = dims.ceil_div(dims.add(high, dims.mul(low, -1)), step)
     else:
         last = dims.add(whole, -1)
