@@ -33,7 +33,7 @@ def theirs(layer: Any, text: Any, seen: Any) -> Any:
     return out @ w["dense.weight"].T + w["dense.bias"]
 
 
-def session_of(layer: Any, packed: bool, sizes: tuple[Any, Any], skip: bool = False, use_cache: bool = True) -> Any:
+def session_of(layer: Any, packed: bool, sizes: tuple[Any, Any], skip: bool = False) -> Any:
     """An engine of one attention over inputs of these shapes."""
     import tensorrt_llm
     from tensorrt_llm import Tensor
@@ -45,19 +45,19 @@ def session_of(layer: Any, packed: bool, sizes: tuple[Any, Any], skip: bool = Fa
     with tensorrt_llm.net_guard(network):
         network.set_named_parameters(layer.named_parameters())
         x, encoder = (Tensor(n, "float32", list(size)) for n, size in zip(("x", "encoder"), sizes, strict=True))
-        past = Tensor("past", "float32", [2, 2, HEADS, ROOM, SIZE]) if use_cache else None
+        past = Tensor("past", "float32", [2, 2, HEADS, ROOM, SIZE])
         names = ("sequence_length", "context_lengths", "host_request_types", "encoder_input_lengths")
         told = {name: Tensor(name, "int32", [2]) for name in names}
         more = {}
         if skip:
             reuse = Tensor("reuse", "float32", [*sizes[1][:-1], 2 * HEADS * SIZE])
             more = {"cross_kv_cache_gen": Tensor("gen", "bool", [1]), "cross_kv_reuse": reuse}
-        own = None if past is None else Tensor("own", "float32", [2, 2, HEADS, 8, SIZE])
+        own = Tensor("own", "float32", [2, 2, HEADS, 8, SIZE])
         made = layer(
-            x, use_cache=use_cache, encoder_output=encoder, attention_params=AttentionParams(**told),
+            x, use_cache=True, encoder_output=encoder, attention_params=AttentionParams(**told),
             kv_cache_params=KeyValueCacheParams(past_key_value=[own, past]), **more,
         )  # fmt: skip
-        for name, tensor in zip(("out", "present"), made if use_cache else (made,), strict=False):
+        for name, tensor in zip(("out", "present"), made, strict=True):
             tensor.mark_output(name)
     return create_session(builder, network)
 
@@ -94,6 +94,40 @@ def test_prompt_and_one_step(packed: bool) -> None:
     for ours, text, seen in zip(second["out"].reshape(2, HIDDEN), TEXTS, SEEN, strict=True):
         torch.testing.assert_close(ours, theirs(layer, text[-1:], seen)[0], rtol=2e-5, atol=2e-5)
     assert torch.equal(second["present"], first["present"])
+
+
+@pytest.mark.parametrize("cross", [True, False])
+def test_without_a_cache_and_for_any_batch(cross: bool) -> None:
+    import tensorrt_llm
+    from tensorrt_llm import Tensor
+    from tensorrt_llm.functional import gpt_attention
+
+    builder = tensorrt_llm.Builder()
+    network = builder.create_network()
+    with tensorrt_llm.net_guard(network):
+        batch, width = ("batch", [(1, 2, 4)]), HEADS * SIZE
+        qkv = Tensor("qkv", "float32", [-1, 4, 3 * width], {"batch": batch[1], "length": [4], "width": [3 * width]})
+        kv = Tensor("kv", "float32", [-1, 5, 2 * width], {"batch": batch[1], "encoded": [5], "both": [2 * width]})
+        names = ("sequence_length", "context_lengths", "host_request_types", "encoder_input_lengths")
+        told = {name: Tensor(name, "int32", [-1], {"batch": batch[1]}) for name in names}
+        seen = told.pop("encoder_input_lengths")
+        more = {"do_cross_attention": True, "cross_kv": kv, "encoder_input_lengths": seen} if cross else {}
+        out, none = gpt_attention(
+            qkv=qkv, num_heads=HEADS, hidden_size_per_head=SIZE, use_cache=False, **told, **more
+        )  # fmt: skip
+        (out if cross else out + kv.mean(1, keepdim=True).split(width, 2)[0] * 0.0).mark_output("out")
+        assert none is None
+    session = create_session(builder, network)
+    for count in (1, 3):
+        qkv, kv = (torch.randn(count, *size, generator=DRAW) for size in ((4, 3 * width), (5, 2 * width)))
+        lengths, encoded = torch.tensor([4, 2, 3])[:count].int(), torch.tensor([5, 1, 3])[:count].int()
+        told = {"sequence_length": lengths, "context_lengths": lengths, "host_request_types": lengths * 0}
+        found = run_session(session, {"qkv": qkv, "kv": kv, **told, "encoder_input_lengths": encoded})["out"]
+        for ours, row, both, n, e in zip(found, qkv, kv, lengths, encoded, strict=True):
+            parts = [row[:n, :width], *both[:e].split(width, 1)] if cross else row[:n].split(width, 1)
+            q, k, v = (t.reshape(len(t), HEADS, SIZE).transpose(0, 1) for t in parts)
+            expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=not cross)
+            torch.testing.assert_close(ours[:n], expected.transpose(0, 1).reshape(n, width), rtol=2e-5, atol=2e-5)
 
 
 def test_an_encoder_longer_than_the_cache_ends_the_run() -> None:
