@@ -157,7 +157,7 @@ class IngotBackend(_base.Backend):  # type: ignore[misc]
         """
         if not cls.supports_device(device):
             raise UserError(f"the ONNX backend runs on CPU, not on {device!r:.40}")
-        return IngotRep(Model(model, model.graph.name or "model"))
+        return IngotRep(Model(model, "model"))
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:

@@ -303,6 +303,10 @@ def test_models_that_contradict_themselves(tmp_path: Path) -> None:
     assert "must have 20 bytes, and has 16" in refused(model([node("Add", ["x", "w"], ["y"])], [x], [y], [short]))
     short.dims[0] = -4
     assert "impossible shape" in refused(model([node("Add", ["x", "w"], ["y"])], [x], [y], [short]))
+    raw = model([node("Neg", ["x"], ["yes"])], [x], [value("yes", FLOAT, [4])]).SerializeToString()
+    broken = onnx.ModelProto()
+    broken.ParseFromString(raw.replace(b"yes", b"y\xffs"))
+    assert "is not UTF-8" in refused(broken)
     proto = model([node("Neg", ["x"], ["y"])], [x], [y])
     proto.opset_import[0].version = 2**40
     assert "1099511627776 is no version of the opset 'ai.onnx'" in refused(proto)
@@ -332,6 +336,14 @@ def test_elements_that_others_carry(kind: str) -> None:
     x = np.trunc(x) if whole else x
     wanted = x.astype(helper.tensor_dtype_to_np_dtype(code)).astype(np.float32)
     assert np.array_equal(computed(proto, x=x)["y"], wanted.reshape(3, 4))
+
+
+def test_quantised_to_what_is_not_narrow() -> None:
+    """A zero point says the type; one of 32 bits has no table of its numbers."""
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    given = [tensor("s", np.float32(1)), tensor("z", np.float32(0))]
+    said = refused(model(nodes, [value("x", FLOAT, [3])], [value("y", FLOAT, [3])], given))
+    assert "float32 is no type that a tensor is quantised to" in said
 
 
 def test_narrow_tensors_at_the_border() -> None:

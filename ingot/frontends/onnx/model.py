@@ -80,6 +80,27 @@ def sparse(tensors: Tensors, tensor: Any) -> Array:
     return whole.reshape(shape)
 
 
+TEXT, MESSAGE = 9, 11  # types of protobuf's fields
+
+
+def check_text(message: Any, name: str) -> None:
+    """Raises CheckpointError where a name is not UTF-8: protobuf gives bytes then."""
+    todo = [message]
+    while todo:
+        one = todo.pop()
+        if one.DESCRIPTOR.name == "TensorProto":  # listing its fields would copy its elements
+            texts: list[Any] = [one.name, one.doc_string]
+            todo += one.external_data
+        else:
+            texts = []
+            for field, value in one.ListFields():
+                single = isinstance(value, str | bytes) or hasattr(value, "DESCRIPTOR")
+                if field.type in (TEXT, MESSAGE):
+                    (texts if field.type == TEXT else todo).extend((value,) if single else value)
+        if any(isinstance(text, bytes) for text in texts):
+            raise CheckpointError(f"{name}: a name in the model ({one.DESCRIPTOR.name}) is not UTF-8")
+
+
 class Standard(NamedTuple):
     """A function of the standard, and what its attributes are where a node leaves them out."""
 
@@ -102,6 +123,7 @@ class Model:
 
     def __init__(self, proto: Any, name: str, folder: Path | None = None) -> None:
         self.onnx = onnx_package()
+        check_text(proto, name)
         self.proto, self.name, self.graph = proto, name, proto.graph
         self.tensors = Tensors(name, folder)
         self.versions = self._versions(proto)

@@ -118,6 +118,8 @@ def decoded(x: Narrow) -> Any:
 def encoded(x: Any, dtype: DType, saturate: bool = True, rounding: str = "nearest") -> Narrow:
     """Numbers in a narrow type: floats to the nearest, ties to even; integers towards zero, of which the low bits stay.
     """
+    if not is_narrow(dtype):
+        raise Unsupported(f"{dtype.name} is no type that a tensor is quantised to")
     if rounding not in ROUNDINGS:
         raise Unsupported(f"the rounding {rounding:.40} is not one of {', '.join(ROUNDINGS)}")
     if not dtype.is_float:

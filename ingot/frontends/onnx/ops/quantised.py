@@ -41,6 +41,8 @@ def quantized(x: Any, scale: Any, zero: Any, kind: DType, saturate: bool = True)
     y = F.div(cast(x, dtypes.float32), cast(scale, dtypes.float32))
     if kind.is_float:
         return encoded(y, kind, saturate)
+    if not kind.is_integer:
+        raise Unsupported(f"{kind.name} is no type that a tensor is quantised to")
     low, high = integer_range(kind)
     y = F.round(y)
     if zero is not None:
