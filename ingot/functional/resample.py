@@ -11,11 +11,13 @@ from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.errors import OpError
 from ingot.functional.shape import repeat_interleave
+from ingot.functional.spatial import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from ingot.functional.tensor import Tensor
 from ingot.ir import F
 
-_RANKS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "linear": (1,), "bilinear": (2,), "trilinear": (3,),
-          "bicubic": (2,)}  # fmt: skip
+_RANKS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3), "linear": (1,), "bilinear": (2,),
+          "trilinear": (3,), "bicubic": (2,)}  # fmt: skip
+_POOLS = {1: adaptive_avg_pool1d, 2: adaptive_avg_pool2d, 3: adaptive_avg_pool3d}
 MAX_UNDER = 1 << 10  # the denominator of a factor of sizes that only a run knows
 _CUBIC = -0.75  # the parameter of the cubic kernel that torch uses
 
@@ -131,7 +133,8 @@ def interpolate(
 
     Args:
         size, scale_factor: the new sizes, or by how much they grow; one number for all or one each.
-        mode: "nearest", "nearest-exact", "linear", "bilinear", "trilinear" or "bicubic".
+        mode: "nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic", or "area", the means of
+            adaptive_avg_pool.
         align_corners: whether the corner elements' centres (not their outer edges) fall on each other.
         recompute_scale_factor: whether a factor counts only for the sizes, which then give the factor.
         antialias: only False.
@@ -145,12 +148,14 @@ def interpolate(
         known = ", ".join(m for m in _RANKS if rank in _RANKS[m]) or "none"
         raise OpError(f"{name}: no mode {mode!r} for {list(input.shape)}, [N, C, …]; there it knows {known}")
     nearest = mode.startswith("nearest")
-    if antialias or (align_corners and nearest):
+    if antialias or (align_corners and (nearest or mode == "area")):
         raise OpError(f"{name}: {'antialias' if antialias else f'align_corners with mode {mode!r}'} is not supported")
     if not nearest and dtypes.get(input.dtype) not in dtypes.FLOATS:
         raise OpError(f"{name}: mode {mode!r} needs floats; cast the input first")
-    return resized(input, _targets(name, input, size, scale_factor, bool(recompute_scale_factor)), mode,
-                   bool(align_corners))  # fmt: skip
+    targets = _targets(name, input, size, scale_factor, bool(recompute_scale_factor))
+    if mode == "area":
+        return _POOLS[rank](input, [to.size for to in targets])
+    return resized(input, targets, mode, bool(align_corners))
 
 
 def resized(input: Tensor, targets: Sequence[Target], mode: str, align_corners: bool) -> Tensor:

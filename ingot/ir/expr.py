@@ -182,7 +182,7 @@ class ExprBuilder:
         if x.dtype is dtype:
             return x
         source, target = class_of(x.dtype), class_of(dtype)
-        if source == "float32" and target != "float32":
+        if source == "float32":
             x = self.settled(x)
         if target == "bool":
             return self._step(dtype, "to_bool", x.index)
@@ -195,9 +195,12 @@ class ExprBuilder:
         return self._to_integer(x, source, dtype)
 
     def settled(self, x: Scalar) -> Scalar:
-        """A computed narrow float rounded to its dtype: for what jumps (a conversion to integers, a comparison)."""
-        made = self.steps[x.index][0]
-        if x.dtype.name not in _NARROW_FLOATS or made in ("input", "const", "round"):
+        """A narrow float rounded to its dtype: for a cast to another one, and for what jumps (a comparison).
+
+        An operand too: it may turn out to be the result of a product that takes this expression along, in float32.
+        Where it lies in memory, `without_needless_rounding` takes the step away.
+        """
+        if x.dtype.name not in _NARROW_FLOATS or self.steps[x.index][0] in ("const", "round"):
             return x
         return self._step(x.dtype, "round", x.index, x.dtype.name)
 
@@ -240,6 +243,30 @@ class ExprBuilder:
             index = self._made[key] = len(self.steps)
             self.steps.append([name, class_of(dtype), *args])
         return Scalar(self, index, dtype)
+
+
+def is_needless_rounding(steps: Sequence[Any], step: Any, kinds: Sequence[DType | None]) -> bool:
+    """Whether a step rounds an operand to the dtype that it has; `kinds` are the operands' dtypes, or None."""
+    if step[0] != "round" or len(step) != 4 or steps[step[2]][0] != "input":
+        return False
+    kind = kinds[steps[step[2]][2]]
+    return kind is not None and kind.name == step[3]
+
+
+def without_needless_rounding(steps: Sequence[Any], outputs: Sequence[int], kinds: Sequence[DType]) -> tuple[Any, Any]:
+    """Steps and outputs of an expression on operands of these dtypes, without the steps that round nothing."""
+    kept: list[Any] = []
+    number: list[int] = []
+    for step in steps:
+        if is_needless_rounding(steps, step, kinds):
+            number.append(number[step[2]])
+            continue
+        name, kind, *args = step
+        if name not in ("input", "const"):
+            args = [number[a] if type(a) is int else a for a in args]
+        number.append(len(kept))
+        kept.append((name, kind, *args))
+    return tuple(kept), tuple(number[o] for o in outputs)
 
 
 def register_of(dtype: DType) -> DType:

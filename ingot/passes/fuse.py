@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 from ingot import dtypes
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Op, Scalar, Value
-from ingot.ir.expr import MAX_INPUTS, MAX_STEPS, NoExpression, class_of
+from ingot.ir.expr import (
+    MAX_INPUTS,
+    MAX_STEPS,
+    NoExpression,
+    class_of,
+    is_needless_rounding,
+    without_needless_rounding,
+)  # fmt: skip
 from ingot.ops.conversion import Dequantize
 from ingot.ops.fused import IDENTITY, TIMES, WEIGHTS, FusedElementwise, expr_tuple
 from ingot.ops.lowering import PRODUCT, Lowered, plain
@@ -227,6 +234,11 @@ def epilogues(network: Network, log: Log) -> None:
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
+    for node in network.nodes:
+        if isinstance(node.op, FusedElementwise):
+            steps, outputs = node.op.expression
+            found = without_needless_rounding(steps, outputs, [v.dtype for v in node.inputs])
+            node.op = dataclasses.replace(node.op, expression=found)
 
 
 def _has_epilogue(op: Op) -> bool:
@@ -289,7 +301,12 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
         """The number of its result's step. An input is an operand, or the number of one of the op's results."""
         number: list[int] = []
         own_steps, outputs = expression
-        for name, kind, *args in own_steps:
+        lying = [None if not isinstance(v, Value) or id(v) in known else v.dtype for v in inputs]
+        for step in own_steps:
+            name, kind, *args = step
+            if is_needless_rounding(own_steps, step, lying):
+                number.append(number[args[0]])
+                continue
             if name == "input":
                 read = inputs[args[0]]
                 if isinstance(read, Value) and id(read) in known:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from ingot import functional as F
 from ingot.builder.build import build_network
@@ -358,3 +359,44 @@ def test_refused(name: str) -> None:
     call, message = REFUSED[name]
     with pytest.raises((OpError, ValueFault), match=message):
         call()
+
+
+# --------------------------------------------------------------------------------------------- what differs, or not
+
+
+def test_quirks_of_the_retired_api() -> None:
+    """What docs/migrating.md says of them: each is kept, or does what its name says."""
+    x = normal(2, 3, 4, 5)
+    t = torch.from_numpy(x)
+    nn = torch.nn.functional
+    for how in ({"mode": "bilinear", "align_corners": True}, {"mode": "bicubic", "align_corners": True}):
+        theirs = nn.interpolate(t, (7, 9), **how)
+        np.testing.assert_allclose(F.interpolate(x, (7, 9), **how), theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(F.interpolate(x, (7, 9)), nn.interpolate(t, (7, 9)))
+    np.testing.assert_allclose(F.gelu(x), nn.gelu(t, approximate="tanh"), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(F.gelu(x, approximate="none"), nn.gelu(t), rtol=2e-5, atol=1e-6)
+
+    network = Network()
+    known = Dim("N"), 3, Dim("H"), Dim("W")
+    value, row = network.input("x", Spec("float32", known)), network.input("row", Spec("int64", (Dim("W"),)))
+    weight = network.input("weight", Spec("float32", (2, 3, 2, 2)))
+    assert value.is_dynamic() and value.is_dynamic(0) and not value.is_dynamic(1)
+    assert not network.input("fixed", Spec("float32", (2, 3))).is_dynamic()
+    network.output("at least", value >= 0)
+    network.output("at most", value <= 0)
+    network.output("conv", F.conv2d(value, F.mul(weight, 2)))
+    network.output("resized", F.interpolate(value, scale_factor=2))
+    network.output("part", F.split(value, 1, 1)[2])
+    network.output("number", row + 1)
+    network.output("broadcast", F.add(value, F.cast(row, "float32")))
+    network.output("place", F.argmax(value, -1))
+    feeds = {"x": np.where(x > 1, 0, x), "row": np.arange(5), "weight": normal(2, 3, 2, 2), "fixed": normal(2, 3)}
+    x, t = feeds["x"], torch.from_numpy(feeds["x"])
+    want = {
+        "at least": x >= 0, "at most": x <= 0, "conv": torch.conv2d(t, torch.from_numpy(feeds["weight"]) * 2).numpy(),
+        "resized": x.repeat(2, 2).repeat(2, 3), "part": x[:, 2:], "number": np.arange(5) + 1,
+        "broadcast": x + np.arange(5), "place": x.argmax(-1),
+    }  # fmt: skip
+    for name, found in build_network(network, {}).run(feeds).items():
+        assert found.dtype == (np.float32 if name == "broadcast" else want[name].dtype)
+        np.testing.assert_allclose(found, want[name], rtol=1e-5, atol=1e-5)

@@ -239,11 +239,16 @@ RESIZED: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "trilinear": ({"size": (3, 4, 7), "mode": "trilinear"}, (1, 2, 2, 4, 5)),
     "bicubic": ({"scale_factor": 2, "mode": "bicubic"}, (2, 3, 4, 5)),
     "bicubic, corners": ({"size": (9, 3), "mode": "bicubic", "align_corners": True}, (1, 3, 4, 5)),
+    "area, 1-D": ({"size": 3, "mode": "area"}, (2, 3, 7)),
+    "area by a fraction": ({"scale_factor": (0.5, 2), "mode": "area"}, (2, 3, 7, 5)),
+    "area, one mean": ({"size": 1, "mode": "area"}, (2, 3, 4, 5)),
+    "area, 3-D": ({"size": (2, 3, 2), "mode": "area"}, (1, 2, 5, 4, 3)),
 }
 
 
 def _resized(how: dict[str, Any], shape: tuple[int, ...]) -> tuple[Callable[..., Any], Callable[..., Any], Any]:
-    theirs = {"align_corners": None} if "nearest" in how.get("mode", "nearest") else {}
+    mode = how.get("mode", "nearest")
+    theirs = {"align_corners": None} if "nearest" in mode or mode == "area" else {}
     return lambda x: F.interpolate(x, **how), lambda t, x: nn(t).interpolate(x, **theirs | how), (normal(*shape),)
 
 
@@ -345,6 +350,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "integers": (lambda: F.conv2d(X.astype(np.int32), W.astype(np.int32)), "x must be float32"),
     "adaptive of another rank": (lambda: F.adaptive_avg_pool2d(X, (3, 3, 3)), "None, or 2 of them, not"),
     "adaptive to 0": (lambda: F.adaptive_avg_pool2d(X, 0), "output_size must be a positive int"),
+    "corners of areas": (lambda: F.interpolate(X, 3, mode="area", align_corners=True), "is not supported"),
     "interpolate twice": (lambda: F.interpolate(X, 3, 3), "either size or scale_factor"),
     "interpolate mode": (lambda: F.interpolate(X, 3, mode="linear"), "no mode 'linear' for .*; there it knows"),
     "interpolate antialias": (lambda: F.interpolate(X, 3, mode="bilinear", antialias=True), "antialias is not"),

@@ -11,7 +11,16 @@ import pytest
 from ingot import dtypes
 from ingot.errors import NetworkError
 from ingot.ir import ExprBuilder
-from ingot.ir.expr import NoExpression, check, class_of, evaluate, floor_quotient, integer_range, register_of
+from ingot.ir.expr import (
+    NoExpression,
+    check,
+    class_of,
+    evaluate,
+    floor_quotient,
+    integer_range,
+    register_of,
+    without_needless_rounding,
+)  # fmt: skip
 
 F32 = ["input", "float32", 0]
 INPUTS = [F32, ["input", "float64", 1], ["input", "int64", 2], ["input", "uint64", 3], ["input", "bool", 4]]
@@ -145,7 +154,7 @@ def test_what_a_builder_makes() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "made"),
     [
-        ("float32", "float32", []), ("bfloat16", "float32", []), ("float32", "bfloat16", ["round"]),
+        ("float32", "float32", []), ("bfloat16", "float32", ["round"]), ("float32", "bfloat16", ["round"]),
         ("float64", "float16", ["to_float", "round"]), ("int8", "int32", []), ("int8", "int64", []),
         ("int32", "int8", ["wrap"]), ("uint8", "int8", ["wrap"]), ("uint8", "int16", []), ("int8", "uint8", ["wrap"]),
         ("int64", "uint64", ["to_int"]), ("uint64", "int64", ["to_int"]), ("uint64", "int32", ["to_int", "wrap"]),
@@ -155,7 +164,7 @@ def test_what_a_builder_makes() -> None:
     ],
 )  # fmt: skip
 def test_the_steps_of_a_conversion(source: str, target: str, made: list[str]) -> None:
-    """None where the wider one holds every number of the narrower one."""
+    """None where the wider one holds every number; but a narrow operand may be one that is not rounded yet."""
     e = ExprBuilder()
     x = e.input(0, dtypes.get(source))
     found = e.cast(x, dtypes.get(target))
@@ -164,10 +173,9 @@ def test_the_steps_of_a_conversion(source: str, target: str, made: list[str]) ->
 
 
 def test_a_computed_narrow_float_is_rounded_once() -> None:
-    """Before it jumps; not what was read, is a number, or has been rounded already."""
+    """Before it jumps or widens; not what is a number, or has been rounded already."""
     e = ExprBuilder()
     x = e.input(0, dtypes.bfloat16)
-    assert e.settled(x) is x
     assert e.settled(e.const(2, dtypes.bfloat16)).index == 1
     total = x + x
     rounded = e.settled(total)
@@ -175,3 +183,19 @@ def test_a_computed_narrow_float_is_rounded_once() -> None:
     assert e.settled(rounded).index == rounded.index
     wide = e.input(1, dtypes.float32)
     assert e.settled(wide + wide).index == len(e.steps) - 1 and e.steps[-1][0] == "add"
+
+
+def test_what_lies_in_memory_needs_no_rounding() -> None:
+    """An operand in the type that a step rounds to; not one of another type, and not what was computed."""
+    e = ExprBuilder()
+    x, y = e.input(0, dtypes.bfloat16), e.input(1, dtypes.float32)
+    first = e.cast(x, dtypes.float32)
+    e.output(e.cast(e.cast(y, dtypes.bfloat16), dtypes.float32))
+    e.output(first + e.settled(e.exp(x)))
+    steps, outputs = [tuple(step) for step in e.steps], e.outputs
+    found, ends = without_needless_rounding(steps, outputs, [dtypes.bfloat16, dtypes.float32])
+    assert [step[0] for step in found] == ["input", "input", "round", "exp", "round", "add"]
+    rounded = [("round", "float32", step, "bfloat16") for step in (1, 3)]
+    assert found[2:] == (rounded[0], ("exp", "float32", 0), rounded[1], ("add", "float32", 0, 4))
+    assert ends == (2, 5)
+    assert without_needless_rounding(steps, outputs, [dtypes.float16, dtypes.float32])[0] == tuple(steps)
