@@ -25,6 +25,7 @@ from ingot.ir.sizes import as_shape, as_size
 
 Size = Any  # int | dims.Expr | the name of a dim | a tensor of one integer
 Sizes = Any  # a sequence of these, or a tensor of integers
+NUMBERS = (int, float, dims.Expr)  # what stands for scalar tensors where tensors are joined
 
 
 # ---------------------------------------------------------------------------------------------- constants
@@ -228,11 +229,10 @@ def concat(inputs: Sequence[Any], dim: int = 0) -> Tensor:
     parts = list(inputs)
     if not parts:
         raise OpError("concat: needs at least one tensor")
-    numbers = (int, float, dims.Expr)
-    tensor = next((part for part in parts if not isinstance(part, numbers)), None)
-    if any(isinstance(part, numbers) for part in parts):
+    tensor = next((part for part in parts if not isinstance(part, NUMBERS)), None)
+    if any(isinstance(part, NUMBERS) for part in parts):
         kind = dtypes.int64 if tensor is None else dtypes.get(tensor.dtype)
-        parts = [_number(part, kind) if isinstance(part, numbers) else part for part in parts]
+        parts = [_number(part, kind) if isinstance(part, NUMBERS) else part for part in parts]
     parts = [part if len(part.shape) else F.reshape(part, (1,)) for part in parts]
     return parts[0] if len(parts) == 1 else F.concat(*parts, dim=axis_of(parts[0], dim))
 
@@ -243,13 +243,14 @@ def _number(number: int | float | dims.Expr, kind: DType) -> Tensor:
     return np.asarray([number], kind.numpy)
 
 
-def stack(inputs: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors of one shape joined along a new dimension."""
+def stack(inputs: Sequence[Any], dim: int = 0) -> Tensor:
+    """Tensors of one shape joined along a new dimension. Ints and dims among scalar tensors are as in `concat`."""
     parts = list(inputs)
     if not parts:
         raise OpError("stack: needs at least one tensor")
-    place = spec.axis_of(dim, len(parts[0].shape) + 1, "dim")
-    return concat([expand_dims(part, place) for part in parts], place)
+    tensor = next((part for part in parts if not isinstance(part, NUMBERS)), None)
+    place = spec.axis_of(dim, 1 if tensor is None else len(tensor.shape) + 1, "dim")
+    return concat([part if isinstance(part, NUMBERS) else expand_dims(part, place) for part in parts], place)
 
 
 def slice(

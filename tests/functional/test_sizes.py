@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 B, L = Dim("B", 0, 2, 16), Dim("L", 0, 3, 64)
 X = Spec("float32", (B, L, 8))
 LENGTH = Spec("int64", ())
+TABLE = np.arange(64 * 8, dtype=np.float32).reshape(64, 8)
 SIZES = ((2, 3), (1, 7), (0, 0))  # of batch and length
 
 
@@ -118,6 +119,24 @@ NETS: dict[str, Net] = {
     "arithmetic of tensors and dims": Net(
         lambda x: F.arange(0, F.shape(x, 0) * x.shape[1] + x.shape[0], "int32") - x.shape[1],
         lambda x: np.arange(x.shape[0] * x.shape[1] + x.shape[0], dtype=np.int32) - x.shape[1],
+    ),
+    "fixed numbers expanded to sizes": Net(
+        lambda x: F.concat([F.expand(TABLE[:1], F.concat([F.shape(x, 0), 1, 8])), x], 1),
+        lambda x: np.concatenate([np.broadcast_to(TABLE[:1], (len(x), 1, 8)), x], 1),
+    ),
+    "the part of a table that the length needs": Net(
+        lambda x: x + F.slice(TABLE, [0, 0], [x.shape[1], 8]), lambda x: x + TABLE[: x.shape[1]]
+    ),
+    "fixed numbers alone, repeated and padded": Net(
+        lambda x: F.pad(F.repeat(TABLE[0], [F.shape(x, 0)]), [1, x.shape[1]]),
+        lambda x: np.pad(np.tile(TABLE[0], len(x)), (1, x.shape[1])),
+    ),
+    "fixed numbers over a size that is data": Net(
+        lambda x, n: F.sum(x, [0, 1, 2]) * F.expand(
+            F.cast(F.one_hot(np.array([2, 0]), n + 3), "float32"), F.stack([n, 2, n + 3])
+        ),
+        lambda x, n: x.sum() * np.broadcast_to(np.eye(int(n) + 3, dtype=np.float32)[[2, 0]], (int(n), 2, int(n) + 3)),
+        True,
     ),
     "a range whose length is data": Net(lambda x, n: F.arange(0, n, "int64"), lambda x, n: count(n), True),
     "a range beside it, computed of the same data": Net(
