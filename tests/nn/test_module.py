@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from ingot import build
 from ingot import functional as F
 from ingot.dims import Dim
-from ingot.errors import DTypeError, ModuleError, OpError
+from ingot.errors import DTypeError, ModuleError, OpError, ValueFault
 from ingot.ir import Spec, StateSpec
 from ingot.ir.interpret import interpret
 from ingot.nn import (
@@ -29,6 +30,7 @@ from ingot.nn import (
     ModuleList,
     PagedStep,
     Parameter,
+    PromptTuningEmbedding,
     RmsNorm,
     RotaryEmbedding,
     State,
@@ -200,6 +202,22 @@ class Tied(Module):
 
     def forward(self, ids: Any) -> Any:
         return self.head(self.table(ids))
+
+
+def test_ids_of_virtual_tokens_are_rows_of_a_task() -> None:
+    """Ids from 5 on are those of a task's own table; one beyond it is a fault."""
+    layer, rng = PromptTuningEmbedding(5, 4), np.random.default_rng(0)
+    table, prompts = (rng.standard_normal((n, 4)).astype(np.float32) for n in (5, 6))
+    layer.load_state_dict({"weight": table})
+    kinds = {"ids": ("T",), "prompt_table": (6, 4), "tasks": ("T",), "task_vocab_size": (1,)}
+    specs = {name: Spec("float32" if name == "prompt_table" else "int32", shape) for name, shape in kinds.items()}
+    engine = build(layer, specs, report=False)
+    feeds = {"ids": [0, 5, 7, 4, 6], "tasks": [0, 0, 1, 1, 1], "task_vocab_size": [3]}
+    given = {name: np.array(x, np.int32) for name, x in feeds.items()} | {"prompt_table": prompts}
+    (found,) = engine.run(given).values()
+    np.testing.assert_array_equal(found, [table[0], prompts[0], prompts[5], table[4], prompts[4]])
+    with pytest.raises(ValueFault, match="id out of range .6 at element 2"):
+        engine.run(given | {"ids": np.array([0, 5, 8, 4, 6], np.int32)})
 
 
 def test_tied_parameters_are_one_value() -> None:

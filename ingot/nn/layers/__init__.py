@@ -12,7 +12,7 @@ from ingot.nn.layers.convolution import (
     ConvTranspose2d,
     ConvTranspose3d,
 )  # fmt: skip
-from ingot.nn.layers.linear import ColumnLinear, Embedding, Linear, RowLinear
+from ingot.nn.layers.linear import ColumnLinear, Embedding, Linear, PromptTuningEmbedding, RowLinear
 from ingot.nn.layers.mlp import MLP, FusedGatedMLP, GatedMLP
 from ingot.nn.layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RmsNorm
 from ingot.nn.layers.pooling import (
@@ -64,6 +64,7 @@ __all__ = [
     "MaxPool3d",
     "Mish",
     "PagedStep",
+    "PromptTuningEmbedding",
     "RNNCell",
     "ReLU",
     "RmsNorm",

@@ -77,3 +77,27 @@ class Embedding(Module):
     def forward(self, ids: Any) -> Any:
         """int ids [T] → [T, embedding_dim]"""
         return functional.embedding(ids, self.weight)
+
+
+class PromptTuningEmbedding(Embedding):
+    """A table of vectors, and tables of virtual tokens: ids from `vocab_size` on are rows of the latter.
+
+    Args:
+        vocab_size: the first id of a virtual token; default num_embeddings.
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, vocab_size: int | None = None, dtype: DType | str | None = None
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, dtype)
+        self.vocab_size = num_embeddings if vocab_size is None else vocab_size
+        positive("PromptTuningEmbedding", vocab_size=self.vocab_size)
+
+    def forward(self, ids: Any, prompt_table: Any, tasks: Any, task_vocab_size: Any) -> Any:  # type: ignore[override]
+        """int ids […], rows of all tasks [tasks · task_vocab_size, dim], the task of each id […], [1] → […, dim]"""
+        virtual = functional.ge(ids, self.vocab_size)
+        usual = functional.embedding(functional.where(virtual, 0, ids), self.weight)
+        first = functional.mul(functional.cast(tasks, ids.dtype), functional.cast(task_vocab_size, ids.dtype))
+        row = functional.add(first, functional.sub(ids, self.vocab_size))
+        prompts = functional.embedding(functional.where(virtual, row, 0), prompt_table)
+        return functional.where(functional.unsqueeze(virtual, -1), prompts, usual)
