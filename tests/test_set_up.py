@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # The lists of pyproject.toml that each folder may import from, beside what ingot requires. "build": the build system's.
 FOLDERS = {
-    "ingot": ("torch", "serve"),
+    "ingot": ("onnx", "torch", "serve"),
     "examples": ("torch",),
     "tests": ("build", "test"),
     "attacks": ("test",),
@@ -31,7 +31,7 @@ FOLDERS = {
 }
 ELSEWHERE = {"benchmarks/genai_process.py": {"openvino-genai"}}  # runs in an environment of its own
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
-OTHERWISE = {"xdist": "pytest-xdist"}
+OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist"}
 # pip comes with a virtual environment, and ingot.compat stands in for the other two.
 OURS = {*FOLDERS, *sys.stdlib_module_names, "pip", "tensorrt", "tensorrt_llm"}
 
