@@ -42,8 +42,8 @@ def _targets(name: str, input: Tensor, size: Any, scale_factor: Any, recompute: 
         return [Target(n) for n in each]
     found: list[Target] = []
     for whole, factor in zip(input.shape[2:], each, strict=True):
-        if not factor > 0:
-            raise OpError(f"{name}: scale_factor must be above 0, not {factor}")
+        if not 0 < factor < float("inf"):
+            raise OpError(f"{name}: scale_factor must be above 0 and finite, not {factor}")
         if float(factor).is_integer():
             found.append(Target(dims.mul(whole, int(factor))))
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ingot.ops  # noqa: F401  registers the ops that F finds by name
@@ -24,7 +24,7 @@ def axis_of(input: Tensor, dim: int, what: str = "dim") -> int:
 
 def axes_of(input: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     """Dimensions counted from the front, sorted; None is all of them."""
-    return spec.axes_of((dim,) if isinstance(dim, int) else dim, len(input.shape))
+    return spec.axes_of(dim if dim is None or isinstance(dim, Iterable) else (dim,), len(input.shape))
 
 
 def known_size(input: Tensor, dim: int, function: str) -> int:

@@ -160,6 +160,8 @@ def _show(shape: Shape) -> str:
 
 def axis_of(axis: int, rank: int, what: str = "axis") -> int:
     """The axis counted from the front; −1 is the last."""
+    if not hasattr(axis, "__index__"):
+        raise OpError(f"{what} must be an int, not {axis!r:.40}")
     if not -rank <= axis < rank:
         raise OpError(f"{what} {axis} is out of range for a tensor of rank {rank}"
                       + (f": use {-rank}..{rank - 1}" if rank else " (a scalar)"))

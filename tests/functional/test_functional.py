@@ -303,6 +303,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "batch_norm": (lambda: F.batch_norm(normal(3, 4), *[normal(4)] * 2, training=True), "only given ones"),
     "group_norm rank": (lambda: F.group_norm(normal(3), 3), r"x must be \[N, C, …\]"),
     "arange": (lambda: F.arange(0, 3, step=0), "int other than 0"),
+    "a dim that is a word": (lambda: F.transpose(normal(3, 4), "a", 0), "dim0 must be an int, not 'a'"),
+    "a dim that is a fraction": (lambda: F.sum(normal(3, 4), 1.5), "must be an int, not 1.5"),
+    "growth without end": (lambda: F.interpolate(normal(1, 2, 3), None, float("inf")), "must be above 0 and finite"),
     "two dtypes": (lambda: F.add(normal(3), normal(3).astype(ml_dtypes.bfloat16)), "a is float32 and b is bfloat16"),
 }
 
