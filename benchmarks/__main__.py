@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import batching, einsum, fourier, machine, nets, order, pico, recurrent, scheduler, serve, tinyllama
 from benchmarks.harness import THREADS, Options
+from benchmarks.onnx_models import onnx_models
 from benchmarks.torch_nets import NETS
 
 TABLE = {
@@ -27,6 +28,7 @@ TABLE = {
     "fourier": fourier.fourier,
     "einsum": einsum.einsum,
     "recurrent": recurrent.recurrent,
+    "onnx-models": onnx_models,
     "serve": serve.serve,
     "serve-tinyllama": serve.serve_tinyllama,
     "serve-load": serve.serve_load,

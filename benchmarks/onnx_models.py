@@ -1,0 +1,30 @@
+"""Trained ONNX models against ONNX Runtime, each at the first of its sizes."""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+
+import numpy as np
+
+from benchmarks.harness import Options, Result, Sample
+from benchmarks.nets import Run, alternate
+from tools.onnx_models import MODELS, build_for, fetch, peer
+
+
+def onnx_models(options: Options) -> Result:
+    """Time of a run, float32."""
+    fetch()
+    result = Result("onnx-models")
+    for model in MODELS:
+        feeds = model.feeds(np.random.default_rng(0), *model.sizes[0])
+        session, other = build_for(model, feeds).session(options.threads), peer(model, options.threads)
+        runs: dict[str, Run] = {"ingot": partial(session.run, feeds), "peer": partial(other.run, None, feeds)}
+        times = alternate(runs, options.pairs)
+        took = Sample.of([t * 1e3 for t in times["ingot"]])
+        result.add(f"{model.name}: ingot", took.median, "ms", quartiles=took.quartiles)
+        ratio = Sample.of([a / b for a, b in zip(times["peer"], times["ingot"], strict=True)])
+        note = f"{statistics.median(times['peer']) * 1e3:.3g} ms"
+        what = f"{model.name}: ONNX Runtime / ingot"
+        result.add(what, ratio.median, "×", at_least=1.0, quartiles=ratio.quartiles, note=note)
+    return result
