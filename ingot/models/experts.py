@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ingot import functional
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
 from ingot.models.config import DecoderConfig
-from ingot.nn import Linear, Module, ModuleList
+from ingot.nn import MoE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,32 +47,13 @@ def sparse_layers(fields: Fields, layers: int) -> tuple[bool, ...]:
     return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
 
 
-class Expert(Module):
-    """The three weights of one expert, under the checkpoint's names of gate, up and down."""
-
-    def __init__(self, config: ExpertsConfig, dtype: DType, names: tuple[str, str, str]) -> None:
-        super().__init__()
-        hidden, inner = config.hidden_size, config.expert_size
-        for name, (n, k) in zip(names, ((inner, hidden), (inner, hidden), (hidden, inner)), strict=True):
-            setattr(self, name, Linear(k, n, False, dtype))
-
-
-class Experts(Module):
-    """The router, called `gate` by all checkpoints, and its experts."""
+class Experts(MoE):
+    """A mixture of experts as a configuration has it. The router is called `gate` by all checkpoints."""
 
     def __init__(
         self, config: ExpertsConfig, dtype: DType, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     ) -> None:
-        super().__init__()
-        self.config, self.names = config, names
-        self.gate = Linear(config.hidden_size, config.experts, False, dtype, output_dtype="float32")
-        self.experts = ModuleList(Expert(config, dtype, names) for _ in range(config.experts))
-
-    def forward(self, x: Any) -> Any:
-        """[T, hidden] → the same"""
-        config = self.config
-        gates, ups, downs = ([getattr(e, name).weight for e in self.experts] for name in self.names)
-        return functional.moe(
-            x, self.gate(x), gates, ups, downs,
-            top_k=config.top_k, normalize=config.normalize, activation=config.activation,
+        super().__init__(
+            config.hidden_size, config.expert_size, config.experts, config.top_k, dtype,
+            normalize=config.normalize, activation=config.activation, names=names,
         )  # fmt: skip

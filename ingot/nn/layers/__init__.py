@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.nn.layers.activation import GELU, Cast, Dropout, Flatten, Identity, Mish, ReLU, Sigmoid, SiLU, Tanh
-from ingot.nn.layers.attention import Attention, PagedStep, RotaryEmbedding
+from ingot.nn.layers.attention import Attention, BertAttention, PagedStep, RotaryEmbedding
 from ingot.nn.layers.convolution import (
     Conv1d,
     Conv2d,
@@ -12,7 +12,8 @@ from ingot.nn.layers.convolution import (
     ConvTranspose2d,
     ConvTranspose3d,
 )  # fmt: skip
-from ingot.nn.layers.linear import ColumnLinear, Embedding, Linear, PromptTuningEmbedding, RowLinear
+from ingot.nn.layers.experts import MoE
+from ingot.nn.layers.linear import ColumnLinear, Embedding, Linear, LoRA, PromptTuningEmbedding, RowLinear
 from ingot.nn.layers.mlp import MLP, FusedGatedMLP, GatedMLP
 from ingot.nn.layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RmsNorm
 from ingot.nn.layers.pooling import (
@@ -40,6 +41,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "BertAttention",
     "Cast",
     "ColumnLinear",
     "Conv1d",
@@ -59,10 +61,12 @@ __all__ = [
     "LSTMCell",
     "LayerNorm",
     "Linear",
+    "LoRA",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
     "Mish",
+    "MoE",
     "PagedStep",
     "PromptTuningEmbedding",
     "RNNCell",

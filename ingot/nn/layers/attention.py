@@ -57,6 +57,16 @@ class RotaryEmbedding(Module):
         return functional.rope_table(positions, self.inv_freq, scale=self.scale)
 
 
+def head_size(layer: str, hidden_size: int, heads: int, given: int | None) -> int:
+    """The size of a head: the one given, or an equal part of the hidden size. Raises ModuleError for none."""
+    positive(layer, hidden_size=hidden_size, num_attention_heads=heads)
+    if given is None and hidden_size % heads:
+        raise ModuleError(f"{layer}: hidden_size {hidden_size} is not a multiple of {heads} heads")
+    head = hidden_size // heads if given is None else given
+    positive(layer, attention_head_size=head)
+    return head
+
+
 class Attention(Module):
     """Causal attention with a paged cache: multi-head, grouped (num_kv_heads < heads) or multi-query (num_kv_heads =
     1).
@@ -102,10 +112,7 @@ class Attention(Module):
         positive("Attention", hidden_size=hidden_size, num_attention_heads=num_attention_heads, num_kv_heads=kv_heads)
         if num_attention_heads % kv_heads:
             raise ModuleError(f"Attention: {num_attention_heads} heads are not a multiple of num_kv_heads {kv_heads}")
-        if attention_head_size is None and hidden_size % num_attention_heads:
-            raise ModuleError(f"Attention: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads")
-        head = hidden_size // num_attention_heads if attention_head_size is None else attention_head_size
-        positive("Attention", attention_head_size=head)
+        head = head_size("Attention", hidden_size, num_attention_heads, attention_head_size)
         self.num_heads, self.num_kv_heads, self.head_size = num_attention_heads, kv_heads, head
         self.scale = 1.0 / (q_scaling * head**0.5)
         self.window, self.softcap = window, softcap
@@ -141,3 +148,47 @@ class Attention(Module):
             scale=self.scale, window=self.window, softcap=self.softcap,
         )  # fmt: skip
         return self.o_proj(functional.view(context, (tokens, self.num_heads * self.head_size)))
+
+
+class BertAttention(Module):
+    """Attention of every token to all tokens of its text, between two products: `qkv`, of all three, and `dense`.
+
+    Args:
+        hidden_size: of x and of the result.
+        num_attention_heads: heads.
+        attention_head_size: default hidden_size / num_attention_heads.
+        bias: whether both products have one.
+        dtype: of the weights; default float32.
+        q_scaling: scores are divided by q_scaling · sqrt(head size).
+
+    Raises:
+        ModuleError: sizes that are not positive, heads that do not divide the hidden size.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        attention_head_size: int | None = None,
+        bias: bool = True,
+        dtype: DType | str | None = None,
+        *,
+        q_scaling: float = 1.0,
+    ) -> None:
+        super().__init__()
+        head = head_size("BertAttention", hidden_size, num_attention_heads, attention_head_size)
+        self.num_heads, self.head_size, self.scale = num_attention_heads, head, 1.0 / (q_scaling * head**0.5)
+        self.qkv = ColumnLinear(hidden_size, 3 * num_attention_heads * head, bias, dtype)
+        self.dense = RowLinear(num_attention_heads * head, hidden_size, bias, dtype)
+
+    def forward(self, x: Any, attention_mask: Any = None) -> Any:
+        """[B, S, hidden_size], and a mask bool [B, S], True where there is a token → [B, S, hidden_size]"""
+        batch, length, _ = x.shape
+        width = self.num_heads * self.head_size
+        q, k, v = (
+            functional.permute(functional.view(part, (batch, length, self.num_heads, self.head_size)), (0, 2, 1, 3))
+            for part in functional.split(self.qkv(x), width, -1)
+        )
+        seen = None if attention_mask is None else functional.view(attention_mask, (batch, 1, 1, length))
+        y = functional.scaled_dot_product_attention(q, k, v, seen, scale=self.scale)
+        return self.dense(functional.view(functional.permute(y, (0, 2, 1, 3)), (batch, length, width)))

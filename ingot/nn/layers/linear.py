@@ -59,6 +59,34 @@ class RowLinear(Linear):
     """A Linear whose inputs are what several devices would share out; on one device, Linear."""
 
 
+class LoRA(Module):
+    """What a low-rank adapter adds to a linear layer: (alpha / rank) · x · lora_Aᵀ · lora_Bᵀ (Hu et al. 2021).
+
+    Args:
+        in_features, out_features: those of the layer beside it.
+        rank: of the product of both weights.
+        alpha: default rank, and so a factor of 1.
+        dtype: of the weights, and so of x; default float32.
+
+    Raises:
+        ModuleError: sizes that are not positive.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, rank: int, alpha: float | None = None,
+        dtype: DType | str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        positive("LoRA", in_features=in_features, out_features=out_features, rank=rank)
+        self.scale = 1.0 if alpha is None else alpha / rank
+        self.lora_A = Linear(in_features, rank, False, dtype)
+        self.lora_B = Linear(rank, out_features, False, dtype)
+
+    def forward(self, x: Any) -> Any:
+        """[…, in_features] → […, out_features], to be added to the layer's own"""
+        return functional.mul(self.lora_B(self.lora_A(x)), self.scale)
+
+
 class Embedding(Module):
     """A table of vectors, looked up by id.
 
