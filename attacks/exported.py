@@ -459,7 +459,7 @@ package(28, "graph: it changes a buffer", lambda p: p.program["graph_module"]["s
     {"buffer_mutation": {"arg": {"name": "relu"}, "buffer_name": "b"}}]), "outside itself", "unsupported")  # fmt: skip
 package(28, "graph: an object as input", lambda p: p.program["graph_module"]["signature"]["input_specs"].__setitem__(
     2, {"custom_obj": {"arg": {}, "custom_obj_name": "x"}}), "a custom object")  # fmt: skip
-package(20, "graph: complex numbers", lambda p: p.value("x").update(dtype=10), "complex64", "unsupported")
+package(20, "graph: complex numbers", lambda p: p.value("x").update(dtype=10), "complex numbers", "unsupported")
 
 
 def _call(op: str, result: Json, **arguments: Json) -> Callable[[Package], object]:

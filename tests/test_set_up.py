@@ -29,7 +29,11 @@ FOLDERS = {
     "benchmarks": ("test", "bench"),
     "fuzz": ("test", "fuzz"),
 }
-ELSEWHERE = {"benchmarks/genai_process.py": {"openvino-genai"}}  # runs in an environment of its own
+# One runs in an environment of its own; the others compare with ONNX Runtime where the extra `bench` is installed.
+ELSEWHERE = {
+    "benchmarks/genai_process.py": {"openvino-genai"},
+    "tools/onnx_models.py": {"onnxruntime"}, "tests/frontends/test_onnx_models.py": {"onnxruntime"},
+}  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
 OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist"}
 # pip comes with a virtual environment, and ingot.compat stands in for the other two.

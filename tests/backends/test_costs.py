@@ -62,6 +62,7 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("gather_nd", "100x8 int64:5x1 -> 5x8"), None, 2 * 40 * 4 + 5 * 8),
     (call("masked_scatter", "5x8 bool:5x8 40 -> 5x8"), None, None),
     (call("bucketize", "5x8 9 -> int64:5x8"), 40, None),
+    (call("assertion", "bool:5x8 -> bool:1"), None, None),
     (call("count_nonzero", "5x8 -> int64:1"), 40, None),
     (call("nonzero", "5x8 -> int64:2x9"), 40, None),
     (call("lstm", "5x2x32 32x8 2x8 2x8 32 -> 5x2x8 2x8 2x8"), 2 * 5 * 2 * 32 * 8, None),

@@ -280,6 +280,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         x = np.array([[3, 0], [7, 100]], dtype)
         yield f"read_sizes {np.dtype(dtype)}", [
             Call("read_sizes", [x], [(np.int64, (4,))], {"names": ["a", "b", "c", "d"], "text": "of the data"})]
+    yield "assertion", [Call("assertion", [np.ones((3, 17), np.bool_)], [(np.bool_, ())], {"message": "all of them"})]
     yield "sizes_of", [Call("sizes_of", [np.ones(2, np.int32)], [(np.bool_, (1, 0)), (np.bool_, (3, 0))])]
     yield "iota", [Call("iota", [], [(F32, (5, 7))], {"start": 1.5, "step": 2})]
 
@@ -525,6 +526,7 @@ READS_ANY: dict[str, Callable[[int], bool]] = {
     "scatter_nd": lambda operand: True,
     "gather_nd": lambda operand: True,
     "masked_scatter": lambda operand: True,
+    "assertion": lambda operand: True,
     "count_nonzero": lambda operand: True,
     "read_sizes": lambda operand: True,
     "sizes_of": lambda operand: True,
