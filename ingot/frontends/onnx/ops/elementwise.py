@@ -10,6 +10,7 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dtypes import DType
+from ingot.frontends.arithmetic import whole_power
 from ingot.frontends.onnx.narrow import Narrow, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number, wide
 from ingot.frontends.onnx.table import Anything, Call, Typed, onnx
@@ -99,18 +100,6 @@ def power(x: Tensor, y: Tensor) -> Result:
         return F.pow(x, cast(y, x.dtype))
     found = F.pow(cast(x, dtypes.float64), cast(y, dtypes.float64))
     return cast(F.round(found) if not y.dtype.is_float else found, x.dtype)
-
-
-def whole_power(x: Any, exponent: int) -> Any:
-    """x to an exponent >= 1 by squaring, as exact as the products are."""
-    result = None
-    while True:
-        if exponent & 1:
-            result = x if result is None else F.mul(result, x)
-        exponent >>= 1
-        if not exponent:
-            return result
-        x = F.mul(x, x)
 
 
 def _many(name: str, compute: Callable[[Any, Any], Any]) -> None:

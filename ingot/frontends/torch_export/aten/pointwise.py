@@ -9,6 +9,7 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.dtypes import DType
+from ingot.frontends.arithmetic import whole_power
 from ingot.frontends.torch_export.aten.promotion import (
     DEFAULT,
     as_operand,
@@ -103,18 +104,6 @@ def div_mode(self: Operand, other: Operand, rounding_mode: MaybeStr = None) -> R
     return F.where(inexact, F.add(down, 1), down)
 
 
-def _whole_power(x: Any, exponent: int) -> Any:
-    """x to an exponent >= 1 by squaring, as exact as the products are."""
-    result = None
-    while True:
-        if exponent & 1:
-            result = x if result is None else F.mul(result, x)
-        exponent >>= 1
-        if not exponent:
-            return result
-        x = F.mul(x, x)
-
-
 @aten("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
 def power(self: Operand, exponent: Operand) -> Result:
     dtype = result_type(self, exponent)
@@ -123,7 +112,7 @@ def power(self: Operand, exponent: Operand) -> Result:
         if exponent == int(exponent) and 1 <= abs(exponent) <= 64:
             if exponent < 0 and category(dtype) < 2:
                 raise Unsupported("integers to a negative power are not supported")
-            whole = _whole_power(x, abs(int(exponent)))
+            whole = whole_power(x, abs(int(exponent)))
             return F.reciprocal(whole) if exponent < 0 else whole
         if exponent in (0.5, -0.5):
             return F.sqrt(x) if exponent > 0 else F.rsqrt(x)
