@@ -14,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tools.machine import machine_name
+
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / "build" / "bench"  # models and programs made for the benchmarks; everything there can be made again
 PICO = ROOT / "models" / "pico-python"
@@ -101,12 +103,6 @@ class Result:
 
 def short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.5g}"
-
-
-def machine_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown CPU")
-    return f"{name}, {THREADS} CPUs"
 
 
 def repeated(measure: Callable[[], float], times: int) -> Sample:

@@ -16,11 +16,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.harness import machine_name
 from ingot.errors import UserError
 from tools.conformance.page import Page, Section
 from tools.conformance.parts import PARTS, Part
 from tools.conformance.suites import OUTCOMES, ROOT, Outcome
+from tools.machine import machine_name
 
 PAGE = ROOT / "docs" / "conformance.md"
 
