@@ -12,12 +12,15 @@ import torch
 import ingot
 from ingot import functional as F
 from ingot import nn
+from ingot.backends.cpu import CPU
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.errors import ModuleError, OpError, ValueFault
 from ingot.ir import Spec
 from ingot.ir.interpret import interpret
 from ingot.nn import trace
+from ingot.passes import pipeline
+from ingot.passes.rewrite import Log
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch",
                                         "ignore:LSTM with projections:UserWarning")
@@ -249,6 +252,27 @@ def test_torch_cells_are_built(name: str) -> None:
     net, x = Steps().eval(), normal(3, 2, 6)
     engine = ingot.build(net, (torch.from_numpy(x),))
     close(next(iter(engine.run({"x": x}).values())), net(torch.from_numpy(x)))
+
+
+def test_fixed_weights_are_packed_once() -> None:
+    """Those of both products and a projection's; computed ones at every run, which is said."""
+    class First(nn.Module):
+        def __init__(self, computed: bool) -> None:
+            super().__init__()
+            self.layer, self.computed = nn.LSTM(8, 16, proj_size=4), computed
+
+        def forward(self, x: Any) -> Any:
+            if not self.computed:
+                return self.layer(x)[0]
+            weights = [F.mul(getattr(self.layer, name), 2.0) for name, _ in self.layer.named_parameters()]
+            return F.lstm(x, None, weights, True)[0]
+
+    for computed in (False, True):
+        log: Log = []
+        low = pipeline.lower(trace(First(computed), {"x": Spec("float32", (5, "N", 8))}), CPU, log=log)
+        packed = [v for node in low.nodes for v in node.inputs if v.name.endswith(".packed")]
+        assert len(packed) == (0 if computed else 3)
+        assert any("packed at every run" in event.verdict for event in log) == computed
 
 
 def test_what_is_refused() -> None:
