@@ -134,12 +134,13 @@ template("a method's globals", "{{ messages.append.__globals__ }}", _REFUSED, "c
 template("a request for attributes", "{{ ('a'|attr('__class__')).__mro__ }}", f"{CHECKPOINT}|{_REFUSED}", "template")
 template("an import", "{% import 'os' as os %}{{ os }}", f"{CHECKPOINT}|{_REFUSED}", "template")
 template("a loop in loops", "{% for i in range(9999) %}{% for j in range(9999) %}{{ i }}{% endfor %}{% endfor %}",
-         _REFUSED, "too long|more than")  # fmt: skip
+         _REFUSED, "more than")  # fmt: skip
 template("a macro that calls itself", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", _REFUSED, "template")
 template("1 GB of text", "{{ 'a' * 1000000000 }}", _REFUSED, "more than")
 template("a text that doubles", "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}"
          "{% set n.x = n.x ~ n.x %}{% endfor %}", _REFUSED, "more than")  # fmt: skip
-template("a number that explodes", "{{ 9 ** 9 ** 9 }}", _REFUSED, "chat template")
+template("a number that explodes", "{{ 9 ** (9 ** 99) }}", CHECKPOINT, "more than")
+template("a sum of a long range", "{{ range(10 ** 12) | sum }}", _REFUSED, "seconds of processor time")
 template("padding by a format", "{{ '%1000000000d' % 1 }}", _REFUSED, "chat template")
 template("of 1 MB", "x" * 1_000_000, CHECKPOINT, "limit")
 template("that is cut off", "{% for m in messages %}", CHECKPOINT, "cannot be read")

@@ -1,11 +1,12 @@
 """The engine process: loads the model, carries out what comes over the socket, and sends back what came of it.
 
-`python -m ingot.serve.worker FD`, started by the HTTP process. It ends when the socket does; signals of the terminal or
-of a service manager are for the HTTP process, which lets running answers finish.
+`python -m ingot.serve.worker FD`, started by the HTTP process. It ends when the socket or that process does; signals of
+the terminal or of a service manager are for the HTTP process, which lets running answers finish.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -36,6 +37,7 @@ ENCODERS = 2  # threads that make tokens of prompts
 EMBEDDERS = 16  # requests for vectors at once, each with a thread that waits for them
 SWITCH_INTERVAL = 5e-4  # seconds; the engine loop comes back from native code 200 times a second and must not wait
 RECEIVE = 1 << 18
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Answer:
@@ -316,8 +318,18 @@ class Worker:
             self._connection.sendall(frame)
 
 
+def end_with_parent() -> None:
+    """Has the system end this process when the one that started it ends, whatever is running here then.
+
+    A closed socket says so too, but not to a thread that is in the middle of a long call.
+    """
+    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError("prctl(PR_SET_PDEATHSIG) failed")
+
+
 def main(connection: socket.socket) -> int:
     """Serves one HTTP process; the exit code."""
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -287,6 +287,23 @@ def test_the_engine_ends_with_its_server() -> None:
         running.close()
 
 
+ORPHAN = """
+import subprocess, sys
+begin = "from ingot.serve.worker import end_with_parent; end_with_parent(); print(flush=True); "
+with subprocess.Popen([sys.executable, "-c", begin + "sum(range(10 ** 12))"], stdout=subprocess.PIPE) as child:
+    child.stdout.readline()
+    print(child.pid, flush=True)
+"""
+
+
+def test_a_call_that_never_comes_back_ends_with_the_parent() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    until(lambda: True if not Path(f"/proc/{child}").exists() else None)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # keys
 

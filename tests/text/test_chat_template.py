@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import resource
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ingot.errors import CheckpointError, RequestError
+from ingot.text import chat_template
 from ingot.text.chat_template import MAX_TEMPLATE, ChatTemplate, check_messages
+from tests.text import hostile_templates
 
 TALK = [
     {"role": "system", "content": "You are brief."},
@@ -62,54 +71,120 @@ def test_renders_as_transformers_does(source: str, prompt: bool) -> None:
     assert found == want
 
 
-HOSTILE = {
-    "classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "classes by filter": "{{ ''|attr('__class__') }}",
-    "globals of a function": "{{ raise_exception.__globals__.os }}",
-    "code of a macro": "{% macro m() %}{% endmacro %}{{ m._func.__globals__ }}",
-    "environment": "{{ self.__init__.__globals__ }}",
-    "loop internals": "{% for i in [1] %}{{ loop._iterator }}{{ loop.__init__.__globals__ }}{% endfor %}",
-    "import": "{% import 'os' as os %}",
-    "include": "{% include '/etc/passwd' %}",
-    "format string": "{{ '{0.__class__}'.format(1) }}",
-    "percent format": "{{ '%1000000000d' % 1 }}",
-    "long text": "{{ 'x' * 1000000000 }}",
-    "long list": "{{ [0] * 1000000000 }}",
-    "doubling": "{% set ns = namespace(x='xxxxxxxx') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}"
-    "{% endfor %}",
-    "doubling by plus": "{% set ns = namespace(x='xxxxxxxx') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}"
-    "{% endfor %}",
-    "doubling by join": "{% set ns = namespace(x='xxxxxxxx') %}{% for i in range(60) %}"
-    "{% set ns.x = [ns.x, ns.x] | join %}{% endfor %}",
-    "replace": "{% set a = 'x' * 100000 %}{{ a.replace('', a) }}",
-    "pad": "{{ 'x'.ljust(1000000000) }}",
-    "centre": "{{ 'x'|center(1000000000) }}",
-    "indent": "{{ 'x'|indent(1000000000) }}",
-    "power": "{{ 10 ** 10000000 }}",
-    "big products": "{% set ns = namespace(x=99999999999) %}{% for i in range(9000) %}{% set ns.x = ns.x * ns.x %}"
-    "{% endfor %}{{ ns.x }}",
-    "endless": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
-    "endless with output": "{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}",
-    "long range": "{% for i in range(1000000000) %}{% endfor %}",
-    "recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "changing a message": "{{ messages.append(1) }}",
-    "clearing": "{{ messages[0].clear() }}",
-    "refuses": "{{ raise_exception('never ' * 1000) }}",
-    "undefined call": "{{ nothing() }}",
-    "wide date": "{{ strftime_now('%Y' * 1000) }}",
-    "deep json": "{{ messages | tojson(indent=1000000) }}",
-}
+QUICK = (
+    "classes", "globals of a method", "code of a macro", "environment", "loop internals", "import", "format string",
+    "changing a message", "percent format", "long text", "doubling", "replace", "power of one", "round",
+    "sum of a range", "max of a range", "unique of a range", "recursion", "nested as JSON", "nested compared",
+    "sum of lists", "wide JSON", "sums", "parentheses",
+)  # fmt: skip
+HOSTILE = hostile_templates.ESCAPES | hostile_templates.TOO_MUCH | hostile_templates.UNREADABLE
 
 
-@pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_templates_end_in_an_error(source: str) -> None:
+def ends(source: str) -> str:
+    """Why a template is refused, in bounded time and memory."""
     messages = [dict(m) for m in TALK]
-    begin = time.process_time()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with pytest.raises((RequestError, CheckpointError)) as caught:
         ChatTemplate(source).render(messages)
-    assert len(str(caught.value)) < 1000
-    assert time.process_time() - begin < 20
+    gc.collect()  # so that the process has been waited for
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2 * chat_template.SECONDS + 0.5
     assert messages == TALK
+    assert len(str(caught.value)) < 1000
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_hostile_templates_end_in_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "SECONDS", 0.2)
+    assert "chat template" in ends(HOSTILE[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_hostile_template_ends_in_an_error(name: str) -> None:
+    assert "chat template" in ends(HOSTILE[name])
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 <= chat_template.MEMORY
+
+
+@pytest.mark.parametrize("name", hostile_templates.HARMLESS)
+def test_templates_that_look_hostile_and_are_not(name: str) -> None:
+    assert len(ChatTemplate(hostile_templates.HARMLESS[name]).render(TALK)) < 1000
+
+
+def test_a_recursive_loop_renders_as_jinja_has_it() -> None:
+    tree = "{% for m in messages recursive %}{{ m.content }}({{ loop(m.inner) if m.inner else '' }}){% endfor %}"
+    nested = [{"role": "user", "content": "a", "inner": [{"role": "user", "content": "b"}]}]
+    assert ChatTemplate(tree).render(nested) == "a(b())"
+
+
+SOMETIMES = "{% if messages[0].content == 'long' %}{{ range(10 ** 12) | sum }}{% endif %}{{ messages[0].content }}"
+
+
+def say(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_a_conversation_that_goes_beyond_a_limit_leaves_the_next_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "SECONDS", 0.2)
+    template = ChatTemplate(SOMETIMES)
+    for _ in range(2):
+        assert template.render(say("brief")) == "brief"
+        with pytest.raises(RequestError, match=r"takes more than 0\.2 seconds of processor time"):
+            template.render(say("long"))
+    assert template.render(say("\ud800 ü 🦆")) == "\ud800 ü 🦆"
+
+
+def test_conversations_of_several_threads_keep_apart() -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    texts = [str(i) * (i * 997 % 5000) for i in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda text: template.render(say(text)), texts)) == texts
+
+
+def test_what_is_no_json_or_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("{{ tools }}")
+    with pytest.raises(RequestError, match="have to be JSON"):
+        template.render(TALK, tools=[object()])
+    monkeypatch.setattr(chat_template, "MAX_MESSAGES", 1000)
+    with pytest.raises(RequestError, match="the limit is 1,000"):
+        template.render(say("x" * 1000))
+
+
+def test_a_fork_renders_in_a_process_of_its_own() -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if template.render(say("child")) == "child" else 1)
+    assert template.render(say("parent")) == "parent"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert template.render(say("again")) == "again"
+
+
+RENDERS = """
+import os, sys, threading, time
+from ingot.text.chat_template import ChatTemplate
+template = ChatTemplate("{% if messages[0].content %}{{ range(10 ** 12) | sum }}{% endif %}")
+print(template._process._process.pid, flush=True)
+threading.Thread(target=template.render, args=([{"content": sys.argv[1]}],), daemon=True).start()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("busy", ["", "busy"])
+def test_the_process_ends_with_its_parent(busy: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", RENDERS, busy], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.1)
+        parent.kill()
+    end = time.monotonic() + 30
+    while Path(f"/proc/{child}/stat").exists() and time.monotonic() < end:
+        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break  # nobody waits for it here
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{child}").exists()
 
 
 def test_harmless_look_alikes_show_nothing() -> None:
