@@ -90,7 +90,7 @@ class TorchRun:
         if node.op in size_ops.NAMES:
             found = self._size(node.op, tuple(given.values()))
         else:
-            if node.op not in TABLE and node.op not in COMPLEX_TABLE and in_place(node.op) is None:
+            if node.op not in TABLE and node.op not in COMPLEX_TABLE and in_place(node.op, given) is None:
                 raise MismatchError(f"{node.op} is not in ingot's table")
             space, name, overload = node.op.split(".")
             found = getattr(getattr(getattr(self.torch.ops, space), name), overload)(**given)
@@ -292,8 +292,9 @@ def _wide(array: Array) -> Array:
 def module_outputs(torch: Any, module: Any, exported: Exported) -> Outputs:
     """What the module itself computes on the arguments it was exported with."""
     args, kwargs = exported.arguments
+    own = torch.utils._pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
     with quiet(torch, module):
-        leaves = torch.utils._pytree.tree_leaves(module(*args, **kwargs))
+        leaves = torch.utils._pytree.tree_leaves(module(*own[0], **own[1]))  # which may change its inputs in place
     tensors = [_array(x) if isinstance(x, torch.Tensor) else None if x is None else np.asarray(x) for x in leaves]
     narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in (*module.parameters(), *module.buffers()))
     return Outputs([None if t is None else _wide(t) for t in tensors], NARROW_TOLERANCE if narrow else TOLERANCE)

@@ -12,12 +12,13 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
 from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
-from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Unsupported, call, entry_for
+from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.complex import PARTS
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
 from ingot.frontends.torch_export.graph import GraphNode, Opaque, Program, Range, Ref, SizeRef, refs
-from ingot.frontends.torch_export.windows import Windows
+from ingot.frontends.torch_export.memory import Memory, shares
+from ingot.frontends.torch_export.ways_out import way_out
 from ingot.ir import Spec, Value
 
 Array = np.ndarray[Any, Any]
@@ -62,9 +63,9 @@ class _Importer:
         self.sources: dict[str, str] = {}  # a parameter's name in the network → in the source
         self.buffers: set[str] = set()
         self.tied: dict[Any, Value] = {}
-        self.storage: dict[str, set[str]] = {}  # tensors that may share memory in torch; graph inputs share with "*"
-        self.windows = Windows()
-        self.last_read = self._last_reads()
+        self.memory = Memory(self.values)
+        self.made: dict[str, Any] = {}  # what every tensor was when it was made
+        self.changed: set[str] = set()  # the user's inputs that the program changes
 
     def run(self) -> Imported:
         self._inputs()
@@ -73,7 +74,7 @@ class _Importer:
         self._outputs()
         self.faults.report(self.name)
         self.notes += self.network.sweep()
-        values = {n: v.pairs if isinstance(v, Complex) else v for n, v in self.values.items()}
+        values = {n: v.pairs if isinstance(v, Complex) else v for n, v in self.made.items()}
         kept = {name: v for name, v in values.items() if isinstance(v, Value) and v.name in self.network.values}
         weights = _InPairs(self.source.arrays, self.sources)
         buffers = frozenset(self.buffers)
@@ -94,15 +95,6 @@ class _Importer:
 
     # -------------------------------------------------------------------------------------------------- inputs
 
-    def _last_reads(self) -> dict[str, float]:
-        """The index of the last node that reads a tensor; outputs read forever."""
-        graph = self.program.graph
-        last: dict[str, float] = {}
-        for index, node in enumerate(graph.nodes):
-            last.update(dict.fromkeys(refs(a.value for a in node.arguments), index))
-        last.update(dict.fromkeys(refs(graph.outputs), float("inf")))
-        return last
-
     def _inputs(self) -> None:
         graph = self.program.graph
         names = iter(self._input_names())
@@ -121,11 +113,13 @@ class _Importer:
             stated = self._stated(placeholder)
             value = self.network.input(name, checked(_in_pairs(stated), name, self.name))
             self.placeholders[name] = placeholder
-            self._define(placeholder, value if stated.dtype not in PARTS else Complex(value), inside=True)
+            self._define(placeholder, value if stated.dtype not in PARTS else Complex(value))
         self._check_symbols()
+        read = {name for node in graph.nodes for name in refs(a.value for a in node.arguments)} | {*refs(graph.outputs)}
         for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
-            if spec.kind in ("parameter", "buffer", "constant") and argument.name in self.last_read:
-                self._define(argument.name, self._stored(argument.name, spec.name, spec.kind), inside=True)
+            if spec.kind in ("parameter", "buffer", "constant") and argument.name in read:
+                fixed = f"it changes the {spec.kind} {spec.name} in place, and {_STATELESS}"
+                self._define(argument.name, self._stored(argument.name, spec.name, spec.kind), fixed)
 
     def _input_names(self) -> list[str]:
         """The name of every user's input: forward's parameter, and below it the path of a nested one."""
@@ -192,10 +186,10 @@ class _Importer:
             self.buffers.add(free)
         return self.network.parameter(free, spec)
 
-    def _define(self, name: str, value: Any, inside: bool = False) -> None:
-        """Gives a tensor of the program its value. `inside`: it belongs to the caller and must not change."""
-        self.values[name] = value
-        self.storage[name] = {name, "*"} if inside else {name}
+    def _define(self, name: str, value: Any, fixed: str = "") -> None:
+        """Gives a tensor of the program its value. fixed: why it must not change."""
+        self.memory.own(name, value, fixed)
+        self.made[name] = value
 
     # --------------------------------------------------------------------------------------------------- nodes
 
@@ -217,42 +211,41 @@ class _Importer:
                 self._results(node, found if isinstance(found, tuple) else (found,))
             return
         arguments = {a.name: self._resolved(a.value) for a in node.arguments}
-        changes = op not in TABLE and op not in COMPLEX_TABLE
-        entry = entry_for(in_place(op) or op if changes else op, arguments)
+        target = None
+        if op not in TABLE and op not in COMPLEX_TABLE and (plain := in_place(op, arguments)) is not None:
+            written = "out" if plain[0].rpartition(".")[0] == op.rpartition(".")[0] else "self"
+            target = next((a.value.name for a in node.arguments if a.name == written and type(a.value) is Ref), None)
+            op, arguments = plain
+        entry = entry_for(op, arguments)
         if entry is None:
-            raise Unsupported("there is no such op in ingot's table")
-        target = next((a.value for a in node.arguments if type(a.value) is Ref), None) if changes else None
-        if target is not None:
-            self._check_change(index, target.name)
-            if "self" in arguments and "self" not in entry.kinds:
-                arguments["input"] = arguments.pop("self")
+            raise Unsupported(f"there is no such op in ingot's table; {way_out(op)}")
+        if target is not None and "self" in arguments and "self" not in entry.kinds:
+            arguments["input"] = arguments.pop("self")
         found = call(entry, self.network, arguments)
         results = found if isinstance(found, tuple) else (found,)
-        if target is not None:
-            results = (self._changed(target.name, results[0]),)
-        self._results(node, results)
-        if target is not None:
-            self._join(node, target.name)
-            self._change_around(target.name)
-            self.windows.note(node, changes=True)
-        elif entry.views:
-            self._share(node)
-            self.windows.note(node)
+        if target is None:
+            self._results(node, results, entry.views)
+        elif entry.views:  # y.t_(): the same memory, seen in another shape
+            self._results(node, results, True)
+            self.memory.lose(target, f"it reads {target}, which has another shape since {node.op}; use the op's result")
+        else:
+            self._change(node, target, results[0])
 
     def _resolved(self, value: Any) -> Any:
         if type(value) in (Ref, SizeRef):
             found = self.values.get(value.name)
             if found is None:
                 raise Unsupported(f"it reads {value.name}, a result that ingot does not compute")
-            return found
+            return self.memory.read(value.name) if type(value) is Ref else found
         if type(value) is tuple:
             return tuple([self._resolved(item) for item in value])
         if type(value) is Opaque:
             raise Unsupported(f"an argument of the kind {value.kind} is not supported")
         return value
 
-    def _results(self, node: GraphNode, results: tuple[Any, ...]) -> None:
-        """Names what a node made, and compares it with what the file says about it."""
+    def _results(self, node: GraphNode, results: tuple[Any, ...], views: bool = False) -> None:
+        """Names what a node made, and compares it with what the file says about it. views: of the first operand."""
+        whole = next((a.value.name for a in node.arguments if type(a.value) is Ref), None) if views else None
         outputs = list(node.outputs)
         if len(outputs) == 1 and type(outputs[0]) is tuple:
             outputs = list(outputs[0])
@@ -265,7 +258,13 @@ class _Importer:
                 if not isinstance(result, Value | Complex):
                     raise Unsupported("its result is not a tensor")
                 self._check_meta(output.name, result)
-                self._define(output.name, result)
+                tensors = self.program.graph.tensors
+                has = None if whole is None else shares(node, tensors[whole], tensors[output.name])
+                if whole is None or has is False:
+                    self._define(output.name, result)
+                else:
+                    self.memory.view(output.name, whole, result, has is True)
+                    self.made[output.name] = result
             else:
                 self.values[output.name] = result
 
@@ -304,24 +303,8 @@ class _Importer:
             elif type(result) is SizeRef and result.name:
                 self.values[result.name] = self._dimension(self.program.graph.sizes.get(result.name, 1))
 
-    # ------------------------------------------------------------------------------------------ changes in place
-
-    def _check_change(self, index: int, name: str) -> None:
-        """An op in place is the plain op when nobody can see the difference."""
-        shared = self.storage[name]
-        if "*" in shared:
-            raise Unsupported(
-                "it changes an input, parameter or buffer in place; write x = x + y instead of x += y, or clone first"
-            )
-        around = self.windows.around(name)
-        if any(other not in around and self.last_read.get(other, -1) > index for other in shared - {name}):
-            raise Unsupported(
-                "it changes a tensor in place that another name shares, a view or what it is a view of, and that is "
-                "read later; write it without the change in place"
-            )
-
-    def _changed(self, name: str, result: Any) -> Any:
-        """What a tensor is after a change in place: of its own type and shape."""
+    def _change(self, node: GraphNode, name: str, result: Any) -> None:
+        """Changes a tensor in place; the node's result is another name of it."""
         old = self.values[name]
         if type(result) is type(old) is Complex:
             new: Any = Complex(cast(result.pairs, old.pairs.dtype))
@@ -331,31 +314,15 @@ class _Importer:
             raise Unsupported(f"a change in place cannot make {result.spec} of {old.spec}")
         if new.shape != old.shape:
             raise Unsupported(f"a change in place cannot make {new.spec} of {old.spec}")
-        return new
-
-    def _change_around(self, name: str) -> None:
-        """What a changed tensor is a window of has changed there, and so on outwards."""
-        for outer in self.windows.around(name):
-            self.values[outer] = self.windows.put(name, self.values[outer], self.values[name], self._resolved)
-            name = outer
-
-    def _join(self, node: GraphNode, name: str) -> None:
-        """From here on the changed tensor is read under both names."""
-        for result in node.results():
-            if type(result) is Ref and result.name in self.values:
-                self.values[name] = self.values[result.name]
-                self.storage[name].add(result.name)
-                self.storage[result.name] = self.storage[name]
-
-    def _share(self, node: GraphNode) -> None:
-        """The results may be windows of the first operand's memory."""
-        first = next((a.value.name for a in node.arguments if type(a.value) is Ref), None)
-        if first is None:
-            return
-        for result in node.results():
-            if type(result) is Ref and result.name in self.values:
-                self.storage[first].add(result.name)
-                self.storage[result.name] = self.storage[first]
+        self.memory.write(name, new)
+        root = self.memory.root(name)
+        if root in self.placeholders.values():
+            self.changed.add(root)
+        for output in node.results():
+            if type(output) is Ref and output.name:
+                self._check_meta(output.name, new)
+                self.memory.view(output.name, name, new)
+                self.made[output.name] = new
 
     # ------------------------------------------------------------------------------------------------- outputs
 
@@ -373,12 +340,17 @@ class _Importer:
                 self.faults.add("output", f"{name} is no tensor: {argument!r:.80}", "")
             else:
                 self.network.output(name, value)
+        for name, placeholder in self.placeholders.items():
+            if placeholder in self.changed:
+                self.notes.append(f"the program changes its input {name} in place; an engine leaves the caller's alone")
         if not self.network.outputs and not self.faults.found:
             raise self.error("the program returns no tensor")
 
     def _output(self, argument: Any) -> Value | None:
         """A tensor, or a number as a tensor without dimensions."""
         found = self.values.get(argument.name) if type(argument) in (Ref, SizeRef) else argument
+        if type(argument) is Ref and found is not None:
+            found = self.memory.read(argument.name)
         if isinstance(found, Complex):
             return found.pairs
         if isinstance(found, Value):
@@ -418,16 +390,32 @@ def _in_pairs(spec: Spec) -> Spec:
     return spec if part is None else Spec(part, (*spec.shape, 2))
 
 
-def in_place(op: str) -> str | None:
-    """The plain op of `aten.add_.Tensor`; floor_divide has another overload's name then."""
+_STATELESS = (
+    "an engine keeps nothing from run to run: return the new value and give it as an input of the next run, or clone "
+    "it first"
+)
+
+
+def in_place(op: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The plain op of `aten.add_.Tensor` or of `aten.add.out`, and its arguments; None for an op of another kind."""
     parts = op.split(".")
-    if len(parts) != 3 or not parts[1].endswith("_") or parts[1].endswith("__"):
+    if len(parts) != 3:
         return None
-    plain, overload = parts[1][:-1], parts[2]
-    if (plain, overload) == ("floor_divide", "Tensor"):
-        overload = "default"
-    name = f"{parts[0]}.{plain}.{overload}"
-    return name if name in TABLE or name in COMPLEX_TABLE else None
+    space, name, overload = parts
+    given = dict(arguments)
+    if overload.endswith("out") and "out" in given:
+        del given["out"]
+        several = [o for o in (*TABLE, *COMPLEX_TABLE) if o.startswith(f"{space}.{name}.")]
+        fitting = [o for o in several if _fits((TABLE.get(o) or COMPLEX_TABLE[o]), given)]
+        return (fitting[0], given) if fitting else None
+    if not name.endswith("_") or name.endswith("__"):
+        return None
+    plain = f"{space}.{name[:-1]}.{'default' if (name, overload) == ('floor_divide_', 'Tensor') else overload}"
+    return (plain, given) if plain in TABLE or plain in COMPLEX_TABLE else None
+
+
+def _fits(entry: Entry, given: Mapping[str, Any]) -> bool:
+    return given.keys() <= entry.kinds.keys() and all(name in given for name in entry.required)
 
 
 _SAMPLES = (7, 64, 131, 1000, 4096)  # for sizes that are equal but written in two ways
