@@ -12,6 +12,7 @@ from functools import partial
 from ingot import _native
 from ingot.errors import UserError
 from tools.conformance.mutants import GROUPS, mutants
+from tools.conformance.onnx_contrib import onnx_contrib
 from tools.conformance.onnx_models import onnx_models
 from tools.conformance.onnx_nodes import onnx_nodes
 from tools.conformance.op_info import op_info
@@ -112,6 +113,7 @@ PARTS = (
     Part("op-info", "torch's own samples of the ops that are imported; names of the retired API; what runs natively", 8,
          op_info),
     Part("onnx-nodes", "ONNX's own tests of single ops, each built into an engine", 1, onnx_nodes),
+    Part("onnx-contrib", "ops of com.microsoft, and trees, in models of one node beside ONNX Runtime", 1, onnx_contrib),
     Part("onnx-models", "trained ONNX models out of packages, compared with ONNX Runtime", 1, onnx_models),
     Part("numbers", "greedy tokens and held-out text against transformers", 3, partial(numbers, ("greedy", "heldout"))),
     *(

@@ -9,6 +9,9 @@ from ingot.frontends.onnx.ops import (  # noqa: F401
     indexing,
     linear,
     loss,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantised,
     norm,
     quantised,
     recurrent,
@@ -18,4 +21,5 @@ from ingot.frontends.onnx.ops import (  # noqa: F401
     signal,
     spatial,
     training,
+    trees,
 )

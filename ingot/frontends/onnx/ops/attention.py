@@ -1,4 +1,4 @@
-"""Attention of ONNX and of com.microsoft, rotary embeddings, and recurrences in the place of attention."""
+"""Attention of ONNX, rotary embeddings, and recurrences in the place of attention."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from ingot.frontends.onnx.tensors import BY_CODE
 from ingot.frontends.table import MaybeFloat, MaybeInt, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
 
-MICROSOFT = "com.microsoft"
 
-
-def _heads(x: Any, heads: int | None) -> Any:
+def in_heads(x: Any, heads: int | None) -> Any:
     """[N, T, H·D] as [N, H, T, D]."""
     if len(x.shape) == 4:
         return x
@@ -43,11 +41,11 @@ def counting(like: Value, size: Dimension) -> Any:
     return found if isinstance(found, Value) else like.network.constant(found)
 
 
-def _both(a: Any, b: Any) -> Any:
+def both(a: Any, b: Any) -> Any:
     return b if a is None else F.logical_and(a, b)
 
 
-def _window(
+def window(
     q: Any, keys: Dimension, offset: Any, causal: bool, left: int, right: int
 ) -> Any:
     """Which keys a query may see by its place: bool [T, S] or [N, 1, T, S]; None: all."""
@@ -63,7 +61,7 @@ def _window(
         reach = 0 if causal and right < 0 else min(right, 0) if causal else right
         seen = F.less_equal(key, F.add(place, number(place, reach)) if reach else place)
     if left >= 0:
-        seen = _both(seen, F.greater_equal(key, F.sub(place, number(place, left))))
+        seen = both(seen, F.greater_equal(key, F.sub(place, number(place, left))))
     return seen
 
 
@@ -90,7 +88,7 @@ def attention(
     scale: MaybeFloat = None, softcap: float = 0.0, softmax_precision: MaybeInt = None, left_window_size: int = -1,
     right_window_size: int = -1,
 ) -> Result:  # fmt: skip
-    query, key, value = _heads(q, q_num_heads), _heads(k, kv_num_heads), _heads(v, kv_num_heads)
+    query, key, value = in_heads(q, q_num_heads), in_heads(k, kv_num_heads), in_heads(v, kv_num_heads)
     past: Dimension = 0
     if past_key is not None and past_value is not None:
         past = past_key.shape[2]
@@ -105,26 +103,26 @@ def attention(
         if past_key is None:
             offset = F.sub(valid, size_value(query, t))
         seen = F.less(F.reshape(counting(query, keys), (1, 1, 1, keys)), valid)
-    place = _window(query, keys, offset, is_causal, left_window_size, right_window_size)
+    place = window(query, keys, offset, is_causal, left_window_size, right_window_size)
     seen = place if seen is None else seen if place is None else F.logical_and(seen, place)
     added: Any = None
     if mask is not None:
         mask = _mask_fitted(mask, keys)
         if mask.dtype is dtypes.bool_:
-            seen = _both(seen, mask)
+            seen = both(seen, mask)
         else:
             added = mask
     wants_scores = len(call.wanted) > 3 and call.wanted[3]
     if softcap == 0 and not wants_scores and query.dtype in dtypes.FLOATS:
-        result = _plain_attention(query, key, value, seen, added, scale)
+        result = plain_attention(query, key, value, seen, added, scale)
         outputs: list[Any] = [_joined(cast(result, value.dtype), q), key, value]
         return tuple(outputs[: max(call.outputs, 1)]) if call.outputs > 1 else outputs[0]
-    made = _written_out(query, key, value, seen, added, scale, softcap, qk_matmul_output_mode, softmax_precision)
+    made = written_out(query, key, value, seen, added, scale, softcap, qk_matmul_output_mode, softmax_precision)
     outputs = [_joined(made[0], q), key, value, made[1]]
     return tuple(outputs[: call.outputs]) if call.outputs > 1 else outputs[0]
 
 
-def _plain_attention(q: Any, k: Any, v: Any, seen: Any, added: Any, scale: float | None) -> Any:
+def plain_attention(q: Any, k: Any, v: Any, seen: Any, added: Any, scale: float | None) -> Any:
     mask = added
     if seen is not None:
         mask = seen if added is None else F.where(seen, added, number(added, -math.inf))
@@ -143,7 +141,7 @@ def repeated(x: Any, heads: Dimension) -> Any:
     return x if times == 1 else fn.repeat_interleave(x, times, 1)
 
 
-def _written_out(
+def written_out(
     q: Any, k: Any, v: Any, seen: Any, added: Any, scale: float | None, softcap: float, mode: int,
     precision: int | None,
 ) -> tuple[Any, Any]:  # fmt: skip
@@ -236,121 +234,6 @@ def rotary_embedding(
     cos, sin = (F.reshape(v, (*v.shape[:2], 1, v.shape[2])) for v in (cos, sin))
     found = rotated(y, cos, sin, interleaved, rotary_embedding_dim or y.shape[3])
     return F.permute(found, (0, 2, 1, 3)) if len(x.shape) == 4 else F.reshape(found, x.shape)
-
-
-@onnx("RotaryEmbedding", domain=MICROSOFT)
-def microsoft_rotary_embedding(
-    x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False, num_heads: int = 0,
-    rotary_embedding_dim: int = 0, scale: float = 1.0, is_packed_batching: bool = False,
-) -> Result:  # fmt: skip
-    if is_packed_batching:
-        raise Unsupported("packed batches are not supported")
-    steps = x.shape[2] if len(x.shape) == 4 else x.shape[1]
-    if positions.shape in ((1,), ()):
-        ahead = F.add(counting(x, steps), F.reshape(cast(positions, dtypes.int64), (1,)))
-        positions = F.reshape(ahead, (1, steps))
-    if len(x.shape) == 3 and not num_heads:
-        head = cos.shape[1] * 2 if isinstance(cos.shape[1], int) else 0
-        width = x.shape[2]
-        if not head or not isinstance(width, int):
-            raise Unsupported("the number of heads must be known")
-        num_heads = width // head
-    return rotary_embedding(x, cos, sin, positions, interleaved=interleaved, num_heads=num_heads,
-                            rotary_embedding_dim=rotary_embedding_dim)  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------- com.microsoft's own
-
-
-@onnx("MultiHeadAttention", domain=MICROSOFT)
-def multi_head_attention(
-    call: Call, q: Tensor, k: MaybeTensor = None, v: MaybeTensor = None, bias: MaybeTensor = None,
-    padding: MaybeTensor = None, added: MaybeTensor = None, past_key: MaybeTensor = None,
-    past_value: MaybeTensor = None, *, num_heads: int, mask_filter_value: float = -10000.0, scale: float = 0.0,
-    unidirectional: bool = False,
-) -> Result:  # fmt: skip
-    if k is None or v is None or len(q.shape) != 3:
-        raise Unsupported("queries, keys and values must be three tensors [N, T, H·D]")
-    if bias is not None:
-        starts = (0, q.shape[2], dims.add(q.shape[2], k.shape[-1]))
-        sizes = (q.shape[2], k.shape[-1], v.shape[-1])
-        parts = [part(bias, 0, at, size) for at, size in zip(starts, sizes, strict=True)]
-        q, k, v = (F.add(x, b) for x, b in zip((q, k, v), parts, strict=True))
-    query, key, value = (_heads(x, num_heads) for x in (q, k, v))
-    past: Dimension = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2]
-        key, value = F.concat(past_key, key, dim=2), F.concat(past_value, value, dim=2)
-    seen = _window(query, key.shape[2], size_value(query, past) if past != 0 else None, unidirectional, -1, -1)
-    if padding is not None:
-        if len(padding.shape) != 2:
-            raise Unsupported("a padding mask must be [N, S]")
-        shown = F.not_equal(padding, number(padding, 0))
-        seen = _both(seen, F.reshape(shown, (padding.shape[0], 1, 1, padding.shape[1])))
-    found = _plain_attention(query, key, value, seen, added, scale or None)
-    outputs = (_joined(found, q), key, value)
-    return outputs[: call.outputs] if call.outputs > 1 else outputs[0]
-
-
-@onnx("GroupQueryAttention", domain=MICROSOFT, folds=False)
-def group_query_attention(
-    call: Call, q: Tensor, k: MaybeTensor = None, v: MaybeTensor = None, past_key: MaybeTensor = None,
-    past_value: MaybeTensor = None, lengths: MaybeTensor = None, total: MaybeTensor = None, cos: MaybeTensor = None,
-    sin: MaybeTensor = None, positions: MaybeTensor = None, *, num_heads: int, kv_num_heads: int, scale: float = 0.0,
-    softcap: float = 0.0, do_rotary: bool = False, rotary_interleaved: bool = False, local_window_size: int = -1,
-    smooth_softmax: int = 0,
-) -> Result:  # fmt: skip
-    """With past keys of the sequence's own length, as decoders export it: present is past and new together."""
-    if smooth_softmax > 0 or softcap or lengths is None:
-        raise Unsupported("a softcap, a smooth softmax and missing lengths are not supported")
-    if k is None or v is None:
-        width = q.shape[2]
-        if not isinstance(width, int):
-            raise Unsupported("the packed width must be known")
-        head = width // (num_heads + 2 * kv_num_heads)
-        sizes = (head * num_heads, head * kv_num_heads, head * kv_num_heads)
-        q, k, v = (part(q, 2, sum(sizes[:i]), n) for i, n in enumerate(sizes))
-    past: Dimension = past_key.shape[2] if past_key is not None else 0
-    query, key, value = _heads(q, num_heads), _heads(k, kv_num_heads), _heads(v, kv_num_heads)
-    t = query.shape[2]
-    last = F.reshape(cast(lengths, dtypes.int64), (-1, 1))  # of the last token, in each request
-    if do_rotary:
-        if cos is None or sin is None:
-            raise Unsupported("rotary embeddings need their tables")
-        if positions is None:
-            ahead = F.add(F.sub(last, size_value(query, dims.add(t, -1))), F.reshape(counting(query, t), (1, t)))
-            positions = F.maximum(ahead, number(ahead, 0))
-        query, key = (
-            rotary_embedding(x, cos, sin, positions, interleaved=rotary_interleaved) for x in (query, key)
-        )
-    if past_key is not None and past_value is not None:
-        key, value = F.concat(past_key, key, dim=2), F.concat(past_value, value, dim=2)
-    keys = key.shape[2]
-    back = local_window_size - 1 if local_window_size > 0 else -1
-    seen = _window(query, keys, size_value(query, past), True, back, -1)
-    found = _joined(_plain_attention(query, key, value, seen, None, scale or None), q)
-    outputs = (found, key, value)
-    return outputs[: call.outputs] if call.outputs > 1 else found
-
-
-@onnx("BiasGelu", domain=MICROSOFT)
-def bias_gelu(x: Tensor, bias: Tensor) -> Result:
-    return F.gelu(F.add(x, bias), approximate=False)
-
-
-@onnx("Gelu", domain=MICROSOFT)
-def microsoft_gelu(x: Tensor) -> Result:
-    return F.gelu(x, approximate=False)
-
-
-@onnx("FastGelu", domain=MICROSOFT)
-def fast_gelu(x: Tensor, bias: MaybeTensor = None) -> Result:
-    return F.gelu(x if bias is None else F.add(x, bias), approximate=True)
-
-
-@onnx("QuickGelu", domain=MICROSOFT)
-def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Result:
-    return F.mul(x, F.sigmoid(F.mul(x, alpha)))
 
 
 # --------------------------------------------------------------------------------------- recurrences, convolutions

@@ -37,17 +37,6 @@ def matmul_(a: Tensor, b: Tensor) -> Result:
     return matmul(a, b)
 
 
-@onnx("FusedMatMul", domain="com.microsoft")
-def fused_matmul(
-    a: Tensor, b: Tensor, *, alpha: float = 1.0, transA: bool = False, transB: bool = False,  # noqa: N803
-    transBatchA: bool = False, transBatchB: bool = False,  # noqa: N803
-) -> Result:  # fmt: skip
-    if transBatchA or transBatchB:
-        raise Unsupported("transposing the batch is not supported")
-    found = F.matmul(a, b, transpose_a=transA, transpose_b=transB)
-    return found if alpha == 1 else F.mul(found, alpha)
-
-
 @onnx("Gemm", until=6)
 def gemm_1(
     a: Tensor, b: Tensor, c: MaybeTensor = None, *, alpha: float = 1.0, beta: float = 1.0, broadcast: bool = False,

@@ -104,31 +104,6 @@ def rms_normalization(
     return F.mul(F.reshape(F.rms_norm(flat, eps=epsilon), x.shape), scale)
 
 
-def _sum(x: Any, skip: Any, more: Any) -> Any:
-    total = F.add(x, skip)
-    return total if more is None else F.add(total, more)
-
-
-@onnx("SkipLayerNormalization", domain="com.microsoft")
-def skip_layer_normalization(
-    call: Call, x: Tensor, skip: Tensor, gamma: Tensor, beta: MaybeTensor = None, bias: MaybeTensor = None, *,
-    epsilon: float = 1e-12,
-) -> Result:  # fmt: skip
-    total = _sum(x, skip, bias)
-    operands = [total, gamma] + ([] if beta is None else [beta])
-    found = F.layer_norm(*operands, eps=epsilon)
-    return (found, None, None, total)[: max(call.outputs, 1)] if call.outputs > 1 else found
-
-
-@onnx("SkipSimplifiedLayerNormalization", domain="com.microsoft")
-def skip_rms_normalization(
-    call: Call, x: Tensor, skip: Tensor, gamma: Tensor, bias: MaybeTensor = None, *, epsilon: float = 1e-12
-) -> Result:
-    total = _sum(x, skip, bias)
-    found = F.rms_norm(total, gamma, eps=epsilon)
-    return (found, None, None, total)[: max(call.outputs, 1)] if call.outputs > 1 else found
-
-
 @onnx("InstanceNormalization")
 def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Result:
     channels = x.shape[1]

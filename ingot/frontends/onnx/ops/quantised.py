@@ -19,7 +19,7 @@ from ingot.ir.expr import integer_range
 from ingot.ir.spec import axis_of
 
 
-def _spread(scale: Any, x: Any, axis: int, block: int) -> Any:
+def spread_over(scale: Any, x: Any, axis: int, block: int) -> Any:
     """A scale of the tensor, of each slice along an axis, or of blocks along it, as what broadcasts to x."""
     if block:
         at = axis_of(axis, len(x.shape), "axis")
@@ -51,7 +51,7 @@ def quantized(x: Any, scale: Any, zero: Any, kind: DType, saturate: bool = True)
     return Narrow(whole, kind) if is_narrow(kind) else whole
 
 
-def _numbers(x: Any) -> Any:
+def numbers(x: Any) -> Any:
     """A tensor of any type as one that ops take."""
     return decoded(x) if isinstance(x, Narrow) else x
 
@@ -62,7 +62,7 @@ def quantize_linear(
     precision: int = 0, saturate: bool = True,
 ) -> Result:  # fmt: skip
     kind = zero.dtype if zero is not None else dtype_of(output_dtype, "output_dtype") if output_dtype else dtypes.uint8
-    spread = [None if v is None else _spread(_numbers(v), x, axis, block_size) for v in (scale, zero)]
+    spread = [None if v is None else spread_over(numbers(v), x, axis, block_size) for v in (scale, zero)]
     return quantized(x, spread[0], spread[1], kind, saturate)
 
 
@@ -71,14 +71,14 @@ def dequantize_linear(
     x: Typed, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Result:
     kind = dtype_of(output_dtype, "output_dtype") if output_dtype else scale.dtype
-    x, zero = _numbers(x), None if zero is None else _numbers(zero)
-    spread = _spread(cast(scale, dtypes.float32), x, axis, block_size)
+    x, zero = numbers(x), None if zero is None else numbers(zero)
+    spread = spread_over(cast(scale, dtypes.float32), x, axis, block_size)
     if x.dtype.is_integer and x.dtype.bits <= 32 and kind in dtypes.FLOATS:
-        operands = [x, spread] + ([] if zero is None else [_spread(zero, x, axis, block_size)])
+        operands = [x, spread] + ([] if zero is None else [spread_over(zero, x, axis, block_size)])
         return F.dequantize(*operands, dtype=kind)
     y = cast(x, dtypes.float32)
     if zero is not None:
-        y = F.sub(y, cast(_spread(zero, x, axis, block_size), dtypes.float32))
+        y = F.sub(y, cast(spread_over(zero, x, axis, block_size), dtypes.float32))
     return cast(F.mul(y, spread), kind)
 
 
@@ -93,11 +93,11 @@ def dynamic_quantize_linear(x: Tensor) -> Result:
     return quantized(x, safe, zero, dtypes.uint8), scale, zero
 
 
-def _real(x: Any, scale: Any, zero: Any, axis: int = -1) -> Any:
-    return dequantize_linear(x, scale, zero, axis=axis) if len(scale.shape) <= 1 else _by_rows(x, scale, zero)
+def real(x: Any, scale: Any, zero: Any, axis: int = -1) -> Any:
+    return dequantize_linear(x, scale, zero, axis=axis) if len(scale.shape) <= 1 else by_rows(x, scale, zero)
 
 
-def _by_rows(x: Any, scale: Any, zero: Any) -> Any:
+def by_rows(x: Any, scale: Any, zero: Any) -> Any:
     """A scale that broadcasts as it is."""
     y = cast(x, dtypes.float32)
     if zero is not None:
@@ -112,7 +112,7 @@ def qlinear_matmul(
     y_zero: Tensor,
 ) -> Result:  # fmt: skip
     rows = len(a.shape) - 2 if a_scale.shape not in ((), (1,)) and len(a_scale.shape) == 1 else -1
-    found = matmul(_real(a, a_scale, a_zero, rows), _real(b, b_scale, b_zero, -1))
+    found = matmul(real(a, a_scale, a_zero, rows), real(b, b_scale, b_zero, -1))
     scale = y_scale if len(y_scale.shape) != 1 or y_scale.shape == (1,) else _column(y_scale)
     zero = y_zero if len(y_zero.shape) != 1 or y_zero.shape == (1,) else _column(y_zero)
     return quantized(found, scale, zero, y_zero.dtype)
@@ -122,13 +122,13 @@ def _column(x: Any) -> Any:
     return F.reshape(x, (x.shape[0], 1))
 
 
-def _centred(x: Any, zero: Any, axis: int) -> Any:
+def centred(x: Any, zero: Any, axis: int) -> Any:
     """Integers without their zero point, in float32: exact, as products of 8 bits and their sums stay below 2²⁴
     for up to 256 of them, and as near as float32 is beyond."""
     y = cast(x, dtypes.float32)
     if zero is None:
         return y
-    return F.sub(y, cast(_spread(zero, x, axis, 0), dtypes.float32))
+    return F.sub(y, cast(spread_over(zero, x, axis, 0), dtypes.float32))
 
 
 @onnx("ConvInteger")
@@ -138,7 +138,7 @@ def conv_integer(
     strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
     over = window(x, w.shape[2:], strides, dilations, pads, auto_pad)
-    return cast(conv(_centred(x, x_zero, 1), _centred(w, w_zero, 0), None, over, group), dtypes.int32)
+    return cast(conv(centred(x, x_zero, 1), centred(w, w_zero, 0), None, over, group), dtypes.int32)
 
 
 @onnx("QLinearConv")
@@ -148,61 +148,8 @@ def qlinear_conv(
     group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
     over = window(x, w.shape[2:], strides, dilations, pads, auto_pad)
-    total = conv(_centred(x, x_zero, 1), _centred(w, w_zero, 0), None, over, group)
+    total = conv(centred(x, x_zero, 1), centred(w, w_zero, 0), None, over, group)
     if bias is not None:
         total = F.add(total, F.reshape(cast(bias, dtypes.float32), (bias.shape[0], *[1] * (len(x.shape) - 2))))
-    scale = F.mul(F.reshape(x_scale, ()), _spread(w_scale, total, 1, 0))
+    scale = F.mul(F.reshape(x_scale, ()), spread_over(w_scale, total, 1, 0))
     return quantized(F.mul(total, scale), F.reshape(y_scale, ()), F.reshape(y_zero, ()), y_zero.dtype)
-
-
-def _qlinear(name: str, compute: Any) -> None:
-    @onnx(name, domain="com.microsoft")
-    def of(
-        a: Tensor, a_scale: Tensor, a_zero: MaybeTensor, b: Tensor, b_scale: Tensor, b_zero: MaybeTensor,
-        y_scale: Tensor, y_zero: MaybeTensor = None,
-    ) -> Result:  # fmt: skip
-        found = compute(_real(a, a_scale, a_zero), _real(b, b_scale, b_zero))
-        return quantized(found, y_scale, y_zero, a.dtype)
-
-
-_qlinear("QLinearAdd", F.add)
-_qlinear("QLinearMul", F.mul)
-
-
-@onnx("MatMulNBits", domain="com.microsoft")
-def matmul_n_bits(
-    x: Tensor, packed: Tensor, scales: Tensor, zeros: MaybeTensor = None, groups: MaybeTensor = None,
-    bias: MaybeTensor = None, *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,  # noqa: N803
-) -> Result:  # fmt: skip
-    """The weight as integers of 4 or 8 bits and a scale for each group: the weight format of our products."""
-    if bits not in (4, 8) or groups is not None:
-        raise Unsupported("only 4 and 8 bits without group indices are supported")
-    blocks = -(-K // block_size)
-    wide = F.reshape(_unpacked(packed, bits), (N, blocks * block_size))
-    scale = F.reshape(cast(scales, dtypes.float32), (N, blocks))
-    middle = 1 << (bits - 1)
-    if zeros is None:
-        zero = F.expand(number(wide, middle), (N, blocks))
-    elif zeros.dtype.is_integer:
-        flat = _unpacked(F.reshape(zeros, (N, -1)), bits)
-        zero = F.slice(flat, (0, 0), (N, blocks), (1, 1))
-    else:
-        raise Unsupported("zero points that are floats are not supported")
-    if blocks * block_size != K:
-        raise Unsupported(f"{K} inputs are no multiple of the groups of {block_size}")
-    weight = F.dequantize(wide, scale, zero, dtype=dtypes.float32, group=block_size)
-    found = F.matmul(x, cast(weight, x.dtype), transpose_b=True)
-    return found if bias is None else F.add(found, bias)
-
-
-def _unpacked(packed: Any, bits: int) -> Any:
-    """Bytes as the numbers of 4 bits in them, the low half first: [..., n] → [..., 2·n]."""
-    if bits == 8:
-        return packed
-    sixteen = number(packed, 16)
-    low, high = F.mod(packed, sixteen), F.floordiv(packed, sixteen)
-    parts = [F.reshape(v, (*v.shape, 1)) for v in (low, high)]
-    joined = F.concat(*parts, dim=len(packed.shape))
-    return F.reshape(joined, (*packed.shape[:-1], dims.mul(packed.shape[-1], 2)))
-
-

@@ -16,7 +16,7 @@ from ingot.ir import F
 
 Activation = Callable[[Any], Any]
 
-_ACTIVATIONS: dict[str, Callable[[float, float], Activation]] = {
+ACTIVATIONS: dict[str, Callable[[float, float], Activation]] = {
     "relu": lambda a, b: F.relu,
     "tanh": lambda a, b: F.tanh,
     "sigmoid": lambda a, b: F.sigmoid,
@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, Callable[[float, float], Activation]] = {
     "softsign": lambda a, b: lambda x: F.div(x, F.add(F.abs(x), 1.0)),
     "softplus": lambda a, b: lambda x: F.softplus(x),
 }
-_DEFAULTS = {"affine": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0),
+DEFAULTS = {"affine": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0),
              "hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0)}  # fmt: skip
 
 
@@ -66,16 +66,16 @@ def _activations(
 ) -> list[tuple[tuple[str, ...], tuple[Activation, ...]]]:
     """The activations of every direction, in order."""
     words = tuple(n.lower() for n in names) if names else usual * count
-    if len(words) != len(usual) * count or any(n not in _ACTIVATIONS for n in words):
+    if len(words) != len(usual) * count or any(n not in ACTIVATIONS for n in words):
         raise Unsupported(f"the activations {', '.join(words)[:200]} are not {len(usual) * count} known ones")
     alphas, betas = iter(alpha or ()), iter(beta or ())
     made = []
     for n in words:
-        a, b = _DEFAULTS.get(n, (0.0, 0.0))
+        a, b = DEFAULTS.get(n, (0.0, 0.0))
         takes_b = n in ("affine", "scaledtanh", "hardsigmoid")
-        a = next(alphas, a) if n in _DEFAULTS else a
+        a = next(alphas, a) if n in DEFAULTS else a
         b = next(betas, b) if takes_b else b
-        made.append(_ACTIVATIONS[n](a, b))
+        made.append(ACTIVATIONS[n](a, b))
     size = len(usual)
     return [(words[i * size : (i + 1) * size], tuple(made[i * size : (i + 1) * size])) for i in range(count)]
 
