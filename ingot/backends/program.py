@@ -245,10 +245,12 @@ class ProgramBuilder:
     def _turned(self, value: Value, how: Reads) -> Window | None:
         """A result in the order of the only permutation that reads it, if its kernel can write there: that one is dense
         then, and needs no copy."""
-        users = list(value.uses)
-        if how is Reads.DENSE or self.network.is_output(value) or len(users) != 1 or users[0].op.name != "permute":
+        if how is Reads.DENSE or self.network.is_output(value) or len(value.uses) != 1:
             return None
-        turned, op = users[0].output, cast(Permute, users[0].op)
+        (user,) = value.uses
+        if user.op.name != "permute":
+            return None
+        turned, op = user.output, cast(Permute, user.op)
         steps = dense_strides(turned.shape)
         order = op.order(len(steps))
         window = Window(-1, value.shape, tuple(steps[order.index(i)] for i in range(len(steps))), 0, False)

@@ -228,6 +228,7 @@ def test_operands_of_one_type(name: str) -> None:
 # ------------------------------------------------------------------------------------------------- choosing
 
 
+CONV = {"stride": (1, 1), "pre_padding": (1, 1), "post_padding": (1, 1), "dilation": (1, 1)}
 POOL = {"kernel": (2, 2), "stride": (2, 2), "pre_padding": (0, 0), "post_padding": (0, 0)}
 
 
@@ -366,3 +367,32 @@ def test_heads_that_attention_takes() -> None:
     for q, v, taken in ((512, 512, True), (513, 8, False), (8, 513, False)):
         (kernel,) = [k for k in CPU.kernels if k.name == "attention"]
         assert isinstance(kernel.choose(node(q, v)), KernelCall) is taken
+
+
+def test_kernels_that_multiply_matrices() -> None:
+    """In bfloat16 they are measured against the matrix units."""
+    products = {kernel.name for kernel in CPU.kernels if kernel.products}
+    assert products == {"matmul_packed", "matmul", "moe", "conv_packed", "conv_transpose_packed", "paged_attention",
+                        "attention"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "length", "taken"), [
+    ("fft", 1 << 20, True), ("fft", (1 << 20) + 1, False), ("fft", (1 << 20) + 2, False),
+    *((name, length, taken) for name in ("rfft", "irfft") for length, taken in (
+        (1 << 21, True), ((1 << 21) + 2, False), ((1 << 20) - 1, True), ((1 << 20) + 1, False))),
+])  # fmt: skip
+def test_lengths_that_transforms_take(name: str, length: int, taken: bool) -> None:
+    """2^20 complex numbers; an even number of real ones is half as many of those, an odd one as many."""
+    shape = {"fft": (3, length, 2), "rfft": (3, length), "irfft": (3, length // 2 + 1, 2)}[name]
+    attrs = {"n": length} if name == "irfft" else {}
+    choice = CPU.choose(node(lambda x: getattr(F, name)(x, **attrs), Spec("float32", shape)))
+    assert isinstance(choice, KernelCall) is taken, choice
+
+
+def test_a_lowered_group_norm_with_an_eps_that_is_none() -> None:
+    net = Network("net")
+    x, w = net.input("x", Spec("float32", (2, 4, 6, 6))), net.parameter("w", Spec("float32", (4, 4, 3, 3)))
+    net.output("y", F.group_norm(F.conv(x, w, **CONV), groups=2, eps=-1.0))
+    lowered = [n for n in pipeline.lower(net, CPU).nodes if isinstance(n.op, Lowered)]
+    (choice,) = [CPU.choose(n) for n in lowered if n.op.inner.name == "group_norm"]
+    assert isinstance(choice, Refusal) and "eps" in choice.why

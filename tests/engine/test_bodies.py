@@ -11,6 +11,7 @@ import pytest
 
 import ingot
 from ingot import functional as F
+from ingot import ops
 from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.ir import Network, Spec
@@ -101,3 +102,15 @@ def test_a_weight_that_is_given_twice(op: str, tmp_path: Path) -> None:
             got = one.run({"x": x})
             for name, array in want.items():
                 np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_a_constant_of_a_body_that_is_used_twice_is_stored_once() -> None:
+    inner = Network("inner")
+    a = inner.input("a", Spec("float32", (64,)))
+    inner.output("r", F.mul(a, inner.constant(np.arange(64, dtype=np.float32))))
+    net = Network()
+    x = net.input("x", Spec("float32", (64,)))
+    for i, limit in enumerate((0.0, 1.0)):
+        net.output(f"y{i}", ops.cond(F.gt(F.sum(x), limit), x, then_branch=inner, else_branch=inner))
+    engine = build_network(net, {})
+    assert [engine.tensor(name).shape for name in engine.header["weights"]].count((64,)) == 1

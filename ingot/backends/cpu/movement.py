@@ -7,7 +7,7 @@ from typing import Any
 
 from ingot import dtypes
 from ingot.backends.cost import Call, nbytes, size
-from ingot.backends.cpu.types import FLOATS, INDICES, STORED
+from ingot.backends.cpu.types import INDICES, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ir.spec import axis_of
@@ -25,8 +25,6 @@ def _embedding(op: Any, node: Node) -> Mapping[str, Any] | Use | Refusal:
     sizes = sizes_of(node, 1)
     if not sizes:
         return {"packed": False}
-    if node.inputs[1].dtype not in (*FLOATS, dtypes.int8):
-        return Refusal(f"it has no panels of {node.inputs[1].dtype.name}")
     return Use({"packed": True, "n": sizes[0], "k": sizes[1]}, reads={"table": Reads.DENSE})
 
 
