@@ -249,6 +249,8 @@ def floordiv(a: Dimension, b: Dimension) -> Dimension:
     if a == b:
         return 1
     divisor = _terms(b)
+    if len(divisor) > 1 and (whole := _exact_quotient(a, b)) is not None:
+        return whole
     quotient: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for atoms, k in _terms(a):
@@ -290,6 +292,28 @@ def _divide_monomial(atoms: Monomial, k: int, by: Monomial, j: int) -> tuple[Mon
             return None
         left.remove(atom)
     return (tuple(left), k // j) if j > 0 and k % j == 0 else None
+
+
+def _exact_quotient(a: Dimension, b: Expr) -> Dimension | None:
+    """q with a = q·b for polynomials over the same atoms, or None: 32·x·n − 32·n over x − 1 is 32·n."""
+    atoms = sorted({atom for x in (a, b) for product, _ in _terms(x) for atom in product}, key=str)
+    places = {atom: i for i, atom in enumerate(atoms)}
+
+    def order(term: tuple[Monomial, int]) -> tuple[int, ...]:  # a product is as far ahead as its factors are
+        powers = [0] * len(places)
+        for atom in term[0]:
+            powers[places[atom]] += 1
+        return len(term[0]), *powers
+
+    lead = max(b.terms, key=order)
+    quotient: list[Dimension] = []
+    while a != 0:
+        done = _divide_monomial(*max(_terms(a), key=order), *lead) if len(quotient) < MAX_TERMS else None
+        if done is None:
+            return None
+        quotient.append(_build({done[0]: done[1]}))
+        a = add(a, mul(mul(b, quotient[-1]), -1))
+    return add(*quotient)
 
 
 def mod(a: Dimension, b: Dimension) -> Dimension:

@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+import ingot
 from ingot.builder.build import build_network as build_engine
+from ingot.errors import UnsupportedError
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.frontends.torch_export.aten import TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
@@ -73,6 +75,18 @@ for op in ("add", "sub"):
     case(f"{op}.Scalar", i(3, dtype=torch.int32), 7)
 case("atan2.default arctan2.default", f(3, 4), f(4))
 case("unfold.default", f(3, 11), -1, 4, 3)
+case("diff.default", f(3, 5))
+case("diff.default", i(3, 5), 2, 0)
+case("diff.default", b(7))
+case("diff.default", f(3, 1), 1, -1, f(3, 2), f(3, 1))
+case("diff.default", f(2), 3)
+case("broadcast_tensors.default", [f(3, 1), f(4), f()])
+for reduction in (0, 1, 2):
+    case("mse_loss.default", f(3, 4), f(3, 4), reduction)
+case("mse_loss.default", f(3, 4, dtype=torch.bfloat16), f(3, 4, dtype=torch.bfloat16))
+for dim in (0, 2, -1):
+    case("_weight_norm.default", f(4, 3, 2), torch.linspace(0.5, 2, 4 if dim == 0 else 2 if dim == 2 else 1).reshape(
+        [4 if dim == 0 else 1, 1, 2 if dim == 2 else 1]), dim)
 case("fft_fftfreq.default fft_rfftfreq.default", 7, 0.5)
 case("add.Tensor", b(3), b(3))
 case("add.Tensor", b(3), 2)
@@ -326,6 +340,9 @@ for word in ("zeros", "ones"):
     case(f"{word}.default", [2], dtype=torch.int64)
     case(f"{word}_like.default", i(2, 3))
     case(f"new_{word}.default", f(2), [3], dtype=torch.bool)
+case("empty.memory_format", [0, 3])
+case("empty_like.default", f(2, 0), dtype=torch.int64)
+case("new_empty.default", f(2), [3, 0])
 case("scalar_tensor.default", 3)
 case("arange.default", 5)
 case("arange.start", 2, 7, dtype=torch.float32)
@@ -580,8 +597,38 @@ def check(ours: dict[str, Any], theirs: list[torch.Tensor]) -> None:
         )
 
 
+# What these draw is read by nobody, or refused: test_random_numbers_that_nobody_reads.
+DRAWS = {"aten.rand.default", "aten.randn.default", "aten.rand_like.default", "aten.randn_like.default"}
+
+
 def test_every_entry_has_a_case() -> None:
-    assert TABLE.keys() == {one.op for one in CASES}
+    assert TABLE.keys() - DRAWS == {one.op for one in CASES}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_that_nobody_reads(name: str) -> None:
+    """As in layers that training skips by chance, which draw in evaluation mode too."""
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor, reads: bool) -> torch.Tensor:
+            drawn = op_of(name)(x if "like" in name else list(x.shape))
+            return x + drawn if reads else 2 * x
+
+    x = f(2, 3)
+    np.testing.assert_array_equal(ingot.build(Net(), (x, False)).run({"x": x})["output_0"], 2 * x)
+    with pytest.raises(UnsupportedError, match="it reads rand.*, a result that ingot does not compute"):
+        ingot.build(Net(), (x, True))
+
+
+def test_empty_tensors_that_are_written() -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.empty(2, 3, dtype=x.dtype)
+            y.copy_(x)
+            return y
+
+    x = f(2, 3)
+    np.testing.assert_array_equal(ingot.build(Net(), (x,)).run({"x": x})["output_0"], x)
 
 
 def test_ops_on_sizes_are_no_entries() -> None:

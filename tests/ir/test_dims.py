@@ -54,6 +54,14 @@ def test_normal_form_agrees_with_evaluation(tree: Any, sizes: dict[str, int]) ->
     assert dims.substitute(built, dict(sizes)) == expected
 
 
+@given(trees, trees, values)
+def test_a_product_is_divided_by_its_factor(a: Any, b: Any, sizes: dict[str, int]) -> None:
+    left, right = build(a), build(b)
+    if dims.bounds(right)[0] > 0:
+        found = dims.substitute((left * right) // right, dict(sizes))
+        assert found == dims.substitute(left, dict(sizes))
+
+
 @given(trees)
 def test_text_and_json_read_back(tree: Any) -> None:
     built = build(tree)
@@ -81,6 +89,9 @@ def test_order_does_not_matter(a: Any, b: Any) -> None:
     (5 * T // 4, T + T // 4),
     (T * H // H, T),
     ((T - 1) * (T + 1), T * T - 1),
+    ((T * T - 1) // (T - 1), T + 1),
+    ((32 * (T // 40) * H - 32 * H) // (8 * (T // 40) * H - 8 * H), 4),
+    ((T * H - H) // (T - 1), H),
     (T % 4 + 4 * (T // 4), T),
     (ceil_div(8 * T, 4), 2 * T),
     (maximum(T, T + 1, T - 3), T + 1),

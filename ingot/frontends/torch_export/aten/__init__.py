@@ -6,6 +6,7 @@ from ingot.frontends.torch_export.aten import (  # noqa: F401
     activation,
     complex,
     derived,
+    draws,
     fourier,
     indexing,
     layers,

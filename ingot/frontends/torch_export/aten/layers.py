@@ -24,6 +24,7 @@ from ingot.frontends.torch_export.aten.table import (
     aten,
 )
 from ingot.ir import F
+from ingot.ir.spec import axis_of
 
 EPSILON = {"float32": 1.1920928955078125e-07, "bfloat16": 0.0078125, "float16": 0.0009765625,
            "float64": 2.220446049250313e-16}  # fmt: skip
@@ -288,6 +289,15 @@ def instance_norm(input: Tensor, weight: MaybeTensor, bias: MaybeTensor, running
     if not use_input_stats:
         return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
     return group_norm(input, fn.tensor.known_size(input, 1, "instance_norm"), weight, bias, eps)
+
+
+@aten("aten._weight_norm.default")
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Result:
+    """The weight of torch.nn.utils.parametrizations.weight_norm: v at the length g, along all dimensions but one."""
+    kept = None if dim == -1 else axis_of(dim, v.ndim(), "dim")
+    axes = tuple(i for i in range(v.ndim()) if i != kept)
+    length = F.sqrt(F.reduce_sum(F.mul(v, v), axes=axes, keepdims=True))
+    return F.mul(v, F.div(g, length))
 
 
 # ----------------------------------------------------------------------------------------------------- attention

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from ingot import dims, dtypes
+from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.torch_export.aten.pointwise import power
+from ingot.frontends.torch_export.aten.pointwise import power, sub
 from ingot.frontends.torch_export.aten.promotion import cast, category, floating, size_tensor
 from ingot.frontends.torch_export.aten.table import (
     MaybeDType,
     MaybeInt,
     MaybeInts,
     MaybeScalar,
+    MaybeTensor,
     Result,
     Results,
     Scalar,
@@ -193,8 +195,26 @@ def vector_norm(
     return F.sqrt(F.reduce_sum(power(x, 2), axes=axes, keepdims=keepdim))
 
 
+@aten("aten.mse_loss.default")
+def mse_loss(self: Tensor, target: Tensor, reduction: int = 1) -> Result:
+    """reduction: 0 none, 1 the mean, 2 the sum, as torch numbers them."""
+    apart = power(sub(self, target), 2)
+    return apart if reduction == 0 else mean(apart) if reduction == 1 else sum(apart)
+
+
 @aten("aten.cumsum.default")
 def cumsum(self: Tensor, dim: int, dtype: MaybeDType = None) -> Result:
     """Accumulated in the type that it gives."""
     x = _accumulator(self, dtype)
     return F.cumsum(x, axis=axis_of(dim, x.ndim(), "dim")) if x.shape else x
+
+
+@aten("aten.diff.default")
+def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: MaybeTensor = None, append: MaybeTensor = None) -> Result:
+    """Each element less the one before it, n times over."""
+    axis = axis_of(dim, self.ndim(), "dim")
+    x = fn.concat([part for part in (prepend, self, append) if part is not None], axis)
+    for _ in range(n):
+        ahead, behind = ((*[slice(None)] * axis, slice(*ends)) for ends in ((1, None), (0, -1)))
+        x = F.not_equal(x[ahead], x[behind]) if x.dtype is dtypes.bool_ else F.sub(x[ahead], x[behind])
+    return x

@@ -35,7 +35,7 @@ from ingot.frontends.torch_export.aten.table import (
     few,
 )
 from ingot.ir import F, Network, Value
-from ingot.ir.spec import axes_of, axis_of, elements
+from ingot.ir.spec import axes_of, axis_of, broadcast, elements
 
 END = 2**63 - 1  # what torch writes for "to the end"
 MAX_MADE = 1 << 20  # elements of a constant that an op makes of numbers
@@ -130,6 +130,14 @@ def expand(self: Tensor, size: Sizes, implicit: bool = False) -> Result:
 @aten("aten.expand_as.default", views=True)
 def expand_as(self: Tensor, other: Tensor) -> Result:
     return F.expand(self, other.shape)
+
+
+@aten("aten.broadcast_tensors.default", views=True)
+def broadcast_tensors(tensors: Tensors) -> Results:
+    shape: Sizes = ()
+    for x in tensors:
+        shape = broadcast(shape, x.shape)
+    return tuple(x if x.shape == shape else F.expand(x, shape) for x in tensors)
 
 
 @aten("aten.contiguous.default", "aten.detach.default", "aten.detach_.default", "aten.alias.default",
@@ -248,7 +256,7 @@ def stack(tensors: Tensors, dim: int = 0) -> Result:
 
 
 @aten("aten.constant_pad_nd.default", "aten.pad.default")
-def pad(self: Tensor, pad: Ints, value: MaybeScalar = None, mode: str = "constant") -> Result:
+def pad(self: Tensor, pad: Sizes, value: MaybeScalar = None, mode: str = "constant") -> Result:
     if not isinstance(value, int | float | None):
         raise Unsupported("the value must be known at export")
     return fn.pad(self, pad, mode, value)
@@ -265,17 +273,17 @@ _edge_pads("replication", "replicate")
 
 
 @aten("aten.repeat.default")
-def repeat(self: Tensor, repeats: Ints) -> Result:
+def repeat(self: Tensor, repeats: Sizes) -> Result:
     return fn.repeat(self, repeats)
 
 
 @aten("aten.tile.default")
-def tile(self: Tensor, dims: Ints) -> Result:
+def tile(self: Tensor, dims: Sizes) -> Result:
     return fn.repeat(self, (*[1] * (self.ndim() - len(dims)), *dims))
 
 
 @aten("aten.repeat_interleave.self_int")
-def repeat_interleave(self: Tensor, repeats: int, dim: MaybeInt = None, output_size: MaybeSize = None) -> Result:
+def repeat_interleave(self: Tensor, repeats: Size, dim: MaybeInt = None, output_size: MaybeSize = None) -> Result:
     if dim is None:
         self, dim = F.reshape(self, (elements(self.shape),)), 0
     return fn.repeat_interleave(self, repeats, dim)
@@ -481,6 +489,22 @@ def _constant(word: str, value: int) -> None:
 
 _constant("zeros", 0)
 _constant("ones", 1)
+
+
+@aten("aten.empty.memory_format")
+def empty(network: Network, size: Sizes, dtype: MaybeDType = None) -> Result:
+    """Zeros: torch leaves open what is there before it is written."""
+    return filled(network, size, 0, dtype or dtypes.float32)
+
+
+@aten("aten.empty_like.default")
+def empty_like(self: Tensor, dtype: MaybeDType = None) -> Result:
+    return filled(self.network, self.shape, 0, dtype or self.dtype)
+
+
+@aten("aten.new_empty.default")
+def new_empty(self: Tensor, size: Sizes, dtype: MaybeDType = None) -> Result:
+    return filled(self.network, size, 0, dtype or self.dtype)
 
 
 @aten("aten.scalar_tensor.default")
