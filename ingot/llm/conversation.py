@@ -59,10 +59,8 @@ class Conversation:
         kept, self._asked = self.turns, text
         limit = self._model.context_length
         try:
-            ids = self._model.chat_prompt(self.messages())
-            while self.turns and len(ids) + room > limit:
+            while (ids := self._fitting(limit - room)) is None:
                 self.turns = self.turns[1:]
-                ids = self._model.chat_prompt(self.messages())
             if len(ids) >= limit:
                 raise TooLongError(
                     f"the message takes {len(ids):,} tokens with what stands before it, and the context holds "
@@ -73,6 +71,16 @@ class Conversation:
             raise
         self.dropped += len(kept) - len(self.turns)
         return ids
+
+    def _fitting(self, tokens: int) -> list[int] | None:
+        """The prompt; None when there are turns that can be left out and it has more tokens, or far too many."""
+        try:
+            ids = self._model.chat_prompt(self.messages())
+        except TooLongError:
+            if self.turns:
+                return None
+            raise
+        return None if self.turns and len(ids) > tokens else ids
 
     def finish(self, answer: str) -> None:
         """The model's answer to what was asked last."""

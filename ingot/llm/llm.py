@@ -174,7 +174,8 @@ class LLM:
         chats = _lazy.load("ingot.text.chat_prompt")  # Jinja takes its time, and most starts need none
         with self._lock:
             if self._chat is None:
-                self._chat = chats.open_chat(self.engine.files, self._template_source, lambda: self.tokenizer)
+                files, template = self.engine.files, self._template_source
+                self._chat = chats.open_chat(files, template, lambda: self.tokenizer, self.context_length)
         ids: list[int] = self._chat.encode(messages, **variables)
         return ids
 
@@ -329,7 +330,7 @@ class LLM:
         jobs: list[GenerationJob] = []
         bad_words = self._bad_words(params)
         for prompt in prompts:
-            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else self._checked(prompt)
+            ids = self._encoded(prompt) if isinstance(prompt, str) else self._checked(prompt)
             if len(ids) >= self.context_length:
                 raise TooLongError(
                     f"the prompt has {len(ids)} tokens and the context holds {self.context_length}, one of them to be "
@@ -388,6 +389,10 @@ class LLM:
         if request_id is not None:
             with self._lock:
                 self._named.pop(request_id, None)
+
+    def _encoded(self, text: str) -> list[int]:
+        self.tokenizer.check_length(text, self.context_length)
+        return self.tokenizer.encode(text)
 
     def _bad_words(self, params: SamplingParams) -> list[Sequence[int]]:
         """The forbidden sequences as token ids; a text is meant at the beginning of a word and inside one."""

@@ -85,6 +85,8 @@ class Texts:
         return [self._row(one, truncate) for one in texts]
 
     def _row(self, text: Prompt, truncate: bool) -> list[int]:
+        if isinstance(text, str) and not truncate:
+            self.tokenizer.check_length(text, self._max_tokens)
         ids = self._encoded(text) if isinstance(text, str) else self._checked(text)
         if len(ids) > self._max_tokens:
             if not truncate:

@@ -226,7 +226,7 @@ class App:
             raise Problem(400, "dimensions is not supported by this server", "unsupported_parameter", "dimensions")
         self._check_can("embeds", "this engine is of an earlier version and gives no embeddings: build it again")
         work = [frames.Embed(self.engine.next_id(), list(inputs))]
-        async with self._under_way(request, work, len(inputs), "input") as ticket:
+        async with self._under_way(request, work, "input") as ticket:
             try:
                 found = await ticket.vectors()
             except ClientGone:
@@ -268,23 +268,17 @@ class App:
         return bytes(data)
 
     @asynccontextmanager
-    async def _under_way(self, request: Request, work: Any, answers: int, field: str = "n") -> Any:
+    async def _under_way(self, request: Request, work: Any, field: str = "n") -> Any:
         """The ticket of requests that are handed over; they end when the client goes, or with the block."""
         begin = monotonic()
-        self.engine.admit(answers, field)
+        ticket = self.engine.submit(work, field)
         self.active += 1
-        watcher = None
-        ticket = None
+        watcher = asyncio.create_task(self._watch(request.receive, ticket))
         try:
-            ticket = self.engine.submit(work, answers)
-            watcher = asyncio.create_task(self._watch(request.receive, ticket))
             yield ticket
         finally:
-            if watcher is not None:
-                watcher.cancel()
-            if ticket is not None:
-                self.engine.close_ticket(ticket)
-            self.engine.leave(answers, monotonic() - begin)
+            watcher.cancel()
+            self.engine.close_ticket(ticket, monotonic() - begin)
             self.active -= 1
 
     async def _watch(self, receive: Receive, ticket: Ticket) -> None:
@@ -297,7 +291,7 @@ class App:
         reply = Reply(job)
         if job.stream:
             return await self._stream(request, job, reply)
-        async with self._under_way(request, job.requests, reply.left) as ticket:
+        async with self._under_way(request, job.requests) as ticket:
             try:
                 while reply.left:
                     for piece in await ticket.pieces():
@@ -312,7 +306,7 @@ class App:
 
     async def _stream(self, request: Request, job: schema.Job, reply: Reply) -> Response:
         """The answer as events. It begins with the first piece, so that a refusal has its own status."""
-        block = self._under_way(request, job.requests, reply.left)
+        block = self._under_way(request, job.requests)
         ticket = await block.__aenter__()
         try:
             first = await ticket.pieces()

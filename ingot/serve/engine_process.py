@@ -144,10 +144,10 @@ class EngineProcess:
         self.ready: frames.Ready | None = None  # None while there is no engine
         self.load: frames.Load | None = None
         self.restarts = 0
-        self.accepted = 0  # answers under way, waiting ones included
         self.capacity = start.max_running + max_waiting
         self.seconds = 1.0  # of a request, a running mean
         self._tickets: dict[int, Ticket] = {}
+        self._held: dict[int, int] = {}  # answers of each request that the engine has not ended yet
         self._last_id = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: _Connection | None = None
@@ -157,6 +157,11 @@ class EngineProcess:
         self._patience = patience
         self._silent = 0.0  # seconds since it said something
         self._closed = False
+
+    @property
+    def accepted(self) -> int:
+        """Answers under way: those that wait too, and those whose client has gone but which the engine still has."""
+        return sum(self._held.values())
 
     @property
     def pid(self) -> int | None:
@@ -178,27 +183,35 @@ class EngineProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._end()
 
-    def submit(self, requests: Sequence[frames.Generate | frames.Embed], answers: int) -> Ticket:
-        """Hands requests over, all or none; `admit` has been asked before, and `close_ticket` follows.
+    def submit(self, requests: Sequence[frames.Generate | frames.Embed], field: str) -> Ticket:
+        """Hands requests over, all or none; `close_ticket` follows.
 
-        Raises Problem for text that is none.
+        Args:
+            field: of the client's request, which asks for so many answers.
+
+        Raises Problem: 503 without an engine, 429 when there is no room, 400 for text that is none.
         """
+        held = {request.id: request.answers for request in requests}
+        self._admit(sum(held.values()), field)
         try:
             data = b"".join(map(frames.encode, requests))
         except UnicodeEncodeError:
             message = "the text is not Unicode: it holds half of a surrogate pair"
             raise Problem(400, message, "invalid_value") from None
-        ticket = Ticket([request.id for request in requests], answers)
-        if self.ready is None or self._connection is None:
+        ticket = Ticket(list(held), sum(held.values()))
+        if self._connection is None:
             raise engine_down()
+        self._held |= held
         self._tickets |= dict.fromkeys(ticket.ids, ticket)
         self._connection.send(data)
         return ticket
 
-    def close_ticket(self, ticket: Ticket) -> None:
-        """Ends what has not ended of a ticket's requests."""
+    def close_ticket(self, ticket: Ticket, seconds: float) -> None:
+        """Ends what has not ended of a ticket's requests, which took so long; their room is free when the engine says
+        that they have ended."""
+        self.seconds += 0.1 * (seconds - self.seconds)
         for id in ticket.ids:
-            if self._tickets.pop(id, None) is not None and ticket.left and self._connection is not None:
+            if self._tickets.pop(id, None) is not None and id in self._held and self._connection is not None:
                 self._connection.send(frames.encode(frames.Abort(id)))
 
     def next_id(self) -> int:
@@ -206,9 +219,7 @@ class EngineProcess:
         self._last_id += 1
         return self._last_id
 
-    def admit(self, answers: int, field: str) -> None:
-        """Makes room for so many answers, or vectors, which `field` asks for. Raises Problem: 503 without an engine,
-        429 when the queue is full."""
+    def _admit(self, answers: int, field: str) -> None:
         if self.ready is None:
             raise Problem(503, "the engine is not ready: it is being started again", "engine_down", None, 1)
         if answers > self.capacity:
@@ -219,25 +230,27 @@ class EngineProcess:
             retry = round(min(60.0, max(1.0, rounds * self.seconds)))
             message = f"{self.accepted} answers are under way and this server takes {self.capacity}: try again later"
             raise Problem(429, message, "queue_full", None, retry)
-        self.accepted += answers
-
-    def leave(self, answers: int, seconds: float) -> None:
-        """Gives the room of `admit` back."""
-        self.accepted -= answers
-        self.seconds += 0.1 * (seconds - self.seconds)
 
     def _take(self, message: frames.FromEngine) -> None:
         self._silent = 0.0
         if isinstance(message, frames.Pieces):
             for piece in message.pieces:
+                if piece.end is not None and piece.id in self._held:
+                    self._held[piece.id] -= 1
+                    if not self._held[piece.id]:
+                        del self._held[piece.id]
                 if (ticket := self._tickets.get(piece.id)) is not None:
                     ticket.push(piece)
         elif isinstance(message, frames.Load):
             self.load = message
+        elif isinstance(message, frames.Ended):
+            self._held.pop(message.id, None)
         elif isinstance(message, frames.Refused):
+            self._held.pop(message.id, None)
             if (ticket := self._tickets.get(message.id)) is not None:
                 ticket.fail(from_error(from_code(message.code, message.message)))
         elif isinstance(message, frames.Vectors):
+            self._held.pop(message.id, None)
             if (ticket := self._tickets.get(message.id)) is not None:
                 ticket.answer(message)
         elif self._started is not None and not self._started.done():
@@ -251,7 +264,7 @@ class EngineProcess:
         self.ready = self.load = None
         self._silent = 0.0
         self._ended.set()
-        tickets, self._tickets = self._tickets, {}
+        tickets, self._tickets, self._held = self._tickets, {}, {}
         for ticket in set(tickets.values()):
             ticket.fail(engine_down(not self._closed))
         if self._started is not None and not self._started.done():

@@ -77,12 +77,22 @@ class Generate(_Message):
     eager: bool  # whether its pieces are wanted as they come
     tokens: bool  # whether the tokens themselves are wanted beside the text
 
+    @property
+    def answers(self) -> int:
+        """For the room that it takes."""
+        return self.sampling.n
+
 
 class Embed(_Message):
     """Asks for the vectors of texts or token ids."""
 
     id: Count
     inputs: list[str | list[Count]]
+
+    @property
+    def answers(self) -> int:
+        """For the room that it takes."""
+        return len(self.inputs)
 
 
 class Abort(_Message):
@@ -160,6 +170,13 @@ class Refused(_Message):
     message: str
 
 
+class Ended(_Message):
+    """A request that was aborted takes no room any more; nothing comes of it. Without it the last `End` of its answers,
+    Refused or Vectors says so."""
+
+    id: Count
+
+
 class Vectors(_Message):
     """The answer to Embed."""
 
@@ -185,7 +202,7 @@ class Load(_Message):
 
 
 ToEngine = Start | Generate | Embed | Abort
-FromEngine = Ready | Failed | Pieces | Refused | Vectors | Load
+FromEngine = Ready | Failed | Pieces | Refused | Ended | Vectors | Load
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple
@@ -122,40 +122,45 @@ class Worker:
                 readers = self._requests.pop(message.id, None)
             if readers:
                 self._forget(readers)
-            else:
+                self._send(frames.Ended(message.id))
+            else:  # who has it in hand finds it gone, and says so
                 self._model.abort(str(message.id))
         elif isinstance(message, frames.Generate | frames.Embed):
             with self._lock:
                 self._requests[message.id] = None
-            if isinstance(message, frames.Generate):
-                self._encoders.submit(self._carry_out, self._generate, message)
-            else:
-                self._embedders.submit(self._carry_out, self._embed, message)
+            work = self._generate if isinstance(message, frames.Generate) else self._embed
+            self._encoders.submit(self._carry_out, message.id, work, message)
         else:
             raise frames.FrameError(f"{type(message).__name__} comes first and once")
 
-    def _carry_out(self, work: Any, message: Any) -> None:
+    def _wanted(self, id: int) -> bool:
+        """Whether a request has not been aborted."""
+        with self._lock:
+            return id in self._requests
+
+    def _carry_out(self, id: int, work: Callable[..., bool], *given: Any) -> None:
+        """Does a part of a request's work, which says whether the request goes on."""
         try:
-            work(message)
+            if not (self._wanted(id) and work(*given)):
+                self._send(frames.Ended(id))
         except IngotError as e:
-            self._refuse(message.id, e)
+            self._refuse(id, e)
         except MemoryError:
-            self._refuse(message.id, MemoryLimitError("the engine process ran out of memory"))
+            self._refuse(id, MemoryLimitError("the engine process ran out of memory"))
         except OSError:  # the socket; the receiving thread sees it too
             return
         except Exception as e:  # a fault of ours: this request gets it, the others go on
             sys.excepthook(*sys.exc_info())
-            self._refuse(message.id, IngotError(f"{type(e).__name__}: {e}"))
+            self._refuse(id, IngotError(f"{type(e).__name__}: {e}"))
 
-    def _generate(self, message: frames.Generate) -> None:
+    def _generate(self, message: frames.Generate) -> bool:
         words = {name: getattr(message.sampling, name) for name in message.sampling.__struct_fields__}
         if words["max_tokens"] is None:
             words["max_tokens"] = min(self._llm.context_length, MAX_TOKENS)
         with self._encoding(message.id):
             prompt = self._prompt(message)
-            with self._lock:
-                if message.id not in self._requests:  # aborted meanwhile
-                    return
+            if not self._wanted(message.id):
+                return False
             readers = self._llm.submit(
                 prompt, self._wakeups, eager=message.eager, priority=message.priority, params=SamplingParams(**words)
             )
@@ -167,9 +172,10 @@ class Worker:
                     self._answers[reader.job] = Answer(message.id, index, reader, readers, message.tokens)
         if not wanted:
             self._llm.end(readers)
-            return
+            return False
         for reader in readers:
             self._wakeups.put(reader.job)  # it may have ended before it was in the table
+        return True
 
     @contextmanager
     def _encoding(self, id: int) -> Iterator[None]:
@@ -189,17 +195,18 @@ class Worker:
             return message.text or ""
         return self._llm.chat_prompt([{"role": role, "content": content} for role, content in message.messages])
 
-    def _embed(self, message: frames.Embed) -> None:
-        model = self._model
+    def _embed(self, message: frames.Embed) -> bool:
         with self._encoding(message.id):
-            rows = model.texts.rows(message.inputs, False)
+            rows = self._model.texts.rows(message.inputs, False)
+        self._embedders.submit(self._carry_out, message.id, self._vectors, message.id, rows)
+        return True
+
+    def _vectors(self, id: int, rows: list[list[int]]) -> bool:
+        vectors = self._model.embed(rows, request_id=str(id)).tolist()
         with self._lock:
-            if message.id not in self._requests:  # aborted meanwhile
-                return
-        vectors = model.embed(rows, request_id=str(message.id)).tolist()
-        with self._lock:
-            self._requests.pop(message.id, None)
-        self._send(frames.Vectors(message.id, sum(map(len, rows)), vectors))
+            self._requests.pop(id, None)
+        self._send(frames.Vectors(id, sum(map(len, rows)), vectors))
+        return True
 
     def _refuse(self, id: int, error: IngotError) -> None:
         with self._lock:

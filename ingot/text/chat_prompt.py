@@ -32,23 +32,25 @@ class ChatPrompt:
         template: the model's.
         tokenizer: the model's.
         data: gives the bytes of its tokenizer.json.
+        tokens: how many the model reads.
     """
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, data: Callable[[], bytes]) -> None:
-        self._template, self._tokenizer, self._data = template, tokenizer, data
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, data: Callable[[], bytes], tokens: int) -> None:
+        self._template, self._tokenizer, self._data, self._tokens = template, tokenizer, data, tokens
         self._twin: _Twin | None = None
         self._lock = threading.Lock()
 
     def encode(self, messages: Any, **variables: Any) -> list[int]:
         """The token ids up to where the model's answer begins.
 
-        Raises RequestError for what is no conversation, or one that the template refuses.
+        Raises RequestError for what is no conversation, or one that the template refuses, TooLongError for one whose
+        text is far too long for the model.
         """
         checked = check_messages(messages)
         specials = self._tokenizer.specials
         said = "\0".join(_texts(checked))
         if not any(special.text in said or special.normalized for special in specials):
-            return self._tokenizer.encode_plain(self._template.render(checked, **variables))
+            return self._tokenizer.encode_plain(self._rendered(checked, variables))
         pattern = re.compile("|".join(re.escape(special.text) for special in _longest_first(specials)))
         taken = set(said)
         free = (c for c in map(chr, _STAND_INS) if c not in taken)
@@ -56,7 +58,12 @@ class ChatPrompt:
         if "" in given.values():
             raise RequestError("the messages hold every private character of Unicode's last plane: leave some out")
         hidden = _changed(checked, lambda text: pattern.sub(lambda one: given[one[0]], text))
-        return self._disarmed().encode(self._template.render(hidden, **variables), given)
+        return self._disarmed().encode(self._rendered(hidden, variables), given)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        text = self._template.render(messages, **variables)
+        self._tokenizer.check_length(text, self._tokens)
+        return text
 
     def _disarmed(self) -> _Twin:
         with self._lock:
@@ -66,13 +73,14 @@ class ChatPrompt:
 
 
 def open_chat(
-    files: Callable[[], Mapping[str, bytes]], given: str | None, tokenizer: Callable[[], Tokenizer]
+    files: Callable[[], Mapping[str, bytes]], given: str | None, tokenizer: Callable[[], Tokenizer], tokens: int
 ) -> ChatPrompt:
     """The ChatPrompt of a model.
 
     Args:
         files: gives the files that came with it.
         given: a template in place of its own.
+        tokens: how many the model reads.
 
     Raises UserError for a model without a template, CheckpointError for one that cannot be read.
     """
@@ -82,7 +90,7 @@ def open_chat(
             "this model came without a chat template: it completes texts (generate); to chat with it, give a template "
             "(--chat-template FILE, chat_template=)"
         )
-    return ChatPrompt(template, tokenizer(), lambda: files()["tokenizer.json"])
+    return ChatPrompt(template, tokenizer(), lambda: files()["tokenizer.json"], tokens)
 
 
 class _Twin:

@@ -14,11 +14,14 @@ from typing import Any
 
 import tokenizers
 
-from ingot.errors import CheckpointError, RequestError
+from ingot.errors import CheckpointError, RequestError, TooLongError
 from ingot.text import split_pattern, tokenizer_file
 
 # Characters beyond which a text is encoded as a batch of one, for which the library lets other threads go on.
 LONG_TEXT = 2_000
+# Of a text that is tokenised, for each token that it may have; the vocabulary's longest one where that has more. A text
+# beyond this is refused before its tokens cost time and memory.
+TOKEN_CHARACTERS = 128
 REPLACEMENT = "\ufffd"  # what undecodable bytes become, those of an unfinished character included
 
 
@@ -68,6 +71,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.limit = vocab_size
+        self._token_characters = max(TOKEN_CHARACTERS, tokenizer_file.longest(content))
         if patterns:
             repeated = dict.fromkeys(text for pattern in patterns for text in split_pattern.samples(pattern))
             self._probe("".join(patterns)[:PROBE_PATTERN], list(repeated)[:PROBE_SAMPLES])
@@ -118,6 +122,18 @@ class Tokenizer:
     def size(self) -> int:
         """One more than the largest id that `encode` can give."""
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
+
+    def check_length(self, text: str, tokens: int) -> None:
+        """Raises TooLongError for a text so long that nobody needs to count its tokens to see that it has too many.
+
+        Args:
+            tokens: how many there may be.
+        """
+        most = tokens * self._token_characters
+        if len(text) > most:
+            raise TooLongError(
+                f"the text has {len(text):,} characters, and {tokens:,} tokens hold {most:,} at most: shorten it"
+            )
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a prompt, the beginning token included where the model wants one."""

@@ -48,6 +48,13 @@ def check(content: Json, vocab_size: int | None = None) -> list[str]:
         raise CheckpointError(f"tokenizer.json cannot be used: {e}") from None
 
 
+def longest(content: Json) -> int:
+    """The characters of the longest entry in the vocabulary of a file that was checked."""
+    vocabulary = content["model"]["vocab"]
+    texts = vocabulary if isinstance(vocabulary, dict) else (text for text, _ in vocabulary)
+    return max(map(len, texts), default=0)
+
+
 class _Fault(ValueError):
     """What is wrong with the file."""
 

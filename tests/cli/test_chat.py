@@ -345,6 +345,8 @@ class Counting:
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         if any(m["content"] == "refuse" for m in messages):
             raise RequestError("refused")
+        if sum(len(m["content"]) for m in messages) > 60:
+            raise TooLongError("far too long to count tokens")
         return [0] * sum(len(m["content"]) for m in messages)
 
 
@@ -357,13 +359,15 @@ def test_a_conversation_keeps_what_fits() -> None:
     assert len(talk.begin("c" * 10, 5)) == 3 + 12 + 12 + 10 - 12 and talk.dropped == 1  # 37 + 5 is above 40
     talk.withdraw()
     assert talk.turns == [("b" * 10, "BB")]
-    for text, error in (("d" * 37, TooLongError), ("refuse", RequestError)):
+    for text, error in (("d" * 37, TooLongError), ("f" * 99, TooLongError), ("refuse", RequestError)):
         with pytest.raises(error):
             talk.begin(text, 5)
         assert talk.turns == [("b" * 10, "BB")] and talk.dropped == 1, "an error changes nothing"
         assert [m["role"] for m in talk.messages()] == ["system", "user", "assistant"]
     assert len(talk.begin("e" * 36, 5)) == 39 and talk.turns == [], "room for less of an answer than was asked"
-    talk.finish("E")
+    talk.finish("E" * 30)
+    assert len(talk.begin("g" * 30, 5)) == 33 and talk.turns == [], "99 characters are not counted at all"
+    talk.finish("G")
     talk.reset()
     assert talk.messages() == [{"role": "system", "content": "sys"}]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from attacks.directories import Directory
+from attacks.directories import Directory, config
 from attacks.tokenizers import tokenizer
 from ingot.serve import engine_process, frames
 from ingot.serve.engine_process import EngineProcess
@@ -62,7 +62,8 @@ def test_a_prompt_that_takes_for_ever_is_ended(tmp_path: Path) -> None:
     """The pattern looks for a b from every a on, which no check of the file forbids; other requests go on meanwhile."""
     content: Any = tokenizer()
     content["pre_tokenizer"]["pattern"]["Regex"] = "a+b|[c-z]+"
-    Directory(files={"tokenizer.json": json.dumps(content).encode()}).write(tmp_path / "model")
+    long = config() | {"max_position_embeddings": 1 << 13}
+    Directory(config=long, files={"tokenizer.json": json.dumps(content).encode()}).write(tmp_path / "model")
     with serving("--step-timeout", 6, source=tmp_path / "model") as server, ThreadPoolExecutor(1) as pool:
         path, body = "/v1/completions", {"model": "model", "max_tokens": 2}
         hostile = pool.submit(server.post, path, body | {"prompt": "a" * 1_000_000 + " b"})
@@ -111,8 +112,7 @@ def test_a_step_without_end_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: py
     async def meet() -> None:
         engine = EngineProcess(_start(), 1, patience=100.0)
         await engine.open()
-        engine.admit(1, "input")
-        ticket = engine.submit([frames.Embed(engine.next_id(), ["x"])], 1)
+        ticket = engine.submit([frames.Embed(engine.next_id(), ["x"])], "input")
         with pytest.raises(Problem) as caught:
             await ticket.vectors()
         assert (caught.value.status, caught.value.code) == (503, "engine_down")

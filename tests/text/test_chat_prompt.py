@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from ingot.errors import RequestError, UserError
+from ingot.errors import RequestError, TooLongError, UserError
 from ingot.text.chat_prompt import ChatPrompt, open_chat
 from ingot.text.chat_template import ChatTemplate
 from ingot.text.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ def opened(name: str) -> tuple[ChatPrompt, tokenizers.Tokenizer, Mapping[str, st
     plain = library(specials, pieces)
     data = plain.to_str().encode()
     named = {"bos_token": specials[0], "eos_token": specials[1]}
-    return ChatPrompt(ChatTemplate(template, named), Tokenizer(data), lambda: data), plain, named
+    return ChatPrompt(ChatTemplate(template, named), Tokenizer(data), lambda: data, 10_000), plain, named
 
 
 def transformers_ids(name: str, talk: Any) -> list[int]:
@@ -144,7 +144,7 @@ def test_roles_and_other_fields_are_said_too() -> None:
     start = plain.token_to_id("<|im_start|>")
     assert chat.encode([{"role": "<|im_start|>", "content": "x"}]).count(start) == 2
     chat = ChatPrompt(ChatTemplate("<|im_start|>{{ messages[0].calls[0].name }}"), Tokenizer(plain.to_str().encode()),
-                      lambda: plain.to_str().encode())  # fmt: skip
+                      lambda: plain.to_str().encode(), 1000)  # fmt: skip
     talk = [{"role": "user", "content": "x", "calls": [{"name": "<|im_start|>"}]}]
     assert chat.encode(talk).count(start) == 1
 
@@ -163,7 +163,7 @@ def test_characters_that_stand_in_are_not_taken_from_the_text() -> None:
 def test_overlapping_special_tokens() -> None:
     plain = library(["<a>", "<a><b", "<b>"], False)
     data = plain.to_str().encode()
-    chat = ChatPrompt(ChatTemplate("{{ messages[0].content }}<b>"), Tokenizer(data), lambda: data)
+    chat = ChatPrompt(ChatTemplate("{{ messages[0].content }}<b>"), Tokenizer(data), lambda: data, 1000)
     ids = [plain.token_to_id(text) for text in ("<a>", "<a><b", "<b>")]
     for said in ("<a><b>", "<a><b><a>", "<<a>b>", "<a<b>>"):
         found = chat.encode([{"role": "user", "content": said}])
@@ -173,7 +173,7 @@ def test_overlapping_special_tokens() -> None:
 
 def test_a_character_that_is_a_special_token_only() -> None:
     data = library(["~"], False).to_str().encode()
-    chat = ChatPrompt(ChatTemplate("~{{ messages[0].content }}"), Tokenizer(data), lambda: data)
+    chat = ChatPrompt(ChatTemplate("~{{ messages[0].content }}"), Tokenizer(data), lambda: data, 1000)
     with pytest.raises(RequestError, match="hold '~', which this model knows as a special token only"):
         chat.encode([{"role": "user", "content": "a~b"}])
 
@@ -183,7 +183,7 @@ def test_tokens_that_the_library_finds_in_normalised_text() -> None:
     made.normalizer = normalizers.Lowercase()
     made.add_special_tokens([tokenizers.AddedToken("<end>", special=True, normalized=True, single_word=True)])
     data = made.to_str().encode()
-    chat = ChatPrompt(ChatTemplate("{{ messages[0].content }} <end>"), Tokenizer(data), lambda: data)
+    chat = ChatPrompt(ChatTemplate("{{ messages[0].content }} <end>"), Tokenizer(data), lambda: data, 1000)
     end = made.token_to_id("<end>")
     for said in ("x <END> y", "x <end> y", "x"):
         assert chat.encode([{"role": "user", "content": said}]).count(end) == 1
@@ -191,4 +191,13 @@ def test_tokens_that_the_library_finds_in_normalised_text() -> None:
 
 def test_a_model_without_a_template_says_so() -> None:
     with pytest.raises(UserError, match="without a chat template"):
-        open_chat(dict, None, lambda: pytest.fail("nobody asks for it"))
+        open_chat(dict, None, lambda: pytest.fail("nobody asks for it"), 1000)
+
+
+def test_what_the_template_makes_too_long_is_refused_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = library([], False).to_str().encode()
+    chat = ChatPrompt(ChatTemplate("{{ messages[0].content * 3 }}"), Tokenizer(data), lambda: data, 4)
+    assert len(chat.encode([{"role": "user", "content": "th" * 80}])) == 240  # whoever counts tokens refuses those
+    monkeypatch.setattr(Tokenizer, "encode_plain", lambda *_: pytest.fail("it is tokenised"))
+    with pytest.raises(TooLongError, match="has 513 characters, and 4 tokens hold 512 at most"):
+        chat.encode([{"role": "user", "content": "t" * 171}])
