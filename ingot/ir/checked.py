@@ -5,6 +5,7 @@ import functools
 import math
 import operator
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from ingot import dims
@@ -67,6 +68,64 @@ def to_expand(x: Any, shape: Shape) -> tuple[Any, Shape]:
     rule = " or 1" if any(may_be(pairs[i][0], 1) for i in open_) else ""
     said = ", ".join(f"dimension {i} is {pairs[i][0]} and must be {pairs[i][1]}{rule}" for i in open_)
     return _with_shape(x, sizes, f"expand of {_text(own)} to {_text(shape)}: {said}", bool(rule)), shape
+
+
+def to_broadcast(*xs: Any) -> tuple[Any, ...]:
+    """Operands as an elementwise op takes them: where only a run shows whether two sizes are the same, those of all
+    operands are the simplest of them. A size that has nothing to do with it may also be 1. What certainly does not fit
+    is left for the op to refuse.
+    """
+    rank = max((len(x.shape) for x in xs), default=0)
+    return _together(xs, [[(i, axis) for i, x in enumerate(xs) if -axis <= len(x.shape)] for axis in range(-rank, 0)])
+
+
+def to_concat(*xs: Any, dim: int) -> tuple[Any, ...]:
+    """Operands as `concat` takes them: likewise, in all dimensions but `dim`."""
+    ranks = {len(x.shape) for x in xs}
+    if len(ranks) != 1 or not -(rank := ranks.pop()) <= dim < rank:
+        return xs
+    others = [axis for axis in range(rank) if axis != dim % rank]
+    return _together(xs, [[(i, axis) for i in range(len(xs))] for axis in others], ones=False)
+
+
+def to_matmul(a: Any, b: Any) -> tuple[Any, ...]:
+    """Operands as `matmul` takes them: likewise, the dimension that is summed over and those of the batch."""
+    ranks = (len(a.shape), len(b.shape))
+    if min(ranks) < 2:
+        return a, b
+    a, b = _together((a, b), [[(0, -1), (1, -2)]], ones=False)
+    batch = range(-min(ranks), -2)
+    return _together((a, b), [[(0, axis), (1, axis)] for axis in batch])
+
+
+def to_shape(x: Any, shape: Shape) -> Any:
+    """x under a shape that only a run shows to be its own. What certainly does not fit stays for an op to refuse."""
+    if len(shape) != len(x.shape) or x.shape == shape or not all(map(may_be, x.shape, shape)):
+        return x
+    pairs = enumerate(zip(x.shape, shape, strict=True))
+    said = [f"dimension {i} is {d} and must be {n}" for i, (d, n) in pairs if d != n]
+    return _with_shape(x, shape, f"{_text(x.shape)} as {_text(shape)}: {', '.join(said)}")
+
+
+def _together(xs: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]], ones: bool = True) -> tuple[Any, ...]:
+    """Operands whose dimensions of one group (operand, axis) are one size. `ones`: those that are 1 may stay it."""
+    found = list(xs)
+    for group in groups:
+        sizes = {xs[i].shape[axis] for i, axis in group} - ({1} if ones else set())
+        if len(sizes) < 2 or all(isinstance(d, int) for d in sizes):
+            continue
+        wanted = min(sizes, key=lambda d: (not isinstance(d, int), len(str(d)), str(d)))
+        if not all(may_be(d, wanted) for d in sizes):
+            continue
+        said = f"{' and '.join(_text(x.shape) for x in xs)} together: %s must be {wanted}"
+        for i, axis in group:
+            size = found[i].shape[axis]
+            if size != wanted and not (ones and size == 1):
+                one = ones and not dims.dims_of((size,)).keys() & dims.dims_of((wanted,)).keys()
+                shape = list(found[i].shape)
+                shape[axis] = wanted
+                found[i] = _with_shape(found[i], tuple(shape), said % f"{size}{' or 1' * one}", one)
+    return tuple(found)
 
 
 def _with_shape(x: Any, shape: Shape, text: str, broadcast: bool = False) -> Any:

@@ -93,7 +93,9 @@ void Runner::run_control(StagePlan& plan, const Step& step, int stage) {
 Runner& Runner::run_body(StagePlan& plan, const Step& step, std::size_t which, std::byte* arena,
                          std::span<const TensorView> operands) {
   Runner& body = *bodies_[static_cast<std::size_t>(step.call)][which];
-  body.run_planned(plan.bodies[step.bodies + which], arena, operands);
+  StagePlan& first = plan.bodies[step.bodies + which];
+  if (!first.unfit.empty()) throw Error(code::input, first.unfit);
+  body.run_planned(first, arena, operands);
   return body;
 }
 

@@ -312,17 +312,22 @@ class Planner {
   }
 
   /// Plans the first stage of each body at the sizes that the call gives it, and takes the memory that one of them needs.
+  /// A branch that these sizes do not fit is at fault only where it is the one that runs.
   void plan_bodies(const Call& call, int index, Step& step) {
     step.bodies = static_cast<std::uint32_t>(plan_.bodies.size());
     for (std::size_t b = 0; b < call.bodies.size(); ++b) {
       const LoadedProgram& body = loaded_.bodies[static_cast<std::size_t>(index)][b];
       const std::string who = (call.where.empty() ? "" : call.where + ": ") + call.name + ": body " + std::to_string(b);
+      plan_.bodies.emplace_back();
       try {
         const std::vector<std::int64_t> symbols = symbols_of(*body.program, call.bodies[b].sizes);
-        plan_.bodies.push_back(make_plan({body, 0, request_.threads, symbols, nullptr, {}}));
-        check_body(call, *body.program, plan_.bodies.back(), step, b);
+        StagePlan made = make_plan({body, 0, request_.threads, symbols, nullptr, {}});
+        check_body(call, *body.program, made, step, b);
+        plan_.bodies.back() = std::move(made);
       } catch (const Error& error) {
-        throw Error(error.code, who + ": " + error.what());
+        if (call.control != Control::cond || std::string_view(error.code) != code::input)
+          throw Error(error.code, who + ": " + error.what());
+        plan_.bodies.back().unfit = who + ": " + error.what();
       }
       shared_ = std::max<std::uint64_t>(shared_, align_up(plan_.bodies.back().arena_bytes));
     }

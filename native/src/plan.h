@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine.h"
@@ -58,6 +59,7 @@ struct StagePlan {
   std::uint64_t local_bytes = 0;  // of one worker
   std::uint64_t arena_bytes = 0;  // all of it
   std::vector<std::byte*> bases;  // that the views point into now
+  std::string unfit;  // why sizes do not fit, of a branch that may not run; there is nothing else then
 
   std::span<const TensorView> at(ViewRange range) const { return {views.data() + range.first, range.count}; }
   /// Points the views into bases that may have moved since; cheap when they have not.
@@ -88,8 +90,8 @@ std::size_t number_of_bases(const LoadedProgram& loaded);
 enum class PlanParts : std::uint8_t { layout, all };
 
 /// Plans the bodies of the stage's control calls too, so that their memory is in the arena. Throws Error("input") for
-/// dimensions that cannot be and operands that do not fit a body, Error("program") for views out of bounds or parts that do not
-/// make up their buffer, Error("kernel_refused"), Error("memory").
+/// dimensions that cannot be and operands that do not fit a body (but a branch: see StagePlan::unfit), Error("program") for
+/// views out of bounds or parts that do not make up their buffer, Error("kernel_refused"), Error("memory").
 StagePlan make_plan(const PlanRequest& request, PlanParts parts = PlanParts::all);
 
 }  // namespace ingot

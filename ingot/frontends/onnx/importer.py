@@ -15,6 +15,7 @@ from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
+from ingot.frontends.onnx.agreement import agreeing
 from ingot.frontends.onnx.model import Model
 from ingot.frontends.onnx.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx.table import Body, Entry, Sequence, Unknown, domain_of, find, run
@@ -210,7 +211,8 @@ class _Importer:
             if d.dim_value < 0:
                 return self._dim(f"{name}_{axis}")
             return int(d.dim_value)
-        return self._dim(d.dim_param or f"{name}_{axis}")
+        named = any(c.isalnum() for c in d.dim_param)  # "?" names nothing: two of them are two sizes
+        return self._dim(d.dim_param if named else f"{name}_{axis}")
 
     def _dim(self, text: str) -> Dimension:
         """A dim of the model's name; one written as an expression of one other name is that expression."""
@@ -389,6 +391,7 @@ class _Importer:
             plain = [x.value if isinstance(x, Narrow) else x for x in operands]
             found = self._several(call.network, carried_out(run, entry, call, plain, attributes))
             return tuple([None if x is None else Narrow(x, kind) for x in found])
+        operands = agreeing(call.domain, call.op, operands, attributes)
         results = carried_out(run, entry, call, operands, attributes)
         return self._several(call.network, results)
 

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.dims import Dimension, Expr
 from ingot.frontends.onnx.ops.common import axes_at, cast, number
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.table import Anything, Body, Call, Graph, Sequence, Unknown, onnx
 from ingot.frontends.table import Ints, MaybeInts, MaybeTensor, Results, Tensor, Unsupported
 from ingot.ir import F, Network, Spec, Value
+from ingot.ir.checked import may_be
 from ingot.ir.sizes import as_size
 from ingot.ops.control import MAX_ROUNDS
 
@@ -23,6 +25,8 @@ def if_(call: Call, condition: Tensor, *, then_branch: Graph, else_branch: Graph
     known = call.contents(condition)
     if known is not None:
         return tuple(call.inline(then_branch if known.reshape(()) else else_branch, []))
+    if _squeezes(then_branch, else_branch) and _may_hold(condition):
+        return tuple(call.inline(then_branch, []))
     try:
         bodies = [call.body(then_branch, []), call.body(else_branch, [])]
     except Unsupported as e:
@@ -33,6 +37,28 @@ def if_(call: Call, condition: Tensor, *, then_branch: Graph, else_branch: Graph
     predicate = condition if not condition.shape else F.reshape(condition, ())
     found = F.cond(predicate, *operands, then_branch=bodies[0].network, else_branch=bodies[1].network)
     return found if isinstance(found, tuple) else (found,)
+
+
+def _squeezes(then: Any, other: Any) -> bool:
+    """Whether it is what torch's older exporter makes of `x.squeeze(dim)`: without the dimension if its size is 1, else
+    as it is. What follows takes the rank that it had when it was exported, without; a run checks the size.
+    """
+    ops = [node.op_type for node in then.node if node.op_type != "Constant"]
+    return ops == ["Squeeze"] and [node.op_type for node in other.node] == ["Identity"]
+
+
+def _may_hold(condition: Value) -> bool:
+    """Whether it asks if a size is 1, and none of its sizes says no."""
+    node = condition.node
+    if node is None or node.op.name != "equal":
+        return False
+    sides = [v.known if v.array is None else v.array for v in node.inputs]
+    return all(x is not None and x.size == 1 for x in sides) and may_be(*(_size(x) for x in sides))
+
+
+def _size(x: Any) -> Dimension:
+    found = x.reshape(-1)[0]
+    return found if isinstance(found, Expr) else int(found)
 
 
 def _with_operands(body: Body, operands: list[Value], first: int) -> None:

@@ -13,6 +13,7 @@ from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.table import Call, onnx
 from ingot.frontends.table import MaybeFloat, MaybeFloats, MaybeTensor, Result, Strs, Tensor, Unsupported
 from ingot.ir import F
+from ingot.ir.checked import to_shape
 
 Activation = Callable[[Any], Any]
 
@@ -98,7 +99,8 @@ def _layers(
     found = []
     for i, (words, functions) in enumerate(_activations(names, usual, count, alpha, beta)):
         bias = None if b is None else _direction(b, i)
-        own = [F.expand(number(x, 0), (rows, hidden)) if h is None else _direction(h, i) for h in firsts]
+        own = [F.expand(number(x, 0), (rows, hidden)) if h is None else to_shape(_direction(h, i), (rows, hidden))
+               for h in firsts]  # fmt: skip
         size = gates * hidden
         found.append(Layer(
             _direction(w, i), _direction(r, i), None if bias is None else part(bias, 0, 0, size),

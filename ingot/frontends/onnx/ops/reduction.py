@@ -18,6 +18,7 @@ from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
 from ingot.ir.spec import axis_of, elements
 
+Dims = tuple[Dimension, ...]
 Reduce = Callable[[Any, tuple[int, ...], bool], Any]
 
 
@@ -220,8 +221,14 @@ def top_k_1(x: Tensor, *, k: int, axis: int = -1) -> Results:
 
 
 @onnx("TopK", since=10)
-def top_k(x: Tensor, k: int, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Results:
-    return _top_k(x, k, axis, largest)
+def top_k(x: Tensor, k: Dims, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Results:
+    """As many as a size says are the first of all in order."""
+    if len(k) != 1:
+        raise Unsupported(f"k must be one number, not {len(k)}")
+    if isinstance(k[0], int):
+        return _top_k(x, k[0], axis, largest)
+    at = axis_of(axis, len(x.shape), "axis")
+    return tuple(part(y, at, 0, k[0]) for y in F.sort(x, axis=at, descending=largest))
 
 
 @onnx("Unique", folds=False)

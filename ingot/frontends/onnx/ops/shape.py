@@ -29,6 +29,7 @@ from ingot.frontends.table import (
     Unsupported,
 )
 from ingot.ir import F, Value
+from ingot.ir.checked import to_reshape, to_shape
 from ingot.ir.sizes import as_shape
 from ingot.ir.spec import axis_of, broadcast, elements
 
@@ -75,7 +76,7 @@ def size_of(x: Tensor) -> Result:
 
 @onnx("Range")
 def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Result:
-    """Of integers the bounds may be data, or sizes; of floats they have to be known."""
+    """Of integers the bounds may be data, or sizes; of floats they have to be known, or sizes in steps of 1."""
     kind = start.dtype
     if kind.is_integer:
         step = call.contents(delta)
@@ -93,12 +94,26 @@ def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Result:
             count = dims.maximum(count, 0)
         return cast(F.iota(size=count, start=low, step=by, dtype=dtypes.int64), kind)
     known = [call.contents(x) for x in (start, limit, delta)]
+    sizes = [_whole(x, array) for x, array in zip((start, limit, delta), known, strict=True)]
+    first_size, last_size, one = sizes
+    if any(array is None for array in known) and one == 1 and first_size is not None and last_size is not None:
+        count = dims.maximum(dims.add(last_size, dims.mul(first_size, -1)), 0)
+        return cast(F.iota(size=count, start=first_size, dtype=dtypes.int64), kind)
     for x, array in zip((start, limit, delta), known, strict=True):
         if array is None:
             raise Unknown(x, "a bound of floats,")
     first, last, gap = (float(array.reshape(())) for array in known if array is not None)
     count = few(max(0, math.ceil((last - first) / gap)))
     return (first + gap * np.arange(count, dtype=np.float64)).astype(kind.numpy)
+
+
+def _whole(x: Value, array: Any) -> Dimension | None:
+    """A float that is an integer: a known one, or a size that was cast."""
+    if array is not None:
+        found = float(array.reshape(()))
+        return int(found) if found.is_integer() else None
+    sizes = x.node.inputs[0].known if x.node is not None and x.node.op.name == "cast" else None
+    return None if sizes is None or x.node.inputs[0].dtype.is_float else sizes.reshape(-1)[0]
 
 
 def _bound(call: Call, x: Value) -> Dimension:
@@ -132,7 +147,7 @@ def reshape(call: Call, x: Tensor, shape: Tensor, *, allowzero: bool = False) ->
             if i >= len(x.shape):
                 raise Unsupported(f"the size at {i} is 0, and the operand has {len(x.shape)} dimensions")
             wanted[i] = x.shape[i]
-    return F.reshape(x, tuple(wanted))
+    return F.reshape(*to_reshape(x, tuple(wanted)))
 
 
 @onnx("Flatten", moves=True)
@@ -149,6 +164,7 @@ def _squeezed(x: Value, axes: Sequence[int] | None) -> Any:
     gone = axes_at(axes, len(x.shape))
     if any(isinstance(x.shape[a], int) and x.shape[a] != 1 for a in gone):
         raise Unsupported(f"axes {list(axes)} of {x.spec} are not all of size 1")
+    x = to_shape(x, tuple(1 if i in gone else d for i, d in enumerate(x.shape)))
     return F.reshape(x, tuple(d for i, d in enumerate(x.shape) if i not in gone))
 
 
@@ -347,10 +363,17 @@ def pieces(x: Value, axis: int, count: Dimension) -> int:
 _MODES = {"constant", "reflect", "edge", "wrap"}
 
 
-def padded(x: Any, before: Sequence[int], after: Sequence[int], mode: str, value: Any) -> Any:
-    """x padded, or cut where a count is negative."""
+def padded(x: Any, before: Sequence[Dimension], after: Sequence[Dimension], mode: str, value: Any) -> Any:
+    """x padded, or cut where a count is negative. Counts that are sizes are for the mode constant alone."""
     if mode == "constant":
         return F.pad(x, before=tuple(before), after=tuple(after), value=value)
+    if not all(isinstance(n, int) for n in (*before, *after)):
+        sizes = ", ".join(map(str, (*before, *after)))
+        raise Unsupported(f"padding by sizes ({sizes}) with the mode {mode}: pads must be constants of the model")
+    return _repeated(x, [int(n) for n in before], [int(n) for n in after], mode)
+
+
+def _repeated(x: Any, before: Sequence[int], after: Sequence[int], mode: str) -> Any:
     cut = [(max(0, -a), max(0, -b)) for a, b in zip(before, after, strict=True)]
     for axis, (low, high) in enumerate(cut):
         if low or high:
@@ -391,7 +414,7 @@ def pad_2(x: Tensor, *, pads: Ints, mode: str = "constant", value: float = 0.0) 
 
 @onnx("Pad", since=11)
 def pad_11(
-    x: Tensor, pads: Ints, value: MaybeTensor = None, axes: MaybeInts = None, *, mode: str = "constant"
+    x: Tensor, pads: Dims, value: MaybeTensor = None, axes: MaybeInts = None, *, mode: str = "constant"
 ) -> Result:
     if mode == "constant" and value is not None and value.array is None:
         return _pad_by(x, pads, axes, value)
@@ -399,24 +422,25 @@ def pad_11(
     return _pad(x, pads, axes, mode, fill)
 
 
-def _counts(x: Value, pads: Ints, axes: Ints | None) -> tuple[list[int], list[int]]:
+def _counts(x: Value, pads: Dims, axes: Ints | None) -> tuple[list[Dimension], list[Dimension]]:
     at = axes_at(range(len(x.shape)) if axes is None else axes, len(x.shape))
     if len(pads) != 2 * len(at):
         raise Unsupported(f"pads has {len(pads)} entries for {len(at)} dimensions")
-    before, after = [0] * len(x.shape), [0] * len(x.shape)
+    before: list[Dimension] = [0] * len(x.shape)
+    after: list[Dimension] = [0] * len(x.shape)
     for i, axis in enumerate(at):
         before[axis], after[axis] = pads[i], pads[len(at) + i]
     return before, after
 
 
-def _pad(x: Value, pads: Ints, axes: Ints | None, mode: str, value: Any) -> Any:
+def _pad(x: Value, pads: Dims, axes: Ints | None, mode: str, value: Any) -> Any:
     if mode not in _MODES:
         raise Unsupported(f"the mode {mode:.40} is not one of {', '.join(sorted(_MODES))}")
     before, after = _counts(x, pads, axes)
     return padded(x, before, after, mode, value)
 
 
-def _pad_by(x: Value, pads: Ints, axes: Ints | None, value: Value) -> Any:
+def _pad_by(x: Value, pads: Dims, axes: Ints | None, value: Value) -> Any:
     """Padding by a number that is data: where a padded mask says so."""
     before, after = _counts(x, pads, axes)
     inside = F.expand(x.network.constant(np.array(True)), x.shape)

@@ -1,0 +1,178 @@
+"""ONNX models that declare more sizes than they take: one engine for all of them, and a run says which do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from ingot.builder.build import build_network  # noqa: E402
+from ingot.errors import IngotError, InputError, UnsupportedError  # noqa: E402
+from ingot.frontends.onnx import Model  # noqa: E402
+from ingot.frontends.onnx import build_network as import_network  # noqa: E402
+
+helper, FLOAT, INT64, BOOL = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+node, value = helper.make_node, helper.make_tensor_value_info
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Any:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def engine(nodes: list[Any], inputs: dict[str, Any], constants: dict[str, Any] | None = None) -> Any:
+    """Of nodes that end in `y`; an input is given by its dims, floats unless a type stands before them."""
+    kinds = {n: (d[0], d[1]) if isinstance(d, tuple) else (FLOAT, d) for n, d in inputs.items()}
+    graph = helper.make_graph(
+        nodes, "net", [value(n, kind, shape) for n, (kind, shape) in kinds.items()], [value("y", FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items()],
+    )  # fmt: skip
+    graph.output[0].type.tensor_type.elem_type = 0
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    imported = import_network(Model(proto, "net")).imported
+    return build_network(imported.network, imported.weights, report=False)
+
+
+def pyramid(join: str, **words: Any) -> Any:
+    """Half the size, and a quarter of it twice as large, together: odd halves do not fit."""
+    half = {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}
+    return engine(
+        [node("MaxPool", ["x"], ["a"], **half), node("MaxPool", ["a"], ["b"], **half),
+         node("Resize", ["b", "", "scales"], ["c"], mode="nearest", coordinate_transformation_mode="asymmetric",
+              nearest_mode="floor"), node(join, ["a", "c"], ["y"], **words)],
+        {"x": ["N", 3, "H", "W"]}, {"scales": np.array([1, 1, 2, 2], np.float32)},
+    )  # fmt: skip
+
+
+def pooled(x: Any) -> Any:
+    n, c, h, w = x.shape
+    x = np.pad(x, ((0, 0), (0, 0), (0, h % 2), (0, w % 2)), constant_values=-np.inf)
+    return x.reshape(n, c, -(-h // 2), 2, -(-w // 2), 2).max((3, 5))
+
+
+@pytest.mark.parametrize(("join", "words"), [("Add", {}), ("Concat", {"axis": 1})])
+def test_what_went_up_meets_what_went_down(join: str, words: Any) -> None:
+    net = pyramid(join, **words)
+    for size in ((1, 3, 8, 12), (2, 3, 16, 3)):  # 3 → 2 → 1 → 2
+        x = floats(*size)
+        a = pooled(x)
+        c = pooled(a).repeat(2, 2).repeat(2, 3)
+        np.testing.assert_array_equal(net.run({"x": x})["y"], a + c if join == "Add" else np.concatenate([a, c], 1))
+    with pytest.raises(InputError, match=r"together: 2\*\(\(H \+ 3\) // 4\) must be \(H \+ 1\) // 2; here 6 and 5"):
+        net.run({"x": floats(1, 3, 10, 8)})
+
+
+def test_names_that_mean_one_size() -> None:
+    net = engine([node("Add", ["x", "z"], ["s"]), node("MatMul", ["s", "w"], ["y"])],
+                 {"x": ["A", "B"], "z": ["C", "B"], "w": ["D", 5]})  # fmt: skip
+    x, z, w = floats(4, 3), floats(4, 3), floats(3, 5)
+    np.testing.assert_allclose(net.run({"x": x, "z": z, "w": w})["y"], (x + z) @ w, rtol=1e-5)
+    np.testing.assert_allclose(net.run({"x": x, "z": z[:1], "w": w})["y"], (x + z[:1]) @ w, rtol=1e-5)
+    with pytest.raises(InputError, match="C or 1 must be A"):
+        net.run({"x": x, "z": floats(2, 3), "w": w})
+    with pytest.raises(InputError, match="D must be B; here 4 and 3|B must be D; here 3 and 4"):
+        net.run({"x": x, "z": z, "w": floats(4, 5)})
+
+
+def test_sizes_that_never_fit_are_refused_at_once() -> None:
+    with pytest.raises(UnsupportedError, match="do not broadcast"):
+        engine([node("Concat", ["x", "x"], ["two"], axis=0), node("Add", ["x", "two"], ["y"])], {"x": [3, 4]})
+    with pytest.raises(UnsupportedError, match=r"A\b.*do not broadcast|size"):
+        engine([node("Concat", ["x", "one"], ["more"], axis=0), node("Concat", ["x", "more"], ["y"], axis=1)],
+               {"x": ["A", 4]}, {"one": floats(1, 4)})  # fmt: skip
+
+
+def test_a_squeezed_size_is_checked() -> None:
+    net = engine([node("Squeeze", ["x", "axes"], ["y"])], {"x": ["A", "B", 3]}, {"axes": np.array([1])})
+    x = floats(2, 1, 3)
+    np.testing.assert_array_equal(net.run({"x": x})["y"], x[:, 0])
+    with pytest.raises(InputError, match="dimension 1 is B and must be 1; here 2 and 1"):
+        net.run({"x": floats(2, 2, 3)})
+
+
+def test_a_reshape_that_fits_at_some_sizes() -> None:
+    """As recognisers of text read lines of one height, which their files do not say."""
+    net = engine([node("Reshape", ["x", "shape"], ["y"])], {"x": ["N", 4, "H"]}, {"shape": np.array([0, 4])})
+    x = floats(3, 4, 1)
+    np.testing.assert_array_equal(net.run({"x": x})["y"], x[..., 0])
+    with pytest.raises(InputError, match="elements for"):
+        net.run({"x": floats(3, 4, 2)})
+
+
+def test_question_marks_are_no_names() -> None:
+    net = engine([node("Relu", ["x"], ["y"])], {"x": ["?", 2, "?"]})
+    assert net.run({"x": floats(3, 2, 5)})["y"].shape == (3, 2, 5)
+
+
+def branch(name: str, nodes: list[Any], *outputs: str) -> Any:
+    return helper.make_graph(nodes, name, [], [value(o, FLOAT, None) for o in outputs])
+
+
+def squeezed_if_one(axis: int) -> list[Any]:
+    """What torch's older exporter made of x.squeeze(axis): the branches have different ranks."""
+    then = branch("then", [node("Squeeze", ["x", "axes"], ["a"])], "a")
+    other = branch("other", [node("Identity", ["x"], ["b"])], "b")
+    return [node("Shape", ["x"], ["shape"]), node("Gather", ["shape", "at"], ["size"]),
+            node("Equal", ["size", "one"], ["is_one"]),
+            node("If", ["is_one"], ["s"], then_branch=then, else_branch=other),
+            node("Transpose", ["s"], ["y"], perm=[1, 0])]  # fmt: skip
+
+
+def test_a_squeeze_that_depends_on_the_size() -> None:
+    constants = {"axes": np.array([1]), "at": np.array(1), "one": np.array(1)}
+    net = engine(squeezed_if_one(1), {"x": ["A", "B", 3]}, constants)
+    x = floats(4, 1, 3)
+    np.testing.assert_array_equal(net.run({"x": x})["y"], x[:, 0].T)
+    with pytest.raises(InputError, match="dimension 1 is B and must be 1"):
+        net.run({"x": floats(4, 2, 3)})
+
+
+def test_a_branch_that_does_not_run_may_have_sizes_that_do_not_fit() -> None:
+    """A model of two rates: each of its branches takes chunks of one length."""
+
+    def half(name: str, size: int) -> Any:
+        constant = onnx.numpy_helper.from_array(np.array([0, size], np.int64), "to")
+        return branch(name, [node("Constant", [], [f"{name}_to"], value=constant),
+                             node("Reshape", ["x", f"{name}_to"], [f"{name}_r"]),
+                             node("ReduceSum", [f"{name}_r"], [name], keepdims=0)], name)  # fmt: skip
+
+    choose = node("If", ["long"], ["y"], then_branch=half("a", 8), else_branch=half("b", 4))
+    net = engine([choose], {"x": ["N", "L"], "long": (BOOL, [])})
+    for length, long in ((8, True), (4, False)):
+        x = floats(3, length)
+        np.testing.assert_allclose(net.run({"x": x, "long": np.array(long)})["y"], x.sum(), rtol=1e-5)
+        with pytest.raises(IngotError, match="body . *.*elements for"):
+            net.run({"x": x, "long": np.array(not long)})
+
+
+def test_what_is_counted_by_sizes() -> None:
+    """The largest of as many as there are, padding up to a size, and steps as floats."""
+    shape = [node("Shape", ["x"], ["n"], start=1)]
+    net = engine([*shape, node("TopK", ["x", "n"], ["y", "_"], axis=1)], {"x": ["A", "B"]})
+    x = floats(3, 7)
+    np.testing.assert_array_equal(net.run({"x": x})["y"], -np.sort(-x, 1))
+
+    pads = [node("Sub", ["whole", "n"], ["left"]), node("Concat", ["zeros", "left"], ["pads"], axis=0)]
+    net = engine([*shape, *pads, node("Pad", ["x", "pads"], ["y"])], {"x": ["A", "B"]},
+                 {"whole": np.array([5]), "zeros": np.zeros(3, np.int64)})  # fmt: skip
+    np.testing.assert_array_equal(net.run({"x": x[:, :2]})["y"], np.pad(x[:, :2], ((0, 0), (0, 3))))
+    np.testing.assert_array_equal(net.run({"x": x})["y"], x[:, :5])  # or cut off down to it
+
+    steps = [node("Squeeze", ["n"], ["m"]), node("Cast", ["m"], ["end"], to=FLOAT)]
+    net = engine([*shape, *steps, node("Range", ["first", "end", "step"], ["r"]), node("Add", ["x", "r"], ["y"])],
+                 {"x": ["A", "B"]}, {"first": np.float32(0), "step": np.float32(1)})  # fmt: skip
+    np.testing.assert_array_equal(net.run({"x": x})["y"], x + np.arange(7, dtype=np.float32))
+
+
+def test_states_of_unnamed_batches() -> None:
+    """A state's batch is that of the input, though the file names neither."""
+    weights = {"w": floats(1, 8, 3), "r": floats(1, 8, 2)}
+    lstm = node("LSTM", ["x", "w", "r", "", "", "h", "c"], ["y"], hidden_size=2)
+    net = engine([lstm], {"x": [None, None, 3], "h": [1, None, 2], "c": [1, None, 2]}, weights)
+    feeds = {"x": floats(4, 5, 3), "h": floats(1, 5, 2), "c": floats(1, 5, 2)}
+    assert net.run(feeds)["y"].shape == (4, 1, 5, 2)
+    with pytest.raises(InputError, match="must be x_1"):
+        net.run({**feeds, "h": floats(1, 4, 2)})
