@@ -28,7 +28,8 @@ class Trained:
     """A model, and inputs of several sizes. Every row of `sizes` gives the arguments of `feeds` behind the random
     generator.
 
-    `dims`: names for sizes that the file fixes though the model takes others, as its package has them.
+    `dims`: names for sizes that the file fixes though the model takes others, as its package has them. `differs`: why
+    its numbers are not ONNX Runtime's.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Trained:
     feeds: Callable[..., Feeds]
     sizes: tuple[tuple[int, ...], ...]
     dims: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    differs: str = ""
 
     @property
     def file(self) -> Path:
@@ -64,8 +66,12 @@ class Picture:
 
 
 SKIMAGE = ("scikit-image==0.26.0", "74aa5518ccea28121f57a95374581d3b979839adc25bb03f289b1bc9b99c58af")
-FACE = Picture("astronaut", Shipped(*SKIMAGE, "skimage/data/astronaut.png", "88431cd9653ccd539741b555fb0a46b61558b301d4110412b5bc28b5e3ea6cb5"))
-TEXT = Picture("text", Shipped(*SKIMAGE, "skimage/data/text.png", "bd84aa3a6e3c9887850d45d606c96b2e59433fbef50338570b63c319e668e6d1"))
+FACE = Picture("astronaut", Shipped(
+    *SKIMAGE, "skimage/data/astronaut.png", "88431cd9653ccd539741b555fb0a46b61558b301d4110412b5bc28b5e3ea6cb5",
+))  # fmt: skip
+TEXT = Picture("text", Shipped(
+    *SKIMAGE, "skimage/data/text.png", "bd84aa3a6e3c9887850d45d606c96b2e59433fbef50338570b63c319e668e6d1",
+))  # fmt: skip
 PICTURES = (FACE, TEXT)
 
 
