@@ -5,7 +5,7 @@ Only ops of our table are looked up in torch, by name; nothing that a file says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,10 +16,11 @@ from ingot.dtypes import DType
 from ingot.errors import MismatchError, UserError
 from ingot.frontends.comparing import Comparison, Inputs, cases, seeded_inputs
 from ingot.frontends.recording import Imported
+from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
-from ingot.frontends.torch_export.graph import GraphNode, Program, Ref, Setting, SizeRef, refs
+from ingot.frontends.torch_export.graph import Body, Graph, GraphNode, Program, Ref, Setting, SizeRef, refs
 from ingot.frontends.torch_export.importer import Source, in_pairs, in_place
 from ingot.ir import Network, Node, interpret
 from ingot.ir.difference import difference
@@ -58,6 +59,13 @@ class TorchRun:
         """
         graph = self.program.graph
         values: dict[str, Any] = dict(self.stored) | {name: self._fed(name, a) for name, a in feeds.items()}
+        self._run_graph(graph, values, keep)
+        return [self._output(value, values) for value in graph.outputs]
+
+    def _run_graph(
+        self, graph: Graph, values: dict[str, Any], keep: Callable[[GraphNode, dict[str, Any]], None] | None = None
+    ) -> None:
+        """Adds what the nodes make to the values, and drops what nobody reads any more."""
         last = {name: i for i, node in enumerate(graph.nodes) for name in refs(a.value for a in node.arguments)}
         kept = set(refs(graph.outputs))
         with self.torch.no_grad():
@@ -69,7 +77,13 @@ class TorchRun:
                 for name in set(refs(a.value for a in node.arguments)):
                     if last[name] == i and name not in kept and name not in self.stored:
                         del values[name]
-            return [self._output(value, values) for value in graph.outputs]
+
+    def _block(self, graph: Body, arguments: Sequence[Any]) -> list[Any]:
+        """The results of a graph inside of the program."""
+        inner: Graph = graph.graph
+        values = {a.name: x for a, x in zip(inner.inputs, arguments, strict=True) if isinstance(a, Ref | SizeRef)}
+        self._run_graph(inner, values)
+        return [self._argument(output, values) for output in inner.outputs]
 
     def _tensor(self, value: Any) -> Any:
         """Shares memory with the value where it can: nothing that the program may do changes it."""
@@ -87,7 +101,9 @@ class TorchRun:
         if node.op in size_ops.CHECKS:
             return {}
         given = {a.name: self._argument(a.value, values) for a in node.arguments}
-        if node.op in size_ops.NAMES:
+        if node.op in higher_order.TABLE:
+            found: Any = _HIGHER[node.op.removeprefix(higher_order.SPACE)](self._block, *given.values())
+        elif node.op in size_ops.NAMES:
             found = self._size(node.op, tuple(given.values()))
         else:
             if node.op not in TABLE and node.op not in COMPLEX_TABLE and in_place(node.op, given) is None:
@@ -123,6 +139,50 @@ class TorchRun:
         if found is None:
             return None
         return _array(found) if isinstance(found, self.torch.Tensor) else np.asarray(found)
+
+
+RunBlock = Callable[[Body, Sequence[Any]], list[Any]]
+
+
+def _cond(block: RunBlock, predicate: Any, yes: Body, no: Body, operands: Any = ()) -> list[Any]:
+    return block(yes if predicate else no, operands)
+
+
+def _while(block: RunBlock, condition: Body, body: Body, carried: Any, others: Any = ()) -> list[Any]:
+    now = list(carried)
+    while block(condition, [*now, *others])[0]:
+        now = block(body, [*now, *others])
+    return now
+
+
+def _scan(block: RunBlock, body: Body, carried: Any, scanned: Any, others: Any = ()) -> list[Any]:
+    now, kept = list(carried), []
+    for parts in zip(*scanned, strict=True):
+        results = block(body, [*now, *parts, *others])
+        now = results[: len(now)]
+        kept.append(results[len(now) :])
+    return [*now, *(_stacked(several) for several in zip(*kept, strict=True))]
+
+
+def _stacked(parts: Sequence[Any]) -> Any:
+    """Tensors of one shape along a new first dimension."""
+    whole = parts[0].new_empty((len(parts), *parts[0].shape))
+    for row, part in zip(whole, parts, strict=True):
+        row.copy_(part)
+    return whole
+
+
+# What the entries of higher_order mean on torch's tensors.
+_HIGHER: dict[str, Callable[..., list[Any]]] = {
+    "cond": _cond,
+    "while_loop": _while,
+    "scan": _scan,
+    "map_impl": lambda block, body, scanned, others=(): _scan(block, body, (), scanned, others),
+    "wrap_with_set_grad_enabled": lambda block, enabled, graph, *xs: block(graph, xs),
+    "tag_activation_checkpoint": lambda block, graph, *xs: block(graph, xs),
+    "invoke_subgraph": lambda block, graph, identifier, *xs: block(graph, xs),
+    "wrap_with_autocast": lambda block, device, dtype, enabled, cache, graph, *xs: block(graph, xs),
+}
 
 
 def _array(tensor: Any) -> Array:

@@ -24,6 +24,7 @@ from ingot.frontends.torch_export.dynamic import Leaf, grow, size_named, symbols
 from ingot.frontends.torch_export.graph import Program
 from ingot.frontends.torch_export.importer import Source
 from ingot.frontends.torch_export.load import read_program
+from ingot.frontends.torch_export.take_apart import taken_apart
 from ingot.ir import Spec
 from ingot.ir.spec import axis_of
 from ingot.nn.parameter import as_array
@@ -74,6 +75,7 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
             program = torch.export.export(module, *values, dynamic_shapes=marks, strict=False)
         except Exception as e:  # whatever tracing the user's code raises
             raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
+        program = taken_apart(torch, program)
         state, tensors = list(program.state_dict), {**program.state_dict, **program.constants}
         read = _saved(torch, program, type(module).__name__)
     return Exported(read, _source(torch, tensors, state), symbols(read, leaves), values, tensors)
@@ -104,14 +106,32 @@ def _saved(torch: Any, program: Any, name: str) -> Program:
                 place[key] = torch.nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad)
             elif isinstance(tensor, torch.Tensor):
                 place[key] = tensor.detach().to("meta")
+    root = program.module_call_graph[0].signature
+    root.out_spec = _as_dicts(torch, root.out_spec)
     with tempfile.TemporaryDirectory(prefix="ingot-") as folder:
         path = Path(folder) / f"{name}.pt2"
-        torch.export.save(program, path)
+        try:
+            torch.export.save(program, path)
+        except NotImplementedError as e:  # a class among the arguments or the results that torch cannot write down
+            raise ModuleError(
+                f"torch cannot save the program of {name}: {e!s:.500}: let forward take and return tensors, tuples, "
+                "lists and dicts of them"
+            ) from None
         archive = Archive(path)
         try:
             return read_program(archive)
         finally:
             archive.close()
+
+
+def _as_dicts(torch: Any, spec: Any) -> Any:
+    """What forward returns, with torch.return_types, as of torch.max(x, 0), as dicts of their fields: torch has no way
+    to save those.
+    """
+    below = [_as_dicts(torch, child) for child in spec.children()]
+    if getattr(spec.type, "__module__", "") == "torch.return_types":
+        return torch.utils._pytree.TreeSpec(dict, list(spec.type.__match_args__), below)
+    return spec if below == spec.children() else torch.utils._pytree.TreeSpec(spec.type, spec.context, below)
 
 
 # ---------------------------------------------------------------------------------------------------- arguments

@@ -54,9 +54,16 @@ class SizeRef(NamedTuple):
 
 
 class Opaque(NamedTuple):
-    """An argument of a kind that no op of the table takes: a graph, an object."""
+    """An argument of a kind that no op of the table takes: an object, for one."""
 
     kind: str
+
+
+class Body(NamedTuple):
+    """A graph that an op runs: a branch, or the body of a loop."""
+
+    name: str
+    graph: Any  # Graph
 
 
 class Setting(NamedTuple):
@@ -116,9 +123,10 @@ _ARGUMENTS = {
     "as_memory_format": lambda value: Setting(f"memory format {integer(value)}"),
     "as_layout": lambda value: Setting(f"layout {integer(value)}"),
     "as_device": _always(Setting("device")),
+    "as_graph": record(Body, {"name": text, "graph": lambda value: _GRAPH(value)}),
     **{
         kind: _always(Opaque(kind))
-        for kind in ("as_graph", "as_custom_obj", "as_operator", "as_nested_tensors", "as_int_lists",
+        for kind in ("as_custom_obj", "as_operator", "as_nested_tensors", "as_int_lists",
                      "as_string_to_argument", "as_float_lists")
     },
 }  # fmt: skip
@@ -208,7 +216,9 @@ class GraphNode:
 
 def _node(target: str, inputs: Any, outputs: Any, metadata: Any, **_: Any) -> GraphNode:
     names = [argument.name for argument in inputs]
-    if len(set(names)) != len(names):
+    if not any(names) and len(names) > 1:  # a higher-order op, whose arguments have places only
+        inputs = tuple([Argument(str(i), argument.value) for i, argument in enumerate(inputs)])
+    elif len(set(names)) != len(names):
         raise Malformed(f"{target[:80]} has two arguments of one name: {', '.join(names)[:200]}")
     for output in outputs:
         several = type(output) is tuple and all(type(one) is Ref for one in output)
@@ -246,7 +256,7 @@ def _graph(inputs: Any, outputs: Any, nodes: Any, tensor_values: Any, sym_int_va
     return Graph(inputs, outputs, nodes, tensor_values, sym_int_values)
 
 
-_GRAPH = record(
+_GRAPH: Convert[Graph] = record(
     _graph,
     {
         "inputs": tuple_of(_argument),
@@ -512,23 +522,34 @@ def check(made: Program) -> None:
         raise Malformed(f"the graph has {len(graph.inputs)} inputs and its signature {len(made.inputs)}")
     if len(made.outputs) != len(graph.outputs):
         raise Malformed(f"the graph has {len(graph.outputs)} outputs and its signature {len(made.outputs)}")
-    known: set[str] = set()
     for i, (argument, spec) in enumerate(zip(graph.inputs, made.inputs, strict=True)):
+        both = (argument, spec.argument)
+        if all(type(one) in (Ref, SizeRef) for one in both) and spec.argument != argument:
+            raise Malformed(
+                f"input {i} is {argument.name[:80]!r} in the graph, {spec.argument.name[:80]!r} in the signature"
+            )
+    known = _check_graph(graph, "")
+    for i, output in enumerate(made.outputs):
+        _check_read(output.argument, known, f"output {i} of the signature")
+
+
+def _check_graph(graph: Graph, where: str) -> set[str]:
+    """The names of a graph's values. Raises Malformed for one that is read before it is made, in its bodies too."""
+    known: set[str] = set()
+    for i, argument in enumerate(graph.inputs):
         if type(argument) in (Ref, SizeRef):
-            if type(spec.argument) in (Ref, SizeRef) and spec.argument != argument:
-                raise Malformed(
-                    f"input {i} is {argument.name[:80]!r} in the graph, {spec.argument.name[:80]!r} in the signature"
-                )
-            _define(argument, known, graph, f"input {i}")
+            _define(argument, known, graph, f"{where}input {i}")
     for i, node in enumerate(graph.nodes):
-        place = f"node {i} ({node.op[:80]})"
+        place = f"{where}node {i} ({node.op[:80]})"
         for argument in node.arguments:
             _check_read(argument.value, known, f"{place}, argument {argument.name[:80]}")
+            if type(argument.value) is Body:
+                _check_graph(argument.value.graph, f"{place}, {argument.value.name[:80]}: ")
         for result in node.results():
             _define(result, known, graph, place)
-    for i, (argument, output) in enumerate(zip(graph.outputs, made.outputs, strict=True)):
-        _check_read(argument, known, f"output {i}")
-        _check_read(output.argument, known, f"output {i} of the signature")
+    for i, argument in enumerate(graph.outputs):
+        _check_read(argument, known, f"{where}output {i}")
+    return known
 
 
 def _define(value: Any, known: set[str], graph: Graph, place: str) -> None:

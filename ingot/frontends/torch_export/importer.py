@@ -12,14 +12,16 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
 from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
+from ingot.frontends.table import carried_out
+from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.complex import PARTS
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
-from ingot.frontends.torch_export.graph import GraphNode, Opaque, Program, Range, Ref, SizeRef, refs
+from ingot.frontends.torch_export.graph import Body, Graph, GraphNode, Opaque, Program, Range, Ref, SizeRef, refs
 from ingot.frontends.torch_export.memory import Memory, shares
 from ingot.frontends.torch_export.ways_out import way_out
-from ingot.ir import Spec, Value
+from ingot.ir import Network, Spec, Value
 
 Array = np.ndarray[Any, Any]
 
@@ -54,6 +56,7 @@ def build_network(
 class _Importer:
     def __init__(self, program: Program, source: Source, name: str, dim_names: dict[str, Dimension]) -> None:
         self.program, self.source, self.name = program, source, name
+        self.graph: Graph = program.graph  # the one whose nodes are being imported
         self.network = Recorder("main")
         self.values: dict[str, Any] = {}  # Values of tensors, Dimensions (or truths) of sizes
         self.dims = dim_names
@@ -69,8 +72,8 @@ class _Importer:
 
     def run(self) -> Imported:
         self._inputs()
-        for index, node in enumerate(self.program.graph.nodes):
-            self._node(index, node)
+        for node in self.graph.nodes:
+            self._node(node)
         self._outputs()
         self.faults.report(self.name)
         self.notes += self.network.sweep()
@@ -167,7 +170,7 @@ class _Importer:
     def _stored(self, placeholder: str, name: str, kind: str) -> Value | Complex:
         """The value of a parameter, buffer or constant; tied tensors are one value."""
         key, spec = self.source.spec(name)
-        meta = self.program.graph.tensors[placeholder]
+        meta = self.graph.tensors[placeholder]
         if meta.dtype is not spec.dtype or meta.sizes != spec.shape:
             stated = f"{meta.dtype.short}{list(meta.sizes)}"
             raise self.error(f"{name} is {spec} where it is stored and {stated} in the program")
@@ -193,22 +196,25 @@ class _Importer:
 
     # --------------------------------------------------------------------------------------------------- nodes
 
-    def _node(self, index: int, node: GraphNode) -> None:
+    def _node(self, node: GraphNode) -> None:
         self.network.where, self.network.line = node.where, node.line
         try:
-            self._import(index, node)
+            self._import(node)
         except OpError as e:
             self._fail(node, str(e), "")  # says the place by itself
         except (Unsupported, DimError, DTypeError) as e:
             place = f"{os.path.basename(node.line[0])}:{node.line[1]}" if node.line else ""
             self._fail(node, str(e), f"{place} in {node.where}" if place and node.where else place or node.where)
 
-    def _import(self, index: int, node: GraphNode) -> None:
+    def _import(self, node: GraphNode) -> None:
         op = node.op
         if op in size_ops.NAMES:
             found = size_ops.compute(op, tuple(self._resolved(a.value) for a in node.arguments))
             if op not in size_ops.CHECKS:
                 self._results(node, found if isinstance(found, tuple) else (found,))
+            return
+        if (block := higher_order.TABLE.get(op)) is not None:
+            self._results(node, carried_out(block, self, *(self._resolved(a.value) for a in node.arguments)))
             return
         arguments = {a.name: self._resolved(a.value) for a in node.arguments}
         target = None
@@ -258,7 +264,7 @@ class _Importer:
                 if not isinstance(result, Value | Complex):
                     raise Unsupported("its result is not a tensor")
                 self._check_meta(output.name, result)
-                tensors = self.program.graph.tensors
+                tensors = self.graph.tensors
                 has = None if whole is None else shares(node, tensors[whole], tensors[output.name])
                 if whole is None or has is False:
                     self._define(output.name, result)
@@ -278,7 +284,7 @@ class _Importer:
 
     def _learn(self, name: str, value: Value | Complex) -> None:
         """A symbol that the file has for a size of a result that only the data shows is the dim that our op binds."""
-        stated = self.program.graph.tensors[name].sizes
+        stated = self.graph.tensors[name].sizes
         if len(stated) == len(value.shape):
             for size, found in zip(stated, value.shape, strict=True):
                 if isinstance(size, Dim) and isinstance(found, Dim) and found.unbacked:
@@ -286,7 +292,7 @@ class _Importer:
 
     def _stated(self, name: str) -> Spec:
         """What the file says about a tensor."""
-        meta = self.program.graph.tensors[name]
+        meta = self.graph.tensors[name]
         try:
             return Spec(meta.dtype, tuple(self._dimension(d) for d in meta.sizes))
         except OpError as e:
@@ -301,7 +307,7 @@ class _Importer:
                 stand_in = Value(self.network, f"unknown.{result.name}", _in_pairs(stated), "input")
                 self._define(result.name, stand_in if stated.dtype not in PARTS else Complex(stand_in))
             elif type(result) is SizeRef and result.name:
-                self.values[result.name] = self._dimension(self.program.graph.sizes.get(result.name, 1))
+                self.values[result.name] = self._dimension(self.graph.sizes.get(result.name, 1))
 
     def _change(self, node: GraphNode, name: str, result: Any) -> None:
         """Changes a tensor in place; the node's result is another name of it."""
@@ -324,13 +330,55 @@ class _Importer:
                 self.memory.view(output.name, name, new)
                 self.made[output.name] = new
 
+    # ------------------------------------------------------------------------------------------- graphs inside
+
+    def inline(self, graph: Body, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The results of a graph inside of the program, with its ops recorded in this network."""
+        inner: Graph = graph.graph
+        if len(inner.inputs) != len(arguments):
+            raise Unsupported(f"its graph takes {len(inner.inputs)} arguments, not {len(arguments)}")
+        outside = self.graph, self.values, self.memory
+        self.graph, self.values = inner, {}
+        self.memory = Memory(self.values)
+        try:
+            for argument, value in zip(inner.inputs, arguments, strict=True):
+                if type(argument) is Ref:
+                    self._check_meta(argument.name, value)
+                    self.memory.own(argument.name, value, _OUTSIDE)
+                elif type(argument) is SizeRef:
+                    self.values[argument.name] = value
+            for node in inner.nodes:
+                self._node(node)
+            return tuple([self._resolved(output) for output in inner.outputs])
+        finally:
+            self.graph, self.values, self.memory = outside
+
+    def network_of(self, graph: Body, arguments: tuple[Any, ...], specs: list[Spec]) -> Network:
+        """A network of a graph inside of the program. Its inputs stand for the tensors among the arguments."""
+        outside = self.network
+        self.network = Recorder(graph.name)
+        self.network.dims.update(outside.dims)
+        try:
+            inputs = iter([self.network.input(f"x{i}", spec) for i, spec in enumerate(specs)])
+            given = tuple([next(inputs) if isinstance(x, Value) else x for x in arguments])
+            for i, value in enumerate(self.inline(graph, given)):
+                if not isinstance(value, Value):
+                    raise Unsupported(f"result {i} of its graph {graph.name} is no tensor")
+                self.network.output(f"y{i}", value)
+            self.network.remove_dead()
+            return self.network
+        finally:
+            self.network = outside
+
     # ------------------------------------------------------------------------------------------------- outputs
 
     def _outputs(self) -> None:
         self.network.where, self.network.line = "", None
         program = self.program
         for name, argument, spec in zip(self._output_names(), program.graph.outputs, program.outputs, strict=True):
-            if spec.kind != "user_output":
+            if spec.kind == "user_input_mutation":
+                self.changed.add(spec.name)
+            elif spec.kind != "user_output":
                 what = spec.kind.replace("_", " ") + (f" of {spec.name:.100}" if spec.name else "")
                 why = f"the program changes something outside itself ({what}). In training mode batch norm does: "
                 self.faults.add("output", why + "call module.eval() before torch.export.export", "")
@@ -396,22 +444,36 @@ _STATELESS = (
 )
 
 
+_OUTSIDE = "it changes a tensor from outside in place inside of a branch, a loop or a block: clone it first"
+
+
 def in_place(op: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """The plain op of `aten.add_.Tensor` or of `aten.add.out`, and its arguments; None for an op of another kind."""
+    given = {name: value for name, value in arguments.items() if name != "out"}
+    for plain in _plain_forms(op):
+        entry = TABLE.get(plain) or COMPLEX_TABLE[plain]
+        if len(given) == len(arguments) or _fits(entry, given):
+            return plain, given
+    return None
+
+
+def has_plain_form(op: str) -> bool:
+    """Whether an op in place, or with `out`, is one of the table otherwise."""
+    return bool(_plain_forms(op))
+
+
+def _plain_forms(op: str) -> list[str]:
+    """The ops of the table that an op in place, or with `out`, may be."""
     parts = op.split(".")
     if len(parts) != 3:
-        return None
+        return []
     space, name, overload = parts
-    given = dict(arguments)
-    if overload.endswith("out") and "out" in given:
-        del given["out"]
-        several = [o for o in (*TABLE, *COMPLEX_TABLE) if o.startswith(f"{space}.{name}.")]
-        fitting = [o for o in several if _fits((TABLE.get(o) or COMPLEX_TABLE[o]), given)]
-        return (fitting[0], given) if fitting else None
+    if overload.endswith("out"):
+        return [o for o in dict.fromkeys((*TABLE, *COMPLEX_TABLE)) if o.startswith(f"{space}.{name}.")]
     if not name.endswith("_") or name.endswith("__"):
-        return None
+        return []
     plain = f"{space}.{name[:-1]}.{'default' if (name, overload) == ('floor_divide_', 'Tensor') else overload}"
-    return (plain, given) if plain in TABLE or plain in COMPLEX_TABLE else None
+    return [plain] if plain in TABLE or plain in COMPLEX_TABLE else []
 
 
 def _fits(entry: Entry, given: Mapping[str, Any]) -> bool:

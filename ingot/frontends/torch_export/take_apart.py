@@ -1,0 +1,88 @@
+"""Ops that the importer lacks, replaced by what torch itself makes of them: for programs in this process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from ingot.frontends.torch_export import higher_order
+from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
+from ingot.frontends.torch_export.aten import sizes as size_ops
+from ingot.frontends.torch_export.importer import has_plain_form
+
+ROUNDS = 8  # torch's rules make ops that are taken apart again
+MAX_ALONE = 12  # ops that are tried one by one, where some cannot be taken apart
+_TRACING = ("torch._functorch.",)  # calls that only steer torch: functionalizing a program carries them out
+
+
+def taken_apart(torch: Any, program: Any) -> Any:
+    """The exported program in which every op that the importer lacks is replaced, where torch has a rule whose ops it
+    has; else the program as it is.
+    """
+    steered = any(_steers(torch, node) for node in _calls(program))
+    lacking = _lacking(torch, program)
+    if not lacking and not steered:
+        return program
+    whole = _replaced(torch, program, lacking)
+    if whole is not None:
+        return whole
+    all_of_them = set(lacking)
+    good = [op for op in lacking[:MAX_ALONE] if _replaced(torch, program, [op], all_of_them - {op}) is not None]
+    found = _replaced(torch, program, good, all_of_them.difference(good)) if good or steered else None
+    return program if found is None else found
+
+
+def _calls(program: Any) -> Iterable[Any]:
+    for module in program.graph_module.modules():
+        yield from (node for node in module.graph.nodes if node.op == "call_function")
+
+
+def _steers(torch: Any, node: Any) -> bool:
+    """Whether a call says how torch runs others, which the program's own ops do not show."""
+    if node.target is torch.ops.higher_order.wrap_with_autocast:
+        return node.args[2] is not False
+    return str(getattr(node.target, "__module__", "")).startswith(_TRACING)
+
+
+def _lacking(torch: Any, program: Any) -> list[Any]:
+    """The ops of a program that the importer has no entry for."""
+    found = {node.target: None for node in _calls(program) if isinstance(node.target, torch._ops.OpOverload)}
+    return [op for op in found if not _known(str(op))]
+
+
+def _known(op: str) -> bool:
+    known = op in TABLE or op in COMPLEX_TABLE or op in size_ops.NAMES or op in higher_order.TABLE
+    return known or has_plain_form(op)
+
+
+def _rule(torch: Any, op: Any) -> Any:
+    """What torch makes of an op; None where it has no rule."""
+    rules = torch._decomp.decomposition_table
+    core = torch.export.default_decompositions()
+    for table in (core, rules):
+        if op in table:
+            return table[op]
+    return op.decompose if op._can_decompose() else None
+
+
+def _replaced(torch: Any, program: Any, ops: list[Any], others: Any = frozenset()) -> Any:
+    """The program without these ops; None where torch cannot, or makes ops of them that the importer lacks (but those
+    of `others`).
+    """
+    guards = program._guards_code
+    for _ in range(ROUNDS):
+        rules = {op: rule for op in ops if (rule := _rule(torch, op)) is not None}
+        if len(rules) < len(ops):
+            return None
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program = program.run_decompositions(rules)
+        except Exception:  # whatever torch's rules raise: the importer then names the op that it lacks
+            return None
+        ops = [op for op in _lacking(torch, program) if op not in others]
+        if not ops:
+            program._guards_code = guards
+            return program
+    return None
