@@ -114,8 +114,14 @@ def project(tmp_path: Path) -> Path:
         def unused(n):
             return not n
     """))
+    (tmp_path / "toy" / "table.py").write_text("LIMITS = {'a': 2}\n")
     (tmp_path / "test_first.py").write_text(textwrap.dedent("""
         from toy.steps import minus, same
+        from toy.table import LIMITS
+
+
+        def test_table():
+            assert LIMITS["a"] == 2
 
 
         def test_wrong():
@@ -169,18 +175,19 @@ def link(path: Path) -> str:
 
 
 def test_what_is_noticed(project: Path) -> None:
-    """By the first tests or the wider ones, by a loop that does not end, and by none; no file changes."""
+    """By the first tests or the wider ones, by a loop that does not end, by what a table holds, and by none."""
     before = (project / "toy" / "steps.py").read_text()
     process = started(project, "--wider", "test_wider.py", "--limit", "10")
     said, errors = process.communicate()
     assert process.returncode == 0, errors
     result = json.loads(said)
     assert result["unfit"] == ["test_first.py::test_wrong"]
-    assert (result["faults"], result["tests"]) == (4, 3)
+    assert (result["faults"], result["tests"]) == (6, 4)
     assert {f"{t['line']} {t['what'].replace('`', '')}": t["outcome"] for t in result["tried"]} == {
         "3 -n → n": "killed",
         "7 True → False": "killed", "8 return n → pass": "out of time",
         "12 not n → n": "survived",
+        "1 2 → 3": "killed", "1 2 → 1": "killed",  # by a test that runs no line of the module
     }  # fmt: skip
     assert (project / "toy" / "steps.py").read_text() == before
     assert not list(project.glob("toy/__pycache__"))

@@ -369,13 +369,6 @@ def test_heads_that_attention_takes() -> None:
         assert isinstance(kernel.choose(node(q, v)), KernelCall) is taken
 
 
-def test_kernels_that_multiply_matrices() -> None:
-    """In bfloat16 they are measured against the matrix units."""
-    products = {kernel.name for kernel in CPU.kernels if kernel.products}
-    assert products == {"matmul_packed", "matmul", "moe", "conv_packed", "conv_transpose_packed", "paged_attention",
-                        "attention"}  # fmt: skip
-
-
 @pytest.mark.parametrize(("name", "length", "taken"), [
     ("fft", 1 << 20, True), ("fft", (1 << 20) + 1, False), ("fft", (1 << 20) + 2, False),
     *((name, length, taken) for name in ("rfft", "irfft") for length, taken in (

@@ -181,6 +181,8 @@ def test_threads_of_a_run(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
         assert session.threads == wanted and torch.get_num_threads() == 4
         session.run(FEEDS)
         assert seen.pop() == wanted and torch.get_num_threads() == 4
+        session._executor._device = SimpleNamespace(type="cuda")  # type: ignore[attr-defined]
+        assert session.threads == 1, "torch's threads are the processor's"
     monkeypatch.setattr(torch_device, "processors", lambda: 2)
     engine.session(device="torch:cpu").run(FEEDS)
     assert seen == [2] and torch.get_num_threads() == 4

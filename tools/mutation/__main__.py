@@ -129,12 +129,17 @@ def sample(everything: Sequence[tuple[Path, Fault]], count: int, seed: int) -> l
 
 
 def noticing(path: Path, fault: Fault, tests: dict[str, Any]) -> dict[str, float]:
-    """The tests that run a line of the fault, the fastest first; all that use the module if none does but at import."""
+    """The tests that run a line of the fault, the fastest first.
+
+    What a statement leaves that runs at import, a table for instance, may be seen by any test: by one that runs a line
+    of the statement (in a lambda of the table) most likely, then by one that uses the module.
+    """
     low, high = fault.lines
     users = {name: set(test["lines"].get(str(path.absolute()), ())) for name, test in tests.items()}
-    found = [name for name, lines in users.items() if not lines.isdisjoint(range(low, high + 1))]
-    found = found or [name for name, lines in users.items() if lines]
-    return {name: tests[name]["seconds"] for name in sorted(found, key=lambda name: tests[name]["seconds"])}
+    apart = {name: lines.isdisjoint(range(low, high + 1)) for name, lines in users.items()}
+    found = [name for name in tests if fault.at_import or not apart[name]]
+    order = sorted(found, key=lambda name: (apart[name], not users[name], tests[name]["seconds"]))
+    return {name: tests[name]["seconds"] for name in order}
 
 
 def outcome(status: int) -> str:

@@ -29,13 +29,14 @@ SHOWN = 70  # characters of an expression
 @dataclass(frozen=True)
 class Fault:
     """One fault: its number among those of the module, the lines of the statement it is in, the first of these as it is
-    written, and what it changes.
+    written, what it changes, and whether the statement runs when the module is imported, and so before any test.
     """
 
     number: int
     lines: tuple[int, int]
     text: str
     what: str
+    at_import: bool
 
 
 Change = tuple[ast.AST, Callable[[], ast.AST | None]]
@@ -43,10 +44,12 @@ Change = tuple[ast.AST, Callable[[], ast.AST | None]]
 
 def faults(source: str) -> list[Fault]:
     """All faults of a module in order."""
-    found, written = [], source.splitlines()
-    for number, (lines, node, change) in enumerate(_changes(ast.parse(source))):
+    found, written, tree = [], source.splitlines(), ast.parse(source)
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {line for one in functions for line in range(one.lineno + 1, (one.end_lineno or one.lineno) + 1)}
+    for number, (lines, node, change) in enumerate(_changes(tree)):
         before, text = _shown(node), written[lines[0] - 1].strip()
-        found.append(Fault(number, lines, text, f"`{before}` → `{_shown(change())}`"))
+        found.append(Fault(number, lines, text, f"`{before}` → `{_shown(change())}`", lines[0] not in inside))
     return found
 
 
