@@ -11,7 +11,6 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.attention import counting
 from ingot.frontends.onnx.ops.common import axes_at, cast, number
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import window
@@ -25,6 +24,7 @@ from ingot.frontends.table import (
     Tensor,
     Unsupported,
 )
+from ingot.functional import regions
 from ingot.ir import F
 
 Array = np.ndarray[Any, Any]
@@ -288,39 +288,6 @@ def grid_sample(
     return cast(fn.grid_sample(x, grid, word, padding_mode, align_corners), x.dtype)
 
 
-def _corners(x: Any, y: Any, column: Any) -> list[Any]:
-    """The four elements around places [N, A, B] of x [N, C, H, W], each with its share: [N, C, A, B], zeros beyond the
-    edge. By themselves and not by grid_sample, whose places are relative and so rounded.
-    """
-    n, c, height, width = x.shape
-    if not isinstance(height, int) or not isinstance(width, int):
-        raise Unsupported("the sizes of the images must be known")
-    flat = F.reshape(x, (n, c, height * width))
-    count = dims.mul(y.shape[1], y.shape[2])
-    lows = [F.floor(p) for p in (y, column)]
-    shares = [F.sub(p, low) for p, low in zip((y, column), lows, strict=True)]
-    found = []
-    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        at = [F.add(low, float(k)) for low, k in zip(lows, (i, j), strict=True)]
-        inside: Any = None
-        for p, size in zip(at, (height, width), strict=True):
-            here = F.logical_and(F.greater_equal(p, 0.0), F.less_equal(p, float(size - 1)))
-            inside = here if inside is None else F.logical_and(inside, here)
-        kept = [F.clip(p, minimum=0.0, maximum=float(size - 1)) for p, size in zip(at, (height, width), strict=True)]
-        index = cast(F.add(F.mul(kept[0], float(width)), kept[1]), dtypes.int64)
-        read = F.gather(flat, F.expand(F.reshape(index, (n, 1, count)), (n, c, count)), axis=2)
-        parts = [share if k else F.sub(1.0, share) for share, k in zip(shares, (i, j), strict=True)]
-        share = F.where(inside, F.mul(parts[0], parts[1]), number(x, 0))
-        found.append(F.mul(F.reshape(read, (n, c, *y.shape[1:])), F.reshape(share, (n, 1, *y.shape[1:]))))
-    return found
-
-
-def _sampled(x: Any, y: Any, column: Any) -> Any:
-    """x [N, C, H, W] at places [N, A, B] in elements → [N, C, A, B]; zeros beyond the edge."""
-    a, b, c, d = _corners(x, y, column)
-    return F.add(F.add(a, b), F.add(c, d))
-
-
 @onnx("DeformConv")
 def deform_conv(
     x: Tensor, weight: Tensor, offset: Tensor, bias: MaybeTensor = None, mask: MaybeTensor = None, *,
@@ -331,39 +298,9 @@ def deform_conv(
     over = window(x, weight.shape[2:], strides, dilations, pads, "NOTSET")
     if len(over.kernel) != 2:
         raise Unsupported("only images are supported")
-    n, channels = x.shape[:2]
-    taps = math.prod(over.kernel)
-    rows, columns = offset.shape[2:]
-    starts = [
-        F.add(F.mul(cast(counting(x, count), x.dtype), float(step)), float(-before))
-        for count, step, before in zip((rows, columns), over.stride, over.before, strict=True)
-    ]
-    where = np.indices(over.kernel).reshape(2, taps) * np.array(over.dilation)[:, None]
-    moved = F.reshape(offset, (n, offset_group, taps, 2, rows, columns))
-    each = dims.floordiv(channels, offset_group)
-    found = []
-    for g in range(offset_group):
-        own = F.reshape(part(moved, 1, g, 1), (n, taps, 2, rows, columns))
-        places = []
-        for i, shape in enumerate(((1, 1, rows, 1), (1, 1, 1, columns))):
-            still = x.network.constant(where[i].astype(x.dtype.numpy).reshape(1, taps, 1, 1))
-            shift = F.reshape(part(own, 2, i, 1), (n, taps, rows, columns))
-            place = F.add(F.add(shift, still), F.reshape(starts[i], shape))
-            places.append(F.reshape(place, (n, dims.mul(rows, taps), columns)))
-        read = _sampled(part(x, 1, dims.mul(each, g), each), places[0], places[1])
-        read = F.reshape(read, (n, each, taps, rows, columns))
-        if mask is not None:
-            share = F.reshape(mask, (n, offset_group, taps, rows, columns))
-            read = F.mul(read, part(share, 1, g, 1))
-        found.append(read)
-    whole = found[0] if len(found) == 1 else F.concat(*found, dim=1)
-    inner = dims.mul(dims.floordiv(channels, group), taps)
-    area = dims.mul(rows, columns)
-    outputs = weight.shape[0]
-    parts = F.reshape(whole, (n, group, inner, area))
-    product = F.matmul(F.reshape(weight, (group, dims.floordiv(outputs, group), inner)), parts)
-    result = F.reshape(product, (n, outputs, rows, columns))
-    return result if bias is None else F.add(result, F.reshape(bias, (outputs, 1, 1)))
+    return regions.deform_conv2d(
+        x, weight, offset, mask, bias, over.stride, over.before, over.dilation, group, offset_group
+    )
 
 
 @onnx("RoiAlign")
@@ -393,9 +330,9 @@ def roi_align(
     column = F.expand(F.reshape(places[1], (count, 1, w)), (count, h, w))
     images = F.take(x, cast(batch, dtypes.int64), axis=0)
     if mode == "avg":
-        read = _sampled(images, y, column)
+        read = regions.sampled(images, y, column)
     else:  # the largest of the neighbours' shares
-        a, b, c, d = _corners(images, y, column)
+        a, b, c, d = regions.corners(images, y, column)
         read = F.maximum(F.maximum(a, b), F.maximum(c, d))
     seen = F.logical_and(F.reshape(inside[0], (count, 1, h, 1)), F.reshape(inside[1], (count, 1, 1, w)))
     read = F.where(seen, read, number(x, 0))

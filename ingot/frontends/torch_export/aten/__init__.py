@@ -15,6 +15,7 @@ from ingot.frontends.torch_export.aten import (  # noqa: F401
     reduction,
     resample,
     shapes,
+    vision,
 )
 from ingot.frontends.torch_export.aten.table import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
 
