@@ -602,7 +602,8 @@ DRAWS = {"aten.rand.default", "aten.randn.default", "aten.rand_like.default", "a
 
 
 def test_every_entry_has_a_case() -> None:
-    assert TABLE.keys() - DRAWS == {one.op for one in CASES}
+    others = {name for name in TABLE if name.startswith("torchvision.")}  # test_torchvision_ops.py
+    assert TABLE.keys() - DRAWS - others == {one.op for one in CASES}
 
 
 @pytest.mark.parametrize("name", DRAWS)
