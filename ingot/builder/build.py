@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
@@ -113,8 +112,8 @@ def build(
     """An engine of `source`.
 
     Args:
-        source: a Module, a torch.nn.Module, a file of torch.export.save (.pt2), an ONNX file (.onnx), the folder of a
-            Hugging Face model, or an engine file (which is opened).
+        source: a Module, a torch.nn.Module, a torch.export.ExportedProgram, a file of torch.export.save (.pt2), an
+            ONNX file (.onnx), the folder of a Hugging Face model, or an engine file (which is opened).
         inputs: for a Module, Specs by the names of forward's parameters; for a torch module, example inputs: a tuple,
             or a dict by name.
         precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
@@ -156,7 +155,7 @@ def build(
 
 def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     """The engine of any source."""
-    if request.lora is not None and (isinstance(source, Module) or _is_torch(source) or str(source).endswith(BUILT)):
+    if request.lora is not None and (not isinstance(source, str | os.PathLike) or str(source).endswith(BUILT)):
         raise UserError("lora is for the folder of a Hugging Face model, or for an engine of one")
     if isinstance(source, Module):
         if dynamic is not None:
@@ -164,13 +163,17 @@ def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
                 "dynamic is for sources with example inputs; give a Module's inputs as Specs with ingot.Dim sizes"
             )
         return _build_module(source, inputs, request)
-    if _is_torch(source):
+    if not isinstance(source, str | os.PathLike) and (why := torch_export.refusal(source)) is not None:
+        raise UserError(why)
+    if torch_export.is_module(source) or torch_export.is_program(source):
         return _build_torch(source, inputs, dynamic, request)
     if not isinstance(source, str | os.PathLike):
         raise UserError(f"build takes a Module, a torch module or a path, not a {type(source).__name__}")
     if inputs is not None or dynamic is not None:
         raise UserError("inputs and dynamic are for Modules; a model folder, a file or an engine has its own")
     path = Path(source)
+    if path.is_file() and path.suffix != ".onnx" and (why := torch_export.file_refusal(path)) is not None:
+        raise UserError(why)
     if path.suffix == ".pt2":
         return _build_exported(path, request)
     if path.suffix == ".onnx":
@@ -277,15 +280,15 @@ def _aliases(names: Mapping[str, str | None], network: Network) -> dict[str, Any
 # ------------------------------------------------------------------------------------------- what torch exported
 
 
-def _is_torch(source: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(source, torch.nn.Module)
-
-
 def _build_torch(module: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
-    with request.phases.phase("export"):
-        exported = torch_export.export(module, inputs, dynamic)
     name = type(module).__name__
+    with request.phases.phase("export"):
+        if torch_export.is_program(module):
+            if inputs is not None or dynamic is not None:
+                raise UserError("inputs and dynamic are for modules; an ExportedProgram has its own")
+            exported, module = torch_export.read_program_of(module), torch_export.Ran(module)
+        else:
+            exported = torch_export.export(module, inputs, dynamic)
     with request.phases.phase("import"):
         imported = torch_export.build_network(exported.program, exported.source, name, exported.dims)
     origin = torch_export.Origin(name, exported.program, exported.source, module, exported)

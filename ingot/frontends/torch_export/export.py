@@ -46,6 +46,28 @@ class Exported(NamedTuple):
     tensors: Mapping[str, Any]
 
 
+class Ran:
+    """An exported program in the place of the module that it was made from."""
+
+    def __init__(self, program: Any) -> None:
+        self._program = program
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._program.module()(*args, **kwargs)
+
+    def modules(self) -> tuple[Any, ...]:
+        return ()
+
+    def eval(self) -> None:
+        """It is in the mode in which it was exported."""
+
+    def parameters(self) -> Iterator[Any]:
+        yield from self._program.parameters()
+
+    def buffers(self) -> Iterator[Any]:
+        yield from self._program.buffers()
+
+
 def torch_package(needed_for: str) -> Any:
     """torch, or a UserError that says what to install."""
     return _lazy.optional("torch", needed_for, INSTALL)
@@ -75,10 +97,29 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
             program = torch.export.export(module, *values, dynamic_shapes=marks, strict=False)
         except Exception as e:  # whatever tracing the user's code raises
             raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
-        program = taken_apart(torch, program)
-        state, tensors = list(program.state_dict), {**program.state_dict, **program.constants}
-        read = _saved(torch, program, type(module).__name__)
-    return Exported(read, _source(torch, tensors, state), symbols(read, leaves), values, tensors)
+        return _read(torch, program, type(module).__name__, leaves, values)
+
+
+def read_program_of(program: Any) -> Exported:
+    """What `export` gives, of a torch.export.ExportedProgram, which stays as it is.
+
+    Raises:
+        UserError: it has no example inputs.
+    """
+    torch = torch_package("building an exported program")
+    if program.example_inputs is None:
+        raise UserError("the ExportedProgram has no example inputs: save it with torch.export.save and build the file")
+    args, kwargs = program.example_inputs
+    with quiet(torch, Ran(program)):
+        return _read(torch, program, "ExportedProgram", [], (tuple(args), dict(kwargs)))
+
+
+def _read(torch: Any, program: Any, name: str, leaves: list[Leaf], values: Any) -> Exported:
+    program = taken_apart(torch, program)
+    state, tensors = list(program.state_dict), {**program.state_dict, **program.constants}
+    read = _saved(torch, program, name)
+    named = symbols(read, leaves) if leaves else {}
+    return Exported(read, _source(torch, tensors, state), named, values, tensors)
 
 
 @contextmanager
@@ -99,14 +140,15 @@ def quiet(torch: Any, module: Any) -> Iterator[None]:
 
 
 def _saved(torch: Any, program: Any, name: str) -> Program:
-    """The program as a file says it, saved with tensors that have no data."""
+    """The program as a file says it, saved with tensors that have no data; the program has its own afterwards."""
+    root = program.module_call_graph[0].signature
+    kept = [(place, dict(place)) for place in (program.state_dict, program.constants)], root.out_spec
     for place in (program.state_dict, program.constants):
         for key, tensor in list(place.items()):
             if isinstance(tensor, torch.nn.Parameter):
                 place[key] = torch.nn.Parameter(tensor.detach().to("meta"), tensor.requires_grad)
             elif isinstance(tensor, torch.Tensor):
                 place[key] = tensor.detach().to("meta")
-    root = program.module_call_graph[0].signature
     root.out_spec = _as_dicts(torch, root.out_spec)
     with tempfile.TemporaryDirectory(prefix="ingot-") as folder:
         path = Path(folder) / f"{name}.pt2"
@@ -117,6 +159,10 @@ def _saved(torch: Any, program: Any, name: str) -> Program:
                 f"torch cannot save the program of {name}: {e!s:.500}: let forward take and return tensors, tuples, "
                 "lists and dicts of them"
             ) from None
+        finally:
+            root.out_spec = kept[1]
+            for place, tensors in kept[0]:
+                place.update(tensors)
         archive = Archive(path)
         try:
             return read_program(archive)
