@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 _CGROUPS = (  # limit and use, of cgroup versions 2 and 1
@@ -17,7 +18,8 @@ def cache_blocks(requests: int, context_length: int, block_size: int) -> int:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken without swapping: the system's estimate, or less where a control group limits it."""
+    """Bytes that can be taken without swapping: the system's estimate, or less where a control group or the process's
+    limit of address space (`ulimit -v`) allows less."""
     found = [_UNKNOWN]
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -26,6 +28,10 @@ def available_memory() -> int:
         most, now = _read(limit).strip(), _read(used).strip()
         if most.isdigit() and now.isdigit():
             found.append(max(0, int(most) - int(now)))
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        pages, *_ = map(int, _read("/proc/self/statm").split() or ["0"])
+        found.append(max(0, space - pages * resource.getpagesize()))
     return min(found)
 
 

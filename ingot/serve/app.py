@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -95,7 +95,9 @@ class App:
             Route("/openapi.json", self.openapi, methods=["GET"]),
             *(Route(f"/{name}", self.page, methods=["GET"], name=name or "page") for name in _PAGE_FILES),
         ]
-        handlers: dict[Any, Any] = {Problem: _problem, HTTPException: _http_problem, Exception: _fault}
+        handlers: dict[Any, Any] = {
+            Problem: _problem, HTTPException: _http_problem, ClientDisconnect: _left, Exception: _fault,
+        }  # fmt: skip
         self._routes = {route.path for route in routes}
         self._app = Starlette(routes=routes, exception_handlers=handlers)
         self._app.router.redirect_slashes = False
@@ -386,6 +388,10 @@ def _packed(vector: list[float]) -> str:
 
 def _gone() -> Response:
     return Response(status_code=499)  # nobody reads it; the log does
+
+
+async def _left(_: Request, error: Exception) -> Response:
+    return _gone()  # in the middle of its body
 
 
 def _response(problem: Problem) -> Response:

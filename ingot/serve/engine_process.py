@@ -328,16 +328,17 @@ class EngineProcess:
         while True:
             await self._ended.wait()
             log.error("the engine process has ended; it is started again")
-            await self._end()
             delay = 0.0 if monotonic() - begun > STEADY else min(LAST_DELAY, max(FIRST_DELAY, 2 * delay))
             await asyncio.sleep(delay)
-            self.restarts += 1
             begun = monotonic()
             try:
+                await self._end()
+                self.restarts += 1
                 await self._start()
                 log.info("the engine process is ready again")
-            except (IngotError, OSError) as e:
-                log.error("the engine process does not start: %s", e)
+            except Exception as e:  # whatever it is, there has to be an engine again
+                expected = isinstance(e, IngotError | OSError)
+                log.error("the engine process does not start: %s", str(e) or type(e).__name__, exc_info=not expected)
                 self._ended.set()
 
 

@@ -22,6 +22,14 @@ _TYPES = {
 }
 
 
+MAX_MESSAGE, MAX_PARAM = 1000, 100  # characters: a message may quote what the client has sent
+
+
+def _shown(text: str, most: int) -> str:
+    """The text as Unicode, halves of surrogate pairs escaped, and not longer than that."""
+    return text[:most].encode("utf-8", "backslashreplace").decode() + "…" * (len(text) > most)
+
+
 class Problem(Exception):
     """A request that ends without what it asked for.
 
@@ -38,9 +46,9 @@ class Problem(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = _shown(message, MAX_MESSAGE)
         self.code = code
-        self.param = param
+        self.param = None if param is None else _shown(param, MAX_PARAM)
         self.retry_after = retry_after
 
     def body(self) -> bytes:

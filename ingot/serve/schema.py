@@ -156,6 +156,9 @@ def read(data: bytes, kind: type[T]) -> T:
         return msgspec.convert(parse(data), kind, str_keys=True)
     except JsonError as e:
         raise Problem(400, f"the body is not the JSON of a request: {e}", "invalid_json") from None
+    except UnicodeEncodeError:
+        message = "the name of a field is not Unicode: it holds half of a surrogate pair"
+        raise Problem(400, message, "invalid_value") from None
     except (msgspec.ValidationError, RecursionError) as e:
         found = re.search(r"`\$\.?([^`.\[]*)[^`]*`$", str(e)) or re.search(r"unknown field `([^`]*)`", str(e))
         raise Problem(400, f"the request is malformed: {e}", "invalid_value", found[1] if found else None) from None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ingot.errors import UserError
 from ingot.serve import frames
@@ -25,8 +26,11 @@ SEND_SECONDS = 60.0  # for a client to take something of what it is sent
 HEADER_SECONDS = 10.0  # for a request's headers to come
 KEEP_ALIVE_SECONDS = 30
 MAX_HEADER = 64 << 10  # bytes
-MAX_CONNECTIONS = 800  # under the usual limit of 1,024 open files
+REST_SECONDS = 2.0  # for the rest of a body whose request has been refused: closed at once, the answer might be lost
+MAX_CONNECTIONS = 800
+OTHER_FILES = 200  # that may be open beside connections, those included that have just been accepted
 BACKLOG = 512  # connections that wait to be accepted
+ACCEPTED = 64  # of them at once, before any is looked at
 MIN_BODY = 1 << 20  # bytes
 BODY_PER_TOKEN = 16  # bytes of a body for each token of context, where that is more
 POLL = 0.05
@@ -57,20 +61,47 @@ class Options:
     trace: bool = False
 
 
-class Protocol(HttpToolsProtocol):
-    """HTTP with an end to patience: headers have to come soon and be short, and answers to be read."""
+class _Unwanted(Exception):
+    """What the parser is told to stop at; `Protocol` knows what to answer."""
 
-    _timer: asyncio.TimerHandle | None = None
+
+class Protocol(HttpToolsProtocol):
+    """HTTP with an end to patience: headers have to come soon and be short, bodies to come with their request, answers
+    to be read, and requests to wait for the answer to the one before.
+
+    When there are too many connections the one that has been silent longest makes room.
+    """
+
+    _patience: asyncio.TimerHandle | None = None  # for headers, or for the body of a request that has its answer
     _stalled: asyncio.TimerHandle | None = None
-    _in_headers = True
-    _seen = 0
+    _problem: Problem | None = None  # what the parser was stopped for
+    _deaf = False  # what comes is not read any more
+    _header = 0  # bytes of a request's line and headers
+    _heard = 0.0  # when something came, or an answer had gone
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._arm()
+        self._heard = self.loop.time()
+        self._await_headers()
+        if len(self.connections) > max_connections():
+            silent = [one for one in self.connections if isinstance(one, Protocol) and one.is_idle()]
+            oldest = min(silent, key=lambda one: one._heard)  # this one at least is idle
+            if oldest is self:
+                self._refuse(Problem(503, "too many connections are being answered", "too_many_connections", None, 1))
+            else:
+                oldest.transport.abort()
+
+    def is_idle(self) -> bool:
+        """Whether it is open, and no request that has come as a whole waits for its answer."""
+        cycle = self._unanswered()
+        return (cycle is None or cycle.more_body) and not self.transport.is_closing()
+
+    def _unanswered(self) -> RequestResponseCycle | None:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request
+        return None if cycle is None or cycle.response_complete else cycle
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._cancel_patience()
         self._flows()
         super().connection_lost(exc)
 
@@ -87,41 +118,83 @@ class Protocol(HttpToolsProtocol):
             self._stalled.cancel()
             self._stalled = None
 
+    # What comes.
+
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._in_headers:
-            self._seen += len(data)
-            if self._seen > MAX_HEADER:
-                self._refuse(Problem(431, f"the headers are over {MAX_HEADER:,} bytes", "headers_too_large"))
+        self._heard = self.loop.time()
+        if not self._deaf:
+            super().data_received(data)
 
     def on_message_begin(self) -> None:
+        if (cycle := self._unanswered()) is not None:
+            # A request behind one that is being answered: the answer ends the connection, and the client may ask again
+            # (RFC 9112, 9.3.2). Reading goes on, so that a client that leaves is noticed.
+            cycle.keep_alive = False
+            self._deaf = True
+            raise _Unwanted
         super().on_message_begin()
-        self._in_headers = True
-        self._seen = 0
-        if self._timer is None:
-            self._arm()
+        self._header = 0
+        if self._patience is None:
+            self._await_headers()
+
+    def on_url(self, url: bytes) -> None:
+        self._measure(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._measure(len(name) + len(value) + len(": \r\n"))
+        super().on_header(name, value)
+
+    def _measure(self, count: int) -> None:
+        self._header += count
+        if self._header > MAX_HEADER:
+            self._problem = Problem(431, f"the headers are over {MAX_HEADER:,} bytes", "headers_too_large")
+            raise _Unwanted
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
-        self._disarm()
+        self._cancel_patience()
         super().on_headers_complete()
 
-    def _arm(self) -> None:
-        problem = Problem(408, f"the headers did not come within {HEADER_SECONDS:g} s", "timeout")
-        self._timer = self.loop.call_later(HEADER_SECONDS, self._refuse, problem)
+    def on_message_complete(self) -> None:
+        self._cancel_patience()
+        super().on_message_complete()
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def on_response_complete(self) -> None:
+        self._heard = self.loop.time()
+        super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._patience = self.loop.call_later(REST_SECONDS, self.transport.close)
+
+    # What ends it.
+
+    def _await_headers(self) -> None:
+        problem = Problem(408, f"the headers did not come within {HEADER_SECONDS:g} s", "timeout")
+        self._patience = self.loop.call_later(HEADER_SECONDS, self._refuse, problem)
+
+    def _cancel_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser has stopped."""
+        if not self._deaf:
+            self._refuse(self._problem or Problem(400, "the request is not HTTP/1.1", "invalid_http"))
 
     def _refuse(self, problem: Problem) -> None:
+        self._deaf = True
         if self.transport.is_closing():
             return
         body = problem.body()
         head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/json\r\nconnection: close\r\n"
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
+
+
+def max_connections() -> int:
+    """How many connections are kept: as many as the process may have files."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if most == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, most - OTHER_FILES))
 
 
 class _Uvicorn(uvicorn.Server):
@@ -163,13 +236,16 @@ class Server:
                 uvicorn.Config(
                     app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
                     server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=2,
-                    limit_concurrency=MAX_CONNECTIONS, backlog=BACKLOG,
+                    backlog=ACCEPTED,
                 )
             )  # fmt: skip
             # What goes wrong is logged by the app; uvicorn would log it again.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
             listener.listen(BACKLOG)  # now, not when uvicorn gets to it: the announcement is a promise
             serving = asyncio.create_task(server.serve([listener]))
+            while not server.started and not serving.done():
+                await asyncio.sleep(0)
+            listener.listen(BACKLOG)  # its own call has set ACCEPTED
             address = listener.getsockname()
             host = f"[{address[0]}]" if listener.family == socket.AF_INET6 else address[0]
             self._announce(f"http://{host}:{address[1]}", engine.ready.left_out if engine.ready else [])

@@ -213,3 +213,11 @@ def test_the_command(tmp_path: Path) -> None:
     encoder = {"architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
                "intermediate_size": 64, "vocab_size": 61, "max_position_embeddings": 64}  # fmt: skip
     assert "kind 'encoder'" in command(directory(tmp_path, encoder), code=2)[1]
+
+
+def test_a_limit_of_address_space_counts(tmp_path: Path) -> None:
+    """Whatever the machine has, as `ulimit -v` says; less what the process has taken."""
+    say = "from ingot.llm.memory import available_memory; print(available_memory())"
+    limited = f"ulimit -v 400000; exec {sys.executable} -c '{say}'"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=True)
+    assert 100_000 << 10 < int(done.stdout) < 400_000 << 10

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -124,20 +125,26 @@ def until(what: Callable[[], Any]) -> Any:
     raise AssertionError("it did not come about in time")
 
 
-def start(*words: object, source: Path = PICO) -> Running:
-    """`ingot serve` on a free port."""
+def start(*words: object, source: Path = PICO, limits: Mapping[int, int] | None = None) -> Running:
+    """`ingot serve` on a free port; `limits`: of the system's resources, for it."""
+
+    def limited() -> None:
+        for which, most in (limits or {}).items():
+            resource.setrlimit(which, (most, most))
+
     command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
+        preexec_fn=limited if limits else None,
+    )  # fmt: skip
     return Running(process)
 
 
 @contextmanager
-def serving(*words: object, source: Path = PICO) -> Iterator[Running]:
+def serving(*words: object, source: Path = PICO, limits: Mapping[int, int] | None = None) -> Iterator[Running]:
     """A server that ends well."""
-    running = start(*words, source=source)
+    running = start(*words, source=source, limits=limits)
     try:
         yield running
         code = running.end()

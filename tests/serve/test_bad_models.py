@@ -28,9 +28,9 @@ ADAPTERS = (
     "r = 0", "r = 1000000", "alpha NaN", "A of another base", "A and B of different ranks", "no B",
     "target_modules = ['evil']", "a layer that the base has not", "target_modules that is the pattern '(a+)+$'",
 )  # fmt: skip
-BROKEN_TEMPLATES = ("of 1 MB", "that is cut off")
+BROKEN_TEMPLATES = ("of 1 MB", "that is cut off", "a number that explodes")
 TEMPLATES = (
-    "a method's globals", "a macro that calls itself", "a text that doubles", "a number that explodes",
+    "a method's globals", "a macro that calls itself", "a text that doubles", "a sum of a long range",
     "padding by a format",
 )  # fmt: skip
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import json
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ingot.serve import frames
 from ingot.serve.engine_process import EngineProcess, Ticket
 from ingot.serve.problem import Problem
-from tests.serve.harness import MODEL, Running, serving
+from tests.serve.harness import MODEL, PATIENCE, Running, rest, serving
 
 TEXT, CHAT, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 LONG = "x = (a + b) * 17\n" * 50_000  # 0.85 MB
@@ -94,3 +101,98 @@ def test_room_is_held_until_the_engine_has_ended_a_request() -> None:
     asked()
     engine._lost()
     assert engine.accepted == 0
+
+
+# ------------------------------------------------------------------------------------------------------- connections
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def test_silent_connections_make_room() -> None:
+    """More of them than the process may have files; then a running answer among them, which nobody cuts off."""
+    with serving(limits={resource.RLIMIT_NOFILE: 300}) as server, ExitStack() as stack:
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 300, "stream": True, "logit_bias": {"0": -100}}
+        running = stack.enter_context(server.send(TEXT, body))
+        running.recv(1)
+        before = len(server.lines)
+        for _ in range(11):
+            for _ in range(40):
+                stack.enter_context(server.connect())
+            with server.connect() as asking:
+                asking.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert rest(asking).startswith(b"HTTP/1.1 200 ")
+        assert len(server.lines) < before + 100, "a line for each request, and none for each connection"
+        assert rest_of(running).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def rest_of(stream: socket.socket) -> bytes:
+    got = b""
+    while not got.endswith(b"\r\n0\r\n\r\n") and (part := stream.recv(1 << 16)):
+        got += part
+    return got
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serving() as found:
+        yield found
+
+
+def test_a_body_that_dribbles_after_a_refusal_is_closed(server: Running) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        got = connection.recv(1 << 16)
+        assert got.startswith(b"HTTP/1.1 404 ")
+        with suppress(OSError):  # it is closed under our hands
+            for _ in range(int(PATIENCE / 0.05)):
+                connection.sendall(b"x")
+                time.sleep(0.05)
+            raise AssertionError("it is read for ever")
+
+
+def test_a_request_behind_a_running_one_ends_the_connection_after_it(server: Running) -> None:
+    """Its client is noticed when it leaves, and nothing is written into the running answer."""
+    stream = {"model": MODEL, "prompt": "x", "max_tokens": 60, "stream": True, "logit_bias": {"0": -100}}
+    second = HEAD + b"Content-Length: 1000\r\n\r\n{"
+    for late in (second, second[:30], b"GARBAGE\r\n\r\n"):
+        with server.send(TEXT, stream) as connection:
+            connection.recv(1)
+            connection.sendall(late)
+            got = rest(connection)
+            assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            assert b"HTTP/1.1" not in got[8:]
+    gone = server.metrics()["ingot_client_disconnects_total"]
+    with server.send(TEXT, stream | {"max_tokens": 1000}) as connection:
+        connection.recv(1)
+        connection.sendall(second)
+        server.until(lambda m: m["ingot_requests_running"] == 1)
+    server.until(lambda m: m["ingot_requests_running"] == 0 and m["ingot_client_disconnects_total"] == gone + 1)
+
+
+def test_a_body_that_is_cut_off_is_nobodys_fault(server: Running) -> None:
+    for _ in range(3):
+        with server.connect() as connection:
+            connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
+    server.until(lambda m: m.get('ingot_requests_total{route="/v1/completions",status="499"}') == 3)
+    assert not any("fault" in line for line in server.lines)
+
+
+@pytest.mark.parametrize(("sent", "status", "code"), [
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n", 431, "headers_too_large"),
+    (b"GET /" + b"y" * 70_000 + b" HTTP/1.1\r\n\r\n", 431, "headers_too_large"),
+    (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 12_000 + b"\r\n", 431, "headers_too_large"),
+    (b"GARBAGE\r\n\r\n", 400, "invalid_http"),
+])  # fmt: skip
+def test_what_the_parser_refuses_is_an_error_in_json(server: Running, sent: bytes, status: int, code: str) -> None:
+    with server.connect() as connection:
+        connection.sendall(sent)
+        head, _, body = rest(connection).partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert json.loads(body)["error"]["code"] == code
+
+
+def test_what_a_client_sent_is_quoted_in_brief(server: Running) -> None:
+    for field in ("\ud800", "x" * 900_000, "\U0001f986" * 1000):
+        got = server.post(TEXT, {"model": MODEL, "prompt": "x", field: 1})
+        assert got.status_code == 400 and len(got.content) < 10_000
+        assert got.json()["error"]["code"] in ("invalid_json", "invalid_value")

@@ -131,6 +131,31 @@ def test_a_step_without_end_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: py
     assert any("one step or prompt has taken" in record.message for record in caplog.records)
 
 
+def test_a_start_that_fails_whatever_the_reason_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    spawn = _spawned(0.0, started)
+    monkeypatch.setattr(engine_process, "_spawn", spawn)
+    monkeypatch.setattr(engine_process, "FIRST_DELAY", 0.05)
+    failures = [RuntimeError("cannot start a thread"), MemoryError(), OSError("no process")]
+
+    def fail(connection: socket.socket) -> subprocess.Popen[bytes]:
+        if failures:
+            raise failures.pop()
+        return spawn(connection)
+
+    async def meet() -> None:
+        engine = EngineProcess(_start(), 1)
+        await engine.open()
+        monkeypatch.setattr(engine_process, "_spawn", fail)
+        started[0].kill()
+        while engine.ready is None or len(started) < 2:
+            await asyncio.sleep(0.01)
+        assert engine.restarts == 4 and not failures
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(meet(), 60))
+
+
 def test_stillness_counts_looks_at_work_that_does_not_go_on() -> None:
     steps = Stillness()
     assert [steps.seen(7, False) for _ in range(3)] == [0, 0, 0], "nothing to do"
