@@ -14,6 +14,8 @@ from attacks import (
     host_calls,
     models,
     networks,
+    onnx_files,
+    onnx_graphs,
     programs,
     quantized,
     tokenizers,
@@ -22,7 +24,8 @@ from attacks.image import TABLE, Attack
 
 # Importing them fills the table.
 MODULES = (
-    containers, programs, control, host_calls, networks, quantized, models, directories, exported, adapters, tokenizers
+    containers, programs, control, host_calls, networks, quantized, models, directories, exported, adapters, tokenizers,
+    onnx_files, onnx_graphs,
 )  # fmt: skip
 
 

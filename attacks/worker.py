@@ -1,8 +1,9 @@
 """Meets attacks in a process of its own, with little memory and a clock: `python -m attacks.worker READER`.
 
-Reads paths from standard input and prints one JSON line for each, {"code": …, "message": …}. The code is null when
-the reader accepted the file, and "crash" when an exception reached us that is no error of ours. The parent sees a
-death by a signal as a missing line.
+Reads paths from standard input and prints one JSON line for each, {"code": …, "message": …, "seconds": …, "grown": …}.
+The code is null when the reader accepted the file, and "crash" when an exception reached us that is no error of ours.
+`seconds` are those of the processor, `grown` is by how many bytes the file raised the peak of this process's memory.
+The parent sees a death by a signal as a missing line.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import resource
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ import numpy as np
 
 from attacks.directories import Directory
 from ingot import _native, models
+from ingot.builder.build import build
 from ingot.engine import file, session
 from ingot.errors import IngotError
 from ingot.frontends.lora.adapter import read_adapter
@@ -73,6 +76,11 @@ def _adapter(path: Path) -> None:
         tensor.sum()
 
 
+def _named(path: Path) -> Path:
+    """The path under a name that says what it is."""
+    return path.rename(path.with_suffix(".onnx"))
+
+
 def _chat(path: Path) -> None:
     with LLM(path) as llm:
         llm.chat_prompt([{"role": "user", "content": "abc"}])
@@ -94,6 +102,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "directory": models.load,
     "exported": _exported,
     "adapter": _adapter,
+    "onnx": lambda path: build(_named(path), report=False),
 }
 
 
@@ -109,12 +118,20 @@ def meet(reader: str, path: Path) -> dict[str, str | None]:
     return {"code": None, "message": "accepted"}
 
 
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
         signal.alarm(SECONDS)  # its default action ends the process, also in the middle of native code
-        print(json.dumps(meet(sys.argv[1], Path(json.loads(line)))), flush=True)
+        before, begin = _peak(), time.process_time()
+        answer: dict[str, Any] = meet(sys.argv[1], Path(json.loads(line)))
+        used = {"seconds": time.process_time() - begin, "grown": _peak() - before}
+        print(json.dumps(answer | used), flush=True)
         signal.alarm(0)
 
 

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 import ingot
-from attacks import adapters, control, exported, host_calls, quantized, worker
+from attacks import adapters, control, exported, host_calls, onnx_files, quantized, worker
 from attacks.image import good
 from attacks.make import TABLE, paths
 from ingot import nn, ops
 
 ROOT = Path(__file__).parent.parent
+EVERY = 8  # one of so many ONNX files is among the quick tests
+ONNX = [name for name, attack in TABLE.items() if "onnx" in attack.expect]
 CASES = [(reader, name) for name, attack in TABLE.items() for reader in attack.expect]
 
 
@@ -44,6 +46,11 @@ def meet_all(reader: str, files: list[Path]) -> list[dict[str, Any]]:
     return results
 
 
+def is_slow(reader: str, name: str) -> bool:
+    """Whether an attack is left to the slow tests."""
+    return reader == "onnx" and ONNX.index(name) % EVERY != 0
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """(reader, attack) → what the reader said."""
@@ -53,20 +60,29 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
         TABLE[name].make(path)
 
     @functools.cache
-    def of(reader: str) -> dict[str, dict[str, Any]]:
-        names = [name for r, name in CASES if r == reader]
+    def of(reader: str, slow: bool) -> dict[str, dict[str, Any]]:
+        names = [name for r, name in CASES if r == reader and is_slow(r, name) == slow]
         return dict(zip(names, meet_all(reader, [where[n] for n in names]), strict=True))
 
-    return lambda reader, name: of(reader)[name]
+    return lambda reader, name: of(reader, is_slow(reader, name))[name]
 
 
-@pytest.mark.parametrize(("reader", "name"), CASES, ids=[f"{TABLE[n].number}-{n}-{r}" for r, n in CASES])
+@pytest.mark.parametrize(
+    ("reader", "name"),
+    [
+        pytest.param(r, n, id=f"{TABLE[n].number}-{n}-{r}", marks=[pytest.mark.slow] * is_slow(r, n)) for r, n in CASES
+    ],
+)
 def test_attack(reader: str, name: str, answers: Any) -> None:
     code, why = TABLE[name].expect[reader]
     answer = answers(reader, name)
     assert re.fullmatch(code, answer["code"] or "accepted"), answer
     assert re.search(why, answer["message"], re.DOTALL), answer
     assert len(answer["message"]) < 4000, "a message stays readable whatever the file holds"
+    if reader == "onnx":
+        assert answer["seconds"] < 2, answer
+        assert answer["grown"] < 200 << 20, answer
+        assert answer["message"].replace("\n", "").isprintable(), "a message changes no terminal"
 
 
 class Bomb(nn.Module):
@@ -87,6 +103,12 @@ def test_the_exported_file_that_attacks_start_from_is_good(tmp_path: Path) -> No
     path.write_bytes(exported.Package().encode())
     assert worker.meet("exported", path) == {"code": None, "message": "accepted"}
     assert not Path("/tmp/ingot-attack-pickle").exists(), "no attack has run code"
+
+
+def test_the_onnx_file_that_attacks_start_from_is_good(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    (tmp_path / "good").write_bytes(onnx_files.good())
+    assert worker.meet("onnx", tmp_path / "good") == {"code": None, "message": "accepted"}
 
 
 def test_the_adapter_that_attacks_start_from_is_good(tmp_path: Path) -> None:

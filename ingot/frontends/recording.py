@@ -19,6 +19,8 @@ Array = np.ndarray[Any, Any]
 
 MAX_LISTED = 40
 MAX_PLACES = 3
+MAX_PLACE = 200  # characters
+MAX_TEXT = 8000
 
 
 class Imported(NamedTuple):
@@ -78,14 +80,23 @@ class Faults:
             return
         lines = []
         for (op, why), places in self.found.items():
-            shown = ", ".join(dict.fromkeys(p for p in places if p))
-            shown = ", ".join(shown.split(", ")[:MAX_PLACES])
-            lines.append(f"  {op[:100]} × {len(places)}: {why[:400]}{f' ({shown})' if shown else ''}")
-        rest = f"\n  … and {len(lines) - MAX_LISTED} more" if len(lines) > MAX_LISTED else ""
+            shown = ", ".join(_words(p, MAX_PLACE) for p in list(dict.fromkeys(p for p in places if p))[:MAX_PLACES])
+            lines.append(f"  {_words(op, 100)} × {len(places)}: {_words(why, 400)}{f' ({shown})' if shown else ''}")
         total = sum(map(len, self.found.values()))
-        raise UnsupportedError(
-            f"{name}: {total} call(s) of ops that ingot cannot take:\n" + "\n".join(lines[:MAX_LISTED]) + rest
-        )
+        text, listed = f"{name}: {total} call(s) of ops that ingot cannot take:", 0
+        for line in lines[:MAX_LISTED]:
+            if listed and len(text) + len(line) > MAX_TEXT:
+                break
+            text += f"\n{line}"
+            listed += 1
+        rest = f"\n  … and {len(lines) - listed} more" if len(lines) > listed else ""
+        raise UnsupportedError(text + rest)
+
+
+def _words(text: str, most: int) -> str:
+    """Words out of a source, for a terminal: at most so many characters, none that cannot be printed."""
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 class Renamed(Mapping[str, Array]):

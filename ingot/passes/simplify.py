@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ingot.passes.rewrite import Log, Rule, apply, detach, note
 MAX_FOLDED_ELEMENTS = 1 << 20
 MAX_FOLDED_STEPS = 1 << 31  # of Op.steps, all together: seconds, for a network that may come with a stranger's engine
 MAX_FOLDED_WORKING = 1 << 28  # bytes of Op.working
+MAX_FOLDED_BYTES = 1 << 27  # of results, all together
 
 
 def remove_dead(network: Network, log: Log) -> None:
@@ -51,15 +53,15 @@ def share(network: Network, log: Log) -> None:
 def fold(network: Network, log: Log) -> None:
     """Ops on constants alone become constants, as far as the result stays small and takes no time to speak of."""
     dead: list[Node] = []
-    left = MAX_FOLDED_STEPS
+    budget = Budget()
     for node in network.nodes:
         kept = bool(node.op.bound_dims()) or node.op.external or _touches_state(node)
         if kept or any(v.kind != "constant" for v in node.inputs):
             continue
-        if why := _not_folded(node, left):
+        if why := budget.refuses(node):
             note(log, "fold", node, why)
             continue
-        left -= _steps(node)
+        budget.spend(node)
         try:
             found = node.op.reference(*(v.array for v in node.inputs))
         except (IngotError, ArithmeticError, LookupError, ValueError) as e:
@@ -71,18 +73,37 @@ def fold(network: Network, log: Log) -> None:
     network.remove(dict.fromkeys(dead))
 
 
-def _not_folded(node: Node, left: int) -> str:
-    """Why a node on constants is kept, or nothing. left: the steps that may still be done."""
-    sizes = [elements(v.shape) for v in node.outputs]
-    if any(isinstance(n, Expr) for n in sizes) or any(isinstance(d, Expr) for d in _attribute_dims(node)):
-        return "its size is known only at run time"
-    if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in sizes):
-        return f"its result would have more than {MAX_FOLDED_ELEMENTS:,} elements"
-    if _loops(node.op):
-        return "how often it turns only a run shows"
-    if _steps(node) > left or node.op.working(*(v.spec for v in node.inputs)) > MAX_FOLDED_WORKING:
-        return "it takes long, or much memory"
-    return ""
+@dataclass
+class Budget:
+    """What computing constants may still take, all together."""
+
+    steps: int = field(default_factory=lambda: MAX_FOLDED_STEPS)
+    bytes: int = field(default_factory=lambda: MAX_FOLDED_BYTES)
+
+    def refuses(self, node: Node) -> str:
+        """Why a node on constants is kept, or nothing."""
+        sizes = [elements(v.shape) for v in node.outputs]
+        if any(isinstance(n, Expr) for n in sizes) or any(isinstance(d, Expr) for d in _attribute_dims(node)):
+            return "its size is known only at run time"
+        if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in sizes):
+            return f"its result would have more than {MAX_FOLDED_ELEMENTS:,} elements"
+        if _loops(node.op):
+            return "how often it turns only a run shows"
+        if _steps(node) > self.steps or node.op.working(*(v.spec for v in node.inputs)) > MAX_FOLDED_WORKING:
+            return "it takes long, or much memory"
+        if _bytes(node) > self.bytes:
+            return f"the constants made so far have {MAX_FOLDED_BYTES - self.bytes:,} bytes"
+        return ""
+
+    def spend(self, node: Node) -> None:
+        """Takes off what a node takes that was not refused."""
+        self.steps -= _steps(node)
+        self.bytes -= _bytes(node)
+
+
+def _bytes(node: Node) -> int:
+    """The bytes of a node's results, whose sizes are known."""
+    return sum(int(elements(v.shape)) * v.dtype.numpy.itemsize for v in node.outputs)
 
 
 def _steps(node: Node) -> int:

@@ -16,20 +16,24 @@ from ingot.dtypes import DType
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
 from ingot.frontends.onnx.agreement import agreeing
-from ingot.frontends.onnx.model import Model
+from ingot.frontends.onnx.model import MAX_NODES, Model
 from ingot.frontends.onnx.narrow import Narrow, carried, carried_spec, is_narrow
-from ingot.frontends.onnx.table import Body, Entry, Sequence, Unknown, domain_of, find, run
+from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
 from ingot.frontends.table import Unsupported, carried_out
 from ingot.ir import Network, Spec, Value, interpret
+from ingot.ir.spec import MAX_RANK
+from ingot.passes.simplify import Budget
 
 Array = np.ndarray[Any, Any]
 
 MAX_CONSTANT = 64 << 10  # bytes of an initializer that may become a constant of the network, for folding
 MAX_FOLDED = 1 << 22  # bytes that computing a node at once may make
+MAX_STEPS = 1 << 29  # of what is computed at once, all together; the passes behind have more
 MAX_DEPTH = 48  # of functions and subgraphs, one inside the other
-MAX_NODES = 200_000  # that are recorded, inlined ones too
+MAX_ITEMS = 1 << 22  # tensors in all sequences together
+MAX_DIM_NAME = 40  # characters of the model's name of a dim, which an engine's may have 64 of
 TENSOR, OPTIONAL = "tensor_type", "optional_type"
 
 
@@ -80,7 +84,7 @@ class Scope:
         self.network, self.versions, self.parent, self.path = network, versions, parent, path
         self.values: dict[str, Any] = {}
         self.captured: dict[Value, Value] = {}  # of the network outside → here
-        self.attributes: Mapping[str, Any] = {}  # of the function's call
+        self.attributes: Mapping[str, Any] | None = None  # of the function's call; None: outside of any
 
     def root(self) -> Scope:
         """The outermost scope of the same network: what it captures is captured once."""
@@ -119,7 +123,8 @@ class _Importer:
         self.sources: dict[str, str] = {}  # a parameter's name in the network → the initializer's
         self.stored: dict[Value, str] = {}
         self.notes: list[str] = []
-        self.depth = self.recorded = 0
+        self.depth = self.recorded = self.items = 0
+        self.budget = Budget(steps=MAX_STEPS)
         self.origin: dict[Value, Value] = {}  # a body's input → what it captures
         self.inputs: dict[str, Any] = {}
         self.dim_names: dict[str, Dim] = {}
@@ -204,6 +209,8 @@ class _Importer:
         dtype = dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}")
         if not kind.HasField("shape"):
             raise UnsupportedError(f"{self.name}: input {name[:80]} has no shape; names of its dims are enough")
+        if len(kind.shape.dim) > MAX_RANK:
+            raise self.error(f"input {name[:80]} has {len(kind.shape.dim):,} dimensions, the most are {MAX_RANK}")
         return Spec(dtype, [self._size(d, name, i) for i, d in enumerate(kind.shape.dim)])
 
     def _size(self, d: Any, name: str, axis: int) -> Dimension:
@@ -223,12 +230,10 @@ class _Importer:
         except DimError:
             pass
         if text not in self.dim_names:
-            plain = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
+            plain = re.sub(r"[^A-Za-z0-9_.]", "_", text[:MAX_DIM_NAME])
             plain = plain if re.match(r"[A-Za-z_]", plain) and plain not in ("min", "max") else f"dim_{plain}"
             taken = {d.name for d in self.dim_names.values()}
-            while plain in taken:
-                plain += "_"
-            self.dim_names[text] = Dim(plain)
+            self.dim_names[text] = Dim(plain if plain not in taken else f"{plain}_{len(taken)}_")
         return self.dim_names[text]
 
     def _stored(self, name: str) -> Any:
@@ -300,12 +305,14 @@ class _Importer:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
-        for node in graph.node:
-            self.recorded += 1
-            if self.recorded > MAX_NODES:
-                raise self.error(f"has more than {MAX_NODES:,} nodes, with the functions it calls")
-            self._node(scope, node)
-        self.depth -= 1
+        try:
+            for node in graph.node:
+                self.recorded += 1
+                if self.recorded > MAX_NODES:
+                    raise self.error(f"has more than {MAX_NODES:,} nodes, with the functions it calls")
+                self._node(scope, node)
+        finally:
+            self.depth -= 1
 
     def _node(self, scope: Scope, node: Any) -> None:
         before, scope.network.where = scope.network.where, self._where(scope, node)
@@ -403,6 +410,9 @@ class _Importer:
         if result is None or isinstance(result, Value) and result.network is network:
             return result
         if isinstance(result, Sequence):
+            self.items += len(result)
+            if len(result) > MAX_PIECES or self.items > MAX_ITEMS:
+                raise Unsupported(f"a sequence has at most {MAX_PIECES:,} tensors, all of them {MAX_ITEMS:,}")
             return Sequence([self._value(network, r) for r in result])
         if isinstance(result, Narrow):
             return Narrow(self._value(network, result.value), result.dtype)
@@ -422,6 +432,10 @@ class _Importer:
                 return None
             if sum(_bytes(v.spec) for v in made) > MAX_FOLDED:
                 return None
+            for one in apart.nodes:
+                if self.budget.refuses(one):
+                    return None
+                self.budget.spend(one)
             for i, result in enumerate(results):
                 if result is not None:
                     apart.output(f"y{i}", result)
@@ -439,6 +453,8 @@ class _Importer:
             if attribute.name in found:
                 raise self.error(f"{node.op_type[:60]} has the attribute {attribute.name[:60]!r} twice")
             if attribute.ref_attr_name:
+                if scope.attributes is None:
+                    raise self.error(f"{node.op_type[:60]} refers to an attribute of a function, and is in none")
                 if attribute.ref_attr_name in scope.attributes:
                     found[attribute.name] = scope.attributes[attribute.ref_attr_name]
             else:
@@ -488,7 +504,7 @@ class _Importer:
         return Body(network, [v for v, own in inner.captured.items() if own.kind == "input"])
 
     def _graph(self, scope: Scope, graph: Any, operands: list[Any]) -> list[Any]:
-        scope.attributes = scope.parent.attributes if scope.parent else {}
+        scope.attributes = scope.parent.attributes if scope.parent else None
         for tensor in graph.initializer:
             array = self.model.tensors.array(tensor)
             self._define(scope, tensor.name, self._carried(scope.network.constant(carried(array)), Spec.of(array)))

@@ -4,24 +4,29 @@ defines.
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _lazy
-from ingot.errors import CheckpointError
+from ingot import _lazy, dtypes
+from ingot.errors import CheckpointError, UnsupportedError
+from ingot.frontends.onnx import wire
 from ingot.frontends.onnx.table import NEWEST, domain_of
 from ingot.frontends.onnx.tensors import Tensors, dtype_of
 from ingot.frontends.table import Unsupported
 from ingot.ir import Spec
-from ingot.safetensors_file import read_small
+from ingot.ir.spec import MAX_RANK, elements
+from ingot.tensor_table import name_fault
 
 Array = np.ndarray[Any, Any]
 
-MAX_FILE = (2 << 30) - 1  # what protobuf reads
+MAX_NODES = 200_000  # that are recorded, inlined ones too
+MAX_NAME = 1024  # bytes of the name of an input, an output, a weight
 
 
 def onnx_package() -> Any:
@@ -44,7 +49,7 @@ class Weights(Mapping[str, Array]):
     def spec(self, name: str) -> Spec:
         """What an initializer is."""
         tensor = self._stored[name]
-        return Spec.of(sparse(self._tensors, tensor)) if hasattr(tensor, "values") else self._tensors.spec(tensor)
+        return sparse_spec(self._tensors, tensor) if hasattr(tensor, "values") else self._tensors.spec(tensor)
 
     def __getitem__(self, name: str) -> Array:
         tensor = self._stored[name]
@@ -57,21 +62,37 @@ class Weights(Mapping[str, Array]):
         return len(self._stored)
 
 
-MAX_SPARSE = 1 << 28  # elements of a sparse tensor written out
+FREE_SPARSE, MAX_SPARSE = 4 << 20, 1024  # bytes that a sparse tensor may have written out, or so many for one stored
+
+
+def sparse_spec(tensors: Tensors, tensor: Any) -> Spec:
+    """What a sparse tensor is, written out. Raises CheckpointError for an impossible shape."""
+    values, places = tensors.spec(tensor.values), tensors.spec(tensor.indices)
+    shape = tuple(tensor.dims)
+    count, stored = math.prod(shape), elements(values.shape)
+    assert isinstance(stored, int)
+    if any(d < 1 for d in shape) or not 1 <= len(shape) <= MAX_RANK or places.dtype is not dtypes.int64:
+        raise tensors.error(tensor.values, f"is sparse, of the impossible shape {list(shape)[:MAX_RANK]}")
+    size = values.dtype.numpy.itemsize
+    if count * size > max(FREE_SPARSE, MAX_SPARSE * stored * size):
+        raise tensors.error(
+            tensor.values, f"is sparse, {stored:,} of {count:,} elements: ingot stores all of them; save it densely"
+        )
+    return Spec(values.dtype, shape)
 
 
 def sparse(tensors: Tensors, tensor: Any) -> Array:
     """A sparse tensor written out. Raises CheckpointError for indices that do not fit."""
-    values, places = tensors.array(tensor.values), tensors.array(tensor.indices).astype(np.int64)
-    shape = tuple(tensor.dims)
-    count = int(np.prod(shape, dtype=object))
-    if any(d < 1 for d in shape) or count > MAX_SPARSE:
-        raise tensors.error(tensor.values, f"is sparse, of the impossible shape {list(shape)[:16]}")
+    shape = tuple(int(d) for d in sparse_spec(tensors, tensor).shape if isinstance(d, int))
+    count = math.prod(shape)
+    values, places = tensors.array(tensor.values), tensors.array(tensor.indices)
     if places.ndim == 2 and places.shape == (values.size, len(shape)):
         if places.size and (places.min() < 0 or (places >= np.array(shape)).any()):
             raise tensors.error(tensor.values, "is sparse, with indices out of range")
         places = np.ravel_multi_index(tuple(places.T), shape)
-    if places.shape != (values.size,) or (places.size and (places.min() < 0 or places.max() >= count)):
+    if values.ndim != 1 or places.shape != values.shape or (
+        places.size and (places.min() < 0 or places.max() >= count)
+    ):  # fmt: skip
         raise tensors.error(tensor.values, "is sparse, with indices that do not fit")
     if (np.diff(places) <= 0).any():
         raise tensors.error(tensor.values, "is sparse, with indices that do not ascend")
@@ -115,33 +136,68 @@ class Model:
         proto: a ModelProto.
         name: of the file, for messages.
         folder: where external data lies; None: there is none.
+        inside: the tensors that were cut out of its file before it was parsed.
 
     Raises:
         CheckpointError: a model that contradicts itself.
         UnsupportedError: one of an opset that is too old.
     """
 
-    def __init__(self, proto: Any, name: str, folder: Path | None = None) -> None:
+    def __init__(
+        self, proto: Any, name: str, folder: Path | None = None, inside: wire.Inside | None = None
+    ) -> None:
         self.onnx = onnx_package()
+        if len(proto.graph.node) > MAX_NODES:
+            raise CheckpointError(f"{name}: has more than {MAX_NODES:,} nodes, {len(proto.graph.node):,}")
         check_text(proto, name)
         self.proto, self.name, self.graph = proto, name, proto.graph
-        self.tensors = Tensors(name, folder)
+        self.tensors = Tensors(name, folder, inside)
+        newest = int(self.onnx.IR_VERSION)
+        if not 0 <= proto.ir_version <= newest:
+            raise UnsupportedError(
+                f"{name}: it is in version {proto.ir_version} of the format, and the package onnx here reads up "
+                f"to {newest}: install a newer one (pip install -U onnx), or save the model in an older version"
+            )
         self.versions = self._versions(proto)
+        self._check_names(proto.graph)
         self.weights = Weights(self.tensors, proto.graph)
         self._functions: dict[tuple[str, str, str], Any] = {}
         for function in proto.functions:
             key = (domain_of(function.domain), function.name, getattr(function, "overload", ""))
             if key in self._functions:
                 raise CheckpointError(f"{name}: the function {function.name[:80]!r} is defined twice")
+            if len(set(function.input)) != len(function.input):
+                raise CheckpointError(f"{name}: the function {function.name[:80]!r} has two operands of one name")
             self._functions[key] = function
-        self._check_recursion()
+        self._check_calls()
 
     def _versions(self, proto: Any) -> dict[str, int]:
-        found = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
-        for domain, version in found.items():
+        found: dict[str, int] = {}
+        for entry in proto.opset_import:
+            domain, version = domain_of(entry.domain), int(entry.version)
+            shown = repr(domain[:80] or "ai.onnx")
             if not 1 <= version <= NEWEST:
-                raise CheckpointError(f"{self.name}: {version} is no version of the opset {domain or 'ai.onnx'!r:.80}")
+                raise CheckpointError(f"{self.name}: {version} is no version of the opset {shown}")
+            if found.setdefault(domain, version) != version:
+                raise CheckpointError(f"{self.name}: asks for two versions of the opset {shown}")
+        newest = int(self.onnx.defs.onnx_opset_version())
+        if found.get("", 1) > newest:
+            raise UnsupportedError(
+                f"{self.name}: is written in opset {found['']}, and the newest that is known here is {newest}: export "
+                f"it for an older one (opset_version={newest}), or install a newer onnx (pip install -U onnx)"
+            )
         return found
+
+    def _check_names(self, graph: Any) -> None:
+        """Inputs, outputs and weights keep their names in an engine. One that begins like a path is common."""
+        for kind, infos in (("input", graph.input), ("output", graph.output), ("initializer", graph.initializer)):
+            seen: set[str] = set()
+            for info in infos:
+                if (fault := name_fault(info.name.removeprefix("/"), MAX_NAME)) is not None:
+                    raise CheckpointError(f"{self.name}: the {kind} {info.name[:80]!r} cannot be named so: {fault}")
+                if info.name in seen and kind == "output":
+                    raise CheckpointError(f"{self.name}: two outputs are called {info.name[:80]!r}")
+                seen.add(info.name)
 
     def versions_of(self, function: Any) -> dict[str, int]:
         """The opsets that a function is written in."""
@@ -151,29 +207,39 @@ class Model:
         """A function that the model brings, or None."""
         return self._functions.get((domain, op, overload))
 
-    def _check_recursion(self) -> None:
-        calls = {key: set(self._called(function.node)) for key, function in self._functions.items()}
-        done: set[Any] = set()
+    def _check_calls(self) -> None:
+        """No function calls itself, and all calls written out are no more nodes than are read."""
+        calls = {key: self._called(function.node) for key, function in self._functions.items()}
+        sizes: dict[Any, int] = {}  # nodes of a function that is written out
         for start in calls:
-            path: list[tuple[Any, Iterator[Any]]] = [(start, iter(calls[start]))]
+            path: dict[Any, Iterator[Any]] = {start: iter(calls[start][1])}
             while path:
-                below = next(path[-1][1], None)
+                last = next(reversed(path))
+                below = next(path[last], None)
                 if below is None:
-                    done.add(path.pop()[0])
-                elif any(below == key for key, _ in path):
+                    count, called = calls[last]
+                    sizes[last] = count + sum(times * sizes[key] for key, times in called.items())
+                    del path[last]
+                elif below in path:
                     raise CheckpointError(f"{self.name}: the function {below[1][:80]!r} calls itself")
-                elif below not in done:
-                    path.append((below, iter(calls[below])))
+                elif below not in sizes:
+                    path[below] = iter(calls[below][1])
+        count, called = self._called(self.graph.node)
+        count += sum(times * sizes[key] for key, times in called.items())
+        if count > MAX_NODES:
+            raise CheckpointError(f"{self.name}: has more than {MAX_NODES:,} nodes, with the functions it calls")
 
-    def _called(self, nodes: Any) -> Iterator[Any]:
-        """The model's own functions that nodes call, in their subgraphs too."""
-        todo = [nodes]
+    def _called(self, nodes: Any) -> tuple[int, Counter[Any]]:
+        """How many nodes there are, those of subgraphs too, and which of the model's functions they call how often."""
+        count, found, todo = 0, Counter[Any](), [nodes]
         while todo:
             for node in todo.pop():
+                count += 1
                 key = (domain_of(node.domain), node.op_type, getattr(node, "overload", ""))
                 if key in self._functions:
-                    yield key
+                    found[key] += 1
                 todo += [a.g.node for a in node.attribute if a.HasField("g")]
+        return count, found
 
     def standard(self, op: str, domain: str, version: int) -> Any:
         """The function that the standard defines an op by, or None.
@@ -241,7 +307,7 @@ def open_model(path: str | os.PathLike[str]) -> Model:
     """
     onnx = onnx_package()
     place = Path(path)
-    data = read_small(place, MAX_FILE)
+    data, inside = wire.read(place, onnx.ModelProto)
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -249,4 +315,4 @@ def open_model(path: str | os.PathLike[str]) -> Model:
         raise CheckpointError(f"{path} is no ONNX model: {str(e)[:200]}") from None
     if not proto.HasField("graph"):
         raise CheckpointError(f"{path} is no ONNX model: it has no graph")
-    return Model(proto, str(path), place.resolve().parent)
+    return Model(proto, str(path), place.resolve().parent, inside)

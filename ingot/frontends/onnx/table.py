@@ -274,8 +274,14 @@ def _array(value: Any) -> Any:
     return value
 
 
+def _graph(value: Any) -> Any:
+    if not hasattr(value, "node"):
+        raise TypeError("must be a graph")
+    return value
+
+
 _ATTRIBUTES: dict[str, Convert] = {
     **KINDS, "bool": _truth, "MaybeBool": maybe(_truth), "DType": _dtype, "MaybeDType": maybe(_dtype),
-    "NDArray": _array, "MaybeNDArray": maybe(_array), "Graph": lambda x: x, "MaybeGraph": lambda x: x,
+    "NDArray": _array, "MaybeNDArray": maybe(_array), "Graph": _graph, "MaybeGraph": maybe(_graph),
     "Anything": lambda x: x,
 }  # fmt: skip

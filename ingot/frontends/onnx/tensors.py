@@ -18,7 +18,9 @@ import numpy as np
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError, UnsupportedError
+from ingot.frontends.onnx.wire import MAPPED, File, Inside
 from ingot.ir import Spec
+from ingot.ir.expr import integer_range
 from ingot.ir.spec import MAX_RANK
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +35,7 @@ _FIELDS: dict[DType, str] = {
     dtypes.complex128: "double_data", dtypes.int64: "int64_data", dtypes.uint64: "uint64_data",
     dtypes.uint32: "uint64_data",
 }  # fmt: skip
+_NUMBERS = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data")
 
 
 def dtype_of(code: int, what: str) -> DType:
@@ -50,10 +53,12 @@ class Tensors:
     Args:
         folder: where external data lies; None: nowhere, as for a model that is no file.
         name: of the model, for messages.
+        inside: the tensors that were cut out of the file before it was parsed.
     """
 
-    def __init__(self, name: str, folder: Path | None) -> None:
-        self.name, self.folder = name, folder
+    def __init__(self, name: str, folder: Path | None, inside: Inside | None = None) -> None:
+        self.name, self.folder, self._inside = name, folder, inside
+        self._files: dict[tuple[int, int], File] = {}  # large files beside the model: device and inode →
 
     def error(self, tensor: Any, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: tensor {tensor.name[:200]!r} {why}")
@@ -64,28 +69,62 @@ class Tensors:
         sizes = tuple(tensor.dims)
         if len(sizes) > MAX_RANK or any(d < 0 for d in sizes) or math.prod(sizes) > 1 << 46:
             raise self.error(tensor, f"has the impossible shape {list(sizes)[:MAX_RANK]}")
+        self._check_one_place(tensor)
         if tensor.data_location != EXTERNAL:
             self._check_length(tensor, kind, sizes)
         return Spec(kind, sizes)
 
+    def _check_one_place(self, tensor: Any) -> None:
+        if tensor.HasField("segment"):
+            raise self.error(tensor, "is a segment of a larger one, which ingot does not read")
+        places = [name for name in _NUMBERS if len(getattr(tensor, name))]
+        places += ["raw_data"] * tensor.HasField("raw_data") + ["external_data"] * (tensor.data_location == EXTERNAL)
+        if len(places) > 1:
+            raise self.error(tensor, f"has its elements in more than one place: {', '.join(places)}")
+
+    def _raw(self, tensor: Any) -> tuple[bytes, tuple[int, int] | None]:
+        """The bytes of a tensor, or where in the file they are."""
+        data: bytes = tensor.raw_data
+        return data, None if self._inside is None else self._inside.place(data)
+
     def _check_length(self, tensor: Any, kind: DType, sizes: tuple[int, ...]) -> None:
         count = math.prod(sizes)
         if tensor.HasField("raw_data"):
-            wanted, found, unit = stored_bytes(kind, count), len(tensor.raw_data), "bytes"
+            data, place = self._raw(tensor)
+            wanted, found, unit = stored_bytes(kind, count), place[1] if place else len(data), "bytes"
         else:
             wanted, found, unit = _items(kind, count), len(getattr(tensor, _field(kind))), "numbers"
         if wanted != found:
             raise self.error(tensor, f"of {kind.name}{list(sizes)} must have {wanted:,} {unit}, and has {found:,}")
 
     def array(self, tensor: Any) -> Array:
-        """The elements. External ones are mapped, not read."""
+        """The elements; those of files of 1 GiB and more are mapped, not read."""
         spec = self.spec(tensor)
         kind, sizes = spec.dtype, tuple(int(d) for d in spec.shape if isinstance(d, int))
         if tensor.data_location == EXTERNAL:
             return _decoded(self._external(tensor, kind, sizes), kind, sizes)
         if tensor.HasField("raw_data"):
-            return _decoded(np.frombuffer(tensor.raw_data, np.uint8), kind, sizes)
-        return _from_numbers(getattr(tensor, _field(kind)), kind, sizes)
+            data, place = self._raw(tensor)
+            if place is None or self._inside is None:
+                return _decoded(np.frombuffer(data, np.uint8), kind, sizes)
+            return _decoded(self._inside.file.array(*place), kind, sizes)
+        numbers = getattr(tensor, _field(kind))
+        self._check_range(tensor, numbers, kind)
+        return _from_numbers(numbers, kind, sizes)
+
+    def _check_range(self, tensor: Any, numbers: Any, kind: DType) -> None:
+        """Numbers of fewer than 32 bits come in fields of 32."""
+        if kind.bits >= 32 or not len(numbers):
+            return
+        bits = 8 if kind.bits < 8 else kind.bits  # narrow ones are packed
+        low, high = integer_range(kind) if kind.kind == "int" and kind.bits == bits else (0, (1 << bits) - 1)
+        if kind is dtypes.bool_:
+            high = 1
+        elif kind.bits < 8:
+            low = -128  # the same bits as a signed byte
+        found = np.array(numbers, np.int64)
+        if found.min() < low or found.max() > high:
+            raise self.error(tensor, f"has numbers out of the range of {kind.name}, such as {found.max()}")
 
     # ------------------------------------------------------------------------------------------ external data
     def _external(self, tensor: Any, kind: DType, sizes: tuple[int, ...]) -> Array:
@@ -94,18 +133,25 @@ class Tensors:
         offset, length = (self._number(tensor, where, key) for key in ("offset", "length"))
         if length is not None and length != wanted:
             raise self.error(tensor, f"of {kind.name}{list(sizes)} has {wanted:,} bytes, its length says {length:,}")
-        descriptor = self._open(tensor, where.get("location", ""))
-        try:
-            size = os.fstat(descriptor).st_size
-            start = offset or 0
-            if start + wanted > size:
-                raise self.error(tensor, f"ends at byte {start + wanted:,} of a file that has {size:,}")
-            if not wanted:
-                return np.empty(0, np.uint8)
-            with os.fdopen(os.dup(descriptor), "rb") as file:
-                return np.memmap(file, np.uint8, "r", start, (wanted,))
-        finally:
+        start = offset or 0
+        file = self._file(tensor, where.get("location", ""))
+        if start + wanted > file.size:
+            raise self.error(tensor, f"ends at byte {start + wanted:,} of a file that has {file.size:,}")
+        return file.array(start, wanted)
+
+    def _file(self, tensor: Any, location: str) -> File:
+        """A file beside the model. Large ones, which stay mapped, are opened once."""
+        descriptor = self._open(tensor, location)
+        status = os.fstat(descriptor)
+        key = status.st_dev, status.st_ino
+        file = self._files.get(key)
+        if file is not None:
             os.close(descriptor)
+            return file
+        file = File(descriptor, f"{self.name}: its external data {location[:200]!r}")
+        if file.size >= MAPPED:
+            self._files[key] = file
+        return file
 
     def _where(self, tensor: Any) -> dict[str, str]:
         found: dict[str, str] = {}

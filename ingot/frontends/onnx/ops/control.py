@@ -202,7 +202,7 @@ def scan_8(
     """With a batch in front, each of whose rows is scanned by itself."""
     if lengths is not None:
         raise Unsupported("lengths of sequences are not supported")
-    carried = len(xs) - num_scan_inputs
+    carried = _carried(xs, num_scan_inputs)
     rows = xs[0].shape[0]
     if not isinstance(rows, int) or rows > MAX_WRITTEN_OUT:
         raise Unsupported(f"the batch must be known and at most {MAX_WRITTEN_OUT}")
@@ -219,9 +219,16 @@ def scan(
     scan_input_directions: MaybeInts = None, scan_output_axes: MaybeInts = None,
     scan_output_directions: MaybeInts = None,
 ) -> Results:  # fmt: skip
-    carried = len(xs) - num_scan_inputs
+    carried = _carried(xs, num_scan_inputs)
     ways = scan_input_directions or (0,) * num_scan_inputs
     return _scanned(call, list(xs), carried, body, ways, scan_input_axes, scan_output_axes, scan_output_directions)
+
+
+def _carried(xs: tuple[Any, ...], scanned: int) -> int:
+    """How many of a scan's operands go from step to step."""
+    if not 1 <= scanned <= len(xs):
+        raise Unsupported(f"it scans {scanned} of its {len(xs)} operands")
+    return len(xs) - scanned
 
 
 def _reversed(x: Any, axis: int = 0) -> Any:

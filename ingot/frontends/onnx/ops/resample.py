@@ -11,10 +11,10 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.common import axes_at, cast, number
+from ingot.frontends.onnx.ops.common import axes_at, cast, few, number
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import window
-from ingot.frontends.onnx.table import onnx
+from ingot.frontends.onnx.table import MAX_PIECES, onnx
 from ingot.frontends.table import (
     Floats,
     MaybeFloats,
@@ -30,7 +30,7 @@ from ingot.ir import F
 Array = np.ndarray[Any, Any]
 MaybeDims = tuple[Dimension, ...] | None
 
-MAX_MATRIX = 1 << 24  # elements of the weights of one axis
+MAX_MATRIX = 1 << 23  # elements of the weights of one axis
 
 
 class Way(NamedTuple):
@@ -60,7 +60,7 @@ class Axis(NamedTuple):
 
 def _places(one: Axis, way: Way) -> Any:
     """Where in the input each element of the result lies."""
-    x, size, to, scale = np.arange(one.to, dtype=np.float64), one.size, one.to, one.scale
+    x, size, to, scale = np.arange(few(one.to), dtype=np.float64), one.size, one.to, one.scale
     kind = way.coordinates
     if kind == "half_pixel" or kind == "pytorch_half_pixel" and to > 1:
         return (x + 0.5) / scale - 0.5
@@ -106,6 +106,8 @@ def _weights(one: Axis, way: Way, at: Array) -> Array:
         raise Unsupported(f"the weights from {one.size:,} to {one.to:,} elements would be too large")
     narrow = min(one.scale, 1.0) if way.antialias else 1.0
     reach = (1 if way.mode == "linear" else 2) / narrow
+    if (2 * reach + 4) * one.to > MAX_MATRIX:
+        raise Unsupported(f"a scale of {one.scale:g} reads too many elements for each")
     first = np.floor(at - reach).astype(np.int64)
     offsets = np.arange(0, 2 * math.ceil(reach) + 3)
     index = first[:, None] + offsets
@@ -298,6 +300,9 @@ def deform_conv(
     over = window(x, weight.shape[2:], strides, dilations, pads, "NOTSET")
     if len(over.kernel) != 2:
         raise Unsupported("only images are supported")
+    few(math.prod(over.kernel))
+    if not 1 <= offset_group <= MAX_PIECES:
+        raise Unsupported(f"{offset_group:,} groups of offsets: at least 1 and at most {MAX_PIECES:,}")
     return regions.deform_conv2d(
         x, weight, offset, mask, bias, over.stride, over.before, over.dilation, group, offset_group
     )
@@ -317,6 +322,7 @@ def roi_align(
     for i, (bins, size) in enumerate(((output_height, x.shape[2]), (output_width, x.shape[3]))):
         if not isinstance(size, int):
             raise Unsupported("the sizes of the images must be known")
+        few(bins * sampling_ratio)
         low, high = (part(ends, 1, k, 1) for k in (1 - i, 3 - i))
         length = F.sub(high, low)
         if not shift:

@@ -323,6 +323,8 @@ def _split(call: Call, x: Value, axis: int, sizes: Any, count: int) -> Results:
     at = axis_of(axis, len(x.shape), "axis")
     if sizes is None:
         whole = x.shape[at]
+        if not 1 <= count <= MAX_PIECES:
+            raise Unsupported(f"it is cut into {count:,} pieces: at least 1 and at most {MAX_PIECES:,}")
         if isinstance(whole, int):
             each = -(-whole // count)
             sizes = [max(0, min(each, whole - each * i)) for i in range(count)]
@@ -388,7 +390,7 @@ def _edges(x: Any, axis: int, low: int, high: int, mode: str) -> Any:
     """Padding by what x has; an index of what is repeated, where x is shorter than its padding."""
     size = x.shape[axis]
     if isinstance(size, int):
-        at = np.arange(-low, size + high)
+        at = np.arange(-low, few(low + size + high) - low)
         if mode == "reflect":
             period = max(2 * (size - 1), 1)
             at = np.abs(at) % period

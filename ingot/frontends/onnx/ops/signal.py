@@ -91,7 +91,7 @@ def mel_weight_matrix(
 ) -> Result:
     """Triangles between neighbouring frequencies, each 1 at its peak."""
     rows = length // 2 + 1
-    few(max(rows, 0) * max(bins, 0))
+    few(max(rows, 1) * max(bins + 2, 1))
     ends = [2595 * math.log10(1 + f / 700) for f in (low, high)]
     mels = ends[0] + np.arange(bins + 2) * (ends[1] - ends[0]) / (bins + 2)
     edges = np.floor((length + 1) * 700 * (10 ** (mels / 2595) - 1) / rate)
@@ -118,7 +118,7 @@ def tf_idf(
         raise Unsupported("the length of a row must be known")
     pool, total, first = np.array(pool_int64s, np.int64), None, 0
     width = max(ngram_indexes) + 1
-    few(width)
+    few(width * max(len(pool), 1))
     for n, start in enumerate(ngram_counts, 1):
         end = ngram_counts[n] if n < len(ngram_counts) else len(pool)
         grams = pool[start:end].reshape(-1, n)
@@ -127,9 +127,9 @@ def tf_idf(
         if not len(grams) or not min_gram_length <= n <= max_gram_length:
             continue
         for skip in range(max_skip_count + 1 if n > 1 else 1):
-            places = np.arange(size - (n - 1) * (skip + 1))[:, None] + np.arange(n) * (skip + 1)
-            if not len(places):
-                continue
+            if (n - 1) * (skip + 1) >= size:
+                break
+            places = np.arange(few(size) - (n - 1) * (skip + 1))[:, None] + np.arange(n) * (skip + 1)
             windows = F.take(cast(rows, dtypes.int64), x.network.constant(places), axis=1)  # [B, P, n]
             same = F.equal(F.reshape(windows, (batch, len(places), 1, n)), x.network.constant(grams[None, None]))
             hits = F.reduce_min(cast(same, dtypes.int32), axes=(3,), keepdims=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.common import cast, number, wide
+from ingot.frontends.onnx.ops.common import cast, few, number, wide
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.table import Call, onnx
 from ingot.frontends.table import Ints, MaybeInts, MaybeTensor, Result, Tensor, Unsupported
@@ -95,6 +95,8 @@ def conv_transpose(
     rank = len(x.shape) - 2
     over = window(x, kernel_shape or weight.shape[2:], strides, dilations, pads, "NOTSET")
     more = output_padding or (0,) * rank
+    if any(not 0 <= m < max(s, d) for m, s, d in zip(more, over.stride, over.dilation, strict=True)):
+        raise Unsupported(f"output_padding {list(more)} must be less than a step or a dilation")
     before, after = list(over.before), list(over.after)
     if output_shape is not None or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         wanted = output_shape[-rank:] if output_shape is not None else tuple(
@@ -115,6 +117,9 @@ def conv_transpose(
 
 
 # ------------------------------------------------------------------------------------------------------- pools
+
+
+MAX_WINDOWS = 1 << 22  # elements of all windows of a channel
 
 
 class Windows(NamedTuple):
@@ -143,8 +148,8 @@ def written_out(x: Any, over: Window, fill: Any, ceil_mode: bool = False, column
     """The windows of x by indices: for what no pool of ours does."""
     counts = _counts(x, over, ceil_mode)
     rank = len(counts)
-    if math.prod(counts) * math.prod(over.kernel) > 1 << 24:
-        raise Unsupported("windows written out would be too large")
+    if math.prod([max(n, 1) for n in (*counts, *over.kernel)]) > MAX_WINDOWS or min(*counts, *over.kernel) < 0:
+        raise Unsupported(f"windows written out would be too large: {list(counts)} of {list(over.kernel)}")
     inside = np.ones((), bool)
     places = np.zeros((), np.int64)
     padded = x
@@ -288,6 +293,7 @@ def col2im(
     places, inside = np.zeros((), np.int64), np.ones((), bool)
     for i, size in enumerate(image):
         count = (size + around[i] + around[rank + i] - (spread[i] * (block[i] - 1) + 1)) // steps[i] + 1
+        few(max(count, 1) * max(block[i], 1) * max(inside.size, 1))
         at = np.arange(block[i])[:, None] * spread[i] + np.arange(count) * steps[i] - around[i]
         inside = inside[..., None, None] & ((at >= 0) & (at < size))
         places = places[..., None, None] * size + np.clip(at, 0, size - 1)
