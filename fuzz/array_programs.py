@@ -298,6 +298,11 @@ def movement() -> Iterator[Template]:
         operands = [t.input("x", x, dtype), t.input("index", y, t.choice("index", "int32", "int64"), **index)]
         t.call("gather", operands, [t.result(y, dtype)], axis=axis)
         yield t
+    for rank in (1, 2, 3):
+        t = Template(f"bitcast.{rank}")
+        x = shapes(t, rank, 33)
+        t.call("bitcast", [t.input("x", x, "float32")], [t.result(x, t.choice("as", "int32", "uint32", "float32"))])
+        yield t
     t = Template("iota")
     dtype = t.choice("dtype", "float32", "float64", "int32", "int64")
     start, step = t.choice("start", 0, -7), t.choice("step", 1, -3)

@@ -172,6 +172,40 @@ def _held(x: Array, dtype: DType) -> Array:
     return np.where(wide >= high, high, np.where(np.isnan(wide), 0, whole)).astype(dtype.numpy)
 
 
+@op("bitcast")
+class Bitcast(Op):
+    """The bits of x as elements of another type of as many bits: torch's `view(dtype)`, ONNX's BitCast."""
+
+    dtype: DType
+    in_scope = "keeps"
+    cases = (
+        Case("float32 as integers", (f32("T", 5),), {"dtype": "int32"}),
+        Case("integers as float32", (i32(40),), {"dtype": "float32"}),
+        Case("bfloat16 as uint16", (bf16(3, 7),), {"dtype": "uint16"}),
+        Case("float64 as int64", (f64(),), {"dtype": "int64"}),
+        Case("int8 as uint8", (i8(9),), {"dtype": "uint8"}),
+        Case("unsigned as signed", (UINT64,), {"dtype": "int64"}),
+        Case("none", (f32(0, 3),), {"dtype": "int32"}),
+        Case("another width", (f32(3),), {"dtype": "int64"}, error="float32 has 32 bits and int64 has 64"),
+        Case("truths have one bit of eight", (boolean(3),), {"dtype": "uint8"}, error="cast it"),
+    )
+
+    def infer(self, x: Spec) -> Spec:
+        require(dtypes.bool_ not in (x.dtype, self.dtype) and min(x.dtype.bits, self.dtype.bits) >= 8,
+                f"{x.dtype.name} and {self.dtype.name} have no bits in common; cast it")
+        require(x.dtype.bits == self.dtype.bits,
+                f"{x.dtype.name} has {x.dtype.bits} bits and {self.dtype.name} has {self.dtype.bits}")
+        return Spec(self.dtype, x.shape)
+
+    def reference(self, x: Array) -> Array:
+        return x.view(self.dtype.numpy)
+
+    def torch(self, torch: Any, x: Any) -> Any:
+        if 8 * x.itemsize != self.dtype.bits:  # unsigned numbers, which wider ones carry there
+            x = x.to(getattr(torch, f"int{self.dtype.bits}"))
+        return x.view(getattr(torch, self.dtype.name))
+
+
 @op("quantize")
 class Quantize(Op):
     """round(x / scale) + zero, held in minimum..maximum; halves to even, NaN as 0. Computed in float32.

@@ -1,4 +1,4 @@
-// copy, concat, embedding, take, gather, iota: elements move unchanged, so any dtype goes by its size.
+// copy, bitcast, concat, embedding, take, gather, iota: elements move unchanged, so any dtype goes by its size.
 //
 // Limits: operands may have any strides (tables of `embedding`: dense rows). Indices are int32 or int64 and are checked
 // one by one; a row whose index is out of range is left zero and the run ends in a typed error.
@@ -20,10 +20,12 @@ void require_same_dtype(const char* kernel, const char* operand, DType dtype, DT
   require_dtype(kernel, operand, dtype, {expected});
 }
 
+/// Elements as they are: copy, and bitcast, whose output has another dtype of their size.
 class Copy final : public Kernel {
  public:
+  explicit Copy(const char* name) : name_(name) {}
   Scratch plan(Views in, Views out, int) const override {
-    require_same_shape("copy", "the output", out[0], in[0]);
+    require_same_shape(name_, "the output", out[0], in[0]);
     return {};
   }
   void run(Views in, Views out, const Worker& worker) const override {
@@ -31,13 +33,25 @@ class Copy final : public Kernel {
     for (int i = 0; i < in[0].rank; ++i) copy.add(in[0].shape[i], out[0].stride[i], in[0].stride[i]);
     copy_strided(copy, out[0].data, in[0].data, size_of(in[0].dtype), worker.index, worker.count);
   }
+
+ private:
+  const char* name_;
 };
 
 std::unique_ptr<Kernel> make_copy(const nlohmann::json& params, Types in, Types out, Level) {
   Params("copy", params).done();
   require_operands("copy", in, 1, 1, out, 1);
   require_same_dtype("copy", "the output", out[0].dtype, in[0].dtype);
-  return std::make_unique<Copy>();
+  return std::make_unique<Copy>("copy");
+}
+
+std::unique_ptr<Kernel> make_bitcast(const nlohmann::json& params, Types in, Types out, Level) {
+  Params("bitcast", params).done();
+  require_operands("bitcast", in, 1, 1, out, 1);
+  const DType x = in[0].dtype, y = out[0].dtype;
+  require(x != DType::boolean && y != DType::boolean, "bitcast", "a bool has no bits of its own");
+  require(size_of(x) == size_of(y), "bitcast", "the output's elements must have the size of the operand's");
+  return std::make_unique<Copy>("bitcast");
 }
 
 class Concat final : public Kernel {
@@ -330,6 +344,7 @@ std::unique_ptr<Kernel> make_iota(const nlohmann::json& json, Types in, Types ou
 
 constexpr KernelInfo kKernels[] = {
     {"copy", 1, "x -> y", "", make_copy},
+    {"bitcast", 1, "x -> y", "", make_bitcast},
     {"concat", 1, "*xs -> y", "axis: integer", make_concat},
     {"embedding", 1, "ids, table -> y", "packed?: flag, n?: integer, k?: integer", make_embedding},
     {"take", 1, "x, index -> y", "axis: integer, from_end?: flag", make_take},

@@ -124,7 +124,7 @@ std::span<const KernelInfo> recurrent_kernels();    // lstm, gru, rnn
 std::span<const KernelInfo> sizes_kernels();        // read_sizes, sizes_of
 std::span<const KernelInfo> selective_scan_kernels();  // selective_scan
 std::span<const KernelInfo> fft_kernels();          // fft, rfft, irfft
-std::span<const KernelInfo> movement_kernels();     // copy, concat, embedding, take, gather, iota
+std::span<const KernelInfo> movement_kernels();     // copy, bitcast, concat, embedding, take, gather, iota
 std::span<const KernelInfo> scatter_kernels();      // scatter, scatter_nd, gather_nd, masked_scatter
 std::span<const KernelInfo> attention_kernels();    // rope_table, rope, kv_write, rope_kv_write
 std::span<const KernelInfo> paged_attention_kernels();  // paged_attention

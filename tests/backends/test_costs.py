@@ -75,6 +75,7 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("rfft", "5x8 -> 5x5x2", axis=1), 5 * 5 * 8 * 3 // 2, None),
     (call("irfft", "5x5x2 -> 5x8", axis=1), 5 * 5 * 8 * 3 // 2, None),
     (call("copy", "5x8 -> 5x8"), None, None),
+    (call("bitcast", "5x8 -> int32:5x8"), None, None),
     (call("concat", "5x8 5x2 -> 5x10"), None, None),
     (call("iota", "-> int32:9"), None, None),
     (call("rope_table", "int32:5 4 -> 5x4 5x4"), None, None),

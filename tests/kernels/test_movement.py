@@ -1,4 +1,4 @@
-"""copy, concat, embedding, take, gather and iota against NumPy, for every element size."""
+"""copy, bitcast, concat, embedding, take, gather and iota against NumPy, for every element size."""
 
 from __future__ import annotations
 
@@ -26,6 +26,20 @@ def test_copy_of_any_strides(dtype: Any) -> None:
     for window, threads in itertools.product(windows, (1, 3)):
         (y,) = run("copy", [window], [(dtype, window.shape)], threads=threads)
         np.testing.assert_array_equal(y, window)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [("float32", "int32"), ("int64", "float64"), ("uint16", "bfloat16"), ("float16", "int16"), ("int8", "uint8")],
+)
+def test_bitcast(dtype: str, other: str) -> None:
+    """All bits stay, those of NaN too."""
+    kind, target = (dtypes.get(n).numpy for n in (dtype, other))
+    bits = np.random.default_rng(1).integers(0, 256, (5, 67, 8 * np.dtype(kind).itemsize), np.uint8)
+    x = bits.view(kind).copy()
+    for window, threads in itertools.product((x, x.transpose(1, 2, 0), x[:, ::-2]), (1, 3)):
+        (y,) = run("bitcast", [window], [(target, window.shape)], threads=threads)
+        assert y.tobytes() == np.ascontiguousarray(window).tobytes()
 
 
 @pytest.mark.parametrize("dtype", EVERY, ids=str)
@@ -124,6 +138,9 @@ def test_refusals() -> None:
     for kernel, operands, output, params, message in (
         ("copy", [x], ("int32", (4, 6)), {}, "the output is int32, must be float32"),
         ("copy", [x], ("float32", (6, 4)), {}, r"shape \(6, 4\), must be \(4, 6\)"),
+        ("bitcast", [x], ("int64", (4, 6)), {}, "must have the size of the operand's"),
+        ("bitcast", [x], ("int32", (4, 5)), {}, "shape"),
+        ("bitcast", [x > 3], ("uint8", (4, 6)), {}, "a bool has no bits of its own"),
         ("concat", [x, x], ("float32", (9, 6)), {"axis": 0}, "do not add up"),
         ("take", [x, index.astype(np.float32)], ("float32", (3, 6)), {"axis": 0}, "the index is float32"),
         ("take", [x, index], ("float32", (6, 3)), {"axis": 0}, "the output's shape"),

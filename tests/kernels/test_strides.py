@@ -225,6 +225,8 @@ def cases() -> Iterator[tuple[str, Case]]:
         call = Call("elementwise", [x, low], [(np.int64, x.shape)], {"expression": whole})
         yield f"elementwise {np.dtype(dtype)}", [call]
         yield f"copy {np.dtype(dtype)}", [Call("copy", [x], [(dtype, x.shape)])]
+        same = np.dtype(f"{'i' if np.dtype(dtype).kind == 'u' else 'u'}{np.dtype(dtype).itemsize}")
+        yield f"bitcast {np.dtype(dtype)}", [Call("bitcast", [x], [(same, x.shape)])]
         total = {"op": "sum", "axes": [0], "keepdims": True}
         yield f"reduce {np.dtype(dtype)}", [Call("reduce", [x], [(np.int64, (1, 33))], total)]
         best = {"axis": 1, "keepdims": False}
@@ -505,6 +507,7 @@ def test_every_kernel_is_here() -> None:
 READS_ANY: dict[str, Callable[[int], bool]] = {
     "elementwise": lambda operand: True,
     "copy": lambda operand: True,
+    "bitcast": lambda operand: True,
     "concat": lambda operand: True,
     "take": lambda operand: True,
     "gather": lambda operand: True,

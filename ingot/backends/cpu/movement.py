@@ -15,6 +15,7 @@ from ingot.ops.layouts import PLAIN
 
 ANY = Reads.ANY
 LIKE_X = ("x",)
+BITS = tuple(dtype for dtype in STORED if dtype is not dtypes.bool_)
 
 
 def _concat(op: Any, node: Node) -> dict[str, Any]:
@@ -62,6 +63,13 @@ KERNELS = (
         operands=(Operand("x", STORED, ANY),),
         results=(Operand("y", LIKE_X, ANY),),
         runs={},
+        flops=None,
+    ),
+    Kernel(
+        "bitcast",
+        operands=(Operand("x", BITS, ANY),),
+        results=(Operand("y", BITS, ANY),),
+        runs={"bitcast": lambda op, node: {}},
         flops=None,
     ),
     Kernel(

@@ -392,11 +392,11 @@ def cast_to(x: Typed, *, to: DType, saturate: bool = True, round_mode: str = "up
 
 @onnx("BitCast")
 def bit_cast(x: Tensor, *, to: DType) -> Result:
-    """Integers of one width, of which a cast keeps the bits."""
-    whole = all(k.is_integer or k is dtypes.bool_ for k in (x.dtype, to))
-    if not whole or x.dtype.bits != to.bits:
-        raise Unsupported(f"the bits of {x.dtype.name} as {to.name} are not supported, only integers of one width")
-    return cast(x, to)
+    """Truths are bytes of 0 and 1."""
+    y = cast(x, dtypes.uint8) if x.dtype is dtypes.bool_ else x
+    if to is dtypes.bool_:
+        return cast(F.bitcast(y, dtype=dtypes.uint8), to)
+    return y if y.dtype is to else F.bitcast(y, dtype=to)
 
 
 @onnx("CastLike")
