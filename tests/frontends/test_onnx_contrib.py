@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from ingot import dtypes  # noqa: E402
 from ingot.errors import IngotError, UnsupportedError  # noqa: E402
+from tools.conformance import onnx_peers  # noqa: E402
 from tools.conformance.onnx_contrib import ours, tried  # noqa: E402
 from tools.conformance.onnx_probes import TREES, Probe, probes  # noqa: E402
 
@@ -101,3 +104,27 @@ def test_a_row_of_trees_whose_depth_differs() -> None:
     x = np.array([[2.0], [0.5], [-0.5]], np.float32)
     (found,), _ = ours(Probe("TreeEnsembleRegressor", "uneven", (x,), attributes, domain=TREES))
     assert found.tolist() == [[101.0], [102.0], [104.0]]
+
+
+def test_a_peer_whose_process_dies_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test at which it does is missed, and another process goes on behind it."""
+    monkeypatch.setattr(onnx_peers, "PATIENCE", 0.5)
+    says = {
+        0: "print('{}'); print('{\"a\": \"\"}', flush=True); import os; os.abort()",
+        2: "print('{}'); print('{\"c\": \"wrong\"}', flush=True); import time; time.sleep(60)",
+        4: "print('{}', flush=True); print('{\"e\": \"\"}')",
+    }
+    found = onnx_peers.results(list("abcde"), lambda first: [sys.executable, "-S", "-c", says[first]])
+    ended = {"b": "its process ends with status -6", "d": "it takes 0.5 seconds or more"}
+    assert found == {"a": "", "c": "wrong", "e": "", **ended}
+    with pytest.raises(RuntimeError, match="does not run at all: its process ends with status 3"):
+        onnx_peers.results(["a"], lambda first: [sys.executable, "-S", "-c", "raise SystemExit(3)"])
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4", "int2", "uint2", "float4_e2m1fn", "bfloat16"])
+def test_elements_that_share_a_byte(kind: str) -> None:
+    dtype = dtypes.get(kind).numpy
+    x = np.arange(15).astype(np.uint8).reshape(3, 5) % (1 << min(dtypes.get(kind).bits, 4))
+    whole = x.astype(np.int8) - (8 if kind == "int4" else 2 if kind == "int2" else 0)
+    array = whole.astype(dtype)
+    assert np.array_equal(onnx_peers._restored(onnx_peers._packed(array), array.dtype), array)

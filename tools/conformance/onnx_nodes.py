@@ -9,7 +9,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,9 @@ from ingot.errors import IngotError
 from tools.conformance.page import table
 from tools.conformance.suites import Outcome
 
-GOAL = 0.95  # of all tests
+GOAL = 0.97  # of all tests
+NOTE = """What the bfloat16 tests of attention want is rounded to bfloat16 after every step, of the softmax too, and has
+to be met within a quarter of that type's unit: ours rounds once. Random numbers are those of NumPy's generator."""
 
 
 class Case(NamedTuple):
@@ -175,44 +177,76 @@ def results(chosen: Iterable[Any]) -> list[Result]:
 
 def score(found: Sequence[Result]) -> list[list[str]]:
     """How many tests passed, of single nodes and of their expansions. Of those: how many without a host call, how many
-    whose program only copies (all was computed while importing, or only moves), and for how many the network was
-    built for elements of inputs.
+    whose program only copies (all was computed while importing, or only moves), for how many the network was built
+    for elements of inputs, and how many are left: computed by kernels, of an engine for all inputs.
     """
     rows = []
-    for word, part in (("all", found), ("plain", [r for r in found if not r.expanded]),
-                       ("expanded", [r for r in found if r.expanded])):  # fmt: skip
+    for word, part in _parts(found, lambda r: r.expanded):
         good = [r for r in part if not r.why]
         native, none = sum(not r.host for r in good), sum(not r.kernels and not r.host for r in good)
-        rows.append([word, f"{len(part):,}", f"{len(good):,}", f"{100 * len(good) / max(len(part), 1):.1f} %",
-                     f"{100 * native / max(len(good), 1):.1f} %", f"{none:,}",
-                     f"{sum(bool(r.fixed) for r in good):,}"])  # fmt: skip
+        left = sum(not r.host and r.kernels > 0 and not r.fixed for r in good)
+        rows.append([word, f"{len(part):,}", f"{len(good):,}", _share(len(good), len(part)),
+                     _share(native, len(good)), f"{none:,}", f"{sum(bool(r.fixed) for r in good):,}",
+                     f"{left:,} ({_share(left, len(good))})"])  # fmt: skip
     return rows
 
 
-def misses(found: Sequence[Result], width: int = 200) -> list[list[str]]:
-    """A row for every op with misses: how many, of how many, and the reasons."""
+def _share(count: int, whole: int) -> str:
+    return f"{100 * count / max(whole, 1):.1f} %"
+
+
+def _parts(found: Iterable[Any], expanded: Callable[[Any], bool]) -> list[tuple[str, list[Any]]]:
+    """All of them, those of single nodes, and their expansions."""
+    every = list(found)
+    plain = [x for x in every if not expanded(x)]
+    return [("all", every), ("plain", plain), ("expanded", [x for x in every if expanded(x)])]
+
+
+def peer_rows(found: Sequence[Result], peers: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
+    """What each passes of all tests, of the plain ones and of the expansions."""
+    whys: dict[str, Mapping[str, str]] = {"ingot": {one.name: one.why for one in found}, **peers}
+    rows = []
+    for who, said in whys.items():
+        cells = []
+        for _, names in _parts([one.name for one in found], lambda name: "expanded" in name):
+            good = sum(not said[name] for name in names)
+            cells.append(f"{good:,} of {len(names):,} ({_share(good, len(names))})")
+        rows.append([who, *cells])
+    return rows
+
+
+def misses(found: Sequence[Result], peers: Mapping[str, Mapping[str, str]], width: int = 200) -> list[list[str]]:
+    """A row for every op with misses: how many, of how many, how many of those each peer passes, and the reasons."""
     by_op: dict[str, list[Result]] = {}
     for one in found:
         by_op.setdefault(one.op, []).append(one)
     rows = []
     for op, several in sorted(by_op.items()):
-        whys = Counter(" ".join(r.why.replace(r.name, "…").split()) for r in several if r.why)
+        missed = [r for r in several if r.why]
+        whys = Counter(" ".join(r.why.replace(r.name, "…").split()) for r in missed)
         shown = "; ".join(f"{why[:width]}" for why, _ in whys.most_common(2))
-        if whys:
-            rows.append([op, str(sum(whys.values())), str(len(several)), shown.replace("|", "\\|")])
+        theirs = [str(sum(not said.get(r.name, "absent") for r in missed)) for said in peers.values()]
+        if missed:
+            rows.append([op, str(len(missed)), str(len(several)), *theirs, shown.replace("|", "\\|")])
     return rows
 
 
-def onnx_nodes() -> Outcome:
-    """All node tests: the score, and every miss with its reason."""
-    found = results(cases())
+def onnx_nodes(peers: Callable[[], Mapping[str, Mapping[str, str]]]) -> Outcome:
+    """All node tests: the score, what others pass of them, and every miss with its reason.
+
+    Args:
+        peers: runs the others: by their names, why they miss a test, by its name; nothing where they pass.
+    """
+    found, theirs = results(cases()), peers()
     good = sum(not r.why for r in found)
     small = results(models())
     rows = [*score(found), ["models with data", *score(small)[0][1:]]]
-    titles = ["tests", "number", "passed", "", "without a host call", "only copies", "built for elements of inputs"]
+    titles = ["tests", "number", "passed", "", "without a host call", "only copies", "built for elements of inputs",
+              "by kernels, for all inputs"]  # fmt: skip
     heads = table(titles, rows)
-    missed = table(["op, or model", "missed", "of", "why"], misses([*found, *small]))
-    body = f"{heads}\n\n{missed}"
+    compared = table(["passed by", "all", "plain", "expanded"], peer_rows(found, theirs))
+    titles = ["op, or model", "missed", "of", *(f"passed by {who}" for who in theirs), "why"]
+    body = "\n\n".join([heads, compared, NOTE, table(titles, misses([*found, *small], theirs))])
     counts = Counter({"passed": good, "failed": 0, "skipped": len(found) - good})
     return Outcome(good < GOAL * len(found), body, "python -m tools.conformance onnx-nodes", counts)
 

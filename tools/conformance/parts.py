@@ -15,6 +15,7 @@ from tools.conformance.mutants import GROUPS, mutants
 from tools.conformance.onnx_contrib import onnx_contrib
 from tools.conformance.onnx_models import onnx_models
 from tools.conformance.onnx_nodes import onnx_nodes
+from tools.conformance.onnx_peers import all_peers
 from tools.conformance.op_info import op_info
 from tools.conformance.page import table
 from tools.conformance.sanitizers import ADDRESS, THREAD, Sanitizer, reported, shown
@@ -112,7 +113,8 @@ PARTS = (
          partial(run_tests, [*ALL, "tests/functional/test_every_function.py"])),
     Part("op-info", "torch's own samples of the ops that are imported; names of the retired API; what runs natively", 8,
          op_info),
-    Part("onnx-nodes", "ONNX's own tests of single ops, each built into an engine", 1, onnx_nodes),
+    Part("onnx-nodes", "ONNX's own tests of single ops, each built into an engine; others beside it", 3,
+         partial(onnx_nodes, all_peers)),
     Part("onnx-contrib", "ops of com.microsoft, and trees, in models of one node beside ONNX Runtime", 1, onnx_contrib),
     Part("onnx-models", "trained ONNX models out of packages, compared with ONNX Runtime", 1, onnx_models),
     Part("numbers", "greedy tokens and held-out text against transformers", 3, partial(numbers, ("greedy", "heldout"))),

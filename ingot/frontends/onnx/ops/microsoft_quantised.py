@@ -8,7 +8,7 @@ from typing import Any
 from ingot import dims, dtypes
 from ingot.dims import Dimension
 from ingot.frontends.onnx.narrow import Narrow, decoded
-from ingot.frontends.onnx.ops.common import axes_at, cast, index_of, number
+from ingot.frontends.onnx.ops.common import cast, index_of, number
 from ingot.frontends.onnx.ops.linear import matmul_integer
 from ingot.frontends.onnx.ops.microsoft import channels_first, channels_last
 from ingot.frontends.onnx.ops.quantised import (
@@ -103,17 +103,6 @@ def qlinear_concat(y_scale: Tensor, y_zero: Tensor, *xs: Tensor, axis: int) -> R
     return quantized(F.concat(*parts, dim=axis), y_scale, y_zero, y_zero.dtype)
 
 
-@onnx("QLinearReduceMean", domain=MICROSOFT)
-def qlinear_reduce_mean(
-    x: Tensor, x_scale: Tensor, x_zero: MaybeTensor, y_scale: Tensor, y_zero: MaybeTensor = None, *,
-    axes: MaybeInts = None, keepdims: bool = True,
-) -> Result:  # fmt: skip
-    rank = len(x.shape)
-    along = axes_at(axes, rank) if axes else tuple(range(rank))
-    found = F.reduce_mean(real(x, x_scale, x_zero), axes=along, keepdims=keepdims)
-    return quantized(found, y_scale, y_zero, x.dtype)
-
-
 @onnx("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(
     x: Tensor, x_scale: Tensor, x_zero: Tensor, y_scale: Tensor, y_zero: Tensor, *, channels_last: bool = False
@@ -199,13 +188,6 @@ def qgemm(
     scale = F.mul(F.mul(a_scale, b_scale), alpha)
     found = F.mul(cast(whole, dtypes.float32), scale)
     return found if y_scale is None else quantized(found, y_scale, y_zero, a.dtype if y_zero is None else y_zero.dtype)
-
-
-@onnx("MulInteger", domain=MICROSOFT)
-def mul_integer(a: Tensor, a_zero: MaybeTensor, b: Tensor, b_zero: MaybeTensor = None) -> Result:
-    x, y = (cast(v, dtypes.int32) if z is None else F.sub(cast(v, dtypes.int32), cast(z, dtypes.int32))
-            for v, z in ((a, a_zero), (b, b_zero)))  # fmt: skip
-    return F.mul(x, y)
 
 
 @onnx("DynamicQuantizeLSTM", domain=MICROSOFT, folds=False)
