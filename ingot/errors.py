@@ -3,9 +3,11 @@
 A message says what went wrong, where (op and operands, module path, source line when known), why, and what to do.
 `exit_code` is what the command line returns: 2 for the user's mistake, 1 for ours.
 """
+
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class IngotError(Exception):
@@ -13,6 +15,10 @@ class IngotError(Exception):
 
     code: ClassVar[str] = "internal"
     exit_code: ClassVar[int] = 1
+
+    def json(self) -> dict[str, Any]:
+        """As --json shows it."""
+        return {"code": self.code, "message": str(self)}
 
 
 class UserError(IngotError):
@@ -59,9 +65,19 @@ class CheckpointError(UserError):
 
 
 class UnsupportedError(UserError):
-    """Ops of a source, or ways of using them, that ingot has no counterpart for; the message lists them all."""
+    """Ops of a source, or ways of using them, that ingot has no counterpart for; the message lists them all.
+
+    rows: the same as data, a dict each of `op`, `calls`, `where` (a list), `why` and `what_to_do`.
+    """
 
     code = "unsupported"
+
+    def __init__(self, message: str, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(message)
+        self.rows = tuple(rows)
+
+    def json(self) -> dict[str, Any]:
+        return {**super().json(), "unsupported": [dict(row) for row in self.rows]}
 
 
 class ExternalOpError(UserError):

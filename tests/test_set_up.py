@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # The lists of pyproject.toml that each folder may import from, beside what ingot requires. "build": the build system's.
 FOLDERS = {
-    "ingot": ("onnx", "torch", "serve"),
+    "ingot": ("onnx", "onnxruntime", "torch", "serve"),
     "examples": ("torch",),
     "tests": ("build", "test"),
     "attacks": ("test",),
@@ -34,7 +34,7 @@ ELSEWHERE = {
     "benchmarks/genai_process.py": {"openvino-genai"},
     "tools/onnx_models.py": {"onnxruntime"}, "tests/frontends/test_onnx_models.py": {"onnxruntime"},
     "tools/conformance/onnx_peers.py": {"onnxruntime"}, "tools/conformance/onnx_probes.py": {"onnxruntime"},
-    "tests/frontends/test_onnx_contrib.py": {"onnxruntime"},
+    "tests/frontends/test_onnx_contrib.py": {"onnxruntime"}, "tests/frontends/test_onnx_compare.py": {"onnxruntime"},
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
 OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist"}

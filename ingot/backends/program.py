@@ -29,6 +29,13 @@ MAX_RANK = 8
 MAX_TEXT = 500  # bytes of a text in a program
 
 
+class HostCall(NamedTuple):
+    """A node that runs on the host, and why no kernel takes it."""
+
+    node: str
+    why: str
+
+
 class Held(NamedTuple):
     """How a network is held as a body: the builder of the program around it, with which it shares the stored tensors;
     its inputs in the order of the call's operands; those that are stored, with the values that they are outside; and
@@ -56,7 +63,7 @@ class ProgramBuilder:
         self.weights: dict[str, Value] = held.around.weights if held else {}
         self.checks: list[dict[str, Any]] = []
         self.held = held
-        self.host_calls: list[str] = []
+        self.host_calls: list[HostCall] = []
         self.position = {node: i for i, node in enumerate(network.nodes)}
         self.staged = any(node.op.bound_dims() for node in network.nodes)  # a buffer is written within one stage
 
@@ -292,7 +299,7 @@ class ProgramBuilder:
         if absent := [i for i, v in enumerate(node.inputs) if v.spec is None]:
             call["params"] = {**attrs_json(node.op), "absent": absent}
         self.calls.append({k: v for k, v in call.items() if v or k not in ("binds", "where")})
-        self.host_calls.append(f"{node.describe()}: {why}")
+        self.host_calls.append(HostCall(node.describe(), why))
 
     # ---------------------------------------------------------------------------------------------------- control
     def _control(self, node: Node) -> None:

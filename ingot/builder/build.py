@@ -21,11 +21,15 @@ from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
 from ingot.builder.compile import Borrowed, Compiled, compile_network, header_of, make_tensors
 from ingot.builder.layers import empty_cache
+from ingot.builder.summary import summary
+from ingot.engine.inputs import sizes_that_run
 from ingot.engine.session import Engine, load
 from ingot.errors import DTypeError, ModuleError, UserError
 from ingot.frontends import onnx, torch_export
 from ingot.frontends.checkpoint import resolve_directory
+from ingot.frontends.comparing import SEEDED, Inputs, Peer, compare, seeded_inputs
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
+from ingot.frontends.recording import Imported
 from ingot.ir import Network, Spec
 from ingot.ir.precision import scope
 from ingot.ir.verify import verify
@@ -40,6 +44,7 @@ from ingot.words import SAME, check_built, check_words
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
+Feeds = Callable[[Engine], Mapping[str, Array]]
 
 FILE = "file."
 BUILT = (".pt2", ".onnx")  # files of networks that have no adapters
@@ -289,65 +294,72 @@ def _build_torch(module: Any, inputs: Any, dynamic: Any, request: Request) -> En
             exported, module = torch_export.read_program_of(module), torch_export.Ran(module)
         else:
             exported = torch_export.export(module, inputs, dynamic)
-    with request.phases.phase("import"):
-        imported = torch_export.build_network(exported.program, exported.source, name, exported.dims)
+    with request.phases.phase("import") as done:
+        imported = torch_export.build_network(exported.program, exported.source, name, exported.dims, done)
     origin = torch_export.Origin(name, exported.program, exported.source, module, exported)
-    return _build_imported(imported, origin, request)
+    opened = partial(torch_export.TorchPeer, imported, origin)
+    return _build_imported(imported, name, opened, request, partial(torch_export.examples, imported, exported))
 
 
 def _build_exported(path: Path, request: Request) -> Engine:
     with request.phases.phase("read"):
         program, source = torch_export.open_archive(path)
-    with request.phases.phase("import"):
-        imported = torch_export.build_network(program, source, str(path))
-    return _build_imported(imported, torch_export.Origin(str(path), program, source), request)
+    with request.phases.phase("import") as done:
+        imported = torch_export.build_network(program, source, str(path), done=done)
+    origin = torch_export.Origin(str(path), program, source)
+    return _build_imported(imported, str(path), partial(torch_export.TorchPeer, imported, origin), request)
 
 
-def _build_imported(imported: torch_export.Imported, origin: torch_export.Origin, request: Request) -> Engine:
-    """An engine of an imported network, compared with its source."""
+def _build_onnx(path: Path, request: Request) -> Engine:
+    with request.phases.phase("read"):
+        model = onnx.open_model(path)
+    with request.phases.phase("import") as done:
+        built = onnx.build_network(model, done=done)
+    return _build_imported(built.imported, str(path), partial(onnx.RuntimePeer, model, built), request)
+
+
+def _build_imported(
+    imported: Imported, name: str, opened: Callable[[], Peer], request: Request,
+    examples: Callable[[], Inputs] | None = None,
+) -> Engine:  # fmt: skip
+    """An engine of an imported network, compared with its source as the source's framework runs it: on arrays given by
+    name, else on the examples of the export, else on seeded ones of sizes that run.
+    """
     if request.weights_from is not None:
-        raise UserError(f"{origin.name} has its weights; weights_from is for model folders and Modules")
-    network, config = _in_precision(imported.network, request.precision, origin.name, imported.buffers)
+        raise UserError(f"{name} has its weights; weights_from is for model folders and Modules")
+    network, config = _in_precision(imported.network, request.precision, name, imported.buffers)
     config |= _aliases(imported.aliases, network)
-    given = request.report if isinstance(request.report, Mapping) else None
-    report = request.report is not False
-    inputs = torch_export.first_inputs(imported, origin, given, request.seed) if report else None
+    tried: list[Inputs] = []
+
+    def feeds(engine: Engine) -> Mapping[str, Array]:
+        if isinstance(request.report, Mapping):
+            tried.append(Inputs("given", request.report))
+        elif examples is not None:
+            tried.append(examples())
+        else:
+            tried.append(seeded_inputs(imported.network, sizes_that_run(engine, usual=SEEDED), request.seed))
+        return tried[0].arrays
+
     engine = build_network(
-        network, imported.weights, config=config, report=inputs.arrays if inputs else False,
-        seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
+        network, imported.weights, config=config, report=False if request.report is False else feeds, seed=request.seed,
+        phases=request.phases, debug=request.debug, format=request.weights,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
-    if inputs is not None:
+    remarks = (*imported.remarks, *engine.summary.remarks)
+    engine.summary = replace(engine.summary, remarks=remarks, notes=tuple(imported.notes))
+    if tried:
         with request.phases.phase("compare"):
             as_imported = config["precision"] == "float32" and request.weights is AS_IS
-            wide = engine if as_imported else _wide_engine(imported, "converted" in config)
-            found = torch_export.compare(
-                imported, origin, wide.session().run, inputs, partial(_blame, imported), request.seed
-            )
-        word = engine.report.inputs if engine.report.note else inputs.word
-        engine.report = replace(engine.report, inputs=word, source=str(found))
+            other = engine if as_imported else _wide_engine(imported, "converted" in config)
+            run, at_fault = other.session().run, partial(_blame, imported)
+            found = compare(imported, name, opened, run, tried[0], at_fault, request.seed)
+        word = engine.report.inputs if engine.report.note else tried[0].word
+        engine.report = replace(engine.report, inputs=word, comparison=found)
         engine.seconds = request.phases.seconds
     return engine
 
 
-def _build_onnx(path: Path, request: Request) -> Engine:
-    """An engine of an ONNX file. ONNX brings nothing to compare with: the report is that of a Module."""
-    if request.weights_from is not None:
-        raise UserError(f"{path} has its weights; weights_from is for model folders and Modules")
-    with request.phases.phase("read"):
-        model = onnx.open_model(path)
-    with request.phases.phase("import"):
-        imported = onnx.build_network(model).imported
-    network, config = _in_precision(imported.network, request.precision, str(path), imported.buffers)
-    engine = build_network(
-        network, imported.weights, config=config, report=request.report, seed=request.seed, phases=request.phases,
-        debug=request.debug, format=request.weights,
-    )  # fmt: skip
-    engine.log = [*imported.notes, *engine.log]
-    return engine
-
-
-def _wide_engine(imported: torch_export.Imported, converted: bool) -> Engine:
+def _wide_engine(imported: Imported, converted: bool) -> Engine:
     """The network in float32, for the comparison with its source."""
     network = widen(without_float64(imported.network) if converted else imported.network)
     compiled = compile_network(network)
@@ -355,7 +367,7 @@ def _wide_engine(imported: torch_export.Imported, converted: bool) -> Engine:
     return Engine.from_memory(header_of("network", {}, network, compiled), tensors, external_ops(network))
 
 
-def _blame(imported: torch_export.Imported, feeds: Mapping[str, Array], tolerance: float) -> str:
+def _blame(imported: Imported, feeds: Mapping[str, Array], tolerance: float) -> str:
     """What is at fault where the network in float32 is not what it was imported from, though all of its ops are."""
     network = widen(imported.network)
     weights = {v.name: imported.weights[v.name].astype(v.dtype.numpy) for v in network.parameters}
@@ -384,7 +396,7 @@ def build_network(
     config: Mapping[str, Any] | None = None,
     kind: str = "network",
     files: Mapping[str, bytes] | None = None,
-    report: bool | Mapping[str, Any] = False,
+    report: bool | Mapping[str, Any] | Feeds = False,
     wide: Mapping[str, Array] | None = None,
     seed: int = 0,
     phases: Phases | None = None,
@@ -398,6 +410,7 @@ def build_network(
         weights: the value of every parameter by name, read when needed.
         config: free facts for the runtime, in JSON values.
         files: carried along byte for byte.
+        report: as `build` takes it, or what gives the arrays once there is an engine.
         wide: the weights for the float32 reference of the report, when they have more bits than `weights`.
         adapter: merged into the weights by their recipes; the portable network stays that of the base.
         format: how weights are stored. The portable network has them as floats; the config and the recipes say it.
@@ -421,11 +434,13 @@ def build_network(
     engine = _engine(network, compiled, tensors, config, kind, files or {})
     if report is not False:
         with phases.phase("report") as done:
+            feeds = report(engine) if callable(report) else feeds
             wide = wide or weights
             if adapter is not None:
                 weights = lora_adapter.Merged(weights, adapter)
                 wide = lora_adapter.Merged(wide, adapter, dtypes.float32)
             engine.report = accuracy.report(network, engine, weights, wide, format, feeds=feeds, seed=seed, done=done)
+    engine.summary = summary(engine, network, compiled)
     engine.seconds = phases.seconds
     engine.log = [str(event) for event in compiled.log]
     return engine

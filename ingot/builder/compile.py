@@ -14,7 +14,7 @@ import numpy as np
 
 from ingot.backends.base import Target
 from ingot.backends.cpu import CPU
-from ingot.backends.program import ProgramBuilder
+from ingot.backends.program import HostCall, ProgramBuilder
 from ingot.dtypes import DType
 from ingot.engine import file
 from ingot.errors import RecipeError
@@ -43,7 +43,7 @@ class Compiled:
     network: Network
     program: dict[str, Any]
     stored: dict[str, Value]
-    host_calls: list[str]
+    host_calls: list[HostCall]
     log: Log
 
 

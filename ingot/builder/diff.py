@@ -2,8 +2,8 @@
 
     found = diff(ingot.load("net.bf16.ingot"), ingot.load("net.f32.ingot"), {"x": x})
 
-Both run on the same inputs, each fed by its own earlier layers, on what they have stored. A Module, a folder or a .pt2
-file is compared by building it in float32 first.
+Both run on the same inputs, each fed by its own earlier layers, on what they have stored. A Module or a folder is
+compared by building it in float32 first, a .pt2 or .onnx file as its own framework runs it (`diff_source`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from ingot import dtypes
 from ingot.builder.layers import Stored, computed_network, network_of, row, run, run_values, sections
 from ingot.engine.session import Engine
 from ingot.errors import InputError, UserError
-from ingot.frontends.torch_export import Imported, Source, build_network, open_archive
-from ingot.frontends.torch_export.compare import TorchRun
-from ingot.frontends.torch_export.export import torch_package
-from ingot.frontends.torch_export.graph import Program
+from ingot.frontends import onnx, torch_export
+from ingot.frontends.comparing import Peer, Refused, Step
+from ingot.frontends.recording import Imported
 from ingot.ir import Network, Node, Value
-from ingot.nn.parameter import as_array
 from ingot.passes.sections import AFTER, BETWEEN, layer_of, module_of
 
 Array = np.ndarray[Any, Any]
@@ -84,24 +82,44 @@ def diff(a: Engine, b: Engine, feeds: Mapping[str, Array], *, values: bool = Fal
     return _made(places, sides[0].outputs, sides[1].outputs, [*sides[0].hidden, *sides[1].hidden])
 
 
-def diff_torch(
+def framework_of(path: str | os.PathLike[str]) -> str:
+    """What runs a source beside us: torch for a .pt2 file, ONNX Runtime for an .onnx file; empty for others.
+
+    Raises UserError when it is not installed.
+    """
+    suffix = os.path.splitext(os.fspath(path))[1]
+    if suffix == ".pt2":
+        torch_export.torch_package("comparing with torch")
+        return "torch"
+    if suffix == ".onnx":
+        onnx.runtime_package("comparing with ONNX Runtime")
+        return "ONNX Runtime"
+    return ""
+
+
+def diff_source(
     a: Engine, path: str | os.PathLike[str], feeds: Mapping[str, Array], *, values: bool = False,
     done: Done | None = None,
 ) -> Diff:  # fmt: skip
-    """Compares an engine with what torch's own ops compute in float32 from the .pt2 file that it was built from.
+    """Compares an engine with what its source's own framework computes from the file that it was built from: torch, in
+    float32, from a .pt2 file; ONNX Runtime from an .onnx file.
 
-    Raises what `diff` raises, CheckpointError and UnsupportedError for the file, UserError when there is no torch.
+    Raises what `diff` raises, CheckpointError and UnsupportedError for the file, UserError when there is no such
+    framework or it does not run the file, InputError when it does not take the inputs.
     """
-    torch = torch_package("comparing with torch")
-    program, source = open_archive(path)
-    imported = build_network(program, source, str(path))
+    framework_of(path)
+    imported, opened = _opened(path)
+    try:
+        peer = opened()
+    except Refused as e:
+        raise UserError(f"{path}: {e}") from None
     network = network_of(a)
     _check_ports(network, imported.network)
     ours = _Side(a, network, feeds, _layers(network, network), values)
     for n in ours.run():
         if done:
             done(n, len(ours.sections) + 1)
-    theirs = _TorchSide(torch, program, source, imported, feeds)
+    theirs = _SourceSide(peer, imported, feeds)
     twins = _aligned(ours.network, imported.network)
     if values:
         return _made(_value_places(ours, theirs), ours.outputs, theirs.outputs, ours.hidden)
@@ -116,9 +134,22 @@ def diff_torch(
     return _made(places, ours.outputs, theirs.outputs, ours.hidden)
 
 
+def _opened(path: str | os.PathLike[str]) -> tuple[Imported, Callable[[], Peer]]:
+    """The network of a file, and what opens the file in its own framework."""
+    name = os.fspath(path)
+    if name.endswith(".pt2"):
+        program, source = torch_export.open_archive(path)
+        imported = torch_export.build_network(program, source, name)
+        return imported, lambda: torch_export.TorchPeer(imported, torch_export.Origin(name, program, source))
+    model = onnx.open_model(path)
+    built = onnx.build_network(model)
+    return built.imported, lambda: onnx.RuntimePeer(model, built)
+
+
 def _made(places: list[Place], ours: Mapping[str, Array], theirs: Mapping[str, Array], hidden: Sequence[str]) -> Diff:
-    outputs = [_place(name, "output", array, theirs[name]) for name, array in ours.items()]
-    return Diff(tuple(places), tuple(outputs), tuple(dict.fromkeys(hidden)))
+    outputs = [_place(name, "output", array, theirs[name]) for name, array in ours.items() if name in theirs]
+    unseen = [f"output {name}" for name in ours if name not in theirs]
+    return Diff(tuple(places), tuple(outputs), tuple(dict.fromkeys([*hidden, *unseen])))
 
 
 class _Side:
@@ -158,33 +189,27 @@ class _Side:
         return {name: self.arrays[value] for name, value in self.network.outputs.items()}
 
 
-class _TorchSide:
-    """What torch makes of a program: the results that belong to nodes of the imported network, and the outputs."""
+class _SourceSide:
+    """What a source's framework makes of it: the results that belong to nodes of the imported network, and the outputs.
+    """
 
-    def __init__(
-        self, torch: Any, program: Program, source: Source, imported: Imported, feeds: Mapping[str, Array]
-    ) -> None:
+    def __init__(self, peer: Peer, imported: Imported, feeds: Mapping[str, Array]) -> None:
         self.network = imported.network
         known: dict[Value, Array] = {}
 
-        def keep(_: Any, made: dict[str, Any]) -> None:
-            for name, tensor in made.items():
-                if name in imported.values:
-                    known[imported.values[name]] = as_array(tensor)
+        def keep(step: Step) -> None:
+            known.update({imported.values[name]: a for name, a in step.made.items() if name in imported.values})
 
-        given = {imported.placeholders[v.name]: _as(feeds[v.name], v.dtype) for v in self.network.inputs}
         try:
-            made = TorchRun(torch, program, source.arrays)(given, keep)
-        except (RuntimeError, IndexError, ValueError) as e:
-            raise InputError(f"torch cannot run the program on these inputs: {e!s:.500}") from None
+            made = peer.walk({v.name: _as(feeds[v.name], v.dtype) for v in self.network.inputs}, keep)
+        except Refused as e:
+            raise InputError(str(e)) from None
         self.results = {
             node: [known[v] for v in node.outputs]
             for node in self.network.nodes
             if all(v in known for v in node.outputs)
         }
-        kinds = [spec.kind for spec in program.outputs]
-        arrays = [x for x, kind in zip(made, kinds, strict=True) if kind == "user_output" and x is not None]
-        self.outputs = dict(zip(self.network.outputs, arrays, strict=True))
+        self.outputs = dict(made.arrays)
 
 
 def _check_ports(a: Network, b: Network) -> None:
@@ -208,7 +233,7 @@ def _layer_places(a: _Side, b: _Side) -> list[Place]:
     return places
 
 
-def _value_places(a: _Side, b: _Side | _TorchSide) -> list[Place]:
+def _value_places(a: _Side, b: _Side | _SourceSide) -> list[Place]:
     places = []
     for one, other in _aligned(a.network, b.network).items():
         if not one.op.is_view and one in a.results and other in b.results:  # a view is what it is a view of

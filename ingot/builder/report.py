@@ -17,6 +17,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.builder.layers import BLOCK, Row, Sources, Stored, row, run
 from ingot.engine.session import Engine
+from ingot.frontends.comparing import Comparison
 from ingot.ir import Network, Spec
 from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.models.decoder import example_step
@@ -36,7 +37,7 @@ SEEDED_ELEMENTS = 1 << 19  # … unless the inputs would have more elements than
 class Report:
     """Differences from float32 after each layer and of the outputs. `same_top`: the rows of one largest logit.
 
-    source: for imported networks, how far the float32 outputs are from those of what was imported.
+    comparison: for imported networks, how far the float32 outputs are from those of what was imported.
     """
 
     inputs: str
@@ -44,12 +45,17 @@ class Report:
     outputs: tuple[Row, ...]
     same_top: float | None = None
     note: str = ""
-    source: str = ""
+    comparison: Comparison | None = None
+
+    @property
+    def source(self) -> str:
+        """The comparison in words."""
+        return "" if self.comparison is None else str(self.comparison)
 
     def json(self) -> dict[str, Any]:
         rows = {"layers": [r.__dict__ for r in self.layers], "outputs": [r.__dict__ for r in self.outputs]}
         return {"reference": "float32", "inputs": self.inputs, **rows, "same_top": self.same_top, "note": self.note,
-                "source": self.source}  # fmt: skip
+                "source": self.source, "comparison": self.comparison and self.comparison.json()}  # fmt: skip
 
     def __str__(self) -> str:
         if self.note:

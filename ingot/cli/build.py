@@ -18,7 +18,7 @@ from time import perf_counter
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, size
+from ingot.cli.output import Output, printable, size
 from ingot.cli.source import check_output, check_target, default_name, progress_bar
 
 
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     kept = [line.removeprefix("weights: ") for line in engine.log if line.startswith("weights: ")]
     if kept:
         out.note(f"{len(kept)} weight(s) are not stored as {args.weights}: {kept[0]}" + ", …" * (len(kept) > 1))
+    out.text("\n".join(map(printable, str(engine.summary).splitlines())))
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")
@@ -72,5 +73,6 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "bytes": written,
             "seconds": {phase: round(value, 4) for phase, value in seconds.items()},
             "accuracy": engine.report.json() if engine.report is not None else None,
+            **engine.summary.json(),
         }
     )

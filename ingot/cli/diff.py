@@ -3,7 +3,8 @@
 examples:
   ingot diff net.bf16.ingot net.f32.ingot                   on seeded inputs: how far apart is each layer?
   ingot diff net.ingot model.pt2 --input x=image.npy        an engine and what torch computes from its source
-  ingot diff pico.ingot models/pico-python                  a source that torch does not run is built in float32
+  ingot diff net.ingot model.onnx                           an engine and what ONNX Runtime computes from its source
+  ingot diff pico.ingot models/pico-python                  another source is built in float32
   ingot diff a.ingot b.ingot --values                       every value of the network instead of every layer
   ingot diff a.ingot b.ingot --tolerance 1e-3               marks the first layer beyond, and ends with 1
 
@@ -44,8 +45,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
     args.random = args.random or not given
     feeds = _feeds(engine, args)
     compare = _lazy.load("ingot.builder.diff")
-    other, against = compare.diff_torch, args.other
-    if not (args.other.endswith(".pt2") and _has_torch(out)):
+    framework = _framework(compare, args.other, out)
+    other, against = compare.diff_source, args.other
+    if not framework:
         other = compare.diff
         against, _ = open_engine(args, args.other, out, check=False)
     with progress_bar(out) as progress:
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         found = other(engine, against, feeds, values=args.values, done=done)
     beyond = None if args.tolerance is None else found.beyond(args.tolerance)
     inputs = "given inputs" if given and not args.random else f"seeded inputs (seed {args.seed})"
-    by = f"torch's {args.other}" if other is compare.diff_torch else args.other
+    by = f"{args.other} as {framework} runs it" if framework else args.other
     out.text(f"{args.source} against {by}, on {inputs}")
     out.text(_table(found, beyond))
     if found.hidden:
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.note(f"not compared: {len(found.hidden)} stored only as folded into what comes after: {names}")
     out.result(
         {
-            "against": "torch" if other is compare.diff_torch else "engine",
+            "against": framework or "engine",
             "layers": [place.json() for place in found.places],
             "outputs": [place.json() for place in found.outputs],
             "not_compared": list(found.hidden),
@@ -73,13 +75,13 @@ def run(args: argparse.Namespace, out: Output) -> None:
         raise MismatchError(f"{beyond.name} is the first beyond {args.tolerance:g}: relative {beyond.relative:.2e}")
 
 
-def _has_torch(out: Output) -> bool:
+def _framework(compare: Any, source: str, out: Output) -> str:
+    """What runs a source beside us; a remark where it could and is not installed."""
     try:
-        _lazy.load("ingot.frontends.torch_export.export:torch_package")("comparing with torch")
+        return str(compare.framework_of(source))
     except UserError as e:
         out.note(f"{e}; the source is built in float32 and compared with that")
-        return False
-    return True
+        return ""
 
 
 def _feeds(engine: Any, args: argparse.Namespace) -> Any:

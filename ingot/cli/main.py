@@ -7,10 +7,11 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from ingot.cli import bench, build, chat, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
 from ingot.cli.output import Output
-from ingot.errors import IngotError, from_code
+from ingot.errors import IngotError, MemoryLimitError, from_code
 from ingot.version import __version__
 
 COMMANDS = (build, generate, chat, serve, score, plan, run, diff, inspect, bench, doctor, ops)
@@ -49,19 +50,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except IngotError as e:
-        return _show(e, f"error: {e}", e.exit_code, out)
+        return _show(e, f"error: {e}", e.exit_code, out, e.json())
     except MemoryError as e:
-        return _show(e, "error: out of memory", 1, out)
+        return _show(e, "error: out of memory", 1, out, MemoryLimitError("out of memory").json())
     except Exception as e:
         native = sys.modules.get("ingot._native")  # commands that ask it directly, such as doctor
         if native is not None and isinstance(e, native.Error):
             typed = from_code(e.code, str(e))
-            return _show(e, f"error: {typed}", typed.exit_code, out)
+            return _show(e, f"error: {typed}", typed.exit_code, out, typed.json())
         hint = "" if out.debug else "\nThis is a fault of ingot. Run it again with --debug and report what it prints."
-        return _show(e, f"internal error: {type(e).__name__}: {e}{hint}", 1, out)
+        text = f"{type(e).__name__}: {e}"
+        return _show(e, f"internal error: {text}{hint}", 1, out, IngotError(text).json())
 
 
-def _show(error: BaseException, text: str, code: int, out: Output) -> int:
+def _show(error: BaseException, text: str, code: int, out: Output, data: dict[str, Any]) -> int:
+    out.error(data)
     if out.debug:
         traceback.print_exception(error)
     print(f"ingot: {text}", file=sys.stderr)

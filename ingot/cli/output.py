@@ -20,6 +20,7 @@ class Output:
         self.as_json = as_json
         self.quiet = quiet
         self.debug = debug
+        self.answered = False  # the one object of --json is out
 
     def note(self, text: str) -> None:
         """A remark about what is going on, on standard error; not with --quiet."""
@@ -44,7 +45,14 @@ class Output:
     def result(self, value: dict[str, Any]) -> None:
         """The one object of --json; nothing without it. JSON has no NaN and no infinity: they become null."""
         if self.as_json:
+            self.answered = True
             print(json.dumps(_finite({"schema": SCHEMA, **value}), allow_nan=False), flush=True)
+
+
+    def error(self, error: dict[str, Any]) -> None:
+        """With --json, what went wrong as the one object, unless a result was shown before it."""
+        if not self.answered:
+            self.result({"error": error})
 
 
 def _finite(value: Any) -> Any:

@@ -16,6 +16,8 @@ from ingot.errors import UserError
 
 Progress = Callable[[str, int, int], None]
 
+PAUSE = 15.0  # seconds between two lines of progress
+
 def open_engine(
     args: argparse.Namespace, source: str, out: Output, *, check: bool = True
 ) -> tuple[Any, dict[str, float]]:
@@ -62,11 +64,27 @@ def check_output(path: str, source: str) -> None:
         raise UserError(f"-o {path} is the source itself")
 
 
+class _Lines:
+    """Progress for a log: a line after each PAUSE seconds."""
+
+    def __init__(self, out: Output) -> None:
+        self._out, self._last = out, perf_counter()
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        now = perf_counter()
+        if now - self._last >= PAUSE:
+            self._last = now
+            self._out.note(f"{phase}: {done:,} of {total:,}")
+
+
 @contextmanager
 def progress_bar(out: Output) -> Iterator[Progress | None]:
-    """A progress bar for a terminal that is being watched; nothing otherwise."""
-    if out.quiet or not sys.stderr.isatty():
+    """A progress bar for a terminal that is being watched, else a line now and then; nothing with --quiet."""
+    if out.quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _Lines(out)
         return
     rich = _lazy.load("rich.progress")
     console = _lazy.load("rich.console:Console")(stderr=True)

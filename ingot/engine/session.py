@@ -171,6 +171,7 @@ class Engine:
         self.header = header
         self.path = path
         self.report: Any = None  # the accuracy report of the build that made it, when there was one
+        self.summary: Any = None  # of that build: ops, inputs and outputs, and what makes it slow
         self.seconds: dict[str, float] = {}  # of each phase of that build
         self.log: list[str] = []  # what the passes of that build did, and what they refused and why
 
@@ -227,7 +228,8 @@ class Engine:
         Raises UserError for a device that is not there.
         """
         other = Engine(self._native, self.header, self._tensors, self.path, device_of(device), self.external)
-        other.report, other.seconds, other.log, other._kept = self.report, self.seconds, self.log, self._kept
+        other.report, other.summary, other.seconds = self.report, self.summary, self.seconds
+        other.log, other._kept = self.log, self._kept
         return other
 
     def __repr__(self) -> str:

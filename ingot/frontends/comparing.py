@@ -1,41 +1,103 @@
-"""What comparisons of an imported network with its source share: the inputs that both are tried on, and the outcome."""
+"""Comparing an imported network with its source: on which inputs, how far apart, and at which node first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ingot import dims, dtypes
-from ingot.ir import Network, Value
+from ingot.errors import InputError, MemoryLimitError, MismatchError, UserError, ValueFault
+from ingot.frontends.recording import Imported
+from ingot.ir import Network, Node, Value, interpret
+from ingot.ir.difference import Difference, difference
 from ingot.passes.masks import shows
+from ingot.passes.widen import NARROW, widen
 from ingot.seeded import bools
 
 Array = np.ndarray[Any, Any]
+Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+Blame = Callable[[Mapping[str, Array], float], str]
 
 SEEDED = 4  # the size of a dim that nothing else fixes
+TOLERANCE = 1e-4  # of the largest output, in float32
+NARROW_TOLERANCE = 0.05  # of a source that computes in half precision against ours in float32, or that rounds to steps
+
+
+class Refused(Exception):
+    """The framework of a source does not run it, or not on these inputs; the message says why."""
+
+
+class Step(NamedTuple):
+    """A node of a source: its op, where it stands, and the tensors that it made, by the source's names."""
+
+    op: str
+    place: str
+    made: Mapping[str, Array]
+
+
+class Outputs(NamedTuple):
+    """What a source gives, by the network's names, and how far ours may be from that. Those that are missing are not
+    compared."""
+
+    arrays: Mapping[str, Array]
+    tolerance: float
+
+
+class Peer(Protocol):
+    """A source as its own framework runs it, beside us."""
+
+    @property
+    def framework(self) -> str:
+        """The framework and its version."""
+
+    def run(self, feeds: Mapping[str, Array], word: str) -> Outputs:
+        """The outputs for inputs by the network's names; `word` says where these are from. Raises Refused."""
+
+    def walk(self, feeds: Mapping[str, Array], look: Callable[[Step], None]) -> Outputs:
+        """The same, node by node."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the outputs were apart, relative to the largest, and on which inputs; or why nothing was compared.
+    """How far the outputs were apart at most, and on which inputs; or why nothing was compared.
 
-    nan: elements of the outputs that are NaN on both sides.
+    largest: relative to the largest element of the output. absolute: of one element. output: where the former was.
+    source: the framework. nan: elements of the outputs that are NaN on both sides. left_out: outputs without a word.
     """
 
     largest: float = 0.0
+    absolute: float = 0.0
+    output: str = ""
     inputs: str = ""
     source: str = ""
     missing: str = ""
     nan: int = 0
+    left_out: tuple[str, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        """As --json shows it."""
+        if self.missing:
+            return {"compared": False, "why": self.missing}
+        return {
+            "compared": True, "against": self.source, "inputs": self.inputs, "relative": self.largest,
+            "absolute": self.absolute, "output": self.output, "nan": self.nan, "left_out": list(self.left_out),
+        }  # fmt: skip
 
     def __str__(self) -> str:
         if self.missing:
             return f"not compared with its source: {self.missing}"
         both = f"; NaN in the same {self.nan} elements of both" if self.nan else ""
-        return f"against {self.source}, {self.inputs} inputs: within {self.largest:.1e} of the largest output{both}"
+        rest = f"; {', '.join(self.left_out)} not compared" if self.left_out else ""
+        return (
+            f"against {self.source}, {self.inputs} inputs: within {self.largest:.1e} of the largest output "
+            f"({self.output}, at most {self.absolute:.1e} apart){both}{rest}"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- inputs
 
 
 class Inputs(NamedTuple):
@@ -45,10 +107,8 @@ class Inputs(NamedTuple):
     arrays: Mapping[str, Array]
 
 
-def seeded_inputs(network: Network, seed: int) -> Inputs:
-    """Seeded inputs of a usual size."""
-    known = network.dims.items()
-    sizes = {name: d.opt or max(d.min, min(SEEDED, SEEDED if d.max is None else d.max)) for name, d in known}
+def seeded_inputs(network: Network, sizes: Mapping[str, int], seed: int) -> Inputs:
+    """Seeded inputs of these sizes of dims."""
     return Inputs("seeded", seeded(network, sizes, seed))
 
 
@@ -96,3 +156,112 @@ def _rows(network: Network, value: Any) -> int:
                 seen.update(node.outputs)
     known = [n for n in found if isinstance(n, int)]
     return min(known, default=2)
+
+
+# --------------------------------------------------------------------------------------------------- comparison
+
+
+def compare(
+    imported: Imported, name: str, opened: Callable[[], Peer], run: Run, inputs: Inputs, blame: Blame, seed: int = 0
+) -> Comparison:
+    """Compares a network with what it was imported from; where dims are dynamic, at two sizes.
+
+    Args:
+        name: of the file or module, for messages.
+        opened: gives the source in its framework. Raises UserError when that is not installed, Refused when it does
+            not take the source.
+        run: the network in float32.
+        blame: says what is at fault on these inputs, to a tolerance, where every op by itself agrees with the source's.
+
+    Raises:
+        MismatchError: an output is further from the source's than the tolerance, or NaN where the source's is not;
+            names the first such node.
+    """
+    try:
+        peer = opened()
+    except (UserError, Refused) as e:
+        return Comparison(missing=str(e))
+    worst, absolute, output, nan, words, refused = 0.0, 0.0, "", 0, [], ""
+    left_out: tuple[str, ...] = ()
+    for i, feeds in enumerate(cases(imported.network, inputs.arrays, seed)):
+        word = inputs.word if i == 0 else "seeded"
+        try:
+            ours = _ours(run, feeds, word)  # first: it is bounded
+            theirs = peer.run(feeds, word)
+        except Refused as e:
+            if word == "given":
+                raise MismatchError(f"{name}: not compared on these inputs: {e!s:.500}") from None
+            refused = str(e)[:200]
+            continue  # seeded numbers need not be inputs that the source takes
+        for key, array in theirs.arrays.items():
+            apart = difference(ours[key], array)
+            if not apart.relative <= theirs.tolerance:
+                first = _first_difference(imported, peer, feeds, blame)
+                raise MismatchError(_mismatch(name, word, key, apart, theirs.tolerance) + first)
+            absolute = max(absolute, apart.absolute)
+            if apart.relative >= worst:
+                worst, output = apart.relative, key
+            nan += int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+        left_out = tuple(key for key in imported.network.outputs if key not in theirs.arrays)
+        words.append(word)
+    if not words:
+        others = "ingot.build takes others by name: report={'x': array}"
+        return Comparison(missing=f"the {inputs.word} inputs do not suit it ({refused}); {others}")
+    inputs_of = " and ".join(dict.fromkeys(words))
+    return Comparison(worst, absolute, output, inputs_of, peer.framework, "", nan, left_out)
+
+
+def _ours(run: Run, feeds: Mapping[str, Array], word: str) -> Mapping[str, Array]:
+    try:
+        return run({key: wide(array) for key, array in feeds.items()})
+    except (InputError, ValueFault, MemoryLimitError) as e:
+        if word == "seeded":
+            raise Refused(str(e)) from None
+        raise
+
+
+def _mismatch(name: str, word: str, output: str, apart: Difference, tolerance: float) -> str:
+    return (
+        f"{name}: on {word} inputs output {output} {apart}, against the source"
+        f"{'' if apart.odd else f': more than {tolerance:.0e}'}. "
+    )
+
+
+def _first_difference(imported: Imported, peer: Peer, feeds: Mapping[str, Array], blame: Blame) -> str:
+    """Walks both node by node, ours by the ops' references."""
+    network = widen(imported.network)
+    names = {value: name for name, value in _widened(imported, network).items()}
+    arrays: dict[str, Array] = {}
+
+    def tap(node: Node, results: tuple[Array, ...]) -> None:
+        arrays.update({names[v]: a for v, a in zip(node.outputs, results, strict=True) if v in names})
+
+    weights = {v.name: wide(imported.weights[v.name]) for v in network.parameters}
+    interpret(network, {key: wide(array) for key, array in feeds.items()}, weights, taps=tap)
+    found: list[str] = []
+
+    def look(step: Step) -> None:
+        for name, array in step.made.items():
+            if name not in arrays or found:
+                continue
+            apart = difference(arrays[name], array)
+            if not apart.relative <= TOLERANCE:
+                found.append(f"The first node that differs is {name} = {step.op} in {step.place}: it {apart}")
+
+    try:
+        peer.walk(feeds, look)
+    except Refused as e:
+        return f"Which node differs first cannot be said: {e}"
+    return found[0] if found else f"Every node agrees by the ops' references. {blame(feeds, TOLERANCE)}"
+
+
+def _widened(imported: Imported, network: Network) -> dict[str, Value]:
+    """The source's names of the values of the same network in float32."""
+    pairs = zip(imported.network.nodes, network.nodes, strict=True)
+    copies = {a: b for old, new in pairs for a, b in zip(old.outputs, new.outputs, strict=True)}
+    return {name: copies[v] for name, v in imported.values.items() if v in copies}
+
+
+def wide(array: Array) -> Array:
+    """Floats that are narrower than float32 as float32; other arrays as they are."""
+    return array.astype(np.float32) if dtypes.get(array.dtype) in NARROW else array

@@ -4,7 +4,7 @@ what comes of an import.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,15 +12,38 @@ import numpy as np
 
 from ingot import dtypes
 from ingot.errors import UnsupportedError
+from ingot.frontends.table import Unsupported
 from ingot.ir import Network, Spec, Value
 from ingot.ir.op import Op
 
 Array = np.ndarray[Any, Any]
+Done = Callable[[int, int], None]  # how many nodes are imported, of how many
 
 MAX_LISTED = 40
-MAX_PLACES = 3
+MAX_PLACES = 3  # in the message …
+MAX_ROWS = 100  # … and in its rows
 MAX_PLACE = 200  # characters
+MAX_WHY = 400
 MAX_TEXT = 8000
+
+
+class Remark(NamedTuple):
+    """What makes a network slow or large: a kind, the op or the like, the places, how often, why, and what to do."""
+
+    kind: str
+    op: str
+    where: tuple[str, ...]
+    calls: int
+    why: str
+    what_to_do: str
+
+    def __str__(self) -> str:
+        more = ", …" if len(self.where) > MAX_PLACES else ""
+        places = ", ".join(words(place, MAX_PLACE) for place in self.where[:MAX_PLACES])
+        where = f" in {places}{more}" if self.where else ""
+        times = f" × {self.calls}" if self.calls > 1 else ""
+        why = words(self.why, MAX_WHY)
+        return f"{self.kind}: {self.op}{times}{where}\n    {why}\n    what to do: {self.what_to_do}"
 
 
 class Imported(NamedTuple):
@@ -28,7 +51,8 @@ class Imported(NamedTuple):
 
     notes: what was left out. placeholders: the source's name of every input. values: what the source's tensors are.
     buffers: the network's parameters that are buffers or constants of the source. aliases: names of the source's state
-    dict beside the network's own: the parameter that they are, or None where no output reads the tensor.
+    dict beside the network's own: the parameter that they are, or None where no output reads the tensor. remarks: what
+    became slow on the way.
     """
 
     network: Network
@@ -38,6 +62,7 @@ class Imported(NamedTuple):
     values: dict[str, Value]
     buffers: frozenset[str]
     aliases: dict[str, str | None]
+    remarks: tuple[Remark, ...] = ()
 
 
 class Recorder(Network):
@@ -67,33 +92,50 @@ class Recorder(Network):
 
 @dataclass
 class Faults:
-    """What could not be imported: (op, reason) → the places."""
+    """What could not be imported: (op, reason) → the places. otherwise: what to do where a reason does not say it."""
 
+    otherwise: str
     found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    remedies: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def add(self, op: str, why: str, place: str) -> None:
-        self.found.setdefault((op, why), []).append(place)
+    def add(self, op: str, why: str | Exception, place: str) -> None:
+        """Remembers one call. why: an Unsupported says what to do, too."""
+        key = op, str(why)
+        self.found.setdefault(key, []).append(place)
+        if isinstance(why, Unsupported) and why.remedy:
+            self.remedies[key] = why.remedy
 
     def report(self, name: str) -> None:
         """Raises UnsupportedError with all of them, when there are any."""
         if not self.found:
             return
-        lines = []
-        for (op, why), places in self.found.items():
-            shown = ", ".join(_words(p, MAX_PLACE) for p in list(dict.fromkeys(p for p in places if p))[:MAX_PLACES])
-            lines.append(f"  {_words(op, 100)} × {len(places)}: {_words(why, 400)}{f' ({shown})' if shown else ''}")
-        total = sum(map(len, self.found.values()))
-        text, listed = f"{name}: {total} call(s) of ops that ingot cannot take:", 0
-        for line in lines[:MAX_LISTED]:
+        rows = [self._row(key) for key in self.found]
+        total = sum(row["calls"] for row in rows)
+        width = max(len(row["op"]) for row in rows[:MAX_LISTED])
+        text, listed = f"{name}: {total} call(s) of ops that ingot cannot take:\n  {'op':{width}}  calls  where", 0
+        for row in rows[:MAX_LISTED]:
+            more = ", …" if len(row["where"]) > MAX_PLACES else ""
+            where = ", ".join(row["where"][:MAX_PLACES]) + more
+            line = f"  {row['op']:{width}}  {row['calls']:5}  {where}".rstrip() + f"\n      {row['why']}"
             if listed and len(text) + len(line) > MAX_TEXT:
                 break
             text += f"\n{line}"
             listed += 1
-        rest = f"\n  … and {len(lines) - listed} more" if len(lines) > listed else ""
-        raise UnsupportedError(text + rest)
+        rest = f"\n  … and {len(rows) - listed} more" if len(rows) > listed else ""
+        todo = dict.fromkeys(row["what_to_do"] for row in rows[:listed])
+        raise UnsupportedError(text + rest + "".join(f"\n  what to do: {remedy}" for remedy in todo), rows)
+
+    def _row(self, key: tuple[str, str]) -> dict[str, Any]:
+        (op, why), places = key, self.found[key]
+        where = [words(place, MAX_PLACE) for place in dict.fromkeys(places) if place]
+        remedy = self.remedies.get(key, self.otherwise)
+        return {
+            "op": words(op, 100), "calls": len(places), "where": where[:MAX_ROWS], "why": words(why, MAX_WHY),
+            "what_to_do": remedy,
+        }  # fmt: skip
 
 
-def _words(text: str, most: int) -> str:
+def words(text: str, most: int) -> str:
     """Words out of a source, for a terminal: at most so many characters, none that cannot be printed."""
     text = text if len(text) <= most else text[: most - 1] + "…"
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -45,7 +45,17 @@ Convert = Callable[[Any], Any]
 
 
 class Unsupported(Exception):
-    """An op, or a way of using it, that ingot has no counterpart for; the message completes "NAME: …"."""
+    """An op, or a way of using it, that ingot has no counterpart for; the message completes "NAME: …".
+
+    remedy: what to do, where the message does not say it.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+NO_SUCH_OP = "there is no such op in ingot's table"
 
 
 def converted(kinds: Mapping[str, Convert], arguments: Mapping[str, Any]) -> dict[str, Any]:

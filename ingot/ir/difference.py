@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,13 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Difference:
     """The largest difference relative to the largest finite element of what should be. It is infinite where `odd` says
-    what differs instead: the shapes, or NaN and infinities that stand in one of both only.
+    what differs instead: the shapes, or NaN and infinities that stand in one of both only. `absolute`: the same of one
+    element, not relative to anything.
     """
 
     relative: float
     odd: str = ""
+    absolute: float = math.inf
 
     def __str__(self) -> str:
         return self.odd or f"is off by {self.relative:.2g} of its largest element"
@@ -32,7 +35,8 @@ def difference(ours: Array, theirs: Array) -> Difference:
     if odd := _odd(a, b):
         return Difference(float("inf"), odd)
     scale = float(np.abs(b[finite]).max(initial=0)) or 1.0
-    return Difference(float(np.abs(a[finite] - b[finite]).max(initial=0)) / scale)
+    absolute = float(np.abs(a[finite] - b[finite]).max(initial=0))
+    return Difference(absolute / scale, absolute=absolute)
 
 
 def _odd(a: Array, b: Array) -> str:

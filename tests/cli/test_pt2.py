@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ingot
-from ingot.builder.diff import diff_torch
+from ingot.builder.diff import diff_source
 from ingot.errors import UserError
 from tests.cli.test_cli import as_json
 from tests.cli.test_cli import ingot as command
@@ -82,7 +82,7 @@ def test_diff_with_torch(folder: Path) -> None:
         assert values["not_compared"] == ["conv in blocks.0.conv", "conv in blocks.1.conv"]
         assert {"batch_norm", "relu", "add"} <= {p["op"] for p in values["layers"]}
         assert all(p["relative"] < high for p in values["layers"])
-    assert "torch's" in command("diff", engine, source).stdout
+    assert "as torch runs it" in command("diff", engine, source).stdout
     own = as_json("diff", source, folder / "float32.ingot")
     assert own["against"] == "engine" and own["outputs"][0]["relative"] == 0
 
@@ -92,4 +92,4 @@ def test_diff_with_another_file_is_refused(folder: Path, tmp_path: Path) -> None
     engine = ingot.build(folder / "net.pt2", report=False)
     feeds: dict[str, Any] = {"image": np.load(folder / "image.npy")}
     with pytest.raises(UserError, match="different networks"):
-        diff_torch(engine, tmp_path / "other.pt2", feeds)
+        diff_source(engine, tmp_path / "other.pt2", feeds)

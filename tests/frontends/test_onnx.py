@@ -104,9 +104,10 @@ def test_what_cannot_be_imported_is_listed_at_once() -> None:
         node("Flatten", ["x"], ["c"], "third", axis=7), node("Relu", ["x"], ["y"], alpha=2.0),
     ]  # fmt: skip
     said = refused(model(nodes, [value("x", FLOAT, [2, 3])], [value("y", FLOAT, None)]))
-    assert "Nothing × 1: there is no such op in ingot's table (first)" in said
-    assert "Flatten × 1: axis 7 is out of range (third)" in said
-    assert "Relu × 1: the attribute alpha = 2.0 is not supported" in said
+    assert "  Nothing      1  first\n      there is no such op in ingot's table\n" in said
+    assert "  Flatten      1  third\n      axis 7 is out of range\n" in said
+    assert "  Relu         1  y\n      the attribute alpha = 2.0 is not supported\n" in said
+    assert "what to do: export the model with another opset" in said
 
 
 def test_inputs_on_whose_elements_the_network_depends() -> None:

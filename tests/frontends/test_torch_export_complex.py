@@ -252,7 +252,7 @@ def test_a_file(tmp_path: Path) -> None:
 
 def test_refusals() -> None:
     for function, message in (
-        (lambda x, z, w: z.tanh(), "aten.tanh.default × 1: it computes with complex numbers, and ingot has no such op"),
+        (lambda x, z, w: z.tanh(), r"(?s)aten.tanh.default .*computes with complex numbers, and ingot has no such op"),
         (lambda x, z, w: torch.stft(x[0].flatten(), 8, return_complex=True).sqrt(), "no such op of them"),
         (lambda x, z, w: torch.istft(z[0], 3, 1, window=torch.ones(3) + 0j, onesided=False, return_complex=True),
          "window must be a tensor"),

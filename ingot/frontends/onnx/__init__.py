@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from ingot.frontends.onnx.compare import RuntimePeer, runtime_package
 from ingot.frontends.onnx.importer import Built, Given, NeedsValues, build_network
 from ingot.frontends.onnx.model import Model, onnx_package, open_model
 
-__all__ = ["Built", "Given", "Model", "NeedsValues", "build_network", "onnx_package", "open_model"]
+__all__ = [
+    "Built", "Given", "Model", "NeedsValues", "RuntimePeer", "build_network", "onnx_package", "open_model",
+    "runtime_package",
+]  # fmt: skip

@@ -20,8 +20,8 @@ from ingot.frontends.onnx.model import MAX_NODES, Model
 from ingot.frontends.onnx.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tensors import dtype_of
-from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
-from ingot.frontends.table import Unsupported, carried_out
+from ingot.frontends.recording import Done, Faults, Imported, Recorder, Remark, Renamed, checked
+from ingot.frontends.table import NO_SUCH_OP, Unsupported, carried_out
 from ingot.ir import Network, Spec, Value, interpret
 from ingot.ir.spec import MAX_RANK
 from ingot.passes.simplify import Budget
@@ -34,6 +34,8 @@ MAX_STEPS = 1 << 29  # of what is computed at once, all together; the passes beh
 MAX_DEPTH = 48  # of functions and subgraphs, one inside the other
 MAX_ITEMS = 1 << 22  # tensors in all sequences together
 MAX_DIM_NAME = 40  # characters of the model's name of a dim, which an engine's may have 64 of
+REPLACE = "export the model with another opset, or put a function of the model in its place"
+OTHERWISE = "change these nodes before or after the export, as the reason says"
 TENSOR, OPTIONAL = "tensor_type", "optional_type"
 
 
@@ -58,23 +60,24 @@ class Built(NamedTuple):
 class NeedsValues(UnsupportedError):
     """A model whose network depends on elements of inputs. `inputs`: their names."""
 
-    def __init__(self, message: str, inputs: set[str]) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, inputs: set[str], rows: tuple[Mapping[str, Any], ...] = ()) -> None:
+        super().__init__(message, rows)
         self.inputs = inputs
 
 
-def build_network(model: Model, given: Given | None = None) -> Built:
+def build_network(model: Model, given: Given | None = None, done: Done | None = None) -> Built:
     """The network of a model.
 
     Args:
         given: inputs whose elements are known, which become constants.
+        done: called after every node of the model's graph.
 
     Raises:
         UnsupportedError: ops that ingot has no counterpart for, all at once, with the model's names.
         NeedsValues: the network depends on elements of inputs that are not given.
         CheckpointError: a model that contradicts itself.
     """
-    return _Importer(model, given or Given({}, {})).run()
+    return _Importer(model, given or Given({}, {}), done).run()
 
 
 class Scope:
@@ -98,7 +101,7 @@ class Call:
     """One node and what surrounds it, as table.Call describes it."""
 
     def __init__(self, importer: _Importer, scope: Scope, node: Any) -> None:
-        self.importer, self.scope, self.network = importer, scope, scope.network
+        self.importer, self.scope, self.network, self.node = importer, scope, scope.network, node
         self.domain, self.op = domain_of(node.domain), node.op_type
         self.version = scope.versions.get(self.domain, 0)
         self.wanted = tuple(bool(name) for name in node.output)
@@ -106,6 +109,12 @@ class Call:
 
     def contents(self, value: Value) -> Array | None:
         return self.importer.contents(value)
+
+    def unrolled(self, rounds: int, why: str) -> None:
+        name = self.node.name or (self.node.output[0] if self.node.output else "")
+        todo = "keep what it carries of one type and size in all rounds"
+        why = f"its {rounds} rounds are written out, one after the other: {why}"
+        self.importer.remarks.append(Remark("unrolled loop", self.op, (name,), 1, why, todo))
 
     def inline(self, graph: Any, operands: list[Any]) -> list[Any]:
         return self.importer.inline(self.scope, graph, operands)
@@ -115,16 +124,17 @@ class Call:
 
 
 class _Importer:
-    def __init__(self, model: Model, given: Given) -> None:
-        self.model, self.given, self.name = model, given, model.name
+    def __init__(self, model: Model, given: Given, done: Done | None) -> None:
+        self.model, self.given, self.name, self.done = model, given, model.name, done
         self.network = Recorder("main")
-        self.faults = Faults()
+        self.faults = Faults(OTHERWISE)
         self.wanted: set[str] = set()  # inputs whose elements have to be known
         self.sources: dict[str, str] = {}  # a parameter's name in the network → the initializer's
         self.stored: dict[Value, str] = {}
         self.notes: list[str] = []
         self.depth = self.recorded = self.items = 0
         self.budget = Budget(steps=MAX_STEPS)
+        self.remarks: list[Remark] = []
         self.origin: dict[Value, Value] = {}  # a body's input → what it captures
         self.inputs: dict[str, Any] = {}
         self.dim_names: dict[str, Dim] = {}
@@ -143,7 +153,7 @@ class _Importer:
                 if node.op.name == "sizes_of":  # what did not fit may fit once these are known
                     self.wanted |= self._origins(node.inputs[0])
             if self.wanted:
-                raise NeedsValues(str(e), self.wanted) from None
+                raise NeedsValues(str(e), self.wanted, e.rows) from None
             raise
         if not self.network.outputs:
             raise CheckpointError(f"{self.name}: the model gives no tensor")
@@ -152,8 +162,9 @@ class _Importer:
         names = {name: source for name, source in self.sources.items() if name in self.network.values}
         placeholders = {v.name: v.name for v in self.network.inputs}
         imported = Imported(
-            self.network, _Carried(Renamed(self.model.weights, names)), self.notes, placeholders, kept, frozenset(), {}
-        )
+            self.network, _Carried(Renamed(self.model.weights, names)), self.notes, placeholders, kept, frozenset(), {},
+            tuple(self.remarks),
+        )  # fmt: skip
         return Built(imported, outputs, self.inputs, self.narrow)
 
     def error(self, why: str) -> CheckpointError:
@@ -306,7 +317,9 @@ class _Importer:
         if self.depth > MAX_DEPTH:
             raise self.error(f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
         try:
-            for node in graph.node:
+            for i, node in enumerate(graph.node):
+                if self.done and graph is self.model.graph:
+                    self.done(i, len(graph.node))
                 self.recorded += 1
                 if self.recorded > MAX_NODES:
                     raise self.error(f"has more than {MAX_NODES:,} nodes, with the functions it calls")
@@ -326,11 +339,9 @@ class _Importer:
             return
         except Unknown as e:
             self.wanted |= self._origins(e.value)
-            self._fail(scope, node, str(e))
-        except OpError as e:
-            self._fail(scope, node, str(e))
-        except (Unsupported, DimError, DTypeError, UnsupportedError) as e:
-            self._fail(scope, node, str(e))
+            self._fail(scope, node, e)
+        except (Unsupported, OpError, DimError, DTypeError, UnsupportedError) as e:
+            self._fail(scope, node, e)
         finally:
             scope.network.where = before
 
@@ -344,10 +355,10 @@ class _Importer:
             raise self.error(f"{name[:80]!r} is made twice")
         scope.values[name] = result
 
-    def _fail(self, scope: Scope, node: Any, why: str) -> None:
+    def _fail(self, scope: Scope, node: Any, why: Exception) -> None:
         """Remembers a fault; what depends on it is not tried."""
         op = node.op_type if not node.domain else f"{node.domain}.{node.op_type}"
-        if why != _AFTER:
+        if str(why) != _AFTER:
             self.faults.add(op, why, node.name or (node.output[0] if node.output else ""))
         for name in node.output:
             if name and name not in scope.values:
@@ -382,7 +393,7 @@ class _Importer:
             return self._run(entry, call, operands, attributes)
         standard = self.model.standard(call.op, call.domain, call.version)
         if standard is None:
-            raise Unsupported("there is no such op in ingot's table")
+            raise Unsupported(NO_SUCH_OP, REPLACE)
         return self._inlined(scope, standard.function, operands, standard.defaults | attributes)
 
     def _run(self, entry: Entry, call: Call, operands: list[Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
@@ -486,7 +497,7 @@ class _Importer:
         inner = Scope(network, scope.versions, scope, scope.network.where)
         operands = [network.input(f"x{i}", spec) for i, spec in enumerate(specs)]
         before, wanted = self.faults, set(self.wanted)
-        self.faults = Faults()
+        self.faults = Faults(OTHERWISE)
         try:
             results, found = self._graph(inner, graph, list(operands)), self.faults.found
         except Unsupported:

@@ -45,7 +45,8 @@ class Unknown(Unsupported):
     """An operand whose elements have to be known while the network is built, and are not. `value` is that operand."""
 
     def __init__(self, value: Value, what: str) -> None:
-        super().__init__(f"{what} %{value.name} must be known when the network is built: make it a constant")
+        why = f"{what} %{value.name} must be known when the network is built"
+        super().__init__(why, "make it a constant of the model")
         self.value = value
 
 
@@ -75,6 +76,9 @@ class Call(Protocol):
 
     def contents(self, value: Value) -> Array | None:
         """The elements of a tensor, if they are known."""
+
+    def unrolled(self, rounds: int, why: str) -> None:
+        """Remarks that a loop was written out."""
 
     def inline(self, graph: Any, operands: list[Any]) -> list[Any]:
         """A subgraph's outputs, recorded here."""

@@ -112,6 +112,14 @@ class Tensors:
         self._check_range(tensor, numbers, kind)
         return _from_numbers(numbers, kind, sizes)
 
+    def elsewhere(self, tensor: Any) -> Array | None:
+        """The bytes of a tensor that does not hold them itself, as they are stored; None for others."""
+        spec = self.spec(tensor)
+        if tensor.data_location == EXTERNAL:
+            return self._external(tensor, spec.dtype, tuple(int(d) for d in spec.shape if isinstance(d, int)))
+        place = self._raw(tensor)[1] if tensor.HasField("raw_data") else None
+        return None if place is None or self._inside is None else self._inside.file.array(*place)
+
     def _check_range(self, tensor: Any, numbers: Any, kind: DType) -> None:
         """Numbers of fewer than 32 bits come in fields of 32."""
         if kind.bits >= 32 or not len(numbers):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from ingot.frontends.comparing import Comparison
 from ingot.frontends.recording import Imported
-from ingot.frontends.torch_export.compare import Origin, compare, first_inputs
-from ingot.frontends.torch_export.export import Exported, Ran, export, read_program_of
+from ingot.frontends.torch_export.compare import Origin, TorchPeer, examples
+from ingot.frontends.torch_export.export import Exported, Ran, export, read_program_of, torch_package
 from ingot.frontends.torch_export.importer import Source, build_network
 from ingot.frontends.torch_export.load import open_archive
 from ingot.frontends.torch_export.sources import file_refusal, is_module, is_program, refusal
 
 __all__ = [
-    "Comparison", "Exported", "Imported", "Origin", "Ran", "Source", "build_network", "compare", "export",
-    "file_refusal", "first_inputs", "is_module", "is_program", "open_archive", "read_program_of", "refusal",
+    "Exported", "Imported", "Origin", "Ran", "Source", "TorchPeer", "build_network", "examples", "export",
+    "file_refusal", "is_module", "is_program", "open_archive", "read_program_of", "refusal", "torch_package",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether an imported network computes what its source computes: the program run by torch's own ops beside it.
+"""An exported program as torch runs it: what an imported network is compared with.
 
 Only ops of our table are looked up in torch, by name; nothing that a file says is evaluated.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
 from ingot.dtypes import DType
-from ingot.errors import MismatchError, UserError
-from ingot.frontends.comparing import Comparison, Inputs, cases, seeded_inputs
+from ingot.errors import MismatchError
+from ingot.frontends.comparing import NARROW_TOLERANCE, TOLERANCE, Inputs, Outputs, Refused, Step, wide
 from ingot.frontends.recording import Imported
 from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
@@ -22,17 +21,10 @@ from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
 from ingot.frontends.torch_export.graph import Body, Graph, GraphNode, Program, Ref, Setting, SizeRef, refs
 from ingot.frontends.torch_export.importer import Source, in_pairs, in_place
-from ingot.ir import Network, Node, interpret
-from ingot.ir.difference import difference
 from ingot.nn.parameter import as_array
-from ingot.passes.widen import NARROW, widen
+from ingot.passes.widen import NARROW
 
 Array = np.ndarray[Any, Any]
-Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-Blame = Callable[[Mapping[str, Array], float], str]
-
-TOLERANCE = 1e-4  # of the largest output, in float32
-NARROW_TOLERANCE = 0.05  # of a module in half precision against ours in float32
 
 
 class TorchRun:
@@ -90,7 +82,7 @@ class TorchRun:
         if isinstance(value, self.torch.Tensor):
             narrow = value.dtype in (self.torch.bfloat16, self.torch.float16)
             return value.detach().float() if narrow else value.detach()
-        return self.torch.from_numpy(_wide(value))
+        return self.torch.from_numpy(wide(value))
 
     def _fed(self, name: str, array: Array) -> Any:
         made = self._tensor(np.array(array))
@@ -196,19 +188,7 @@ _MEMORY_FORMATS = {
 }  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------- inputs
-
-
-def first_inputs(imported: Imported, origin: Origin, given: Mapping[str, Array] | None, seed: int) -> Inputs:
-    """What a network is tried on: inputs given by name, else the examples of the export, else seeded ones."""
-    if given is not None:
-        return Inputs("given", given)
-    if origin.exported is not None:
-        return Inputs("example", _examples(imported, origin.exported))
-    return seeded_inputs(imported.network, seed)
-
-
-# --------------------------------------------------------------------------------------------------- comparison
+# --------------------------------------------------------------------------------------------------------- peer
 
 
 @dataclass(frozen=True)
@@ -222,134 +202,57 @@ class Origin:
     exported: Exported | None = None
 
 
-def compare(
-    imported: Imported, origin: Origin, run: Run, inputs: Inputs, blame: Blame, seed: int = 0
-) -> Comparison:
-    """Compares a network with what it was imported from: with the module itself on the inputs of its export, with the
-    program run by torch on all others. Where dims are dynamic, at two sizes.
+class TorchPeer:
+    """The source as torch runs it: the module itself on the inputs of its export, on all others the program.
 
-    Args:
-        run: the network in float32.
-        blame: says what is at fault on these inputs, to a tolerance, where every op by itself agrees with torch's.
-
-    Raises:
-        MismatchError: an output is further from torch's than 1e-4 of its largest element, or NaN where torch's is not;
-            names the first such node.
+    Raises UserError when torch is not installed.
     """
-    try:
-        torch = torch_package("comparing with the source")
-    except UserError as e:
-        return Comparison(missing=str(e))
-    tensors = origin.source.arrays if origin.exported is None else origin.exported.tensors
-    torch_run = TorchRun(torch, origin.program, tensors)
-    largest, nan, words, refused = 0.0, 0, [], ""
-    for i, feeds in enumerate(cases(imported.network, inputs.arrays, seed)):
-        word = inputs.word if i == 0 else "seeded"
+
+    def __init__(self, imported: Imported, origin: Origin) -> None:
+        self.torch = torch_package("comparing with the source")
+        self.imported, self.origin = imported, origin
+        tensors = origin.source.arrays if origin.exported is None else origin.exported.tensors
+        self._run = TorchRun(self.torch, origin.program, tensors)
+
+    @property
+    def framework(self) -> str:
+        return f"torch {self.torch.__version__}"
+
+    def run(self, feeds: Mapping[str, Array], word: str) -> Outputs:
+        exported = self.origin.exported
+        if word == "example" and exported is not None:
+            return module_outputs(self.torch, self.origin.module, exported, self.imported)
+        return self.walk(feeds, None)
+
+    def walk(self, feeds: Mapping[str, Array], look: Callable[[Step], None] | None) -> Outputs:
+        def keep(node: GraphNode, made: dict[str, Any]) -> None:
+            place = f" at {node.line[0]}:{node.line[1]}" if node.line else ""
+            known = {k: _array(t) for k, t in made.items() if k in self.imported.values}
+            assert look is not None
+            look(Step(node.op, f"{node.where or 'the module'}{place}", known))
+
+        given = {self.imported.placeholders[key]: array for key, array in feeds.items()}
         try:
-            if word == "example" and origin.exported is not None:
-                theirs = module_outputs(torch, origin.module, origin.exported)
-            else:
-                found = torch_run({imported.placeholders[key]: array for key, array in feeds.items()})
-                kinds = zip(found, origin.program.outputs, strict=True)
-                theirs = Outputs([f for f, output in kinds if output.kind == "user_output"], TOLERANCE)
+            found = self._run(given, None if look is None else keep)
         except (RuntimeError, IndexError, ValueError) as e:
-            if word == "given":
-                raise MismatchError(f"{origin.name}: torch cannot run on these inputs: {e!s:.500}") from None
-            refused = str(e)[:200]
-            continue  # seeded numbers need not be inputs that the program takes
-        largest = max(largest, _largest(imported, torch_run, run, feeds, Case(origin.name, word, theirs, blame)))
-        nan += sum(int(np.isnan(t).sum()) for t in theirs.arrays if t is not None and t.dtype.kind == "f")
-        words.append(word)
-    if not words:
-        others = "ingot.build takes others by name: report={'x': array}"
-        return Comparison(missing=f"torch refuses the {inputs.word} inputs ({refused}); {others}")
-    return Comparison(largest, " and ".join(dict.fromkeys(words)), f"torch {torch.__version__}", nan=nan)
+            raise Refused(f"torch cannot run the program on them: {e!s:.500}") from None
+        kinds = zip(found, self.origin.program.outputs, strict=True)
+        return Outputs(_named(self.imported, [f for f, output in kinds if output.kind == "user_output"]), TOLERANCE)
 
 
-def _examples(imported: Imported, exported: Exported) -> dict[str, Array]:
+def examples(imported: Imported, exported: Exported) -> Inputs:
+    """The inputs that a module was exported with."""
     leaves = tensor_leaves(exported.arguments)
-    return {name: np.array(_array(x)) for name, x in zip(imported.placeholders, leaves, strict=True)}
+    arrays = {name: np.array(_array(x)) for name, x in zip(imported.placeholders, leaves, strict=True)}
+    return Inputs("example", arrays)
 
 
-def _largest(
-    imported: Imported, torch_run: TorchRun, run: Run, feeds: Mapping[str, Array], case: Case
-) -> float:
-    """The largest relative difference of the outputs on one set of inputs."""
-    ours = run({key: _wide(array) for key, array in feeds.items()})
-    largest = 0.0
-    theirs = case.theirs
-    for output, value in zip(imported.network.outputs, (t for t in theirs.arrays if t is not None), strict=True):
-        apart = difference(ours[output], value)
-        if not apart.relative <= theirs.tolerance:
-            raise MismatchError(
-                f"{case.name}: on {case.word} inputs output {output} {apart}, against the source"
-                f"{'' if apart.odd else f': more than {theirs.tolerance:.0e}'}. "
-                f"{_first_difference(imported, torch_run, feeds, case.blame)}"
-            )
-        largest = max(largest, apart.relative)
-    return largest
+def _named(imported: Imported, arrays: list[Array | None]) -> dict[str, Array]:
+    """Outputs in order by the network's names; None is what is no tensor."""
+    return dict(zip(imported.network.outputs, (a for a in arrays if a is not None), strict=True))
 
 
-class Case(NamedTuple):
-    """One set of inputs by the word for them, what the source makes of it, and who says what is at fault."""
-
-    name: str
-    word: str
-    theirs: Outputs
-    blame: Blame
-
-
-class Outputs(NamedTuple):
-    """What a module itself returns (None for what is no tensor)."""
-
-    arrays: list[Array | None]
-    tolerance: float
-
-
-def _first_difference(
-    imported: Imported, torch_run: TorchRun, feeds: Mapping[str, Array], blame: Blame
-) -> str:
-    """Walks both node by node, ours by the ops' references."""
-    wide = widen(imported.network)
-    ours = _widened(imported, wide)
-    names = {value: name for name, value in ours.items()}
-    arrays: dict[str, Array] = {}
-
-    def tap(node: Node, results: tuple[Array, ...]) -> None:
-        arrays.update({names[v]: a for v, a in zip(node.outputs, results, strict=True) if v in names})
-
-    weights = {v.name: _wide(imported.weights[v.name]) for v in wide.parameters}
-    interpret(wide, {key: _wide(array) for key, array in feeds.items()}, weights, taps=tap)
-    found: list[str] = []
-
-    def look(node: GraphNode, made: dict[str, Any]) -> None:
-        for name, tensor in made.items():
-            if name not in arrays or found:
-                continue
-            apart = difference(arrays[name], _array(tensor))
-            if not apart.relative <= TOLERANCE:
-                place = f" at {node.line[0]}:{node.line[1]}" if node.line else ""
-                where = f"{node.where or 'the module'}{place}"
-                found.append(f"The first node that differs is {name} = {node.op} in {where}: it {apart}")
-
-    torch_run({imported.placeholders[key]: array for key, array in feeds.items()}, look)
-    if found:
-        return found[0]
-    return f"Every node agrees by the ops' references. {blame(feeds, TOLERANCE)}"
-
-
-def _widened(imported: Imported, wide: Network) -> dict[str, Any]:
-    """The program's names of the values of the same network in float32."""
-    pairs = zip(imported.network.nodes, wide.nodes, strict=True)
-    copies = {a: b for old, new in pairs for a, b in zip(old.outputs, new.outputs, strict=True)}
-    return {name: copies[v] for name, v in imported.values.items() if v in copies}
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.float32) if dtypes.get(array.dtype) in NARROW else array
-
-
-def module_outputs(torch: Any, module: Any, exported: Exported) -> Outputs:
+def module_outputs(torch: Any, module: Any, exported: Exported, imported: Imported) -> Outputs:
     """What the module itself computes on the arguments it was exported with."""
     args, kwargs = exported.arguments
     own = torch.utils._pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
@@ -357,4 +260,5 @@ def module_outputs(torch: Any, module: Any, exported: Exported) -> Outputs:
         leaves = torch.utils._pytree.tree_leaves(module(*own[0], **own[1]))  # which may change its inputs in place
     tensors = [_array(x) if isinstance(x, torch.Tensor) else None if x is None else np.asarray(x) for x in leaves]
     narrow = any(x.dtype in (torch.bfloat16, torch.float16) for x in (*module.parameters(), *module.buffers()))
-    return Outputs([None if t is None else _wide(t) for t in tensors], NARROW_TOLERANCE if narrow else TOLERANCE)
+    named = _named(imported, [None if t is None else wide(t) for t in tensors])
+    return Outputs(named, NARROW_TOLERANCE if narrow else TOLERANCE)

@@ -11,8 +11,8 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension, Expr
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
-from ingot.frontends.recording import Faults, Imported, Recorder, Renamed, checked
-from ingot.frontends.table import carried_out
+from ingot.frontends.recording import Done, Faults, Imported, Recorder, Renamed, checked
+from ingot.frontends.table import NO_SUCH_OP, carried_out
 from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
@@ -37,20 +37,22 @@ class Source(NamedTuple):
 
 
 def build_network(
-    program: Program, source: Source, name: str, dim_names: Mapping[str, Dimension] | None = None
-) -> Imported:
+    program: Program, source: Source, name: str, dim_names: Mapping[str, Dimension] | None = None,
+    done: Done | None = None,
+) -> Imported:  # fmt: skip
     """The network of a program.
 
     Args:
         name: of the file or module, for messages.
         dim_names: what symbols of the program become, dims or expressions of them; others are called dim_0, dim_1, …
             as inputs name them.
+        done: called after every node.
 
     Raises:
         UnsupportedError: ops that ingot has no counterpart for, all at once, with the user's lines.
         CheckpointError: a program that contradicts itself or its weights.
     """
-    return _Importer(program, source, name, dict(dim_names or {})).run()
+    return _Importer(program, source, name, dict(dim_names or {})).run(done)
 
 
 class _Importer:
@@ -60,7 +62,7 @@ class _Importer:
         self.network = Recorder("main")
         self.values: dict[str, Any] = {}  # Values of tensors, Dimensions (or truths) of sizes
         self.dims = dim_names
-        self.faults = Faults()
+        self.faults = Faults("write the line otherwise, as the reason says")
         self.notes: list[str] = []
         self.placeholders: dict[str, str] = {}
         self.sources: dict[str, str] = {}  # a parameter's name in the network → in the source
@@ -70,10 +72,12 @@ class _Importer:
         self.made: dict[str, Any] = {}  # what every tensor was when it was made
         self.changed: set[str] = set()  # the user's inputs that the program changes
 
-    def run(self) -> Imported:
+    def run(self, done: Done | None) -> Imported:
         self._inputs()
-        for node in self.graph.nodes:
+        for index, node in enumerate(self.graph.nodes):
             self._node(node)
+            if done:
+                done(index + 1, len(self.graph.nodes))
         self._outputs()
         self.faults.report(self.name)
         self.notes += self.network.sweep()
@@ -201,10 +205,10 @@ class _Importer:
         try:
             self._import(node)
         except OpError as e:
-            self._fail(node, str(e), "")  # says the place by itself
+            self._fail(node, e, "")  # says the place by itself
         except (Unsupported, DimError, DTypeError) as e:
             place = f"{os.path.basename(node.line[0])}:{node.line[1]}" if node.line else ""
-            self._fail(node, str(e), f"{place} in {node.where}" if place and node.where else place or node.where)
+            self._fail(node, e, f"{place} in {node.where}" if place and node.where else place or node.where)
 
     def _import(self, node: GraphNode) -> None:
         op = node.op
@@ -224,7 +228,7 @@ class _Importer:
             op, arguments = plain
         entry = entry_for(op, arguments)
         if entry is None:
-            raise Unsupported(f"there is no such op in ingot's table; {way_out(op)}")
+            raise Unsupported(NO_SUCH_OP, way_out(op))
         if target is not None and "self" in arguments and "self" not in entry.kinds:
             arguments["input"] = arguments.pop("self")
         found = call(entry, self.network, arguments)
@@ -298,7 +302,7 @@ class _Importer:
         except OpError as e:
             raise self.error(f"{name[:80]}: {e}") from None
 
-    def _fail(self, node: GraphNode, why: str, place: str) -> None:
+    def _fail(self, node: GraphNode, why: Exception, place: str) -> None:
         """Remembers a fault and goes on with unknown results of the right kind, so that all faults are found."""
         self.faults.add(node.op, why, place)
         for result in node.results():

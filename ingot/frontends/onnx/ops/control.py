@@ -85,7 +85,7 @@ def loop(call: Call, most: MaybeTensor, go: MaybeTensor, *initial: Anything, bod
     rounds = None if most is None else call.contents(most)
     start = None if go is None else call.contents(go)
     if any(x is None or isinstance(x, Sequence) for x in initial):
-        return _unrolled(call, most, rounds, start, go, list(initial), body)
+        return _unrolled(call, most, rounds, start, go, list(initial), body, "it carries sequences")
     try:
         return _as_loop(call, most, go, start, list(initial), body)
     except (Unsupported, ValueError) as e:
@@ -93,7 +93,7 @@ def loop(call: Call, most: MaybeTensor, go: MaybeTensor, *initial: Anything, bod
             if most is not None and rounds is None:
                 raise Unknown(most, f"{e}; so the number of rounds") from None
             raise
-        return _unrolled(call, most, rounds, start, go, list(initial), body)
+        return _unrolled(call, most, rounds, start, go, list(initial), body, str(e))
 
 
 def _as_loop(call: Call, most: Any, go: Any, start: Any, initial: list[Value], graph: Any) -> Results:
@@ -158,7 +158,7 @@ def _as_while(
 
 
 def _unrolled(
-    call: Call, most: Any, rounds: Any, start: Any, go: Any, values: list[Any], graph: Any
+    call: Call, most: Any, rounds: Any, start: Any, go: Any, values: list[Any], graph: Any, reason: str
 ) -> Results:
     """The rounds as nodes, one after the other; how many there are has to be known."""
     limit = MAX_WRITTEN_OUT + 1 if most is None else None if rounds is None else int(rounds.reshape(()))
@@ -182,6 +182,7 @@ def _unrolled(
         for several, one in zip(kept, results[1 + len(values) :], strict=True):
             several.append(one)
         done += 1
+    call.unrolled(done, reason)
     stacked = []
     for several in kept:
         if not several:

@@ -1,0 +1,139 @@
+"""ONNX files are compared with ONNX Runtime: while they are built, and by `ingot diff`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import ingot  # noqa: E402
+from ingot import _lazy  # noqa: E402
+from ingot.__main__ import main  # noqa: E402
+from ingot.errors import MismatchError, UserError  # noqa: E402
+from ingot.frontends.onnx.table import TABLE  # noqa: E402
+
+helper, TYPES = onnx.helper, onnx.TensorProto
+value, node = helper.make_tensor_value_info, helper.make_node
+RNG = np.random.default_rng(0)
+
+
+def file(path: Path, nodes: list[Any], x: Any, y: str, arrays: dict[str, Any], dtype: int = TYPES.FLOAT) -> Path:
+    """A model of one input and one output; arrays become initializers."""
+    tensors = [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items()]
+    graph = helper.make_graph(nodes, "net", [value("x", dtype, x)], [value(y, dtype, None)], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+def mlp(path: Path, dtype: Any = np.float32, **more: Any) -> Path:
+    arrays = {"w": RNG.standard_normal((6, 40)).astype(dtype), "b": RNG.standard_normal(6).astype(dtype)}
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["h"], "/layers.0/Gemm", transB=1), node("Relu", ["h"], ["r"], "/layers.0/Relu"),
+        node("Softmax", ["r"], ["y"], "/layers.1/Softmax"),
+    ]  # fmt: skip
+    kind = TYPES.FLOAT if dtype is np.float32 else TYPES.FLOAT16
+    return file(path, nodes, ["batch size", 40], "y", arrays, kind, **more)
+
+
+def test_a_build_compares_at_two_sizes(tmp_path: Path) -> None:
+    engine = ingot.build(mlp(tmp_path / "net.onnx"))
+    found = engine.report.comparison
+    assert found.source.startswith("ONNX Runtime ") and found.inputs == "seeded" and found.output == "y"
+    assert 0 < found.largest < 1e-6 and 0 < found.absolute < 1e-6  # measured: 1.2e-07 of 0.98
+    assert engine.report.source.startswith("against ONNX Runtime")
+    x = RNG.standard_normal((3, 40)).astype(np.float32)
+    given = ingot.build(tmp_path / "net.onnx", report={"x": x}, precision="bfloat16")
+    assert given.report.comparison.inputs == "given and seeded" and given.report.outputs[0].relative > 1e-4
+    json.dumps(given.report.json())
+
+
+def test_half_precision_is_compared_as_such(tmp_path: Path) -> None:
+    engine = ingot.build(mlp(tmp_path / "net.onnx", np.float16))
+    assert 1e-5 < engine.report.comparison.largest < 0.01  # measured: 6e-04, float32 against float16
+
+
+@pytest.mark.parametrize("op", ["Gemm", "Softmax"])
+def test_a_difference_names_the_first_node(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = mlp(tmp_path / "net.onnx")
+    entries = TABLE[("", op)]
+    wrong = [dataclasses.replace(e, function=_off(e.function)) for e in entries]
+    monkeypatch.setitem(TABLE, ("", op), wrong)
+    first = rf"output y is off .* node that differs is \w = {op} in node /layers\.\d/{op}"
+    with pytest.raises(MismatchError, match=first):
+        ingot.build(path)
+
+
+def _off(function: Any) -> Any:
+    def call(*args: Any, **how: Any) -> Any:
+        return function(*args, **how) * 1.01
+
+    return call
+
+
+def test_steps_of_quantisation_may_differ_by_one(tmp_path: Path) -> None:
+    """Behind QuantizeLinear a last bit becomes a step: not beyond the tolerance for such networks."""
+    arrays = {"s": np.float32(0.02), "z": np.uint8(128), "w": RNG.standard_normal((40, 8)).astype(np.float32)}
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("QuantizeLinear", ["h", "s", "z"], ["q"]),
+             node("DequantizeLinear", ["q", "s", "z"], ["y"])]  # fmt: skip
+    engine = ingot.build(file(tmp_path / "q.onnx", nodes, [64, 40], "y", arrays))
+    assert engine.report.comparison.largest < 0.02
+
+
+def test_large_tensors_are_handed_over(tmp_path: Path) -> None:
+    """Those are not in what was parsed: initializers, attributes, and 16-bit floats, which NumPy has no name for."""
+    w, v = (RNG.standard_normal((256, 256)).astype(np.float32) for _ in range(2))
+    half = onnx.helper.make_tensor("h", TYPES.BFLOAT16, (256, 256), np.zeros(256 * 512, np.uint8).tobytes(), raw=True)
+    nodes = [node("Constant", [], ["v"], value=onnx.numpy_helper.from_array(v)), node("MatMul", ["x", "w"], ["a"]),
+             node("Constant", [], ["h"], value=half), node("Cast", ["h"], ["z"], to=TYPES.FLOAT),
+             node("Add", ["v", "z"], ["u"]), node("MatMul", ["a", "u"], ["y"])]  # fmt: skip
+    engine = ingot.build(file(tmp_path / "net.onnx", nodes, [4, 256], "y", {"w": w}))
+    assert 0 < engine.report.comparison.largest < 1e-5, str(engine.report.comparison)
+
+
+def test_external_data_is_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime opens no file: it gets the elements from us."""
+    path = mlp(tmp_path / "net.onnx")
+    proto = onnx.load(path)
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    monkeypatch.chdir("/")
+    assert ingot.build(path).report.comparison.largest < 1e-6
+
+
+def test_what_is_not_compared_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = mlp(tmp_path / "net.onnx")
+    own = file(tmp_path / "own.onnx", [node("Gelu", ["x"], ["y"])], [2, 3], "y", {}, TYPES.BFLOAT16)
+    assert "ONNX Runtime" in ingot.build(own).report.comparison.missing
+
+    def missing(module: str, needed_for: str, install: str) -> Any:
+        if module != "onnxruntime":
+            return optional(module, needed_for, install)
+        raise UserError(f"{needed_for} needs the package {module!r}: pip install {install!r}")
+
+    optional = _lazy.optional
+    monkeypatch.setattr(_lazy, "optional", missing)
+    assert ingot.build(path).report.source == (
+        "not compared with its source: comparing with the source needs the package 'onnxruntime': "
+        "pip install 'ingot[onnxruntime]'"
+    )
+
+
+def test_diff(tmp_path: Path, capsys: Any) -> None:
+    path, engine = mlp(tmp_path / "net.onnx"), tmp_path / "net.ingot"
+    assert main(["build", str(path), "-o", str(engine), "--precision", "bfloat16", "--no-report"]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(engine), str(path), "--json", "--size", "batch_size=3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["against"] == "ONNX Runtime" and [p["name"] for p in found["outputs"]] == ["y"]
+    assert 1e-4 < found["outputs"][0]["relative"] < 0.05 and found["outputs"][0]["shape"] == [3, 6]
+    assert [p["name"] for p in found["layers"]] == ["layers.0", "layers.1"]
+    assert main(["diff", str(engine), str(path), "--json", "--values"]) == 0
+    assert {"relu", "softmax"} <= {p["op"] for p in json.loads(capsys.readouterr().out)["layers"]}
+    assert main(["diff", str(path), str(path), "--tolerance", "1e-6"]) == 0
+    assert "as ONNX Runtime runs it" in capsys.readouterr().out
