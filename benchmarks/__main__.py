@@ -32,6 +32,7 @@ TABLE = {
     "serve": serve.serve,
     "serve-tinyllama": serve.serve_tinyllama,
     "serve-load": serve.serve_load,
+    "serve-overload": serve.serve_overload,
     **{name: nets.benchmark(name) for name in NETS},
 }
 

@@ -41,6 +41,7 @@ class Served:
         if not line.startswith("serving "):
             raise SystemExit(f"ingot serve does not start: {line}{self.process.stderr.read()}")
         self.port = int(line.rpartition(":")[2])
+        self.refused = 0  # requests that found the queue full
         self._log = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
 
     async def stream(self, body: dict[str, Any]) -> tuple[float, list[float], int, bool]:
@@ -57,7 +58,9 @@ class Served:
         head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
         times, tail = [], b""
-        status = (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        line = await reader.readline()
+        status = line.startswith(b"HTTP/1.1 200 ")
+        self.refused += line.startswith(b"HTTP/1.1 429 ")
         while part := await reader.read(1 << 16):
             if b"data: " in part:
                 times.append(time.perf_counter())
@@ -217,6 +220,49 @@ async def _load(server: Served, ids: list[int]) -> Result:
     found = await asyncio.gather(*tasks)
     metrics = await _idle(server.metrics)
     return _report(rate, found, memory, metrics)
+
+
+OVERLOADS = (1, 2, 5)  # times capacity
+OVERLOAD_SECONDS = float(os.environ.get("INGOT_BENCH_OVERLOAD_SECONDS", "30"))
+GOODPUT = 0.9  # of the largest of them, at the most arrivals
+
+
+def serve_overload(options: Options) -> Result:
+    """More requests than the server can answer: what it still answers, how soon, and what it refuses."""
+    ids = _heldout_ids()
+    result = Result("serve-overload")
+    goodput = {}
+    for times in OVERLOADS:
+        with served(pico_engine("bfloat16"), options.threads) as server:
+            goodput[times] = asyncio.run(_overload(server, ids, times, result))
+    kept = goodput[OVERLOADS[-1]] / max(goodput.values())
+    result.add(f"goodput at {OVERLOADS[-1]} times, beside the largest", kept, "×", at_least=GOODPUT)
+    return result
+
+
+async def _overload(server: Served, ids: list[int], times: int, result: Result) -> float:
+    """Tokens a second of requests that were answered as a whole."""
+    capacity = await _capacity(server, ids)
+    server.refused = 0
+    draw = random.Random(3)
+    tasks: list[asyncio.Task[tuple[float, list[float], int, bool]]] = []
+    begin, next_at = time.perf_counter(), 0.0
+    while (now := time.perf_counter() - begin) < OVERLOAD_SECONDS:
+        if now < next_at:
+            await asyncio.sleep(next_at - now)
+            continue
+        tasks.append(asyncio.create_task(server.stream(_request(ids, draw))))
+        next_at += draw.expovariate(times * capacity)
+    found = [one for one in await asyncio.gather(*tasks) if one[3]]
+    took = time.perf_counter() - begin
+    tokens = sum(count for _, _, count, _ in found) / took
+    at = f"{times} × capacity"
+    result.add(f"{at}: answered", tokens, "tok/s", note=f"{len(found)} of {len(tasks)}, {server.refused} refused")
+    result.add(f"{at}: neither answered nor refused", len(tasks) - len(found) - server.refused, "", at_most=0)
+    firsts = sorted(first for first, *_ in found)
+    result.add(f"{at}: first piece, median", statistics.median(firsts), "s")
+    result.add(f"{at}: first piece, 99th percentile", firsts[len(firsts) * 99 // 100], "s")
+    return tokens
 
 
 async def _idle(metrics: Callable[[], Coroutine[Any, Any, dict[str, float]]]) -> dict[str, float]:
