@@ -241,7 +241,7 @@ class Server:
             )  # fmt: skip
             # What goes wrong is logged by the app; uvicorn would log it again.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
-            listener.listen(BACKLOG)  # now, not when uvicorn gets to it: the announcement is a promise
+            _listen(listener, options)  # now, not when uvicorn gets to it: the announcement is a promise
             serving = asyncio.create_task(server.serve([listener]))
             while not server.started and not serving.done():
                 await asyncio.sleep(0)
@@ -298,5 +298,16 @@ def _bind(host: str, port: int) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
     except OSError as e:
-        raise UserError(f"cannot listen on {host} port {port}: {e.strerror or e}") from None
+        raise _taken(host, port, e) from None
     return found
+
+
+def _listen(listener: socket.socket, options: Options) -> None:
+    try:
+        listener.listen(BACKLOG)
+    except OSError as e:  # another server was bound to the address too, and listens by now
+        raise _taken(options.host, options.port, e) from None
+
+
+def _taken(host: str, port: int, error: OSError) -> UserError:
+    return UserError(f"cannot listen on {host} port {port}: {error.strerror or error}")

@@ -287,6 +287,25 @@ def test_the_engine_ends_with_its_server() -> None:
         running.close()
 
 
+def test_two_servers_on_one_port() -> None:
+    """Both are bound to it while they load; the first to listen has it, and the other says so."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "ingot", "serve", str(PICO), "--port", port]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
+    try:
+        until(lambda: next((one for one in both if one.poll() is not None), None))
+        (lost,) = [one for one in both if one.poll() is not None]
+        assert lost.stderr is not None
+        assert (lost.returncode, lost.stderr.read().splitlines()[-1]) == (
+            2, f"ingot: error: cannot listen on 127.0.0.1 port {port}: Address already in use")  # fmt: skip
+    finally:
+        for one in both:
+            one.kill()
+            one.communicate()
+
+
 ORPHAN = """
 import subprocess, sys
 begin = "from ingot.serve.worker import end_with_parent; end_with_parent(); print(flush=True); "
