@@ -29,6 +29,13 @@ def test_every_file_is_in_the_architecture() -> None:
     assert architecture.PAGE.read_text() == architecture.written(), "run python -m tools.architecture"
 
 
+def test_the_tests_that_promises_name_are_there() -> None:
+    named = re.findall(r"`(tests/\S+)::(\w+)`", (ROOT / "docs" / "threat-model.md").read_text())
+    assert named
+    missing = [f"{path}::{name}" for path, name in named if f"\ndef {name}(" not in (ROOT / path).read_text()]
+    assert not missing
+
+
 def test_the_page_of_ops_is_current() -> None:
     assert ops.PAGE.read_text() == ops.page(), "run python -m tools.ops"
 
