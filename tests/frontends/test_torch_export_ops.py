@@ -88,6 +88,15 @@ for dim in (0, 2, -1):
     case("_weight_norm.default", f(4, 3, 2), torch.linspace(0.5, 2, 4 if dim == 0 else 2 if dim == 2 else 1).reshape(
         [4 if dim == 0 else 1, 1, 2 if dim == 2 else 1]), dim)
 case("fft_fftfreq.default fft_rfftfreq.default", 7, 0.5)
+for op in ("asinh", "arcsinh", "sinh", "cosh", "atan", "arctan", "expm1", "special_expm1"):
+    case(f"{op}.default", 3 * f(3, 40))
+    case(f"{op}.default", f(9) * 1e-4)
+    case(f"{op}.default", i(5))
+    case(f"{op}.default", f(9, dtype=torch.bfloat16))
+for op in ("asin", "arcsin", "acos", "arccos", "atanh", "arctanh"):
+    case(f"{op}.default", torch.tensor([-1.0, -0.999, -0.5, -1e-4, 0.0, 0.3, 0.9, 0.99999, 1.0]))
+case("acosh.default arccosh.default", torch.tensor([1.0, 1.0001, 1.5, 3.0, 1e4, 1e20]))
+case("log1p.default", torch.tensor([-0.9, -1e-5, 0.0, 1e-6, 3.0]))
 case("add.Tensor", b(3), b(3))
 case("add.Tensor", b(3), 2)
 case("add.Tensor", b(3), 2.0)
@@ -516,6 +525,41 @@ weights = [f(24, 4), f(24, 6), f(24), f(24)]
 case("lstm.input", f(5, 2, 4), [f(1, 2, 6), f(1, 2, 6)], weights, *FLAGS)
 case("lstm_cell.default", f(2, 4), [f(2, 6), f(2, 6)], *weights)
 
+case("_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec", f(2, 3, 9, 6), [4, 11], False, None)
+case("_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec", f(2, 3, 9, 6), None, False, [0.5, 1.7])
+case("_upsample_bilinear2d_aa.default _upsample_bicubic2d_aa.default", f(2, 3, 9, 6), [4, 3], True)
+
+# ------------------------------------------------------------------------------- windows, parts, distances, bags
+case("im2col.default", f(2, 3, 7, 8), [3, 2], [1, 2], [1, 1], [2, 1])
+case("im2col.default", f(3, 6, 6), [2, 2], [1, 1], [0, 0], [2, 2])
+case("col2im.default", f(2, 3 * 6, 32), [7, 8], [3, 2], [1, 2], [1, 1], [2, 1])
+case("col2im.default", f(12, 9), [6, 6], [2, 2], [1, 1], [0, 0], [2, 2])
+for offset in (0, 2, -1, 9):
+    case("diagonal.default", f(3, 4, 5), offset, 2, 0)
+case("linalg_diagonal.default", f(2, 3, 3), dim1=-2, dim2=-1)
+case("select_scatter.default", f(3, 4), f(3), 1, -2)
+case("slice_scatter.default", f(3, 7), f(3, 2), 1, 1, 6, 3)
+case("slice_scatter.default", f(5, 2), f(2, 2), 0, -2)
+for steps in (0, 1, 2, 7):
+    case("linspace.default", -1.0, 2, steps)
+case("linspace.default", 0, 9, 4, dtype=torch.float64)
+case("meshgrid.indexing", [f(3), f(4)], indexing="xy")
+case("meshgrid.default", [f(3), f(2), f(4)])
+case("meshgrid.indexing", [f(3), f(2), f(4)], indexing="ij")
+for p in (0.0, 1.0, 2.0, 3.0, float("inf")):
+    case("cdist.default", f(2, 5, 3), f(2, 4, 3), p)
+    case("pdist.default _pdist_forward.default", f(5, 3), p)
+case("_cdist_forward.default", f(5, 3), f(4, 3), 2.0, None)
+BAGS = (f(9, 4), i(7, low=0, high=9), torch.tensor([0, 2, 2, 5]))
+for mode in (0, 1, 2):
+    case("embedding_bag.padding_idx", *BAGS, False, mode, False, None, False, None)
+case("embedding_bag.default _embedding_bag.default _embedding_bag_forward_only.default", *BAGS, False, 0, False, f(7))
+case("embedding_bag.padding_idx", *BAGS, False, 0, False, None, True, None)
+for case_of in ("no_stats", "default"):
+    stats = () if case_of == "no_stats" else (f(3), positive(3))
+    case(f"_native_batch_norm_legit.{case_of}", f(4, 3, 5), f(3), f(3), *stats, case_of == "no_stats", 0.1, 1e-3)
+case("batch_norm.default", f(4, 3, 5), f(3), None, None, None, True, 0.1, 1e-3, True)
+
 
 def op_of(name: str) -> Any:
     space, op, overload = name.split(".")
@@ -548,7 +592,7 @@ class Call(nn.Module):
 
 # Results that ingot does not compute: the places and statistics that only training reads.
 PARTIAL = ("with_indices", "adaptive_max_pool", "native_dropout", "native_layer_norm", "native_group_norm",
-           "_native_batch_norm", "flash_attention")  # fmt: skip
+           "_native_batch_norm", "flash_attention", "embedding_bag")  # fmt: skip
 
 
 FOLDED = {"aten.lift_fresh.default", "aten.detach_.default"}  # torch leaves these out where it can

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,18 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dtypes import DType
-from ingot.frontends.arithmetic import whole_power
+from ingot.frontends.arithmetic import (
+    arccos,
+    arccosh,
+    arcsin,
+    arcsinh,
+    arctan,
+    arctanh,
+    cosh,
+    log1p,
+    sinh,
+    whole_power,
+)
 from ingot.frontends.onnx.narrow import Narrow, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number, wide
 from ingot.frontends.onnx.table import Anything, Call, Typed, onnx
@@ -157,63 +167,15 @@ def logical_not(x: Tensor) -> Result:
 # ----------------------------------------------------------------------------------------- one operand, floats
 
 
-def log1p(x: Any) -> Any:
-    """log(1 + x), as exact near 0 as x is."""
-    one = F.add(x, 1.0)
-    small = F.equal(one, 1.0)
-    rest = F.where(small, F.mul(x, 1.0), F.div(F.mul(F.log(one), x), F.sub(F.where(small, 2.0 + x * 0.0, one), 1.0)))
-    return F.where(F.equal(F.abs(x), float("inf")), F.log(one), rest)
-
-
-def arctan(x: Any) -> Any:
-    """By halving the angle twice, and its series there: what is left is at most tan(π/16)."""
-    size = F.abs(x)
-    above = F.greater(size, 1.0)
-    t = F.where(above, F.reciprocal(size), size)
-    for _ in range(2):
-        t = F.div(t, F.add(F.sqrt(F.add(F.mul(t, t), 1.0)), 1.0))
-    square, total = F.mul(t, t), None
-    for k in reversed(range(12 if x.dtype is dtypes.float64 else 6)):
-        term = (-1.0) ** k / (2 * k + 1)
-        total = F.add(F.mul(square, 0.0), term) if total is None else F.add(F.mul(total, square), term)
-    found = F.mul(F.mul(total, t), 4.0)
-    found = F.where(above, F.sub(math.pi / 2, found), found)
-    return F.where(F.less(x, 0.0), F.neg(found), found)
-
-
-def _arcsin(x: Any) -> Any:
-    return F.mul(arctan(F.div(x, F.add(F.sqrt(F.sub(1.0, F.mul(x, x))), 1.0))), 2.0)
-
-
-def _arccos(x: Any) -> Any:
-    return F.mul(arctan(F.sqrt(F.div(F.sub(1.0, x), F.add(x, 1.0)))), 2.0)
-
-
-def _cosh(x: Any) -> Any:
-    return F.mul(F.add(F.exp(x), F.exp(F.neg(x))), 0.5)
-
-
-def _arcsinh(x: Any) -> Any:
-    a = F.abs(x)
-    square = F.mul(a, a)
-    found = log1p(F.add(a, F.div(square, F.add(F.sqrt(F.add(square, 1.0)), 1.0))))
-    return F.where(F.less(x, 0.0), F.neg(found), found)
-
-
-def _arctanh(x: Any) -> Any:
-    return F.mul(log1p(F.div(F.mul(x, 2.0), F.sub(1.0, x))), 0.5)
-
-
 _FLOATS: dict[str, Callable[[Any], Any]] = {
     "Exp": F.exp, "Log": F.log, "Sqrt": F.sqrt, "Sin": F.sin, "Cos": F.cos, "Tanh": F.tanh, "Sigmoid": F.sigmoid,
     "Erf": F.erf, "Reciprocal": F.reciprocal, "Mish": F.mish, "Floor": F.floor, "Ceil": F.ceil, "Round": F.round,
 }  # fmt: skip
 _COMPOSED: dict[str, Callable[[Any], Any]] = {
     "Tan": lambda x: F.div(F.sin(x), F.cos(x)),
-    "Sinh": lambda x: F.mul(F.tanh(x), _cosh(x)),
-    "Cosh": _cosh,
-    "Atan": arctan, "Asin": _arcsin, "Acos": _arccos, "Asinh": _arcsinh, "Atanh": _arctanh,
-    "Acosh": lambda x: F.log(F.add(x, F.sqrt(F.sub(F.mul(x, x), 1.0)))),
+    "Sinh": sinh,
+    "Cosh": cosh, "Atan": arctan, "Asin": arcsin, "Acos": arccos, "Asinh": arcsinh, "Atanh": arctanh,
+    "Acosh": arccosh,
     "Softplus": lambda x: F.add(F.maximum(x, 0.0), log1p(F.exp(F.neg(F.abs(x))))),  # without an overflow
     "Softsign": lambda x: F.div(x, F.add(F.abs(x), 1.0)),
     "HardSwish": lambda x: F.mul(x, F.clip(F.add(F.mul(x, 1 / 6), 0.5), minimum=0.0, maximum=1.0)),

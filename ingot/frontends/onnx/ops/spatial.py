@@ -10,10 +10,10 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.common import cast, few, number, wide
-from ingot.frontends.onnx.ops.shape import part
+from ingot.frontends.onnx.ops.common import cast, number, wide
 from ingot.frontends.onnx.table import Call, onnx
 from ingot.frontends.table import Ints, MaybeInts, MaybeTensor, Result, Tensor, Unsupported
+from ingot.functional import columns
 from ingot.ir import F, Value
 from ingot.ir.spec import elements
 
@@ -284,29 +284,6 @@ def col2im(
     x: Tensor, image: Ints, block: Ints, *, dilations: MaybeInts = None, pads: MaybeInts = None,
     strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
-    """Columns added back to where they were taken: the indices of what `written_out` reads."""
     rank = len(image)
-    n, columns, blocks = x.shape
-    ones = (1,) * rank
-    steps, spread, around = strides or ones, dilations or ones, pads or (0,) * 2 * rank
-    positions, counts = math.prod(block), []
-    places, inside = np.zeros((), np.int64), np.ones((), bool)
-    for i, size in enumerate(image):
-        count = (size + around[i] + around[rank + i] - (spread[i] * (block[i] - 1) + 1)) // steps[i] + 1
-        few(max(count, 1) * max(block[i], 1) * max(inside.size, 1))
-        at = np.arange(block[i])[:, None] * spread[i] + np.arange(count) * steps[i] - around[i]
-        inside = inside[..., None, None] & ((at >= 0) & (at < size))
-        places = places[..., None, None] * size + np.clip(at, 0, size - 1)
-        counts.append(count)
-    turn = (*range(0, 2 * rank, 2), *range(1, 2 * rank, 2))
-    if math.prod(counts) != blocks:
-        raise Unsupported(f"there are {blocks} blocks, and {math.prod(counts)} positions of one")
-    whole = math.prod(image)
-    flat = np.where(inside, places, whole).transpose(turn).reshape(-1)  # one more element takes what is outside
-    channels = dims.floordiv(columns, positions)
-    rows = dims.mul(n, channels)
-    updates = F.reshape(x, (rows, positions * math.prod(counts)))
-    index = F.expand(F.reshape(x.network.constant(flat), (1, flat.size)), updates.shape)
-    zeros = F.expand(number(x, 0), (rows, whole + 1))
-    summed = F.scatter(zeros, index, updates, axis=1, mode="add")
-    return F.reshape(part(summed, 1, 0, whole), (n, channels, *image))
+    ones, around = (1,) * rank, pads or (0,) * 2 * rank
+    return columns.col2im(x, image, block, dilations or ones, around[:rank], around[rank:], strides or ones)

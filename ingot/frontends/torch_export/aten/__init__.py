@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from ingot.frontends.torch_export.aten import (  # noqa: F401
     activation,
+    angles,
+    columns,
     complex,
     derived,
+    distances,
     draws,
     fourier,
     indexing,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ingot import dtypes
 from ingot import functional as fn
 from ingot.frontends.torch_export.aten.activation import DROPS
 from ingot.frontends.torch_export.aten.promotion import cast
@@ -239,11 +240,38 @@ def _vectors(x: Tensor, weight: MaybeTensor, bias: MaybeTensor, shape: Sizes) ->
 @aten("aten.batch_norm.default")
 def batch_norm(input: Tensor, weight: MaybeTensor, bias: MaybeTensor, running_mean: MaybeTensor,
                running_var: MaybeTensor, training: bool, momentum: float, eps: float) -> Result:  # fmt: skip
+    if running_mean is None and running_var is None:
+        return _by_batch(input, weight, bias, eps)
     if training or running_mean is None or running_var is None:
-        raise Unsupported("it normalises by the batch's own statistics, as in training: call module.eval() before "
-                          "torch.export.export, and keep track_running_stats")  # fmt: skip
+        raise Unsupported("it normalises by the batch's own statistics and keeps them, as in training: call "
+                          "module.eval() before torch.export.export")  # fmt: skip
     statistics = [cast(v, input.dtype) for v in (running_mean, running_var)]
     return F.batch_norm(input, *statistics, *_vectors(input, weight, bias, running_mean.shape), eps=eps)
+
+
+def _by_batch(x: Tensor, weight: MaybeTensor, bias: MaybeTensor, eps: float) -> Result:
+    """By the mean and variance of each channel, of which nothing is kept; convolutions standardise weights so."""
+    axes = tuple(i for i in range(x.ndim()) if i != 1)
+    shape = tuple(d if i == 1 else 1 for i, d in enumerate(x.shape))
+    wide = cast(x, dtypes.float32) if x.dtype.bits < 32 else x
+    centred = F.sub(wide, F.reduce_mean(wide, axes=axes, keepdims=True))
+    variance = F.reduce_mean(F.mul(centred, centred), axes=axes, keepdims=True)
+    found = F.div(centred, F.sqrt(F.add(variance, eps)))
+    for v, combine in ((weight, F.mul), (bias, F.add)):
+        found = found if v is None else combine(found, F.reshape(cast(v, wide.dtype), shape))
+    return cast(found, x.dtype)
+
+
+@aten("aten._native_batch_norm_legit.no_stats")
+def batch_norm_by_batch(input: Tensor, weight: MaybeTensor, bias: MaybeTensor, training: bool, momentum: float,
+                        eps: float) -> Results:  # fmt: skip
+    return _by_batch(input, weight, bias, eps), None, None
+
+
+@aten("aten._native_batch_norm_legit.default")
+def native_batch_norm(input: Tensor, weight: MaybeTensor, bias: MaybeTensor, running_mean: Tensor,
+                      running_var: Tensor, training: bool, momentum: float, eps: float) -> Results:  # fmt: skip
+    return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps), None, None
 
 
 @aten("aten._native_batch_norm_legit_no_training.default")

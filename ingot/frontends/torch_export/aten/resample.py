@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from ingot import dims
+import numpy as np
+
+from ingot import dims, dtypes
 from ingot.dims import Dimension
+from ingot.frontends.torch_export.aten.promotion import cast
 from ingot.frontends.torch_export.aten.table import (
     MaybeFloat,
     MaybeFloats,
@@ -18,6 +22,11 @@ from ingot.frontends.torch_export.aten.table import (
 )
 from ingot.functional import grid_sample, interpolate
 from ingot.functional.resample import Target, resized
+from ingot.ir import F
+
+Array = np.ndarray[Any, Any]
+
+MAX_WEIGHTS = 1 << 24  # of one dimension's antialiasing
 
 
 def _by_vector(
@@ -106,6 +115,81 @@ def bicubic(self: Tensor, output_size: Sizes, align_corners: bool, scales_h: May
 def trilinear(self: Tensor, output_size: Sizes, align_corners: bool, scales_d: MaybeFloat = None,
               scales_h: MaybeFloat = None, scales_w: MaybeFloat = None) -> Result:  # fmt: skip
     return _to(self, output_size, (scales_d, scales_h, scales_w), "trilinear", align_corners)
+
+
+# ------------------------------------------------------------------------------------------------- antialiased
+
+
+def _tent(x: Array) -> Array:
+    found: Array = np.maximum(1 - np.abs(x), 0)
+    return found
+
+
+def _cubic(x: Array) -> Array:
+    """The cubic kernel of parameter −0.5, which torch takes where it antialiases."""
+    x, a = np.abs(x), -0.5
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, a * (((x - 5) * x + 8) * x - 4)
+    found: Array = np.where(x < 1, near, np.where(x < 2, far, 0))
+    return found
+
+
+def _smoothed(before: Dimension, after: Dimension, kernel: Callable[[Array], Array], reach: float,
+              align_corners: bool, scale: MaybeFloat) -> Array:  # fmt: skip
+    """[after, before]: what of each element goes into each of the result. The kernel is as wide as a step is."""
+    if not isinstance(before, int) or not isinstance(after, int):
+        raise Unsupported("antialiased sizes must be known at export")
+    if min(before, after) < 1 or before * after > MAX_WEIGHTS:
+        raise Unsupported(f"{before:,} elements cannot be antialiased to {after:,}")
+    if align_corners:
+        step = (before - 1) / (after - 1) if after > 1 else 0.0
+    else:
+        step = before / after if scale is None or not scale > 0 else 1 / scale
+    wide = max(step, 1.0)
+    centre = (step * (np.arange(after) + 0.5))[:, None]
+    low = np.maximum(np.trunc(centre - reach * wide + 0.5), 0)
+    high = np.minimum(np.trunc(centre + reach * wide + 0.5), before)
+    at = np.arange(before)[None]
+    share: Array = np.where((at >= low) & (at < high), kernel((at - centre + 0.5) / wide), 0)
+    total = share.sum(1, keepdims=True)
+    share /= np.where(total == 0, 1, total)
+    return share
+
+
+def _smooth(x: Tensor, sizes: Sequence[Dimension], scales: Sequence[MaybeFloat], mode: str,
+            align_corners: bool) -> Result:  # fmt: skip
+    """By a product with a matrix of weights for each of the two dimensions."""
+    kernel, reach = {"bilinear": (_tent, 1.0), "bicubic": (_cubic, 2.0)}[mode]
+    found = cast(x, dtypes.float32) if x.dtype.bits < 32 else x
+    down, across = (
+        x.network.constant(_smoothed(n, to, kernel, reach, align_corners, scale).astype(found.dtype.numpy))
+        for n, to, scale in zip(x.shape[2:], sizes, scales, strict=True)
+    )
+    return cast(F.matmul(F.matmul(down, found), F.permute(across, (1, 0))), x.dtype)
+
+
+def _antialiased(mode: str) -> None:
+    @aten(f"aten._upsample_{mode}2d_aa.vec")
+    def by_vector(
+        input: Tensor, output_size: MaybeSizes = None, align_corners: bool = False, scale_factors: MaybeFloats = None
+    ) -> Result:
+        if output_size is not None:
+            return _smooth(input, output_size, (None, None), mode, align_corners)
+        if scale_factors is None or not all(isinstance(n, int) for n in input.shape[2:]):
+            raise Unsupported("antialiased sizes must be known at export")
+        sizes = [int(n * factor) for n, factor in zip(input.shape[2:], scale_factors, strict=True)]
+        return _smooth(input, sizes, scale_factors, mode, align_corners)
+
+    @aten(f"aten._upsample_{mode}2d_aa.default")
+    def to_area(self: Tensor, output_size: Sizes, align_corners: bool, scales_h: MaybeFloat = None,
+                scales_w: MaybeFloat = None) -> Result:  # fmt: skip
+        return _smooth(self, output_size, (scales_h, scales_w), mode, align_corners)
+
+
+_antialiased("bilinear")
+_antialiased("bicubic")
+
+
+# ---------------------------------------------------------------------------------------------------- at a grid
 
 
 _GRID_MODES, _BEYOND = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")

@@ -1,0 +1,136 @@
+"""ATen ops on windows, diagonals and parts of tensors, and evenly spaced numbers."""
+
+from __future__ import annotations
+
+from ingot import dims, dtypes
+from ingot import functional as fn
+from ingot.dims import Expr
+from ingot.frontends.torch_export.aten.indexing import index_copy
+from ingot.frontends.torch_export.aten.promotion import as_operand, cast
+from ingot.frontends.torch_export.aten.table import (
+    Ints,
+    MaybeDType,
+    MaybeSize,
+    Result,
+    Results,
+    Scalar,
+    Size,
+    Tensor,
+    Tensors,
+    Unsupported,
+    aten,
+)
+from ingot.functional import columns
+from ingot.ir import F, Network, Value
+from ingot.ir.spec import axis_of
+
+
+def _pair(numbers: Ints) -> Ints:
+    return numbers * 2 if len(numbers) == 1 else numbers
+
+
+@aten("aten.im2col.default")
+def im2col(self: Tensor, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Result:
+    how = [_pair(given) for given in (kernel_size, dilation, padding, stride)]
+    if self.ndim() == 4:
+        return columns.im2col(self, *how)
+    found = columns.im2col(F.reshape(self, (1, *self.shape)), *how)
+    return F.reshape(found, found.shape[1:])
+
+
+@aten("aten.col2im.default")
+def col2im(self: Tensor, output_size: Ints, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Result:
+    image, kernel, apart, edge, step = (_pair(n) for n in (output_size, kernel_size, dilation, padding, stride))
+    x = self if self.ndim() == 3 else F.reshape(self, (1, *self.shape))
+    found = columns.col2im(x, image, kernel, apart, edge, edge, step)
+    return found if self.ndim() == 3 else F.reshape(found, found.shape[1:])
+
+
+# ---------------------------------------------------------------------------------------------- parts of a tensor
+
+
+@aten("aten.linalg_diagonal.default", views=True)
+def matrix_diagonal(A: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Result:  # noqa: N803
+    return diagonal(A, offset, dim1, dim2)
+
+
+@aten("aten.diagonal.default", views=True)
+def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Result:
+    """Every (columns + 1)-th element of the two dimensions as one row."""
+    axes = [axis_of(dim, self.ndim(), "dim") for dim in (dim1, dim2)]
+    rest = [i for i in range(self.ndim()) if i not in axes]
+    x = F.permute(self, (*rest, *axes))
+    *outer, rows, across = x.shape
+    if not isinstance(rows, int) or not isinstance(across, int):
+        raise Unsupported("the sizes of the two dimensions must be known at export")
+    count = max(min(rows + min(offset, 0), across - max(offset, 0)), 0)
+    first = (offset if offset >= 0 else -offset * across) if count else 0
+    flat, sizes = F.reshape(x, (*outer, rows * across)), (*outer, count)
+    return F.slice(flat, (*[0] * len(outer), first), sizes, (*[1] * len(outer), across + 1))
+
+
+def _put(self: Tensor, src: Tensor, axis: int, start: Size, step: int = 1) -> Result:
+    """The tensor with what stands at start, start + step, … replaced."""
+    count = src.shape[axis]
+    places = F.add(F.mul(_counting(self.network, count), step), as_operand(start, dtypes.int64))
+    return index_copy(self, axis, places, cast(src, self.dtype))
+
+
+def _counting(network: Network, count: Size) -> Result:
+    found = F.iota(size=count, dtype=dtypes.int64)
+    return found if isinstance(found, Value) else network.constant(found)
+
+
+@aten("aten.select_scatter.default")
+def select_scatter(self: Tensor, src: Tensor, dim: int, index: Size) -> Result:
+    axis = axis_of(dim, self.ndim(), "dim")
+    place = dims.add(self.shape[axis], index) if isinstance(index, int) and index < 0 else index
+    return _put(self, fn.unsqueeze(src, axis), axis, place)
+
+
+@aten("aten.slice_scatter.default")
+def slice_scatter(
+    self: Tensor, src: Tensor, dim: int = 0, start: MaybeSize = None, end: MaybeSize = None, step: int = 1
+) -> Result:
+    axis = axis_of(dim, self.ndim(), "dim")
+    size, first = self.shape[axis], 0 if start is None else start
+    if isinstance(first, int) and first < 0:
+        first = dims.maximum(dims.add(size, first), 0)
+    if isinstance(first, int) and isinstance(size, int):
+        first = min(first, size)
+    return _put(self, F.expand(src, (*self.shape[:axis], src.shape[axis], *self.shape[axis + 1 :])), axis, first, step)
+
+
+# ----------------------------------------------------------------------------------------------------- numbers
+
+
+@aten("aten.linspace.default")
+def linspace(network: Network, start: Scalar, end: Scalar, steps: Size, dtype: MaybeDType = None) -> Result:
+    """From both ends to the middle, as torch computes it."""
+    kind = dtype or dtypes.float32
+    wide = kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32
+    if isinstance(steps, Expr):
+        raise Unsupported("the number of steps must be known at export")
+    at = F.cast(_counting(network, steps), wide)
+    low, high = (as_operand(n, wide) for n in (start, end))
+    if steps < 2:
+        return cast(F.add(at, low), kind)
+    step = F.div(F.sub(F.add(F.mul(at, 0.0), high), low), float(steps - 1))
+    rising, falling = F.add(F.mul(at, step), low), F.sub(high, F.mul(step, F.sub(float(steps - 1), at)))
+    return cast(F.where(F.less(at, float(steps // 2)), rising, falling), kind)
+
+
+@aten("aten.meshgrid.indexing", "aten.meshgrid.default")
+def meshgrid(tensors: Tensors, indexing: str = "ij") -> Results:
+    if indexing not in ("ij", "xy"):
+        raise Unsupported(f"indexing {indexing!r:.40} is not one of ij and xy")
+    count = len(tensors)
+    order = list(range(count))
+    if indexing == "xy" and count > 1:
+        order[:2] = 1, 0  # the dimensions in which the first two lie
+    lengths = [x.shape[0] if x.shape else 1 for x in tensors]
+    whole = tuple(lengths[order.index(i)] for i in range(count))
+    return tuple(
+        F.expand(F.reshape(x, tuple(n if i == order[k] else 1 for i in range(count))), whole)
+        for k, (x, n) in enumerate(zip(tensors, lengths, strict=True))
+    )
