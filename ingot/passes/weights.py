@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,7 +90,19 @@ def _not_looked_up(node: Node, table: Value, index: np.ndarray[Any, Any]) -> str
         return f"it has {index.size} indices"
     if index.min() < 0 or index.max() >= sizes(table)[axis]:
         return "an index is outside of the table, which the run will say or take for zeros"
-    return "" if len(table.uses) == 1 else "the table is read elsewhere too"
+    alone = len(table.uses) == 1 or sum(_read(user, table) for user in table.uses) <= 1
+    return "" if alone else "the table is read elsewhere too"
+
+
+def _read(node: Node, table: Value) -> float:
+    """Which part of a table is stored again for a node that reads rows of it by known indices; of others all."""
+    op: Any = node.op
+    if not isinstance(op, Embedding | Take):
+        return math.inf
+    index, source = node.inputs if isinstance(op, Embedding) else node.inputs[::-1]
+    axis = 0 if isinstance(op, Embedding) else axis_of(op.axis, len(source.shape))
+    known = source is table and index.kind == "constant"
+    return index.array.size / max(sizes(table)[axis], 1) if known else math.inf
 
 
 def joined_name(names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ onnx = pytest.importorskip("onnx")
 
 import ingot  # noqa: E402
 from ingot.__main__ import main  # noqa: E402
+from ingot.cli.inspect import kernel_counts  # noqa: E402
 from ingot.errors import CheckpointError, InputError, UnsupportedError, UserError  # noqa: E402
 from ingot.frontends.onnx import Given, Model, NeedsValues, build_network  # noqa: E402
 from ingot.ir import interpret  # noqa: E402
@@ -243,6 +244,29 @@ def test_a_loop_that_its_condition_ends() -> None:
     feeds = {"x": np.array(1, np.float32), "most": np.array(100, np.float32)}
     assert computed(proto, go=np.array(True), **feeds)["y"] == 128
     assert computed(proto, go=np.array(False), **feeds)["y"] == 1
+
+
+@pytest.mark.parametrize(("op", "gates", "attributes", "kernels"), [
+    ("LSTM", 4, {}, {"matmul_packed", "lstm", "copy"}),
+    ("GRU", 3, {"linear_before_reset": 1}, {"matmul_packed", "gru", "copy"}),
+    ("GRU", 3, {}, {"matmul_packed", "elementwise", "copy"}),
+    ("RNN", 1, {}, {"matmul_packed", "rnn", "copy", "concat"}),
+])  # fmt: skip
+def test_weights_of_recurrent_layers_are_packed_when_the_engine_is_built(
+    op: str, gates: int, attributes: dict[str, int], kernels: set[str]
+) -> None:
+    """Both directions of a tensor, their gates in another order: none of it is left to a run, in a body neither."""
+    size, hidden = 5, 6
+    arrays = {"w": (2, gates * hidden, size), "r": (2, gates * hidden, hidden), "b": (2, 2 * gates * hidden)}
+    given = [tensor(name, RNG.standard_normal(shape).astype(np.float32)) for name, shape in arrays.items()]
+    nodes = [node(op, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, direction="bidirectional", **attributes)]
+    proto = model(nodes, [value("x", FLOAT, ["T", "N", size])], [value("y", FLOAT, None)], given)
+    computed(proto, x=RNG.standard_normal((4, 3, size)).astype(np.float32))
+    built = build_network(Model(proto, "net")).imported
+    engine = ingot.builder.build.build_network(built.network, built.weights)
+    (program,) = engine.header["programs"].values()
+    counts, host = kernel_counts(program)
+    assert not host and set(counts) <= {*kernels, "concat", "scan"} and counts["matmul_packed"] >= 1, counts
 
 
 # ---------------------------------------------------------------------------------------------------- bad files

@@ -92,6 +92,27 @@ def test_rows_that_are_known() -> None:
         assert looked_up(table, index, axis) == ([], "")
 
 
+@pytest.mark.parametrize("last", [2, 3])
+def test_a_table_in_parts(last: int) -> None:
+    """Directions of a layer that lie in one tensor are stored one by one; not where more than all of it is read."""
+    net = Network("net")
+    weight = parameter(net, "w", 2, 6, 4)
+    for i in range(last):
+        one = F.take(weight, net.constant(np.array(i % 2)), axis=0)
+        net.outputs[f"y{i}"] = F.exp(F.take(one, net.constant(np.array([4, 5, 2, 3, 0, 1])), axis=0))
+    array = np.random.default_rng(0).standard_normal((2, 6, 4)).astype(np.float32)
+
+    def run() -> dict[str, Any]:
+        return interpret(net, {}, {v.name: evaluate(recipe_of(v), {"w": array}) for v in net.parameters})
+
+    want = run()
+    weights.lookups(net, [])
+    found = run()
+    assert all(found[name].tobytes() == want[name].tobytes() for name in want)
+    takes = sum(node.op.name == "take" for node in verify(net).nodes)
+    assert takes == (0 if last == 2 else 6)
+
+
 def test_rows_that_are_left_to_a_run() -> None:
     assert looked_up((9, 1), [7] * (MAX_LOOKED_UP + 1)) == (["embedding"], f"it has {MAX_LOOKED_UP + 1} indices")
     assert looked_up((9, 4), np.zeros(0)) == (["embedding"], "it has 0 indices")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ingot import dtypes
 from ingot import functional as fn
 from ingot.frontends.onnx.ops.attention import counting
@@ -59,7 +61,14 @@ class Sequences(NamedTuple):
 
 def _direction(x: Any, at: int) -> Any:
     """The slice of one direction."""
+    if x.kind == "parameter":
+        return F.take(x, x.network.constant(np.array(at, np.int64)), axis=0)
     return F.reshape(part(x, 0, at, 1), x.shape[1:])
+
+
+def _rows(x: Any, start: int, count: int) -> Any:
+    """Rows of a weight by their indices: of what is stored these are rows that are stored by themselves."""
+    return F.take(x, x.network.constant(np.arange(start, start + count)), axis=0)
 
 
 def _activations(
@@ -83,7 +92,10 @@ def _activations(
 
 def _swapped(x: Any, order: list[int], hidden: int) -> Any:
     """Blocks of rows [G·H, …] in another order of gates."""
-    return F.concat(*(part(x, 0, i * hidden, hidden) for i in order), dim=0)
+    if order == [0]:
+        return x
+    rows = np.concatenate([np.arange(i * hidden, (i + 1) * hidden) for i in order])
+    return F.take(x, x.network.constant(rows), axis=0)
 
 
 def _layers(
@@ -103,8 +115,8 @@ def _layers(
                for h in firsts]  # fmt: skip
         size = gates * hidden
         found.append(Layer(
-            _direction(w, i), _direction(r, i), None if bias is None else part(bias, 0, 0, size),
-            None if bias is None else part(bias, 0, size, size), None if peephole is None else _direction(peephole, i),
+            _direction(w, i), _direction(r, i), None if bias is None else _rows(bias, 0, size),
+            None if bias is None else _rows(bias, size, size), None if peephole is None else _direction(peephole, i),
             own, direction == "reverse" or i == 1, words, functions,
         ))  # fmt: skip
     return found
@@ -233,7 +245,7 @@ def gru(
         if layer.names == usual and linear_before_reset and clip is None:
             found.append(_by_kernel(s, layer, F.gru, [1, 0, 2]))  # ONNX: update, reset, hidden
             continue
-        reads = [part(layer.state, 0, 0, 2 * h), part(layer.state, 0, 2 * h, h)]
+        reads = [_rows(layer.state, 0, 2 * h), _rows(layer.state, 2 * h, h)]
         reads += [] if layer.state_bias is None else [layer.state_bias]
 
         def step(now: Any, states: Any, rest: Any, layer: Layer = layer) -> tuple[Any, ...]:
