@@ -189,6 +189,14 @@ def _joined(a: Value, b: Value, root: Value) -> bool:
     return bool(whole and len(root.shape) > len(product.shape) == 3)
 
 
+def _joined_and_turned(x: Value, dims: tuple[int, ...], root: Value) -> bool:
+    """Whether reshapes only join the leading dimensions around an exchange of the last two."""
+    rank = len(x.shape)
+    swapped = rank > 2 and root.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2])
+    inner = root.node.inputs[0].node.inputs[0]
+    return bool(swapped and len(inner.shape) == 3 and inner.shape[-2:] == x.shape[-2:] and _swaps(dims))
+
+
 def _parted(x: Value, leading: tuple[Dimension, ...]) -> Value:
     """A value with other leading dimensions of as many elements."""
     shape = (*leading, *x.shape[-2:])
@@ -250,6 +258,20 @@ JOINED = Rule(
         out_dtype=dtype),
     _joined,
 )  # fmt: skip
+TURNED = Rule(
+    "batches joined around a transposition",
+    lambda x: F.reshape(F.permute(F.reshape(x, Hole("joined")), Hole("dims")), Hole("shape")),
+    lambda x: _swapped(x),
+    _joined_and_turned,
+)
+
+
+def _without_nan(scores: Any) -> Any:
+    """How torch.onnx writes the same: what a softmax of −inf alone makes, NaN, becomes 0. NaN that comes in stays NaN
+    in the op, as in torch's own function.
+    """
+    found = F.softmax(scores, axis=Hole("axis"))
+    return F.where(F.not_equal(found, found), 0.0, found)
 
 
 def _safe(scores: Any) -> Any:
@@ -277,6 +299,9 @@ ATTENTION = (
          lambda scores, v, turned: _attention(scores, v, turned, "zero"),
          lambda scores, v, axis, axes, root: tuple(axes) in ((-1,), (len(scores.shape) - 1,)) and _is_attention(
              scores, v, axis, root, 2)),
+    Rule("attention with a softmax without NaN", lambda scores, v: F.matmul(_without_nan(scores), v, **PRODUCT),
+         lambda scores, v, turned: _attention(scores, v, turned, "zero"),
+         lambda scores, v, axis, root: _is_attention(scores, v, axis, root, 1)),
 )  # fmt: skip
 
 AROUND = (
@@ -301,6 +326,6 @@ AROUND = (
 
 def dense_attention(network: Network, log: Log) -> None:
     """Products around a softmax, and what stands around those, become scaled_dot_product_attention."""
-    apply(network, (JOINED,), log)
+    apply(network, (JOINED, TURNED), log)
     apply(network, ATTENTION, log)
     apply(network, AROUND, log)

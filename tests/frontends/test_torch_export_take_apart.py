@@ -11,6 +11,8 @@ from torch import nn
 
 import ingot
 from ingot.errors import ModuleError, UnsupportedError
+from ingot.frontends.torch_export import take_apart
+from ingot.frontends.torch_export.aten import TABLE
 
 
 class Calls(nn.Module):
@@ -57,6 +59,14 @@ def test_only_what_cannot_be_taken_apart_is_named() -> None:
 
     with pytest.raises(UnsupportedError, match=r"1 call\(s\)[^×]*linalg_inv\.default × 1:.*outside of the"):
         ingot.build(Calls(both), (torch.eye(4),))
+
+
+def test_a_wrong_rule_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.13 has one for multilabel_margin_loss."""
+    monkeypatch.delitem(TABLE, "aten.huber_loss.default", raising=False)
+    monkeypatch.setattr(take_apart, "_rule", lambda torch, op: lambda x, *others: x.sum())
+    with pytest.raises(UnsupportedError, match=r"aten\.huber_loss\.default × 1: there is no such op"):
+        ingot.build(Calls(TAKEN["rule of torch's"]), (torch.randn(3, 4),), report=False)
 
 
 def test_named_results_are_outputs_of_these_names() -> None:

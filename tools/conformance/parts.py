@@ -20,6 +20,7 @@ from tools.conformance.op_info import op_info
 from tools.conformance.page import table
 from tools.conformance.sanitizers import ADDRESS, THREAD, Sanitizer, reported, shown
 from tools.conformance.suites import ROOT, Outcome, run_tests
+from tools.conformance.torch_functions import torch_functions
 
 ALL = ("-m", "slow or not slow", "--timeout=1200")
 THOUSAND = (*ALL, "--hypothesis-profile=conformance")
@@ -113,6 +114,8 @@ PARTS = (
          partial(run_tests, [*ALL, "tests/functional/test_every_function.py"])),
     Part("op-info", "torch's own samples of the ops that are imported; names of the retired API; what runs natively", 8,
          op_info),
+    Part("torch-functions", "functions and layers of torch's documentation, and what people write with them", 4,
+         torch_functions),
     Part("onnx-nodes", "ONNX's own tests of single ops, each built into an engine; others beside it", 3,
          partial(onnx_nodes, all_peers)),
     Part("onnx-contrib", "ops of com.microsoft, and trees, in models of one node beside ONNX Runtime", 1, onnx_contrib),

@@ -25,6 +25,7 @@ from ingot.frontends.torch_export.graph import Program
 from ingot.frontends.torch_export.importer import Source
 from ingot.frontends.torch_export.load import read_program
 from ingot.frontends.torch_export.take_apart import taken_apart
+from ingot.frontends.torch_export.ways_out import way_to_export
 from ingot.ir import Spec
 from ingot.ir.spec import axis_of
 from ingot.nn.parameter import as_array
@@ -96,7 +97,9 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
             marks = _each(shapes, lambda leaf: leaf.marks(torch))
             program = torch.export.export(module, *values, dynamic_shapes=marks, strict=False)
         except Exception as e:  # whatever tracing the user's code raises
-            raise ModuleError(f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}") from e
+            raise ModuleError(
+                f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}{way_to_export(str(e))}"
+            ) from e
         return _read(torch, program, type(module).__name__, leaves, values)
 
 
@@ -272,13 +275,18 @@ def _source(torch: Any, tensors: Mapping[str, Any], state: Iterable[str]) -> Sou
     """The module's tensors by name."""
 
     def key(tensor: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+        if not _has_numbers(torch, tensor) or tensor.layout != torch.strided or tensor.is_quantized:
             return id(tensor)
         place = tensor.data_ptr() or id(tensor)
         return place, tuple(tensor.stride()), str(tensor.dtype), tuple(tensor.shape)
 
     def spec(name: str) -> tuple[Any, Spec]:
         tensor = tensors.get(name)
+        if isinstance(tensor, torch.Tensor) and not _has_numbers(torch, tensor):
+            raise ModuleError(
+                f"the export left {name}, a tensor without numbers: forward takes gradients, or keeps tensors from "
+                "call to call; compute the gradient by a formula, or pass the tensor as an input"
+            )
         if tensor is None or not isinstance(tensor, torch.Tensor):
             raise ModuleError(f"{name} is a {type(tensor).__name__}, not a tensor")
         if tensor.layout != torch.strided or tensor.is_quantized:
@@ -287,6 +295,19 @@ def _source(torch: Any, tensors: Mapping[str, Any], state: Iterable[str]) -> Sou
         return key(tensor), made
 
     return Source(spec, _Arrays(tensors), {name: key(tensors[name]) for name in state})
+
+
+def _has_numbers(torch: Any, tensor: Any) -> bool:
+    """Whether it is a tensor with memory: those that an export or a transform of functions leaves have none."""
+    if not isinstance(tensor, torch.Tensor) or isinstance(tensor, torch._subclasses.FakeTensor):
+        return False
+    if tensor.layout != torch.strided:
+        return True
+    try:
+        tensor.data_ptr()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Arrays(Mapping[str, Array]):
