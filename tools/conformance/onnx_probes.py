@@ -430,6 +430,18 @@ def _products(kind: Any, low: int, high: int, zero: int, near: dict[str, Any]) -
             yield Probe("DynamicQuantizeMatMul", f"{pair}, no zero point", (normal(5, 19), b, number(0.02)))
 
 
+def integer_convolutions() -> Iterator[Probe]:
+    """Sums beyond what float32 holds, and windows of every kind."""
+    x, w = whole(200, 255, 2, 64, 9, 8, kind=np.uint8), whole(90, 127, 6, 64, 3, 3, kind=np.int8)
+    zeros, pads = (number(3, np.uint8), number(-7, np.int8)), {"pads": [1, 1, 1, 1]}
+    op = "ConvInteger"
+    yield Probe(op, "zero points", (x, w, *zeros), pads, stored=(1, 2, 3), domain="")
+    more = {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 2, 0, 1]}
+    yield Probe(op, "strides and dilations", (x, w, zeros[0]), more, stored=(1, 2), domain="")
+    yield Probe(op, "groups", (x, w[:, :16].copy()[:4], zeros[0]), {"group": 4, "auto_pad": "SAME_UPPER"}, domain="")
+    yield Probe(op, "large sums", (x, w), pads, stored=(1,), dims={2: "N", 9: "H", 8: "W"}, domain="")
+
+
 def few_bits() -> Iterator[Probe]:
     k, n = 64, 6
     x = normal(2, 3, k)
@@ -533,6 +545,7 @@ PROBES = (
     several_heads,
     grouped,
     quantised,
+    integer_convolutions,
     few_bits,
     others,
     trees,

@@ -10,13 +10,14 @@ from ingot.dtypes import DType
 from ingot.frontends.onnx.narrow import Narrow, carrier, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number
 from ingot.frontends.onnx.ops.linear import matmul
+from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import conv, window
 from ingot.frontends.onnx.table import MaybeTyped, Typed, onnx
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F
 from ingot.ir.expr import integer_range
-from ingot.ir.spec import axis_of
+from ingot.ir.spec import axis_of, elements
 
 
 def spread_over(scale: Any, x: Any, axis: int, block: int) -> Any:
@@ -123,8 +124,7 @@ def _column(x: Any) -> Any:
 
 
 def centred(x: Any, zero: Any, axis: int) -> Any:
-    """Integers without their zero point, in float32: exact, as products of 8 bits and their sums stay below 2²⁴
-    for up to 256 of them, and as near as float32 is beyond."""
+    """Integers without their zero point, in float32: for sums that are rounded to 8 bits again."""
     y = cast(x, dtypes.float32)
     if zero is None:
         return y
@@ -137,8 +137,29 @@ def conv_integer(
     dilations: MaybeInts = None, group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None,
     strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
+    """As a product of integers over its windows: sums of integers have to be exact, and convolutions are of floats."""
     over = window(x, w.shape[2:], strides, dilations, pads, auto_pad)
-    return cast(conv(centred(x, x_zero, 1), centred(w, w_zero, 0), None, over, group), dtypes.int32)
+    y, v = _whole(x, x_zero, 1), _whole(w, w_zero, 0)
+    rank, groups = len(over.kernel), group
+    y = F.pad(y, before=(0, 0, *over.before), after=(0, 0, *over.after), value=0.0)
+    for i, (extent, step, spread) in enumerate(zip(over.extents, over.stride, over.dilation, strict=True)):
+        y = F.unfold(y, axis=2 + i, size=extent, step=step)
+        if spread > 1:
+            y = part(y, len(y.shape) - 1, 0, over.kernel[i], spread)
+    n, channels, outputs = x.shape[0], dims.floordiv(x.shape[1], groups), dims.floordiv(w.shape[0], groups)
+    counts = y.shape[2 : 2 + rank]
+    taps = elements(w.shape[1:])
+    y = F.reshape(y, (n, groups, channels, *counts, *over.kernel))
+    y = F.permute(y, (0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
+    y = F.reshape(y, (n, groups, elements(counts), taps))
+    found = F.matmul(F.reshape(v, (1, groups, outputs, taps)), y, transpose_b=True)
+    return F.reshape(found, (n, w.shape[0], *counts))
+
+
+def _whole(x: Any, zero: Any, axis: int) -> Any:
+    """Integers without their zero point, int32."""
+    y = cast(x, dtypes.int32)
+    return y if zero is None else F.sub(y, cast(spread_over(zero, x, axis, 0), dtypes.int32))
 
 
 @onnx("QLinearConv")
