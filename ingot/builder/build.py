@@ -27,7 +27,7 @@ from ingot.engine.session import Engine, load
 from ingot.errors import DTypeError, ModuleError, UserError
 from ingot.frontends import onnx, torch_export
 from ingot.frontends.checkpoint import resolve_directory
-from ingot.frontends.comparing import SEEDED, Inputs, Peer, compare, seeded_inputs
+from ingot.frontends.comparing import Inputs, Peer, compare, seeded_inputs
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.frontends.recording import Imported
 from ingot.ir import Network, Spec
@@ -337,7 +337,9 @@ def _build_imported(
         elif examples is not None:
             tried.append(examples())
         else:
-            tried.append(seeded_inputs(imported.network, sizes_that_run(engine, usual=SEEDED), request.seed))
+            sizes = partial(sizes_that_run, engine, ())
+            run = engine.session().run
+            tried.append(seeded_inputs(imported.network, sizes, run, request.seed))
         return tried[0].arrays
 
     engine = build_network(

@@ -72,7 +72,7 @@ class _Lines:
 
     def __call__(self, phase: str, done: int, total: int) -> None:
         now = perf_counter()
-        if now - self._last >= PAUSE:
+        if done < total and now - self._last >= PAUSE:
             self._last = now
             self._out.note(f"{phase}: {done:,} of {total:,}")
 

@@ -24,11 +24,13 @@ value, node = helper.make_tensor_value_info, helper.make_node
 RNG = np.random.default_rng(0)
 
 
-def file(path: Path, nodes: list[Any], x: Any, y: str, arrays: dict[str, Any], dtype: int = TYPES.FLOAT) -> Path:
+def file(
+    path: Path, nodes: list[Any], x: Any, y: str, arrays: dict[str, Any], dtype: int = TYPES.FLOAT, opset: int = 21
+) -> Path:
     """A model of one input and one output; arrays become initializers."""
     tensors = [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items()]
     graph = helper.make_graph(nodes, "net", [value("x", dtype, x)], [value(y, dtype, None)], tensors)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), path)
     return path
 
 
@@ -95,6 +97,24 @@ def test_large_tensors_are_handed_over(tmp_path: Path) -> None:
              node("Add", ["v", "z"], ["u"]), node("MatMul", ["a", "u"], ["y"])]  # fmt: skip
     engine = ingot.build(file(tmp_path / "net.onnx", nodes, [4, 256], "y", {"w": w}))
     assert 0 < engine.report.comparison.largest < 1e-5, str(engine.report.comparison)
+
+
+def test_outputs_that_last_bits_move_as_far(tmp_path: Path) -> None:
+    """A variance of nearly constant rows, as E[x²] - E[x]²: rounding alone decides it. A wrong op stays a mismatch."""
+    one = {"b": np.full(2048, 100, np.float32), "s": np.full(2048, 0.1, np.float32)}
+    nodes = [node("Mul", ["x", "s"], ["t"]), node("Add", ["t", "b"], ["c"]), node("Mul", ["c", "c"], ["q"]),
+             node("ReduceMean", ["q"], ["m"], axes=[1]), node("ReduceMean", ["c"], ["n"], axes=[1]),
+             node("Mul", ["n", "n"], ["o"]), node("Sub", ["m", "o"], ["y"])]  # fmt: skip
+    found = ingot.build(file(tmp_path / "net.onnx", nodes, [4, 2048], "y", one, opset=13)).report.comparison
+    assert found.largest > 1e-4 and found.sensitive and "last bits" in str(found), str(found)
+
+
+def test_sizes_at_which_a_model_runs(tmp_path: Path) -> None:
+    """A convolution over 40 samples: 4 and 8 are too few."""
+    nodes = [node("Conv", ["x", "w"], ["y"])]
+    arrays = {"w": RNG.standard_normal((2, 1, 40)).astype(np.float32)}
+    found = ingot.build(file(tmp_path / "net.onnx", nodes, ["n", 1, "t"], "y", arrays)).report.comparison
+    assert not found.missing and found.largest < 1e-5
 
 
 def test_external_data_is_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
