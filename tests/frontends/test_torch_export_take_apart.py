@@ -57,7 +57,7 @@ def test_only_what_cannot_be_taken_apart_is_named() -> None:
     def both(x: Any) -> Any:
         return torch.nn.functional.huber_loss(torch.linalg.inv(x), x)
 
-    with pytest.raises(UnsupportedError, match=r"1 call\(s\)[^×]*linalg_inv\.default × 1:.*outside of the"):
+    with pytest.raises(UnsupportedError, match=r"(?s) 1 call\(s\).*linalg_inv\.default +1 .*outside of the"):
         ingot.build(Calls(both), (torch.eye(4),))
 
 
@@ -65,7 +65,7 @@ def test_a_wrong_rule_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.13 has one for multilabel_margin_loss."""
     monkeypatch.delitem(TABLE, "aten.huber_loss.default", raising=False)
     monkeypatch.setattr(take_apart, "_rule", lambda torch, op: lambda x, *others: x.sum())
-    with pytest.raises(UnsupportedError, match=r"aten\.huber_loss\.default × 1: there is no such op"):
+    with pytest.raises(UnsupportedError, match=r"(?s)aten\.huber_loss\.default +1 .*there is no such op"):
         ingot.build(Calls(TAKEN["rule of torch's"]), (torch.randn(3, 4),), report=False)
 
 
