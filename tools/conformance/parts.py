@@ -11,6 +11,7 @@ from functools import partial
 
 from ingot import _native
 from ingot.errors import UserError
+from tools.conformance.architectures import architectures
 from tools.conformance.mutants import GROUPS, mutants
 from tools.conformance.onnx_contrib import onnx_contrib
 from tools.conformance.onnx_models import onnx_models
@@ -116,6 +117,8 @@ PARTS = (
          op_info),
     Part("torch-functions", "functions and layers of torch's documentation, and what people write with them", 4,
          torch_functions),
+    Part("architectures", "model types of transformers with random weights, exported and compared with torch", 15,
+         architectures),
     Part("onnx-nodes", "ONNX's own tests of single ops, each built into an engine; others beside it", 3,
          partial(onnx_nodes, all_peers)),
     Part("onnx-contrib", "ops of com.microsoft, and trees, in models of one node beside ONNX Runtime", 1, onnx_contrib),

@@ -251,6 +251,19 @@ class Graph:
     tensors: dict[str, TensorMeta]
     sizes: dict[str, Any]
 
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        """The tensors that a node or an output reads."""
+        inside = (name for node in self.nodes for name in refs(a.value for a in node.arguments))
+        return frozenset((*refs(self.outputs), *inside))
+
+    def idle(self, node: GraphNode) -> bool:
+        """Whether it only makes tensors that nobody reads, such as random numbers that training alone looks at."""
+        made = list(node.results())
+        name, _, overload = node.op.rpartition(".")
+        changes = name.endswith("_") or overload.endswith("out")
+        return bool(made) and not changes and all(type(m) is Ref and m.name not in self._read for m in made)
+
 
 def _graph(inputs: Any, outputs: Any, nodes: Any, tensor_values: Any, sym_int_values: Any, **_: Any) -> Graph:
     return Graph(inputs, outputs, nodes, tensor_values, sym_int_values)

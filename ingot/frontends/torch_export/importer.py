@@ -228,6 +228,8 @@ class _Importer:
             op, arguments = plain
         entry = entry_for(op, arguments)
         if entry is None:
+            if self.program.graph.idle(node):
+                return
             raise Unsupported(NO_SUCH_OP, way_out(op))
         if target is not None and "self" in arguments and "self" not in entry.kinds:
             arguments["input"] = arguments.pop("self")

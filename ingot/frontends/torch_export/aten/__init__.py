@@ -9,7 +9,6 @@ from ingot.frontends.torch_export.aten import (  # noqa: F401
     complex,
     derived,
     distances,
-    draws,
     fourier,
     indexing,
     layers,

@@ -215,6 +215,12 @@ def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: MaybeTensor = None, a
     axis = axis_of(dim, self.ndim(), "dim")
     x = fn.concat([part for part in (prepend, self, append) if part is not None], axis)
     for _ in range(n):
-        ahead, behind = ((*[slice(None)] * axis, slice(*ends)) for ends in ((1, None), (0, -1)))
-        x = F.not_equal(x[ahead], x[behind]) if x.dtype is dtypes.bool_ else F.sub(x[ahead], x[behind])
+        size = x.shape[axis]
+        left = dims.maximum(dims.add(size, -1), 0)
+        behind, ahead = (
+            fn.slice(x, [start if i == axis else 0 for i in range(x.ndim())],
+                     [left if i == axis else d for i, d in enumerate(x.shape)])
+            for start in (0, dims.add(size, dims.mul(left, -1)))
+        )  # fmt: skip
+        x = F.not_equal(ahead, behind) if x.dtype is dtypes.bool_ else F.sub(ahead, behind)
     return x
