@@ -109,6 +109,20 @@ def test_outputs_that_last_bits_move_as_far(tmp_path: Path) -> None:
     assert found.largest > 1e-4 and found.sensitive and "last bits" in str(found), str(found)
 
 
+def test_a_loop_that_is_written_out_is_in_the_summary(tmp_path: Path) -> None:
+    """What it carries grows from round to round."""
+    body = helper.make_graph(
+        [node("Concat", ["v", "v"], ["w"], axis=0), node("Identity", ["c"], ["d"])], "body",
+        [value("i", TYPES.INT64, []), value("c", TYPES.BOOL, []), value("v", TYPES.FLOAT, None)],
+        [value("d", TYPES.BOOL, []), value("w", TYPES.FLOAT, None)],
+    )  # fmt: skip
+    nodes = [node("Loop", ["n", "", "x"], ["y"], "/grow", body=body)]
+    engine = ingot.build(file(tmp_path / "net.onnx", nodes, [2, 3], "y", {"n": np.int64(3)}))
+    (remark,) = engine.summary.remarks
+    assert (remark.kind, remark.op, remark.where) == ("unrolled loop", "Loop", ("/grow",))
+    assert "its 3 rounds are written out" in remark.why and engine.report.comparison.largest == 0
+
+
 def test_sizes_at_which_a_model_runs(tmp_path: Path) -> None:
     """A convolution over 40 samples: 4 and 8 are too few."""
     nodes = [node("Conv", ["x", "w"], ["y"])]
