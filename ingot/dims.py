@@ -10,6 +10,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from reprlib import repr as brief
 from typing import Any, ClassVar, NamedTuple, Union
 
@@ -260,7 +261,7 @@ def floordiv(a: Dimension, b: Dimension) -> Dimension:
         else:
             quotient[done[0]] = quotient.get(done[0], 0) + done[1]
     left = _build(rest)
-    return add(_build(quotient), Call("//", (left, b)) if left != 0 else 0)
+    return add(_build(quotient), _call("//", (left, b)) if left != 0 else 0)
 
 
 def _divide_by_int(a: Dimension, b: int) -> Dimension:
@@ -277,12 +278,27 @@ def _divide_by_int(a: Dimension, b: int) -> Dimension:
 
 
 def _divided(a: Dimension, b: int) -> Dimension:
-    """The atom ⌊a / b⌋, where a division inside joins the outer one: ⌊(⌊x / c⌋ + y) / b⌋ = ⌊(x + c·y) / (b·c)⌋."""
+    """The atom ⌊a / b⌋, where a division inside joins the outer one: ⌊(⌊x / c⌋ + y) / b⌋ = ⌊(x + c·y) / (b·c)⌋.
+
+    Factors are between 0 and b. Of x and b·s − x, where s has every product of x once, the one whose first factor is
+    below b / 2 is divided, as ⌊(x + c) / b⌋ = s − ⌊(b·s − x + b − 1 − c) / b⌋: 7·T // 8 is T − (T + 7) // 8.
+    """
     alone = [(m, k) for m, k in _terms(a) if len(m) == 1]
     match [(m, k) for m, k in alone if any(isinstance(atom, Call) and atom.kind == "//" for atom in m)]:
         case [((Call(args=(x, int() as c)) as atom,), 1)] if b * c <= MAX_VALUE:
             return floordiv(add(x, mul(add(a, mul(atom, -1)), c)), b * c)
-    return Call("//", (a, b))
+    if next((2 * k > b for m, k in _terms(a) if m and 2 * k != b), False):
+        once = _build({m: 1 for m, _ in _terms(a) if m})
+        rest = _build({m: b - k if m else b - 1 - k for m, k in (((), 0), *_terms(a))})
+        return add(once, mul(_divided(rest, b), -1))
+    return _call("//", (a, b))
+
+
+def _call(kind: str, args: tuple[Dimension, ...]) -> Dimension:
+    """The atom, or the number that it always is."""
+    atom = Call(kind, args)
+    low, high = bounds(atom)
+    return int(low) if low == high else atom
 
 
 def _divide_monomial(atoms: Monomial, k: int, by: Monomial, j: int) -> tuple[Monomial, int] | None:
@@ -337,25 +353,31 @@ def maximum(*args: Dimension) -> Dimension:
 
 
 def _extreme(kind: str, args: Sequence[Dimension]) -> Dimension:
-    flat: list[Dimension] = []
-    for x in args:
-        flat.extend(x.args if isinstance(x, Call) and x.kind == kind else (x,))
-    kept: list[Dimension] = []
-    for x in flat:
-        for i, y in enumerate(kept):
-            gap = add(x, mul(y, -1))
-            if isinstance(gap, int):  # a constant apart: one of the two always wins
-                kept[i] = x if (gap > 0) == (kind == "max") else y
-                break
-        else:
-            kept.append(x)
+    flat: dict[Dimension, int] = {}  # and which of args it comes of
+    for i, x in enumerate(args):
+        for part in x.args if isinstance(x, Call) and x.kind == kind else (x,):
+            flat.setdefault(part, i)
+    kept = sorted(flat, key=lambda x: (-len(str(x)), str(x)))
+    for x in list(kept):  # what another is never behind goes, longer ones first
+        others = (y for y in kept if y is not x and (flat[y] != flat[x] or not isinstance(args[flat[x]], Call)))
+        if any(_wins(kind, y, x) for y in others):
+            kept.remove(x)
     kept.sort(key=str)
     if len(kept) > MAX_DEPTH:
         raise DimError(f"{kind} of more than {MAX_DEPTH} expressions")
-    return kept[0] if len(kept) == 1 else Call(kind, tuple(kept))
+    return kept[0] if len(kept) == 1 else _call(kind, tuple(kept))
+
+
+def _wins(kind: str, x: Dimension, y: Dimension) -> bool:
+    low, high = bounds(add(x, mul(y, -1)))
+    return low >= 0 if kind == "max" else high <= 0
 
 
 # ------------------------------------------------------------------------------------------------ bounds and names
+_OPEN = (math.inf, -math.inf)
+_RELAXED = 32  # terms and steps of an expression that is bounded by inequalities, beside intervals
+
+
 def bounds(x: Dimension, known: Mapping[str, Dim] | None = None) -> tuple[float, float]:
     """The interval that x certainly lies in (±inf when open). `known` gives each name's bounds, else the dims' own."""
     if isinstance(x, int):
@@ -371,24 +393,77 @@ def bounds(x: Dimension, known: Mapping[str, Dim] | None = None) -> tuple[float,
             return min(ends), max(ends)
         pick = min if x.kind == "min" else max
         return pick(p[0] for p in parts), pick(p[1] for p in parts)
-    low, high = 0.0, 0.0
-    for atoms, k in x.terms:
-        a, b = float(k), float(k)
-        for atom in atoms:
-            ends = [_times(v, w) for v in (a, b) for w in bounds(atom, known)]
-            a, b = min(ends), max(ends)
-        low, high = low + a, high + b
+    low, high = _interval(x.terms, known)
+    if len(x.terms) > 1 and any(_linear(m) for m, _ in x.terms):
+        low = max(low, _least({m: Fraction(k) for m, k in x.terms}, known, [_RELAXED]))
+        high = min(high, -_least({m: Fraction(-k) for m, k in x.terms}, known, [_RELAXED]))
     return low, high
 
 
-def _times(a: float, b: float) -> float:
-    return 0.0 if a == 0 or b == 0 else a * b
+def _interval(terms: Iterable[tuple[Monomial, int | Fraction]], known: Mapping[str, Dim] | None) -> tuple[Any, Any]:
+    low: Any = 0
+    high: Any = 0
+    for atoms, k in terms:
+        a: Any = k
+        b: Any = k
+        for atom in atoms:
+            ends = [_times(v, w) for v in (a, b) for w in bounds(atom, known)]
+            a, b = min(ends), max(ends)
+        low, high = _plus(low, a), _plus(high, b)
+    return low, high
+
+
+def _linear(atoms: Monomial) -> bool:
+    """A product of one atom that inequalities bound: ⌊a / b⌋ lies in (a − b + 1) / b … a / b."""
+    if len(atoms) != 1 or not isinstance(atoms[0], Call):
+        return False
+    return atoms[0].kind != "//" or isinstance(atoms[0].args[1], int)
+
+
+def _least(terms: dict[Monomial, Fraction], known: Mapping[str, Dim] | None, left: list[int]) -> float:
+    """A whole number, or −inf, that the sum is never below: T − T // 2 is at least T − T / 2, so 0. left: steps."""
+    found = [m for m, k in terms.items() if k and _linear(m)]
+    if not found or len(terms) > _RELAXED:
+        low, _ = _interval(((m, k) for m, k in terms.items() if k), known)
+        return -math.inf if low in _OPEN else math.ceil(low)
+    if not left[0]:
+        return -math.inf
+    left[0] -= 1
+    outer = max(found, key=lambda m: (len(m[0].text), m[0].text))  # before what stands in it
+    call, k = outer[0], terms[outer]
+    assert isinstance(call, Call)
+
+    def put(x: Dimension, over: int = 1, more: int = 0) -> float:
+        """With k · (x + more) / over in the atom's place."""
+        total = {m: v for m, v in terms.items() if m != outer}
+        for m, v in (*_terms(x), ((), more)):
+            total[m] = total.get(m, Fraction(0)) + k * v / over
+        return _least(total, known, left)
+
+    if call.kind == "//":
+        a, b = call.args
+        assert isinstance(b, int)
+        return put(a, b, 1 - b if k > 0 else 0)
+    pick = max if (call.kind == "max") == (k > 0) else min  # it is not below any of them, or one of them
+    return pick([put(a) for a in call.args])
+
+
+def _times(a: Any, b: Any) -> Any:
+    if a == 0 or b == 0:
+        return 0
+    if a in _OPEN or b in _OPEN:
+        return math.inf if (a > 0) == (b > 0) else -math.inf
+    return a * b
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return a if a in _OPEN else b if b in _OPEN else a + b
 
 
 def _floor(a: float, b: float) -> float:
-    if math.isinf(a):
+    if a in _OPEN:
         return a
-    return (0.0 if a >= 0 else -1.0) if math.isinf(b) else a // b
+    return (0 if a >= 0 else -1) if b in _OPEN else a // b
 
 
 def dims_of(shape: Iterable[Dimension]) -> dict[str, Dim]:

@@ -379,11 +379,15 @@ def _with_edges(input: Tensor, counts: Sequence[Dimension], mode: str) -> Tensor
 
 
 def flip(input: Tensor, dims: Sequence[int]) -> Tensor:
-    """The order reversed along `dims`, whose sizes must be known."""
+    """The order reversed along `dims`."""
     for axis in spec.axes_of(tuple(dims), len(input.shape)):
-        size = known_size(input, axis, "flip")
-        input = _part(input, axis, size - 1, size, -1) if size else input
+        input = _flipped(input, axis)
     return input
+
+
+def _flipped(input: Tensor, axis: int) -> Tensor:
+    size = input.shape[axis]
+    return _part(input, axis, dims.maximum(dims.add(size, -1), 0), size, -1) if size != 0 else input
 
 
 def repeat(input: Tensor, sizes: Sizes) -> Tensor:

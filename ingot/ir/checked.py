@@ -88,6 +88,13 @@ def to_concat(*xs: Any, dim: int) -> tuple[Any, ...]:
     return _together(xs, [[(i, axis) for i in range(len(xs))] for axis in others], ones=False)
 
 
+def to_stack(*xs: Any) -> tuple[Any, ...]:
+    """Operands as `stack` takes them: likewise, in all dimensions."""
+    if len({len(x.shape) for x in xs}) != 1:
+        return xs
+    return _together(xs, [[(i, axis) for i in range(len(xs))] for axis in range(len(xs[0].shape))], ones=False)
+
+
 def to_matmul(a: Any, b: Any) -> tuple[Any, ...]:
     """Operands as `matmul` takes them: likewise, the dimension that is summed over and those of the batch."""
     ranks = (len(a.shape), len(b.shape))

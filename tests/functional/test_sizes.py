@@ -238,7 +238,7 @@ def test_methods_take_tensors_of_sizes() -> None:
     assert x.view(sizes).shape == x.reshape(sizes).shape == x.view(*(sizes[i] for i in range(3))).shape
     assert str(x.view(F.shape(x, 0), -1).spec) == "f32[B, 8*L]"
     assert str(x.expand(2, -1, F.shape(x, 1), 8).spec) == "f32[2, B, L, 8]"
-    assert str(x[:, F.shape(x, 1) // 2 :].shape[1]) == "max(0, L - min(L, L // 2))"
+    assert str(x[:, F.shape(x, 1) // 2 :].shape[1]) == "L - (L // 2)"
     assert str(F.split(x, F.concat([1, F.shape(x, 1) - 1]), 1)[1].spec) == "f32[B, L - 1, 8]"
     assert str(F.repeat_interleave(x, F.shape(x, 0), 2).spec) == "f32[B, L, 8*B]"
     assert str(F.slice(x, [0, 0, 0], np.array([1, 1, 4])).spec) == "f32[1, 1, 4]"

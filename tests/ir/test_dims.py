@@ -62,6 +62,20 @@ def test_a_product_is_divided_by_its_factor(a: Any, b: Any, sizes: dict[str, int
         assert found == dims.substitute(left, dict(sizes))
 
 
+GRID = [{"A": a, "B": b, "T": t} for a in (1, 2, 7, 50) for b in (1, 5, 48) for t in (1, 3, 16, 25, 49)]
+
+
+@given(trees, trees)
+def test_equal_is_never_said_of_what_is_not(a: Any, b: Any) -> None:
+    """Neither by the normal form nor by bounds of the difference."""
+    x, y = build(a), build(b)
+    low, high = dims.bounds(dims.add(x, dims.mul(y, -1)))
+    for sizes in GRID:
+        gap = dims.add(dims.substitute(x, dict(sizes)), dims.mul(dims.substitute(y, dict(sizes)), -1))
+        assert low <= gap <= high  # type: ignore[operator]
+        assert x != y or gap == 0
+
+
 @given(trees)
 def test_text_and_json_read_back(tree: Any) -> None:
     built = build(tree)
@@ -94,6 +108,16 @@ def test_order_does_not_matter(a: Any, b: Any) -> None:
     ((T * H - H) // (T - 1), H),
     (T % 4 + 4 * (T // 4), T),
     (ceil_div(8 * T, 4), 2 * T),
+    (T + (-T) % 8, 8 * ceil_div(T, 8)),
+    (T + (8 - T % 8) % 8, (T + 7) // 8 * 8),
+    ((7 * T + 7 * H) // 8, T + H - ceil_div(T + H, 8)),
+    (maximum((-T) % 8, 0), (-T) % 8),
+    (minimum(T, T // 2), T // 2),
+    (minimum(10**9, Dim("N", max=64)), Dim("N")),
+    (maximum(0, Dim("N", 1) - 1), Dim("N") - 1),
+    (5 // (T + 6), 0),
+    ((T % 8) // 8, 0),
+    ((32 * (T // 10) - 32) // (8 * (T // 10) - 8), 4),
     (maximum(T, T + 1, T - 3), T + 1),
     (minimum(T, maximum(H, T)) - minimum(maximum(T, H), T), 0),
     (T - T, 0),

@@ -30,6 +30,9 @@ POWERS = [dims.mul(*[T] * i, *[H] * (n - i)) for n in range(11) for i in range(n
         (A // T, (0, 5)), ((A - 9) // T, (-7, -1)), ((A - B) // T, (-1, 4)), (T // (A + 1), (0, INF)),
         (minimum(A, B), (1, 3)), (maximum(A, B), (2, 5)), (maximum(A, 4), (4, 5)), (minimum(T, 7), (0, 7)),
         (maximum(T, 7), (7, INF)), (minimum(A, 3) + maximum(B, 2), (4, 6)),
+        (T % 8, (0, 7)), ((-T) % 8, (0, 7)), (T - T // 2, (0, INF)), (T // 2 + (T + 1) // 2 - T, (0, 0)),
+        (T - minimum(T, 1), (0, INF)), (T // 2 - 2 * (T // 4), (0, 1)), (maximum(T, H) - T, (0, INF)),
+        (T * T - 2 * (T * T // 2), (0, 1)), (2 * ((H + 31) // 32) - (H + 15) // 16, (0, 1)),
     ],
     ids=str,
 )  # fmt: skip

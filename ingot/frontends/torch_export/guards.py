@@ -10,12 +10,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ingot import dims
 from ingot.dims import Call, Dim, Dimension, Expr
-from ingot.errors import DimError
+from ingot.errors import DimError, UnsupportedError
 from ingot.frontends.torch_export.decode import Malformed
 from ingot.frontends.torch_export.graph import Graph, Program, Range, Ref, TensorMeta
 
@@ -33,9 +36,15 @@ _OPERATORS: dict[type[ast.operator], Callable[..., Dimension]] = {
 def applied(program: Program) -> Program:
     """The program with sizes that its guards' equations are put into."""
     ranges = dict(program.ranges)
-    found = _solutions(program.guards[:MAX_GUARDS], _input_sizes(program), ranges)
+    sizes_of = _input_sizes(program)
+    bounded = _fixed(program.guards[:MAX_GUARDS], sizes_of, ranges)
+    found = _solutions(program.guards[:MAX_GUARDS], sizes_of, ranges)
+    for symbol, text in bounded.items():
+        whole = dims.affine(found.get(symbol, 0))
+        if symbol in found and (whole is None or not whole.dim.name.startswith(f"{symbol}.over.")):
+            raise UnsupportedError(_FIXED % text)
     if not found:
-        return program
+        return dataclasses.replace(program, ranges=ranges)
 
     def change(size: Any) -> Any:
         return dims.substitute(size, found) if isinstance(size, Expr) else size
@@ -114,6 +123,90 @@ def _path(node: ast.expr) -> tuple[str, ...]:
     return tuple(keys)
 
 
+# ---------------------------------------------------------------------------------- numbers that torch fixed
+# `int(n * 0.75)` of a size becomes the example's number in the program, and the guard says for which sizes it is right.
+
+_FIXED = (
+    "torch.export fixed a number that the module computes of a size by fractions, as the guard %s says, so that the "
+    "program is right for other sizes no longer: compute it in whole numbers, as in 3 * n // 4, or leave the size fixed"
+)
+_SEARCHED = 1 << 16  # sizes that are tried
+_ROUNDED = {"trunc": np.trunc, "floor": np.floor, "ceil": np.ceil}
+_REAL: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
+
+
+def _fixed(
+    guards: Iterable[str], sizes: Mapping[tuple[str, ...], tuple[Dimension, ...]], ranges: dict[str, Range]
+) -> dict[str, str]:
+    """The symbols that such guards are about, with the guard. Puts the bounds that follow into `ranges`.
+
+    Raises:
+        UnsupportedError: no bounds of one symbol say the same as the guard.
+    """
+    found: dict[str, str] = {}
+    for text in guards:
+        if "math." not in text or len(text) > MAX_TEXT:
+            continue
+        try:
+            match ast.parse(text, mode="eval").body:
+                case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=int(wanted))]):
+                    symbol, holds = _where(left, wanted, sizes)
+                case _:
+                    continue
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        except (_Other, DimError):
+            raise UnsupportedError(_FIXED % text) from None
+        places = np.flatnonzero(holds)
+        if len(places) == _SEARCHED:
+            continue
+        low, high = (int(places[0]), int(places[-1])) if len(places) else (0, 0)
+        low = low if low == 0 or low > 2 else 3  # as bounds of 1 and 2 claim nothing
+        if high < low or not holds[low : high + 1].all():
+            raise UnsupportedError(_FIXED % text)
+        before = ranges.get(symbol, Range(None, None))
+        lows, highs = [low, before.low or 0], [high] if before.high is None else [high, before.high]
+        if max(lows) > min(highs):
+            raise UnsupportedError(_FIXED % text)
+        ranges[symbol] = Range(max(lows), min(highs) if high < _SEARCHED - 1 else before.high)
+        found[symbol] = text
+    return found
+
+
+def _where(left: ast.expr, wanted: int, sizes: Mapping[tuple[str, ...], tuple[Dimension, ...]]) -> tuple[str, Any]:
+    """The one symbol in an expression, and for which of its values from 0 the expression is the number wanted."""
+    symbols: set[str] = set()
+    tried = np.arange(_SEARCHED)
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=int(number) | float(number)) if abs(number) <= dims.MAX_VALUE:
+                return number
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return -value(inner)
+            case ast.BinOp(left=a, op=operation, right=b) if type(operation) in _REAL:
+                return _REAL[type(operation)](*(np.asarray(value(x)) * 1.0 for x in (a, b)))
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="sym_float"), args=[inner], keywords=[]):
+                return value(inner)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=word), args=[inner], keywords=[]) if (
+                word in _ROUNDED
+            ):
+                return _ROUNDED[word](value(inner))
+        size = _side(node, sizes)
+        names = dims.dims_of((size,))
+        symbols.update(names)
+        return size if isinstance(size, int) else size.evaluate(dict.fromkeys(names, tried))  # type: ignore[arg-type]
+
+    with np.errstate(all="ignore"):
+        holds = np.broadcast_to(np.asarray(value(left)) == wanted, tried.shape)
+    if len(symbols) != 1:
+        raise _Other
+    return symbols.pop(), holds
+
+
 # ------------------------------------------------------------------------------------------- solving equations
 
 
@@ -146,7 +239,9 @@ def _multiple(zero: Dimension, ranges: dict[str, Range]) -> tuple[str, Dimension
     if not isinstance(symbol, Dim) or not isinstance(quotient, Call) or quotient.kind != "//":
         return None
     inner, divisor = dims.affine(quotient.args[0]), quotient.args[1]
-    if inner is None or inner.offset or inner.dim != symbol or not isinstance(divisor, int):
+    if inner is None or inner.dim != symbol or not isinstance(divisor, int):
+        return None
+    if inner.offset not in (0, divisor - 1):  # rounded down, or up
         return None
     if times * divisor != -back * inner.factor:
         return None

@@ -14,6 +14,7 @@ from ingot.errors import CheckpointError, DimError, DTypeError, OpError, Unsuppo
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Renamed, checked
 from ingot.frontends.table import NO_SUCH_OP, carried_out
 from ingot.frontends.torch_export import higher_order
+from ingot.frontends.torch_export.agreement import agreeing
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.complex import PARTS
@@ -22,6 +23,7 @@ from ingot.frontends.torch_export.graph import Body, Graph, GraphNode, Opaque, P
 from ingot.frontends.torch_export.memory import Memory, shares
 from ingot.frontends.torch_export.ways_out import way_out
 from ingot.ir import Network, Spec, Value
+from ingot.ir.checked import to_shape
 
 Array = np.ndarray[Any, Any]
 
@@ -233,7 +235,7 @@ class _Importer:
             raise Unsupported(NO_SUCH_OP, way_out(op))
         if target is not None and "self" in arguments and "self" not in entry.kinds:
             arguments["input"] = arguments.pop("self")
-        found = call(entry, self.network, arguments)
+        found = call(entry, self.network, agreeing(op, arguments))
         results = found if isinstance(found, tuple) else (found,)
         if target is None:
             self._results(node, results, entry.views)
@@ -321,7 +323,7 @@ class _Importer:
         if type(result) is type(old) is Complex:
             new: Any = Complex(cast(result.pairs, old.pairs.dtype))
         elif type(result) is type(old):
-            new = cast(result, old.dtype)
+            new = to_shape(cast(result, old.dtype), old.shape)
         else:
             raise Unsupported(f"a change in place cannot make {result.spec} of {old.spec}")
         if new.shape != old.shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -35,6 +36,7 @@ from ingot.frontends.torch_export.aten.table import (
     few,
 )
 from ingot.ir import F, Network, Value
+from ingot.ir.checked import to_expand, to_reshape
 from ingot.ir.spec import axes_of, axis_of, broadcast, elements
 
 END = 2**63 - 1  # what torch writes for "to the end"
@@ -49,12 +51,12 @@ def reshape(self: Tensor, size: MaybeSizes = None, shape: MaybeSizes = None) -> 
     wanted = size if size is not None else shape
     if wanted is None:
         raise Unsupported("the argument shape is missing")
-    return F.reshape(self, wanted)
+    return F.reshape(*to_reshape(self, wanted))
 
 
 @aten("aten.view_as.default", "aten.reshape_as.default", views=True)
 def reshape_as(self: Tensor, other: Tensor) -> Result:
-    return F.reshape(self, other.shape)
+    return F.reshape(*to_reshape(self, other.shape))
 
 
 @aten("aten.flatten.using_ints", views=True)
@@ -68,7 +70,7 @@ def unflatten(self: Tensor, dim: int, sizes: Sizes) -> Result:
     if -1 in sizes:
         rest = elements(d for d in sizes if d != -1)
         sizes = tuple(dims.floordiv(self.shape[axis], rest) if d == -1 else d for d in sizes)
-    return F.reshape(self, (*self.shape[:axis], *sizes, *self.shape[axis + 1 :]))
+    return F.reshape(*to_reshape(self, (*self.shape[:axis], *sizes, *self.shape[axis + 1 :])))
 
 
 @aten("aten.squeeze.default", views=True)
@@ -124,12 +126,12 @@ def movedim(self: Tensor, source: Ints, destination: Ints) -> Result:
 
 @aten("aten.expand.default", "aten.broadcast_to.default", views=True)
 def expand(self: Tensor, size: Sizes, implicit: bool = False) -> Result:
-    return F.expand(self, size)
+    return F.expand(*to_expand(self, size))
 
 
 @aten("aten.expand_as.default", views=True)
 def expand_as(self: Tensor, other: Tensor) -> Result:
-    return F.expand(self, other.shape)
+    return F.expand(*to_expand(self, other.shape))
 
 
 @aten("aten.broadcast_tensors.default", views=True)
@@ -226,10 +228,10 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> Results:
     few(chunks)
     if isinstance(size, int):
         return fn.split(self, max(-(-size // chunks), 1), dim) if size else (self,) * chunks
-    part = dims.floordiv(size, chunks)
-    if dims.mul(part, chunks) != size:
-        raise Unsupported(f"a size of {size} is not known to be a multiple of {chunks}")
-    return fn.split(self, [part] * chunks, dim)
+    part = dims.ceil_div(size, chunks)
+    ends = [dims.minimum(dims.mul(part, i), size) for i in range(chunks + 1)]
+    sizes = [dims.add(end, dims.mul(start, -1)) for start, end in itertools.pairwise(ends)]
+    return fn.split(self, sizes, dim)
 
 
 @aten("aten.unbind.int", views=True)
@@ -295,17 +297,21 @@ def flip(self: Tensor, dims: Ints) -> Result:
 
 
 @aten("aten.roll.default")
-def roll(self: Tensor, shifts: Ints, dims: Ints = ()) -> Result:
+def roll(self: Tensor, shifts: Sizes, dims: Ints = ()) -> Result:
     if not dims:
         flat = F.reshape(self, (elements(self.shape),))
         return F.reshape(roll(flat, shifts, (0,)), self.shape)
     for shift, dim in zip(shifts, dims, strict=True):
         axis = axis_of(dim, self.ndim(), "dims")
-        size = fn.tensor.known_size(self, axis, "roll")
-        back = shift % size if size else 0
-        if back:
-            self = fn.concat([_part(self, axis, size - back, back), _part(self, axis, 0, size - back)], axis)
+        self = _rolled(self, shift, axis)
     return self
+
+
+def _rolled(x: Tensor, shift: Dimension, axis: int) -> Result:
+    size = x.shape[axis]
+    back = dims.mod(shift, dims.maximum(size, 1))
+    front = dims.add(size, dims.mul(back, -1))
+    return x if back == 0 or size == 0 else fn.concat([_part(x, axis, front, back), _part(x, axis, 0, front)], axis)
 
 
 # ------------------------------------------------------------------------------------------------------- picking
@@ -428,7 +434,7 @@ def _joint_index(indices: list[Tensor], sizes: list[Dimension]) -> Any:
     return F.where(inside, place, np.array(np.iinfo(np.int64).max))
 
 
-def _triangle(x: Tensor, diagonal: int, lower: bool) -> Result:
+def _triangle(x: Tensor, diagonal: Size, lower: bool) -> Result:
     if x.ndim() < 2:
         raise Unsupported("a triangle needs two dimensions")
     rows, columns = x.shape[-2:]
@@ -439,12 +445,12 @@ def _triangle(x: Tensor, diagonal: int, lower: bool) -> Result:
 
 
 @aten("aten.tril.default")
-def tril(self: Tensor, diagonal: int = 0) -> Result:
+def tril(self: Tensor, diagonal: Size = 0) -> Result:
     return _triangle(self, diagonal, True)
 
 
 @aten("aten.triu.default")
-def triu(self: Tensor, diagonal: int = 0) -> Result:
+def triu(self: Tensor, diagonal: Size = 0) -> Result:
     return _triangle(self, diagonal, False)
 
 

@@ -1,0 +1,125 @@
+"""What modules compute with sizes, at sizes that the export did not see: halves, padding up to multiples, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ingot
+from ingot.errors import IngotError, InputError, UnsupportedError
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch", "ignore::DeprecationWarning:torch")
+
+
+class Net(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def built(function: Callable[[torch.Tensor], Any], example: Sequence[int], dynamic: dict[int, Any]) -> Any:
+    return ingot.build(Net(function), (torch.randn(*example),), dynamic={"x": dynamic}, report=False)
+
+
+def agrees(function: Callable[[torch.Tensor], Any], engine: Any, *sizes: Sequence[int]) -> None:
+    for size in sizes:
+        x = torch.randn(*size)
+        wanted = function(x)
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for found, want in zip(engine.run({"x": x}).values(), wanted, strict=True):
+            np.testing.assert_allclose(found, want.numpy(), rtol=1e-5, atol=1e-5, err_msg=str(size))
+
+
+def parts(x: torch.Tensor) -> Any:
+    n = x.shape[1]
+    first, second = x.chunk(2, 1)
+    padded = functional.pad(x, (0, 0, 0, -n % 8))
+    return (
+        x[:, : n // 2] + x[:, n - n // 2 :], x[:, -(n // 3) :], x[:, n // 4 : n // 4 + n // 2], first, second,
+        x[:, 1:] - x[:, :-1], padded.view(2, -(-n // 8), 8, 4).sum(2), torch.roll(x, (n // 2, 1), (1, 2)), x.flip(1),
+        torch.ones(n, n).tril(-(n // 2)),
+    )  # fmt: skip
+
+
+def test_parts_of_a_sequence() -> None:
+    agrees(parts, built(parts, (2, 16, 4), {1: "T"}), (2, 7, 4), (2, 24, 4), (2, 31, 4))
+
+
+def windows(x: torch.Tensor, size: int = 4, shift: int = 2) -> torch.Tensor:
+    """Softmax attention within windows of an image that is padded up to a multiple, shifted and back."""
+    b, h, w, c = x.shape
+    x = functional.pad(x, (0, 0, 0, (size - w % size) % size, 0, (size - h % size) % size))
+    _, high, wide, _ = x.shape
+    x = torch.roll(x, (-shift, -shift), (1, 2))
+    y = x.view(b, high // size, size, wide // size, size, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, size * size, c)
+    y = torch.softmax(y @ y.transpose(1, 2), -1) @ y
+    y = y.view(b, high // size, wide // size, size, size, c).permute(0, 1, 3, 2, 4, 5).reshape(b, high, wide, c)
+    return torch.roll(y, (shift, shift), (1, 2))[:, :h, :w].contiguous()
+
+
+def test_shifted_windows() -> None:
+    def net(x: torch.Tensor) -> torch.Tensor:
+        return x + windows(x)
+
+    agrees(net, built(net, (2, 16, 20, 6), {0: "B", 1: "H", 2: "W"}), (2, 7, 9, 6), (1, 12, 8, 6), (3, 31, 22, 6))
+
+
+def padded_up(x: torch.Tensor) -> torch.Tensor:
+    """As decoders meet what they skipped: padded by the rows that are missing."""
+    a = functional.max_pool2d(x, 2)
+    b = functional.interpolate(functional.max_pool2d(a, 2), scale_factor=2.0)
+    dy, dx = a.shape[2] - b.shape[2], a.shape[3] - b.shape[3]
+    return torch.cat([a, functional.pad(b, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])], 1)
+
+
+def test_what_went_down_is_padded_up() -> None:
+    agrees(padded_up, built(padded_up, (1, 3, 32, 48), {2: "H", 3: "W"}), (1, 3, 9, 12), (1, 3, 13, 31), (1, 3, 7, 6))
+
+
+def met(x: torch.Tensor) -> Any:
+    """What torch takes for equal, as it was for the example, and is so for some sizes only."""
+    a = functional.max_pool2d(x, 2, ceil_mode=True)
+    b = functional.interpolate(functional.max_pool2d(a, 2, ceil_mode=True), scale_factor=2.0)
+    n, c, h, w = x.shape
+    return torch.cat([a, b], 1), a * b, x.view(n, c, h // 2, 2, w // 2, 2).sum((3, 5)) + b
+
+
+def test_numbers_that_torch_fixes() -> None:
+    """int() of a fraction of a size is the example's number in the program, right for some sizes: a run checks them."""
+
+    def root(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1) * int(x.shape[1] ** 0.5)
+
+    engine = built(root, (2, 17, 4), {1: "T"})
+    agrees(root, engine, (2, 16, 4), (2, 24, 4))
+    for size in (15, 25):
+        with pytest.raises(InputError, match=r"not in 16 … 24"):
+            engine.run({"x": torch.randn(2, size, 4)})
+
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        return x * int((x.shape[0] + x.shape[1]) * 0.3)
+
+    with pytest.raises(UnsupportedError, match="in whole numbers"):
+        built(mixed, (5, 16), {0: "B", 1: "T"})
+
+
+def test_sizes_that_meet_for_some_inputs_only() -> None:
+    engine = built(met, (1, 3, 32, 48), {2: "H", 3: "W"})
+    agrees(met, engine, (1, 3, 8, 12), (1, 3, 16, 64))
+    for height, width in ((10, 12), (8, 14), (9, 12), (2, 12)):
+        x = torch.randn(1, 3, height, width)
+        with pytest.raises((RuntimeError, ValueError)):
+            met(x)
+        with pytest.raises(IngotError, match=r"H|W"):
+            engine.run({"x": x})
+    with pytest.raises(InputError, match="here 6 and 5"):
+        engine.run({"x": torch.randn(1, 3, 10, 12)})
