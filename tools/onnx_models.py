@@ -179,8 +179,9 @@ def main() -> int:
         if names and model.name not in names:
             continue
         for one in compare(model):
-            print(f"{one.model} {one.size}: {one.why or f'{one.error:.2g}'}", *one.host, flush=True)
-            good = good and one.good
+            note = "" if one.good or one.why else f"({model.differs})"
+            print(f"{one.model} {one.size}: {one.why or f'{one.error:.2g}'}", *one.host, note, flush=True)
+            good = good and (one.good or bool(model.differs))
     return int(not good)
 
 

@@ -167,6 +167,17 @@ def test_what_is_counted_by_sizes() -> None:
     np.testing.assert_array_equal(net.run({"x": x})["y"], x + np.arange(7, dtype=np.float32))
 
 
+def test_a_convolution_of_integers_is_exact() -> None:
+    """Products of floats would leave its sums beside integers, by Winograd's transforms and beyond 2²⁴."""
+    w, bytes_ = RNG.integers(-127, 128, (32, 24, 3, 3), np.int8), onnx.TensorProto.UINT8
+    conv = node("ConvInteger", ["x", "w", "zero"], ["y"], pads=[1, 1, 1, 1])
+    net = engine([conv], {"x": (bytes_, ["N", 24, "H", "W"])}, {"w": w, "zero": np.uint8(130)})
+    x = RNG.integers(0, 256, (1, 24, 20, 18), np.uint8)
+    inside = np.pad(x.astype(np.int64) - 130, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    seen = np.lib.stride_tricks.sliding_window_view(inside, (3, 3), (2, 3))
+    np.testing.assert_array_equal(net.run({"x": x})["y"], np.einsum("ncijhw,ochw->noij", seen, w.astype(np.int64)))
+
+
 def test_states_of_unnamed_batches() -> None:
     """A state's batch is that of the input, though the file names neither."""
     weights = {"w": floats(1, 8, 3), "r": floats(1, 8, 2)}
