@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.harness import Options, Result, Sample
 from benchmarks.nets import Run, alternate
-from tools.conformance.onnx_nodes import host_calls
+from ingot.cli.inspect import kernel_counts
 from tools.onnx_models import build_for, fetch, peer
 from tools.onnx_table import MODELS
 
@@ -25,8 +25,9 @@ def onnx_models(options: Options) -> Result:
         runs: dict[str, Run] = {"ingot": partial(session.run, feeds), "peer": partial(other.run, None, feeds)}
         times = alternate(runs, options.pairs)
         took = Sample.of([t * 1e3 for t in times["ingot"]])
-        calls = sum(len(program["calls"]) for program in engine.header["programs"].values())
-        host = f"{len(host_calls(engine))} of {calls} calls on the host"
+        counts = [kernel_counts(program) for program in engine.header["programs"].values()]
+        native, hosted = (sum(count[i].total() for count in counts) for i in range(2))
+        host = f"{hosted} of {native + hosted} calls on the host"
         result.add(f"{model.name}: ingot", took.median, "ms", quartiles=took.quartiles, note=host)
         ratio = Sample.of([a / b for a, b in zip(times["peer"], times["ingot"], strict=True)])
         note = f"{statistics.median(times['peer']) * 1e3:.3g} ms"

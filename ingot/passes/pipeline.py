@@ -94,6 +94,7 @@ def portable() -> list[Pass]:
         Pass("fold", simplify.fold),
         Pass("algebra", simplify.algebra),
         Pass("lookups", weights.lookups),
+        Pass("moved weights", weights.moved),
         Pass("batch norm", batch_norm.batch_norm),
     ]
 

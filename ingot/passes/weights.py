@@ -12,6 +12,7 @@ from ingot.ir import Network, Node, Spec, Value
 from ingot.ir.recipe import Recipe, combine, evaluate, source
 from ingot.ir.spec import axis_of
 from ingot.ops.indexing import Embedding, Take
+from ingot.ops.movement import Concat, Permute, Reshape, Slice
 from ingot.passes.rewrite import Log, detach, note
 
 MAX_JOINED = 400  # characters of names that are joined to one: names in a file are limited
@@ -103,6 +104,51 @@ def _read(node: Node, table: Value) -> float:
     axis = 0 if isinstance(op, Embedding) else axis_of(op.axis, len(source.shape))
     known = source is table and index.kind == "constant"
     return index.array.size / max(sizes(table)[axis], 1) if known else math.inf
+
+
+def moved(network: Network, log: Log) -> None:
+    """Weights that are cut, reshaped or joined become parameters of their own: the gates of a recurrent layer in
+    another order, the directions of one that are stored together. Nothing is stored twice for it.
+    """
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        if isinstance(node.op, _MOVES) and all(v.kind == "parameter" for v in node.inputs) and _alone(node):
+            network.replace(node.output, _moved(network, node))
+            dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+_MOVES = (Slice, Reshape, Permute, Concat)
+
+
+def _alone(node: Node) -> bool:
+    """Whether all that is read of a node's weights are parts like this one, which together are no more than they."""
+    several = [user for v in node.inputs for user in v.uses]
+    if not all(isinstance(n, int) for user in several if isinstance(user.op, Slice)
+               for n in (*user.op.starts, *user.output.shape)):  # fmt: skip
+        return False  # the first T rows of a table
+    if isinstance(node.op, Slice) and any(step != 1 for step in node.op.strides):
+        return False
+    if isinstance(node.op, Permute):  # products take a weight turned as it is
+        return all(isinstance(user.op, _MOVES) for user in node.output.uses) and len(node.inputs[0].uses) == 1
+    if not isinstance(node.op, Slice):
+        return all(len(v.uses) == 1 for v in node.inputs)
+    weight = node.inputs[0]
+    parts = sum(math.prod(sizes(user.output)) for user in weight.uses if isinstance(user.op, Slice))
+    return all(isinstance(user.op, Slice) for user in weight.uses) and parts <= math.prod(sizes(weight))
+
+
+def _moved(network: Network, node: Node) -> Value:
+    op: Any = node.op
+    first, shape = node.inputs[0], sizes(node.output)
+    if isinstance(op, Concat):
+        axis = axis_of(op.dim, len(shape))
+        return derive(network, "concat", node.inputs, joined_name([v.name for v in node.inputs]), axis=axis)
+    if isinstance(op, Slice):
+        return derive(network, "slice", [first], f"{first.name}.part", starts=op.starts, sizes=shape)
+    if isinstance(op, Permute):
+        return derive(network, "transpose", [first], f"{first.name}.transposed", axes=op.order(len(shape)))
+    return derive(network, "reshape", [first], f"{first.name}.reshaped", shape=shape)
 
 
 def joined_name(names: Sequence[str]) -> str:

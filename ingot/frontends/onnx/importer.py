@@ -20,6 +20,7 @@ from ingot.frontends.onnx.model import MAX_NODES, Model
 from ingot.frontends.onnx.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tensors import dtype_of
+from ingot.frontends.onnx.widened import Widened, sources, widened
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Remark, Renamed, checked
 from ingot.frontends.table import NO_SUCH_OP, Unsupported, carried_out
 from ingot.ir import Network, Spec, Value, interpret
@@ -157,14 +158,15 @@ class _Importer:
             raise
         if not self.network.outputs:
             raise CheckpointError(f"{self.name}: the model gives no tensor")
+        computed = widened(self.network)
         self.notes += self.network.sweep()
         kept = {n: v for n, v in scope.values.items() if isinstance(v, Value) and v.name in self.network.values}
-        names = {name: source for name, source in self.sources.items() if name in self.network.values}
+        read = set(self.network.values) | {name for how in computed.values() for name in sources(how)}
+        names = {name: source for name, source in self.sources.items() if name in read}
         placeholders = {v.name: v.name for v in self.network.inputs}
-        imported = Imported(
-            self.network, _Carried(Renamed(self.model.weights, names)), self.notes, placeholders, kept, frozenset(), {},
-            tuple(self.remarks),
-        )  # fmt: skip
+        weights = Widened(_Carried(Renamed(self.model.weights, names)), computed)
+        remarks = tuple(self.remarks)
+        imported = Imported(self.network, weights, self.notes, placeholders, kept, frozenset(), {}, remarks)
         return Built(imported, outputs, self.inputs, self.narrow)
 
     def error(self, why: str) -> CheckpointError:

@@ -1,0 +1,104 @@
+"""What an ONNX model computes of its weights is computed when the engine is built, and its weights keep their names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from ingot.builder.build import build_network  # noqa: E402
+from ingot.cli.inspect import kernel_counts  # noqa: E402
+from ingot.frontends.onnx import Model  # noqa: E402
+from ingot.frontends.onnx import build_network as import_network  # noqa: E402
+
+helper, FLOAT = onnx.helper, onnx.TensorProto.FLOAT
+node, value = helper.make_node, helper.make_tensor_value_info
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Any:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def engine(nodes: list[Any], shape: list[Any], constants: dict[str, Any]) -> tuple[Any, Counter[str]]:
+    """The engine of nodes from `x` to `y`, and how often its program calls each kernel."""
+    initializers = [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
+    ends = [value("x", FLOAT, shape)], [value("y", FLOAT, None)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(helper.make_graph(nodes, "net", *ends, initializers), opset_imports=opsets)
+    imported = import_network(Model(proto, "net")).imported
+    built = build_network(imported.network, imported.weights, report=False)
+    counts = [kernel_counts(program) for program in built.header["programs"].values()]
+    assert not any(host for _, host in counts)
+    return built, sum((native for native, _ in counts), Counter())
+
+
+def lstm(x: Any, w: Any, r: Any, b: Any) -> Any:
+    """Both directions of a layer by NumPy: [T, 2, N, H]."""
+    steps, rows, hidden = len(x), x.shape[1], r.shape[2]
+    found = np.empty((steps, 2, rows, hidden), np.float32)
+    for way, order in enumerate((range(steps), reversed(range(steps)))):
+        h = c = np.zeros((rows, hidden), np.float32)
+        for t in order:
+            gates = x[t] @ w[way].T + h @ r[way].T + b[way, : 4 * hidden] + b[way, 4 * hidden :]
+            i, o, f, g = np.split(gates, 4, 1)
+            c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+            h = found[t, way] = np.tanh(c) / (1 + np.exp(-o))
+    return found
+
+
+def test_gates_of_both_directions_are_in_order_before_a_run() -> None:
+    w, r, b = floats(2, 32, 5), floats(2, 32, 8), floats(2, 64)
+    layer = node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=8, direction="bidirectional")
+    net, calls = engine([layer], ["T", "N", 5], {"w": w, "r": r, "b": b})
+    assert calls["lstm"] == 2 and calls["matmul_packed"] and not calls["matmul"], calls
+    assert calls["concat"] <= 1, calls  # of the results
+    x = floats(6, 3, 5)
+    np.testing.assert_allclose(net.run({"x": x})["y"], lstm(x, w, r, b), rtol=1e-4, atol=1e-5)
+    other = {"w": floats(2, 32, 5), "b": floats(2, 64)}
+    np.testing.assert_allclose(net.refit(other).run({"x": x})["y"], lstm(x, other["w"], r, other["b"]), rtol=1e-4,
+                               atol=1e-5)  # fmt: skip
+
+
+def test_a_weight_that_is_read_whole_too_is_not_stored_twice() -> None:
+    w = floats(64, 16)
+    parts = [node("Split", ["w"], ["a", "b"], axis=0), node("Concat", ["b", "a"], ["c"], axis=0)]
+    both = [node("Gemm", ["x", "w"], ["p"], transB=1), node("Gemm", ["x", "c"], ["q"], transB=1)]
+    net, calls = engine([*parts, *both, node("Add", ["p", "q"], ["y"])], ["N", 16], {"w": w})
+    x = floats(3, 16)
+    turned = np.concatenate([w[32:], w[:32]])
+    np.testing.assert_allclose(net.run({"x": x})["y"], x @ w.T + x @ turned.T, rtol=1e-4, atol=1e-5)
+    assert calls["concat"] == 1, calls
+
+
+@pytest.mark.parametrize("scales", [(), (24,)])
+def test_a_quantised_weight_of_a_product(scales: tuple[int, ...]) -> None:
+    """[inputs, outputs] and zero points: no kernel takes that as integers, so it is floats from the start."""
+    q = RNG.integers(-128, 128, (3000, 24), np.int8)
+    scale = np.asarray(RNG.uniform(0.01, 0.02, scales), np.float32)
+    zero = RNG.integers(-9, 9, scales, np.int8) if scales else np.int8(3)
+    nodes = [node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=1), node("MatMul", ["x", "w"], ["y"])]
+    net, calls = engine(nodes, ["N", 3000], {"q": q, "s": scale, "z": zero})
+    assert calls == Counter({"matmul_packed": 1}), calls
+    x = floats(2, 3000)
+    wide = (q - zero.astype(np.float32)) * scale
+    np.testing.assert_allclose(net.run({"x": x})["y"], x @ wide, rtol=1e-3, atol=1e-2)
+
+
+def test_a_quantised_recurrent_layer() -> None:
+    w, r = (RNG.integers(-128, 128, (1, n, 512), np.int8) for n in (140, 128))
+    constants = {"w": w, "r": r, "ws": np.float32([0.01]), "wz": np.int8([2]), "rs": np.float32([0.002]),
+                 "rz": np.int8([0])}  # fmt: skip
+    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    net, calls = engine([node("DynamicQuantizeLSTM", names, ["y"], hidden_size=128, domain="com.microsoft")],
+                        ["T", 1, 140], constants)  # fmt: skip
+    assert calls["lstm"] == calls["matmul_packed"] == 1 and not calls["elementwise"] and not calls["concat"], calls
+    wide = (((w - 2.0) * 0.01).transpose(0, 2, 1), (r * 0.002).transpose(0, 2, 1))
+    two = [np.repeat(v, 2, 0).astype(np.float32) for v in wide]
+    x = 0.1 * floats(5, 1, 140)
+    wanted = lstm(x, *two, np.zeros((2, 1024), np.float32))[:, :1]
+    np.testing.assert_allclose(net.run({"x": x})["y"], wanted, rtol=1e-3, atol=1e-5)
