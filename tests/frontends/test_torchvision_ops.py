@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import ingot
+from ingot.errors import UnsupportedError
 from tools import torchvision_ops
 from tools.conformance.onnx_nodes import host_calls
 
@@ -122,3 +123,14 @@ def test_deform_conv2d(groups: int, offset_groups: int, masked: bool) -> None:
         return OPS.deform_conv2d(x, weight, y, mask, bias, 2, 2, 1, 1, 1, 2, groups, offset_groups, masked)
 
     compared(run, x, offset)
+
+
+@pytest.mark.parametrize(("bins", "ratio"), [(1 << 12, 2), (2, 1 << 12)])
+def test_more_bins_than_any_detector_has(bins: int, ratio: int) -> None:
+    """A file may name any number; nothing is made before it is refused."""
+    examples = (torch.zeros(1, 1, 4, 4), torch.zeros(1, 5))
+    net = _Net(lambda x, y: OPS.roi_align(x, y, 1.0, bins, bins, ratio, False))
+    with torch.device("meta"):
+        exported = torch.export.export(net.eval(), tuple(e.to("meta") for e in examples), strict=False)
+    with pytest.raises(UnsupportedError, match="more than any network has"):
+        ingot.build(exported, report=False)

@@ -7,6 +7,7 @@ from ingot import functional as fn
 from ingot.dims import Expr
 from ingot.frontends.torch_export.aten.indexing import index_copy
 from ingot.frontends.torch_export.aten.promotion import as_operand, cast
+from ingot.frontends.torch_export.aten.shapes import MAX_MADE
 from ingot.frontends.torch_export.aten.table import (
     Ints,
     MaybeDType,
@@ -111,6 +112,8 @@ def linspace(network: Network, start: Scalar, end: Scalar, steps: Size, dtype: M
     wide = kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32
     if isinstance(steps, Expr):
         raise Unsupported("the number of steps must be known at export")
+    if not 0 <= steps <= MAX_MADE:
+        raise Unsupported(f"a linspace of {steps:,} numbers; there may be {MAX_MADE:,}")
     at = F.cast(_counting(network, steps), wide)
     low, high = (as_operand(n, wide) for n in (start, end))
     if steps < 2:
