@@ -22,6 +22,7 @@ from tools.conformance.page import table
 from tools.conformance.sanitizers import ADDRESS, THREAD, Sanitizer, reported, shown
 from tools.conformance.suites import ROOT, Outcome, run_tests
 from tools.conformance.torch_functions import torch_functions
+from tools.conformance.vision_nets import vision_nets
 
 ALL = ("-m", "slow or not slow", "--timeout=1200")
 THOUSAND = (*ALL, "--hypothesis-profile=conformance")
@@ -123,6 +124,7 @@ PARTS = (
          partial(onnx_nodes, all_peers)),
     Part("onnx-contrib", "ops of com.microsoft, and trees, in models of one node beside ONNX Runtime", 1, onnx_contrib),
     Part("onnx-models", "trained ONNX models out of packages, compared with ONNX Runtime", 1, onnx_models),
+    Part("vision-nets", "nets of timm and torchvision through torch.export, compared with torch", 10, vision_nets),
     Part("numbers", "greedy tokens and held-out text against transformers", 3, partial(numbers, ("greedy", "heldout"))),
     *(
         Part(f"mutants-{name}", f"faults that tests have to notice: {group.what}", 25, partial(mutants, name))
