@@ -35,7 +35,7 @@ bench: $(VENV)/bench ## all benchmarks with their peers; nothing else should run
 	$(BIN)/python -m benchmarks all
 
 # What a part needs beside the tests' extras.
-NEEDS := $(if $(filter fuzz-python all,$(PART)),$(VENV)/fuzz) $(if $(filter fuzz-native all,$(PART)),build/fuzz/done)
+NEEDS := $(if $(filter fuzz-python fuzz-onnx all,$(PART)),$(VENV)/fuzz) $(if $(filter fuzz-native all,$(PART)),build/fuzz/done)
 conformance: $(VENV)/test $(NEEDS)  ## the long suites, PART=NAME or all, without PART the list; writes docs/conformance.md
 	PATH=$(BIN):$$PATH $(BIN)/python -m tools.conformance $(PART)
 

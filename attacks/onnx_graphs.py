@@ -27,6 +27,7 @@ from attacks.onnx_wire import (
 )
 
 WAITS = f"{REFUSED}|op|accepted"  # a run has limits of its own for what is not computed while building
+NETS: list[bytes] = []  # all of them
 HUGE, HALF = 1 << 40, 2**62
 
 
@@ -34,8 +35,8 @@ def net(number: int, name: str, nodes: Any, given: Any = (), why: str = "", code
         ) -> None:  # fmt: skip
     """A model of these nodes, from x float32[4] to y of no stated shape."""
     inputs = more.pop("inputs", ["x"])
-    file(number, name, model(graph(nodes, inputs, [info("y", None, more.pop("kind", FLOAT))], given), **more),
-        why, code)
+    NETS.append(model(graph(nodes, inputs, [info("y", None, more.pop("kind", FLOAT))], given), **more))
+    file(number, name, NETS[-1], why, code)
 
 
 # ---------------------------------------------------------------------------------------------------- folding bombs

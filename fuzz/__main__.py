@@ -1,10 +1,11 @@
 """Fuzzes the Python readers with atheris and the C++ reader under sanitizers, each for its share of the time.
 
-    python -m fuzz [--seconds N] [--only python|native] [--kernel NAME] [--level NAME]
+    python -m fuzz [--seconds N] [--only python|onnx|native] [--kernel NAME] [--level NAME]
 
 N seconds go to the Python targets together and N to the C++ reader, side by side (with --only native: N on each of two
-processors). The Python corpora stay in build/fuzz/corpus, so that a later run goes on where this one ended; the native
-one is written anew. The exit code is 1 when any target found a fault, or the native run missed a kernel at some level.
+processors; --only onnx: the importer of ONNX files, which --only python leaves out). The Python corpora stay in
+build/fuzz/corpus, so that a later run goes on where this one ended; the native one is written anew.
+The exit code is 1 when any target found a fault, or the native run missed a kernel at some level.
 The input that shows a fault lies in build/fuzz/faults, and `build/fuzz/fuzz_reader FILE` runs a native one again.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from attacks.make import make
 from fuzz.programs import templates
-from fuzz.targets import TARGETS
+from fuzz.targets import ONNX, TARGETS
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "fuzz"
@@ -82,18 +83,19 @@ def native(seconds: int, jobs: int, options: list[str]) -> tuple[str, int, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=600)
-    parser.add_argument("--only", choices=("python", "native"))
+    parser.add_argument("--only", choices=("python", "onnx", "native"))
     parser.add_argument("--kernel", help="native: only the templates of this kernel")
     parser.add_argument("--level", help="native: only this level")
     given = parser.parse_args()
-    share = max(given.seconds // len(TARGETS), 1)
+    chosen = ONNX if given.only == "onnx" else [name for name in TARGETS if name not in ONNX or given.only is None]
+    share = max(given.seconds // len(chosen), 1)
     failed = False
     options = [part for name in ("kernel", "level") if (value := getattr(given, name)) for part in (f"--{name}", value)]
     jobs_of_native = 2 if given.only == "native" else 1
     with ThreadPoolExecutor(2) as pool:
         # The native run has one of the two workers, the Python targets the other, one after the other.
-        jobs = [] if given.only == "python" else [pool.submit(native, given.seconds, jobs_of_native, options)]
-        jobs += [] if given.only == "native" else [pool.submit(python, name, share) for name in TARGETS]
+        jobs = [] if given.only in ("python", "onnx") else [pool.submit(native, given.seconds, jobs_of_native, options)]
+        jobs += [] if given.only == "native" else [pool.submit(python, name, share) for name in chosen]
         for job in jobs:
             name, code, said = job.result()
             print(f"{name}: {'ok' if code == 0 else f'FAULT (status {code})'} {said}", flush=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +13,24 @@ from typing import Any
 import numpy as np
 
 import ingot.ops  # noqa: F401  (registers every op)
-from attacks import directories, exported, networks
+from attacks import directories, exported, networks, onnx_files, onnx_graphs
 from attacks import host_calls as host_programs
 from attacks.image import MAGIC, good, seal
+from fuzz import onnx_models
 from fuzz.mutate import mutated
 from ingot import strict_json
+from ingot.builder import build
 from ingot.engine import file, session
 from ingot.errors import IngotError
+from ingot.frontends import onnx
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import text
 from ingot.ir.recipe import Recipe
 from ingot.models import parse_config
 from ingot.safetensors_file import SafetensorsFile
+
+MAX_SECONDS = 10  # of the processor, for a small ONNX file; the slowest take one, and several times that instrumented
+MAX_GROWTH = 400 << 10  # KiB
 
 
 def in_memory(data: bytes, use: Callable[[Path], object]) -> None:
@@ -102,6 +110,27 @@ def pt2_values(data: bytes) -> None:
     in_memory(package.encode(), _exported)
 
 
+def _onnx(path: Path) -> None:
+    """Within the memory and the time that any such small file may take."""
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        imported = onnx.build_network(onnx.open_model(path)).imported
+        build.build_network(imported.network, imported.weights)
+    finally:
+        assert time.process_time() - begin < MAX_SECONDS, "a small file takes no time to speak of"
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH, "nor much memory"
+
+
+def onnx_file(data: bytes) -> None:
+    """An ONNX file as it is, built."""
+    in_memory(data, _onnx)
+
+
+def onnx_values(data: bytes) -> None:
+    """An ONNX file with some of its values, fields and messages changed."""
+    in_memory(onnx_models.changed(data), _onnx)
+
+
 def json_text(data: bytes) -> None:
     """Whatever our JSON reader accepts, Python's own reads the same."""
     try:
@@ -162,6 +191,8 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
     "safetensors": (safetensors, [directories.safetensors({"a": [2, 3], "b": [4]})]),
     "pt2": (pt2, [exported.Package().encode()]),
     "pt2_values": (pt2_values, [b"", bytes(range(64))]),
+    "onnx_file": (onnx_file, [onnx_files.good(), *onnx_graphs.NETS[::30]]),
+    "onnx_values": (onnx_values, [bytes([i >> 8, i & 255, *range(20)]) for i in range(0, 360, 30)]),
     "json_text": (json_text, [b'{"a": [1, -2.5e3, "x\\u0041", true, null, {}]}']),
     "config": (config, [json.dumps(directories.config()).encode()]),
     "config_values": (config_values, [b"", bytes(range(64))]),
@@ -169,6 +200,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
     "network_values": (network_values, [b"", bytes(range(64))]),
     "recipe": (recipe, [b"", bytes(range(64))]),
 }
+ONNX = ("onnx_file", "onnx_values")
 
 
 def run(name: str, data: bytes) -> None:

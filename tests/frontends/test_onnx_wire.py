@@ -152,6 +152,21 @@ def test_large_files_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     _, inside = wire.read(path, onnx.ModelProto)
     assert not isinstance(inside.file.array(0, 10), np.memmap)
     monkeypatch.setattr(wire, "MAPPED", 1000)
-    found = inside.file.array(3, 10)
-    assert isinstance(found, np.memmap) and not found.flags.writeable
-    assert found.tobytes() == path.read_bytes()[3:13]
+    for begin in (0, 3, 4096, 4097):  # what begins at an odd place is copied to a file without a name
+        found = inside.file.array(begin, 80)
+        assert isinstance(found, np.memmap) and not found.flags.writeable
+        assert found.ctypes.data % 8 == 0
+        assert found.tobytes() == path.read_bytes()[begin : begin + 80]
+
+
+def test_no_room_for_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(model(), path)
+    _, inside = wire.read(path, onnx.ModelProto)
+    monkeypatch.setattr(wire, "MAPPED", 1000)
+
+    def full(*arguments: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "sendfile", full)
+    assert inside.file.array(3, 80).tobytes() == path.read_bytes()[3:83]

@@ -65,9 +65,9 @@ def numbers(names: Sequence[str]) -> Outcome:
     return Outcome(failed, table(["what", "measured", "goal"], rows), f"python -m benchmarks {' '.join(names)}")
 
 
-def fuzz(only: str) -> Outcome:
-    """One half of the fuzzers."""
-    words = ["-m", "fuzz", "--only", only, "--seconds", str(FUZZ_SECONDS)]
+def fuzz(only: str, seconds: int = FUZZ_SECONDS) -> Outcome:
+    """One kind of the fuzzers."""
+    words = ["-m", "fuzz", "--only", only, "--seconds", str(seconds)]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     said = [line.partition(":") for line in done.stdout.splitlines() if ":" in line]
     rows = [[name, text.strip()[:300]] for name, _, text in said]
@@ -131,6 +131,7 @@ PARTS = (
         for name, group in GROUPS.items()
     ),
     Part("fuzz-python", "the Python readers under atheris", 20, partial(fuzz, "python")),
+    Part("fuzz-onnx", "the importer of ONNX files under atheris", 10, partial(fuzz, "onnx", 600)),
     Part("fuzz-native", "the C++ reader, planner and executor under ASan and UBSan", 20, partial(fuzz, "native")),
     Part(
         "asan", "kernels and the native core under ASan and UBSan", 25,

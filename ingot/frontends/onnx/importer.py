@@ -266,6 +266,8 @@ class _Importer:
 
     def contents(self, value: Value) -> Array | None:
         """The elements of a value that are known."""
+        if not isinstance(value, Value):
+            raise Unsupported("a tensor is wanted, and not a sequence, an element of few bits, or nothing")
         if value.array is not None:
             return np.asarray(value.array)
         if value in self.origin:
@@ -426,6 +428,8 @@ class _Importer:
             self.items += len(result)
             if len(result) > MAX_PIECES or self.items > MAX_ITEMS:
                 raise Unsupported(f"a sequence has at most {MAX_PIECES:,} tensors, all of them {MAX_ITEMS:,}")
+            if not all(isinstance(r, Value | Narrow) for r in result):
+                raise Unsupported("a sequence has tensors, and one of them is none")
             return Sequence([self._value(network, r) for r in result])
         if isinstance(result, Narrow):
             return Narrow(self._value(network, result.value), result.dtype)

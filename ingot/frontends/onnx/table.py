@@ -169,6 +169,8 @@ def run(entry: Entry, call: Call, operands: list[Any], attributes: dict[str, Any
         if value is None and required:
             raise Unsupported(f"the operand {name} is missing")
         args.append(_operand(call, name, kind, value))
+    if entry.variadic != "Anything" and any(x is None for x in operands[len(entry.operands) :]):
+        raise Unsupported("one of its operands is absent")
     args += [_operand(call, f"operand {i}", entry.variadic, x)
              for i, x in enumerate(operands[len(entry.operands) :], len(entry.operands))]  # fmt: skip
     return entry.function(*args, **given)

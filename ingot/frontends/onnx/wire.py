@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 import weakref
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ MAX_FILE = (2 << 30) - 1  # what protobuf reads
 LARGE = 64 << 10  # bytes from which on a tensor's data is cut out, and a message is looked through field by field
 MAX_DEPTH = 100  # of messages, as protobuf has it
 MAPPED = 1 << 30  # bytes of a file from which on its tensors are mapped; those of a smaller one are read
+ALIGNED = 8  # bytes: what the largest elements have to begin at a multiple of
 WINDOW = 256 << 10
 FREE_FIELDS, BYTES_A_FIELD = 100_000, 4  # the fewest bytes that a field has on average, beyond so many of them
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
@@ -86,15 +88,39 @@ class File:
         if not count:
             return np.empty(0, np.uint8)
         if self.size < MAPPED:
-            found = read_tensor(self._descriptor, TensorInfo(uint8, (count,), begin, begin + count))
-            self.check()
-            if found is not None:
-                return found
-            raise CheckpointError(f"{self.name} was changed while it was read: it ends before byte {begin + count:,}")
+            return self._read(begin, count)
+        if begin % ALIGNED:
+            return self._moved(begin, count)
         if self._mapped is None:
             with os.fdopen(os.dup(self._descriptor), "rb") as stream:
                 self._mapped = np.memmap(stream, np.uint8, "r")
         return self._mapped[begin : begin + count]
+
+    def _read(self, begin: int, count: int) -> Array:
+        found = read_tensor(self._descriptor, TensorInfo(uint8, (count,), begin, begin + count))
+        self.check()
+        if found is None:
+            raise CheckpointError(f"{self.name} was changed while it was read: it ends before byte {begin + count:,}")
+        return found
+
+    def _moved(self, begin: int, count: int) -> Array:
+        """Bytes at a place that no element of several bytes may have: mapped from a file without a name, which the
+        system copies them to, so that they take no memory that it cannot take back. In memory where there is no room.
+        """
+        try:
+            with tempfile.TemporaryFile() as apart:
+                done = 0
+                while done < count:
+                    step = os.sendfile(apart.fileno(), self._descriptor, begin + done, min(count - done, MAX_READ))
+                    if not step:
+                        break
+                    done += step
+                self.check()
+                if done == count:
+                    return np.memmap(apart, np.uint8, "r", 0, (count,))
+        except OSError:  # a full disk, or a system that copies to no file
+            pass
+        return self._read(begin, count)
 
 
 class Inside:

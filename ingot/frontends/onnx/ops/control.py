@@ -193,6 +193,8 @@ def _unrolled(
 
 def _stacked(parts: list[Any]) -> Any:
     """Tensors of one shape along a new first dimension."""
+    if not all(isinstance(v, Value) for v in parts):
+        raise Unsupported("what it would stack is no tensor")
     return F.concat(*(F.reshape(v, (1, *v.shape)) for v in parts), dim=0)
 
 
