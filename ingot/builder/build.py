@@ -331,20 +331,18 @@ def _build_imported(
     config |= _aliases(imported.aliases, network)
     tried: list[Inputs] = []
 
-    def feeds(engine: Engine) -> Mapping[str, Array]:
-        if isinstance(request.report, Mapping):
-            tried.append(Inputs("given", request.report))
-        elif examples is not None:
-            tried.append(examples())
-        else:
-            sizes = partial(sizes_that_run, engine, ())
-            run = engine.session().run
-            tried.append(seeded_inputs(imported.network, sizes, run, request.seed))
+    def seeded(engine: Engine) -> Mapping[str, Array]:
+        sizes, run = partial(sizes_that_run, engine, ()), engine.session().run
+        tried.append(seeded_inputs(imported.network, sizes, run, request.seed))
         return tried[0].arrays
 
+    if isinstance(request.report, Mapping):
+        tried.append(Inputs("given", request.report))
+    elif request.report and examples is not None:
+        tried.append(examples())
     engine = build_network(
-        network, imported.weights, config=config, report=False if request.report is False else feeds, seed=request.seed,
-        phases=request.phases, debug=request.debug, format=request.weights,
+        network, imported.weights, config=config, report=tried[0].arrays if tried else request.report and seeded,
+        seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
     remarks = (*imported.remarks, *engine.summary.remarks)
