@@ -22,4 +22,4 @@ def test_the_page_works_as_it_stands(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == ["cosh", "reduce_sum_of_squares", "unit_rms", "functions", "import", "kernel"]
+    assert done.stdout.split() == ["frac", "reduce_sum_of_squares", "unit_rms", "functions", "import", "kernel"]

@@ -34,7 +34,7 @@ ELSEWHERE = {
     "benchmarks/genai_process.py": {"openvino-genai"},
     "tools/onnx_models.py": {"onnxruntime"}, "tests/frontends/test_onnx_models.py": {"onnxruntime"},
     "tools/conformance/onnx_peers.py": {"onnxruntime"}, "tools/conformance/onnx_probes.py": {"onnxruntime"},
-    "tests/passes/test_onnx_road.py": {"onnxscript"},
+    "tests/passes/test_onnx_road.py": {"onnxscript"}, "tools/vision_nets.py": {"timm", "torchvision"},
     "tests/frontends/test_onnx_contrib.py": {"onnxruntime"}, "tests/frontends/test_onnx_compare.py": {"onnxruntime"},
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names

@@ -10,6 +10,7 @@ from ingot.frontends.torch_export.importer import has_plain_form
 
 BACKWARD = "a gradient: engines are not trained"
 MEMORY = "it reads how a tensor lies in torch's memory, which an engine does not have"
+RANDOM = "random numbers of torch's own generator, which an engine does not have"
 REFUSED = {
     "aten._adaptive_avg_pool2d_backward.default": BACKWARD,
     "aten.avg_pool2d_backward.default": BACKWARD,
@@ -23,7 +24,9 @@ REFUSED = {
     "aten.sym_storage_offset.default": MEMORY,
     "aten.sym_stride.int": MEMORY,
     "aten._local_scalar_dense.default": "a number out of a tensor that the program computes with as with a size",
-    "aten.randperm.default": "random numbers of torch's own generator, which an engine does not have",
+    "aten.rand.default": RANDOM,
+    "aten.randn.default": RANDOM,
+    "aten.randperm.default": RANDOM,
 }
 
 

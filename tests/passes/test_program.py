@@ -49,7 +49,7 @@ def test_calls_of_the_host_are_listed_with_their_reason() -> None:
     builder = ProgramBuilder(pipeline.lower(net_of(build), CPU), CPU)
     assert "conv" in kernels(builder.build())
     (said,) = builder.host_calls
-    assert said.startswith("conv(") and "its weight is not in panels" in said
+    assert said.node.startswith("conv(") and "its weight is not in panels" in said.why
 
 
 def test_a_walk_backwards_that_no_pass_replaced_is_a_call_of_the_host() -> None:
@@ -58,7 +58,7 @@ def test_a_walk_backwards_that_no_pass_replaced_is_a_call_of_the_host() -> None:
     builder = ProgramBuilder(net, CPU)
     builder.build()
     (said,) = builder.host_calls
-    assert "a negative step has no native form" in said
+    assert "a negative step has no native form" in said.why
 
 
 def test_views_are_read_in_place() -> None:
