@@ -177,7 +177,7 @@ def link(path: Path) -> str:
 def test_what_is_noticed(project: Path) -> None:
     """By the first tests or the wider ones, by a loop that does not end, by what a table holds, and by none."""
     before = (project / "toy" / "steps.py").read_text()
-    process = started(project, "--wider", "test_wider.py", "--limit", "10")
+    process = started(project, "--wider", "test_wider.py", "--limit", "4")
     said, errors = process.communicate()
     assert process.returncode == 0, errors
     result = json.loads(said)

@@ -187,8 +187,10 @@ def build_net(name: str, seed: int, precision: str) -> Engine:
     return ingot.build(net_of(name, seed), inputs, dynamic={"x": dynamic}, precision=precision, report=False)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "precision"), [
+    *zip(NETS, ["float32", "bfloat16"] * 2, strict=True),
+    *(pytest.param(*other, marks=pytest.mark.slow) for other in zip(NETS, ["bfloat16", "float32"] * 2, strict=True)),
+])  # fmt: skip
 def test_nets(name: str, precision: str, tmp_path: Path) -> None:
     """The whole state dict of another net, with counters of batches and all; in memory and from a file."""
     engine, wanted = (build_net(name, seed, precision) for seed in (0, 1))

@@ -9,24 +9,19 @@ import torch
 from tools.conformance import op_info
 from tools.conformance.op_info import FAILED, PASSED, REFUSED
 
-# One or two of every kind. The others are in docs/conformance.md.
+# One of every kind. The others are in docs/conformance.md.
 NAMES = (
-    "add", "addmm", "argmax", "baddbmm", "bitwise_xor", "cat", "clamp", "cumsum", "div", "einsum", "erf", "expand",
-    "flip", "floor_divide", "fmod", "gather", "index_select", "isnan", "log_softmax",
-    "logical_or", "logsumexp", "masked_fill", "matmul", "mean", "movedim", "nn.functional.avg_pool2d",
-    "nn.functional.conv2d",
-    "nn.functional.conv_transpose2d", "nn.functional.embedding", "nn.functional.gelu", "nn.functional.group_norm",
-    "nn.functional.layer_norm", "nn.functional.linear", "nn.functional.max_pool2d", "nn.functional.pad",
-    "nn.functional.rms_norm", "nn.functional.scaled_dot_product_attention", "nn.functional.softplus",
-    "permute", "pow", "prod", "remainder", "repeat", "roll", "softmax", "sort", "split", "stack", "std", "sum", "topk",
-    "tril", "unbind", "where",
+    "add", "addmm", "argmax", "bitwise_xor", "cat", "clamp", "cumsum", "einsum", "expand", "floor_divide", "gather",
+    "log_softmax", "logical_or", "matmul", "mean", "nn.functional.conv2d", "nn.functional.conv_transpose2d",
+    "nn.functional.gelu", "nn.functional.avg_pool2d", "nn.functional.scaled_dot_product_attention", "permute",
+    "pow", "remainder", "sort", "std", "topk", "where",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_agree_with_torch(name: str) -> None:
     """Those that are refused say why, and at least one agrees."""
-    found = list(op_info.results([name], {"float32": 2, "int64": 1}))
+    found = list(op_info.results([name], {"float32": 1, "int64": 1}))
     assert [r for r in found if r.outcome == FAILED] == []
     assert any(r.outcome == PASSED for r in found)
     assert all(r.why for r in found if r.outcome == REFUSED)

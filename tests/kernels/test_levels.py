@@ -1,4 +1,4 @@
-"""The tests of all kernels at the other levels of this machine, a fifth of their cases at each."""
+"""The tests of all kernels at the other levels of this machine, a tenth of their cases at each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHERS = [level for level in _native.levels() if level != _native.level()]
 @pytest.mark.parametrize("level", OTHERS)
 def test_kernels(level: str) -> None:
     """In one process for all files: most take less time than a start. `make conformance` leaves no case out."""
-    share = ("--share", f"{_native.levels().index(level)}/5", "--hypothesis-profile=few")
+    share = ("--share", f"{_native.levels().index(level)}/10", "--hypothesis-profile=few")
     command = [sys.executable, "-m", "pytest", "-q", str(HERE.parent), f"--ignore={HERE}", *share]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["INGOT_ISA"] = level
