@@ -223,7 +223,7 @@ def compare(
             if not apart.relative <= max(theirs.tolerance, noise.get(key, 0.0)) and not noise and not apart.odd:
                 noise = _noise(imported, feeds, seed)
             if not apart.relative <= max(theirs.tolerance, noise.get(key, 0.0)):
-                first = _first_difference(imported, peer, feeds, blame)
+                first = _first_difference(imported, peer, feeds, theirs, blame)
                 raise MismatchError(_mismatch(name, word, key, apart, theirs.tolerance) + first)
             sensitive |= apart.relative > theirs.tolerance
             absolute = max(absolute, apart.absolute)
@@ -274,7 +274,9 @@ def _noise(imported: Imported, feeds: Mapping[str, Array], seed: int) -> dict[st
     return {key: SENSITIVE * difference(after[key], array).relative for key, array in before.items()}
 
 
-def _first_difference(imported: Imported, peer: Peer, feeds: Mapping[str, Array], blame: Blame) -> str:
+def _first_difference(
+    imported: Imported, peer: Peer, feeds: Mapping[str, Array], whole: Outputs, blame: Blame
+) -> str:
     """Walks both node by node, ours by the ops' references."""
     network = widen(imported.network)
     names = {value: name for name, value in _widened(imported, network).items()}
@@ -296,10 +298,19 @@ def _first_difference(imported: Imported, peer: Peer, feeds: Mapping[str, Array]
                 found.append(f"The first node that differs is {name} = {step.op} in {step.place}: it {apart}")
 
     try:
-        peer.walk(feeds, look)
+        walked = peer.walk(feeds, look)
     except Refused as e:
         return f"Which node differs first cannot be said: {e}"
-    return found[0] if found else f"Every node agrees by the ops' references. {blame(feeds, TOLERANCE)}"
+    if found:
+        return found[0]
+    for key, array in walked.arrays.items():
+        apart = difference(array, whole.arrays[key])
+        if not apart.relative <= whole.tolerance:
+            return (
+                f"Every node agrees by the ops' references, and the nodes as {peer.framework} runs them give an output "
+                f"{key} that {apart} too: what was exported is not what the source computes as a whole"
+            )
+    return f"Every node agrees by the ops' references. {blame(feeds, TOLERANCE)}"
 
 
 def _widened(imported: Imported, network: Network) -> dict[str, Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ _RANKS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3), "
           "trilinear": (3,), "bicubic": (2,)}  # fmt: skip
 _POOLS = {1: adaptive_avg_pool1d, 2: adaptive_avg_pool2d, 3: adaptive_avg_pool3d}
 MAX_UNDER = 1 << 10  # the denominator of a factor of sizes that only a run knows
+_TRIED = 1 << 20  # such sizes, for which it is known that float64 arithmetic says what the fraction says
 _CUBIC = -0.75  # the parameter of the cubic kernel that torch uses
 
 
@@ -26,7 +28,7 @@ class Target(NamedTuple):
     """A dimension's new size and, where the factor counts and not the sizes, how far apart two neighbours are read."""
 
     size: Dimension
-    apart: float | None = None
+    apart: Any = None
 
 
 def _targets(name: str, input: Tensor, size: Any, scale_factor: Any, recompute: bool) -> list[Target]:
@@ -47,16 +49,25 @@ def _targets(name: str, input: Tensor, size: Any, scale_factor: Any, recompute: 
         if float(factor).is_integer():
             found.append(Target(dims.mul(whole, int(factor))))
             continue
-        after = int(whole * factor) if isinstance(whole, int) else _share(name, whole, factor)
+        after = int(whole * factor) if isinstance(whole, int) else share(name, whole, factor)
         found.append(Target(after, None if recompute else 1 / factor))
     return found
 
 
-def _share(name: str, whole: Dimension, factor: float) -> Dimension:
-    """⌊whole · factor⌋ of a size that only a run knows."""
-    over, under = float(factor).as_integer_ratio()
-    if under > MAX_UNDER:
-        raise OpError(f"{name}: a factor of {factor} needs sizes that are known when the network is recorded")
+def share(name: str, whole: Dimension, factor: float) -> Dimension:
+    """⌊whole · factor⌋ of a size that only a run knows, as float64 arithmetic has it: 1.7 · whole is 17 · whole // 10.
+
+    Raises:
+        OpError: no fraction of small numbers says the same for all sizes below 2^20.
+    """
+    over, under = Fraction(float(factor)).limit_denominator(MAX_UNDER).as_integer_ratio()
+    refused = f"{name}: a factor of {factor} needs sizes that are known when the network is recorded"
+    if abs(over / under - factor) > abs(factor) * 2.0**-52 or not 0 < over < 1 << 20:
+        raise OpError(refused)
+    sizes = np.arange(0, _TRIED, under)  # elsewhere the product is no whole number, and not that close to one
+    wrong = np.flatnonzero(np.floor(sizes * float(factor)) != sizes // under * over)
+    if len(wrong):
+        raise OpError(f"{refused}: at a size of {sizes[wrong[0]]} it is rounded as no fraction is")
     return dims.floordiv(dims.mul(whole, over), under)
 
 
@@ -78,13 +89,32 @@ def _step(before: Dimension, to: Target, align_corners: bool) -> Any:
             return _rounded((before - 1) / (to.size - 1) if to.size > 1 else 0.0)
         return F.div(_number(dims.add(before, -1)), F.maximum(_number(dims.add(to.size, -1)), 1.0))
     if to.apart is not None:
-        return _rounded(to.apart)
+        return to.apart
     if isinstance(before, int) and isinstance(to.size, int):
         return _rounded(before / to.size)
     factor = dims.floordiv(to.size, before)
     if isinstance(factor, int) and dims.mul(before, factor) == to.size:
         return _rounded(1 / factor)
     return F.div(_number(before), _number(to.size))
+
+
+def _apart(mode: str, rank: int, before: Dimension, to: Target) -> Any:
+    """How far apart neighbours lie by a factor.
+
+    Where the sizes come out equal, or for the nearest pixel twice as large, torch goes by the sizes
+    (ATen/native/UpSample.h: compute_source_index_and_lambda, nearest_neighbor_compute_source_index; the nearest of
+    signals and volumes takes another road there, and goes by the factor).
+    """
+    nearest = (1, 2) if rank == 2 else ()
+    step: Any = _rounded(to.apart)
+    for times in {"nearest": nearest, "linear": (1,), "bilinear": (1,), "trilinear": (1,)}.get(mode, ()):
+        wanted = dims.mul(before, times)
+        if isinstance(wanted, int) and isinstance(to.size, int):
+            step = 1 / times if wanted == to.size else step
+        else:
+            same = F.equal(_number(wanted), _number(to.size))
+            step = F.where(same, np.array(1 / times, np.float32), step)
+    return step
 
 
 def _positions(mode: str, before: Dimension, to: Target, align_corners: bool) -> Any:
@@ -169,6 +199,10 @@ def resized(input: Tensor, targets: Sequence[Target], mode: str, align_corners: 
     if kind in (dtypes.float32, dtypes.bfloat16, dtypes.float16) and all(to.apart is None for to in targets):
         word = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}.get(mode, mode.replace("-", "_"))
         return F.resize(input, sizes=sizes, mode=word, align_corners=align_corners)
+    pairs = zip(input.shape[2:], targets, strict=True)
+    targets = [
+        to if to.apart is None else to._replace(apart=_apart(mode, len(targets), before, to)) for before, to in pairs
+    ]
     narrow = not mode.startswith("nearest") and dtypes.get(input.dtype).bits < 32
     out = F.cast(input, dtypes.float32) if narrow else input
     for axis, to in enumerate(targets, 2):

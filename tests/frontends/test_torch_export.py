@@ -330,6 +330,18 @@ def test_a_network_in_training_mode_is_refused(tmp_path: Path) -> None:
         build(path)
 
 
+class TellsTheExport(nn.Module):
+    """Computes something else while it is exported, as models that build no mask of their own do."""
+
+    def forward(self, x: Any) -> Any:
+        return x * (2 if torch.compiler.is_compiling() else 3)
+
+
+def test_a_difference_that_the_export_makes_is_not_put_on_the_compiler() -> None:
+    with pytest.raises(MismatchError, match=r"as torch 2\S+ runs them give an output .* what was exported is not"):
+        build(TellsTheExport(), (torch.ones(2, 3),))
+
+
 def test_a_difference_names_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
     right = TABLE["aten.mean.dim"]
     wrong = right._replace(function=lambda **how: right.function(**how) * 1.001)

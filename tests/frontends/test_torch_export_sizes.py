@@ -85,6 +85,17 @@ def test_what_went_down_is_padded_up() -> None:
     agrees(padded_up, built(padded_up, (1, 3, 32, 48), {2: "H", 3: "W"}), (1, 3, 9, 12), (1, 3, 13, 31), (1, 3, 7, 6))
 
 
+def scaled(x: torch.Tensor) -> Any:
+    up = functional.interpolate(x, scale_factor=1.7)
+    return up, functional.interpolate(x, scale_factor=(0.3, 1.1), mode="bilinear"), functional.adaptive_avg_pool2d(x, 3)
+
+
+def test_scales_that_are_no_whole_numbers() -> None:
+    """1.7 · 10 is 17 in float64, and 1.7 as it is stored is below 17 / 10."""
+    sizes = (1, 2, 10, 30), (1, 2, 13, 7), (1, 2, 31, 33)  # 7 · 1.1 is 7 again, for which torch copies
+    agrees(scaled, built(scaled, (1, 2, 16, 20), {2: "H", 3: "W"}), *sizes)
+
+
 def met(x: torch.Tensor) -> Any:
     """What torch takes for equal, as it was for the example, and is so for some sizes only."""
     a = functional.max_pool2d(x, 2, ceil_mode=True)

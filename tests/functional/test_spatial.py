@@ -234,6 +234,12 @@ RESIZED: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "linear, corners": ({"scale_factor": 3, "mode": "linear", "align_corners": True}, (2, 3, 4)),
     "bilinear": ({"scale_factor": 2, "mode": "bilinear"}, (2, 3, 4, 5)),
     "bilinear, smaller": ({"size": (2, 3), "mode": "bilinear"}, (2, 3, 5, 7)),
+    "nearest by a fraction to its own size and to twice that": ({"scale_factor": (1.1, 2.05)}, (2, 3, 7, 9)),
+    "nearest signals by a fraction to twice their size": ({"scale_factor": 2.05}, (2, 3, 9)),
+    "nearest volumes by a fraction to their own size": ({"scale_factor": (1.1, 2.05, 1.1)}, (2, 3, 7, 9, 5)),
+    "trilinear by a fraction to its own size": (
+        {"scale_factor": (1.1, 1.7, 1.1), "mode": "trilinear"}, (2, 3, 7, 9, 5)),
+    "bilinear by a fraction to its own size": ({"scale_factor": (1.1, 1.7), "mode": "bilinear"}, (2, 3, 7, 9)),
     "bilinear, a fraction": ({"scale_factor": (1.5, 2.3), "mode": "bilinear"}, (2, 3, 5, 7)),
     "bilinear, corners": ({"size": (7, 1), "mode": "bilinear", "align_corners": True}, (2, 3, 4, 5)),
     "trilinear": ({"size": (3, 4, 7), "mode": "trilinear"}, (1, 2, 2, 4, 5)),
@@ -373,8 +379,8 @@ def test_unknown_sizes_are_refused_where_a_number_is_needed() -> None:
     x = Network().input("x", Spec("float32", ("N", 3, "H", 8)))
     with pytest.raises(OpError, match="only known at run time, H, with stride 2"):
         F.conv2d(x, W, stride=2, padding_mode="same_upper")
-    with pytest.raises(OpError, match=r"a factor of 1\.7 needs sizes that are known"):
-        F.interpolate(x, scale_factor=1.7)
+    with pytest.raises(OpError, match=r"a factor of 4\.35 needs sizes that are known"):
+        F.interpolate(x, scale_factor=4.35)
 
 
 def test_sizes_beyond_every_memory() -> None:

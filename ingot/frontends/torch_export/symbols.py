@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from ingot import dims
 from ingot.dims import Dim, Dimension
-from ingot.errors import DimError
+from ingot.errors import DimError, OpError
 from ingot.frontends.torch_export.decode import Malformed
+from ingot.functional.resample import share
 
 MAX_TEXT = 20_000
 
@@ -61,11 +62,31 @@ def _dimension(node: ast.expr, depth: int) -> Dimension:
             return Dim(name)
         case ast.Call(func=ast.Name(id="Integer"), args=[argument], keywords=[]):
             return _integer(argument)
+        case ast.Call(
+            func=ast.Name(id="TruncToInt" | "FloorToInt"),
+            args=[ast.Call(func=ast.Name(id="Mul"), args=[a, b], keywords=[])],
+            keywords=[],
+        ):
+            return _scaled(a, b, depth)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             count, function = _FUNCTIONS[name]
             if (count or max(len(args), 1)) == len(args):
                 return function(*(_dimension(a, depth + 1) for a in args))
     raise Malformed(f"{ast.unparse(node)[:80]!r} is not supported in a symbolic size")
+
+
+def _scaled(a: ast.expr, b: ast.expr, depth: int) -> Dimension:
+    """⌊factor · size⌋, of Float('1.7', precision=53) and ToFloat(size) in either order."""
+    match (a, b) if isinstance(a, ast.Call) and isinstance(a.func, ast.Name) and a.func.id == "Float" else (b, a):
+        case (
+            ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(factor))]),
+            ast.Call(func=ast.Name(id="ToFloat"), args=[size], keywords=[]),
+        ) if 0 < float(factor) < dims.MAX_VALUE:
+            try:
+                return share("a size", _dimension(size, depth + 1), float(factor))
+            except OpError as e:
+                raise Malformed(str(e)) from None
+    raise Malformed("such a product of a size is not supported in a symbolic size")
 
 
 def _integer(node: ast.expr) -> int:
