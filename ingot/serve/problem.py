@@ -64,7 +64,7 @@ class Problem(Exception):
             found.append((b"retry-after", str(self.retry_after).encode()))
         if self.status == 401:
             found.append((b"www-authenticate", b'Bearer realm="ingot"'))
-        if self.status in (408, 413):  # the rest of the body is not read
+        if self.status == 408:  # the rest of the body is not waited for
             found.append((b"connection", b"close"))
         return found
 

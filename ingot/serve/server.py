@@ -27,6 +27,7 @@ HEADER_SECONDS = 10.0  # for a request's headers to come
 KEEP_ALIVE_SECONDS = 30
 MAX_HEADER = 64 << 10  # bytes
 REST_SECONDS = 2.0  # for the rest of a body whose request has been refused: closed at once, the answer might be lost
+MAX_REST = 16 << 20  # bytes of it
 MAX_CONNECTIONS = 800
 OTHER_FILES = 200  # that may be open beside connections, those included that have just been accepted
 BACKLOG = 512  # connections that wait to be accepted
@@ -76,7 +77,11 @@ class Protocol(HttpToolsProtocol):
     _stalled: asyncio.TimerHandle | None = None
     _problem: Problem | None = None  # what the parser was stopped for
     _deaf = False  # what comes is not read any more
-    _header = 0  # bytes of a request's line and headers
+    _in_headers = False
+    _refused = False  # a request has its answer before its body has come, and the rest of that is read
+    _rest = 0  # bytes of it
+    _header = 0  # bytes of a request's line and headers, as far as the parser has told of them
+    _headless = 0  # bytes since a request began whose headers are not complete
     _heard = 0.0  # when something came, or an answer had gone
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -122,8 +127,19 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = self.loop.time()
-        if not self._deaf:
-            super().data_received(data)
+        if self._deaf:
+            return
+        super().data_received(data)
+        if self._refused:
+            self._rest += len(data)
+            if self._rest > MAX_REST:
+                self.transport.close()
+        if self._in_headers:  # of one that has not ended the parser says nothing
+            self._headless += len(data)
+            if self._headless > MAX_HEADER:
+                self._refuse(_too_large())
+        if self._waits_for_nothing():
+            self._keep_alive()
 
     def on_message_begin(self) -> None:
         if (cycle := self._unanswered()) is not None:
@@ -133,7 +149,8 @@ class Protocol(HttpToolsProtocol):
             self._deaf = True
             raise _Unwanted
         super().on_message_begin()
-        self._header = 0
+        self._header, self._headless, self._in_headers = 0, 0, True
+        self._refused, self._rest = False, 0
         if self._patience is None:
             self._await_headers()
 
@@ -148,10 +165,11 @@ class Protocol(HttpToolsProtocol):
     def _measure(self, count: int) -> None:
         self._header += count
         if self._header > MAX_HEADER:
-            self._problem = Problem(431, f"the headers are over {MAX_HEADER:,} bytes", "headers_too_large")
+            self._problem = _too_large()
             raise _Unwanted
 
     def on_headers_complete(self) -> None:
+        self._in_headers = False
         self._cancel_patience()
         super().on_headers_complete()
 
@@ -162,10 +180,24 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._heard = self.loop.time()
         super().on_response_complete()
-        if self.cycle.more_body and not self.transport.is_closing():
+        self._refused = self.cycle.more_body
+        if self._refused and not self.transport.is_closing():
             self._patience = self.loop.call_later(REST_SECONDS, self.transport.close)
 
     # What ends it.
+
+    def _waits_for_nothing(self) -> bool:
+        """Whether no timer runs, though no request is read or answered: after the rest of a refused one, say."""
+        timed = self._patience is not None or self.timeout_keep_alive_task is not None
+        return not (timed or self._in_headers or self._unanswered() or self.transport.is_closing())
+
+    def _keep_alive(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_SECONDS, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():  # it closes when that has gone, which nobody may ever read
+            self._stalled = self._stalled or self.loop.call_later(SEND_SECONDS, self.transport.abort)
 
     def _await_headers(self) -> None:
         problem = Problem(408, f"the headers did not come within {HEADER_SECONDS:g} s", "timeout")
@@ -189,6 +221,10 @@ class Protocol(HttpToolsProtocol):
         head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/json\r\nconnection: close\r\n"
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
+
+
+def _too_large() -> Problem:
+    return Problem(431, f"the headers are over {MAX_HEADER:,} bytes", "headers_too_large")
 
 
 def max_connections() -> int:

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ingot.errors import CheckpointError, RequestError
+from ingot.errors import CheckpointError, IngotError, RequestError
 from ingot.text import chat_sandbox
 
 MAX_TEMPLATE = 256 << 10  # characters
@@ -103,15 +103,22 @@ class _Process:
     """A process that renders one template; it ends when its `owner` does, and with this process."""
 
     def __init__(self, owner: ChatTemplate) -> None:
-        self._connection, theirs = socket.socketpair()
-        self._connection.settimeout(SILENCE)
         self._ours = os.getpid()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with theirs:
-            self._process = subprocess.Popen(  # a session of its own: Ctrl-C at the terminal is not for it
-                [sys.executable, "-P", "-m", chat_sandbox.__name__],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment, start_new_session=True,
-            )  # fmt: skip
+        try:
+            self._connection, theirs = socket.socketpair()
+        except OSError as e:
+            raise _cannot_start(e) from None
+        self._connection.settimeout(SILENCE)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # a session of its own: Ctrl-C at the terminal is not for it
+                    [sys.executable, "-P", "-m", chat_sandbox.__name__],
+                    stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment, start_new_session=True,
+                )  # fmt: skip
+        except OSError as e:
+            self._connection.close()
+            raise _cannot_start(e) from None
         self._end = weakref.finalize(owner, _end, self._process, self._connection, self._ours)
 
     def serves(self) -> bool:
@@ -142,6 +149,10 @@ class _Process:
                 raise EOFError
             data += part
         return bytes(data)
+
+
+def _cannot_start(error: OSError) -> IngotError:
+    return IngotError(f"the process that renders chat templates cannot be started: {error}")
 
 
 def _end(process: subprocess.Popen[bytes], connection: socket.socket, ours: int) -> None:

@@ -196,3 +196,23 @@ def test_what_a_client_sent_is_quoted_in_brief(server: Running) -> None:
         got = server.post(TEXT, {"model": MODEL, "prompt": "x", field: 1})
         assert got.status_code == 400 and len(got.content) < 10_000
         assert got.json()["error"]["code"] in ("invalid_json", "invalid_value")
+
+
+def test_a_header_without_end_is_refused_at_the_limit(server: Running) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
+        sent = 0
+        with suppress(OSError):  # it is closed under our hands
+            while sent < 8 << 20:
+                connection.sendall(b"a" * 4096)
+                sent += 4096
+        assert sent < 8 << 20
+        with suppress(OSError):
+            assert rest(connection)[:13] in (b"HTTP/1.1 431 ", b"")
+
+
+def test_a_body_that_is_too_large_gets_its_answer(server: Running) -> None:
+    """Its rest is read for a while: an ordinary client sends it all before it looks."""
+    for _ in range(5):
+        got = server.post(TEXT, {"model": MODEL, "prompt": "x" * (3 << 20)})
+        assert (got.status_code, got.json()["error"]["code"]) == (413, "body_too_large")

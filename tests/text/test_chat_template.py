@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ingot.errors import CheckpointError, RequestError
+from ingot.errors import CheckpointError, IngotError, RequestError
 from ingot.text import chat_template
 from ingot.text.chat_template import MAX_TEMPLATE, ChatTemplate, check_messages
 from tests.text import hostile_templates
@@ -207,3 +207,17 @@ def test_what_does_not_parse_is_an_error_of_the_checkpoint(source: str) -> None:
 def test_messages_are_checked(messages: Any) -> None:
     with pytest.raises(RequestError, match="messages"):
         check_messages(messages)
+
+
+def test_a_process_that_cannot_be_started_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no OSError, which a server takes for the end of its connection."""
+    template = ChatTemplate("{{ messages[0].content }}")
+    assert template._process is not None
+    template._process._process.kill()
+    with pytest.raises(RequestError, match="ended with status -9"):
+        template.render(say("x"))
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(IngotError, match="cannot be started"):
+        template.render(say("x"))
+    monkeypatch.undo()
+    assert template.render(say("again")) == "again"
