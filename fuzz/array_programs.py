@@ -118,6 +118,12 @@ def norms() -> Iterator[Template]:
         result = t.result(y, t.choice("y_dtype", *FLOATS))
         t.call("layer_norm", operands, [result], eps=t.choice("eps", *eps), weight=weighted, bias=biased)
         yield t
+    for rank in (1, 2, 3):
+        t = Template(f"quantize_rows.{rank}")
+        y = shapes(t, rank)
+        x = t.input("x", y, t.choice("dtype", *FLOATS))
+        t.call("quantize_rows", [x], [t.result(y, "int8"), t.result([*y[:-1], 1], "float32")])
+        yield t
     for rank in (1, 2, 3, 4):
         t = Template(f"softmax.{rank}")
         y = shapes(t, rank)

@@ -371,6 +371,8 @@ def recurrent() -> Iterator[Template]:
             if kernel == "lstm":
                 results.append(t.result([rows, units], dtype))
                 params["projection"] = projects
+            if kernel == "gru":
+                params["reset_after"] = t.choice("reset_after", False, True)
             if kernel == "rnn":
                 params["activation"] = t.choice("activation", "tanh", "relu")
             t.call(kernel, operands, results, **params)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 VALUES: tuple[Any, ...] = (
@@ -22,8 +22,9 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(value[key])
 
 
-def mutated(value: Any, data: bytes) -> Any:
-    """A copy of `value` with one change for every four bytes: replace, remove, double, exchange, or nudge."""
+def mutated(value: Any, data: bytes, values: Sequence[Any] = VALUES) -> Any:
+    """A copy of `value` with one change for every four bytes: replace (by one of `values`), remove, double,
+    exchange, or nudge."""
     value = copy.deepcopy(value)
     for at in range(0, min(len(data), 64) - 3, 4):
         kind, first, second, choice = data[at : at + 4]
@@ -32,7 +33,7 @@ def mutated(value: Any, data: bytes) -> Any:
             break
         inside, key = places[(first * 256 + second) % len(places)]
         if kind % 5 == 0:
-            inside[key] = copy.deepcopy(VALUES[choice % len(VALUES)])
+            inside[key] = copy.deepcopy(values[choice % len(values)])
         elif kind % 5 == 1:
             del inside[key]
         elif kind % 5 == 2 and isinstance(inside, list):

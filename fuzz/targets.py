@@ -6,7 +6,8 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import ingot.ops  # noqa: F401  (registers every op)
 from attacks import directories, exported, networks, onnx_files, onnx_graphs
 from attacks import host_calls as host_programs
 from attacks.image import MAGIC, good, seal
-from fuzz import onnx_models
+from fuzz import adapters, onnx_models
 from fuzz.mutate import mutated
 from ingot import strict_json
 from ingot.builder import build
@@ -110,15 +111,28 @@ def pt2_values(data: bytes) -> None:
     in_memory(package.encode(), _exported)
 
 
-def _onnx(path: Path) -> None:
-    """Within the memory and the time that any such small file may take."""
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Within the memory and the time that any small file may take."""
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:
-        imported = onnx.build_network(onnx.open_model(path)).imported
-        build.build_network(imported.network, imported.weights)
+        yield
     finally:
         assert time.process_time() - begin < MAX_SECONDS, "a small file takes no time to speak of"
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH, "nor much memory"
+
+
+def _onnx(path: Path) -> None:
+    with _bounded():
+        imported = onnx.build_network(onnx.open_model(path)).imported
+        build.build_network(imported.network, imported.weights)
+
+
+def adapter(data: bytes) -> None:
+    """A LoRA adapter with some of it changed: an error, or the weights that NumPy merges."""
+    adapters.base()  # made once
+    with _bounded():
+        adapters.meet(data)
 
 
 def onnx_file(data: bytes) -> None:
@@ -199,6 +213,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
     "network_text": (network_text, [str(text.from_json(networks.network())).encode()]),
     "network_values": (network_values, [b"", bytes(range(64))]),
     "recipe": (recipe, [b"", bytes(range(64))]),
+    "adapter": (adapter, [b"", *adapters.SEEDS]),
 }
 ONNX = ("onnx_file", "onnx_values")
 

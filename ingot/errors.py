@@ -170,13 +170,19 @@ class BusyError(UserError, RuntimeError):
     code = "busy"
 
 
+class OverloadedError(IngotError):
+    """A request has waited too long for something that others keep busy; it may be made again later."""
+
+    code = "overloaded"
+
+
 BY_CODE: dict[str, type[IngotError]] = {
     cls.code: cls
     for cls in (
         IngotError, UserError, DTypeError, DimError, OpError, NetworkError, ModuleError, CheckpointError,
         UnsupportedError, ExternalOpError, MismatchError, RecipeError, FileError, EngineFileError, EngineVersionError,
         ProgramError, KernelRefused, InputError, ValueFault, RequestError, TooLongError, ArgumentError,
-        MemoryLimitError, BusyError,
+        MemoryLimitError, BusyError, OverloadedError,
     )
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from ingot import _lazy
 from ingot.backends.device import Device, device_of
 from ingot.engine.session import Engine, load
 from ingot.errors import UserError
-from ingot.words import check_built
+from ingot.words import check_built, precision_word
 
 BUILT = (".pt2", ".onnx", ".pt", ".pth")  # files that are built, as folders are, or refused with what to do
 
@@ -23,12 +23,13 @@ def is_engine(source: str | os.PathLike[str]) -> bool:
 def open_engine(
     source: str | os.PathLike[str] | Engine, precision: str | None = None, weights: str | None = None,
     device: str | Device | None = None, lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None,
-    *, check: bool = True, progress: Callable[[str, int, int], None] | None = None,
+    *, activations: str | None = None, check: bool = True, progress: Callable[[str, int, int], None] | None = None,
 ) -> Engine:  # fmt: skip
     """The engine of a source in the number formats asked for, an adapter merged in, with its sessions on a device.
 
     Args:
-        precision, weights: what an engine must have been built with, unless `check` is off; else what to build by.
+        precision, weights, activations: what an engine must have been built with, unless `check` is off; else what to
+            build by.
         device: default, where the engine's sessions run already.
         progress: as `build` takes it.
 
@@ -37,15 +38,16 @@ def open_engine(
     """
     if lora is None and lora_scale is not None:
         raise UserError("lora_scale is the scale of an adapter: give its folder as lora")
-    where = None if device is None else device_of(device)
+    where, precision = None if device is None else device_of(device), precision_word(precision)
     if isinstance(source, Engine) or is_engine(source):
         engine = source if isinstance(source, Engine) else load(source)
         if check:
-            check_built(source if engine.path is None else engine.path, engine.config, precision, weights)
+            check_built(source if engine.path is None else engine.path, engine.config, precision, weights, activations)
         if lora is not None:
             engine = _lazy.load("ingot.builder.adapter:merge")(engine, lora, lora_scale)
     else:
-        words = {"precision": precision} if weights is None else {"precision": precision, "weights": weights}
+        given = {"precision": precision, "weights": weights, "activations": activations}
+        words = {name: word for name, word in given.items() if word is not None}
         engine = _lazy.load("ingot.builder.build:build")(
             source, report=False, lora=lora, lora_scale=lora_scale, progress=progress, **words
         )

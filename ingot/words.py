@@ -12,18 +12,45 @@ SAME = "same"  # weights as the precision has them
 WEIGHTS = (SAME, "int8", "int4-g32", "int4-g64", "int4-g128")  # ir/weight_format.py says what they mean
 
 
-def check_words(precision: str | None, weights: str | None) -> None:
+ACTIVATIONS = (SAME, "int8")
+
+
+_OTHERS = {
+    "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "fp32": "float32", "f32": "float32",
+    "float": "float32", "single": "float32",
+}  # fmt: skip
+
+
+def precision_word(precision: Any) -> Any:
+    """The word for a precision, of what people also call it: "bf16", torch.bfloat16, numpy.float16. What it does not
+    know it gives back.
+    """
+    text = precision.__name__ if isinstance(precision, type) else str(precision).removeprefix("torch.")
+    word = _OTHERS.get(text, text)
+    return word if word in PRECISIONS else precision
+
+
+def check_words(precision: str | None, weights: str | None, activations: str | None = None) -> None:
     """Raises UserError for a word that this version cannot build by."""
     if precision is not None and precision not in PRECISIONS:
-        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
+        hint = f": {precision} is a way to store weights, weights={precision!r}" if precision in WEIGHTS else ""
+        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r:.60}{hint}")
     if weights is not None and weights not in WEIGHTS:
         raise UserError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r:.60}")
+    if activations is not None and activations not in ACTIVATIONS:
+        raise UserError(f"activations must be one of {', '.join(ACTIVATIONS)}, not {activations!r:.60}")
+    if activations == "int8" and weights != "int8":
+        raise UserError(f"activations 'int8' are multiplied with weights 'int8', not {weights or SAME!r}: give both")
 
 
-def check_built(source: object, config: Mapping[str, Any], precision: str | None, weights: str | None) -> None:
+def check_built(
+    source: object, config: Mapping[str, Any], precision: str | None, weights: str | None,
+    activations: str | None = None,
+) -> None:  # fmt: skip
     """Raises UserError for a word that conflicts with what an engine was built with, as its config says."""
     for name, word, built in (
         ("precision", precision, config.get("precision")), ("weights", weights, config.get("weights", SAME)),
+        ("activations", activations, config.get("activations", SAME)),
     ):  # fmt: skip
         if word is not None and built is not None and word != built:
             raise UserError(

@@ -37,13 +37,15 @@ def test_target(name: str) -> None:
     seeds = targets.TARGETS[name][1]
     for seed in seeds:
         targets.run(name, seed)
-    for _ in range(30 if name in targets.ONNX else 300):  # which are built each time
+    for _ in range(30 if name in (*targets.ONNX, "adapter") else 300):  # what is built each time
         random_bytes = rng.randbytes(4 * rng.randrange(1, 5))
         targets.run(name, random_bytes)
         targets.run(name, changed(rng.choice(seeds), rng))
 
 
-@pytest.mark.parametrize("name", ["container", "sealed", "safetensors", "pt2", "json_text", "config", "network_text"])
+@pytest.mark.parametrize("name", [
+    "container", "sealed", "safetensors", "pt2", "json_text", "config", "network_text", "adapter",
+])  # fmt: skip
 def test_seeds_are_accepted(name: str) -> None:
     for seed in targets.TARGETS[name][1]:
         targets.TARGETS[name][0](seed)

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BASE = {
-    "errors", "dtypes", "dims", "release", "strict_json", "safetensors_file", "seeded", "tensor_table", "version",
-    "words",
+    "errors", "dtypes", "dims", "foreign", "npz_file", "release", "strict_json", "safetensors_file", "seeded",
+    "tensor_table", "version", "words", "written",
 }  # fmt: skip
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
@@ -25,14 +25,17 @@ MAY_IMPORT = {
     "dims": BASE,
     "strict_json": BASE,
     "safetensors_file": BASE,
+    "npz_file": {"errors"},
     "seeded": set(),
     "release": {"errors", "_native"},
     "tensor_table": BASE,
     "_lazy": {"errors"},
     "version": set(),
+    "foreign": set(),
     "words": {"errors"},
+    "written": {"errors"},
     "source": RUN,  # where a build is asked for
-    "__main__": {"cli"},
+    "__main__": {"_lazy"},
     "ir": IR,
     "ops": IR,
     "functional": IR | {"ops"},
@@ -45,6 +48,7 @@ MAY_IMPORT = {
     "backends.native": BASE | {"_lazy", "_native", "backends.device"},
     "backends.cost": BASE,
     "builder": COMPILER | RUN | {"backends", "models"},
+    "quantization": COMPILER | RUN | {"backends", "builder", "llm.memory"},  # what values are, on all that builds
     "onnx_backend": COMPILER | RUN | {"builder"},  # ONNX's interface over engines
     "compat": COMPILER | RUN | {"builder"},  # the retired API, on all that builds
     "engine": RUN,
@@ -57,10 +61,11 @@ MAY_IMPORT = {
 }
 # What folders may name for a late import, beside what they import: an engine has host calls, a model a directory.
 MAY_NAME = {
-    "": {"compat", "dims", "dtypes", "builder", "engine", "functional", "ir", "llm", "nn", "ops"},
+    "": {"compat", "dims", "dtypes", "builder", "engine", "functional", "ir", "llm", "nn", "ops", "quantization"},
     "backends": {"ops"},
     "source": {"builder"},
-    "cli": {"backends", "builder", "frontends", "ir", "models", "ops", "serve", "text"},
+    "__main__": {"cli"},
+    "cli": {"backends", "builder", "frontends", "ir", "models", "ops", "quantization", "serve", "text"},
 }
 # Methods of an engine that the builder does: the one way back from run time, taken when they are called.
 BACK = {("engine", "builder.refit")}

@@ -33,7 +33,9 @@ FORBIDDEN = {
     "core": ("VEX", "ymm", "zmm", "mask", "tile"),  # host halves and everything else: runs at every level
     "portable": ("VEX", "ymm", "zmm", "mask", "tile"),
     "avx2": ("zmm", "mask", "tile"),
+    "avx_vnni": ("zmm", "mask", "tile"),
     "avx512": ("tile",),
+    "avx512_vnni": ("tile",),
     "avx512_bf16": ("tile",),
     "amx": (),
 }

@@ -21,9 +21,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # The lists of pyproject.toml that each folder may import from, beside what ingot requires. "build": the build system's.
 FOLDERS = {
-    "ingot": ("onnx", "onnxruntime", "torch", "serve"),
+    "ingot": ("onnx", "onnxruntime", "torch", "cuda", "serve"),
     "examples": ("torch",),
-    "tests": ("build", "test"),
+    "tests": ("build", "test", "gpu-test"),
     "attacks": ("test",),
     "tools": ("test",),
     "benchmarks": ("test", "bench"),
@@ -35,17 +35,19 @@ ELSEWHERE = {
     "tools/onnx_models.py": {"onnxruntime"}, "tests/frontends/test_onnx_models.py": {"onnxruntime"},
     "tools/conformance/onnx_peers.py": {"onnxruntime"}, "tools/conformance/onnx_probes.py": {"onnxruntime"},
     "tests/passes/test_onnx_road.py": {"onnxscript"}, "tools/vision_nets.py": {"timm", "torchvision"},
+    "tools/torchvision_ops.py": {"torchvision"}, "tests/frontends/test_torchvision_ops.py": {"torchvision"},
     "tests/frontends/test_onnx_contrib.py": {"onnxruntime"}, "tests/frontends/test_onnx_compare.py": {"onnxruntime"},
+    "tests/frontends/test_onnx_quantised.py": {"onnxruntime"},
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
-OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist"}
+OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch"}
 # pip comes with a virtual environment, and ingot.compat stands in for the other two.
 OURS = {*FOLDERS, *sys.stdlib_module_names, "pip", "tensorrt", "tensorrt_llm"}
 
 
 def distribution(name: str) -> str:
     """What a requirement asks for, as the package index spells it. The modules used here are called as their
-    distributions are, but for those of OTHERWISE.
+    distributions are, but for those of OTHERWISE; torch's sizes are sympy's expressions.
     """
     found = re.split(r"[^\w.-]", name)[0].lower().replace("_", "-")
     return OTHERWISE.get(found, found)

@@ -31,7 +31,8 @@ namespace {
 
 constexpr DType kDType = DType::BENCH_DTYPE;
 const DType kFloats[] = {DType::float32, DType::float32};
-constexpr std::int64_t kWidth = kDType == DType::float32 ? 4 : 2;
+constexpr DType kOut = kDType == DType::int8 ? DType::bfloat16 : kDType;
+constexpr std::int64_t kWidth = bytes_of(kDType), kOutWidth = bytes_of(kOut), kDepth = kWidth == 4 ? 1 : 4 / kWidth;
 constexpr std::int64_t kPool = std::int64_t{1} << 30;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -93,7 +94,8 @@ float uniform() {
 void fill(std::byte* p, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     const float v = uniform();
-    std::memcpy(p + i * kWidth, reinterpret_cast<const std::byte*>(&v) + 4 - kWidth, kWidth);  // bfloat16: the upper half
+    if constexpr (kDType == DType::int8) p[i] = static_cast<std::byte>(static_cast<std::int8_t>(v * 127));
+    else std::memcpy(p + i * kWidth, reinterpret_cast<const std::byte*>(&v) + 4 - kWidth, kWidth);  // bfloat16: the upper half
   }
 }
 

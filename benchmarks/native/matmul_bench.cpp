@@ -1,6 +1,6 @@
 // Times the level code of matmul_packed alone, without Python or the executor.
 //
-// From the repository's root, after a build in build/dev (bfloat16; -DBENCH_DTYPE=float32 for float32):
+// From the repository's root, after a build in build/dev (bfloat16; -DBENCH_DTYPE=float32 or int8 for these):
 //   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
 //     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
 //     benchmarks/native/matmul_bench.cpp build/dev/libingot_core.a -pthread -o bench
@@ -15,15 +15,15 @@ struct Product {
   int parts;
   std::int64_t weight_bytes() const {
     const std::int64_t units = (n + kPanel - 1) / kPanel;
-    return units * parts * kPanel * (kDType == DType::bfloat16 ? round_up(k, 2) : k) * kWidth;
+    return units * parts * kPanel * round_up(k, kDepth) * kWidth;
   }
 };
 
 const Epilogue& epilogue_of(const Product& p) {
-  static const Epilogue identity(Expression("bench", R"({"steps": [["input", "float32", 0]], "outputs": [0]})"_json, {kFloats, 1}, {&kDType, 1}),
+  static const Epilogue identity(Expression("bench", R"({"steps": [["input", "float32", 0]], "outputs": [0]})"_json, {kFloats, 1}, {&kOut, 1}),
                                  current_level());
   static const Epilogue gate(Expression("bench", R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["silu", "float32", 0],
-                                                               ["mul", "float32", 2, 1]], "outputs": [3]})"_json, kFloats, {&kDType, 1}),
+                                                               ["mul", "float32", 2, 1]], "outputs": [3]})"_json, kFloats, {&kOut, 1}),
                              current_level());
   return p.parts == 2 ? gate : identity;
 }
@@ -45,7 +45,7 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
     job.columns = p.n - first * kPanel;
     Frame frame(scratch[i]);
     job.epilogue = epilogue.job(nullptr, 0, epilogue.take(frame));
-    job.epilogue.out = {y + first * kPanel * kWidth, kDType, p.n, 1};
+    job.epilogue.out = {y + first * kPanel * kOutWidth, kOut, p.n, 1};
     job.scratch = frame.take<std::byte>(0);
     product.run(job);
   });
@@ -74,13 +74,13 @@ int main(int argc, char** argv) {
   // The same bits for one row and for many.
   for (Product p : {Product{200, 320, 1000, 1}, Product{37, 96, 2048, 2}}) {
     multiply(team, p, x, pool, y, scratch);
-    std::vector<std::byte> whole(y, y + p.rows * p.n * kWidth);
+    std::vector<std::byte> whole(y, y + p.rows * p.n * kOutWidth);
     const std::int64_t rows = p.rows;
     bool same = true;
     for (std::int64_t r = 0; r < rows; ++r) {
       p.rows = 1;
       multiply(team, p, x + r * p.k * kWidth, pool, y, scratch);
-      same = same && std::memcmp(y, whole.data() + r * p.n * kWidth, p.n * kWidth) == 0;
+      same = same && std::memcmp(y, whole.data() + r * p.n * kOutWidth, p.n * kOutWidth) == 0;
     }
     std::printf("rows alone and together: %s\n", same ? "the same bits" : "DIFFERENT BITS");
   }

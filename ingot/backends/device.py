@@ -25,7 +25,8 @@ class Limits:
 
     block_size: tokens in a block of the KV cache. max_running: requests in flight at once. max_step_tokens: of one
     step; a chunk of that size already keeps the machine busy. max_mixed_tokens: of prompts, in a step of answers that
-    are read as they come. max_row_bytes: of logits and hidden states that one step may leave for scores and vectors.
+    are read as they come, until it is known how long steps take (llm/step_times.py). max_row_bytes: of logits and
+    hidden states that one step may leave for scores and vectors.
     narrow_tables: whether a step's block table is as wide as its longest request, for attention goes over all of it.
     """
 
@@ -119,7 +120,12 @@ TORCH = Runtime(
     Limits(max_step_tokens=512, max_mixed_tokens=512, narrow_tables=True),  # a step's time hardly depends on its rows
     "ingot.backends.torch_device:resolve", "ingot.backends.torch_device:available",
 )  # fmt: skip
-RUNTIMES = {runtime.name: runtime for runtime in (CPU, TORCH)}
+CUDA = Runtime(
+    "cuda", "cuda[:N]", "ingot.backends.cuda.executor:open_session",
+    Limits(max_step_tokens=2048, max_mixed_tokens=512, narrow_tables=True),
+    "ingot.backends.cuda.executor:resolve", "ingot.backends.cuda.executor:available",
+)  # fmt: skip
+RUNTIMES = {runtime.name: runtime for runtime in (CPU, TORCH, CUDA)}
 DEFAULT = CPU.name
 WORDS = "|".join(runtime.words for runtime in RUNTIMES.values())
 
@@ -151,7 +157,7 @@ class Device:
 
 
 def device_of(word: str | Device | None) -> Device:
-    """The device of a word: "cpu", "torch", "torch:cuda:0". None is the CPU.
+    """The device of a word: "cpu", "torch", "torch:cuda:0", "cuda". None is the CPU.
 
     Raises UserError for words that name none, and for a device that is not there.
     """
@@ -161,8 +167,7 @@ def device_of(word: str | Device | None) -> Device:
     target, colon, rest = asked.partition(":") if isinstance(asked, str) else ("", "", "")
     runtime = RUNTIMES.get(target)
     if runtime is None or (colon and not (rest and runtime.resolver)):
-        near = "; an NVIDIA GPU is torch:cuda" if target == "cuda" else ""
-        raise UserError(f"device {brief(word)} is not available: write {WORDS.replace('|', ' or ')}{near}")
+        raise UserError(f"device {brief(word)} is not available: write {WORDS.replace('|', ' or ')}")
     return Device(runtime, _lazy.load(runtime.resolver)(rest) if runtime.resolver else "")
 
 

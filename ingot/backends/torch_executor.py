@@ -29,13 +29,11 @@ from ingot.ir.interpret import bind, learn, rounds_together
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
 from ingot.ir.verify import verify
-from ingot.ir.weight_format import weight_format
 from ingot.ops.in_torch import call, check, known, to_arrays, to_tensor
+from ingot.passes.calibrated import computed
 from ingot.passes.pipeline import lower
-from ingot.passes.quantize import quantized
 from ingot.passes.weights import recipe_of
 from ingot.release import reading
-from ingot.words import SAME
 
 Array = np.ndarray[Any, Any]
 
@@ -75,7 +73,7 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     with reading(opening.header):
         network = from_json(portable, opening.external)
     verify(network)
-    lowered = lower(quantized(network, weight_format(opening.header["config"].get("weights", SAME))), TORCH)
+    lowered = lower(computed(network, opening.header["config"]), TORCH)
     shown = Shown.of(opening.header, opening.tensor, network)
     reader = Reader(shown)
     tensors: dict[Value, Any] = {}
@@ -197,7 +195,7 @@ class TorchExecutor:
             begin = self._now(items)
             results, by_reference = call(self._torch, node, op, operands, self._device, sizes)
             if items is not None:
-                items.append(_item(number, node, by_reference, self._now(items) - begin, operands, results))
+                items.append(item_of(number, node, by_reference, self._now(items) - begin, operands, results))
             for value, result in zip(node.outputs, results, strict=True):
                 tensors[value] = result
                 if op.binds:
@@ -303,7 +301,7 @@ def _port(name: str, value: Value) -> tuple[str, str, list[Any]]:
     return name, value.dtype.name, [dims.to_json(d) for d in value.shape]
 
 
-def _item(number: int, node: Node, host: bool, ns: int, operands: Sequence[Any], results: Any) -> dict[str, Any]:
+def item_of(number: int, node: Node, host: bool, ns: int, operands: Sequence[Any], results: Any) -> dict[str, Any]:
     """A call as Session.profile lists it. A view has no bytes: nothing is read or written."""
     kind = "host" if host else "kernel"
     operands = [x for x in operands if x is not None]

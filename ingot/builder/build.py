@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import dtypes, models
+from ingot import dtypes, foreign, models
 from ingot.backends.device import Device, device_of
 from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
@@ -24,7 +24,7 @@ from ingot.builder.layers import empty_cache
 from ingot.builder.summary import summary
 from ingot.engine.inputs import sizes_that_run
 from ingot.engine.session import Engine, load
-from ingot.errors import DTypeError, ModuleError, UserError
+from ingot.errors import DTypeError, FileError, ModuleError, UserError
 from ingot.frontends import onnx, torch_export
 from ingot.frontends.checkpoint import resolve_directory
 from ingot.frontends.comparing import Inputs, Peer, compare, seeded_inputs
@@ -37,14 +37,17 @@ from ingot.ir.weight_format import AS_IS, WeightFormat, weight_format
 from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.ops.external import external_ops
+from ingot.passes.calibrated import KEY, Plan
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.widen import NARROW, widen, without_float64
-from ingot.words import SAME, check_built, check_words
+from ingot.words import SAME, check_built, check_words, precision_word
+from ingot.written import write_whole
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 Feeds = Callable[[Engine], Mapping[str, Array]]
+Calibrate = Callable[[Network, Mapping[str, Array], "Phases"], "Calibrated"]  # of a network and its weights
 
 FILE = "file."
 BUILT = (".pt2", ".onnx")  # files of networks that have no adapters
@@ -83,6 +86,13 @@ class Phases:
             self._progress(name, done, total)
 
 
+class Calibrated(NamedTuple):
+    """The plan of a network's layers in int8, and inputs of the calibration, which the report is made on."""
+
+    plan: Plan
+    feeds: Mapping[str, Array]
+
+
 @dataclass(frozen=True)
 class Request:
     """What `build` was asked for, beside the source."""
@@ -96,6 +106,7 @@ class Request:
     lora: str | os.PathLike[str] | None = None
     lora_scale: float | None = None
     weights: WeightFormat = AS_IS
+    calibrate: Calibrate | None = None
 
 
 def build(
@@ -104,6 +115,7 @@ def build(
     *,
     precision: str | None = None,
     weights: str = SAME,
+    activations: str = SAME,
     device: str | Device | None = None,
     dynamic: Any = None,
     report: bool | Mapping[str, Any] = True,
@@ -121,12 +133,15 @@ def build(
             ONNX file (.onnx), the folder of a Hugging Face model, or an engine file (which is opened).
         inputs: for a Module, Specs by the names of forward's parameters; for a torch module, example inputs: a tuple,
             or a dict by name.
-        precision: float32, bfloat16 or float16; default what the checkpoint or the Module is in. A network's inputs
-            and outputs keep their types, with casts at the border. A network of float64, by a parameter or an input, is
-            built only when this is given: then nothing inside is float64. A float32 network may compute in float64.
+        precision: float32, bfloat16 or float16 (also "bf16", torch.bfloat16); default what the checkpoint or the Module
+            is in. A network's inputs and outputs keep their types, with casts at the border. A network of float64, by a
+            parameter or an input, is built only when this is given: then nothing inside is float64. A float32 network
+            may compute in float64.
         weights: how the matrices of linear layers and the tables are stored: same (in the precision), int8 with a scale
             for each output, or int4-g32, int4-g64, int4-g128 with one for so many inputs (tables: int8).
             Products are computed in the precision; engine.log says which weights stay floats.
+        activations: what rows become before they meet such a matrix: same (the precision), or int8 with a scale for
+            each row, which wants weights="int8"; sums are then of whole numbers.
         device: where the engine's sessions run unless they are told otherwise ("torch:cuda"); the engine, and the file
             that it is saved to, is built for the CPU.
         dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
@@ -146,20 +161,21 @@ def build(
     """
     if scope() is not None:
         raise UserError("build is called inside of a precision scope: call it outside, with its own precision=…")
-    check_words(precision, weights)
+    precision = precision_word(precision)
+    check_words(precision, weights, activations)
     if weights_from not in (None, "random"):
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
     where = device_of(device)
     request = Request(
         precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale),
-        weight_format(weights),
+        weight_format(weights, activations),
     )  # fmt: skip
-    engine = _built(source, inputs, dynamic, request)
+    engine = built(source, inputs, dynamic, request)
     return engine if device is None else engine.on(where)
 
 
-def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
-    """The engine of any source."""
+def built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
+    """The engine of any source that `build` takes, by a request whose words are checked."""
     if request.lora is not None and (not isinstance(source, str | os.PathLike) or str(source).endswith(BUILT)):
         raise UserError("lora is for the folder of a Hugging Face model, or for an engine of one")
     if isinstance(source, Module):
@@ -177,7 +193,9 @@ def _built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
     if inputs is not None or dynamic is not None:
         raise UserError("inputs and dynamic are for Modules; a model folder, a file or an engine has its own")
     path = Path(source)
-    if path.is_file() and path.suffix != ".onnx" and (why := torch_export.file_refusal(path)) is not None:
+    if (why := foreign.missing(path)) is not None:
+        raise FileError(why)
+    if (why := foreign.refusal(path)) is not None:
         raise UserError(why)
     if path.suffix == ".pt2":
         return _build_exported(path, request)
@@ -197,10 +215,10 @@ def _lora_scale(lora: Any, scale: float | None) -> float:
 
 
 def _open(path: Path, request: Request) -> Engine:
-    if path.suffix in (".pt", ".pth", ".bin", ".safetensors", ".gguf"):
+    if path.suffix in (".pt", ".pth", ".gguf"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
-    check_built(path, engine.config, request.precision, None if request.weights is AS_IS else request.weights.word)
+    check_built(path, engine.config, request.precision, *request.weights.asked)
     if request.weights_from is not None:
         raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
     return engine
@@ -230,6 +248,7 @@ def _build_directory(path: Path, request: Request) -> Engine:
     return build_network(
         network, model.weights, config=model.config, kind=model.kind, files=model.files, report=report, wide=wide,
         seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=request.weights,
+        calibrate=request.calibrate,
     )  # fmt: skip
 
 
@@ -244,6 +263,7 @@ def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
     return build_network(
         network, values, config=config | _aliases(module.state_names(), network), report=request.report,
         seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
+        calibrate=request.calibrate,
     )  # fmt: skip
 
 
@@ -343,17 +363,19 @@ def _build_imported(
     engine = build_network(
         network, imported.weights, config=config, report=tried[0].arrays if tried else request.report and seeded,
         seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
+        calibrate=request.calibrate,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
     remarks = (*imported.remarks, *engine.summary.remarks)
     engine.summary = replace(engine.summary, remarks=remarks, notes=tuple(imported.notes))
     if tried:
         with request.phases.phase("compare"):
-            as_imported = config["precision"] == "float32" and request.weights is AS_IS
+            as_imported = config["precision"] == "float32" and request.weights == AS_IS and request.calibrate is None
             other = engine if as_imported else _wide_engine(imported, "converted" in config)
             run, at_fault = other.session().run, partial(_blame, imported)
             found = compare(imported, name, opened, run, tried[0], at_fault, request.seed)
-        word = engine.report.inputs if engine.report.note else tried[0].word
+        own = engine.report.note or request.calibrate is not None
+        word = engine.report.inputs if own else tried[0].word
         engine.report = replace(engine.report, inputs=word, comparison=found)
         engine.seconds = request.phases.seconds
     return engine
@@ -403,6 +425,7 @@ def build_network(
     debug: Debug | None = None,
     adapter: Adapter | None = None,
     format: WeightFormat = AS_IS,
+    calibrate: Calibrate | None = None,
 ) -> Engine:
     """An engine of any Network.
 
@@ -414,6 +437,8 @@ def build_network(
         wide: the weights for the float32 reference of the report, when they have more bits than `weights`.
         adapter: merged into the weights by their recipes; the portable network stays that of the base.
         format: how weights are stored. The portable network has them as floats; the config and the recipes say it.
+        calibrate: plans which layers compute in int8. The portable network stays that of floats; the config has the
+            plan.
 
     Raises NetworkError, RecipeError, KernelRefused; UserError when no weight can be stored in the format.
     """
@@ -424,9 +449,15 @@ def build_network(
         made_of = network if adapter is None else lora_adapter.adapted(network, adapter)
         feeds = report if isinstance(report, Mapping) else None
         switches = _switches(debug or Debug(), network, sources, feeds, seed)
-        compiled = compile_network(made_of, weights=format, **switches)
-        if format is not AS_IS:
+    found = None if calibrate is None else calibrate(made_of, sources, phases)
+    with phases.phase("lower"):
+        compiled = compile_network(made_of, weights=format, plan=found and found.plan, **switches)
+        if format != AS_IS:
             config = {**(config or {}), "weights": _in_format(format, compiled)}
+            if format.activations:
+                config["activations"] = "int8"
+        if found is not None:
+            config = {**(config or {}), "weights": "int8", "activations": "int8", KEY: found.plan.json()}
     with phases.phase("pack") as done:
         tensors = make_tensors(compiled.stored, sources, done)
     config = {**(config or {}), "report": report is not False}
@@ -439,7 +470,12 @@ def build_network(
             if adapter is not None:
                 weights = lora_adapter.Merged(weights, adapter)
                 wide = lora_adapter.Merged(wide, adapter, dtypes.float32)
-            engine.report = accuracy.report(network, engine, weights, wide, format, feeds=feeds, seed=seed, done=done)
+            if found is not None:
+                engine.report = accuracy.whole(network, engine, wide, found.feeds)
+            else:
+                engine.report = accuracy.report(
+                    network, engine, weights, wide, format, feeds=feeds, seed=seed, done=done
+                )
     engine.summary = summary(engine, network, compiled)
     engine.seconds = phases.seconds
     engine.log = [str(event) for event in compiled.log]
@@ -464,9 +500,16 @@ def _switches(
     found: dict[str, Any] = {}
     if debug.dump is not None:
         folder = Path(debug.dump)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise FileError(f"{folder} cannot be written: {e.strerror}") from None
         number = itertools.count()
-        found["dump"] = lambda name, text: (folder / f"{next(number):02}-{name.replace(' ', '-')}.txt").write_text(text)
+
+        def dump(name: str, text: str) -> None:
+            write_whole(folder / f"{next(number):02}-{name.replace(' ', '-')}.txt", text.encode())
+
+        found["dump"] = dump
     if debug.check:
         feeds = accuracy.seeded(network, seed) if feeds is None else feeds
         narrow = any(v.dtype in NARROW for v in network.values.values())

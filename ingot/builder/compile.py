@@ -23,6 +23,7 @@ from ingot.ir.recipe import Recipe, evaluate
 from ingot.ir.text import to_json
 from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.ops.external import external_ops
+from ingot.passes.calibrated import Plan, placed, weight_scales
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Log
@@ -37,7 +38,8 @@ DEFAULT = CPU  # what an engine is built for
 
 @dataclass(frozen=True)
 class Compiled:
-    """A lowered network and its program; `stored` are the tensors that it reads, parameters and constants."""
+    """A lowered network and its program; `stored` are the tensors that it reads, parameters and constants, and those
+    that other targets need beside them."""
 
     target: Target
     network: Network
@@ -48,16 +50,18 @@ class Compiled:
 
 
 def compile_network(
-    network: Network, target: Target = DEFAULT, *, weights: WeightFormat = AS_IS,
+    network: Network, target: Target = DEFAULT, *, weights: WeightFormat = AS_IS, plan: Plan | None = None,
     dump: Callable[[str, str], None] | None = None, check: Check | None = None,
 ) -> Compiled:  # fmt: skip
-    """The network as a program for a target, its weights in that format. Raises NetworkError for what cannot be
-    expressed."""
+    """The network as a program for a target, its weights in that format or its layers by a plan. Raises NetworkError
+    for what cannot be expressed."""
     log: Log = []
-    lowered = lower(quantized(network, weights, log), target, log=log, dump=dump, check=check)
+    made = quantized(network, weights, log) if plan is None else placed(network, plan)
+    lowered = lower(made, target, log=log, dump=dump, check=check)
     builder = ProgramBuilder(lowered, target)
     program = builder.build()
-    return Compiled(target, lowered, program, builder.weights, builder.host_calls, log)
+    kept = {} if plan is None else {v.name: v for v in weight_scales(made)}
+    return Compiled(target, lowered, program, {**kept, **builder.weights}, builder.host_calls, log)
 
 
 class Borrowed(Mapping[str, Array]):

@@ -27,9 +27,8 @@ from ingot.ir import Network, Node, StateSpec, Value
 from ingot.ir.difference import difference
 from ingot.ir.recipe import evaluate
 from ingot.ir.text import from_json
-from ingot.ir.weight_format import weight_format
 from ingot.ops.external import external_ops
-from ingot.passes.quantize import quantized
+from ingot.passes.calibrated import computed
 from ingot.passes.sections import BETWEEN, Section, runs_of, section
 from ingot.passes.weights import recipe_of
 from ingot.release import reading
@@ -120,8 +119,9 @@ def network_of(engine: Engine) -> Network:
 
 
 def computed_network(engine: Engine) -> Network:
-    """The same with its weights as the engine stores them: `dequantize` stands where they are integers."""
-    return quantized(network_of(engine), weight_format(engine.config.get("weights")))
+    """The same with its weights as the engine stores them: `dequantize` stands where they are integers, and where
+    layers compute in int8 by a calibration, `quantize` too."""
+    return computed(network_of(engine), engine.config)
 
 
 def sections(network: Network, layer: Callable[[str], str], weights: Stored) -> list[Section]:

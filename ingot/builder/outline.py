@@ -26,7 +26,8 @@ Array = np.ndarray[Any, Any]
 
 
 def outline(
-    source: str | os.PathLike[str], precision: str | None = None, weights: str | None = None
+    source: str | os.PathLike[str], precision: str | None = None, weights: str | None = None,
+    activations: str | None = None,
 ) -> tuple[Engine, list[str]]:
     """The engine that the directory would be built into, for its sessions' memory only, and what is taken for granted.
 
@@ -35,7 +36,7 @@ def outline(
 
     Raises CheckpointError, UserError.
     """
-    check_words(precision, weights)
+    check_words(precision, weights, activations)
     path = resolve_directory(source)
     config = models.parse_config(read_config(path), path)
     granted: list[str] = []
@@ -49,7 +50,7 @@ def outline(
         granted.append("the head is the embedding table, as config.json says; one stored apart would come on top")
     model = models.load_config_only(path, precision=precision)
     network = trace(model.module, model.input_specs)
-    compiled = compile_network(network, weights=weight_format(weights))
+    compiled = compile_network(network, weights=weight_format(weights, activations))
     header = header_of(model.kind, {**model.config, "weights": weights or SAME}, network, compiled)
     return Engine.from_memory(header, _shapes(compiled.stored)), granted
 

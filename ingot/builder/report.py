@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from ingot import dtypes
+from ingot.builder.compile import compile_network, header_of, make_tensors
 from ingot.builder.layers import BLOCK, Row, Sources, Stored, row, run
 from ingot.engine.session import Engine
 from ingot.frontends.comparing import Comparison
 from ingot.ir import Network, Spec
 from ingot.ir.weight_format import AS_IS, WeightFormat
 from ingot.models.decoder import example_step
+from ingot.ops.external import external_ops
 from ingot.passes.masks import shows
 from ingot.passes.quantize import quantized
 from ingot.passes.sections import cut
@@ -82,7 +84,7 @@ def report(
     what the engine stores them in."""
     reference = widen(network)
     floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
-    if format is AS_IS and not any(v.dtype in NARROW for v in floats):
+    if format == AS_IS and not any(v.dtype in NARROW for v in floats):
         return Report("no", (), (), note="nothing is narrower than float32: no loss of precision to report")
     arrays = dict(feeds) if feeds is not None else seeded(network, seed)
     portable, network = network, quantized(network, format)
@@ -103,6 +105,18 @@ def report(
     logits = network.outputs.get("logits")
     same = None if logits is None else _same_top(ours[logits], theirs[reference.outputs["logits"]])
     return Report("seeded" if feeds is None else "given", tuple(rows), outputs, same)
+
+
+def whole(network: Network, engine: Engine, wide: Mapping[str, Array], feeds: Mapping[str, Array]) -> Report:
+    """Compares the outputs of a calibrated engine with float32 on inputs of the calibration. Its layers are in its
+    config, each with the error that it makes alone."""
+    reference = widen(network)
+    compiled = compile_network(reference)
+    header = header_of("network", {}, reference, compiled)
+    other = Engine.from_memory(header, make_tensors(compiled.stored, wide), external_ops(reference))
+    ours = engine.run(feeds)
+    theirs = other.run({v.name: _as(feeds[v.name], v.dtype) for v in reference.inputs})
+    return Report("calibration", (), tuple(row(name, ours[name], theirs[name]) for name in ours))
 
 
 def _as(array: Array, dtype: dtypes.DType) -> Array:

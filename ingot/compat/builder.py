@@ -19,6 +19,7 @@ from ingot.compat.trt_network import INetworkDefinition
 from ingot.dims import Dim
 from ingot.engine.session import Engine
 from ingot.errors import InputError
+from ingot.written import write_whole
 
 
 class HostMemory(bytes):
@@ -230,7 +231,7 @@ class Builder:
     @staticmethod
     def save_config(builder_config: BuilderConfig, config_path: str) -> None:
         """The settings as a JSON file."""
-        Path(config_path).write_text(json.dumps(builder_config.to_dict(), indent=4))
+        write_whole(Path(config_path), json.dumps(builder_config.to_dict(), indent=4).encode())
 
 
 def serialized(network: Network, profiles: Iterable[OptimizationProfile]) -> HostMemory:
@@ -285,5 +286,5 @@ def opened(engine: Any) -> Engine:
         raise InputError(f"a serialised engine is bytes, not a {type(engine).__name__}")
     with tempfile.TemporaryDirectory(prefix="ingot-") as folder:
         path = Path(folder, "engine.ingot")
-        path.write_bytes(engine)
+        write_whole(path, bytes(engine))
         return Engine.load(path)  # stays mapped when the file is gone

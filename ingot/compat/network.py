@@ -22,6 +22,7 @@ from ingot.dtypes import DType
 from ingot.ir import F, Spec, Value
 from ingot.ir import Network as Graph
 from ingot.nn import tracer
+from ingot.written import write_whole
 
 
 class Parameters(tracer.Tracer):
@@ -219,7 +220,7 @@ class Network:
         text = "\n".join([*lines, "}"]) + "\n"
         if path is None:
             return text
-        Path(path).write_text(text)
+        write_whole(Path(path), text.encode())
         return None
 
     def get_tensor_users(self, tensor: Tensor | ITensor) -> list[Any]:

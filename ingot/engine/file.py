@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from ingot import _native, dtypes, strict_json
 from ingot.errors import EngineFileError, EngineVersionError, FileError
 from ingot.release import reading
 from ingot.tensor_table import Limits, TensorInfo, check_entry, read_tensor
+from ingot.written import beside
 
 Array = np.ndarray[Any, Any]
 
@@ -137,27 +137,19 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapp
     if not target.name:
         raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
     head, pieces = encode(header, tensors)
-    beside = target.with_name(f".{target.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}.part")
-    try:
-        if target.is_dir():
-            raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
-        try:  # here already: Ctrl-C may strike when the file is there and the call has not returned
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            with open(descriptor, "wb", buffering=0) as stream:
-                for data in (memoryview(head), *map(as_bytes, pieces)):
-                    done = 0
-                    while done < len(data):
-                        done += stream.write(data[done : done + (1 << 30)])
-                os.fsync(stream.fileno())
-            os.replace(beside, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise
-        _sync_folder(target.parent)
-    except OSError as e:
-        raise FileError(f"{target} cannot be written: {e.strerror or e}") from None
-    return len(head) + sum(p.nbytes for p in pieces)
+    size = len(head) + sum(p.nbytes for p in pieces)
+    if target.is_dir():
+        raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
+    with beside(target, size) as path:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        with open(descriptor, "wb", buffering=0) as stream:
+            for data in (memoryview(head), *map(as_bytes, pieces)):
+                done = 0
+                while done < len(data):
+                    done += stream.write(data[done : done + (1 << 30)])
+            os.fsync(stream.fileno())
+    _sync_folder(target.parent)
+    return size
 
 
 def _sync_folder(folder: Path) -> None:

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _lazy, _native, dtypes
+from ingot import _lazy, _native, dtypes, foreign
 from ingot.backends.device import Device, Executor, Opening, device_of, programs_of, with_bodies
 from ingot.engine import file
 from ingot.engine.external import declared, matching
-from ingot.errors import ArgumentError, InputError, UserError, typed
+from ingot.errors import ArgumentError, EngineFileError, FileError, InputError, UserError, typed
 
 Array = np.ndarray[Any, Any]
 
@@ -40,6 +40,9 @@ class Port(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}: {dtypes.get(self.dtype)}[{', '.join(map(_dim_text, self.dims))}]"
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _dim_text(dim: Any) -> str:
@@ -218,7 +221,10 @@ class Engine:
         try:
             native = _native.Engine.open(where)
         except _native.Error as e:
-            raise typed(e) from None
+            if (why := foreign.missing(Path(where))) is not None:
+                raise FileError(why) from None
+            why = foreign.refusal(Path(where)) or foreign.to_build(Path(where))
+            raise (typed(e) if why is None else EngineFileError(why)) from None
         header = file.check_header(where, json.loads(native.header()))
         return cls(native, header, None, Path(where), None, matching(where, header, given))
 
@@ -306,8 +312,20 @@ class Engine:
         """
         return Session(self, threads, entry=entry, kv_blocks=kv_blocks, kv_block_size=kv_block_size, device=device)
 
-    def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def __call__(self, *arrays: Any, **inputs: Any) -> dict[str, Array]:
+        """A run on arrays in the order of the inputs, or by their names: engine(x), engine(ids, mask=mask)."""
+        names = [port.name for port in self.inputs]
+        if len(arrays) > len(names):
+            raise InputError(f"{len(arrays)} arrays for {len(names)} inputs: {', '.join(names)}")
+        given = dict(zip(names, arrays, strict=False))
+        if twice := sorted(given.keys() & inputs.keys()):
+            raise InputError(f"{', '.join(twice)} is given twice, by place and by name")
+        return self.run({**given, **inputs})
+
+    def run(self, feeds: Any = None, out: Mapping[str, Array] | None = None, **inputs: Any) -> dict[str, Array]:
         """One run in a session that the engine keeps for it; from several threads at once, in several.
+
+        feeds: arrays by the names of the inputs, or the array of the only one; by name also as in run(x=x).
 
         At most IDLE_SESSIONS of them are kept for the next runs; others end with their run, and their arenas with them.
         Raises InputError for what does not fit the inputs. An engine with states needs a session of yours.
@@ -318,7 +336,7 @@ class Engine:
         if session is None:
             session = self.session()
         try:
-            return session.run(feeds, out)
+            return session.run(feeds, out, **inputs)
         finally:  # one whose run failed is as good as before
             self._idle.append(session)
 
@@ -406,16 +424,33 @@ class Session:
         """How many threads a run uses."""
         return self._executor.threads
 
-    def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Runs the program. Results are fresh arrays, or those given in `out`, which are written when all is done.
+    def run(self, feeds: Any = None, out: Mapping[str, Array] | None = None, **inputs: Any) -> dict[str, Array]:
+        """Runs the program on arrays by the names of its inputs, or on the array of its only input.
+
+        Results are fresh arrays, or those given in `out`, which are written when all is done.
 
         Large inputs may be read where they lie: no other thread may write to them until the run returns. Raises
         InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
         """
+        if inputs or not isinstance(feeds, Mapping):
+            feeds = self._named(feeds, inputs)
         if out is None:
             return self._executor.run(self._feeds(feeds))
         results = self._executor.run(self._feeds(feeds), _results(out))
         return {**results, **out}
+
+    def _named(self, feeds: Any, inputs: dict[str, Any]) -> Mapping[str, Any]:
+        """Arrays by name, of what a run was given otherwise."""
+        if feeds is None:
+            return inputs
+        if isinstance(feeds, Mapping):
+            return {**feeds, **inputs}
+        names = [port.name for port in self.inputs]
+        if inputs or len(names) != 1 or isinstance(feeds, list | tuple | str):
+            example = ", ".join(f"'{name}': {name}" for name in names)
+            given = f"a {type(feeds).__name__}" + (" and others by name" if inputs else "")
+            raise InputError(f"the inputs must be a dict of arrays by name, run({{{example}}}), not {given}")
+        return {names[0]: feeds}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
         """One run with the time of every call: {call, kernel or host, where, ns, bytes, in, out}.

@@ -243,6 +243,43 @@ def ps_roi_align(
     return _region_means("ps_roi_align", x, rois, spatial_scale, bins, sampling_ratio, 0.5, None, True)
 
 
+def _edges(over: _Bins, rois: Tensor, spatial_scale: float, more: float, last: float) -> tuple[list[Any], list[Any]]:
+    """The first element of each bin vertically and horizontally, and the one behind its last. Regions are `more`
+    elements longer than their corners are apart, and one long at least; bins end `last` elements before the image does.
+    """
+    ends = _round(F.mul(_column(rois, 1, 4), spatial_scale))
+    lows, highs = [], []
+    for axis, count in enumerate(over.bins):
+        low, high = (F.reshape(_column(ends, k), (over.count, 1, 1)) for k in (1 - axis, 3 - axis))
+        each = F.div(F.maximum(F.add(F.sub(high, low), more), 1.0), float(count))
+        steps = over.steps(axis)
+        edges = [F.add(F.floor(F.mul(steps, each)), low), F.add(F.ceil(F.mul(steps + 1, each)), low)]
+        edges = [F.minimum(F.maximum(e, 0.0), F.sub(over.sizes[axis], last)) for e in edges]
+        lows.append(edges[0])
+        highs.append(edges[1])
+    return lows, highs
+
+
+def _over_elements(over: _Bins, lows: list[Any], highs: list[Any], start: Any, take: Any) -> Tensor:
+    """The last `state = take(state, elements)` over the elements of each bin, row by row: [K, C, height, width]."""
+
+    def body(state: Any, i: Any, j: Any, sizes: Any, rows: Any, base: Any, *ends: Any) -> Any:
+        places, seen = [], []
+        for at, low, high in zip((i, j), ends[:2], ends[2:], strict=True):
+            place = F.add(low, at)
+            seen.append(F.less(place, high))
+            places.append(F.expand(F.where(seen[-1], place, 0.0), (over.count, *over.bins)))
+        read, both = over.read(rows, base, places, sizes[1]), F.logical_and(*seen)
+        return F.where(F.reshape(both, (*both.shape, 1)), take(state, read), state)
+
+    longest = [_most(F.maximum(F.sub(high, low), 0.0)) for low, high in zip(lows, highs, strict=True)]
+    return over.walk(longest, body, start, [*lows, *highs])
+
+
+def _have_some(lows: list[Any], highs: list[Any]) -> Any:
+    return F.logical_and(*[F.greater(high, low) for low, high in zip(lows, highs, strict=True)])
+
+
 def roi_pool(x: Tensor, rois: Tensor, spatial_scale: float, bins: tuple[int, int]) -> Tensor:
     """The largest elements of the bins of regions, [K, C, *bins]; 0 in a bin without elements. Operands as roi_align's.
 
@@ -250,32 +287,27 @@ def roi_pool(x: Tensor, rois: Tensor, spatial_scale: float, bins: tuple[int, int
         OpError: other shapes.
     """
     over = _Bins("roi_pool", x, rois, *bins)
-    ends = _round(F.mul(_column(rois, 1, 4), spatial_scale))
-    lows, highs, longest = [], [], []
-    for axis, count in enumerate(bins):
-        low, high = (F.reshape(_column(ends, k), (over.count, 1, 1)) for k in (1 - axis, 3 - axis))
-        each = F.div(F.maximum(F.add(F.sub(high, low), 1.0), 1.0), float(count))
-        steps = over.steps(axis)
-        edges = [F.add(F.floor(F.mul(steps, each)), low), F.add(F.ceil(F.mul(steps + 1, each)), low)]
-        edges = [F.minimum(F.maximum(e, 0.0), over.sizes[axis]) for e in edges]
-        lows.append(edges[0])
-        highs.append(edges[1])
-        longest.append(_most(F.maximum(F.sub(edges[1], edges[0]), 0.0)))
-    some = [F.greater(high, low) for low, high in zip(lows, highs, strict=True)]
+    lows, highs = _edges(over, rois, spatial_scale, 1.0, 0.0)
     lowest = float(np.finfo(np.float32).min) if x.dtype is dtypes.float32 else -math.inf
-    start = F.where(F.logical_and(*some), lowest, np.zeros((), x.dtype.numpy))
+    start = F.where(_have_some(lows, highs), lowest, np.zeros((), x.dtype.numpy))
     start = F.reshape(start, (over.count, *bins, 1))
+    return _over_elements(over, lows, highs, start, lambda best, read: F.where(F.greater(read, best), read, best))
 
-    def body(best: Any, i: Any, j: Any, sizes: Any, rows: Any, base: Any, *ends: Any) -> Any:
-        places, seen = [], []
-        for at, low, high in zip((i, j), ends[:2], ends[2:], strict=True):
-            place = F.add(low, at)
-            seen.append(F.less(place, high))
-            places.append(F.expand(F.where(seen[-1], place, 0.0), (over.count, *bins)))
-        read, both = over.read(rows, base, places, sizes[1]), F.logical_and(*seen)
-        return F.where(F.logical_and(F.reshape(both, (*both.shape, 1)), F.greater(read, best)), read, best)
 
-    return over.walk(longest, body, start, [*lows, *highs])
+def ps_roi_pool(x: Tensor, rois: Tensor, spatial_scale: float, bins: tuple[int, int]) -> Tensor:
+    """The means of the bins of regions, each bin of channels of its own, [K, C / (height · width), *bins]; 0 in a bin
+    without elements, and the image's last row and column are in none. Operands as roi_align's.
+
+    Raises:
+        OpError: other shapes.
+    """
+    over = _Bins("ps_roi_pool", x, rois, *bins, own=True)
+    lows, highs = _edges(over, rois, spatial_scale, 0.0, 1.0)
+    start = x.network.constant(np.zeros((), x.dtype.numpy))
+    total = _over_elements(over, lows, highs, start, F.add)
+    area = F.mul(*[F.sub(high, low) for low, high in zip(lows, highs, strict=True)])
+    area = F.where(_have_some(lows, highs), area, 1.0)
+    return F.div(total, F.reshape(area, (over.count, 1, *bins)))
 
 
 # ------------------------------------------------------------------------------------------- taps that data moves

@@ -14,7 +14,7 @@ from ingot.errors import OpError
 from ingot.functional.shape import repeat_interleave
 from ingot.functional.spatial import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from ingot.functional.tensor import Tensor
-from ingot.ir import F
+from ingot.ir import F, Value
 
 _RANKS = {"nearest": (1, 2, 3), "nearest-exact": (1, 2, 3), "area": (1, 2, 3), "linear": (1,), "bilinear": (2,),
           "trilinear": (3,), "bicubic": (2,)}  # fmt: skip
@@ -205,9 +205,15 @@ def resized(input: Tensor, targets: Sequence[Target], mode: str, align_corners: 
     ]
     narrow = not mode.startswith("nearest") and dtypes.get(input.dtype).bits < 32
     out = F.cast(input, dtypes.float32) if narrow else input
-    for axis, to in enumerate(targets, 2):
-        out = _along(out, axis, to, mode, align_corners)
+    out = stepped(out, targets, mode, align_corners)
     return F.cast(out, input.dtype) if narrow else out
+
+
+def stepped(input: Tensor, targets: Sequence[Target], mode: str, align_corners: bool = False) -> Tensor:
+    """Each spatial dimension in turn, by the steps that the targets say, or by the sizes where they say none."""
+    for axis, to in enumerate(targets, 2):
+        input = _along(input, axis, to, mode, align_corners)
+    return input
 
 
 def _along(input: Tensor, axis: int, to: Target, mode: str, align_corners: bool) -> Tensor:
@@ -228,6 +234,42 @@ def _along(input: Tensor, axis: int, to: Target, mode: str, align_corners: bool)
         part = part if weight is None else F.mul(part, F.cast(F.reshape(weight, shape), input.dtype))
         total = part if total is None else F.add(total, part)
     return total
+
+
+_KERNELS = {"bilinear": 1.0, "bicubic": 2.0}  # how far they reach
+
+
+def smoothed(input: Tensor, axis: int, after: Dimension, mode: str, apart: float | None = None,
+             align_corners: bool = False) -> Tensor:  # fmt: skip
+    """One dimension of float32 at another size, antialiased: the kernel is as wide as a step is, where that is above
+    1. By a product with a matrix of weights [before, after], which a run computes.
+
+    Args:
+        mode: "bilinear", or "bicubic" (of parameter −0.5, which torch takes here).
+        apart: how far apart neighbours are read, where the sizes do not say it.
+    """
+    before, reach = input.shape[axis], _KERNELS[mode]
+    step = _step(before, Target(after, apart), align_corners)
+    wide = F.maximum(step, 1.0) if isinstance(step, Value) else max(step, 1.0)
+    centre = F.mul(F.add(F.iota(after, dtype=dtypes.float32), 0.5), step)
+    at = F.reshape(F.iota(before, dtype=dtypes.float32), (before, 1))
+    edge = F.mul(F.mul(centre, 0.0) + reach, wide)
+    low = F.floor(F.maximum(F.add(F.sub(centre, edge), 0.5), 0.0))
+    high = F.minimum(F.floor(F.add(F.add(centre, edge), 0.5)), _number(before))
+    distance = F.abs(F.div(F.add(F.sub(at, centre), 0.5), wide))
+    if mode == "bilinear":
+        found = F.maximum(F.sub(1.0, distance), 0.0)
+    else:
+        near = F.add(F.mul(F.mul(F.sub(F.mul(distance, 1.5), 2.5), distance), distance), 1.0)
+        far = F.mul(F.sub(F.mul(F.add(F.mul(F.sub(distance, 5.0), distance), 8.0), distance), 4.0), -0.5)
+        found = F.where(F.less(distance, 1.0), near, F.where(F.less(distance, 2.0), far, F.mul(far, 0.0)))
+    inside = F.logical_and(F.greater_equal(at, low), F.less(at, high))
+    found = F.where(inside, found, F.mul(found, 0.0))
+    found = F.div(found, F.reduce_sum(found, axes=(0,), keepdims=True))
+    rank = len(input.shape)
+    order = (*(i for i in range(rank) if i != axis), axis)
+    product = F.matmul(F.permute(input, order), found)
+    return F.permute(product, tuple(order.index(i) for i in range(rank)))
 
 
 _GRID_MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}

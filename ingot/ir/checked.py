@@ -121,14 +121,16 @@ def _together(xs: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]], on
         sizes = {xs[i].shape[axis] for i, axis in group} - ({1} if ones else set())
         if len(sizes) < 2 or all(isinstance(d, int) for d in sizes):
             continue
-        wanted = min(sizes, key=lambda d: (not isinstance(d, int), len(str(d)), str(d)))
+        least = {d for d in sizes if ones and dims.bounds(d)[1] <= 1}  # as x[:1] has: 0 or 1
+        wanted = min(sizes - least or sizes, key=lambda d: (not isinstance(d, int), len(str(d)), str(d)))
         if not all(may_be(d, wanted) for d in sizes):
             continue
         said = f"{' and '.join(_text(x.shape) for x in xs)} together: %s must be {wanted}"
         for i, axis in group:
             size = found[i].shape[axis]
             if size != wanted and not (ones and size == 1):
-                one = ones and not dims.dims_of((size,)).keys() & dims.dims_of((wanted,)).keys()
+                own = dims.dims_of((size,)).keys() & dims.dims_of((wanted,)).keys()
+                one = ones and (size in least or not own)
                 shape = list(found[i].shape)
                 shape[axis] = wanted
                 found[i] = _with_shape(found[i], tuple(shape), said % f"{size}{' or 1' * one}", one)

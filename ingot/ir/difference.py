@@ -30,7 +30,8 @@ def difference(ours: Array, theirs: Array) -> Difference:
     """`ours` against what it should be. NaN, or one infinity, in the same place of both is no difference."""
     if ours.shape != theirs.shape:
         return Difference(float("inf"), f"has the shape {list(ours.shape)} instead of {list(theirs.shape)}")
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN of few bits may be one that signals
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
     finite = np.isfinite(b)
     if odd := _odd(a, b):
         return Difference(float("inf"), odd)

@@ -189,6 +189,8 @@ class ExprBuilder:
         if target == "float64":
             return self._step(dtype, "to_float", x.index)
         if target == "float32":
+            if dtype is dtypes.float32 and source == "int64" and self.steps[x.index][0] == "const":
+                return self.const(self.steps[x.index][2], dtype)
             value = x if source == "float32" else self._step(dtypes.float32, "to_float", x.index)
             return self._step(dtype, "round", value.index, dtype.name) if dtype.name in _NARROW_FLOATS else Scalar(
                 self, value.index, dtype)

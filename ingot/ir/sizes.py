@@ -49,8 +49,8 @@ def follow(op: Op, inputs: tuple[Any, ...], specs: tuple[Any, ...]) -> Array | N
 def _small(spec: Any, most: int) -> bool:
     if type(spec) is not Spec or not (spec.dtype.is_integer or spec.dtype is dtypes.bool_):
         return False
-    count: Dimension = spec.elements
-    return isinstance(count, int) and count <= most
+    count: Dimension = spec.elements  # 0 also where only one of several sizes is known
+    return isinstance(count, int) and count <= most and all(isinstance(d, int) for d in spec.shape)
 
 
 def _fits(x: Dimension, dtype: DType) -> bool:
@@ -110,6 +110,9 @@ def _bind(value: Any) -> Array:
                       "sizes; select those that are meant")
     if value.spec.elements == 0:
         return np.empty(value.shape, object)
+    if value.network.detached:  # what uses the size need not use a value beside it: it would be bound nowhere
+        raise OpError(f"{_text(value)} is made of sizes alone, and has met no tensor of the network yet: compute it as "
+                      "an expression of dims")
     binder: Any = OPS["sizes_of"]
     made = value.network.emit(binder(text=_text(value)), (value,))
     found = [v.shape[0] for v in (made if isinstance(made, tuple) else (made,))]
@@ -122,7 +125,7 @@ def _text(value: Any, depth: int = 0) -> str:
         return str(value.array.item())
     node = value.node
     if node is None or depth == SHOWN:
-        return f"%{value.name}"
+        return "…" if value.name.isdecimal() else f"%{value.name}"
     return f"{node.op.name}({', '.join(_text(v, depth + 1) for v in node.inputs)})"
 
 

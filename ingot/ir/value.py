@@ -374,7 +374,8 @@ def _slice(x: Value, axis: int, part: slice) -> tuple[Dimension, Dimension, int]
             at = dims.add(whole, at)
             return at if dims.bounds(at, known)[0] >= 0 else dims.maximum(at, 0)
         if isinstance(at, Expr) and dims.bounds(at, known)[1] <= 0:  # from the end where it is below 0
-            at = dims.add(at, dims.mul(whole, dims.minimum(1, dims.mul(at, -1))))
+            back = dims.mul(at, -1)
+            at = 0 if back == whole else dims.add(at, dims.mul(whole, dims.minimum(1, back)))
             at = at if dims.bounds(at, known)[0] >= 0 else dims.maximum(at, 0)
         inside = dims.bounds(dims.add(whole, dims.mul(at, -1)), known)[0] >= 0
         return at if inside else dims.minimum(at, whole)

@@ -1,8 +1,10 @@
-"""How weights are stored: the words of `weights=` (--weights), and the numbers behind them."""
+"""How weights are stored and rows rounded: the words of `weights=` and `activations=`, and the numbers behind them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ingot import dtypes
 from ingot.dtypes import DType
@@ -11,29 +13,41 @@ from ingot.words import check_words
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """Integers of `dtype` up to `limit`, and a float32 scale for every output and `group` of inputs (0: all of them).
+    """Integers of `dtype` from −`limit`, and a float32 scale for every output and `group` of inputs (0: all of them).
 
     In a network such a weight is `dequantize(integers, scales)`. dtype None: as they are, in the engine's precision.
+    activations: whether rows become int8 too, with a scale for each (`quantize_rows`), before they meet such a weight.
     """
 
     word: str
     dtype: DType | None = None
     limit: int = 0
     group: int = 0
+    activations: bool = False
+
+    @property
+    def asked(self) -> tuple[str | None, str | None]:
+        """The words for weights and activations as somebody asks for them: None for what nobody asked."""
+        return (self.word if self.dtype else None, "int8" if self.activations else None)
 
     @property
     def per_output(self) -> WeightFormat:
         """What is taken where groups do not fit: the rows of tables, and inputs that they do not divide."""
-        return replace(INT8, word=self.word)
+        return replace(INT8, word=self.word, activations=self.activations)
 
 
 AS_IS = WeightFormat("same")
 INT8 = WeightFormat("int8", dtypes.int8, 127)
-FORMATS = {f.word: f for f in (AS_IS, INT8, *(WeightFormat(f"int4-g{n}", dtypes.int4, 7, n) for n in (32, 64, 128)))}
+FORMATS = {f.word: f for f in (AS_IS, INT8, *(WeightFormat(f"int4-g{n}", dtypes.int4, 8, n) for n in (32, 64, 128)))}
 INTEGERS = (dtypes.int8, dtypes.int4)  # what a product takes beside floats of its rows' type
 
 
-def weight_format(word: str | None) -> WeightFormat:
-    """The format of a word; of none, `same`. Raises UserError for one that is not known."""
-    check_words(None, word)
-    return FORMATS[word or AS_IS.word]
+def weight_format(word: str | None, activations: str | None = None) -> WeightFormat:
+    """The format of a word; of none, `same`. Raises UserError for words that are not known or do not go together."""
+    check_words(None, word, activations)
+    return replace(FORMATS[word or AS_IS.word], activations=activations == "int8")
+
+
+def format_of(config: Mapping[str, Any]) -> WeightFormat:
+    """The format that an engine's config says it was built in."""
+    return weight_format(config.get("weights"), config.get("activations"))

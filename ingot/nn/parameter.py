@@ -14,15 +14,18 @@ from ingot.ir.spec import Shape, Spec, StateSpec
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A NumPy array of what users hold: NumPy, torch (bfloat16 included, without a copy), or anything array-like."""
+    """A NumPy array of what users hold: NumPy, torch (bfloat16 and floats of 8 bits too, without a copy), or anything
+    array-like.
+    """
     if isinstance(value, np.ndarray):
         return value
     if type(value).__module__.partition(".")[0] == "torch":
         torch: Any = sys.modules["torch"]  # a tensor exists, so torch has been imported
         value = value.detach().cpu().contiguous()
-        narrow = value.dtype == torch.bfloat16
-        array: np.ndarray = (value.view(torch.int16) if narrow else value).numpy()
-        return array.view(dtypes.bfloat16.numpy) if narrow else array
+        name = str(value.dtype).removeprefix("torch.")
+        narrow = {"bfloat16": torch.int16}.get(name, torch.uint8 if name.startswith("float8") else None)
+        array: np.ndarray = (value if narrow is None else value.view(narrow)).numpy()
+        return array if narrow is None else array.view(dtypes.get(name).numpy)
     return np.asarray(value)
 
 

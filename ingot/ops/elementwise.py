@@ -294,8 +294,11 @@ class Softplus(Unary):
 
     def expr(self, e: ExprBuilder, x: Scalar) -> Scalar:
         scaled = x * self.beta
-        # max(s, 0) + log(1 + exp(-|s|)) neither overflows nor needs log1p's precision below 0
-        soft = e.max(scaled, 0.0) + e.log(1 + e.exp(-e.abs(scaled)))
+        # max(s, 0) + log(1 + n) for n = exp(-|s|) does not overflow. 1 + n loses digits of a small n; the quotient of n
+        # and what is left of it gives them back.
+        n = e.exp(-e.abs(scaled))
+        one = 1 + n
+        soft = e.max(scaled, 0.0) + e.where(e.eq(one, 1.0), n, e.log(one) * (n / (one - 1)))
         return e.where(scaled > self.threshold, x, soft / self.beta)
 
     def torch(self, torch: Any, x: Any) -> Any:

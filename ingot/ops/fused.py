@@ -26,10 +26,30 @@ WEIGHTS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 IDENTITY = ((("input", "float32", 0),), (0,))
 SILU_MUL = ((("input", "float32", 0), ("silu", "float32", 0), ("input", "float32", 1), ("mul", "float32", 1, 2)), (3,))
 TIMES = ((("input", "float32", 0), ("input", "float32", 1), ("mul", "float32", 0, 1)), (2,))
+SCALED = ((*TIMES[0], ("input", "float32", 2), ("mul", "float32", 2, 3)), (4,))  # sums, by outputs, by rows
 PLUS = ((("input", "float32", 0), ("input", "float32", 1), ("add", "float32", 0, 1)), (2,))
 RELU_PLUS = ((*PLUS[0], ("const", "float32", 0.0), ("max", "float32", 2, 3)), (4,))
 TWICE = ((("input", "float32", 0), ("const", "float32", 2.0), ("mul", "float32", 0, 1)), (2,))
 FIVE = ((("const", "float32", 5.0),), (0,))
+
+
+def quantising(steps: Sequence[Any], scale: float, zero: float, low: float, high: float, kind: str) -> tuple[Any, Any]:
+    """The expression whose last of `steps` is quantised as `quantize` does, by a product with a number."""
+    n = len(steps)
+    return ((*steps, ("const", "float32", scale), ("mul", "float32", n - 1, n), ("round", "float32", n + 1),
+             ("eq", "bool", n + 2, n + 2), ("const", "float32", 0.0), ("where", "float32", n + 3, n + 2, n + 4),
+             ("const", "float32", zero), ("add", "float32", n + 5, n + 6), ("const", "float32", low),
+             ("max", "float32", n + 7, n + 8), ("const", "float32", high), ("min", "float32", n + 9, n + 10),
+             ("to_int", "int64", n + 11, "int32"), ("wrap", "int64", n + 12, kind)), (n + 13,))  # fmt: skip
+
+
+_SCALED_PLUS = (*TIMES[0], ("input", "float32", 2), ("add", "float32", 2, 3))
+REQUANTISED = quantising(_SCALED_PLUS, 0.001, -3.0, -127.0, 127.0, "int8")
+# … with a residual of uint8, (q - 130) * 0.5, and relu
+JOINED = quantising((*_SCALED_PLUS, ("input", "int64", 3), ("const", "int64", 130), ("sub", "int64", 5, 6),
+                     ("to_float", "float32", 7), ("const", "float32", 0.5), ("mul", "float32", 8, 9),
+                     ("add", "float32", 4, 10), ("const", "float32", 0.0), ("max", "float32", 11, 12)),
+                    0.001, 5.0, 0.0, 255.0, "uint8")  # fmt: skip
 
 
 def expr_json(expr: Sequence[Any]) -> dict[str, Any]:

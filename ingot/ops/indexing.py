@@ -38,11 +38,16 @@ def _outside(index: Any, low: int, high: int) -> Any:
 
 @op("embedding")
 class Embedding(Op):
-    """Rows of weight[V, H] chosen by ids: ids[…] → […, H]. An id outside 0..V−1 is a fault at run time."""
+    """Rows of weight[V, H] chosen by ids: ids[…] → […, H]. An id outside 0..V−1 is a fault at run time; with `from_end`
+    ids from −V to −1 count from the end.
+    """
 
+    version = 2  # 1 had no from_end
+    from_end: bool = False
     in_scope = "moves"
     cases = (
         Case("tokens", (i32("T"), bf16(50, 8))),
+        Case("counted from the end", (i64(2, 9), f32(3, 4)), {"from_end": True}),
         Case("a batch of int64", (i64(2, 3), f32(7, 4))),
         Case("no tokens", (i32(0), f32(7, 4))),
         Case("float ids", (f32(3), f32(7, 4)), error="ids must be int32 or int64"),
@@ -55,19 +60,20 @@ class Embedding(Op):
         return Spec(weight.dtype, (*ids.shape, weight.shape[1]))
 
     def reference(self, ids: Array, weight: Array) -> Array:
-        return weight[in_range("embedding", ids, 0, len(weight))]
+        return weight[in_range("embedding", ids, -len(weight) if self.from_end else 0, len(weight))]
 
     def torch(self, torch: Any, ids: Any, weight: Any) -> Any:
         if not weight.shape[0]:  # a fault, if there are ids
             return weight.new_zeros(*ids.shape, weight.shape[1])
-        return torch.nn.functional.embedding(ids.clamp(0, weight.shape[0] - 1), weight)
+        rows = ids.long() % weight.shape[0] if self.from_end else ids.clamp(0, weight.shape[0] - 1)
+        return torch.nn.functional.embedding(rows, weight)
 
     def torch_fault(self, torch: Any, ids: Any, weight: Any) -> Any:
-        return _outside(ids, 0, weight.shape[0])
+        return _outside(ids, -weight.shape[0] if self.from_end else 0, weight.shape[0])
 
     def sample(self, rng: np.random.Generator, ids: Spec, weight: Spec) -> tuple[Array, ...]:
         rows = weight.evaluate({})[0]
-        return (rng.integers(0, rows, ids.evaluate({})).astype(ids.dtype.numpy),
+        return (rng.integers(-rows if self.from_end else 0, rows, ids.evaluate({})).astype(ids.dtype.numpy),
                 rng.standard_normal(weight.evaluate({})).astype(weight.dtype.numpy))
 
     @classmethod

@@ -6,24 +6,29 @@ There is one for all of them: its rule, its reference and its torch form unpack 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import is_not
 from typing import Any
 
 import numpy as np
 
 from ingot import dtypes
+from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.ir import Case, Op, Spec, op, require
 from ingot.ir.expr import evaluate
 from ingot.ir.op import infer
+from ingot.ir.spec import elements
 from ingot.ops.common import Array, bf16, f16, f32, i8, i32, rounded, show, u8
 from ingot.ops.conversion import Dequantize
 from ingot.ops.fused import (
     FIVE,
     IDENTITY,
+    JOINED,
     PLUS,
     RELU_PLUS,
+    REQUANTISED,
+    SCALED,
     SILU_MUL,
     TIMES,
     TWICE,
@@ -42,6 +47,10 @@ from ingot.ops.spatial import Conv, ConvTranspose, at
 
 WITH_EPILOGUE = (Conv, ConvTranspose, GroupNorm, Matmul)
 WITHOUT = (Embedding, Moe, Recurrent)
+SUMS = (Conv, ConvTranspose, Matmul)
+BYTES = (dtypes.int8, dtypes.uint8)  # what the epilogue of sums may quantise them to
+MOST_INT8 = 2**31 // 128**2 - 1  # products of int8 whose sum always fits into int32
+MOST_TAPS = 1024  # products of int8 whose sum float32 holds: those of a channel by itself
 PRODUCT = Matmul(transpose_b=True)  # of rows with a weight [outputs, inputs]
 
 
@@ -80,10 +89,12 @@ class Lowered(Op):
     """The op `inner`, its operands stored as `layouts` say, and `epilogue` of its result and of further operands.
 
     A layout is (its name, the operands that it holds, its sizes…); ("plain", (i,)) is operand i itself. With an
-    epilogue `inner` computes in float32 and nothing is rounded before the epilogue's result, of type `dtype`. Its
-    further operands are per channel, or like the result. `parts`: `inner` runs so often, on the first operand and, each
-    time, on the next of the others; the epilogue reads all results. `group`: a weight is int4 followed by its scales,
-    one for so many neighbours of a row.
+    epilogue `inner` computes in float32 and nothing is rounded before the epilogue's result, of type `dtype`; of int8
+    with int8 it sums exactly, and the epilogue reads the sums as float32, rounded once. The result of sums may be int8
+    or uint8, which the epilogue makes. Its further operands are per channel, like the result, or, of a product, one for
+    each row. `parts`: `inner` runs so often, on the first operand and, each time, on the next of the others; the
+    epilogue reads all results. `group`: a weight is int4 followed by its scales, one for so many neighbours of a row.
+    `outside`: the number that lies around int8 x of a convolution, in the place of 0 (its zero point).
     """
 
     inner: Op
@@ -92,6 +103,8 @@ class Lowered(Op):
     dtype: DType | None = None
     parts: int = 1
     group: int = 0
+    outside: int = 0
+    version = 2  # 1 had no `outside`
     reads_back = True
     cases = (
         # ------------------------------------------------------------------------------------------------- products
@@ -109,6 +122,10 @@ class Lowered(Op):
              _with(PRODUCT, X, ("panels", (1, 2), 40, 6), epilogue=SILU_MUL, parts=2)),
         Case("int4 in groups", (f16("T", 16), u8(2, 2, 32, 4), f32(2, 2, 32)),
              _with(PRODUCT, X, ("panels", (1,), 40, 16), ("panels", (2,), 40, 2), dtype="float16", group=8)),
+        Case("rows of int8, a scale for each and for each output", (i8("T", 6), i8(2, 2, 32, 4), f32(40), f32("T", 1)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 6), epilogue=SCALED, dtype="bfloat16")),
+        Case("rows of int8 with two weights", (i8(3, 6), i8(4, 2, 32, 4)),
+             _with(PRODUCT, X, ("panels", (1, 2), 40, 6), epilogue=SILU_MUL, parts=2)),
         Case("two of int4", (bf16("T", 16), u8(4, 2, 32, 4), f32(4, 2, 32), bf16("T", 40)),
              _with(PRODUCT, X, ("panels", (1, 3), 40, 16), ("panels", (2, 4), 40, 2), dtype="bfloat16", parts=2,
                    group=8, epilogue=((*SILU_MUL[0], ("input", "float32", 2), ("add", "float32", 3, 4)), (5,)))),
@@ -150,6 +167,18 @@ class Lowered(Op):
         Case("nothing in the batch", (f32(0, 4, 4, 2), f32(1, 18, 32)), _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3))),
         Case("unknown sizes", (f32(1, "S", "T", 2), f32(1, 18, 32)),
              _with(_conv(stride=2), X, (GROUPS, (1,), 3, 2, 3, 3))),
+        Case("int8, strided", (i8(2, 9, 7, 3), i8(1, 7, 32, 4), f32(8)),
+             _with(_conv(stride=2), X, (GROUPS, (1,), 8, 3, 3, 3), epilogue=TIMES)),
+        Case("int8 around which its zero point lies, to int8", (i8(2, 5, 6, 3), i8(2, 7, 32, 4), f32(40), f32(40)),
+             _with(_conv(), X, (GROUPS, (1,), 40, 3, 3, 3), epilogue=REQUANTISED, dtype="int8", outside=-7)),
+        Case("int8 in groups with a residual of uint8, to uint8", (
+            i8(1, 5, 4, 6), i8(2, 7, 32, 4), f32(8), f32(8), u8(1, 5, 4, 8)),
+             _with(_conv(groups=2), X, (GROUPS, (1,), 8, 3, 3, 3), epilogue=JOINED, dtype="uint8", outside=3)),
+        Case("int8, every channel by itself, to int8", (i8(2, 7, 6, 37), i8(9, 37), f32(37), f32(37)),
+             _with(_conv(stride=2, groups=37), X, ("taps", (1,), 37, 1, 3, 3), epilogue=REQUANTISED, dtype="int8",
+                   outside=100)),
+        Case("rows of int8, to int8", (i8("T", 6), i8(2, 2, 32, 4), f32(40), f32(40)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 6), epilogue=REQUANTISED, dtype="int8")),
         Case("every channel by itself", (f32("T", 5, 6, 4), f32(9, 4)),
              _with(_conv(groups=4), X, ("taps", (1,), 4, 1, 3, 3))),
         Case("the same, bias and relu, strided", (bf16(2, 7, 6, 5), bf16(9, 5), bf16(5)),
@@ -165,6 +194,8 @@ class Lowered(Op):
              _with(_up(stride=2, pre=1, post=0), X, ("phases", (1,), 4, 5, 3, 3))),
         Case("2×2 by 2, bias and relu", (bf16(2, 3, 3, 3), *[bf16(1, 2, 32, 2)] * 4, bf16(8)),
              _with(_up(stride=2), X, ("phases", (1,), 3, 8, 2, 2), epilogue=RELU_PLUS, dtype="bfloat16")),
+        Case("int8 by 2, to int8", (i8(2, 3, 4, 4), *(i8(1, n, 32, 4) for n in (1, 2, 2, 4)), f32(5), f32(5)),
+             _with(_up(stride=2, pre=1, post=0), X, ("phases", (1,), 4, 5, 3, 3), epilogue=REQUANTISED, dtype="int8")),
         Case("phases without taps", (f32(1, 4, 2), f32(1, 2, 32)),
              _with(_up(1, stride=3, post=-1), X, ("phases", (1,), 2, 3, 1), epilogue=TWICE)),
         Case("more outputs than anything reaches, on both sides", (f32(1, 4, 2), *[f32(1, 2, 32)] * 2),
@@ -193,7 +224,13 @@ class Lowered(Op):
              _with(PRODUCT, X, ("panels", (1,), 5, 6), ("panels", (2,), 4, 6), epilogue=SILU_MUL, parts=2),
              error="parts must agree"),
         Case("a column for the epilogue", (f32(3, 6), f32(1, 6, 32), f32(3, 1)),
-             _with(PRODUCT, X, ("panels", (1,), 5, 6), epilogue=PLUS), error="operand of the epilogue must be"),
+             _with(PRODUCT, X, ("panels", (1,), 5, 6), epilogue=PLUS)),
+        Case("a column for the epilogue of a convolution", (f32(1, 4, 4, 2), f32(1, 18, 32), f32(1, 4, 4, 1)),
+             _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3), epilogue=PLUS), error="operand of the epilogue must be"),
+        Case("rows of int8 by floats", (i8(3, 6), f32(1, 6, 32)), _with(PRODUCT, X, ("panels", (1,), 5, 6)),
+             error="int8 is multiplied with int8, not with float32"),
+        Case("more of int8 than int32 holds", (i8(3, 131072), i8(1, 32768, 32, 4)),
+             _with(PRODUCT, X, ("panels", (1,), 5, 131072)), error="at most 131071 products of int8"),
         Case("an epilogue on rows of a table", (i32(3), f32(1, 6, 32)),
              _with(Embedding(), X, ("panels", (1,), 5, 6)), error="embedding has no epilogue"),
         Case("a product without an epilogue", (f32(3, 6), f32(1, 6, 32)),
@@ -214,6 +251,10 @@ class Lowered(Op):
              _with(_conv(groups=2), X, ("taps", (1,), 2, 1, 3, 3)), error=r"must be float32\[9, 2\]"),
         Case("a phase is missing", (f32(1, 4, 2), f32(1, 2, 32)),
              _with(_up(1, stride=2, pre=1), X, ("phases", (1,), 2, 3, 3)), error="needs 3 operands, got 2"),
+        Case("something around floats", (f32(1, 4, 4, 2), f32(1, 18, 32)),
+             _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3), outside=1), error="only around int8 x of a convolution"),
+        Case("a norm of int8", (f32(2, 8), f32(8)), _with(_norm(4), *plain(2), dtype="int8"),
+             error="the result may be float32 or bfloat16 or float16, not int8"),
         Case("phases without end", (f32(1, 4, 2), f32(1, 2, 32)),
              _with(_up(1, stride=2**31 - 1), X, ("phases", (1,), 2, 3, 1)), error="too large for phases"),
         Case("padding that takes all", (f32(1, 1, 2), f32(1, 6, 32)),
@@ -285,15 +326,27 @@ class Lowered(Op):
             require(result.dtype is not dtypes.int4, "rows of int4 are no tensor that an engine has")
             return results
         require(isinstance(self.inner, WITH_EPILOGUE), f"{self.inner.name} has no epilogue")
-        for what, dtype in (("x", result.dtype), ("the result", self.dtype)):
-            require(dtype in WEIGHTS, f"{what} must be float32, bfloat16 or float16, not {dtype.name}")
+        require(result.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {result.dtype.name}")
+        allowed = (*WEIGHTS, *BYTES) if isinstance(self.inner, SUMS) else WEIGHTS
+        named = " or ".join(d.name for d in allowed)
+        require(self.dtype in allowed, f"the result may be {named}, not {self.dtype.name}")
+        self._check_outside(operands[0].dtype)
         read = [dtypes.float32] * self.parts + [extra.dtype for extra in extras]
         check_types(self._checked, read, [self.dtype])
-        row = result.shape[-1:]
+        shapes = self.epilogue_shapes(result.shape)
         for extra in extras:
-            require(extra.shape in (result.shape, row),
-                    f"an operand of the epilogue must be {show(row)} or {show(result.shape)}, not {show(extra.shape)}")
+            require(extra.shape in shapes,
+                    f"an operand of the epilogue must be {' or '.join(map(show, shapes))}, not {show(extra.shape)}")
         return Spec(self.dtype, result.shape)
+
+    def _check_outside(self, x: DType) -> None:
+        around = isinstance(self.inner, Conv) and x is dtypes.int8 and -128 <= self.outside <= 127
+        require(not self.outside or around, "only around int8 x of a convolution lies another int8 than 0")
+
+    def epilogue_shapes(self, result: tuple[Dimension, ...]) -> tuple[tuple[Dimension, ...], ...]:
+        """The shapes of what the epilogue alone reads: a number for each channel, for each row, or for both."""
+        by_rows = ((*result[:-1], 1),) if isinstance(self.inner, Matmul) else ()
+        return (result[-1:], *by_rows, result)
 
     def _specs(self, operands: Sequence[Spec]) -> list[tuple[Spec, ...]]:
         """The operands of each run of `inner`; OpError where a stored one is not what its layout says."""
@@ -302,7 +355,15 @@ class Lowered(Op):
         return [tuple(runs[0])] if self.epilogue is None else [self._in_x(*run) for run in runs]
 
     def _in_x(self, x: Spec, *others: Spec) -> tuple[Spec, ...]:
-        """A run's operands in x's type, in which integers are exact and groups are rounded once."""
+        """A run's operands in x's type, in which integers are exact and groups rounded once; int8 as float32."""
+        if x.dtype is dtypes.int8:
+            weight = others[0]
+            require(isinstance(self.inner, SUMS), f"{self.inner.name} takes no int8")
+            require(weight.dtype is dtypes.int8, f"int8 is multiplied with int8, not with {weight.dtype.name}")
+            outputs = 1 if isinstance(self.inner, ConvTranspose) else 0  # which dimension; the others are summed over
+            count = int(elements(weight.shape[:outputs] + weight.shape[outputs + 1 :]))
+            require(count <= MOST_INT8, f"a sum has at most {MOST_INT8} products of int8, not {count}")
+            return tuple(s.like(dtype=dtypes.float32) for s in (x, *others))
         if self.group:
             others = infer(Dequantize(dtype=x.dtype, group=self.group), others, "its layouts")
         return (x, *(s.like(dtype=x.dtype) if s.dtype is dtypes.int8 else s for s in others))
@@ -335,7 +396,14 @@ class Lowered(Op):
         runs = self._arrays(operands)
         if self.epilogue is None:
             return self.inner.reference(*runs[0])
-        return self._finished([self.inner.reference(*run) for run in runs], operands[self.held :])
+        return self._finished([self._summed(self.inner.reference, run) for run in runs], operands[self.held :])
+
+    def _summed(self, compute: Any, run: Sequence[Any]) -> Any:
+        """`inner` by one of its forms, where `outside` lies around x: Σ x·w = Σ (x − outside)·w + outside · Σ w."""
+        if not self.outside:
+            return compute(*run)
+        x, weight = run
+        return compute(x - self.outside, weight) + self.outside * weight.reshape(weight.shape[0], -1).sum(1)
 
     def _arrays(self, operands: Sequence[Array]) -> list[Sequence[Array]]:
         """The operands of each run, in float32 if an epilogue follows."""
@@ -345,11 +413,13 @@ class Lowered(Op):
         if self.group:
             whole = Dequantize(dtype=dtypes.get(operands[0].dtype), group=self.group)
             runs = [(x, whole.reference(*weight)) for x, *weight in runs]
-        return [[a.astype(np.float32, copy=False) for a in run] for run in runs]
+        wide = np.float64 if operands[0].dtype == np.int8 else np.float32  # sums of int8 are exact
+        return [[a.astype(wide, copy=False) for a in run] for run in runs]
 
     def _finished(self, results: Sequence[Array], extras: Sequence[Array]) -> Array:
         assert self.epilogue is not None and self.dtype is not None
-        return evaluate(expr_json(self.epilogue), [*results, *extras], [self.dtype])[0]
+        sums = [y.astype(np.float32, copy=False) for y in results]
+        return evaluate(expr_json(self.epilogue), [*sums, *extras], [self.dtype])[0]
 
     def torch(self, torch: Any, *operands: Any) -> Any:
         """On the CPU, as an oracle: `inner` by its torch form."""
@@ -357,7 +427,7 @@ class Lowered(Op):
             return None
         arrays = [_array(torch, x) for x in operands]
         runs = [[_tensor(torch, a) for a in run] for run in self._arrays(arrays)]
-        results = [self.inner.torch(torch, *run) for run in runs]
+        results = [self._summed(partial(self.inner.torch, torch), run) for run in runs]
         if self.epilogue is None:
             return results[0]
         return _tensor(torch, self._finished([_array(torch, y) for y in results], arrays[self.held :]))

@@ -24,6 +24,7 @@ from ingot.ops.common import (
     f16,
     f32,
     f64,
+    i8,
     i32,
     product_steps,
     require_float,
@@ -291,7 +292,8 @@ class AvgPool(Pool):
 
 @op("max_pool")
 class MaxPool(Pool):
-    """The largest element of each window; NaN if any is. Padding never wins."""
+    """The largest element of each window; NaN if any is. Padding never wins. int8 is taken too, whose smallest number
+    stands where a window meets padding alone."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -314,6 +316,9 @@ class MaxPool(Pool):
              at(2, kernel=(3, 2), stride=2, pre=1, ceil_mode=True, channels_last=True)),
         Case("bfloat16", (bf16(1, 3, 6, 6),), at(2, kernel=(3, 3), stride=3)),
         Case("float16", (f16(1, 6, 3),), at(1, kernel=(3,), pre=1, channels_last=True)),
+        Case("int8", (i8(2, 9, 8, 37),), at(2, kernel=(3, 3), stride=2, pre=1, channels_last=True)),
+        Case("int8, dilation: a window may meet padding alone", (i8(1, 2, 1),),
+             at(1, kernel=(2,), dilation=3, pre=1, post=2)),
         Case("no samples", (f32(0, 3, 8),), at(1, kernel=(2,), stride=2)),
         Case("the kernel is larger than x", (f32(1, 3, 4),), at(1, kernel=(3,), dilation=2),
              error=r"dimension 2 of the result would have size 0 = \(4 \+ 0 \+ 0 - 5\) / 1 \+ 1, rounded down"),
@@ -332,11 +337,16 @@ class MaxPool(Pool):
         return Geometry(self.kernel, self.stride, self.pre_padding, self.post_padding, self.dilation, self.ceil_mode,
                         self.channels_last)
 
+    def infer(self, x: Spec) -> Spec:
+        known = super().infer(x.like(dtype=dtypes.float32) if x.dtype is dtypes.int8 else x)
+        return known.like(dtype=x.dtype)
+
     def reference(self, x: Array) -> Array:
         wide = channels_first(widen(x), self.channels_last)
         count, after = self.geometry.place(wide.shape[2:])
-        whole = padded(wide, self.pre_padding, after, -np.inf)
-        y = np.full((*wide.shape[:2], *count), -np.inf, wide.dtype)
+        least = -128 if x.dtype == np.int8 else -np.inf
+        whole = padded(wide, self.pre_padding, after, least)
+        y = np.full((*wide.shape[:2], *count), least, wide.dtype)
         with np.errstate(all="ignore"):
             for tap in self.geometry.taps(wide.shape[2:]):
                 y = np.maximum(y, window(whole, tap, count, self.stride, self.dilation))
@@ -344,11 +354,14 @@ class MaxPool(Pool):
 
     def torch(self, torch: Any, x: Any) -> Any:
         wide = torch_wide(channels_first(x, self.channels_last))
+        if x.dtype == torch.int8:
+            wide = wide.float()
         if self.torch_takes(wide):
             y = getattr(torch.nn.functional, f"max_pool{len(self.kernel)}d")(
                 wide, self.kernel, self.stride, self.pre_padding, self.dilation, self.ceil_mode)
         else:
             y = self.torch_windows(torch, wide, -float("inf")).amax(-1)
+        y = y.clamp(min=-128) if x.dtype == torch.int8 else y
         return as_given(y, self.channels_last).to(x.dtype)
 
 

@@ -6,6 +6,7 @@ state stays in float32 (float64 of float64) from the first step to the last; res
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -96,16 +97,20 @@ class Recurrent(Op):
         """The operands in float32, and a few arrays of a step."""
         return 8 * sum(int(s.elements) for s in specs if s is not None) + 16 * int(specs[2].elements) * self.gates_each
 
+    def _products(self) -> int:
+        """Of the state with the weight, in a step of the reference."""
+        return 1
+
     def steps(self, *specs: Any) -> int:
-        """A product and a few calls for each step."""
+        """The products and a few calls for each step."""
         given = self._operands(*specs)
         steps, rows, wide = map(int, given.gates.shape)
         each = product_steps(rows * wide * int(given.weight.shape[1]), given.gates.dtype)
-        return steps * (2 * each + 24 * rows * wide + 24 * PYTHON_STEPS)
+        return steps * (2 * each * self._products() + 24 * rows * wide + 24 * PYTHON_STEPS)
 
     # ------------------------------------------------------------------------------------------------------- meaning
-    def _step(self, x: Array, sums: Array, states: list[Array]) -> list[Array]:
-        """The states after a step: x are its gates, sums the product with the state."""
+    def _step(self, x: Array, sums_of: Callable[[Any], Any], states: list[Array]) -> list[Array]:
+        """The states after a step: x are its gates, and sums_of(h) is weight·h + bias."""
         raise NotImplementedError
 
     def _reference(self, given: Operands) -> tuple[Array, ...]:
@@ -125,7 +130,7 @@ class Recurrent(Op):
                 live = each[step < lengths]
                 times = lengths[live] - 1 - step if self.reverse else np.full(len(live), step)
                 before = [s[live] for s in states]
-                after = self._step(gates[times, live], before[0] @ weight.T + bias, before)
+                after = self._step(gates[times, live], lambda h: h @ weight.T + bias, before)
                 if projection is not None:
                     after[0] = after[0] @ projection.T
                 for state, new in zip(states, after, strict=True):
@@ -134,7 +139,7 @@ class Recurrent(Op):
         return tuple(rounded(a, like) for a in (y, *states))
 
     # --------------------------------------------------------------------------------------------------------- torch
-    def _torch_step(self, torch: Any, x: Any, sums: Any, states: list[Any]) -> list[Any]:
+    def _torch_step(self, torch: Any, x: Any, sums_of: Callable[[Any], Any], states: list[Any]) -> list[Any]:
         raise NotImplementedError
 
     def _torch(self, torch: Any, given: Operands) -> Any:
@@ -150,8 +155,9 @@ class Recurrent(Op):
         back = (lengths - 1 - order) % max(steps, 1) if self.reverse else order.expand(steps, rows)
         times = torch.where(order < lengths, back, order)  # of each step and row
         for step in range(steps):
-            sums = states[0] @ weight.T + given.bias.to(weight.dtype)
-            after = self._torch_step(torch, gates[times[step], each], sums, states)
+            after = self._torch_step(
+                torch, gates[times[step], each], lambda h: h @ weight.T + given.bias.to(weight.dtype), states
+            )
             if given.projection is not None:
                 after[0] = after[0] @ given.projection.to(weight.dtype).T
             live = (step < lengths)[:, None]
@@ -245,8 +251,8 @@ class Lstm(Recurrent):
                   lengths: Array | None = None, projection: Array | None = None) -> tuple[Array, ...]:  # fmt: skip
         return self._reference(Operands(gates, weight, (h0, c0), bias, lengths, projection))
 
-    def _step(self, x: Array, sums: Array, states: list[Array]) -> list[Array]:
-        i, f, g, o = np.split(x + sums, 4, -1)
+    def _step(self, x: Array, sums_of: Callable[[Any], Any], states: list[Array]) -> list[Array]:
+        i, f, g, o = np.split(x + sums_of(states[0]), 4, -1)
         c = _sigmoid(f) * states[1] + _sigmoid(i) * np.tanh(g)
         return [_sigmoid(o) * np.tanh(c), c]
 
@@ -254,8 +260,8 @@ class Lstm(Recurrent):
               projection: Any = None) -> Any:  # fmt: skip
         return self._torch(torch, Operands(gates, weight, (h0, c0), bias, lengths, projection))
 
-    def _torch_step(self, torch: Any, x: Any, sums: Any, states: list[Any]) -> list[Any]:
-        i, f, g, o = (x + sums).chunk(4, -1)
+    def _torch_step(self, torch: Any, x: Any, sums_of: Callable[[Any], Any], states: list[Any]) -> list[Any]:
+        i, f, g, o = (x + sums_of(states[0])).chunk(4, -1)
         c = f.sigmoid() * states[1] + i.sigmoid() * g.tanh()
         return [o.sigmoid() * c.tanh(), c]
 
@@ -264,15 +270,24 @@ class Lstm(Recurrent):
 class Gru(Recurrent):
     """A GRU over gates [T, N, 3·H] (reset, update, new): y [T, N, H] and the last state h [N, H].
 
-    A step: s = weight·h + bias; r, z = σ(gates + s); n = tanh(gate + r·s); h = n + z·(h − n). weight [3·H, H], bias
-    [3·H], h0 [N, H]; `lengths` and `reverse` as lstm has them.
+    A step: s = weight·h + bias; r, z = σ(gates + s); n = tanh(gate + r·s); h = n + z·(h − n). Without `reset_after`
+    the new gate's s is weight·(r·h) + bias, and n = tanh(gate + s). weight [3·H, H], bias [3·H], h0 [N, H]; `lengths`
+    and `reverse` as lstm has them.
     """
 
+    version = 2  # 1 had no reset_after
+    reset_after: bool = True
     gates_each = 3
     cases = (
         Case("a sequence", (f32("T", 3, 15), f32(15, 5), f32(3, 5), f32(15))),
         Case("backwards, rows of their own lengths", (f32(7, "N", 105), f32(105, 35), f32("N", 35), f32(105), i64("N")),
              {"reverse": True}),
+        Case("the state is reset before the product", (f32("T", 3, 15), f32(15, 5), f32(3, 5), f32(15)),
+             {"reset_after": False}),
+        Case("the same backwards, rows of their own lengths",
+             (f32(7, "N", 105), f32(105, 35), f32("N", 35), f32(105), i64("N")),
+             {"reverse": True, "reset_after": False}),
+        Case("the same, bfloat16", (bf16(9, 2, 15), bf16(15, 5), bf16(2, 5), bf16(15)), {"reset_after": False}),
         Case("weights that are computed", (f32(3, 2, 15), f32(15, 5), f32(2, 5), f32(15)), stored=()),
         Case("bfloat16 rounds at the end", (bf16(9, 2, 15), bf16(15, 5), bf16(2, 5), bf16(15))),
         Case("float16", (f16(3, 2, 15), f16(15, 5), f16(2, 5), f16(15))),
@@ -289,17 +304,24 @@ class Gru(Recurrent):
                   lengths: Array | None = None) -> tuple[Array, ...]:  # fmt: skip
         return self._reference(Operands(gates, weight, (h0,), bias, lengths))
 
-    def _step(self, x: Array, sums: Array, states: list[Array]) -> list[Array]:
-        (xr, xz, xn), (sr, sz, sn) = np.split(x, 3, -1), np.split(sums, 3, -1)
-        fresh = np.tanh(xn + _sigmoid(xr + sr) * sn)
+    def _products(self) -> int:
+        return 1 if self.reset_after else 2
+
+    def _step(self, x: Array, sums_of: Callable[[Any], Any], states: list[Array]) -> list[Array]:
+        (xr, xz, xn), (sr, sz, sn) = np.split(x, 3, -1), np.split(sums_of(states[0]), 3, -1)
+        reset = _sigmoid(xr + sr)
+        own = reset * sn if self.reset_after else np.split(sums_of(reset * states[0]), 3, -1)[2]
+        fresh = np.tanh(xn + own)
         return [fresh + _sigmoid(xz + sz) * (states[0] - fresh)]
 
     def torch(self, torch: Any, gates: Any, weight: Any, h0: Any, bias: Any, lengths: Any = None) -> Any:
         return self._torch(torch, Operands(gates, weight, (h0,), bias, lengths))
 
-    def _torch_step(self, torch: Any, x: Any, sums: Any, states: list[Any]) -> list[Any]:
-        (xr, xz, xn), (sr, sz, sn) = x.chunk(3, -1), sums.chunk(3, -1)
-        fresh = (xn + (xr + sr).sigmoid() * sn).tanh()
+    def _torch_step(self, torch: Any, x: Any, sums_of: Callable[[Any], Any], states: list[Any]) -> list[Any]:
+        (xr, xz, xn), (sr, sz, sn) = x.chunk(3, -1), sums_of(states[0]).chunk(3, -1)
+        reset = (xr + sr).sigmoid()
+        own = reset * sn if self.reset_after else sums_of(reset * states[0]).chunk(3, -1)[2]
+        fresh = (xn + own).tanh()
         return [fresh + (xz + sz).sigmoid() * (states[0] - fresh)]
 
 
@@ -333,11 +355,13 @@ class Rnn(Recurrent):
                   lengths: Array | None = None) -> tuple[Array, ...]:  # fmt: skip
         return self._reference(Operands(gates, weight, (h0,), bias, lengths))
 
-    def _step(self, x: Array, sums: Array, states: list[Array]) -> list[Array]:
-        return [np.tanh(x + sums) if self.activation == "tanh" else np.maximum(x + sums, 0)]
+    def _step(self, x: Array, sums_of: Callable[[Any], Any], states: list[Array]) -> list[Array]:
+        whole = x + sums_of(states[0])
+        return [np.tanh(whole) if self.activation == "tanh" else np.maximum(whole, 0)]
 
     def torch(self, torch: Any, gates: Any, weight: Any, h0: Any, bias: Any, lengths: Any = None) -> Any:
         return self._torch(torch, Operands(gates, weight, (h0,), bias, lengths))
 
-    def _torch_step(self, torch: Any, x: Any, sums: Any, states: list[Any]) -> list[Any]:
-        return [(x + sums).tanh() if self.activation == "tanh" else (x + sums).relu()]
+    def _torch_step(self, torch: Any, x: Any, sums_of: Callable[[Any], Any], states: list[Any]) -> list[Any]:
+        whole = x + sums_of(states[0])
+        return [whole.tanh() if self.activation == "tanh" else whole.relu()]

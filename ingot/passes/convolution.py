@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from ingot import dtypes
 from ingot.dims import Expr
-from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ir import F, Network, Node, Op, Spec, Value
 from ingot.ir.recipe import Recipe, evaluate, source
 from ingot.ops.fused import IDENTITY, PLUS, WEIGHTS
 from ingot.ops.layouts import Phase, phases
-from ingot.ops.lowering import PRODUCT, Lowered, plain
+from ingot.ops.lowering import MOST_TAPS, PRODUCT, Lowered, plain
 from ingot.ops.movement import Pad
 from ingot.ops.norm import GroupNorm
 from ingot.ops.panels import DEPTH, PANEL
 from ingot.ops.spatial import Conv, ConvTranspose
-from ingot.passes.layout import FIXED, packed_groups
+from ingot.passes.integers import FIXED, Sums, factors, no_factors, numbers, sums
+from ingot.passes.layout import packed_groups
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, recipe_of, sizes, stored
 
@@ -92,27 +94,51 @@ def _refused(node: Node) -> str:
     return "a weight without elements" if 0 in rest[0].shape else ""
 
 
-def _lowered(node: Node, layout: str, stored: Sequence[Value]) -> Value:
+def _lowered(node: Node, of: Sums, layout: str, stored: Sequence[Value]) -> Value:
     """The node's convolution with its weight stored in a layout, and its bias in the epilogue."""
+    op = Lowered(inner=node.op, layouts=(*plain(1), (layout, (1,), *sizes(of.weight))), epilogue=of.epilogue,
+                 dtype=node.output.dtype, outside=of.outside)  # fmt: skip
+    return node.output.network.emit(op, (of.x, *stored, *of.extras))  # type: ignore[no-any-return]
+
+
+def _sums(network: Network, node: Node) -> Sums:
+    """What the node sums, integers where x and the weight are made of int8."""
     x, weight, *bias = node.inputs
-    op = Lowered(inner=node.op, layouts=(*plain(1), (layout, (1,), *sizes(weight))), **_epilogue(x, bias))
-    return node.output.network.emit(op, (x, *stored, *bias))  # type: ignore[no-any-return]
+    found = numbers(x)
+    if no_integers(node) or isinstance(found, str):
+        return Sums(x, weight, tuple(bias), PLUS if bias else IDENTITY, 0)
+    outputs = _outputs(node.op)
+    return sums(network, found, factors(network, weight, outputs), outputs, bias[0] if bias else None)
 
 
-def _epilogue(x: Value, bias: Sequence[Value] = ()) -> dict[str, Any]:
-    return {"epilogue": PLUS if bias else IDENTITY, "dtype": x.dtype}
+def _outputs(op: Op) -> int:
+    """Which dimension of a weight has its outputs."""
+    return 1 if isinstance(op, ConvTranspose) else 0
+
+
+def no_integers(node: Node) -> str:
+    """Why the sums of a convolution are not those of int8 with int8, or nothing."""
+    op: Any = node.op
+    outputs = _outputs(op)
+    found = numbers(node.inputs[0])
+    if isinstance(found, str):
+        return found
+    if outputs and (found.zero or op.groups > 1):
+        return "outputs of a transposed convolution are sums of different weights: x has no zero point, and one group"
+    return no_factors(node.inputs[1], outputs)
 
 
 def _conv(network: Network, node: Node) -> Value:
     op: Any = node.op
-    x, weight, *bias = node.inputs
+    of = _sums(network, node)
+    x, weight = of.x, of.weight
     if weight.kind not in FIXED:
         return _computed_conv(node)
     outputs, channels, *kernel = sizes(weight)
     rank, taps = len(kernel), math.prod(kernel)
     if _is_depthwise(op, x, weight):
         flat = derive(network, "reshape", [weight], f"{weight.name}.taps", shape=(outputs, taps))
-        return _lowered(node, "taps", [
+        return _lowered(node, of, "taps", [
             derive(network, "transpose", [flat], f"{weight.name}.depthwise", axes=(1, 0))])  # fmt: skip
     last = weight
     if taps > 1:
@@ -121,28 +147,30 @@ def _conv(network: Network, node: Node) -> Value:
     flat = derive(network, "reshape", [last], f"{weight.name}.flat", shape=(outputs, taps * channels))
     one_by_one = taps == 1 and {*op.stride} == {1} and {*op.pre_padding, *op.post_padding} == {0}
     if one_by_one and op.groups == 1:
-        product = Lowered(inner=PRODUCT, layouts=plain(2), **_epilogue(x, bias))
-        return network.emit(product, (x, flat, *bias))  # type: ignore[no-any-return]
-    return _lowered(node, "panels of groups", [packed_groups(network, flat, op.groups, f"{flat.name}.packed")])
+        product = Lowered(inner=PRODUCT, layouts=plain(2), epilogue=of.epilogue, dtype=node.output.dtype)
+        return network.emit(product, (x, flat, *of.extras))  # type: ignore[no-any-return]
+    return _lowered(node, of, "panels of groups", [packed_groups(network, flat, op.groups, f"{flat.name}.packed")])
 
 
 def _is_depthwise(op: Conv, x: Value, weight: Value) -> bool:
     """Whether every channel is convolved by itself, to one output."""
     outputs, channels = sizes(weight)[:2]
-    return bool(op.groups == outputs == x.shape[-1] and channels == 1 < outputs)
+    exact = weight.dtype is not dtypes.int8 or math.prod(sizes(weight)[2:]) <= MOST_TAPS
+    return bool(op.groups == outputs == x.shape[-1] and channels == 1 < outputs and exact)
 
 
 def _conv_transpose(network: Network, node: Node) -> Value:
     op: Any = node.op
-    weight = node.inputs[1]
+    of = _sums(network, node)
+    weight = of.weight
     if weight.kind not in FIXED:
-        return _lowered(node, "phases", _computed_phases(op, weight))
+        return _lowered(node, of, "phases", _computed_phases(op, weight))
     stored = []
     for number, phase in enumerate(phases(op, sizes(weight)[2:])):
         name = f"{weight.name}.phase{number}"
         flat = _phase_weight(network, weight, phase, op.groups, name)
         stored.append(packed_groups(network, flat, op.groups, f"{name}.packed"))
-    return _lowered(node, "phases", stored)
+    return _lowered(node, of, "phases", stored)
 
 
 def _phase_weight(network: Network, weight: Value, phase: Phase, groups: int, name: str) -> Value:
@@ -175,14 +203,15 @@ def computed_panels(weight: Value, groups: int) -> Value:
 def _computed_conv(node: Node) -> Value:
     """The node by its computed weight [O, C/groups, *K]."""
     op: Any = node.op
-    x, weight, *_ = node.inputs
+    x, weight, *bias = node.inputs
+    of = Sums(x, weight, tuple(bias), PLUS if bias else IDENTITY, 0)
     outputs, channels, *kernel = sizes(weight)
     taps = math.prod(kernel)
     if _is_depthwise(op, x, weight):
-        return _lowered(node, "taps", [F.permute(F.reshape(weight, (outputs, taps)), (1, 0))])
+        return _lowered(node, of, "taps", [F.permute(F.reshape(weight, (outputs, taps)), (1, 0))])
     last = F.permute(F.reshape(weight, (outputs, channels, taps)), (0, 2, 1))
     flat = F.reshape(last, (outputs, taps * channels))
-    return _lowered(node, "panels of groups", [computed_panels(flat, op.groups)])
+    return _lowered(node, of, "panels of groups", [computed_panels(flat, op.groups)])
 
 
 def _computed_phases(op: ConvTranspose, weight: Value) -> list[Value]:
@@ -216,7 +245,7 @@ def phase_recipe(recipe: Recipe, phase: Phase, groups: int, shape: tuple[int, ..
 
 def _group_norm(network: Network, node: Node) -> Value:
     x = node.inputs[0]
-    op = Lowered(inner=node.op, layouts=plain(len(node.inputs)), **_epilogue(x))
+    op = Lowered(inner=node.op, layouts=plain(len(node.inputs)), epilogue=IDENTITY, dtype=x.dtype)
     return network.emit(op, node.inputs)  # type: ignore[no-any-return]
 
 

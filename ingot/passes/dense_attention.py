@@ -18,7 +18,7 @@ from ingot.ops.conversion import Cast
 from ingot.ops.elementwise import Where
 from ingot.ops.movement import Expand, Permute, Reshape
 from ingot.ops.product import Matmul
-from ingot.passes.rewrite import Log, Rule, apply, viewed
+from ingot.passes.rewrite import Log, Rule, apply, number_of, viewed
 
 SMALL = -1e4  # a score that weighs nothing beside others
 
@@ -42,11 +42,6 @@ class Masked(NamedTuple):
     kept: bool = True
 
 
-def _number(value: Value) -> float | None:
-    """The value of a constant that has one element."""
-    return float(value.array.reshape(())) if value.kind == "constant" and value.array.size == 1 else None
-
-
 def _only_here(value: Value, readers: int = 1) -> bool:
     return len(value.uses) <= readers and not value.network.is_output(value)
 
@@ -66,9 +61,9 @@ def _scaled(value: Value, readers: int = 1) -> tuple[Value, float]:
     while value.node is not None and isinstance(value.node.op, Mul | Div) and _only_here(value, readers):
         readers = 1
         a, b = value.node.inputs
-        if isinstance(value.node.op, Mul) and _number(a) is not None:
+        if isinstance(value.node.op, Mul) and number_of(a) is not None:
             a, b = b, a
-        number = _number(b)
+        number = number_of(b)
         if number is None or a.shape != value.shape or isinstance(value.node.op, Div) and number == 0:
             break
         scale = scale / number if isinstance(value.node.op, Div) else scale * number
@@ -109,7 +104,7 @@ def _masked(value: Value, readers: int) -> Masked | None:
     if node is not None and isinstance(node.op, Where) and _only_here(value, readers):
         condition, a, b = node.inputs
         for x, other, kept in ((a, b, True), (b, a, False)):
-            low, scores = _number(other), _scores(x) if x.shape == value.shape else None
+            low, scores = number_of(other), _scores(x) if x.shape == value.shape else None
             if low is not None and low <= SMALL and scores is not None:
                 return Masked(scores, condition, low, kept)
     found = _scores(value, readers)
@@ -138,8 +133,10 @@ def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int)
 
 
 def _swapped(x: Value) -> Value:
-    """The last two dimensions exchanged."""
+    """The last two dimensions exchanged; of a value in which they are, what it was before."""
     rank = len(x.shape)
+    if x.node is not None and isinstance(x.node.op, Permute) and _swaps(x.node.op.dims):
+        return x.node.inputs[0]  # type: ignore[no-any-return]
     return F.permute(x, (*range(rank - 2), rank - 1, rank - 2))  # type: ignore[no-any-return]
 
 
@@ -190,9 +187,8 @@ def _joined(a: Value, b: Value, root: Value) -> bool:
 
 
 def _joined_and_turned(x: Value, dims: tuple[int, ...], root: Value) -> bool:
-    """Whether reshapes only join the leading dimensions around an exchange of the last two."""
-    rank = len(x.shape)
-    swapped = rank > 2 and root.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2])
+    """Whether reshapes only join leading dimensions, and part them, around an exchange of the last two."""
+    swapped = len(x.shape) > 2 and len(root.shape) > 2 and root.shape[-2:] == (x.shape[-1], x.shape[-2])
     inner = root.node.inputs[0].node.inputs[0]
     return bool(swapped and len(inner.shape) == 3 and inner.shape[-2:] == x.shape[-2:] and _swaps(dims))
 
@@ -240,6 +236,15 @@ def _masks_nothing(mask: Value) -> bool:
     return bool(mask.array.all() if mask.dtype is dtypes.bool_ else (mask.array == 0).all())
 
 
+def _hides(mask: Value, c: Value, x: Value, y: Value) -> bool:
+    """Whether a mask adds 0 where c shows and −inf where it hides, or the other way round."""
+    return c.shape == mask.shape and {number_of(x), number_of(y)} == {0.0, -math.inf}
+
+
+def _chosen(root: Value, q: Value, k: Value, v: Value, c: Value, x: Value) -> Value:
+    return q.network.emit(root.node.op, (q, k, v, c if number_of(x) == 0 else F.logical_not(c)))  # type: ignore[no-any-return]
+
+
 def _puts_heads_inside(root: Value, dims: tuple[int, ...]) -> bool:
     rank = len(root.shape)
     return tuple(d % rank for d in dims) == (*range(rank - 3), rank - 2, rank - 3, rank - 1)
@@ -261,7 +266,7 @@ JOINED = Rule(
 TURNED = Rule(
     "batches joined around a transposition",
     lambda x: F.reshape(F.permute(F.reshape(x, Hole("joined")), Hole("dims")), Hole("shape")),
-    lambda x: _swapped(x),
+    lambda x, root: _swapped(_parted(x, root.shape[:-2])),
     _joined_and_turned,
 )
 
@@ -307,6 +312,9 @@ ATTENTION = (
 AROUND = (
     Rule("a mask of no effect", lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, **ANY),
          lambda root, q, k, v: q.network.emit(root.node.op, (q, k, v)), _masks_nothing),
+    Rule("a mask of 0 and −inf",
+         lambda q, k, v, c, x, y: F.scaled_dot_product_attention(q, k, v, F.where(c, x, y), **ANY), _chosen,
+         lambda root, c, x, y: _hides(root.node.inputs[3], c, x, y), shared=True),
     Rule("heads repeated", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ANY),
          lambda root, q, k, v: _grouped(root, q, k, v), _repeats),
     Rule("heads repeated under a mask", lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask, **ANY),

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ingot import dtypes
+from ingot.dtypes import DType
 from ingot.ir import ExprBuilder, F, Hole, Network, Node, Op, Scalar, Value
 from ingot.ir.expr import (
     MAX_INPUTS,
@@ -20,9 +23,10 @@ from ingot.ir.expr import (
     without_needless_rounding,
 )  # fmt: skip
 from ingot.ops.conversion import Dequantize
-from ingot.ops.fused import IDENTITY, TIMES, WEIGHTS, FusedElementwise, expr_tuple
-from ingot.ops.lowering import PRODUCT, Lowered, plain
+from ingot.ops.fused import IDENTITY, SCALED, TIMES, WEIGHTS, FusedElementwise, expr_tuple
+from ingot.ops.lowering import BYTES, MOST_INT8, PRODUCT, SUMS, Lowered, plain
 from ingot.ops.product import Matmul
+from ingot.passes.integers import factors, no_factors, numbers, sums
 from ingot.passes.layout import is_product
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 from ingot.passes.weights import derive, joined_name, sizes
@@ -138,11 +142,13 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
 
 
 class Factor(NamedTuple):
-    """What a product multiplies rows with: a weight, and the scales that make it of integers, of groups of inputs."""
+    """What a product multiplies rows with: a weight, and the scales that make it of integers, of groups of inputs.
+    `rows`: the integers and the scales that the rows themselves are made of, where sums of integers will do."""
 
     weight: Value
     scales: Value | None = None
     group: int = 0
+    rows: tuple[Value, Value] | None = None
 
 
 def products(network: Network, log: Log) -> None:
@@ -152,20 +158,46 @@ def products(network: Network, log: Log) -> None:
     for node in list(network.nodes):
         if not isinstance(node.op, Matmul):
             continue
-        factor = _factor(node)
-        if isinstance(factor, str):
-            note(log, "products", node, factor)
+        found = "" if sums_integers(node) else factor(node)
+        if isinstance(found, str) and found:
+            note(log, "products", node, found)
             continue
         with network.insert_before(node):
-            new = _linear(network, node, factor)
+            new = _integer_product(network, node) if isinstance(found, str) else _linear(network, node, found)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
 
 
-def _linear(network: Network, node: Node, factor: Factor) -> Value:
+def takes_integers(node: Node) -> bool:
+    """Whether a matmul takes the integers and the scales that its second operand is dequantised of."""
+    return sums_integers(node) or not isinstance(factor(node), str)
+
+
+def sums_integers(node: Node) -> bool:
+    """Whether a matmul's sums are those of int8 with a stored int8, of one scale and zero point for all of its x."""
     op: Any = node.op
-    x, (weight, scales, group) = node.inputs[0], factor
+    x, weight = node.inputs
+    fits = not op.transpose_a and len(weight.shape) == 2 and node.output.dtype in WEIGHTS
+    return fits and not isinstance(numbers(x), str) and not no_factors(weight, 0 if op.transpose_b else 1)
+
+
+def _integer_product(network: Network, node: Node) -> Value:
+    op: Any = node.op
+    outputs = 0 if op.transpose_b else 1
+    found = numbers(node.inputs[0])
+    assert not isinstance(found, str)
+    of = sums(network, found, factors(network, node.inputs[1], outputs), outputs, None)
+    weight = of.weight
+    if outputs:
+        weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
+    made = Lowered(inner=PRODUCT, layouts=plain(2), epilogue=of.epilogue, dtype=node.output.dtype)
+    return network.emit(made, (of.x, weight, *of.extras))  # type: ignore[no-any-return]
+
+
+def _linear(network: Network, node: Node, of: Factor) -> Value:
+    op: Any = node.op
+    x, (weight, scales, group, rows) = node.inputs[0], of
     if not op.transpose_b:
         weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
     operands = [x, weight]
@@ -176,11 +208,15 @@ def _linear(network: Network, node: Node, factor: Factor) -> Value:
     if scales is not None and not group:
         operands.append(derive(network, "reshape", [scales], f"{scales.name}.row", shape=(sizes(weight)[0],)))
         epilogue = TIMES
+    if rows is not None:
+        operands[0], per_row = rows
+        operands.append(per_row)
+        epilogue = SCALED
     made = Lowered(inner=PRODUCT, layouts=layouts, epilogue=epilogue, dtype=node.output.dtype, group=group)
     return network.emit(made, tuple(operands))  # type: ignore[no-any-return]
 
 
-def _factor(node: Node) -> Factor | str:
+def factor(node: Node) -> Factor | str:
     """What a matmul's second operand is made of, or why the general product is used."""
     op: Any = node.op
     x, weight = node.inputs
@@ -193,7 +229,20 @@ def _factor(node: Node) -> Factor | str:
         return found
     if found.weight.kind != "parameter" or len(found.weight.shape) != 2:
         return "the second operand is no parameter of rank 2, so the general product is used"
-    return "a weight without elements" if 0 in found.weight.shape else found
+    if 0 in found.weight.shape:
+        return "a weight without elements"
+    summed = found.weight.dtype is dtypes.int8 and sizes(found.weight)[1] <= MOST_INT8
+    return found._replace(rows=_quantised_rows(x) if summed else None)
+
+
+def _quantised_rows(x: Value) -> tuple[Value, Value] | None:
+    """The int8 numbers that x is made of, and their scales, one for each row; None where it is made otherwise."""
+    made: Any = x.node
+    if made is None or not isinstance(made.op, Dequantize) or made.op.group or len(made.inputs) != 2:
+        return None
+    numbers, scales = made.inputs
+    by_rows = scales.shape == (*x.shape[:-1], 1)
+    return (numbers, scales) if numbers.dtype is dtypes.int8 and by_rows and x.dtype is not dtypes.float64 else None
 
 
 def _integers(node: Node) -> Factor | str:
@@ -245,6 +294,11 @@ def _has_epilogue(op: Op) -> bool:
     return isinstance(op, Lowered) and op.epilogue is not None
 
 
+def _finished(op: Any) -> tuple[DType, ...]:
+    """The types in which an epilogue of this op may end."""
+    return (*WEIGHTS, *BYTES) if isinstance(op.inner, SUMS) else WEIGHTS
+
+
 def _weight(value: Value) -> str:
     """The name of the weight that a result was made with, or the result's own."""
     weights = [v for v in value.node.inputs if v.kind == "parameter"]
@@ -258,7 +312,7 @@ def _keeps_result(network: Network, value: Value, reader: Node, log: Log) -> str
         why = f"%{value.name} has other readers"
     elif value.shape != reader.output.shape:
         why = f"%{value.name} is broadcast"
-    elif reader.output.dtype not in WEIGHTS:
+    elif reader.output.dtype not in _finished(value.node.op):
         why = f"the result is {reader.output.dtype.name}"
     if why:
         note(log, "epilogues", reader, why)
@@ -271,7 +325,8 @@ def _pair(values: Sequence[Value]) -> list[Value]:
         return []
     a, b = values[-2:]
     one, other = a.node, b.node
-    if not all(is_product(n.op) and n.op.parts == 1 and n.op.epilogue in (IDENTITY, TIMES) for n in (one, other)):
+    plain_sums = (IDENTITY, TIMES, SCALED)
+    if not all(is_product(n.op) and n.op.parts == 1 and n.op.epilogue in plain_sums for n in (one, other)):
         return []
     same = one.inputs[0] is other.inputs[0] and one.inputs[1].spec == other.inputs[1].spec
     return [a, b] if same and one.op.group == other.op.group else []
@@ -279,9 +334,10 @@ def _pair(values: Sequence[Value]) -> list[Value]:
 
 def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> str:
     shape = node.output.shape
-    odd = [v for v in extras if v.shape not in (shape, shape[-1:])]
+    fits = taken[0].node.op.epilogue_shapes(shape)
+    odd = [v for v in extras if v.shape not in fits]
     if odd:
-        return f"operand %{odd[0].name} is {odd[0].spec}, neither a row nor of the result's shape"
+        return f"operand %{odd[0].name} is {odd[0].spec}, which the epilogue cannot spread over the result"
     expressions = [node.op.expression, *(v.node.op.epilogue for v in taken)]  # type: ignore[attr-defined]
     steps = sum(len(steps) for steps, _ in expressions)
     inputs = len(extras) + sum(len(v.node.inputs) for v in taken)
@@ -327,8 +383,27 @@ def _with_epilogue(node: Node, taken: Sequence[Value], extras: Sequence[Value]) 
     result = appended(node.op.expression, node.inputs, known)  # type: ignore[attr-defined]
     held = (*taken[0].node.inputs[: op.held], *(w for v in taken[1:] for w in v.node.inputs[1 : v.node.op.held]))
     changed: dict[str, Any] = {"parts": 2, "layouts": plain(len(held))} if len(taken) > 1 else {}
+    if first.node.inputs[0].dtype is dtypes.int8:
+        steps, result = _by_products(steps, result)
     made = dataclasses.replace(op, epilogue=(tuple(steps), (result,)), dtype=node.output.dtype, **changed)
     return node.output.network.emit(made, (*held, *order))  # type: ignore[no-any-return]
+
+
+def _by_products(steps: Sequence[tuple[Any, ...]], result: int) -> tuple[list[tuple[Any, ...]], int]:
+    """Steps and their result with products with a reciprocal in the place of quotients by a number: of sums of int8,
+    where that rounding decides ties at most."""
+    made: list[tuple[Any, ...]] = []
+    number: list[int] = []
+    for name, kind, *given in steps:
+        args = given if name in ("input", "const") else [number[a] if type(a) is int else a for a in given]
+        if name == "div" and made[args[1]][0] == "const":
+            by = np.float32(made[args[1]][2])
+            if np.isfinite(by) and np.finfo(np.float32).tiny <= abs(by) <= 1 / np.finfo(np.float32).tiny:
+                name, args = "mul", [args[0], len(made)]
+                made.append(("const", kind, float(np.float32(1) / by)))
+        number.append(len(made))
+        made.append((name, kind, *args))
+    return made, number[result]
 
 
 def siblings(network: Network, log: Log) -> None:
@@ -340,7 +415,8 @@ def siblings(network: Network, log: Log) -> None:
                 note(log, "siblings", node, why)
             else:
                 x, weight = node.inputs[:2]
-                key = (id(x), node.op, weight.shape[1], tuple(v.spec.dtype for v in node.inputs[1:]))
+                columns = tuple(id(v) for v in node.inputs[2:] if len(v.shape) > 1)
+                key = (id(x), node.op, weight.shape[1], tuple(v.spec.dtype for v in node.inputs[1:]), columns)
                 families.setdefault(key, []).append(node)
     dead: list[Node] = []
     for nodes in families.values():
@@ -359,16 +435,22 @@ def _no_sibling(network: Network, node: Node) -> str:
     op: Any = node.op
     if op.parts != 1:
         return "it has two weights already"
-    if any(v.kind != "parameter" or len(v.shape) != 1 for v in node.inputs[op.held :]):
-        return "its epilogue reads more than parameters per column"
+    extras, rows = node.inputs[op.held :], node.output.shape[:-1]
+    if any(v.shape != (*rows, 1) and (v.kind != "parameter" or len(v.shape) != 1) for v in extras):
+        return "its epilogue reads more than parameters per column, and numbers of rows"
     return "it is an output of the network" if network.is_output(node.output) else ""
 
 
 def _joined(network: Network, nodes: Sequence[Node]) -> list[Value]:
     first, *_ = nodes
-    (x, *_), op = first.inputs, first.op
+    x, op = first.inputs[0], first.op
+    held: int = op.held  # type: ignore[attr-defined]
     columns = [list(column) for column in zip(*(n.inputs[1:] for n in nodes), strict=True)]
-    joined = [derive(network, "concat", values, joined_name([v.name for v in values]), axis=0) for values in columns]
+    joined = [
+        derive(network, "concat", values, joined_name([v.name for v in values]), axis=0)
+        if i < held or len(values[0].shape) == 1 else values[0]  # numbers of rows, the same for all
+        for i, values in enumerate(columns, 1)
+    ]
     whole = network.emit(op, (x, *joined))
     results: list[Value] = []
     at: Any = 0

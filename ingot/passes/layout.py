@@ -15,10 +15,9 @@ from ingot.ops.mixture import Moe
 from ingot.ops.panels import PANEL, packed_shape
 from ingot.ops.product import Matmul
 from ingot.ops.recurrent import Recurrent
+from ingot.passes.integers import FIXED
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, joined_name, recipe_of, sizes, stored
-
-FIXED = ("parameter", "constant")  # kinds of values that can be stored in any order
 
 
 def pack(network: Network, log: Log) -> None:

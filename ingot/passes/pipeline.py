@@ -22,7 +22,7 @@ from ingot.ir.interpret import interpret
 from ingot.ir.precision import unscoped
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import verify
-from ingot.passes import batch_norm, simplify, weights
+from ingot.passes import batch_norm, known, simplify, weights, written_out
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import recipe_of
@@ -92,7 +92,9 @@ def portable() -> list[Pass]:
     return [
         Pass("remove dead", simplify.remove_dead),
         Pass("fold", simplify.fold),
+        Pass("comparisons", known.comparisons),
         Pass("algebra", simplify.algebra),
+        Pass("written out", written_out.written_out),
         Pass("lookups", weights.lookups),
         Pass("moved weights", weights.moved),
         Pass("batch norm", batch_norm.batch_norm),

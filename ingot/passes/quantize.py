@@ -18,8 +18,9 @@ from ingot.ops.indexing import Embedding
 from ingot.ops.product import Matmul
 from ingot.passes.bodies import closed, opened, read_alike
 from ingot.passes.clone import clone
-from ingot.passes.rewrite import Log, detach, note
+from ingot.passes.rewrite import Log, apply, detach, note
 from ingot.passes.weights import derive, recipe_of, sizes
+from ingot.passes.written_out import ROWS
 
 FLOAT_BITS = (16, 32)
 
@@ -30,6 +31,7 @@ def quantized(network: Network, format: WeightFormat, log: Log | None = None) ->
         return network
     new = clone(network)
     decisions: Log = [] if log is None else log
+    apply(new, (ROWS,), decisions)
     _quantize(new, format, {recipe_of(weight) for weight in _chosen(new, decisions)})
     new.remove_dead()
     return new
@@ -49,12 +51,13 @@ def _chosen(network: Network, log: Log) -> Iterator[Value]:
 def _quantize(network: Network, format: WeightFormat, chosen: Set[Recipe]) -> None:
     """In place, and in branches and loop bodies too."""
     dead: list[Node] = []
+    rows: dict[Value, Value] = {}
     for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
         readers = [node for node in weight.uses if not isinstance(node.op, CONTROL)]
         tables = any(isinstance(node.op, Embedding) for node in readers)
         for node in readers:
             with network.insert_before(node):
-                made = _reader(node, weight, format.per_output if tables else format)
+                made = _reader(node, weight, format.per_output if tables else format, rows)
             network.replace(node.output, made)
             dead.extend(detach(network, node))
     for node in [n for n in network.nodes if isinstance(n.op, CONTROL)]:
@@ -111,17 +114,25 @@ def _given(weight: Value) -> str:
     return "it is a result" if weight.network.is_output(weight) else _kept(weight)
 
 
-def _reader(node: Node, weight: Value, format: WeightFormat) -> Value:
-    """The node's result from integers and scales."""
+def _reader(node: Node, weight: Value, format: WeightFormat, rows: dict[Value, Value]) -> Value:
+    """The node's result from integers and scales. `rows`: what products before it read in their operand's place."""
     op: Any = node.op
     network = weight.network
     if isinstance(op, Embedding):
-        rows, scales = (F.embedding(node.inputs[0], v) for v in integers(network, weight, format))
+        rows, scales = (F.embedding(node.inputs[0], v, from_end=op.from_end) for v in integers(network, weight, format))
         return F.dequantize(rows, scales, dtype=weight.dtype)  # type: ignore[no-any-return]
     if not op.transpose_b:
         weight = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
     whole = F.dequantize(*integers(network, weight, format), dtype=weight.dtype, group=_fits(weight, format).group)
-    return F.matmul(node.inputs[0], whole, transpose_b=True, out_dtype=node.output.dtype)  # type: ignore[no-any-return]
+    x = node.inputs[0]
+    if format.activations:
+        x = rows[x] = rows.get(x) or _rounded_rows(x)
+    return F.matmul(x, whole, transpose_b=True, out_dtype=node.output.dtype)  # type: ignore[no-any-return]
+
+
+def _rounded_rows(x: Value) -> Value:
+    """Rows as they are once they have been int8."""
+    return F.dequantize(*F.quantize_rows(x), dtype=x.dtype)  # type: ignore[no-any-return]
 
 
 def _fits(weight: Value, format: WeightFormat) -> WeightFormat:
@@ -134,6 +145,7 @@ def integers(network: Network, weight: Value, format: WeightFormat) -> tuple[Val
     kind = _fits(weight, format)
     assert kind.dtype is not None
     args = {"group": kind.group, "limit": kind.limit}
-    scales = derive(network, "scales", [weight], f"{weight.name}.scales", **args)
+    step = "scales" if kind.dtype.bits == 8 else "fitted_scales"
+    scales = derive(network, step, [weight], f"{weight.name}.scales", **args)
     name = f"{weight.name}.{kind.dtype.name}"
     return derive(network, "quantize", [weight, scales], name, dtype=kind.dtype.name, **args), scales

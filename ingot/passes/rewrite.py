@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ingot.errors import NetworkError
 from ingot.ir import Hole, Network, Node, Op, StateSpec, Value
 from ingot.ir.pattern import Pattern
@@ -172,7 +174,7 @@ def _rewrite(network: Network, rule: Rule, node: Node, log: Log, refused: set[tu
         for found, nodes in rule.match(value):
             found["root"] = value
             verdict = _call(rule.when, found)
-            outside = "" if rule.shared else _read_outside(network, value, nodes)
+            outside = "" if rule.shared else read_outside(network, value, nodes)
             if verdict is True and outside:
                 verdict = outside
             if verdict is not True:
@@ -188,13 +190,44 @@ def _rewrite(network: Network, rule: Rule, node: Node, log: Log, refused: set[tu
     return ()
 
 
-def _read_outside(network: Network, root: Value, nodes: Sequence[Node]) -> str:
+def read_outside(network: Network, root: Value, nodes: Sequence[Node]) -> str:
+    """Why nodes cannot all go when another value takes the root's place, or nothing."""
     inside = set(nodes)
     for node in nodes:
         for value in node.outputs:
             if value is not root and (network.is_output(value) or not inside.issuperset(value.uses)):
                 return f"%{value.name} inside the pattern is read elsewhere too"
     return ""
+
+
+def number_of(value: Value) -> float | None:
+    """The value of a constant that has one element."""
+    if value.kind != "constant" or value.array.size != 1 or value.array.dtype == np.bool_:
+        return None
+    return float(value.array.reshape(()))
+
+
+MAX_ALIKE = 64  # pairs of nodes that are compared
+
+
+def alike(a: Value, b: Value) -> bool:
+    """Whether two values are one, or made in the same way of the same, in a few steps."""
+    todo = [(a, b)]
+    for count, (x, y) in enumerate(todo):
+        if x is y:
+            continue
+        same = x.node is not None and y.node is not None and x.node.op == y.node.op and len(x.node.outputs) == 1
+        if not same and not _same_number(x, y) or count >= MAX_ALIKE:
+            return False
+        if same:
+            if x.node.op.acts or len(x.node.inputs) != len(y.node.inputs):
+                return False
+            todo += zip(x.node.inputs, y.node.inputs, strict=True)
+    return True
+
+
+def _same_number(a: Value, b: Value) -> bool:
+    return a.kind == b.kind == "constant" and a.spec == b.spec and number_of(a) == number_of(b) is not None
 
 
 def viewed(value: Value) -> Value:

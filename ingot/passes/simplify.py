@@ -14,9 +14,10 @@ from ingot.errors import IngotError
 from ingot.ir import F, Hole, Network, Node, Op, StateSpec, Value
 from ingot.ir.spec import broadcast, elements
 from ingot.ops.control import WhileLoop
+from ingot.ops.conversion import Dequantize
 from ingot.ops.indexing import Iota
 from ingot.ops.movement import Slice
-from ingot.passes.rewrite import Log, Rule, apply, detach, note
+from ingot.passes.rewrite import Log, Rule, apply, detach, note, viewed
 
 # A constant may be computed only up to this size: `expand(1, (10**12,))` in a small file must not become 4 TB.
 MAX_FOLDED_ELEMENTS = 1 << 20
@@ -56,7 +57,7 @@ def fold(network: Network, log: Log) -> None:
     budget = Budget()
     for node in network.nodes:
         kept = bool(node.op.bound_dims()) or node.op.external or _touches_state(node)
-        if kept or any(v.kind != "constant" for v in node.inputs):
+        if kept or any(v.kind != "constant" for v in node.inputs) or _is_weight(node):
             continue
         if why := budget.refuses(node):
             note(log, "fold", node, why)
@@ -71,6 +72,12 @@ def fold(network: Network, log: Log) -> None:
             network.replace(old, network.constant(np.asarray(array, order="C")))
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
+
+
+def _is_weight(node: Node) -> bool:
+    """Whether a node turns a small weight of 8 bits into floats: sums of integers take it as it is."""
+    q = node.inputs[0] if node.inputs else None
+    return isinstance(node.op, Dequantize) and q is not None and q.dtype.bits == 8 and len(q.shape) > 1
 
 
 @dataclass
@@ -144,7 +151,8 @@ def _widened(x: Value, root: Value, wide: DType) -> bool:
 
 
 def _holds(mask: Value, truth: bool) -> bool:
-    """Whether a constant of bools is the same everywhere."""
+    """Whether a constant of bools, or a view of one, is the same everywhere."""
+    mask = viewed(mask)
     return mask.kind == "constant" and mask.array.dtype == np.bool_ and bool((mask.array == truth).all())
 
 
@@ -188,18 +196,40 @@ ALGEBRA = (
          lambda c: _holds(c, True)),
     Rule("chosen by False", lambda c, a, b: F.where(c, a, b), lambda b, root: _as_wide(b, root),
          lambda c: _holds(c, False)),
-    Rule("and True", lambda c, x: F.logical_and(c, x), lambda x: x,
-         lambda c, x, root: _holds(c, True) and _same(x, root)),
-    Rule("or False", lambda c, x: F.logical_or(c, x), lambda x: x,
-         lambda c, x, root: _holds(c, False) and _same(x, root)),
+    Rule("and True", lambda c, x: F.logical_and(c, x), lambda x, root: _as_wide(x, root),
+         lambda c, x: x.dtype is dtypes.bool_ and _holds(c, True)),
+    Rule("or False", lambda c, x: F.logical_or(c, x), lambda x, root: _as_wide(x, root),
+         lambda c, x: x.dtype is dtypes.bool_ and _holds(c, False)),
+    Rule("not twice", lambda x: F.logical_not(F.logical_not(x)), lambda x: x, shared=True),
     Rule("concat of one", lambda x: F.concat([x], Hole("dim")), lambda x: x),
 )  # fmt: skip
 
 
 def algebra(network: Network, log: Log) -> None:
     """Ops that change nothing, and pairs of them that are one."""
+    spread(network, log)
     uniform(network, log)
     apply(network, ALGEBRA, log)
+
+
+def spread(network: Network, log: Log) -> None:
+    """An elementwise op on numbers that were expanded is a number that is expanded."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        numbers = [viewed(v) for v in node.inputs]
+        if node.op.expr is None or any(v.kind != "constant" or v.array.size != 1 for v in numbers) or not numbers:
+            continue
+        try:
+            found = node.op.reference(*(v.array.reshape(()) for v in numbers))
+        except (IngotError, ArithmeticError, ValueError) as e:
+            note(log, "spread", node, f"it takes no such values, as the run will say: {str(e)[:100]}")
+            continue
+        with network.insert_before(node):
+            new = F.expand(network.constant(np.asarray(found, node.output.dtype.numpy)), node.output.shape)
+        note(log, "spread", node, "it computes one number")
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
 
 
 def uniform(network: Network, log: Log) -> None:

@@ -54,6 +54,16 @@ def stored(network: Network, recipe: Recipe, spec: Spec, name: str) -> Value:
     return network.parameter(unique, spec, recipe)
 
 
+def stored_alike(*values: Value) -> bool:
+    """Whether values are all parameters, or all constants: what one more step can be made of."""
+    return len({v.kind for v in values}) == 1 and values[0].kind in ("parameter", "constant")
+
+
+def is_uniform(value: Value, number: float) -> bool:
+    """Whether a constant has this number everywhere."""
+    return value.kind == "constant" and bool((value.array == number).all())
+
+
 def sizes(weight: Value) -> tuple[Any, ...]:
     """The sizes of a parameter, which are always known."""
     return weight.spec.evaluate({})  # type: ignore[no-any-return]

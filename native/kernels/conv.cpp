@@ -3,9 +3,11 @@
 // every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
 // float32 3x3 convolution with stride 1 goes by Winograd (winograd.h) where the image is large enough.
 //
-// Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16 or float16; sums are float32. The last
+// Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16, float16 or int8; sums are float32, or of int8 whole
+// numbers which the epilogue gets as float32. The last
 // dimension of x is dense; rows of y are dense and equally far apart; extras broadcast to [rows of y, outputs]. Reads outside
-// x are zero, so padding behind x is only seen in y's shape.
+// x are zero (of int8 in conv_packed the number `outside`), so padding behind x is only seen in y's shape. y may be int8 or uint8,
+// as the epilogue's last step makes them.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -34,6 +36,7 @@ struct Parameters {
   Window window;
   DType dtype;
   Level level;
+  int outside = 0;  // of int8: what lies around x
 
   std::int64_t group_channels() const { return channels / groups; }
   std::int64_t group_outputs() const { return outputs / groups; }
@@ -137,6 +140,7 @@ class Convolution : public Kernel {
     }
     const bool together = window.axis[2].dilation == 1 && patches.x_stride[2] == patches.channels * width;
     patches.run = together ? window.axis[2].kernel : 1;
+    patches.outside = p_.outside;
     return patches;
   }
 };
@@ -300,8 +304,9 @@ Parameters read_parameters(Params& params, Types in, Types out, Level level,
   const Window window(params, in, out, {.dilation = true, .least_padding = least_padding, .most = kFarthest});
   require(outputs % groups == 0 && channels % groups == 0, kernel, "groups must divide channels and outputs");
   require(window.positions() <= kLargest / (channels / groups), kernel, "kernel positions times channels of a group must be at most 2^31");
-  require_dtype(kernel, "x", in[0].dtype, kComputeFloats);
-  require_dtype(kernel, "y", out[0].dtype, kComputeFloats);
+  if (in[0].dtype != DType::int8) require_dtype(kernel, "x", in[0].dtype, kComputeFloats);
+  else require(window.positions() * (channels / groups) <= kMostInt8, kernel, "sums of int8 fit into int32 up to 131071 products");
+  require_dtype(kernel, "y", out[0].dtype, kProductResults);
   return {outputs, channels, groups, window, in[0].dtype, level};
 }
 
@@ -309,8 +314,9 @@ std::unique_ptr<Kernel> make_conv_packed(const nlohmann::json& json, Types in, T
   const char* name = "conv_packed";
   require_operands(name, in, 2, kMaxExtras, out, 1);
   Params params(name, json);
-  const Parameters p = read_parameters(params, in, out, level, 0);
+  Parameters p = read_parameters(params, in, out, level, 0);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
+  if (params.has("outside")) p.outside = read_outside(params, in[0].dtype);
   Epilogue epilogue(params, 1, in.subspan(2), out, level);
   params.done();
   return std::make_unique<ConvPacked>(name, p, std::move(epilogue), in[1].constant);
@@ -332,7 +338,7 @@ std::unique_ptr<Kernel> make_conv_transpose_packed(const nlohmann::json& json, T
 constexpr KernelInfo kKernels[] = {
     {"conv_packed", 1, "x, weight, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "
-     "pre_padding: integers, dilation: integers, epilogue: expression",
+     "pre_padding: integers, dilation: integers, outside?: integer, epilogue: expression",
      make_conv_packed},
     {"conv_transpose_packed", 1, "x, *weights, *extras -> y",
      "outputs: integer, channels: integer, groups: integer, kernel: integers, stride: integers, "

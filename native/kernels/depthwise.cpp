@@ -1,17 +1,20 @@
 // conv_depthwise: every channel of x [N, *S, C] convolved with a window of its own, weight [taps, C], with a scalar expression
 // on the float32 results.
 //
-// Limits: x and the weight have one of the three compute floats; channels of x and y are dense, the weight is contiguous; extras
-// have any strides and broadcast to y. y's shape says how far the windows slide; positions outside x add nothing.
+// Limits: x and the weight both have one of the three compute floats, or are int8, whose sums are exact up to 1024 taps; y may be
+// int8 or uint8, as the epilogue's last step makes them. Channels of x and y are dense, the weight is contiguous; extras have any
+// strides and broadcast to y. y's shape says how far the windows slide; positions outside x add nothing, of int8 `outside`.
 #include "level/depthwise.h"
 
 #include "epilogue.h"
+#include "product.h"
 #include "window.h"
 
 namespace ingot {
 
 namespace {
 
+constexpr std::int64_t kExactTaps = 1024;  // products of int8 whose sum float32 holds exactly
 
 /// The operand of tiles whose row 0 is that output column of a line, from a channel on.
 TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, std::int64_t column, std::int64_t channel) {
@@ -21,8 +24,8 @@ TileOperand placed(const TensorView& view, const Spatial& at, const Line& line, 
 
 class Depthwise final : public Kernel {
  public:
-  Depthwise(const Window& window, Epilogue epilogue, Level level)
-      : window_(window), epilogue_(std::move(epilogue)), table_(half_for(depthwise_halves, level)) {}
+  Depthwise(const Window& window, Epilogue epilogue, Level level, int outside)
+      : window_(window), epilogue_(std::move(epilogue)), table_(half_for(depthwise_halves, level)), outside_(static_cast<float>(outside)) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const char* name = "conv_depthwise";
@@ -52,6 +55,8 @@ class Depthwise final : public Kernel {
     job.w_line_step = axis[2].kernel * all;
     job.w_plane_step = axis[1].kernel * job.w_line_step;
     job.columns = axis[2];
+    job.outside = outside_;
+    job.positions = window.positions();
     job.epilogue = epilogue_.job(extras, in.size() - 2, memory.epilogue);
     job.values = memory.values;
     const Share share = share_of(tasks.count(), worker.index, worker.count);
@@ -68,6 +73,7 @@ class Depthwise final : public Kernel {
       job.channels = channels.last - channels.first;
       job.x = in[0].at(x.at(line.image, planes.first, lines.first) + channels.first);
       const std::int64_t taps = planes.skipped * job.w_plane_step + lines.skipped * job.w_line_step;
+      job.whole_w = in[1].at(channels.first);
       job.w = in[1].at(planes.count * lines.count == 0 ? 0 : taps + channels.first);
       for (std::size_t i = 2; i < in.size(); ++i)
         extras[i - 2] = placed(in[i], Spatial(in[i], window_.axes), line, columns.first, channels.first);
@@ -88,24 +94,28 @@ class Depthwise final : public Kernel {
   Window window_;
   Epilogue epilogue_;
   const DepthwiseTable& table_;
+  float outside_;
 };
 
 std::unique_ptr<Kernel> make_conv_depthwise(const nlohmann::json& json, Types in, Types out, Level level) {
   const char* name = "conv_depthwise";
   require_operands(name, in, 2, kMaxInputs, out, 1);
-  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  if (in[0].dtype != DType::int8) require_dtype(name, "x", in[0].dtype, kComputeFloats);
   require_dtype(name, "the weight", in[1].dtype, {in[0].dtype});
-  require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  require_dtype(name, "y", out[0].dtype, kProductResults);
   Params params(name, json);
   const Window window(params, in, out, {.dilation = true});
+  const int outside = params.has("outside") ? read_outside(params, in[0].dtype) : 0;
+  require(in[0].dtype != DType::int8 || window.positions() <= kExactTaps, name, "sums of int8 are exact up to 1024 taps");
   Epilogue epilogue(params, 1, in.subspan(2), out, level);
   params.done();
-  return std::make_unique<Depthwise>(window, std::move(epilogue), level);
+  return std::make_unique<Depthwise>(window, std::move(epilogue), level, outside);
 }
 
 constexpr KernelInfo kKernels[] = {
     {"conv_depthwise", 1, "x, weight, *extras -> y",
-     "kernel: integers, stride: integers, pre_padding: integers, dilation: integers, epilogue: expression",
+     "kernel: integers, stride: integers, pre_padding: integers, dilation: integers, outside?: integer, "
+     "epilogue: expression",
      make_conv_depthwise},
 };
 

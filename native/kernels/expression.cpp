@@ -120,6 +120,21 @@ struct Expression::Parsed {
                    ", must be " + std::string(kClassNames[int(cls)]));
   }
   void fuse_silu_mul();
+  void name_nan();
+  void read_bytes();
+  void write_bytes(std::span<const DType> dtypes);
+
+ private:
+  std::vector<std::vector<int>> users() const;
+  bool is(int item, Step step, Class cls) const { return items[item].constant == kNone && items[item].instruction.step == step && items[item].instruction.cls == cls; }
+  bool is_output(int item) const { return std::find(outputs.begin(), outputs.end(), item) != outputs.end(); }
+  template <class T>
+  T number(int item) const {
+    T value;
+    std::memcpy(&value, constants[items[item].constant].bytes, sizeof value);
+    return value;
+  }
+  bool in_range(int item, DType dtype) const;
 };
 
 int Expression::Parsed::argument(std::size_t at, const nlohmann::json& json, std::size_t position) const {
@@ -271,6 +286,107 @@ void Expression::Parsed::fuse_silu_mul() {
   }
 }
 
+/// where(v == v, v, c) in one step.
+void Expression::Parsed::name_nan() {
+  for (Item& item : items) {
+    if (item.constant != kNone || item.instruction.step != Step::select_float) continue;
+    const Item& condition = items[item.arguments[0]];
+    const int value = item.arguments[1];
+    if (condition.constant != kNone || condition.instruction.step != Step::equal || condition.instruction.cls != F) continue;
+    if (condition.arguments[0] != value || condition.arguments[1] != value) continue;
+    item.instruction.step = Step::replace_nan;
+    item.arguments[0] = value;
+    item.arguments[1] = item.arguments[2];
+    item.arguments[2] = kNone;
+  }
+}
+
+std::vector<std::vector<int>> Expression::Parsed::users() const {
+  std::vector<std::vector<int>> found(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i)
+    for (int argument : items[i].arguments)
+      if (argument != kNone) found[argument].push_back(static_cast<int>(i));
+  return found;
+}
+
+/// Numbers of 8 bits that only become floats, less a constant or not, are loaded as floats: they and their differences are exact.
+void Expression::Parsed::read_bytes() {
+  constexpr std::int64_t kExact = 1 << 20;
+  const std::vector<std::vector<int>> used = users();
+  const int count = static_cast<int>(items.size());
+  std::vector<bool> fits(items.size(), false);  // loads
+  const auto all = [](const std::vector<int>& some, const auto& holds) { return std::all_of(some.begin(), some.end(), holds); };
+  const auto to_float = [&](int user) { return is(user, Step::to_float, I) && items[user].cls == F; };
+  const auto difference = [&](int user) {  // of a load that fits
+    if (!is(user, Step::int_sub, I) || is_output(user) || !fits[items[user].arguments[0]]) return false;
+    const int zero = items[user].arguments[1];
+    return items[zero].constant != kNone && std::abs(number<std::int64_t>(zero)) <= kExact && all(used[user], to_float);
+  };
+  for (int i = 0; i < count; ++i) {
+    const DType dtype = is(i, Step::load, I) ? inputs[items[i].instruction.a] : DType::int64;
+    fits[i] = (dtype == DType::int8 || dtype == DType::uint8) && !is_output(i);
+  }
+  for (bool changed = true; changed;) {  // one that does not fit keeps the integers of others
+    changed = false;
+    for (int i = 0; i < count; ++i) {
+      const auto constant_too = [&](int user) { return difference(user) && all(used[items[user].arguments[1]], difference); };
+      if (!fits[i] || all(used[i], [&](int user) { return to_float(user) || constant_too(user); })) continue;
+      fits[i] = false;
+      changed = true;
+    }
+  }
+  std::vector<int> same(items.size());
+  for (int i = 0; i < count; ++i) {
+    Item& item = items[i];
+    same[i] = i;
+    for (int& argument : item.arguments)
+      if (argument != kNone) argument = same[argument];
+    if (to_float(i) && items[item.arguments[0]].cls == F) {
+      same[i] = item.arguments[0];
+    } else if (is(i, Step::int_sub, I) && items[item.arguments[0]].cls == F) {
+      item.instruction.step = Step::sub;
+      item.cls = item.instruction.cls = F;
+      Item& zero = items[item.arguments[1]];
+      if (zero.cls == I) {
+        const float value = static_cast<float>(number<std::int64_t>(item.arguments[1]));
+        for (int lane = 0; lane < 16; ++lane) std::memcpy(constants[zero.constant].bytes + 4 * lane, &value, 4);
+        zero.cls = zero.instruction.cls = F;
+      }
+    } else if (fits[i]) {
+      item.cls = item.instruction.cls = F;
+    }
+  }
+  for (int& output : outputs) output = same[output];
+}
+
+/// Whether a step is held within constants in the range of an 8-bit type, and no NaN.
+bool Expression::Parsed::in_range(int item, DType dtype) const {
+  const float low = dtype == DType::int8 ? -128.0f : 0.0f, high = dtype == DType::int8 ? 127.0f : 255.0f;
+  const auto held = [&](int at, Step step) { return is(at, step, F) && items[items[at].arguments[1]].constant != kNone; };
+  if (!held(item, Step::min) || !(number<float>(items[item].arguments[1]) <= high)) return false;
+  item = items[item].arguments[0];
+  if (!held(item, Step::max) || !(number<float>(items[item].arguments[1]) >= low)) return false;
+  item = items[item].arguments[0];
+  for (; is(item, Step::add, F); item = items[item].arguments[0]) {
+    const int added = items[item].arguments[1];
+    const bool byte = is(added, Step::load, F) && !is_float(inputs[items[added].instruction.a]);
+    if (!byte && (items[added].constant == kNone || !std::isfinite(number<float>(added)))) return false;
+  }
+  return is(item, Step::replace_nan, F) && items[items[item].arguments[1]].constant != kNone &&
+         number<float>(items[item].arguments[1]) == 0;
+}
+
+/// Outputs of 8 bits whose integer is that of a float in their range are stored from the float.
+void Expression::Parsed::write_bytes(std::span<const DType> dtypes) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (dtypes[i] != DType::int8 && dtypes[i] != DType::uint8) continue;
+    int item = outputs[i];
+    while (is(item, Step::int_wrap, I)) item = items[item].arguments[0];
+    if (!is(item, Step::int_from_float, F) || !in_range(items[item].arguments[0], dtypes[i])) continue;
+    outputs[i] = items[item].arguments[0];
+  }
+}
+
 Expression::Expression(std::string_view kernel, const nlohmann::json& json, std::span<const DType> inputs,
                        std::span<const DType> outputs) {
   if (!json.is_object() || json.size() != 2 || !json.contains("steps") || !json.contains("outputs") ||
@@ -297,6 +413,9 @@ Expression::Expression(std::string_view kernel, const nlohmann::json& json, std:
     parsed.outputs.push_back(step);
   }
   parsed.fuse_silu_mul();
+  parsed.name_nan();
+  parsed.read_bytes();
+  parsed.write_bytes(outputs);
   compile(parsed);
 }
 

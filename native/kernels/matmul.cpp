@@ -2,8 +2,9 @@
 // matmul: batched product of two computed operands, which packs b on the way and uses the same level code. With a_split or b_split
 // that operand's k is two dimensions, so that sums over two labels need no copy where these do not lie together.
 //
-// Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32.
-// matmul_packed: rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
+// Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32. In
+// matmul_packed x may be int8 beside a weight of int8: sums are whole numbers, which the epilogue gets as float32.
+// matmul_packed: y may be int8 or uint8, as the epilogue's last step makes them; rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
 // rows of y are dense.
 #include <algorithm>
 #include <limits>
@@ -91,9 +92,10 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   const std::int64_t n = params.integer("n", 1, kLargest), k = params.integer("k", 0, kLargest);
   const int parts = static_cast<int>(params.integer("parts", 1, 2));
   const std::int64_t group = params.has("group") ? params.integer("group", 8, kLargest) : 0;
-  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  if (in[0].dtype != DType::int8) require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  else require(k <= kMostInt8, name, "sums of int8 fit into int32 up to k = 131071");
   require_weight(name, "the weight", in[1].dtype, in[0].dtype, group);
-  require_dtype(name, "y", out[0].dtype, kComputeFloats);
+  require_dtype(name, "y", out[0].dtype, kProductResults);
   const PackedWeight weight(in[1].dtype, k, group);
   require_operands(name, in, 1 + weight.operands(), kMaxExtras, out, 1);
   if (group != 0) require_dtype(name, "the scales", in[2].dtype, {DType::float32});

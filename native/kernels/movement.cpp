@@ -99,7 +99,8 @@ std::unique_ptr<Kernel> make_concat(const nlohmann::json& json, Types in, Types 
 /// Rows of a table; packed: the table is a packed matmul weight whose outputs are the rows.
 class Embedding final : public Kernel {
  public:
-  Embedding(bool packed, std::int64_t rows, std::int64_t width) : packed_(packed), rows_(rows), width_(width) {}
+  Embedding(bool packed, std::int64_t rows, std::int64_t width, bool from_end)
+      : packed_(packed), from_end_(from_end), rows_(rows), width_(width) {}
 
   Scratch plan(Views in, Views out, int) const override {
     const TensorView &ids = in[0], &table = in[1], &y = out[0];
@@ -126,10 +127,10 @@ class Embedding final : public Kernel {
     --leading.rank;
     const Share share = share_of(ids.elements(), worker.index, worker.count);
     for (std::int64_t i = share.first; i < share.last; ++i) {
-      const std::int64_t id = integer_at(ids, offset_of(ids, i));
+      const std::int64_t given = integer_at(ids, offset_of(ids, i)), id = from_end_ && given < 0 ? given + rows : given;
       std::byte* to = y.at(offset_of(leading, i));
       if (id < 0 || id >= rows) {
-        worker.fail("embedding: id out of range", id, rows, i);
+        worker.fail("embedding: id out of range", given, rows, i);
         std::memset(to, 0, static_cast<std::size_t>(width) * element);
       } else if (!packed_) {
         std::memcpy(to, table.at(id * table.stride[0]), static_cast<std::size_t>(width) * element);
@@ -156,14 +157,14 @@ class Embedding final : public Kernel {
       std::copy_n(from, std::min(depth, width - k), to + k);
   }
 
-  bool packed_;
+  bool packed_, from_end_;
   std::int64_t rows_, width_;
 };
 
 std::unique_ptr<Kernel> make_embedding(const nlohmann::json& json, Types in, Types out, Level) {
   require_operands("embedding", in, 2, 2, out, 1);
   Params params("embedding", json);
-  const bool packed = params.flag("packed", false);
+  const bool packed = params.flag("packed", false), from_end = params.flag("from_end", false);
   std::int64_t rows = 0, width = 0;
   if (packed || params.has("n")) rows = params.integer("n", 1, std::int64_t{1} << 32);
   if (packed || params.has("k")) width = params.integer("k", 1, std::int64_t{1} << 32);
@@ -172,7 +173,7 @@ std::unique_ptr<Kernel> make_embedding(const nlohmann::json& json, Types in, Typ
   if (packed)
     require_dtype("embedding", "the packed table", in[1].dtype, {DType::float32, DType::bfloat16, DType::float16, DType::int8});
   require_same_dtype("embedding", "the output", out[0].dtype, in[1].dtype);
-  return std::make_unique<Embedding>(packed, rows, width);
+  return std::make_unique<Embedding>(packed, rows, width, from_end);
 }
 
 // ---- take, gather ----
@@ -346,7 +347,7 @@ constexpr KernelInfo kKernels[] = {
     {"copy", 1, "x -> y", "", make_copy},
     {"bitcast", 1, "x -> y", "", make_bitcast},
     {"concat", 1, "*xs -> y", "axis: integer", make_concat},
-    {"embedding", 1, "ids, table -> y", "packed?: flag, n?: integer, k?: integer", make_embedding},
+    {"embedding", 1, "ids, table -> y", "packed?: flag, n?: integer, k?: integer, from_end?: flag", make_embedding},
     {"take", 1, "x, index -> y", "axis: integer, from_end?: flag", make_take},
     {"gather", 1, "x, index -> y", "axis: integer", make_gather},
     {"iota", 1, "-> y", "start: number, step: number", make_iota},

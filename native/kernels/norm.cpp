@@ -1,4 +1,4 @@
-// rms_norm, layer_norm, softmax: rows of any of the three compute floats, accumulated in float32, rounded once.
+// rms_norm, layer_norm, softmax, quantize_rows: rows of any of the three compute floats, accumulated in float32, rounded once.
 // group_norm: x [N, *S, C] in groups of channels, with a scalar expression on the float32 results.
 //
 // Limits: the last dimension of the norms' operands has no gaps (softmax: any strides, any axis). A NaN in a row makes the
@@ -29,6 +29,47 @@ TensorView without(TensorView view, int axis) {
   }
   --view.rank;
   return view;
+}
+
+/// quantize_rows: rows as int8, and a scale for each.
+class QuantizeRows final : public Kernel {
+ public:
+  explicit QuantizeRows(const NormTable& table) : table_(table) {}
+
+  Scratch plan(Views in, Views out, int) const override {
+    const TensorView &x = in[0], &scales = out[1];
+    require_same_shape("quantize_rows", "the numbers", out[0], x);
+    require_dense_rows("quantize_rows", "x", x);
+    require_dense_rows("quantize_rows", "the numbers", out[0]);
+    require(scales.rank == x.rank && scales.shape[x.rank - 1] == 1, "quantize_rows", "the scales must be [..., 1]");
+    for (int dim = 0; dim + 1 < x.rank; ++dim)
+      require(scales.shape[dim] == x.shape[dim], "quantize_rows", "x and the scales must have the same rows");
+    return {};
+  }
+
+  void run(Views in, Views out, const Worker& worker) const override {
+    const TensorView &x = in[0], &y = out[0], &scales = out[1];
+    const std::int64_t width = x.shape[x.rank - 1];
+    const TensorView x_rows = without(x, x.rank - 1), y_rows = without(y, y.rank - 1), s_rows = without(scales, x.rank - 1);
+    const Share share = share_of(x_rows.elements(), worker.index, worker.count);
+    for (std::int64_t i = share.first; i < share.last; ++i)
+      scales.as<float>()[offset_of(s_rows, i)] =
+          table_.quantize_row(row_at(x, offset_of(x_rows, i)), y.as<std::int8_t>() + offset_of(y_rows, i), width);
+  }
+
+ private:
+  const NormTable& table_;
+};
+
+std::unique_ptr<Kernel> make_quantize_rows(const nlohmann::json& json, Types in, Types out, Level level) {
+  const char* name = "quantize_rows";
+  Params(name, json).done();
+  require_operands(name, in, 1, 1, out, 2);
+  require(in[0].rank >= 1, name, "x must have rows");
+  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  require_dtype(name, "the numbers", out[0].dtype, {DType::int8});
+  require_dtype(name, "the scales", out[1].dtype, {DType::float32});
+  return std::make_unique<QuantizeRows>(half_for(norm_halves, level));
 }
 
 /// rms_norm and layer_norm: operands x, then a weight and a bias if the call has them.
@@ -341,6 +382,7 @@ constexpr KernelInfo kKernels[] = {
     {"rms_norm", 1, "x, weight? -> y", "eps: number, shift?: number", make_rms_norm},
     {"layer_norm", 1, "x, weight?, bias? -> y", "eps: number, weight: flag, bias: flag", make_layer_norm},
     {"softmax", 1, "x -> y", "axis?: integer, log?: flag", make_softmax},
+    {"quantize_rows", 1, "x -> y, scales", "", make_quantize_rows},
     {"group_norm", 1, "x, weight?, bias?, *extras -> y",
      "groups: integer, eps: number, weight: flag, bias: flag, epilogue: expression",
      make_group_norm},

@@ -1,9 +1,9 @@
 // avg_pool, max_pool: windows over 1 to 3 spatial axes of x [N, *S, C]; y's shape says how far they slide. adaptive_pool: as many
 // windows as y's shape says, which share each axis as evenly as whole positions do: from floor(o * S / O) to ceil((o + 1) * S / O).
 //
-// Limits: x and y have one of the three compute floats and dense channels, other strides are any. Sums are float32. Averages:
+// Limits: x and y have one of the three compute floats (max_pool: or are int8) and dense channels, other strides are any. Sums are float32. Averages:
 // a window is divided by `divisor`, or by its positions inside x, or (count_include_pad) inside x with its padding; a window
-// that finds nothing is zero (max_pool: -inf). A NaN in a window is its greatest value.
+// that finds nothing is zero (max_pool: -inf, or -128). A NaN in a window is its greatest value.
 #include "level/pool.h"
 
 #include <nlohmann/json.hpp>
@@ -127,9 +127,9 @@ class AdaptivePool final : public Kernel {
   void (*pool_)(const PoolJob&);
 };
 
-void require_types(const char* name, Types in, Types out) {
+void require_types(const char* name, Types in, Types out, std::initializer_list<DType> taken = kComputeFloats) {
   require_operands(name, in, 1, 1, out, 1);
-  require_dtype(name, "x", in[0].dtype, kComputeFloats);
+  require_dtype(name, "x", in[0].dtype, taken);
   require_dtype(name, "y", out[0].dtype, {in[0].dtype});
 }
 
@@ -144,7 +144,7 @@ std::unique_ptr<Kernel> make_avg_pool(const nlohmann::json& json, Types in, Type
 }
 
 std::unique_ptr<Kernel> make_max_pool(const nlohmann::json& json, Types in, Types out, Level level) {
-  require_types("max_pool", in, out);
+  require_types("max_pool", in, out, {DType::float32, DType::bfloat16, DType::float16, DType::int8});
   Params params("max_pool", json);
   const Window window(params, in, out, {.dilation = true});
   params.done();

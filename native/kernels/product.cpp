@@ -6,9 +6,16 @@
 
 namespace ingot {
 
+int read_outside(Params& params, DType x) {
+  const auto outside = static_cast<int>(params.integer("outside", -128, 127));
+  require(outside == 0 || x == DType::int8, params.kernel(), "outside is 0 around floats");
+  return outside;
+}
+
 const PackedProduct& product_for(Level level, DType dtype) {
   PackedProduct MatmulTable::*const member = dtype == DType::float32   ? &MatmulTable::float32
                                              : dtype == DType::float16 ? &MatmulTable::float16
+                                             : dtype == DType::int8    ? &MatmulTable::int8
                                                                        : &MatmulTable::bfloat16;
   return member_for(matmul_halves, level, member);
 }

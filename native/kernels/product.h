@@ -9,6 +9,12 @@
 namespace ingot {
 
 
+/// What a product's epilogue may end in.
+constexpr std::initializer_list<DType> kProductResults = {DType::float32, DType::bfloat16, DType::float16, DType::int8, DType::uint8};
+
+/// The parameter outside: what lies around x, which is int8.
+int read_outside(Params& params, DType x);
+
 const PackedProduct& product_for(Level level, DType dtype);
 
 /// A worker's memory for products with a packed weight. The product's own `bytes` lie last: only plan() has to say how many.

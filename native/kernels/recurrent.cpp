@@ -5,6 +5,9 @@
 // projection [K, H], which an LSTM's output goes through, its rows. lengths [N]: how many steps a row has; what lies behind them
 // is zero in y [T, N, K] and does not change the last state, h [N, K] (c [N, H] of an LSTM). `reverse` begins at a row's last step.
 //
+// A GRU with `reset_after` multiplies the sums of its new gate by the reset gate; without it, the state before the product, which
+// then has two halves with all workers' states between them.
+//
 // The state stays in float32 from the first step to the last; results are rounded. `packed`: weight and projection lie in panels,
 // every gate beginning one; else they are packed here, once for all steps.
 //
@@ -33,8 +36,10 @@ struct Form {
   const char* name;
   Cell cell;
   int gates;
-  bool reverse, packed, lengths, projection;
+  bool reverse, packed, lengths, projection, reset_after = true;
 
+  bool has_memory() const { return cell == Cell::lstm || !reset_after; }
+  bool has_hidden() const { return projection || !reset_after; }
   std::size_t states() const { return cell == Cell::lstm ? 2 : 1; }
   std::size_t bias_at() const { return 2 + states(); }
   std::size_t lengths_at() const { return bias_at() + 1; }
@@ -52,16 +57,16 @@ struct Sizes {
 /// What the workers share.
 struct Shared {
   float* state[2];  // [rows, width], padded to panels: before a step and after it
-  float* memory;    // [rows, units], padded: an LSTM's
-  float* hidden;    // [rows, units], padded: before the projection
+  float* memory;    // [rows, units], padded: an LSTM's, or the update gate of a GRU without reset_after
+  float* hidden;    // [rows, units], padded: before the projection; the state times the reset gate
   float *bias, *none;  // of the gates; of the projection
   float *weight, *projection;  // packed here
 
   Shared(Frame& frame, const Form& form, const Sizes& s) {
     const std::int64_t units = s.unit_panels() * kPanel, width = s.width_panels() * kPanel;
     for (float*& one : state) one = frame.take<float>(s.rows * width);
-    memory = frame.take<float>(form.cell == Cell::lstm ? s.rows * units : 0);
-    hidden = frame.take<float>(form.projection ? s.rows * units : 0);
+    memory = frame.take<float>(form.has_memory() ? s.rows * units : 0);
+    hidden = frame.take<float>(form.has_hidden() ? s.rows * units : 0);
     bias = frame.take<float>(form.gates * units);
     none = frame.take<float>(form.projection ? width : 0);
     weight = frame.take<float>(form.packed ? 0 : form.gates * units * s.width);
@@ -101,12 +106,17 @@ class Recurrent final : public Kernel {
     const Share rows = by_rows ? share_of(s.rows, worker.index, worker.count) : Share{0, s.rows};
     for (std::int64_t step = 0; step < s.steps; ++step) {
       const Step now{in, out, s, shared, local, step, rows, by_rows ? 0 : worker.index, by_rows ? 1 : worker.count};
+      float *const before = shared.state[step % 2], *const after = shared.state[1 - step % 2];
       if (form_.projection) {
-        advance(now, form_.cell, gate_weight(in, s, shared), shared.state[step % 2], s.width, shared.hidden, nullptr);
+        advance(now, form_.cell, gate_weight(in, s, shared, 0, form_.gates), before, s.width, shared.hidden, nullptr);
         if (!by_rows) worker.barrier();
-        advance(now, Cell::linear, projection_weight(in, s, shared), shared.hidden, s.units, shared.state[1 - step % 2], &out[0]);
+        advance(now, Cell::linear, projection_weight(in, s, shared), shared.hidden, s.units, after, &out[0]);
+      } else if (!form_.reset_after) {
+        advance(now, Cell::reset, gate_weight(in, s, shared, 0, 2), before, s.width, shared.hidden, nullptr);
+        if (!by_rows) worker.barrier();
+        advance(now, Cell::fresh, gate_weight(in, s, shared, 2, 1), shared.hidden, s.units, after, &out[0]);
       } else {
-        advance(now, form_.cell, gate_weight(in, s, shared), shared.state[step % 2], s.width, shared.state[1 - step % 2], &out[0]);
+        advance(now, form_.cell, gate_weight(in, s, shared, 0, form_.gates), before, s.width, after, &out[0]);
       }
       if (!by_rows) worker.barrier();
     }
@@ -223,15 +233,15 @@ class Recurrent final : public Kernel {
     }
   }
 
-  RecurrentWeight gate_weight(Views in, const Sizes& s, const Shared& shared) const {
+  RecurrentWeight gate_weight(Views in, const Sizes& s, const Shared& shared, int first, int count) const {
     const void* panels = form_.packed ? in[1].data : shared.weight;
-    return {panels, form_.packed ? in[1].dtype : DType::float32, form_.gates, s.width, s.unit_panels(), shared.bias};
+    return {panels, form_.packed ? in[1].dtype : DType::float32, first, count, s.width, s.unit_panels(), shared.bias};
   }
 
   RecurrentWeight projection_weight(Views in, const Sizes& s, const Shared& shared) const {
     const TensorView& projection = in[form_.projection_at()];
     const void* panels = form_.packed ? projection.data : shared.projection;
-    return {panels, form_.packed ? projection.dtype : DType::float32, 1, s.units, s.width_panels(), shared.none};
+    return {panels, form_.packed ? projection.dtype : DType::float32, 0, 1, s.units, s.width_panels(), shared.none};
   }
 
   // ---- a step ----
@@ -249,13 +259,13 @@ class Recurrent final : public Kernel {
         const int rows = static_cast<int>(std::min<std::int64_t>(kRecurrentRows, now.rows.last - row));
         table_.product(weight, first, count, from + row * stride, stride, rows, now.local.sums);
         for (int r = 0; r < rows; ++r)
-          finish(now, cell, row + r, first, count, now.local.sums + r * count * weight.gates * kVector, from, to, y);
+          finish(now, cell, row + r, first, count, now.local.sums + r * count * weight.gates * kVector, to, y);
       }
     }
   }
 
-  void finish(const Step& now, Cell cell, std::int64_t row, std::int64_t first, int count, const float* sums, const float* from,
-              float* to, const TensorView* y) const {
+  void finish(const Step& now, Cell cell, std::int64_t row, std::int64_t first, int count, const float* sums, float* to,
+              const TensorView* y) const {
     const Sizes& s = now.sizes;
     const std::int64_t units = s.unit_panels() * kPanel, width = s.width_panels() * kPanel;
     const std::int64_t length = form_.lengths ? length_of(now.in[form_.lengths_at()], row, s.steps) : s.steps;
@@ -272,16 +282,16 @@ class Recurrent final : public Kernel {
     job.units = outputs;
     job.first = first;
     job.count = count;
-    job.state = from + row * (linear ? units : width);
+    job.state = now.shared.state[now.step % 2] + row * width;
     job.next = to + row * padded;
-    job.memory = cell == Cell::lstm ? now.shared.memory + row * units : nullptr;
+    job.memory = form_.has_memory() ? now.shared.memory + row * units : nullptr;
     table_.cell(cell, job);
   }
 
   /// A row that has no such step: its state stays, and the result is zero.
   void skip(const Step& now, std::int64_t row, std::int64_t first, int count, std::int64_t outputs, float* next,
             const TensorView* y) const {
-    if (y == nullptr) return;  // what is not projected is not read either
+    if (y == nullptr) return;  // nothing reads what the first half of a step leaves
     const std::int64_t begin = first * kVector, end = std::min(outputs, begin + count * kVector);
     const float* state = now.shared.state[now.step % 2] + row * now.sizes.width_panels() * kPanel;
     std::copy(state + begin, state + begin + count * kVector, next + begin);
@@ -318,6 +328,7 @@ std::unique_ptr<Kernel> make(Form form, Params& params, Types in, Types out, Lev
   form.packed = params.flag("packed");
   form.lengths = params.flag("lengths");
   form.projection = form.cell == Cell::lstm && params.flag("projection");
+  form.reset_after = form.cell != Cell::gru || params.flag("reset_after", true);
   params.done();
   require_operands(form.name, in, form.operands(), form.operands(), out, 1 + form.states());
   check_types(form, in, out);
@@ -343,7 +354,8 @@ std::unique_ptr<Kernel> make_rnn(const nlohmann::json& json, Types in, Types out
 constexpr KernelInfo kKernels[] = {
     {"lstm", 1, "gates, weight, h0, c0, bias, lengths?, projection? -> y, h, c",
      "reverse: flag, packed: flag, lengths: flag, projection: flag", make_lstm},
-    {"gru", 1, "gates, weight, h0, bias, lengths? -> y, h", "reverse: flag, packed: flag, lengths: flag", make_gru},
+    {"gru", 1, "gates, weight, h0, bias, lengths? -> y, h", "reverse: flag, packed: flag, lengths: flag, reset_after?: flag",
+     make_gru},
     {"rnn", 1, "gates, weight, h0, bias, lengths? -> y, h",
      "activation: tanh | relu, reverse: flag, packed: flag, lengths: flag", make_rnn},
 };

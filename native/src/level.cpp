@@ -67,6 +67,10 @@ bool has_avx512() {
   return (saved_state() & 0xe6) == 0xe6 && f && dq && bw && vl;
 }
 
+bool has_avx_vnni() { return bit(cpuid(7, 1).eax, 4); }
+
+bool has_avx512_vnni() { return bit(cpuid(7, 0).ecx, 11); }
+
 bool has_avx512_bf16() { return bit(cpuid(7, 1).eax, 5); }
 
 bool has_amx() {

@@ -470,7 +470,8 @@ def _linear() -> Network:
     ("word", "message"),
     [
         ("gpu", "device 'gpu' is not available: write cpu or torch"),
-        ("cuda", "an NVIDIA GPU is torch:cuda"),
+        ("cuda:99", "device 'cuda:99': .*torch:cpu"),
+        ("cuda:x", "N the number of a GPU"),
         ("cpu:0", "device 'cpu:0' is not available"),
         ("torch:", "device 'torch:' is not available"),
         ("torch:gpu", "torch knows no such device"),

@@ -52,7 +52,7 @@ def weight_bytes(engine: Engine) -> int:
 
 
 def test_words() -> None:
-    assert weight_format("int4-g64") == WeightFormat("int4-g64", ingot.dtypes.int4, 7, 64)
+    assert weight_format("int4-g64") == WeightFormat("int4-g64", ingot.dtypes.int4, 8, 64)
     assert tuple(FORMATS) == WEIGHTS and weight_format(None).word == "same"
     for bad in ("int3", "int8-g32", "fp8", "INT8"):
         with pytest.raises(UserError, match="weights must be one of same, int8, int4-g32, int4-g64, int4-g128, not"):
@@ -77,13 +77,52 @@ def test_half_the_bytes_with_the_tied_table(pico8: Engine) -> None:
 
 
 @pytest.mark.parametrize(("weights", "precision", "within"), [
-    ("int8", "bfloat16", 0.002), ("int8", "float32", 0.002), ("int8", "float16", 0.002), ("int4-g32", "bfloat16", 0.05),
+    ("int8", "bfloat16", 0.002), ("int8", "float32", 0.002), ("int8", "float16", 0.002), ("int4-g32", "bfloat16", 0.03),
+    ("int4-g128", "float32", 0.035),
 ])  # fmt: skip
 def test_score(weights: str, precision: str, within: float) -> None:
-    """Measured: int8 +0.0007 in bfloat16, +0.0006 in float32; int4-g32 +0.032. Rounding to nearest, no calibration."""
+    """Measured: int8 +0.0007 in bfloat16, +0.0006 in float32; int4-g32 +0.0209, int4-g128 +0.0274. No calibration."""
     with ingot.LLM(PICO, weights=weights, precision=precision, threads=1, prefix_cache=False) as llm:
         found = llm.score(HELDOUT.read_text(), window=512)
     assert found.nats_per_token == pytest.approx(REFERENCE, abs=within)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_score_with_activations(precision: str) -> None:
+    """Measured: +0.0023 in bfloat16, +0.0018 in float32; the goal is 0.01."""
+    words = {"weights": "int8", "activations": "int8", "precision": precision}
+    with ingot.LLM(PICO, **words, threads=1, prefix_cache=False) as llm:
+        found = llm.score(HELDOUT.read_text()[:20_000], window=512)
+    with ingot.LLM(PICO, weights="int8", precision=precision, threads=1, prefix_cache=False) as llm:
+        plain = llm.score(HELDOUT.read_text()[:20_000], window=512)
+    assert found.nats_per_token == pytest.approx(plain.nats_per_token, abs=0.01)
+
+
+def test_rows_of_int8_are_what_runs() -> None:
+    """Every product of the model sums int8 by int8, no call stays with the host, and words are kept and checked."""
+    engine = build(PICO, weights="int8", activations="int8", report=False)
+    assert engine.config["activations"] == "int8"
+    program = engine.header["programs"]["cpu"]["entries"]["main"]
+    types = [b.get("dtype") for b in program["buffers"]]
+    products = [call for call in program["calls"] if call.get("kernel") == "matmul_packed"]
+    assert products and not any("host" in call for call in program["calls"])
+
+    def dtype(buffer: int) -> str:
+        while types[buffer] is None:
+            buffer = program["buffers"][buffer]["of"]
+        return str(types[buffer])
+
+    assert {dtype(call["in"][0]) for call in products} == {"int8"}
+    for words, told in (
+        ({"activations": "int8"}, "give both"), ({"weights": "int4-g32", "activations": "int8"}, "give both"),
+        ({"weights": "int8", "activations": "int4"}, "activations must be one of same, int8, not"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=told):
+            build(PICO, **words, report=False)
+    with pytest.raises(UserError, match="activations 'int8' conflicts with"):
+        ingot.LLM(build(PICO, weights="int8", report=False), weights="int8", activations="int8")
+    report = build(PICO, weights="int8", activations="int8").report
+    assert report is not None and max(row.relative for row in report.outputs) < 0.2
 
 
 LEVEL = """
@@ -172,7 +211,8 @@ def test_stages_are_checked_against_the_quantised_network(tmp_path: Path) -> Non
     """The debug switches see dequantize from the start, and no step moves the numbers."""
     net = nets.llama()
     build_network(net, nets.weights(net), format=INT8, debug=Debug(tmp_path, check=True))
-    first, last = (next(tmp_path.glob(f"{n}*")).read_text() for n in ("00", "25"))
+    stages = [path.read_text() for path in sorted(tmp_path.iterdir())]
+    first, last = stages[0], stages[-1]
     assert "dequantize(" in first and "lowered(" in last
 
 
@@ -305,8 +345,8 @@ def test_numbers_that_are_not_finite_are_named() -> None:
 
 def test_a_network_with_its_own_dequantize() -> None:
     """What an importer or a user writes: integers and scales as parameters. Scales that fit go to the product, others
-    are applied first."""
-    for scale_shape, kernel in (((40, 1), "matmul_packed"), ((), "matmul"), ((1, 24), "matmul")):
+    are applied at the build."""
+    for scale_shape, stored in (((40, 1), "int8"), ((), "float32"), ((1, 24), "float32")):
         net = Network("net")
         x = net.input("x", Spec("float32", ("T", 24)))
         q = net.parameter("q", Spec("int8", (40, 24)))
@@ -317,7 +357,8 @@ def test_a_network_with_its_own_dequantize() -> None:
                   "scale": np.asarray(rng.uniform(0.1, 1, scale_shape)).astype(np.float32)}  # fmt: skip
         engine = build_network(net, values)
         kernels = [call.get("kernel") for call in engine.header["programs"]["cpu"]["entries"]["main"]["calls"]]
-        assert kernel in kernels
+        assert kernels == ["matmul_packed"]
+        assert [str(engine.tensor(n).dtype) for n in engine.header["weights"] if n.startswith("q.")] == [stored]
         rows = rng.standard_normal((3, 24)).astype(np.float32)
         want = rows.astype(np.float64) @ (values["q"] * values["scale"].astype(np.float64)).T
         np.testing.assert_allclose(engine.run({"x": rows})["y"], want, rtol=1e-4, atol=1e-2)

@@ -72,7 +72,8 @@ WRONG: dict[str, tuple[str, Callable[[], object]]] = {
     "kv_block_size as a fraction": ("argument", lambda: engine().session(kv_block_size=16.0)),  # type: ignore[arg-type]
     "no inputs": ("input", lambda: engine().run({})),
     "inputs as nothing": ("input", lambda: engine().run(None)),  # type: ignore[arg-type]
-    "inputs as an array": ("input", lambda: engine().run(X)),  # type: ignore[arg-type]
+    "an array too many": ("input", lambda: engine()(X, X)),
+    "an array given twice": ("input", lambda: engine()(X, x=X)),
     "inputs as pairs": ("input", lambda: engine().run([("x", X)])),  # type: ignore[arg-type]
     "an input by number": ("input", lambda: engine().run({1: X})),  # type: ignore[dict-item]
     "an input too many": ("input", lambda: engine().run({"x": X, "\ud800": X})),

@@ -369,7 +369,8 @@ def test_quirks_of_the_retired_api() -> None:
     x = normal(2, 3, 4, 5)
     t = torch.from_numpy(x)
     nn = torch.nn.functional
-    for how in ({"mode": "bilinear", "align_corners": True}, {"mode": "bicubic", "align_corners": True}):
+    for mode in ("bilinear", "bicubic"):
+        how: Any = {"mode": mode, "align_corners": True}
         theirs = nn.interpolate(t, (7, 9), **how)
         np.testing.assert_allclose(F.interpolate(x, (7, 9), **how), theirs, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(F.interpolate(x, (7, 9)), nn.interpolate(t, (7, 9)))

@@ -71,6 +71,7 @@ NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "softmax of columns": (lambda x: F.softmax(x, axis=0), (ROWS,)),
     "rms_norm": (lambda x: F.rms_norm(x), (ROWS,)),
     "layer_norm": (lambda x: F.layer_norm(x), (ROWS,)),
+    "quantize_rows": (lambda x: F.quantize_rows(x)[0], (ROWS,)),
     "group_norm": (lambda x: functional.group_norm(x, 5), (IMAGE,)),
     "sums": (lambda x: F.reduce_sum(x, axes=(1,)), (ROWS,)),
     "sums of columns": (lambda x: F.reduce_max(x, axes=(0,)), (ROWS,)),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ingot import _native
 from tests.kernels.one_call import Array, Operand, View, Weight, run
-from tests.kernels.test_matmul import DTYPES, IDENTITY, close, draw, pack
+from tests.kernels.test_matmul import DTYPES, IDENTITY, close, draw, pack, wholes
 
 Sizes = tuple[int, ...]
 
@@ -143,6 +143,18 @@ def test_fixed(dtype: str, n: int, sizes: Sizes, channels: int, outputs: int, wi
     for threads in (2, 3):
         assert np.array_equal(conv(x, w, window, threads=threads), one)
     close(conv(x, w, window, dtype, threads=2), exact, scale, dtype)
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes", "channels", "outputs", "window"), [case[1:] for case in FIXED], ids=[case[0] for case in FIXED]
+)
+def test_int8(n: int, sizes: Sizes, channels: int, outputs: int, window: Window) -> None:
+    """Sums of int8 are whole numbers: exact here, in any company."""
+    rng = np.random.default_rng(outputs)
+    x, w = wholes(rng, (n, *sizes, channels)), wholes(rng, (outputs, *window.kernel, channels // window.groups))
+    exact = reference(x, w, window)[0].astype(np.float32)
+    for threads in (1, 2):
+        assert np.array_equal(conv(x, w, window, threads=threads), exact)
 
 
 @st.composite

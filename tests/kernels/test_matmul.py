@@ -18,16 +18,16 @@ IDENTITY = {"steps": [["input", "float32", 0]], "outputs": [0]}
 
 
 def pack(parts: list[Array]) -> Array:
-    """Panels of 32 outputs; bfloat16 by pairs of k. The parts' panels alternate."""
+    """Panels of 32 outputs; bfloat16 by pairs of k, int8 by fours. The parts' panels alternate."""
     n, k = parts[0].shape
-    panels = -(-n // 32)
+    panels, depth = -(-n // 32), {"bfloat16": 2, "int8": 4}.get(parts[0].dtype.name, 1)
     packed = []
     for w in parts:
-        wide = np.zeros((panels * 32, k + (k % 2 if w.dtype == NUMPY["bfloat16"] else 0)), w.dtype)
+        wide = np.zeros((panels * 32, -(-k // depth) * depth), w.dtype)
         wide[:n, :k] = w
         panel = wide.reshape(panels, 32, -1)
-        if w.dtype == NUMPY["bfloat16"]:
-            packed.append(panel.reshape(panels, 32, -1, 2).transpose(0, 2, 1, 3))
+        if depth > 1:
+            packed.append(panel.reshape(panels, 32, -1, depth).transpose(0, 2, 1, 3))
         else:
             packed.append(panel.transpose(0, 2, 1))
     stacked = np.stack(packed, axis=1)
@@ -133,6 +133,59 @@ def test_extras(rows: int) -> None:
     exact, scale = exact_product(x, w)
     b, r, c, o = (v.astype(np.float64) for v in (bias, wide[:, 9:86], column, one))
     close(found, (exact + b + r) * c - o, (scale + np.abs(b) + np.abs(r)) * np.abs(c) + np.abs(o), "bfloat16")
+
+
+def wholes(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return rng.integers(-128, 128, shape, np.int8)
+
+
+def exact_int8(x: Array, w: Array) -> Array:
+    """The sums as whole numbers, rounded to float32 once."""
+    return (x.astype(np.int64) @ w.astype(np.int64).T).astype(np.float32)
+
+
+@pytest.mark.parametrize("n", [1, 32, 33, 299])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 63, 65, 511, 513, 1100])
+def test_int8(n: int, k: int) -> None:
+    """Sums of int8 are exact, for any number of rows."""
+    rng = np.random.default_rng(n * 1000 + k)
+    w = wholes(rng, (n, k))
+    for rows in (0, 1, 2, 7, 15, 17, 40):
+        x = wholes(rng, (rows, k))
+        for threads in (1, 2):
+            assert np.array_equal(product(x, [w], threads=threads), exact_int8(x, w))
+
+
+def test_int8_at_its_bounds() -> None:
+    """Sums that just fit into int32, and no longer into the exact numbers of float32."""
+    k = 131071
+    for one, other in ((-128, -128), (-128, 127), (127, -128), (127, 127)):
+        x, w = np.full((3, k), one, np.int8), np.full((33, k), other, np.int8)
+        assert np.array_equal(product(x, [w]), exact_int8(x, w))
+    x, w = np.zeros((1, k + 1), np.int8), np.zeros((1, k + 1), np.int8)
+    with pytest.raises(_native.Error, match="up to k = 131071"):
+        product(x, [w])
+    with pytest.raises(_native.Error, match="the weight"):
+        product(x[:, :8], [np.zeros((1, 8), np.float32)])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 130, 600])
+def test_int8_with_scales(rows: int) -> None:
+    """As quantised layers use it: a scale for each row and output, a bias, two parts; more rows than a pass has."""
+    rng = np.random.default_rng(rows)
+    x, gate, up = wholes(rng, (rows, 700)), wholes(rng, (77, 700)), wholes(rng, (77, 700))
+    per_row, per_output, bias = (rng.random(shape, np.float32) for shape in [(rows, 1), (77,), (77,)])
+    steps = [["input", "float32", i] for i in range(4)]
+    steps += [["mul", "float32", 0, 1], ["mul", "float32", 4, 2], ["add", "float32", 5, 3]]
+    want = exact_int8(x, gate) * per_row * per_output + bias
+    for threads in (1, 2):
+        found = product(x, [gate], "float32", {"steps": steps, "outputs": [6]}, (per_row, per_output, bias), threads)
+        assert np.array_equal(found, want)
+    half = product(x, [gate], "bfloat16", {"steps": steps, "outputs": [6]}, (per_row, per_output, bias), 2)
+    assert same_bits(half, want.astype(NUMPY["bfloat16"]))
+    both = [["input", "float32", 0], ["input", "float32", 1], ["mul", "float32", 0, 1]]
+    found = product(x, [gate, up], "float32", {"steps": both, "outputs": [2]}, threads=2)
+    assert np.array_equal(found, exact_int8(x, gate) * exact_int8(x, up))
 
 
 def same_bits(a: Array, b: Array) -> bool:

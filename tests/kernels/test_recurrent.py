@@ -14,6 +14,9 @@ from ingot.ops.panels import pack_panels
 from tests.kernels.support import FLOATS, Array, close, run, same_bits
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+FORMS: dict[str, list[dict[str, Any]]] = {
+    "lstm": [{}], "gru": [{}, {"reset_after": False}], "rnn": [{"activation": "relu"}, {"activation": "tanh"}],
+}  # fmt: skip
 
 
 def operands_of(kernel: str, steps: int, rows: int, units: int, width: int, dtype: Any) -> list[Array]:
@@ -64,10 +67,10 @@ def test_numbers(kernel: str, dtype: Any) -> None:
     """Of float32 the greatest error seen is 48 roundings, of relu, whose states grow; narrow results round once."""
     limits = dict(zip(FLOATS, (80, 2.04, 1.02), strict=True))  # ROUNDING of bfloat16 is a quarter of a step
     for steps, rows, units in SIZES:
-        for pack, reverse in itertools.product((False, True), repeat=2):
+        for pack, reverse, form in itertools.product((False, True), (False, True), FORMS[kernel]):
             width = units // 2 + 1 if kernel == "lstm" and pack is reverse else units
             operands = operands_of(kernel, steps, rows, units, width, dtype)
-            attributes = {"reverse": reverse} | ({"activation": "relu" if pack else "tanh"} if kernel == "rnn" else {})
+            attributes = {"reverse": reverse} | form
             want = reference(kernel, operands, **attributes)
             for threads in (1, 3):
                 got = call(kernel, operands, pack, threads, **attributes)
@@ -75,13 +78,13 @@ def test_numbers(kernel: str, dtype: Any) -> None:
                     close(a, b, limits[a.dtype])
 
 
-@pytest.mark.parametrize("kernel", GATES)
-def test_a_row_does_not_depend_on_its_company(kernel: str) -> None:
+@pytest.mark.parametrize(("kernel", "form"), [(kernel, form) for kernel in GATES for form in FORMS[kernel]])
+def test_a_row_does_not_depend_on_its_company(kernel: str, form: dict[str, Any]) -> None:
     """By rows and by units: 40 rows of 20 units, and of 600, whose weight no cache holds for each worker."""
     for units in (20, 600):
         width = 7 if kernel == "lstm" and units == 20 else units
         whole = operands_of(kernel, 3, 40, units, width, np.float32)
-        more = {"reverse": True} | ({"activation": "tanh"} if kernel == "rnn" else {})
+        more = {"reverse": True} | form
         alone: list[Array] = []
         for rows, threads in itertools.product((1, 2, 5, 16, 40), (1, 2, 3)):
             part = [a[:, :rows] if i == 0 else a[:rows] for i, a in enumerate(whole)]

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 from ingot import _native, dtypes
-from ingot.ops.fused import expr_json
+from ingot.ops.fused import REQUANTISED, expr_json
 from ingot.ops.mixture import gated_expression
 from ingot.ops.panels import pack_panels
 from tests.kernels.support import Array, session
 
 F32, BF16, F16 = np.dtype(np.float32), dtypes.bfloat16.numpy, np.dtype(np.float16)
+I8 = np.dtype(np.int8)
 STATE = "state"
 SUM = [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1]]
 # (value + a per-column operand) * an operand as large as the result + a number per row, at least 0.
@@ -68,7 +69,8 @@ def packed(n: int, k: int, dtype: Any) -> Array:
 
 def linear(dtype: Any, rows: tuple[int, ...], n: int, k: int, epilogue: Any, more: Sequence[Array] = ()) -> Case:
     params = {"n": n, "k": k, "parts": 1, "epilogue": epilogue}
-    return [Call("matmul_packed", [random(dtype, *rows, k), packed(n, k, dtype), *more], [(dtype, (*rows, n))], params)]
+    made = F32 if dtype is I8 else dtype
+    return [Call("matmul_packed", [random(dtype, *rows, k), packed(n, k, dtype), *more], [(made, (*rows, n))], params)]
 
 
 def convolution(dtype: Any, n: int, c: int, kernel: int, pad: int, stored: bool = False, groups: int = 1) -> Case:
@@ -79,8 +81,9 @@ def convolution(dtype: Any, n: int, c: int, kernel: int, pad: int, stored: bool 
     }  # fmt: skip
     size = (2, 9 + kernel - 1 - 2 * pad, 11 + kernel - 1 - 2 * pad, c)
     panels = np.concatenate([packed(n // groups, kernel**2 * c // groups, dtype) for _ in range(groups)])
-    operands = [random(dtype, *size), panels, *extras(*y, dtype=dtype)]
-    return [Call("conv_packed", operands, [(dtype, y)], params, (1,) if stored else ())]
+    made = F32 if dtype is I8 else dtype
+    operands = [random(dtype, *size), panels, *extras(*y, dtype=made)]
+    return [Call("conv_packed", operands, [(made, y)], params, (1,) if stored else ())]
 
 
 def attention_step(fused: bool) -> Case:
@@ -102,7 +105,8 @@ def attention_step(fused: bool) -> Case:
 
 def recurrent(dtype: Any) -> Iterator[tuple[str, Case]]:
     """Layers of 35 units, and an LSTM with a projection to 20, of weights in panels and as they are."""
-    for kernel, gates, more in (("lstm", 4, {}), ("gru", 3, {}), ("rnn", 1, {"activation": "tanh"})):
+    forms = (("lstm", 4, {}), ("gru", 3, {}), ("gru", 3, {"reset_after": False}), ("rnn", 1, {"activation": "tanh"}))
+    for kernel, gates, more in forms:
         for packed in (False, True):
             width, lengths = 20 if kernel == "lstm" else 35, np.array([6, 0, 4], np.int32)
             weight, projection = random(F32, gates, 35, width, seed=1), random(dtype, width, 35, seed=2)
@@ -119,7 +123,7 @@ def recurrent(dtype: Any) -> Iterator[tuple[str, Case]]:
             if kernel == "lstm":
                 operands, results = [*operands, projection], [*results, (dtype, (3, 35))]
                 params["projection"] = True
-            yield f"{kernel} {dtype.name} {packed}", [Call(kernel, operands, results, params)]
+            yield f"{kernel} {dtype.name} {packed} {more}", [Call(kernel, operands, results, params)]
 
 
 def window(**changes: Any) -> dict[str, Any]:
@@ -137,6 +141,22 @@ def cases() -> Iterator[tuple[str, Case]]:
     for axes, kept in (([1], (3, 70)), ([2], (3, 33)), ([0, 2], (33,))):
         total = {"op": "sum", "axes": axes, "keepdims": False}
         yield f"reduce float64 {axes}", [Call("reduce", wide[1:], [(np.float64, kept)], total)]
+    yield "matmul_packed int8", linear(I8, (2, 9), 75, 21, EPILOGUE, extras(2, 9, 75, dtype=F32))
+    yield "conv_packed int8", convolution(I8, 75, 6, 3, 1)
+    vectors = [random(F32, 75, seed=3), random(F32, 75, seed=4)]
+    requantised = expr_json(REQUANTISED)
+    (rows,) = linear(I8, (2, 9), 75, 21, requantised, vectors)
+    yield "matmul_packed to int8", [replace(rows, results=[(I8, (2, 9, 75))])]
+    (conv,) = convolution(I8, 75, 6, 3, 1)
+    more = {"epilogue": requantised, "outside": -3}
+    operands = [*conv.operands[:2], *vectors]
+    yield "conv_packed to int8", [replace(conv, operands=operands, results=[(I8, (2, 9, 11, 75))],
+                                          params={**conv.params, **more})]  # fmt: skip
+    taps = [integers(200, 2, 9, 11, 75, dtype=I8), integers(200, 9, 75, dtype=I8, seed=1), *vectors]
+    over = {"kernel": [3, 3], "stride": [1, 1], "pre_padding": [1, 1], "dilation": [1, 1], **more}
+    yield "conv_depthwise to int8", [Call("conv_depthwise", taps, [(I8, (2, 9, 11, 75))], over)]
+    pooled = {"kernel": [3, 3], "stride": [1, 1], "pre_padding": [1, 1], "dilation": [1, 1]}
+    yield "max_pool int8", [Call("max_pool", taps[:1], [(I8, (2, 9, 11, 75))], pooled)]
     for dtype in (F32, BF16, F16):
         name = dtype.name
         for n in (75, 32, 600):
@@ -150,6 +170,8 @@ def cases() -> Iterator[tuple[str, Case]]:
         for kernel, more in (("rms_norm", {"eps": 1e-5}), ("layer_norm", {"eps": 1e-5, "weight": True, "bias": False})):
             operands = [random(dtype, 3, 5, 75), random(dtype, 75, seed=1)]
             yield f"{kernel} {name}", [Call(kernel, operands, [(dtype, (3, 5, 75))], more)]
+        rows = [(np.int8, (3, 5, 75)), (F32, (3, 5, 1))]
+        yield f"quantize_rows {name}", [Call("quantize_rows", [random(dtype, 3, 5, 75)], rows)]
         for axis in (0, 2):
             softmax = Call("softmax", [random(dtype, 5, 3, 35)], [(dtype, (5, 3, 35))], {"axis": axis, "log": False})
             yield f"softmax {name} {axis}", [softmax]

@@ -169,7 +169,7 @@ def test_as_torch_decomposes_its_own() -> None:
 
     for hidden in (False, True):
         kernels, _ = check(network(build), hidden=hidden)
-        assert kernels == ["elementwise", "attention"]
+        assert kernels == ["attention"]
     net = network(build)
     assert not build_network(net, {}).run(feeds(net, hidden=True))["y"][0].any(), "zeros"
 
@@ -295,3 +295,41 @@ def test_attention_of_matrices_alone_is_left_to_products() -> None:
     shapes = {"q": ("T", 8), "k": ("S", 8), "v": ("S", 8)}
     found, log = check(network(lambda q, k, v, m: F.matmul(F.softmax(F.matmul(q, k, transpose_b=True)), v), **shapes))
     assert len(found) == 3 and any("of a batch of matrices" in str(event) for event in log)
+
+
+CHOSEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "hides where False": ("bool", lambda m: F.where(m, np.array(0, np.float32), np.array(-math.inf, np.float32))),
+    "hides where True": ("bool", lambda m: F.where(m, np.array(-math.inf, np.float32), np.array(0, np.float32))),
+    "the least float": ("float", lambda m: F.where(m, np.array(0, np.float32), np.array(LOWEST, np.float32))),
+    "1 and −inf": ("float", lambda m: F.where(m, np.array(1, np.float32), np.array(-math.inf, np.float32))),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_masks_chosen_by_bools(name: str, hidden: bool) -> None:
+    """A mask of 0 and −inf is one of bools; rows that see nothing stay what they were."""
+    want, made = CHOSEN[name]
+    net = network(lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, made(mask)))
+    log: Log = []
+    data = feeds(net, hidden)
+    program = ProgramBuilder(pipeline.lower(net, CPU, log=log), CPU).build()
+    (call,) = [c for c in program["calls"] if c["kernel"] == "attention"]
+    assert call["params"]["mask"] == want
+    got = build_network(net, {}).run(data)["y"]
+    np.testing.assert_allclose(got, interpret(net, data)["y"], rtol=0, atol=1e-5)
+
+
+def test_repeated_heads_that_an_exporter_turned() -> None:
+    """Grouped queries as torch.onnx writes them: keys repeated, turned with their batches joined, and then scaled."""
+    def build(q: Value, k: Value, v: Value, mask: Value) -> Any:
+        batch, heads, keys, width = k.shape
+        wide = (batch, 2 * heads, keys, width)
+        k, v = (F.reshape(F.expand(F.reshape(x, (batch, heads, 1, keys, width)), (batch, heads, 2, keys, width)), wide)
+                for x in (k, v))
+        turned = F.permute(F.reshape(k, (-1, keys, width)), (0, 2, 1))
+        turned = F.reshape(turned, (batch, 2 * heads, width, keys))
+        scores = F.matmul(F.mul(q, 0.6), F.mul(turned, 0.6))
+        return F.matmul(F.softmax(F.where(mask, scores, np.float32(-math.inf)), axis=-1), v)
+
+    assert check(network(build, q=("B", 6, "T", 8)))[0] == ["attention"]

@@ -321,6 +321,8 @@ def test_products_take_their_epilogue() -> None:
     ]
     assert lowered_ops(linear_net(lambda net, x, y: F.cast(y * 2, "bfloat16"))) == ["matmul_packed"]
     assert lowered_ops(linear_net(lambda net, x, y: F.relu(y), transpose=False)) == ["matmul_packed"]
+    column = linear_net(lambda net, x, y: y * F.slice(x, (0, 0), (x.shape[0], 1), (1, 1)))
+    assert lowered_ops(column) == ["slice", "matmul_packed"]
 
 
 def test_two_products_of_one_x_become_one() -> None:
@@ -330,8 +332,34 @@ def test_two_products_of_one_x_become_one() -> None:
 
 def test_what_a_product_cannot_take_stays_outside() -> None:
     assert lowered_ops(linear_net(lambda net, x, y: F.greater(y, 0.0))) == ["matmul_packed", "fused_elementwise"]
-    column = linear_net(lambda net, x, y: y * F.slice(x, (0, 0), (x.shape[0], 1), (1, 1)))
-    assert lowered_ops(column) == ["matmul_packed", "slice", "fused_elementwise"]
+    row = linear_net(lambda net, x, y: y * F.slice(x, (0, 0), (1, 4), (1, 1)))
+    assert lowered_ops(row) == ["matmul_packed", "slice", "fused_elementwise"]
+
+
+def test_siblings_with_constant_weights_and_with_rows_of_integers() -> None:
+    """Convolutions of 1×1 whose weights are constants, of other widths; and products of the same rows of int8."""
+    rng = np.random.default_rng(0)
+    net = Network("net")
+    x = net.input("x", Spec(F32, (1, 6, 5, 5)))
+    for i, n in enumerate((3, 40, 7)):
+        weight = net.constant(rng.standard_normal((n, 6, 1, 1)).astype(np.float32))
+        one = {"stride": (1, 1), "pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1), "groups": 1}
+        net.outputs[f"y{i}"] = F.softmax(F.conv(x, weight, net.parameter(f"b{i}", Spec(F32, (n,))), **one), axis=1)
+    values = {v.name: rng.standard_normal(v.spec.evaluate({})).astype(np.float32) for v in net.parameters}
+    feeds = {"x": rng.standard_normal((1, 6, 5, 5)).astype(np.float32)}
+    lowered = pipeline.lower(net, CPU, check=pipeline.Check(feeds, values, tolerance=1e-5))
+    assert ops_of(lowered).count("matmul_packed") == 1
+    net = Network("net")
+    rows = F.quantize_rows(net.input("x", Spec(F32, (4, 9))))
+    for i, n in enumerate((3, 40)):
+        weight, scales = net.parameter(f"w{i}", Spec("int8", (n, 9))), net.parameter(f"s{i}", Spec(F32, (n, 1)))
+        product = F.matmul(F.dequantize(*rows), F.dequantize(weight, scales), transpose_b=True)
+        net.outputs[f"y{i}"] = F.softmax(product)
+    values = {f"w{i}": rng.integers(-127, 128, (n, 9)).astype(np.int8) for i, n in enumerate((3, 40))}
+    values |= {f"s{i}": rng.random((n, 1), np.float32) for i, n in enumerate((3, 40))}
+    feeds = {"x": rng.standard_normal((4, 9)).astype(np.float32)}
+    lowered = pipeline.lower(net, CPU, check=pipeline.Check(feeds, values, tolerance=1e-5))
+    assert ops_of(lowered).count("matmul_packed") == 1
 
 
 def test_products_of_computed_operands_use_the_general_kernel() -> None:

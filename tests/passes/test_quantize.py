@@ -14,7 +14,7 @@ from ingot.builder.build import build_network
 from ingot.dims import Dim
 from ingot.ir import F, Network, Spec, Value
 from ingot.ir.interpret import interpret
-from ingot.ir.recipe import evaluate
+from ingot.ir.recipe import evaluate, source
 from ingot.ir.verify import verify
 from ingot.ir.weight_format import FORMATS, weight_format
 from ingot.passes import pipeline
@@ -44,13 +44,16 @@ def run(net: Network, weights: dict[str, Array]) -> Array:
 
 
 def by_scales(weight: Array, limit: int, group: int) -> Array:
-    """The values that integers up to `limit` and a scale for each group of a row stand for."""
+    """The values that integers from -limit and a scale for each group of a row stand for; scales of int4 are fitted."""
     rows = weight.reshape(len(weight), -1, group or weight.shape[1])
-    scale = np.abs(rows).max(-1, keepdims=True) / np.float32(limit)
-    return (np.clip(np.rint(rows / scale), -limit, limit) * scale).reshape(weight.shape).astype(np.float32)
+    scale, most = np.abs(rows).max(-1, keepdims=True) / np.float32(limit), limit
+    if limit == 8:
+        fitted = source("w").then("fitted_scales", group=group, limit=limit)
+        scale, most = evaluate(fitted, {"w": weight})[..., None], 7
+    return (np.clip(np.rint(rows / scale), -limit, most) * scale).reshape(weight.shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(("word", "limit", "group"), [("int8", 127, 0), ("int4-g32", 7, 32)])
+@pytest.mark.parametrize(("word", "limit", "group"), [("int8", 127, 0), ("int4-g32", 8, 32)])
 def test_tables_and_matrices_become_integers(word: str, limit: int, group: int) -> None:
     """A table by its rows, in int8. A matrix [inputs, outputs] is turned first; groups that do not fit are left out."""
     net, weights = network()
@@ -140,7 +143,7 @@ def loops() -> tuple[Network, dict[str, Array]]:
     return net, {name: (rng.standard_normal(shape) * 0.2).astype(np.float32) for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize(("word", "limit", "group"), [("int8", 127, 0), ("int4-g32", 7, 32)])
+@pytest.mark.parametrize(("word", "limit", "group"), [("int8", 127, 0), ("int4-g32", 8, 32)])
 def test_weights_that_bodies_read(word: str, limit: int, group: int) -> None:
     net, weights = loops()
     log: Log = []

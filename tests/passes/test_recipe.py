@@ -15,6 +15,7 @@ from ingot import dtypes
 from ingot.errors import EngineVersionError, RecipeError
 from ingot.ir import Network, Spec
 from ingot.ir import recipe as R
+from ingot.ir.steps.quantize import TRIED
 from ingot.ops.layouts import LAYOUTS, pack_groups, phases, unpack_groups
 from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
 from ingot.ops.spatial import ConvTranspose
@@ -88,9 +89,11 @@ def test_layout_steps_invert(data: st.DataObject) -> None:
         assert same_bits(R.invert_last(made, stored, known)[0], x)
 
 
-def quantized(weight: np.ndarray[Any, Any], dtype: str, group: int, limit: int) -> list[np.ndarray[Any, Any]]:
+def quantized(
+    weight: np.ndarray[Any, Any], dtype: str, group: int, limit: int, step: str = "scales"
+) -> list[np.ndarray[Any, Any]]:
     """Integers and scales by the recipe's steps."""
-    scales = R.source("w").then("scales", group=group, limit=limit)
+    scales = R.source("w").then(step, group=group, limit=limit)
     made = R.combine("quantize", [R.source("w"), scales], dtype=dtype, group=group, limit=limit)
     assert R.Recipe.from_json(json.loads(json.dumps(made.json()))) == made
     known = {"w": (dtypes.get(weight.dtype), weight.shape)}
@@ -114,6 +117,32 @@ def test_quantised_weights_are_the_nearest(dtype: str, to: str, group: int, limi
     whole = q.astype(np.float64).reshape(wide.shape)
     np.testing.assert_array_equal(np.abs(whole).max(-1), np.where(largest, limit, 0))
     assert (np.abs(whole * scale[..., None] - wide) <= scale[..., None] * (0.5 + 1e-4)).all()
+
+
+@pytest.mark.parametrize("group", [0, 32])
+def test_fitted_scales_leave_the_smallest_error(group: int) -> None:
+    """Against a search in float64 over what the largest magnitude may be divided by; zeros, and the ends of float32."""
+    w = (np.random.default_rng(0).standard_normal((40, 96)) * 0.05).astype(np.float32)
+    w[3], w[4], w[5], w[6, 1:] = 0, w[4] * 1e38, w[5] * 1e-38, 0
+    q, scale = quantized(w, "int4", group, 8, "fitted_scales")
+    plain, plain_scale = quantized(w, "int4", group, 7)
+    wide, whole, before = (a.astype(np.float64).reshape(40, scale.shape[1], -1) for a in (w, q, plain))
+    peak = np.take_along_axis(wide, np.abs(wide).argmax(-1, keepdims=True), -1)
+    peak[peak == 0] = 1
+    left = []
+    for more in TRIED:
+        tried = np.clip(np.rint(wide / peak * (-8 - more)), -8, 7)
+        fitted = (wide * tried).sum(-1) / np.maximum((tried * tried).sum(-1), 1)
+        rounded = np.clip(np.rint(wide / np.where(fitted, fitted, 1)[..., None]), -8, 7)
+        left.append((((rounded * fitted[..., None] - wide) / peak) ** 2).sum(-1))
+    error = (((whole * scale[..., None] - wide) / peak) ** 2).sum(-1)
+    assert error.sum() <= 1.01 * np.min(left, 0).sum()
+    assert error.mean() < 0.8 * ((((before * plain_scale[..., None] - wide) / peak) ** 2).sum(-1)).mean()
+    assert (q[3] == 0).all() and (scale[3] == 1).all()
+    np.testing.assert_allclose(whole[6, 0, 0] * scale[6, 0], w[6, 0], rtol=1e-6)
+    for bad in (np.inf, np.nan):
+        with pytest.raises(RecipeError, match="not finite"):
+            quantized(np.full((2, 32), bad, np.float32), "int4", group, 8, "fitted_scales")
 
 
 def test_large_weights_are_quantised_a_few_rows_at_a_time() -> None:
@@ -223,12 +252,21 @@ def test_batch_norm_as_scale_and_shift() -> None:
         assert shift.infer(known) == (dtypes.float32, (5,))
 
 
+def test_add_rounds_once() -> None:
+    p = {"a": np.array([1, 256, -3], dtypes.bfloat16.numpy), "b": np.array([2**-9, 1.5, 3], np.float32)}
+    total = R.combine("add", [R.source("a"), R.source("b")])
+    want = np.array([1 + 2**-9, 257.5, 0], np.float32).astype(dtypes.bfloat16.numpy)
+    np.testing.assert_array_equal(R.evaluate(total, p), want)
+
+
 @pytest.mark.parametrize(
     ("step", "args", "shapes", "why"),
     [
         ("norm_scale", {"eps": 1e-5}, [(5,), (4,)], "vectors of one size"),
         ("norm_scale", {"eps": 1e-5}, [(5,), (5,), (5,)], "1 to 2 vectors"),
         ("norm_shift", {"bias": True, "prior": False}, [(5,), (5,)], "takes 3 vectors, not 2"),
+        ("add", {}, [(5,), (4,)], r"two tensors of one shape, not \[5\] and \[4\]"),
+        ("add", {}, [(5,)], "takes two tensors, not 1"),
         ("take", {"axis": 1, "indices": (0, 3)}, [(4, 3)], "do not lie along axis 1"),
         ("take", {"axis": 2, "indices": (0,)}, [(4, 3)], "do not lie along axis 2"),
     ],
@@ -274,7 +312,7 @@ def test_float16_that_overflows_is_refused() -> None:
         ({"sources": ["a"], "steps": [], "x": 1}, "exactly the keys"),
         ({"sources": [1], "steps": []}, "list of names"),
         ({"sources": ["a", "b"], "steps": []}, "exactly one source"),
-        ({"sources": ["a"], "steps": [["melt", 1, {"in": [0]}]]}, "no recipe step 'melt'; the steps are cast, concat"),
+        ({"sources": ["a"], "steps": [["melt", 1, {"in": [0]}]]}, "no recipe step 'melt'; the steps are add, cast"),
         ({"sources": ["a"], "steps": [["cast", 1, {"in": [0], "dtype": "float32", "x": 1}]]}, r"unknown \['x'\]"),
         ({"sources": ["a"], "steps": [["cast", 0, {"in": [0], "dtype": "float32"}]]}, "a version is a number from 1"),
         ({"sources": ["a"], "steps": [["cast", True, {"in": [0], "dtype": "float32"}]]}, "a version is a number from"),

@@ -360,3 +360,15 @@ def test_pairs_whose_first_is_read_elsewhere_too(build: Any, left: list[str]) ->
         return F.exp(first), then(first)
 
     assert sorted(after(simplify.algebra, both)) == sorted([*left, "exp"])
+
+
+def test_ops_on_numbers_that_are_expanded() -> None:
+    """A mask of zeros in another type, and what is computed of it, is a number; what is expanded of data is not."""
+    def numbers(x: Value, i: Value) -> Any:
+        zeros = F.expand(x.network.constant(np.array([[0.25]], np.float32)), (T, 6))
+        return F.where(F.expand(x.network.constant(np.array(True)), (T, 6)), F.cast(zeros, "bfloat16"),
+                       F.cast(F.mul(zeros, 2.0), "bfloat16"))  # fmt: skip
+
+    assert after(simplify.algebra, numbers) == ["expand"]
+    columns = after(simplify.algebra, lambda x, i: F.mul(F.expand(F.slice(x, (0, 0), (T, 1), (1, 1)), (T, 6)), 2.0))
+    assert columns == ["slice", "expand", "mul"]

@@ -24,9 +24,10 @@ def _concat(op: Any, node: Node) -> dict[str, Any]:
 
 def _embedding(op: Any, node: Node) -> Mapping[str, Any] | Use | Refusal:
     sizes = sizes_of(node, 1)
+    counted = {"from_end": True} if op.from_end else {}
     if not sizes:
-        return {"packed": False}
-    return Use({"packed": True, "n": sizes[0], "k": sizes[1]}, reads={"table": Reads.DENSE})
+        return {"packed": False, **counted}
+    return Use({"packed": True, "n": sizes[0], "k": sizes[1], **counted}, reads={"table": Reads.DENSE})
 
 
 def _along(op: Any, node: Node) -> dict[str, Any]:
@@ -82,7 +83,7 @@ KERNELS = (
     ),
     Kernel(
         "embedding",
-        params="packed?: flag, n?: integer, k?: integer",
+        params="packed?: flag, n?: integer, k?: integer, from_end?: flag",
         operands=(Operand("ids", INDICES, ANY), Operand("table", STORED, Reads.ROWS, (PLAIN, "panels"))),
         results=(Operand("y", ("table",)),),
         runs={"embedding": _embedding},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingot import dtypes
 from ingot.backends.cost import size
 from ingot.backends.cpu.types import FLOATS, STORED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, present
@@ -70,6 +71,13 @@ KERNELS = (
         results=(Operand("y", FLOATS),),
         runs={"softmax": _softmax, "log_softmax": _softmax},
         flops=lambda c: 4 * size(c.x),
+    ),
+    Kernel(
+        "quantize_rows",
+        operands=(X,),
+        results=(Operand("y", (dtypes.int8,), Reads.INNER), Operand("scales", (dtypes.float32,))),
+        runs={"quantize_rows": lambda op, node: {}},
+        flops=lambda c: 3 * size(c.x),
     ),
     Kernel(
         "group_norm",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from ingot.ir import Node, Value
 from ingot.ops.contraction import Einsum
+from ingot.ops.product import Matmul
+from ingot.ops.spatial import Conv, ConvTranspose
 from ingot.passes import (
     bodies,
     channels_last,
@@ -10,6 +13,7 @@ from ingot.passes import (
     dense_attention,
     einsum,
     fuse,
+    integers,
     layout,
     simplify,
     weights,
@@ -20,15 +24,27 @@ from ingot.passes.pipeline import Lowers, Pass, decompose, portable
 LAID_OUT = (*channels_last.SPATIAL, Einsum)
 
 
+def _takes_integers(node: Node, weight: Value) -> bool:
+    """Whether a node reads the integers and the scales that its weight is dequantised of."""
+    if len(node.inputs) < 2 or node.inputs[1] is not weight:
+        return False
+    if isinstance(node.op, Conv | ConvTranspose):
+        return not convolution.no_integers(node)
+    return isinstance(node.op, Matmul) and fuse.takes_integers(node)
+
+
 def passes(target: Lowers) -> list[Pass]:
     """The passes that make any network one that the native kernels run."""
     return [
         *portable(),
+        Pass("signed", integers.signed),
+        Pass("integers", integers.integers),
         Pass("paddings", convolution.paddings),
         Pass("decompose", decompose(target, LAID_OUT)),
         Pass("channels last", channels_last.channels_last),
         Pass("einsum", einsum.einsum),
         Pass("dense attention", dense_attention.dense_attention),
+        Pass("weights as floats", integers.weights(_takes_integers)),
         Pass("convolutions", convolution.convolutions),
         Pass("decompose again", decompose(target)),
         Pass("reversals", simplify.reversals),

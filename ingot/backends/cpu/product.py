@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot import dtypes
 from ingot.backends.cost import size
-from ingot.backends.cpu.types import FLOAT32, FLOATS, STORED
+from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ops.fused import expr_json
@@ -52,12 +52,12 @@ KERNELS = (
         "matmul_packed",
         params="n: integer, k: integer, parts: integer, group?: integer, epilogue: expression",
         operands=(
-            Operand("x", FLOATS, Reads.ROWS),
+            Operand("x", SUMMED, Reads.ROWS),
             Operand("weight", ("x", dtypes.int8, dtypes.uint8), layouts=("panels",)),
             Operand("scales?", FLOAT32, layouts=("panels",)),
             Operand("*extras", STORED, Reads.ROWS),
         ),
-        results=(Operand("y", FLOATS, Reads.ROWS),),
+        results=(Operand("y", FINISHED, Reads.ROWS),),
         runs={"matmul": _packed},
         flops=lambda c: 2 * size(c.x) * c.params["n"] * c.params["parts"],
         products=True,

@@ -34,6 +34,11 @@ def _steps(at: int, *more: str) -> Any:
     return use
 
 
+def _gru(op: Any, node: Node) -> Use:
+    use: Use = _steps(4)(op, node)
+    return use if op.reset_after else use._replace(params={**use.params, "reset_after": False})
+
+
 def _flops(call: Call) -> int:
     """The products with the state; those of gates are few beside them."""
     return 2 * size(call.x) * call.inputs[2][1][-1]
@@ -51,10 +56,10 @@ KERNELS = (
     ),
     Kernel(
         "gru",
-        params=HOW,
+        params=f"{HOW}, reset_after?: flag",
         operands=(GATES, WEIGHT, H0, BIAS, LENGTHS),
         results=(Y, H),
-        runs={"gru": _steps(4)},
+        runs={"gru": _gru},
         flops=_flops,
     ),
     Kernel(

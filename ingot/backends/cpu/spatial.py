@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from ingot import dtypes
 from ingot.backends.cost import Call, size, taps
-from ingot.backends.cpu.types import FLOAT32, FLOATS, STORED
+from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
+from ingot.ops.lowering import MOST_TAPS
 
 INNER, ROWS = Reads.INNER, Reads.ROWS
 WINDOW = "kernel: integers, stride: integers, pre_padding: integers, dilation: integers"
-CONVOLUTION = f"outputs: integer, channels: integer, groups: integer, {WINDOW}, epilogue: expression"
+CONVOLUTION = f"outputs: integer, channels: integer, groups: integer, {WINDOW}"
 
 
 def _lists(op: Any, *names: str) -> dict[str, Any]:
@@ -28,7 +31,14 @@ def _conv(op: Any, node: Node) -> dict[str, Any] | Refusal:
     if not (sizes := sizes_of(node, 1)) or not op.channels_last:
         return Refusal("its weight is not in panels, or its channels are not last")
     outputs, each, *kernel = sizes
-    return {"outputs": outputs, "channels": each * op.groups, "groups": op.groups, **_sliding(op, kernel)}
+    params = {"outputs": outputs, "channels": each * op.groups, "groups": op.groups, **_sliding(op, kernel)}
+    return {**params, **_around(node)}
+
+
+def _around(node: Node) -> dict[str, Any]:
+    """What lies around int8 x, where that is not 0."""
+    outside: int = node.op.outside  # type: ignore[attr-defined]
+    return {"outside": outside} if outside else {}
 
 
 def _conv_transpose(op: Any, node: Node) -> Use | Refusal:
@@ -42,7 +52,11 @@ def _conv_transpose(op: Any, node: Node) -> Use | Refusal:
 def _depthwise(op: Any, node: Node) -> dict[str, Any] | Refusal:
     if not (sizes := sizes_of(node, 1)) or not op.channels_last:
         return Refusal("its weight is not in taps, or its channels are not last")
-    return _sliding(op, sizes[2:]) if sizes[0] == op.groups else Refusal("every channel has one output")
+    if sizes[0] != op.groups:
+        return Refusal("every channel has one output")
+    if node.inputs[0].dtype is dtypes.int8 and math.prod(sizes[2:]) > MOST_TAPS:
+        return Refusal(f"sums of int8 are exact up to {MOST_TAPS} taps")
+    return {**_sliding(op, sizes[2:]), **_around(node)}
 
 
 def _avg_pool(op: Any, node: Node) -> dict[str, Any] | Refusal:
@@ -85,39 +99,39 @@ def _blended(c: Call) -> int:
 KERNELS = (
     Kernel(
         "conv_packed",
-        params=CONVOLUTION,
+        params=f"{CONVOLUTION}, outside?: integer, epilogue: expression",
         operands=(
-            Operand("x", FLOATS, INNER),
+            Operand("x", SUMMED, INNER),
             Operand("weight", ("x",), layouts=("panels of groups",)),
             Operand("*extras", STORED, ROWS),
         ),
-        results=(Operand("y", FLOATS, ROWS),),
+        results=(Operand("y", FINISHED, ROWS),),
         runs={"conv": _conv},
         flops=lambda c: 2 * size(c.y) * taps(c) * (c.x[-1] // c.params["groups"]),
         products=True,
     ),
     Kernel(
         "conv_transpose_packed",
-        params=CONVOLUTION,
+        params=f"{CONVOLUTION}, epilogue: expression",
         operands=(
-            Operand("x", FLOATS, INNER),
+            Operand("x", SUMMED, INNER),
             Operand("*weights", ("x",), layouts=("phases",)),
             Operand("*extras", STORED, ROWS),
         ),
-        results=(Operand("y", FLOATS, ROWS),),
+        results=(Operand("y", FINISHED, ROWS),),
         runs={"conv_transpose": _conv_transpose},
         flops=lambda c: 2 * size(c.x) * taps(c) * (c.params["outputs"] // c.params["groups"]),
         products=True,
     ),
     Kernel(
         "conv_depthwise",
-        params=f"{WINDOW}, epilogue: expression",
+        params=f"{WINDOW}, outside?: integer, epilogue: expression",
         operands=(
-            Operand("x", FLOATS, INNER),
+            Operand("x", SUMMED, INNER),
             Operand("weight", ("x",), layouts=("taps",)),
             Operand("*extras", STORED, Reads.ANY),
         ),
-        results=(Operand("y", FLOATS, INNER),),
+        results=(Operand("y", FINISHED, INNER),),
         runs={"conv": _depthwise},
         flops=lambda c: 2 * size(c.y) * taps(c),
     ),
@@ -133,8 +147,8 @@ KERNELS = (
     Kernel(
         "max_pool",
         params=WINDOW,
-        operands=(Operand("x", FLOATS, INNER),),
-        results=(Operand("y", FLOATS, INNER),),
+        operands=(Operand("x", SUMMED, INNER),),
+        results=(Operand("y", ("x",), INNER),),
         runs={"max_pool": _max_pool},
         flops=lambda c: size(c.y) * taps(c),
     ),

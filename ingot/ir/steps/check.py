@@ -28,6 +28,10 @@ def is_int(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def is_whole(value: Any) -> bool:
+    return type(value) is int and abs(value) < 1 << 32
+
+
 def is_positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < math.inf
 

@@ -9,7 +9,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.errors import RecipeError
 from ingot.ir.recipe import Array, Known, Step, register, require
-from ingot.ir.steps.check import is_bool, is_dtype, is_int, is_positive, one
+from ingot.ir.steps.check import is_bool, is_dtype, is_finite, is_int, is_positive, one
 
 LIMITS = {
     dtypes.float16: "65504): build with precision bfloat16 or float32",
@@ -53,6 +53,24 @@ def _scale_apply(arrays: Sequence[Array], axis: int) -> Array:
     return (array.astype(np.float32) * vector.astype(np.float32).reshape(shape)).astype(array.dtype)
 
 
+# times: a tensor times a number, in float32, rounded once to its type.
+def _times_apply(arrays: Sequence[Array], number: float) -> Array:
+    return np.asarray((arrays[0].astype(np.float32) * np.float32(number)).astype(arrays[0].dtype))
+
+
+# add: the sum of two tensors of one shape, in float32, rounded once to the first one's type.
+def _add_infer(known: Sequence[Known]) -> Known:
+    require(len(known) == 2, f"takes two tensors, not {len(known)} operands")
+    (dtype, shape), (_, other) = known
+    require(shape == other, f"takes two tensors of one shape, not {list(shape)} and {list(other)}")
+    return dtype, shape
+
+
+def _add_apply(arrays: Sequence[Array]) -> Array:
+    a, b = arrays
+    return (a.astype(np.float32) + b.astype(np.float32)).astype(a.dtype)
+
+
 # norm_scale, norm_shift: batch normalisation as y = x · scale + shift, computed in float64 and rounded to float32.
 # Operands: variance, weight?; and mean, scale, bias?, prior? (what was added to x before).
 def _vectors_infer(known: Sequence[Known], least: int, most: int) -> Known:
@@ -82,6 +100,8 @@ def _norm_shift_apply(arrays: Sequence[Array], bias: bool, prior: bool) -> Array
 
 
 register(Step("cast", 1, lambda known, dtype: (dtypes.get(dtype), one(known)[1]), _cast_apply, {"dtype": is_dtype}))
+register(Step("times", 1, lambda known, number: one(known), _times_apply, {"number": is_finite}))
+register(Step("add", 1, _add_infer, _add_apply, {}))
 register(Step("scale", 1, _scale_infer, _scale_apply, {"axis": is_int}))
 register(
     Step("norm_scale", 1, lambda known, eps: _vectors_infer(known, 1, 2), _norm_scale_apply, {"eps": is_positive})

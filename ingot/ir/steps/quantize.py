@@ -3,8 +3,10 @@
     {"sources": ["w"], "steps": [["scales", 1, {"group": 0, "limit": 127, "in": [0]}],
                                  ["quantize", 1, {"dtype": "int8", "group": 0, "limit": 127, "in": [0, 1]}]]}
 
-The last dimension is what a product sums over; `group` of it share a scale, or all of it (0). A scale is the largest
-magnitude divided by `limit`, so that nothing saturates; where all are zero it is 1.
+The last dimension is what a product sums over; `group` of it share a scale, or all of it (0). Integers go from −limit
+to limit, or to the largest of their type. A scale is the largest magnitude divided by `limit` (`scales`), so that
+nothing saturates, or the one of several that leaves the smallest squared error (`fitted_scales`), as few integers want;
+where all weights are zero it is 1.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import numpy as np
 from ingot import dtypes
 from ingot.errors import RecipeError
 from ingot.ir.recipe import Array, Known, Shape, Step, register, require
-from ingot.ir.steps.check import is_dtype, is_int, one
+from ingot.ir.steps.check import is_dtype, is_finite, is_int, is_whole, one
 
-AT_ONCE = 1 << 20  # elements of a weight that are widened at a time; bounds the float32 intermediates
+AT_ONCE = 1 << 20  # elements of a weight that are widened at a time; bounds the float32 intermediates …
+FITTED_AT_ONCE = 1 << 16  # … and so do these, which stay in a core's cache while they are read again and again
+TRIED = (-1.0, -0.5, 0.0, 0.5, 1.0)  # what is added to the limit that the largest magnitude is divided by
 
 
 def scales_shape(shape: Shape, group: int) -> Shape:
@@ -38,17 +42,17 @@ def _scales_infer(known: Sequence[Known], group: int, limit: int) -> Known:
 def _quantize_infer(known: Sequence[Known], dtype: str, group: int, limit: int) -> Known:
     require(len(known) == 2, f"takes a weight and its scales, not {len(known)} operands")
     target = dtypes.get(dtype)
-    require(target.kind == "int" and 0 < limit < 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
+    require(target.kind == "int" and 0 < limit <= 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
     require(target.bits <= 8, f"weights are stored in integers of at most 8 bits, not as {dtype}")
     (_, shape), scales = known
     require(scales == _scales_infer(known[:1], group, limit), f"its scales are {scales[0].name}{list(scales[1])}")
     return target, shape
 
 
-def _blocks(weight: Array, group: int) -> Iterator[tuple[slice, Array]]:
+def _blocks(weight: Array, group: int, at_once: int = AT_ONCE) -> Iterator[tuple[slice, Array]]:
     """Rows of a weight as float32 [rows, groups, group], a few at a time."""
     rows = weight.reshape(-1, weight.shape[-1])
-    step = max(1, AT_ONCE // weight.shape[-1])
+    step = max(1, at_once // weight.shape[-1])
     for begin in range(0, len(rows), step):
         some = slice(begin, begin + step)
         wide = rows[some].astype(np.float32)
@@ -61,22 +65,106 @@ def _scales_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
     flat = found.reshape(-1, found.shape[-1])
     for rows, wide in _blocks(weight, group):
         flat[rows] = np.abs(wide).max(-1)
-    if not np.isfinite(found).all():
-        raise RecipeError("weights that are not finite have no scale: store them as they are (weights same)")
+    _check_finite(found)
     found /= np.float32(limit)
     found[found == 0] = 1
     return found
 
 
+def _check_finite(magnitudes: Array) -> None:
+    if not np.isfinite(magnitudes).all():
+        raise RecipeError("weights that are not finite have no scale: store them as they are (weights same)")
+
+
+def _fitted_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
+    weight = arrays[0]
+    found = np.empty(scales_shape(weight.shape, group), np.float32)
+    flat = found.reshape(-1, found.shape[-1])
+    for rows, wide in _blocks(weight, group, FITTED_AT_ONCE):
+        flat[rows] = _fitted(wide, limit)
+    return found
+
+
+def _fitted(wide: Array, limit: int) -> Array:
+    """The scale of each group w: with the integers q = w / s rounded, the best one is w·q / q·q, and what it leaves of
+    w² is the smaller, the larger (w·q)² / q·q is. The largest magnitude lands at −limit, or a little below or above."""
+    peak = np.take_along_axis(wide, np.abs(wide).argmax(-1, keepdims=True), -1)
+    _check_finite(peak)
+    peak[peak == 0] = 1
+    wide = wide / peak  # so that neither squares nor reciprocals leave float32's range
+    best, scales, whole = (np.zeros(like.shape, np.float32) for like in (peak[..., 0], peak[..., 0], wide))
+    for more in TRIED:
+        np.multiply(wide, np.float32(-limit - more), out=whole)
+        np.clip(np.rint(whole, out=whole), -limit, limit - 1, out=whole)
+        product, square = (np.einsum("rgi,rgi->rg", x, whole) for x in (wide, whole))
+        square[square == 0] = 1
+        gain = product * product / square
+        better = gain > best
+        best[better], scales[better] = gain[better], (product / square)[better]
+    scales *= peak[..., 0]
+    scales[scales == 0] = 1  # all are zero, or so small that their scale is
+    return scales
+
+
 def _quantize_apply(arrays: Sequence[Array], dtype: str, group: int, limit: int) -> Array:
     weight, scales = arrays
-    found = np.empty(weight.shape, dtypes.get(dtype).numpy)
+    target = dtypes.get(dtype)
+    found, most = np.empty(weight.shape, target.numpy), min(limit, 2 ** (target.bits - 1) - 1)
     flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1)
     for rows, wide in _blocks(weight, group):
-        whole = np.clip(np.rint(wide / by_row[rows]), -limit, limit)
+        whole = np.clip(np.rint(wide / by_row[rows]), -limit, most)
         flat[rows] = whole.reshape(len(whole), -1).astype(np.int8).astype(found.dtype)
     return found
 
 
 register(Step("scales", 1, _scales_infer, _scales_apply, {"group": is_int, "limit": is_int}))
+register(Step("fitted_scales", 1, _scales_infer, _fitted_apply, {"group": is_int, "limit": is_int}))
 register(Step("quantize", 1, _quantize_infer, _quantize_apply, {"dtype": is_dtype, "group": is_int, "limit": is_int}))
+
+
+# dequantize: (q − zero) · scale in float32, rounded once, by one scale or those of a second operand that broadcasts.
+def _dequantize_infer(known: Sequence[Known], dtype: str, zero: int, scale: float) -> Known:
+    require(len(known) in (1, 2), f"takes integers and maybe their scales, not {len(known)} operands")
+    (kind, shape), *scales = known
+    require(kind.is_integer and dtypes.get(dtype).is_float, f"{kind.name} as {dtype} is no dequantised weight")
+    for _, other in scales:
+        fits = len(other) <= len(shape) and all(n in (1, m) for n, m in zip(other[::-1], shape[::-1], strict=False))
+        require(fits, f"scales {list(other)} do not broadcast to {list(shape)}")
+    return dtypes.get(dtype), shape
+
+
+def _dequantize_apply(arrays: Sequence[Array], dtype: str, zero: int, scale: float) -> Array:
+    q, *scales = arrays
+    by = scales[0].astype(np.float32) if scales else np.float32(scale)
+    whole = q.astype(np.int64) - zero
+    with np.errstate(all="ignore"):
+        return np.asarray((whole.astype(np.float32) * by).astype(dtypes.get(dtype).numpy))
+
+
+# signed: uint8 less 128, as int8.
+def _signed_infer(known: Sequence[Known]) -> Known:
+    dtype, shape = one(known)
+    require(dtype is dtypes.uint8, f"{dtype.name} has a sign, or is none of 8 bits")
+    return dtypes.int8, shape
+
+
+# row_sums: the sum of a weight's int8 for each output, the first dimension, times a whole number, as float32.
+def _row_sums_infer(known: Sequence[Known], factor: int) -> Known:
+    dtype, shape = one(known)
+    require(dtype is dtypes.int8 and len(shape) > 0, f"sums of rows of int8 are needed, not {dtype.name}{list(shape)}")
+    return dtypes.float32, shape[:1]
+
+
+def _row_sums_apply(arrays: Sequence[Array], factor: int) -> Array:
+    (weight,) = arrays
+    total = weight.reshape(weight.shape[0], -1).sum(1, dtype=np.int64) * factor
+    return np.asarray(total.astype(np.float32))
+
+
+register(
+    Step("dequantize", 1, _dequantize_infer, _dequantize_apply,
+         {"dtype": is_dtype, "zero": is_whole, "scale": is_finite})
+)  # fmt: skip
+register(Step("signed", 1, _signed_infer, lambda xs: (xs[0] ^ np.uint8(128)).view(np.int8), {},
+              lambda array, known: [array.view(np.uint8) ^ np.uint8(128)]))  # fmt: skip
+register(Step("row_sums", 1, _row_sums_infer, _row_sums_apply, {"factor": is_whole}))

@@ -1,5 +1,6 @@
 // Expressions that are a chain, value = step(value, operand) from operand 0 on (bias, residual, relu, silu, rounding): computed
 // in registers instead of a pass over the tile for each step. The same steps in the same order, so the same bits as run_tile.
+// Operands may be int8 or uint8 that are dequantised, (q - zero) * scale; the result may be quantised to either.
 // Include after simd.h.
 #pragma once
 
@@ -12,58 +13,82 @@ namespace {
 
 struct Link {
   Step step;
-  int operand;           // of the expression; none: -1
-  const float* constant; // 16 times the value, when there is no operand
+  int operand;            // of the expression; none: -1
+  const float* constant;  // 16 times the value, when there is no operand
+  bool whole;             // the operand is (q - zero) * scale of whole numbers
+  float zero, scale;
 };
 
 struct Chain {
-  static constexpr int kMost = 8;
+  static constexpr int kMost = 16;
   int count;
   Link links[kMost];
 };
 
 INGOT_INLINE bool is_chain_float(DType d) { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16; }
+INGOT_INLINE bool is_chain_byte(DType d) { return d == DType::int8 || d == DType::uint8; }
 
-/// Whether the expression is a chain from operand 0, a dense float32, to a float output. The rows of its other operands are dense or
-/// repeat one value: what load_rows reads.
+/// What a register of the expression holds that is not the chain's value.
+struct ChainOperand {
+  int operand;  // -1: nothing that a link takes
+  bool whole;   // whole numbers of 8 bits
+  float zero, scale;
+};
+
+/// Whether the expression is a chain from operand 0, a dense float32. The rows of its other operands are dense or repeat one
+/// value: what load_rows reads.
 inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOperand& out, Chain& chain) {
-  constexpr int kRegisters = 32;
-  int operand_of[kRegisters];
-  for (int i = 0; i < kRegisters; ++i) operand_of[i] = -1;
+  constexpr int kRegisters = 64;
+  ChainOperand held[kRegisters];
   int value = -1;
   chain.count = 0;
   if (code.output_count != 1 || code.output_classes[0] != Class::float32 || code.register_count > kRegisters) return false;
-  if (!is_chain_float(out.dtype) || out.spacing() != Spacing::dense) return false;
+  if (!(is_chain_float(out.dtype) || is_chain_byte(out.dtype)) || out.spacing() != Spacing::dense) return false;
+  for (int i = 0; i < code.register_count; ++i) held[i] = {-1, false, 0, 1};
+  const auto constant = [&](int place) { return (const float*)(code.places[place].constant ? code.constants + code.places[place].offset : nullptr); };
   for (int i = 0; i < code.step_count; ++i) {
     const Instruction& s = code.steps[i];
-    if (s.step == Step::load) {
-      if (s.cls != Class::float32) return false;
-      if (s.a == 0) {
-        if (value != -1) return false;
-        value = s.to;
-      } else {
-        if (!is_chain_float(in[s.a].dtype) || in[s.a].spacing() == Spacing::strided) return false;
-        operand_of[s.to] = s.a;
-      }
-      continue;
-    }
-    if (chain.count == Chain::kMost || value == -1) return false;
-    Link link{s.step, -1, nullptr};
+    Link link{s.step, -1, nullptr, false, 0, 1};
     switch (s.step) {
-      case Step::silu: case Step::sigmoid: case Step::tanh: case Step::round_bfloat16: case Step::round_float16:
+      case Step::load:
+        if (s.cls != Class::float32) return false;
+        if (s.a == 0) {
+          if (value != -1) return false;
+          value = s.to;
+          continue;
+        }
+        if (in[s.a].spacing() == Spacing::strided) return false;
+        held[s.to] = {s.a, is_chain_byte(in[s.a].dtype), 0, 1};
+        continue;
+      case Step::silu: case Step::sigmoid: case Step::tanh: case Step::round: case Step::round_bfloat16: case Step::round_float16:
         if (s.a != value) return false;
         break;
-      case Step::add: case Step::mul: case Step::sub: case Step::max: case Step::min: {
+      case Step::sub: case Step::mul:
+        if (s.a != value && s.b != value) {  // the zero point and the scale of an operand
+          const bool turned = s.step == Step::mul && held[s.b].whole;
+          const ChainOperand operand = held[turned ? s.b : s.a];
+          const float* const number = constant(turned ? s.a : s.b);
+          if (!operand.whole || number == nullptr || operand.scale != 1 || (s.step == Step::sub && operand.zero != 0)) return false;
+          held[s.to] = operand;
+          (s.step == Step::mul ? held[s.to].scale : held[s.to].zero) = *number;
+          continue;
+        }
+        [[fallthrough]];
+      case Step::add: case Step::div: case Step::max: case Step::min: case Step::replace_nan: {
         const bool turned = s.b == value && s.a != value && (s.step == Step::add || s.step == Step::mul);
         const int other = turned ? s.a : s.b;
         if ((turned ? s.b : s.a) != value || other == value) return false;
-        link.operand = operand_of[other];
-        if (code.places[other].constant) link.constant = (const float*)(code.constants + code.places[other].offset);
+        link.operand = held[other].operand;
+        link.whole = held[other].whole;
+        link.zero = held[other].zero;
+        link.scale = held[other].scale;
+        link.constant = constant(other);
         if (link.operand == -1 && link.constant == nullptr) return false;
         break;
       }
       default: return false;
     }
+    if (chain.count == Chain::kMost || value == -1) return false;
     chain.links[chain.count++] = link;
     value = s.to;
   }
@@ -94,7 +119,9 @@ INGOT_INLINE void load_rows(const TileOperand& from, std::int64_t row, std::int6
   };
   if (from.dtype == DType::float32) each((const float*)from.data + at);
   else if (from.dtype == DType::bfloat16) each((const bfloat16*)from.data + at);
-  else each((const float16*)from.data + at);
+  else if (from.dtype == DType::float16) each((const float16*)from.data + at);
+  else if (from.dtype == DType::int8) each((const std::int8_t*)from.data + at);
+  else each((const std::uint8_t*)from.data + at);
 }
 
 /// Stores rows of 32 by the instruction that rounds, unless it would flush a denormal.
@@ -132,8 +159,12 @@ INGOT_INLINE void store_rows(const TileOperand& out, std::int64_t row, std::int6
     each((float*)out.data + at);
   } else if (out.dtype == DType::bfloat16) {
     if (lanes < kLanes * C || !store_rounded((bfloat16*)out.data + at, out.row_stride, v)) each((bfloat16*)out.data + at);
-  } else {
+  } else if (out.dtype == DType::float16) {
     each((float16*)out.data + at);
+  } else if (out.dtype == DType::int8) {
+    each((std::int8_t*)out.data + at);
+  } else {
+    each((std::uint8_t*)out.data + at);
   }
 }
 
@@ -168,6 +199,12 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
     Vec w[R][C];
     if (link.operand >= 0) {
       load_rows(in[link.operand], row, column, lanes, w);
+      if (link.whole) {
+        const Vec zero = broadcast(link.zero), scale = broadcast(link.scale);
+        _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
+          _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) w[r][c] = (w[r][c] - zero) * scale;
+        }
+      }
     } else if (link.constant != nullptr) {
       const Vec value = load(link.constant);
       _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
@@ -183,6 +220,9 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
       case Step::add: each([](Vec a, Vec b) { return a + b; }); break;
       case Step::mul: each([](Vec a, Vec b) { return a * b; }); break;
       case Step::sub: each([](Vec a, Vec b) { return a - b; }); break;
+      case Step::div: each([](Vec a, Vec b) { return a / b; }); break;
+      case Step::round: each([](Vec a, Vec) { return round_even(a); }); break;
+      case Step::replace_nan: each([](Vec a, Vec b) { return select(is_nan(a), b, a); }); break;
       case Step::max: each([](Vec a, Vec b) { return max_nan(a, b); }); break;
       case Step::min: each([](Vec a, Vec b) { return min_nan(a, b); }); break;
       default: {  // by a copy, so that v itself stays in registers

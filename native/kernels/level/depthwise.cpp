@@ -25,14 +25,30 @@ template <class T>
 struct Windows {
   const T* x;
   const T* w;
+  const T* whole_w;  // of all positions
   std::int64_t count, x_next, x_tap;
 };
+
+/// What the positions outside x add to outputs of a block: `outside` times the weights that no position inside is multiplied with.
+template <bool Whole, class T>
+INGOT_INLINE Vec around(const DepthwiseJob& job, const Windows<T>& windows, int n) {
+  const auto weight = [&](const T* w) { return Whole ? load(w) : load_partial(w, n); };
+  if (job.planes * job.lines * windows.count == job.positions) return zero();
+  Vec sum = zero();
+  for (std::int64_t i = 0; i < job.positions; ++i) sum = sum + weight(windows.whole_w + i * job.w_step);
+  for (std::int64_t plane = 0; plane < job.planes; ++plane)
+    for (std::int64_t line = 0; line < job.lines; ++line)
+      for (std::int64_t i = 0; i < windows.count; ++i)
+        sum = sum - weight(windows.w + plane * job.w_plane_step + line * job.w_line_step + i * job.w_step);
+  return sum * broadcast(job.outside);
+}
 
 /// P outputs of 16 channels, or of the n < 16 that there are.
 template <int P, bool Whole, class T, class Y>
 INGOT_INLINE void block(const DepthwiseJob& job, const Windows<T>& windows, int n, const Clamp& clamp, Vec bias, Y* y, std::int64_t stride) {
   Vec sum[P];
-  for (int p = 0; p < P; ++p) sum[p] = zero();
+  const Vec start = job.outside == 0 ? zero() : around<Whole>(job, windows, n);
+  for (int p = 0; p < P; ++p) sum[p] = start;
   const T* x_plane = windows.x;
   const T* w_plane = windows.w;
   for (std::int64_t plane = 0; plane < job.planes; ++plane, x_plane += job.plane_step, w_plane += job.w_plane_step) {
@@ -64,7 +80,7 @@ template <int P, class T, class Y>
 void channels(const DepthwiseJob& job, const Windows<T>& windows, const Clamp& clamp, Y* y, std::int64_t stride) {
   std::int64_t c = 0;
   Windows<T> at = windows;
-  for (; c + kLanes <= job.channels; c += kLanes, at.x += kLanes, at.w += kLanes)
+  for (; c + kLanes <= job.channels; c += kLanes, at.x += kLanes, at.w += kLanes, at.whole_w += kLanes)
     block<P, true>(job, at, kLanes, clamp, load(clamp.bias + c), y + c, stride);
   if (c < job.channels) block<P, false>(job, at, (int)(job.channels - c), clamp, load(clamp.bias + c), y + c, stride);
 }
@@ -88,7 +104,7 @@ void columns(const DepthwiseJob& job, const T* x, const T* w, std::int64_t first
     std::int64_t outputs = 1;
     if (column >= low && column < end) outputs = end - column < kBlock ? end - column : kBlock;
     const Span span = span_of(axis, column);
-    const Windows<T> windows = {x + span.first * job.x_step, w + span.skipped * job.w_step, span.count,
+    const Windows<T> windows = {x + span.first * job.x_step, w + span.skipped * job.w_step, (const T*)job.whole_w, span.count,
                                 axis.stride * job.x_step, axis.dilation * job.x_step};
     channels_of<kBlock>(job, windows, (int)outputs, clamp, y + (column - first) * stride, stride);
     column += outputs;
@@ -115,6 +131,7 @@ void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
 }
 
 void run(const DepthwiseJob& job) {
+  if (job.dtype == DType::int8) return depthwise_as(job, (const std::int8_t*)job.x, (const std::int8_t*)job.w);
   with_floats(job.dtype, job.x, [&](const auto* x) { depthwise_as(job, x, (decltype(x))job.w); });
 }
 

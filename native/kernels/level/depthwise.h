@@ -28,6 +28,9 @@ struct DepthwiseJob {
   std::int64_t plane_step, line_step, x_step;
   std::int64_t w_plane_step, w_line_step, w_step;
   WindowAxis columns;
+  float outside;                    // what lies around x
+  const void* whole_w;              // the weights of all positions, w_step apart
+  std::int64_t positions;
   std::int64_t first, last;
   float* values;                    // depthwise_columns(channels) * channels, aligned to 64
   EpilogueJob epilogue;             // row 0 is column `first`

@@ -210,6 +210,8 @@ void load_floats(const Tile& tile, float* to, const TileOperand& from) {
 void load_any_float(const Tile& tile, float* to, const TileOperand& from) {
   if (from.dtype == DType::bfloat16) return load_floats<bfloat16>(tile, to, from);
   if (from.dtype == DType::float16) return load_floats<float16>(tile, to, from);
+  if (from.dtype == DType::int8) return load_floats<std::int8_t>(tile, to, from);
+  if (from.dtype == DType::uint8) return load_floats<std::uint8_t>(tile, to, from);
   load_floats<float>(tile, to, from);
 }
 
@@ -273,7 +275,9 @@ void store_each(const Tile& tile, const Register& from, const TileOperand& out) 
     for (int i = 0; i < tile.width; ++i) row[i] = (To)values[i * from.step];
 }
 
-void store_output(const Tile& tile, const Register& from, const TileOperand& out) {
+void store_output(const Tile& tile, const Register& from, Class cls, const TileOperand& out) {
+  if (cls == Class::float32 && out.dtype == DType::int8) return store_floats<std::int8_t>(tile, from, out);
+  if (cls == Class::float32 && out.dtype == DType::uint8) return store_floats<std::uint8_t>(tile, from, out);
   switch (out.dtype) {
     case DType::float32: return store_floats<float>(tile, from, out);
     case DType::bfloat16: return store_floats<bfloat16>(tile, from, out);
@@ -459,6 +463,7 @@ void run_step(const Tile& tile, const Instruction& s) {
     case Step::silu: return map1(tile, s, [](Vec a) { return silu(a); });
     case Step::silu_mul: return map2(tile, s, [](Vec a, Vec b) { return silu(a) * b; });
     case Step::round_bfloat16: return map1(tile, s, [](Vec a) { return through<bfloat16>(a); });
+    case Step::replace_nan: return map2(tile, s, [](Vec a, Vec b) { return select(is_nan(a), b, a); });
     case Step::round_float16: return map1(tile, s, [](Vec a) { return through<float16>(a); });
     default: return run_other(tile, s);
   }
@@ -483,7 +488,7 @@ void run_tile(const TileCode& code, const TileOperand* in, const TileOperand* ou
   for (int i = 0; i < code.step_count; ++i) run_step(tile, code.steps[i]);
   for (int i = 0; i < code.output_count; ++i) {
     const Register& result = registers[code.outputs[i]];
-    if (result.data != out[i].data || result.step == 0) store_output(tile, result, out[i]);
+    if (result.data != out[i].data || result.step == 0) store_output(tile, result, code.output_classes[i], out[i]);
   }
 }
 

@@ -70,7 +70,7 @@ inline bool clamp_of(const EpilogueJob& epilogue, const EpilogueTile& tile, std:
   if (!tile.chained) return false;
   if (link < end && link->step == Step::add && link->operand > 0) {
     const TileOperand& bias = epilogue.extras[link->operand - 1];
-    if (columns == 0 || bias.row_stride != 0 || bias.spacing() != Spacing::dense) return false;
+    if (columns == 0 || link->whole || bias.row_stride != 0 || bias.spacing() != Spacing::dense) return false;
     with_floats(bias.dtype, (const void*)bias.data, [&](const auto* p) { convert_row(p, clamp.bias, columns); });
     ++link;
   }

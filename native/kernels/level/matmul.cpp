@@ -1,8 +1,10 @@
-// Matrix products with packed weights for vector units: portable, avx2, avx512, and (bfloat16 only) avx512_bf16.
+// Matrix products with packed weights for vector units: portable, avx2, avx512, bfloat16 at avx512_bf16, int8 at avx_vnni and
+// avx512_vnni.
 //
 // A register tile of up to kRows rows by one or two vectors of 16 outputs; a row of x is broadcast value by value (bfloat16
-// dot products: pair by pair). Limits: none beyond matmul.h; any k, any number of rows.
+// dot products: pair by pair; int8: four by four). Limits: none beyond matmul.h; any k, any number of rows.
 #include "matmul_blocks.h"
+#include "quads.h"
 
 namespace ingot::INGOT_LEVEL {
 
@@ -95,6 +97,12 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
     INGOT_UNROLL for (int c = 0; c < C; ++c)
       a[r][c] = p.first ? zero() : load(from + r * p.stride + c / 2 * p.apart + c % 2 * kLanes);
   }
+  if constexpr (Kind::row_sums) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints sum = broadcast_int(*(const std::int32_t*)(x + r * kXStride + kRowSum));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(bits(a[r][c]) + sum);
+    }
+  }
   for (int s = 0; s < steps; ++s) {
     if (s == ahead.turn) ahead.from = ahead.then;
     INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
@@ -106,7 +114,13 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
     x += Kind::x_bytes;
     w += Kind::w_bytes;
   }
-  if constexpr (C == 2) {
+  if constexpr (Kind::integers) {
+    if (p.last) {
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = to_float(bits(a[r][c]));
+      }
+    }
+  } else if constexpr (C == 2) {
     if (sums.to == nullptr) return end_tile<typename Kind::Source>(*p.end, a, sums.row);
   }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -188,7 +202,7 @@ struct OneByOne {
   typedef float Packed;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
-  static constexpr bool pads_rows = false, ends_rows = true;
+  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
   INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
@@ -208,7 +222,7 @@ struct Pairs {
   typedef bfloat16 Packed;
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool pads_rows = false, ends_rows = true;
+  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
   INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
@@ -227,7 +241,7 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   typedef float Packed;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
-  static constexpr bool pads_rows = false, ends_rows = true;
+  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true;
   static constexpr int two_panels_rows = kTwoPanelsRows;
   template <int R, int C>
   INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
@@ -250,17 +264,40 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
 };
 #endif
 
+struct Quads {
+  typedef std::int8_t Source;
+  typedef std::int8_t Packed;
+  static constexpr Blocking blocking = kQuadBlocking;
+  static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
+  static constexpr bool integers = true, row_sums = kRowSums, pads_rows = false, ends_rows = true;
+  static constexpr int two_panels_rows = kTwoPanelsRows;
+  INGOT_INLINE void sum_row(std::byte* row, int depth) { store_row_sum(row, depth); }
+  template <int R, int C>
+  INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
+    Ints b[C];
+    INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = load_quads(w + c / 2 * w_apart + c % 2 * 64);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(dot4(bits(a[r][c]), b[c], v));
+    }
+  }
+  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_rows<Quads>(p); }
+};
+
 }  // namespace
 
+// A level has what its instructions make faster than at the level that it extends.
 const MatmulTable matmul_table = {
 #if defined(__AVX512BF16__)
-    .float32 = {},  // as at the level that this one extends
-    .float16 = {},
+    .bfloat16 = {run_job<Pairs>, Pairs::blocking, pack_panel<std::uint16_t, 2>},
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    .int8 = {run_job<Quads>, Quads::blocking},
 #else
     .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking, pack_panel<std::uint32_t, 1>},
     .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking, pack_panel<std::uint16_t, 1>},
-#endif
     .bfloat16 = {run_job<Pairs>, Pairs::blocking, pack_panel<std::uint16_t, 2>},
+    .int8 = {run_job<Quads>, Quads::blocking},
+#endif
 };
 
 }  // namespace ingot::INGOT_LEVEL

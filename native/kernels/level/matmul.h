@@ -4,7 +4,8 @@
 // the same 32 output columns; otherwise one panel.
 //
 // The order of summation of an output is the same for every number of rows, block and thread: k runs upwards in one
-// float32 accumulator, which is kept as it is between blocks of k. So a row's result does not depend on its company.
+// float32 accumulator, which is kept as it is between blocks of k. So a row's result does not depend on its company. Rows of int8
+// are summed as int32, exactly (k is at most kMostInt8), and become float32, rounded once, before the epilogue.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ constexpr int kMaxExtras = kMaxInputs;
 /// How panels hold their values. What is not stored as x is gets unpacked block by block into the panels that x is multiplied
 /// with.
 enum class Packing : std::uint8_t {
-  same,  // as x: float32 and float16 [panel][k][32], bfloat16 [panel][ceil(k / 2)][32][2]
+  same,  // as x: float32 and float16 [panel][k][32], bfloat16 [panel][ceil(k / 2)][32][2], int8 as below
   int8,  // [panel][ceil(k / 4)][32][4]: whole numbers; the scale of an output belongs to the epilogue
   int4,  // [panel][ceil(k / 8)][32][4 bytes], 8 values from the lowest bits up; with scales [panel][ceil(k / group)][32]
 };
@@ -49,9 +50,16 @@ struct Blocking {
 constexpr Blocking kVectorBlocking = {128, 128, 128, 2, 8, 24, 1 << 17};  // x packed as float32
 constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfloat16 dot products
 constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 8, 1 << 19};     // AMX
+constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};     // int8
+constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20};  // int8 on AMX
 constexpr std::int64_t kLong = 640;
 
-/// x as patches: a row of the product is an output pixel, k = (positions of the window row-major, channel), zero outside x.
+/// Most k of a product of int8: sums of so many products of -128 and -128 fit into int32.
+constexpr std::int64_t kMostInt8 = (std::int64_t{1} << 31) / (128 * 128) - 1;
+/// Where a packed block of a row of int8 has -128 times its sum, as int32 (quads.h).
+constexpr std::int64_t kRowSum = 512;
+
+/// x as patches: a row of the product is an output pixel, k = (positions of the window row-major, channel), `outside` outside x.
 /// Always three dimensions; leading ones may have size 1.
 struct Patches {
   const std::byte* x;
@@ -61,6 +69,7 @@ struct Patches {
   std::int64_t out[3];                     // output pixels
   std::int64_t channels;
   std::int64_t run;                        // taps along the last dimension that lie side by side in x: 1 or those of a line
+  int outside;                             // a byte: of int8 any number, else 0
 };
 
 /// Where the results lie among the rows of `out` and the extras, when they do not follow each other: pixel (image, p) of
@@ -178,7 +187,7 @@ struct PackedProduct {
 
 /// A level leaves out what it does as the level that it extends.
 struct MatmulTable {
-  PackedProduct float32, float16, bfloat16;
+  PackedProduct float32 = {}, float16 = {}, bfloat16 = {}, int8 = {};
 };
 
 INGOT_FAMILY(matmul, MatmulTable)

@@ -1,15 +1,15 @@
-// bfloat16 matrix products with packed weights on AMX tiles, for every number of rows; and small ones of computed operands.
+// Matrix products of bfloat16 and int8 with packed weights on AMX tiles, for every number of rows; and small ones of computed bfloat16.
 //
 // A panel's 32 outputs are two B tiles (row stride 128 bytes), rows of x are A tiles of 16 rows (fewer when the whole
-// product has fewer), k goes in steps of 32. With two tiles of rows: 2 x 2 accumulator tiles. The last step of a k that is no
-// multiple of 32 works on a zero padded copy, since tiles would read past the panel.
+// product has fewer), k goes in steps of 32 (int8: 64). With two tiles of rows: 2 x 2 accumulator tiles. The last step of a k that is no
+// multiple of that works on a zero padded copy, since tiles would read past the panel.
 #include "matmul_blocks.h"
 
 namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-constexpr int kStepBytes = 16 * 128;  // a panel's bytes for 32 values of k
+constexpr int kStepBytes = 16 * 128;  // a panel's bytes for a step of k
 
 /// The tile intrinsics do not tell the compiler that they read memory: everything must be written before them.
 INGOT_INLINE void written(const void* memory) { __asm__ volatile("" : : "r"(memory) : "memory"); }
@@ -19,6 +19,10 @@ struct alignas(64) TileConfig {
   std::uint16_t row_bytes[16];
   std::uint8_t rows[16];
 };
+
+#ifdef __SANITIZE_THREAD__
+thread_local TileConfig configured;
+#endif
 
 /// Tiles 0-3: accumulators, 4 and 5: A (rows of x), 6 and 7: B (weights). The second row of tiles (2, 3, 5) may have fewer rows.
 void configure(int rows, int below) {
@@ -30,13 +34,48 @@ void configure(int rows, int below) {
   }
   written(&config);
   _tile_loadconfig(&config);
+#ifdef __SANITIZE_THREAD__
+  configured = config;
+#endif
 }
+
+/// The thread sanitizer is told of the rows of a tile that is loaded or stored: 64 bytes each.
+template <class Use>
+INGOT_INLINE void each_row([[maybe_unused]] int tile, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] Use use) {
+#ifdef __SANITIZE_THREAD__
+  for (int r = 0; r < configured.rows[tile]; ++r) use(r * stride);
+#endif
+}
+
+#define INGOT_TILE_LOAD(tile, from, stride)                                                        \
+  do {                                                                                             \
+    each_row(tile, stride, [&](std::int64_t at) { reads((const std::byte*)(from) + at, 64); });    \
+    _tile_loadd(tile, from, stride);                                                               \
+  } while (false)
+#define INGOT_TILE_STREAM(tile, from, stride)                                                      \
+  do {                                                                                             \
+    each_row(tile, stride, [&](std::int64_t at) { reads((const std::byte*)(from) + at, 64); });    \
+    _tile_stream_loadd(tile, from, stride);                                                        \
+  } while (false)
+#define INGOT_TILE_STORE(tile, to, stride)                                                         \
+  do {                                                                                             \
+    each_row(tile, stride, [&](std::int64_t at) { writes((std::byte*)(to) + at, 64); });           \
+    _tile_stored(tile, to, stride);                                                                \
+  } while (false)
 
 INGOT_INLINE void prefetch(const std::byte* from, int bytes) {
   for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
 }
 
+/// to += a b: pairs of bfloat16 as float32, quads of int8 as int32. The intrinsics want the tiles' numbers as they are written.
+#define INGOT_ADD_PRODUCT(to, a, b)                                    \
+  do {                                                                 \
+    if constexpr (__is_same(T, bfloat16)) _tile_dpbf16ps(to, a, b);    \
+    else _tile_dpbssd(to, a, b);                                       \
+  } while (false)
+
 /// One tile of rows against one panel. The weights are read once: fetched 4 KiB ahead of their use.
+template <class T>
 INGOT_INLINE void one_tile(const std::byte* x, const std::byte* w, const std::byte* tail, int steps, float* to, std::int64_t stride,
                            bool first) {
   const std::int64_t bytes = stride * 4;
@@ -44,23 +83,24 @@ INGOT_INLINE void one_tile(const std::byte* x, const std::byte* w, const std::by
     _tile_zero(0);
     _tile_zero(1);
   } else {
-    _tile_loadd(0, to, bytes);
-    _tile_loadd(1, to + 16, bytes);
+    INGOT_TILE_LOAD(0, to, bytes);
+    INGOT_TILE_LOAD(1, to + 16, bytes);
   }
   for (int s = 0; s < steps; ++s) {
     const std::byte* b = tail != nullptr && s + 1 == steps ? tail : w + s * kStepBytes;
     prefetch(w + s * kStepBytes + 4096, kStepBytes);
-    _tile_loadd(4, x + s * 64, kXStride);
-    _tile_loadd(6, b, 128);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + 64, 128);
-    _tile_dpbf16ps(1, 4, 7);
+    INGOT_TILE_LOAD(4, x + s * 64, kXStride);
+    INGOT_TILE_LOAD(6, b, 128);
+    INGOT_ADD_PRODUCT(0, 4, 6);
+    INGOT_TILE_LOAD(7, b + 64, 128);
+    INGOT_ADD_PRODUCT(1, 4, 7);
   }
-  _tile_stored(0, to, bytes);
-  _tile_stored(1, to + 16, bytes);
+  INGOT_TILE_STORE(0, to, bytes);
+  INGOT_TILE_STORE(1, to + 16, bytes);
 }
 
 /// Two tiles of rows against one panel that stays in L1; x streams past it.
+template <class T>
 INGOT_INLINE void two_tiles(const std::byte* x, const std::byte* w, const std::byte* tail, int steps, float* to,
                             std::int64_t stride, bool first, const std::byte* ahead, int advance) {
   const std::int64_t bytes = stride * 4;
@@ -71,43 +111,45 @@ INGOT_INLINE void two_tiles(const std::byte* x, const std::byte* w, const std::b
     _tile_zero(2);
     _tile_zero(3);
   } else {
-    _tile_loadd(0, to, bytes);
-    _tile_loadd(1, to + 16, bytes);
-    _tile_loadd(2, below, bytes);
-    _tile_loadd(3, below + 16, bytes);
+    INGOT_TILE_LOAD(0, to, bytes);
+    INGOT_TILE_LOAD(1, to + 16, bytes);
+    INGOT_TILE_LOAD(2, below, bytes);
+    INGOT_TILE_LOAD(3, below + 16, bytes);
   }
   for (int s = 0; s < steps; ++s) {
     const std::byte* b = tail != nullptr && s + 1 == steps ? tail : w + s * kStepBytes;
     prefetch(ahead + s * advance, advance);
-    _tile_stream_loadd(4, x + s * 64, kXStride);
-    _tile_loadd(6, b, 128);
-    _tile_loadd(7, b + 64, 128);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_stream_loadd(5, x + 16 * kXStride + s * 64, kXStride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    INGOT_TILE_STREAM(4, x + s * 64, kXStride);
+    INGOT_TILE_LOAD(6, b, 128);
+    INGOT_TILE_LOAD(7, b + 64, 128);
+    INGOT_ADD_PRODUCT(0, 4, 6);
+    INGOT_TILE_STREAM(5, x + 16 * kXStride + s * 64, kXStride);
+    INGOT_ADD_PRODUCT(1, 4, 7);
+    INGOT_ADD_PRODUCT(2, 5, 6);
+    INGOT_ADD_PRODUCT(3, 5, 7);
   }
-  _tile_stored(0, to, bytes);
-  _tile_stored(1, to + 16, bytes);
-  _tile_stored(2, below, bytes);
-  _tile_stored(3, below + 16, bytes);
+  INGOT_TILE_STORE(0, to, bytes);
+  INGOT_TILE_STORE(1, to + 16, bytes);
+  INGOT_TILE_STORE(2, below, bytes);
+  INGOT_TILE_STORE(3, below + 16, bytes);
 }
 
+template <class T>
 struct Tiles {
-  typedef bfloat16 Source;
-  typedef bfloat16 Packed;
-  static constexpr Blocking blocking = kTileBlocking;
-  static constexpr int k_step = 32, w_depth = 2, w_bytes = kPanel * 4;
-  static constexpr bool pads_rows = true, ends_rows = false;
+  typedef T Source;
+  typedef T Packed;
+  static constexpr bool integers = sizeof(T) == 1;
+  static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
+  static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
+  static constexpr bool row_sums = false, pads_rows = true, ends_rows = false;
   static constexpr int two_panels_rows = 0;
 
   INGOT_INLINE void multiply(const BlockProduct& p) {
-    const int steps = (p.k + 31) / 32, over = p.k % 32;
+    const int steps = (p.k + k_step - 1) / k_step, over = p.k % k_step;
     alignas(64) std::byte padded[kStepBytes];
     const std::byte* tail = nullptr;
     if (over != 0) {
-      const int bytes = (over + 1) / 2 * 128;
+      const int bytes = (over + w_depth - 1) / w_depth * 128;
       __builtin_memcpy(padded, p.w + (std::int64_t)(steps - 1) * kStepBytes, bytes);
       __builtin_memset(padded + bytes, 0, kStepBytes - bytes);
       tail = padded;
@@ -117,10 +159,16 @@ struct Tiles {
     const int share = kStepBytes / pairs & -64;
     int t = 0;
     for (; t + 2 <= tiles; t += 2)
-      two_tiles(p.x + t * 16 * kXStride, p.w, tail, steps, p.accumulators + t * 16 * p.stride, p.stride, p.first,
+      two_tiles<T>(p.x + t * 16 * kXStride, p.w, tail, steps, p.accumulators + t * 16 * p.stride, p.stride, p.first,
                 p.ahead + t / 2 * steps * share, share);
     if (t < tiles)
-      one_tile(p.x + t * 16 * kXStride, p.w, tail, steps, p.accumulators + t * 16 * p.stride, p.stride, p.first);
+      one_tile<T>(p.x + t * 16 * kXStride, p.w, tail, steps, p.accumulators + t * 16 * p.stride, p.stride, p.first);
+    if (!integers || !p.last) return;
+    written(p.accumulators);
+    for (int r = 0; r < p.rows; ++r) {
+      float* const sums = p.accumulators + r * p.stride;
+      for (int column = 0; column < kPanel; column += kLanes) store(sums + column, to_float(bits(load(sums + column))));
+    }
   }
 };
 
@@ -163,21 +211,21 @@ INGOT_INLINE void small_product(const std::byte* x, const std::byte* w, int step
   _tile_zero(2);
   _tile_zero(3);
   for (int s = 0; s < steps; ++s) {
-    _tile_loadd(4, x + s * 64, kXStride);
-    _tile_loadd(6, w + s * kStepBytes, 128);
-    _tile_loadd(7, w + s * kStepBytes + 64, 128);
+    INGOT_TILE_LOAD(4, x + s * 64, kXStride);
+    INGOT_TILE_LOAD(6, w + s * kStepBytes, 128);
+    INGOT_TILE_LOAD(7, w + s * kStepBytes + 64, 128);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (!below) continue;
-    _tile_loadd(5, x + 16 * kXStride + s * 64, kXStride);
+    INGOT_TILE_LOAD(5, x + 16 * kXStride + s * 64, kXStride);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, sums, kPanel * 4);
-  _tile_stored(1, sums + 16, kPanel * 4);
+  INGOT_TILE_STORE(0, sums, kPanel * 4);
+  INGOT_TILE_STORE(1, sums + 16, kPanel * 4);
   if (!below) return;
-  _tile_stored(2, sums + 16 * kPanel, kPanel * 4);
-  _tile_stored(3, sums + 16 * kPanel + 16, kPanel * 4);
+  INGOT_TILE_STORE(2, sums + 16 * kPanel, kPanel * 4);
+  INGOT_TILE_STORE(3, sums + 16 * kPanel + 16, kPanel * 4);
 }
 
 template <class T>
@@ -211,15 +259,17 @@ void run_small(const SmallProducts& job) {
   _tile_release();
 }
 
+template <class T>
 void run(const MatmulJob& job) {
   const int rows = job.rows < 16 ? (int)job.rows : 16;
   configure(rows, rows);
-  run_job<Tiles>(job);
+  run_job<Tiles<T>>(job);
   _tile_release();
 }
 
 }  // namespace
 
-const MatmulTable matmul_table = {.float32 = {}, .float16 = {}, .bfloat16 = {run, Tiles::blocking, pack_panel<std::uint16_t, 2>, run_small}};
+const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, pack_panel<std::uint16_t, 2>, run_small},
+                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking}};
 
 }  // namespace ingot::INGOT_LEVEL

@@ -44,7 +44,7 @@ struct BlockProduct {
   int k;                    // depth of this block
   float* accumulators;      // row r at r * stride
   std::int64_t stride;
-  bool first;               // the first block of k: start from zero
+  bool first, last;         // block of k: the first starts from zero, the last makes floats of whole numbers
   const RowsEnd* end;       // at the last block of k: takes the sums, which are not stored then; or null
 };
 
@@ -72,6 +72,8 @@ void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows,
   }
   if (over != 0)
     for (std::int64_t r = 0; r < rows; ++r) __builtin_memset(packed + r * kXStride + depth * (int)sizeof(Packed), 0, over);
+  if constexpr (Kind::row_sums)
+    for (std::int64_t r = 0; r < rows; ++r) Kind::sum_row(packed + r * kXStride, depth);
   if (Kind::pads_rows)
     for (std::int64_t r = rows; r < padded_rows; ++r)
       __builtin_memset(packed + r * kXStride, 0, depth * (int)sizeof(Packed) + over);
@@ -178,7 +180,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     product.apart = job.parts == 2 ? sizes.part_stride : kPanel;
     product.rows = (int)rows;
     product.k = (int)smaller(Kind::blocking.depth, job.k - block * Kind::blocking.depth);
-    if (job.packing != Packing::same) {
+    if constexpr (!Kind::integers) if (job.packing != Packing::same) {
       for (int p = 0; p < product.panels; ++p)
         unpack<typename Kind::Source>(job, first_panel + panel + p, weights(panel + p, block), block * Kind::blocking.depth, product.k,
                                       job.unpacked + p * kUnpackedPanel);
@@ -188,6 +190,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     product.accumulators = sizes.accumulators + panel % job.parts * sizes.part_stride + panel / job.parts * kPanel;
     product.stride = sizes.stride;
     product.first = block == 0;
+    product.last = block == sizes.blocks - 1;
     product.end = block == sizes.blocks - 1 ? end : nullptr;
     if (kept && end != nullptr) product.accumulators = sizes.accumulators;  // those before are finished
     if (product.end != nullptr) {
@@ -228,7 +231,7 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
   end.job = &job;
   if (!chain_of(job.epilogue.code, in, job.epilogue.out, end.chain)) return false;
-  end.direct = is_direct<typename Kind::Source>(job, end);
+  end.direct = !Kind::integers && is_direct<typename Kind::Source>(job, end);
   return true;
 }
 

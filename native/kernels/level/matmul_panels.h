@@ -54,6 +54,7 @@ INGOT_INLINE void set_value(float* to, float v) { *to = v; }
 INGOT_INLINE void set_value(float* to, bfloat16 v) { *to = load_one(&v); }
 INGOT_INLINE void set_value(float* to, float16 v) { *to = load_one(&v); }
 INGOT_INLINE void set_value(bfloat16* to, bfloat16 v) { *to = v; }
+INGOT_INLINE void set_value(std::int8_t* to, std::int8_t v) { *to = v; }
 
 /// Packs values [begin, begin + depth) of rows of x that are not dense, or whose k is in runs, as [row][kXStride bytes].
 template <class Source, class Packed>

@@ -80,7 +80,7 @@ INGOT_INLINE void pack_run(const Patches& p, const std::byte* line, std::int64_t
     const std::int64_t low = smaller(larger(inside * p.channels - at, 0), length);
     const std::int64_t high = line == nullptr ? low : larger(low, smaller(outside * p.channels - at, length));
     Packed* to = row(j);
-    __builtin_memset((void*)to, 0, length * sizeof(Packed));
+    __builtin_memset((void*)to, p.outside, length * sizeof(Packed));
     if (low < high)
       copy_values((const Source*)(line + pixel * p.x_stride[2] + (at + low) * (int)sizeof(Source)), to + low, (int)(high - low));
     ++j;

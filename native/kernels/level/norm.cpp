@@ -116,6 +116,35 @@ void softmax(Row x, Row y, std::int64_t width, bool log_of_it, float* scratch) {
   });
 }
 
+template <class X>
+float quantize_row_as(const X* x, std::int8_t* y, std::int64_t width) {
+  Vec most[4] = {zero(), zero(), zero(), zero()};
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= width; i += 4 * kLanes)
+    for (int j = 0; j < 4; ++j) most[j] = max_nan(abs(load(x + i + j * kLanes)), most[j]);
+  for (; i < width; i += kLanes) most[0] = max_nan(abs(load_tail(x, i, width)), most[0]);
+  const Vec all = max_nan(max_nan(most[0], most[1]), max_nan(most[2], most[3]));
+  const float largest = any(is_nan(all)) ? __builtin_nanf("") : reduce_max(all);
+  const Vec inverse = broadcast(127.0f / largest), low = broadcast(-127.0f), high = broadcast(127.0f);
+  const auto whole = [=](Vec v) {
+    const Vec scaled = v * inverse;
+    return truncate_to_int(round_even(min(max(select(is_nan(scaled), zero(), scaled), low), high)));
+  };
+  for (i = 0; i + kLanes <= width; i += kLanes) store_bytes(y + i, whole(load(x + i)));
+  if (i < width) {
+    std::int8_t last[kLanes];
+    store_bytes(last, whole(load_partial(x + i, (int)(width - i))));
+    for (std::int64_t j = i; j < width; ++j) y[j] = last[j - i];
+  }
+  return largest / 127.0f;
+}
+
+float quantize_row(Row x, std::int8_t* y, std::int64_t width) {
+  float scale = 0;
+  with_floats(x.dtype, (const void*)x.data, [&](const auto* from) { scale = quantize_row_as(from, y, width); });
+  return scale;
+}
+
 void widen(Row x, float* y, std::int64_t width) { convert(x.data, x.dtype, y, DType::float32, width); }
 
 // ---- group_norm
@@ -246,6 +275,6 @@ void group_normalise(const GroupRows& rows, const float* center, const float* sc
 
 }  // namespace
 
-const NormTable norm_table = {rms_norm, layer_norm, softmax, widen, group_statistics, group_normalise};
+const NormTable norm_table = {rms_norm, layer_norm, softmax, quantize_row, widen, group_statistics, group_normalise};
 
 }  // namespace ingot::INGOT_LEVEL

@@ -27,6 +27,9 @@ struct NormTable {
   void (*layer_norm)(Row x, const float* weight, const float* bias, Row y, std::int64_t width, float eps);
   void (*softmax)(Row x, Row y, std::int64_t width, bool log, float* scratch);  // scratch: width floats
 
+  /// Rounds a row to -127 to 127 of its largest magnitude / 127, which is what comes back.
+  float (*quantize_row)(Row x, std::int8_t* y, std::int64_t width);
+
   void (*widen)(Row x, float* y, std::int64_t width);
   /// [3][groups]: each group's mean, what rounding took from it, and the sum of squared distances from the mean; scratch:
   /// 3 * channels floats.

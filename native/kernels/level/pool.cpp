@@ -99,7 +99,7 @@ void average_as(const PoolJob& job, const T* x, T* y) {
 template <class T, class B>
 INGOT_INLINE void greatest_block(const PoolJob& job, const B& block, const T* x, std::int64_t count, std::int64_t step, T* y) {
   Vec best[B::vectors];
-  for (int v = 0; v < B::vectors; ++v) best[v] = broadcast(-__builtin_inff());
+  for (int v = 0; v < B::vectors; ++v) best[v] = broadcast(sizeof(T) == 1 ? -128.0f : -__builtin_inff());
   for (std::int64_t plane = 0; plane < job.planes; ++plane, x += job.plane_step) {
     const T* line = x;
     for (std::int64_t i = 0; i < job.lines; ++i, line += job.line_step) {
@@ -134,6 +134,7 @@ void average(const PoolJob& job) {
 }
 
 void greatest(const PoolJob& job) {
+  if (job.dtype == DType::int8) return greatest_as(job, (const std::int8_t*)job.x, (std::int8_t*)job.y);
   with_floats(job.dtype, job.y, [&](auto* y) { greatest_as(job, as_input(job.x, y), y); });
 }
 

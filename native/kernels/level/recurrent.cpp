@@ -147,9 +147,10 @@ void product(const RecurrentWeight& weight, std::int64_t first, int count, const
   int vectors = 0;
   for (int u = 0; u < count; ++u)
     for (int g = 0; g < weight.gates; ++g, ++vectors) {
-      const std::int64_t unit = (first + u) * kLanes, at = g * weight.gate_panels + unit / kPanelUnits;
+      const std::int64_t unit = (first + u) * kLanes, gate = weight.first_gate + g;
+      const std::int64_t at = gate * weight.gate_panels + unit / kPanelUnits;
       w[vectors] = (const char*)weight.panels + at * panel + unit % kPanelUnits * element;
-      bias[vectors] = weight.bias + g * weight.gate_panels * kPanelUnits + unit;
+      bias[vectors] = weight.bias + gate * weight.gate_panels * kPanelUnits + unit;
     }
   // Where rows take several tiles, all but the first find a block of the weights in L1.
   const bool blocks = rows > kTileRows;
@@ -172,7 +173,7 @@ void product(const RecurrentWeight& weight, std::int64_t first, int count, const
 
 template <Cell cell, class T>
 void cell_as(const CellRow& row) {
-  constexpr int kGates = cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
+  constexpr int kGates = cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : cell == Cell::reset ? 2 : 1;
   const T* x = (const T*)row.x;
   const float* sums = row.sums;
   const std::int64_t units = row.units;
@@ -191,6 +192,12 @@ void cell_as(const CellRow& row) {
       const Vec reset = sigmoid(given(0) + sum(0)), keep = sigmoid(given(1) + sum(1));
       const Vec fresh = tanh(fma(reset, sum(2), given(2)));
       y = fma(keep, load(row.state + u) - fresh, fresh);
+    } else if constexpr (cell == Cell::reset) {
+      store(row.memory + u, sigmoid(given(1) + sum(1)));
+      y = sigmoid(given(0) + sum(0)) * load(row.state + u);
+    } else if constexpr (cell == Cell::fresh) {
+      const Vec fresh = tanh(given(2) + sum(0));
+      y = fma(load(row.memory + u), load(row.state + u) - fresh, fresh);
     } else if constexpr (cell == Cell::tanh) {
       y = tanh(given(0) + sum(0));
     } else if constexpr (cell == Cell::relu) {
@@ -212,6 +219,8 @@ void cell(Cell cell, const CellRow& row) {
   switch (cell) {
     case Cell::lstm: return cell_of<Cell::lstm>(row);
     case Cell::gru: return cell_of<Cell::gru>(row);
+    case Cell::reset: return cell_of<Cell::reset>(row);
+    case Cell::fresh: return cell_of<Cell::fresh>(row);
     case Cell::tanh: return cell_of<Cell::tanh>(row);
     case Cell::relu: return cell_of<Cell::relu>(row);
     case Cell::linear: return cell_of<Cell::linear>(row);

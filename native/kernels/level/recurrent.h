@@ -11,19 +11,20 @@
 
 namespace ingot {
 
-enum class Cell : std::uint8_t { lstm, gru, tanh, relu, linear };
+/// `reset` and `fresh` are a GRU that multiplies its weight by the state after the reset: first the gates, then the new state.
+enum class Cell : std::uint8_t { lstm, gru, reset, fresh, tanh, relu, linear };
 
 /// What a step's product takes a block of, in a worker's scratch: rows, and vectors of 16 units of every gate.
 constexpr int kRecurrentRows = 24;
 constexpr int kRecurrentVectors = 8;
 
 struct RecurrentWeight {
-  const void* panels;        // [gates * panels of one gate, k, 32]
+  const void* panels;        // [panels of one gate for every gate, k, 32]
   DType dtype;
-  int gates;
+  int first_gate, gates;     // the gates that are computed, of all that lie there
   std::int64_t k;            // width of the state that it multiplies
   std::int64_t gate_panels;  // of one gate
-  const float* bias;         // [gates, 32 * gate_panels]: what the sums begin with
+  const float* bias;         // [32 * gate_panels] for every gate: what the sums begin with
 };
 
 /// A row's new state, of units [16 * first, 16 * (first + count)).
@@ -36,8 +37,8 @@ struct CellRow {
   std::int64_t first;
   int count;
   const float* state;  // before, from unit 0 on
-  float* next;         // and after
-  float* memory;       // an LSTM's cell state, changed in place
+  float* next;         // and after; of `reset` the state times the reset gate
+  float* memory;       // an LSTM's cell state, changed in place; the update gate, which `reset` leaves for `fresh`
 };
 
 struct RecurrentTable {

@@ -4,6 +4,8 @@
 //
 //   load / store / load_partial / store_partial    float*, bfloat16*, float16*; n first lanes, the others load as zero.
 //                                                  Rounding to 16 bits is to nearest even; NaN stays NaN; denormals are kept
+//                                                  int8*, uint8* too: as whole numbers; those stored must lie in its range
+//   store_bytes                    Ints to int8*, held in its range
 //   + - * /  fma(x, y, z) = x*y + z  fnma = z - x*y (one rounding, except at the portable level)
 //   max min       the second operand when one is NaN (the instruction's rule); max_nan, min_nan propagate NaN
 //   < <= == is_nan select any      sqrt floor ceil round_even abs negate
@@ -26,6 +28,8 @@
 #ifndef INGOT_LEVEL
 #error "INGOT_LEVEL names the namespace of the level this file is compiled for"
 #endif
+
+#include "seen.h"
 
 #define INGOT_INLINE static inline __attribute__((always_inline))
 
@@ -63,26 +67,32 @@ INGOT_INLINE Vec min_nan(Vec x, Vec y) { return select(is_nan(x), x, min(x, y));
 INGOT_INLINE Vec operator-(Vec x) { return negate(x); }
 
 #if !defined(__AVX512F__)
-template <class Half>
-INGOT_INLINE Vec load_partial_half(const Half* p, int n) {
-  Half lanes[16] = {};
+template <class Narrow>
+INGOT_INLINE Vec load_partial_narrow(const Narrow* p, int n) {
+  Narrow lanes[16] = {};
   for (int i = 0; i < n; ++i) lanes[i] = p[i];
   return load(lanes);
 }
-template <class Half>
-INGOT_INLINE void store_partial_half(Half* p, Vec v, int n) {
-  Half lanes[16];
+template <class Narrow>
+INGOT_INLINE void store_partial_narrow(Narrow* p, Vec v, int n) {
+  Narrow lanes[16];
   store(lanes, v);
   for (int i = 0; i < n; ++i) p[i] = lanes[i];
 }
-INGOT_INLINE Vec load_partial(const bfloat16* p, int n) { return load_partial_half(p, n); }
-INGOT_INLINE Vec load_partial(const float16* p, int n) { return load_partial_half(p, n); }
-INGOT_INLINE void store_partial(bfloat16* p, Vec v, int n) { store_partial_half(p, v, n); }
-INGOT_INLINE void store_partial(float16* p, Vec v, int n) { store_partial_half(p, v, n); }
+INGOT_INLINE Vec load_partial(const bfloat16* p, int n) { return load_partial_narrow(p, n); }
+INGOT_INLINE Vec load_partial(const float16* p, int n) { return load_partial_narrow(p, n); }
+INGOT_INLINE void store_partial(bfloat16* p, Vec v, int n) { store_partial_narrow(p, v, n); }
+INGOT_INLINE void store_partial(float16* p, Vec v, int n) { store_partial_narrow(p, v, n); }
+INGOT_INLINE Vec load_partial(const std::int8_t* p, int n) { return load_partial_narrow(p, n); }
+INGOT_INLINE Vec load_partial(const std::uint8_t* p, int n) { return load_partial_narrow(p, n); }
+INGOT_INLINE void store_partial(std::int8_t* p, Vec v, int n) { store_partial_narrow(p, v, n); }
+INGOT_INLINE void store_partial(std::uint8_t* p, Vec v, int n) { store_partial_narrow(p, v, n); }
 #endif
 
 // One element, by the same rules.
 INGOT_INLINE float load_one(const float* p) { return *p; }
+INGOT_INLINE float load_one(const std::int8_t* p) { return (float)*p; }
+INGOT_INLINE float load_one(const std::uint8_t* p) { return (float)*p; }
 INGOT_INLINE float load_one(const bfloat16* p) { return __builtin_bit_cast(float, (std::uint32_t)p->bits << 16); }
 #if defined(__F16C__)
 INGOT_INLINE float load_one(const float16* p) { return _cvtsh_ss(p->bits); }

@@ -21,9 +21,11 @@ INGOT_INLINE __m256i first_lanes(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 INGOT_INLINE Vec load_partial(const float* p, int n) {
+  reads(p, n * 4);
   return {_mm256_maskload_ps(p, first_lanes(n)), n > 8 ? _mm256_maskload_ps(p + 8, first_lanes(n - 8)) : _mm256_setzero_ps()};
 }
 INGOT_INLINE void store_partial(float* p, Vec v, int n) {
+  writes(p, n * 4);
   _mm256_maskstore_ps(p, first_lanes(n), v.a);
   if (n > 8) _mm256_maskstore_ps(p + 8, first_lanes(n - 8), v.b);
 }
@@ -62,6 +64,25 @@ INGOT_INLINE Ints shift_right(Ints x) {
 }
 INGOT_INLINE Vec to_float(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 INGOT_INLINE Ints truncate_to_int(Vec x) { return {_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)}; }
+INGOT_INLINE void store_bytes(std::int8_t* p, Ints x) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
+  _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+INGOT_INLINE Vec load(const std::int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return to_float({_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))});
+}
+INGOT_INLINE Vec load(const std::uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return to_float({_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))});
+}
+INGOT_INLINE void store(std::int8_t* p, Vec v) { store_bytes(p, truncate_to_int(v)); }
+INGOT_INLINE void store(std::uint8_t* p, Vec v) {
+  const Ints x = truncate_to_int(v);
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
+  _mm_storeu_si128((__m128i*)p, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
 
 INGOT_INLINE Vec sqrt(Vec x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
 INGOT_INLINE Vec round_even(Vec x) {

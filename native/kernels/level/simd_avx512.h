@@ -15,8 +15,14 @@ INGOT_INLINE Ints broadcast_int(std::int32_t v) { return {_mm512_set1_epi32(v)};
 INGOT_INLINE __mmask16 first_lanes(int n) { return (__mmask16)((1u << n) - 1u); }  // 0 <= n <= 16
 INGOT_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 INGOT_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v.v); }
-INGOT_INLINE Vec load_partial(const float* p, int n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
-INGOT_INLINE void store_partial(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), v.v); }
+INGOT_INLINE Vec load_partial(const float* p, int n) {
+  reads(p, n * 4);
+  return {_mm512_maskz_loadu_ps(first_lanes(n), p)};
+}
+INGOT_INLINE void store_partial(float* p, Vec v, int n) {
+  writes(p, n * 4);
+  _mm512_mask_storeu_ps(p, first_lanes(n), v.v);
+}
 
 INGOT_INLINE Vec operator+(Vec x, Vec y) { return {_mm512_add_ps(x.v, y.v)}; }
 INGOT_INLINE Vec operator-(Vec x, Vec y) { return {_mm512_sub_ps(x.v, y.v)}; }
@@ -52,6 +58,25 @@ INGOT_INLINE Ints shift_right(Ints x) {
 }
 INGOT_INLINE Vec to_float(Ints x) { return {_mm512_cvtepi32_ps(x.v)}; }
 INGOT_INLINE Ints truncate_to_int(Vec x) { return {_mm512_cvttps_epi32(x.v)}; }
+INGOT_INLINE void store_bytes(std::int8_t* p, Ints x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(x.v)); }
+
+INGOT_INLINE Vec load(const std::int8_t* p) { return to_float({_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))}); }
+INGOT_INLINE Vec load(const std::uint8_t* p) { return to_float({_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p))}); }
+INGOT_INLINE Vec load_partial(const std::int8_t* p, int n) {
+  reads(p, n);
+  return to_float({_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p))});
+}
+INGOT_INLINE Vec load_partial(const std::uint8_t* p, int n) {
+  reads(p, n);
+  return to_float({_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first_lanes(n), p))});
+}
+INGOT_INLINE void store(std::int8_t* p, Vec v) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(truncate_to_int(v).v)); }
+INGOT_INLINE void store(std::uint8_t* p, Vec v) { store((std::int8_t*)p, v); }
+INGOT_INLINE void store_partial(std::int8_t* p, Vec v, int n) {
+  writes(p, n);
+  _mm_mask_storeu_epi8(p, first_lanes(n), _mm512_cvtepi32_epi8(truncate_to_int(v).v));
+}
+INGOT_INLINE void store_partial(std::uint8_t* p, Vec v, int n) { store_partial((std::int8_t*)p, v, n); }
 
 INGOT_INLINE Vec sqrt(Vec x) { return {_mm512_sqrt_ps(x.v)}; }
 INGOT_INLINE Vec round_even(Vec x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
@@ -70,16 +95,26 @@ INGOT_INLINE __m256i round_bfloat16_16(__m512 v) {
 }
 INGOT_INLINE Vec widen_bfloat16(__m256i h) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))}; }
 INGOT_INLINE Vec load(const bfloat16* p) { return widen_bfloat16(_mm256_loadu_si256((const __m256i*)p)); }
-INGOT_INLINE Vec load_partial(const bfloat16* p, int n) { return widen_bfloat16(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+INGOT_INLINE Vec load_partial(const bfloat16* p, int n) {
+  reads(p, n * 2);
+  return widen_bfloat16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
 INGOT_INLINE void store(bfloat16* p, Vec x) { _mm256_storeu_si256((__m256i*)p, round_bfloat16_16(x.v)); }
-INGOT_INLINE void store_partial(bfloat16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), round_bfloat16_16(x.v)); }
+INGOT_INLINE void store_partial(bfloat16* p, Vec x, int n) {
+  writes(p, n * 2);
+  _mm256_mask_storeu_epi16(p, first_lanes(n), round_bfloat16_16(x.v));
+}
 INGOT_INLINE Vec load(const float16* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
 INGOT_INLINE Vec load_partial(const float16* p, int n) {
+  reads(p, n * 2);
   return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p))};
 }
 INGOT_INLINE __m256i round_float16_16(__m512 v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INGOT_INLINE void store(float16* p, Vec x) { _mm256_storeu_si256((__m256i*)p, round_float16_16(x.v)); }
-INGOT_INLINE void store_partial(float16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), round_float16_16(x.v)); }
+INGOT_INLINE void store_partial(float16* p, Vec x, int n) {
+  writes(p, n * 2);
+  _mm256_mask_storeu_epi16(p, first_lanes(n), round_float16_16(x.v));
+}
 
 // Fixed order: lane i with i + 8, then + 4, + 2, + 1. The other levels do the same.
 INGOT_INLINE float reduce_add(Vec x) {

@@ -92,6 +92,28 @@ template <int N>
 INGOT_INLINE Ints shift_right(Ints x) INGOT_EACH1(Ints, X >> N)
 INGOT_INLINE Vec to_float(Ints x) INGOT_EACH1(Vec, __builtin_convertvector(X, Lanes4))
 INGOT_INLINE Ints truncate_to_int(Vec x) INGOT_EACH1(Ints, __builtin_convertvector(X, Ints4))
+INGOT_INLINE void store_bytes(std::int8_t* p, Ints x) {
+  std::int32_t lanes[16];
+  __builtin_memcpy(lanes, &x, 64);
+  for (int i = 0; i < 16; ++i) p[i] = (std::int8_t)(lanes[i] > 127 ? 127 : lanes[i] < -128 ? -128 : lanes[i]);
+}
+
+template <class Byte>
+INGOT_INLINE Vec load_numbers(const Byte* p) {
+  float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = (float)p[i];
+  return load(lanes);
+}
+template <class Byte>
+INGOT_INLINE void store_numbers(Byte* p, Vec v) {
+  float lanes[16];
+  store(lanes, v);
+  for (int i = 0; i < 16; ++i) p[i] = (Byte)(std::int32_t)lanes[i];
+}
+INGOT_INLINE Vec load(const std::int8_t* p) { return load_numbers(p); }
+INGOT_INLINE Vec load(const std::uint8_t* p) { return load_numbers(p); }
+INGOT_INLINE void store(std::int8_t* p, Vec v) { store_numbers(p, v); }
+INGOT_INLINE void store(std::uint8_t* p, Vec v) { store_numbers(p, v); }
 
 INGOT_INLINE Lanes4 sqrt4(Lanes4 v) {
   return Lanes4{__builtin_sqrtf(v[0]), __builtin_sqrtf(v[1]), __builtin_sqrtf(v[2]), __builtin_sqrtf(v[3])};

@@ -1,0 +1,389 @@
+"""A network whose convolutions and products compute in int8 by a plan: quantize and dequantize stand around them.
+
+The plan gives each of these layers the scale of its input, or says why it stays float. Layers are counted in the order
+of the network, after the passes that fold batch norms and paddings into them. Before a layer stands
+
+    dequantize(quantize(x, scale), scale)    and    dequantize(stored integers, stored scales)
+
+The integers stand where x is made: behind what only moves elements (views, concatenations, maxima of windows), so that
+all of this moves bytes, and once for all its readers. What only moves elements of several tensors gives them one scale.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.errors import EngineFileError, NetworkError
+from ingot.ir import F, Network, Node, Value
+from ingot.ir.precision import unscoped
+from ingot.ir.weight_format import INT8, format_of
+from ingot.ops.binary import Add
+from ingot.ops.control import CONTROL, bodies
+from ingot.ops.conversion import Dequantize
+from ingot.ops.movement import Concat, Permute, Reshape, Slice
+from ingot.ops.pool import MaxPool
+from ingot.ops.product import Matmul
+from ingot.ops.spatial import Conv, ConvTranspose
+from ingot.passes import convolution
+from ingot.passes.clone import clone
+from ingot.passes.pipeline import portable
+from ingot.passes.quantize import integers, quantized
+from ingot.passes.rewrite import Log, detach
+from ingot.passes.weights import derive, recipe_of, sizes
+
+Array = np.ndarray[Any, Any]
+
+LAYERS = (Conv, ConvTranspose, Matmul)
+MOVES = (Reshape, Permute, Slice, Concat, MaxPool)
+FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+FIXED = ("parameter", "constant")
+KEY = "quantization"  # of the plan in an engine's config
+LIMIT = 127  # the largest integer: a scale is the largest magnitude that is to be told apart, divided by it
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a plan says of one layer: the scale of its input, or why it stays float.
+
+    Attributes:
+        shift: added to each output in int8: what rounding the weights takes from its mean. May be empty.
+        error: relative root mean square error of the network's outputs when this layer alone is int8; None: unknown.
+    """
+
+    name: str
+    op: str
+    scale: float | None = None
+    shift: tuple[float, ...] = ()
+    why: str = ""
+    error: float | None = None
+
+    def json(self) -> dict[str, Any]:
+        packed = base64.b64encode(np.array(self.shift, "<f4").tobytes()).decode()
+        return {"name": self.name, "op": self.op, "type": "float" if self.scale is None else "int8",
+                "scale": self.scale, "error": self.error, "why": self.why, "shift": packed}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choices for all layers of a network, in its order, and how they were made (free facts, in JSON values)."""
+
+    layers: tuple[Choice, ...]
+    facts: Mapping[str, Any]
+
+    def json(self) -> dict[str, Any]:
+        """As an engine's config has it."""
+        return {**self.facts, "layers": [choice.json() for choice in self.layers]}
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Plan | None:
+        """The plan of an engine's config; None where there is none. Raises EngineFileError for one that is no plan."""
+        found = config.get(KEY)
+        if found is None:
+            return None
+        if not isinstance(found, dict) or not isinstance(found.get("layers"), list):
+            raise EngineFileError(f"config {KEY} must hold a list of layers: the file is damaged")
+        facts = {name: value for name, value in found.items() if name != "layers"}
+        return cls(tuple(_choice(item, i) for i, item in enumerate(found["layers"])), facts)
+
+
+_FIELDS: dict[str, Any] = {
+    "name": str, "op": str, "type": str, "scale": (float, int, type(None)), "error": (float, int, type(None)),
+    "why": str, "shift": str,
+}  # fmt: skip
+
+
+def _choice(item: Any, at: int) -> Choice:
+    where = f"config {KEY}, layer {at}"
+    if not isinstance(item, dict) or item.keys() != _FIELDS.keys():
+        raise EngineFileError(f"{where} must have the keys {', '.join(_FIELDS)}: the file is damaged")
+    for key, kinds in _FIELDS.items():
+        if not isinstance(item[key], kinds) or isinstance(item[key], bool):
+            raise EngineFileError(f"{where}: {key} has the wrong type: the file is damaged")
+    scale = item["scale"]
+    if (scale is None) != (item["type"] == "float") or (scale is not None and not is_scale(scale)):
+        raise EngineFileError(f"{where}: its scale is no positive number, or does not go with its type")
+    try:
+        shift = np.frombuffer(base64.b64decode(item["shift"], validate=True), "<f4")
+    except (binascii.Error, ValueError):
+        raise EngineFileError(f"{where}: its shift is not base64 of float32") from None
+    if not np.isfinite(shift).all():
+        raise EngineFileError(f"{where}: its shift is not finite")
+    return Choice(item["name"], item["op"], None if scale is None else float(scale), tuple(shift.tolist()),
+                  item["why"], item["error"])  # fmt: skip
+
+
+def is_scale(number: float) -> bool:
+    """Whether a number can be a scale in float32."""
+    with np.errstate(over="ignore"):
+        narrow = np.float32(number)
+    return bool(np.isfinite(narrow) and narrow >= np.finfo(np.float32).tiny)
+
+
+def computed(network: Network, config: Mapping[str, Any], log: Log | None = None) -> Network:
+    """The portable network as an engine with this config computes it: its weights as integers, its layers by the plan.
+    The network itself where it is neither."""
+    plan = Plan.of(config)
+    return placed(network, plan) if plan is not None else quantized(network, format_of(config), log)
+
+
+def prepared(network: Network) -> Network:
+    """A copy in which all that a layer takes over is part of it: batch norms, paddings, known values."""
+    new = clone(network)
+    log: Log = []
+    with unscoped():
+        for stage in portable():
+            stage.run(new, log)
+        convolution.paddings(new, log)
+    return new
+
+
+# --------------------------------------------------------------------------------------------------------- the layers
+
+
+class Layer(NamedTuple):
+    """A convolution or product of a prepared network, or what else reads a matrix of weights.
+
+    why: why it cannot be int8; empty where it can. sources: the values that are quantised for it.
+    """
+
+    name: str
+    node: Node
+    why: str
+    sources: tuple[Value, ...]
+
+    @property
+    def weight(self) -> Value:
+        return self.node.inputs[1]
+
+
+def layers_of(network: Network) -> list[Layer]:
+    """The layers of a prepared network in order, each with a name of its own."""
+    seen: dict[str, int] = {}
+    found = []
+    behind: dict[Value, tuple[Value, ...]] = {}
+    for node, inside in _nodes(network):
+        if not _is_layer(node):
+            continue
+        why = f"it is in the body of a {inside}" if inside else _refused(node)
+        name = _name(node)
+        seen[name] = seen.get(name, 0) + 1
+        name = name if seen[name] == 1 else f"{name} #{seen[name]}"
+        found.append(Layer(name, node, why, () if why else _sources(node.inputs[0], behind)))
+    return found
+
+
+def _nodes(network: Network, inside: str = "") -> Iterator[tuple[Node, str]]:
+    for node in network.nodes:
+        yield node, inside
+        if isinstance(node.op, CONTROL):
+            for body in bodies(node.op).values():
+                yield from _nodes(body, node.op.name)
+
+
+def _is_layer(node: Node) -> bool:
+    return isinstance(node.op, LAYERS) or any(_is_matrix(v) for v in node.inputs if v.kind == "parameter")
+
+
+def _is_matrix(value: Value) -> bool:
+    return value.dtype.is_float and len(value.shape) >= 2 and all(isinstance(n, int) and n > 1 for n in value.shape)
+
+
+def _name(node: Node) -> str:
+    """The module path, or the name of the weight without its last word."""
+    if node.where:
+        return node.where
+    weights = [v for v in node.inputs[1:] if v.kind == "parameter"]
+    if not weights:
+        return node.op.name
+    source = recipe_of(weights[0]).sources[0]
+    return source.rpartition(".")[0] or source
+
+
+def _refused(node: Node) -> str:
+    """Why a layer cannot be int8, or nothing."""
+    op: Any = node.op
+    if not isinstance(op, LAYERS):
+        return f"{op.name} has no int8 form"
+    x, weight = node.inputs[:2]
+    if x.dtype not in FLOATS or weight.dtype not in FLOATS:
+        return f"it computes in {x.dtype.name}"
+    if weight.kind not in FIXED:
+        return "its weight is computed"
+    if x.kind in FIXED:
+        return "its input is known before the run"
+    if 0 in weight.shape:
+        return "its weight has no elements"
+    if isinstance(op, ConvTranspose) and op.groups > 1:
+        return "it is a transposed convolution in groups"
+    if isinstance(op, Matmul) and (op.transpose_a or len(weight.shape) != 2):
+        return "its weight is no matrix that rows are multiplied with"
+    return ""
+
+
+def _sources(x: Value, known: dict[Value, tuple[Value, ...]]) -> tuple[Value, ...]:
+    """What x is a move of: the values before it that something computes. x itself where it is not only moved."""
+    if x not in known:
+        node, found = x.node, [x]
+        if node is not None and isinstance(node.op, MOVES) and not any(v.kind in FIXED for v in node.inputs):
+            found = [source for v in dict.fromkeys(node.inputs) for source in _sources(v, known)]
+        known[x] = tuple(dict.fromkeys(found))
+    return known[x]
+
+
+def groups_of(layers: Sequence[Layer]) -> list[list[Value]]:
+    """The values that share a scale, for all layers that can be int8, in their order."""
+    root: dict[Value, Value] = {}
+
+    def find(v: Value) -> Value:
+        while root[v] is not v:
+            root[v] = v = root[root[v]]
+        return v
+
+    for layer in layers:
+        for v in layer.sources:
+            root.setdefault(v, v)
+            root[find(v)] = find(layer.sources[0])
+    found: dict[Value, list[Value]] = {}
+    for v in root:
+        found.setdefault(find(v), []).append(v)
+    return list(found.values())
+
+
+# ------------------------------------------------------------------------------------------------------------ placing
+
+
+def placed(network: Network, plan: Plan) -> Network:
+    """A prepared copy of a network with its layers as the plan says. Raises NetworkError for the plan of another."""
+    new = prepared(network)
+    layers = layers_of(new)
+    if [(one.name, one.node.op.name) for one in layers] != [(c.name, c.op) for c in plan.layers]:
+        raise NetworkError(
+            f"network {network.name} has {len(layers)} layers, and the plan is for {len(plan.layers)} others: "
+            "calibrate it again"
+        )
+    with unscoped():
+        _place(new, [(layer, choice) for layer, choice in zip(layers, plan.layers, strict=True) if choice.scale])
+    new.remove_dead()
+    return new
+
+
+def _place(network: Network, chosen: Sequence[tuple[Layer, Choice]]) -> None:
+    scales: dict[Value, float] = {}
+    for layer, choice in chosen:
+        assert choice.scale is not None
+        if layer.why:
+            raise NetworkError(f"layer {layer.name} cannot be int8: {layer.why}")
+        for source in layer.sources:
+            if scales.setdefault(source, choice.scale) != choice.scale:
+                raise NetworkError(f"layer {layer.name}: %{source.name} has two scales in the plan")
+    reads = _readers([layer for layer, _ in chosen], scales)
+    order = {node: i for i, node in enumerate(network.nodes)}
+    for source, scale in scales.items():
+        readers = reads[source]
+        with network.insert_before(min(readers, key=lambda node: order[node])):
+            constant = network.constant(np.float32(scale))
+            whole = F.dequantize(F.quantize(source, constant), constant, dtype=source.dtype)
+        for node in readers:
+            network.rewire(node, tuple(whole if v is source else v for v in node.inputs))
+    dead: list[Node] = []
+    for layer, choice in chosen:
+        with network.insert_before(layer.node):
+            made = _in_integers(network, layer.node, choice.shift)
+        network.replace(layer.node.output, made)
+        dead.extend(detach(network, layer.node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _readers(layers: Sequence[Layer], sources: Mapping[Value, float]) -> dict[Value, list[Node]]:
+    """The nodes that read each source as it is once it has been integers: layers, the moves before them, and sums of
+    whole tensors (residuals), so that its floats need not be kept beside the integers."""
+    wanted: set[Node] = {layer.node for layer in layers}
+    front = [layer.node.inputs[0] for layer in layers]
+    while front:
+        x = front.pop()
+        if x not in sources and x.node not in wanted:
+            wanted.add(x.node)
+            front.extend(x.node.inputs)
+    return {v: [n for n in v.uses if n in wanted or _is_residual(n)] for v in sources}
+
+
+def _is_residual(node: Node) -> bool:
+    return isinstance(node.op, Add) and node.inputs[0].shape == node.inputs[1].shape
+
+
+def _in_integers(network: Network, node: Node, shift: Sequence[float]) -> Value:
+    """The layer by integers and scales of its weight, and with its shift."""
+    op: Any = node.op
+    x, weight, *bias = node.inputs
+    if isinstance(op, Matmul):
+        turned = weight
+        if not op.transpose_b:
+            turned = derive(network, "transpose", [weight], f"{weight.name}.transposed", axes=(1, 0))
+        whole = F.dequantize(*integers(network, turned, INT8), dtype=weight.dtype)
+        y = F.matmul(_rows(x), whole, transpose_b=True, out_dtype=node.output.dtype)
+        return _shifted(y, shift, (len(shift),))
+    y = network.emit(op, (x, stored_integers(network, weight, int(isinstance(op, ConvTranspose))), *bias))
+    return _shifted(y, shift, (len(shift), *[1] * (len(weight.shape) - 2)))
+
+
+def _rows(x: Value) -> Value:
+    """Dequantised rows with the scale once for each row, as products of int8 take them; x itself where it is joined."""
+    moves, made = [], x.node
+    while isinstance(made.op, Reshape | Permute | Slice):
+        moves.append(made.op)
+        made = made.inputs[0].node
+    if not isinstance(made.op, Dequantize):
+        return x
+    whole, scale = made.inputs
+    for op in reversed(moves):
+        whole = x.network.emit(op, (whole,))
+    return F.dequantize(whole, F.expand(scale, (*x.shape[:-1], 1)), dtype=x.dtype)  # type: ignore[no-any-return]
+
+
+def _shifted(y: Value, shift: Sequence[float], shape: tuple[int, ...]) -> Value:
+    return F.add(y, np.array(shift, y.dtype.numpy).reshape(shape)) if shift else y
+
+
+def stored_integers(network: Network, weight: Value, outputs: int) -> Value:
+    """A convolution's weight, dequantised of its integers, with a scale for each output: dimension `outputs`."""
+    shape = sizes(weight)
+    first = weight
+    turned = (1, 0, *range(2, len(shape)))
+    if outputs:
+        first = derive(network, "transpose", [weight], f"{weight.name}.turned", axes=turned)
+    ordered = sizes(first)
+    rows = derive(network, "reshape", [first], f"{first.name}.rows", shape=(ordered[0], math.prod(ordered[1:])))
+    whole, scales = integers(network, rows, INT8)
+    whole = derive(network, "reshape", [whole], f"{weight.name}.int8", shape=ordered)
+    if outputs:
+        whole = derive(network, "transpose", [whole], f"{weight.name}.int8.turned", axes=turned)
+    by_output = (ordered[0], *[1] * (len(shape) - 1 - outputs))
+    scales = derive(network, "reshape", [scales], f"{weight.name}.scales", shape=by_output)
+    return F.dequantize(whole, scales, dtype=weight.dtype)  # type: ignore[no-any-return]
+
+
+def weight_scales(network: Network) -> list[Value]:
+    """The scales of weights in a network that was placed. Targets may store them only multiplied with others, which is
+    rounded, so that they are kept beside that."""
+    steps = {v: {call.name for call in recipe_of(v).steps} for v in network.parameters}
+    return [v for v, names in steps.items() if "scales" in names and "quantize" not in names]
+
+
+def weight_as_stored(weight: Array, node: Node) -> Array:
+    """A layer's weight in float32 as it is once it has been int8: what `placed` stores, dequantised."""
+    op: Any = node.op
+    outputs = 0 if isinstance(op, Conv) or (isinstance(op, Matmul) and op.transpose_b) else 1
+    wide = np.moveaxis(weight.astype(np.float32), outputs, 0)
+    rows = wide.reshape(len(wide), -1)
+    scales = np.abs(rows).max(-1, keepdims=True) / np.float32(LIMIT)
+    scales[scales == 0] = 1
+    whole = np.clip(np.rint(rows / scales), -LIMIT, LIMIT)
+    return np.moveaxis((whole * scales).reshape(wide.shape), 0, outputs)

@@ -1,0 +1,325 @@
+"""Quantised tensors as integers: what convolutions and products sum, and what only moves them.
+
+The portable form is that of `quantize` and `dequantize` around an op on floats:
+
+    conv(dequantize(x, scale, zero), dequantize(w, scales)) + bias, …, quantize(y, scale, zero)
+
+x is int8 or uint8 with one constant scale, and maybe one constant zero point; w is a stored int8 (or uint8 whose zero
+point is 128) with one scale for all or one for each output. So sums are of int8 with int8. Here uint8 becomes int8,
+what moves elements moves int8, and weights that nothing sums as integers become floats when the engine is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ops.conversion import Dequantize, Quantize
+from ingot.ops.fused import WEIGHTS
+from ingot.ops.lowering import MOST_INT8
+from ingot.ops.movement import Concat, Permute, Reshape, Slice
+from ingot.ops.pool import MaxPool
+from ingot.passes.rewrite import Log, detach, note
+from ingot.passes.weights import derive, is_uniform, recipe_of, sizes, stored
+
+FIXED = ("parameter", "constant")  # kinds of values that can be stored in any order
+HALF = 128  # uint8 − 128 is int8
+
+
+UNPADDED = (Reshape, Permute, Slice, Concat)  # ops that move elements of any type
+MOVES = (*UNPADDED, MaxPool)
+
+
+class Numbers(NamedTuple):
+    """What float values are made of: (integers − zero) · scale."""
+
+    integers: Value
+    scale: float
+    zero: int
+
+
+class Factors(NamedTuple):
+    """What a weight is made of: int8, and a scale for each output [O]."""
+
+    integers: Value
+    scales: Value
+
+
+def numbers(x: Value) -> Numbers | str:
+    """The int8 numbers of one scale that x is made of, or why there are none."""
+    found = _dequantized(x)
+    if found is None:
+        return "its x is not dequantised by one constant scale and zero point"
+    return found if found.integers.dtype is dtypes.int8 else f"its x is {found.integers.dtype.name}"
+
+
+def _dequantized(x: Value) -> Numbers | None:
+    """The integers of one known scale and zero point that x is made of."""
+    node = x.node
+    if node is None or not isinstance(node.op, Dequantize) or node.op.group or x.dtype not in WEIGHTS:
+        return None
+    integers, scale, *zero = node.inputs
+    if any(v.kind != "constant" or v.array.size != 1 for v in (scale, *zero)):
+        return None
+    number = float(scale.array.item())
+    if not (math.isfinite(number) and number > 0):
+        return None
+    return Numbers(integers, number, int(zero[0].array.item()) if zero else 0)
+
+
+def factors(network: Network, weight: Value, outputs: int) -> Factors:
+    """What a weight is made of that has factors; its outputs are dimension `outputs`."""
+    assert weight.node is not None
+    integers, scales = weight.node.inputs[0], _source(weight.node.inputs[1])
+    count = sizes(integers)[outputs]
+    if scales.kind == "constant":
+        whole = np.broadcast_to(scales.array.reshape(-1), (count,))
+        return Factors(integers, network.constant(np.ascontiguousarray(whole)))
+    flat = derive(network, "reshape", [scales], f"{scales.name}.flat", shape=(math.prod(sizes(scales)),))
+    if sizes(flat)[0] != count:
+        flat = derive(network, "take", [flat], f"{scales.name}.each", axis=0, indices=(0,) * count)
+    return Factors(integers, flat)
+
+
+def _source(scales: Value) -> Value:
+    """What scales are a reshape of: with one dimension that counts, in the same order."""
+    while scales.node is not None and isinstance(scales.node.op, Reshape):
+        scales = scales.node.inputs[0]
+    return scales
+
+
+def no_factors(weight: Value, outputs: int) -> str:
+    """Why a weight is not made of stored int8 with a scale for each output, or nothing."""
+    node = weight.node
+    if node is None or not isinstance(node.op, Dequantize) or node.op.group or weight.dtype not in WEIGHTS:
+        return "its weight is not dequantised"
+    integers, scales, *zero = node.inputs
+    if integers.dtype is not dtypes.int8 or integers.kind not in FIXED or _source(scales).kind not in FIXED:
+        return "its weight is no stored int8 with stored scales"
+    if any(not is_uniform(v, 0) for v in zero):
+        return "its weight has a zero point"
+    padded = (1,) * (len(integers.shape) - len(scales.shape)) + tuple(sizes(scales))
+    if any(n != 1 for i, n in enumerate(padded) if i != outputs):
+        return "its weight has scales of more than its outputs"
+    shape = sizes(integers)
+    summed = math.prod(shape) // max(shape[outputs], 1)
+    return "" if 0 < summed <= MOST_INT8 else f"sums of {summed} products of int8 do not fit into int32"
+
+
+class Sums(NamedTuple):
+    """Sums of int8 with int8, and the epilogue that makes of them what sums of floats would be."""
+
+    x: Value
+    weight: Value
+    extras: tuple[Value, ...]
+    epilogue: tuple[Any, Any]
+    outside: int
+
+
+def sums(network: Network, x: Numbers, weight: Factors, outputs: int, bias: Value | None) -> Sums:
+    """(Σ x·w − zero · Σ w) · (scale of x · scales of w) + bias."""
+    steps: list[tuple[Any, ...]] = [("input", "float32", 0)]
+    extras: list[Value] = []
+
+    def then(name: str, operand: Value) -> None:
+        extras.append(operand)
+        last = len(steps) - 1
+        steps.extend([("input", "float32", len(extras)), (name, "float32", last, last + 1)])
+
+    if x.zero:
+        turned = weight.integers
+        if outputs:
+            axes = (outputs, *(i for i in range(len(turned.shape)) if i != outputs))
+            turned = derive(network, "transpose", [turned], f"{turned.name}.outputs", axes=axes)
+        then("add", derive(network, "row_sums", [turned], f"{weight.integers.name}.sums", factor=-x.zero))
+    then("mul", _times(network, weight.scales, x.scale))
+    if bias is not None:
+        then("add", bias)
+    return Sums(x.integers, weight.integers, tuple(extras), (tuple(steps), (len(steps) - 1,)), x.zero)
+
+
+def _times(network: Network, scales: Value, number: float) -> Value:
+    if scales.kind == "constant":
+        return network.constant((scales.array * np.float32(number)).astype(np.float32))
+    return derive(network, "times", [scales], f"{scales.name}.times", number=number)
+
+
+# ------------------------------------------------------------------------------------------------------------- passes
+
+
+def signed(network: Network, log: Log) -> None:
+    """uint8 that is quantised or stored, and dequantised, becomes int8: 128 less, as its zero point."""
+    dead: list[Node] = []
+    made: dict[Value, Value] = {}
+    for node in list(network.nodes):
+        if not isinstance(node.op, Dequantize) or node.op.group or node.inputs[0].dtype is not dtypes.uint8:
+            continue
+        q, scale, *zero = node.inputs
+        found = _as_signed(network, q, made)
+        if found is None:
+            note(log, "signed", node, "its uint8 is neither quantised nor stored")
+            continue
+        with network.insert_before(node):
+            new = network.emit(node.op, (found, scale, *_signed_zero(network, zero)))
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _as_signed(network: Network, q: Value, made: dict[Value, Value]) -> Value | None:
+    """uint8 less 128 as int8, where that is made at once."""
+    if q not in made:
+        found = _made_signed(network, q, made)
+        if found is None:
+            return None
+        made[q] = found
+    return made[q]
+
+
+def _made_signed(network: Network, q: Value, made: dict[Value, Value]) -> Value | None:
+    if q.kind in FIXED:
+        return derive(network, "signed", [q], f"{q.name}.signed")
+    node = q.node
+    if node is not None and isinstance(node.op, UNPADDED):
+        moved = [found for v in node.inputs if (found := _as_signed(network, v, made)) is not None]
+        if len(moved) < len(node.inputs):
+            return None
+        with network.insert_before(node):
+            return network.emit(node.op, tuple(moved))  # type: ignore[no-any-return]
+    if node is None or not isinstance(node.op, Quantize):
+        return None
+    op = dataclasses.replace(node.op, dtype=dtypes.int8, minimum=node.op.minimum - HALF, maximum=node.op.maximum - HALF)
+    with network.insert_before(node):
+        x, scale, *zero = node.inputs
+        return network.emit(op, (x, scale, *_signed_zero(network, zero)))  # type: ignore[no-any-return]
+
+
+def _signed_zero(network: Network, zero: list[Value]) -> tuple[Value, ...]:
+    """The zero point of what is 128 less; none was 0, and none is where that is all."""
+    if not zero:
+        return (network.constant(np.array(-HALF, np.int8)),)
+    (given,) = zero
+    if given.kind == "constant":
+        found = (given.array.astype(np.int16) - HALF).astype(np.int8)
+        return () if not found.any() else (network.constant(found),)
+    wide = F.sub(F.cast(given, dtypes.int32), network.constant(np.array(HALF, np.int32)))
+    return (F.cast(wide, dtypes.int8),)
+
+
+def integers(network: Network, log: Log) -> None:
+    """What moves or compares dequantised numbers does so with the integers, and what is quantised as it was before is
+    left as it was."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        new = _moved(network, node) if isinstance(node.op, MOVES) else _again(node)
+        if new is None:
+            continue
+        note(log, "integers", node, "on the integers")
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+
+
+def _moved(network: Network, node: Node) -> Value | None:
+    """A move of dequantised numbers as a move of integers, dequantised then."""
+    found = [_dequantized(v) for v in node.inputs]
+    first = found[0] if found else None
+    if first is None or first.integers.kind in FIXED or any(f is None or f[1:] != first[1:] for f in found):
+        return None
+    if any(f.integers.dtype is not first.integers.dtype for f in found if f is not None):
+        return None
+    if isinstance(node.op, MaxPool) and first.integers.dtype is not dtypes.int8:
+        return None
+    maker: Any = node.inputs[0].node
+    scalars = tuple(network.constant(v.array.reshape(())) for v in maker.inputs[1:])
+    with network.insert_before(node):
+        moved = network.emit(node.op, tuple(f.integers for f in found if f is not None))
+        return network.emit(maker.op, (moved, *scalars))  # type: ignore[no-any-return]
+
+
+def _again(node: Node) -> Value | None:
+    """The integers that a `quantize` gives back, as they were made by the same scale, zero point and range."""
+    if not isinstance(node.op, Quantize):
+        return None
+    x, scale, *zero = node.inputs
+    found = _dequantized(x)
+    if found is None or found.integers.dtype is not node.op.dtype or x.dtype is not dtypes.float32:
+        return None
+    known = [v.kind == "constant" and v.array.size == 1 for v in (scale, *zero)]
+    if not all(known) or scale.array.item() != found.scale or (zero[0].array.item() if zero else 0) != found.zero:
+        return None
+    low, high = _range(found.integers)
+    return found.integers if node.op.minimum <= low and high <= node.op.maximum else None
+
+
+def _range(q: Value) -> tuple[int, int]:
+    """The smallest and largest number that may occur."""
+    node = q.node
+    if node is not None and isinstance(node.op, Quantize):
+        return node.op.minimum, node.op.maximum
+    if node is not None and isinstance(node.op, MOVES):
+        ranges = [_range(v) for v in node.inputs]
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+    return (0, 255) if q.dtype is dtypes.uint8 else (-HALF, HALF - 1)
+
+
+def weights(takes: Callable[[Node, Value], bool]) -> Callable[[Network, Log], None]:
+    """A pass that turns stored integers into stored floats, where no reader takes the integers."""
+
+    def run(network: Network, log: Log) -> None:
+        for node in list(network.nodes):
+            if not isinstance(node.op, Dequantize) or _not_stored(node):
+                continue
+            readers = [user for user in node.output.uses if not takes(user, node.output)]
+            if not readers or network.is_output(node.output):
+                continue
+            note(
+                log,
+                "weights as floats",
+                readers[0],
+                f"{node.inputs[0].name} becomes {node.op.dtype.name} in the engine",
+            )
+            with network.insert_before(node):
+                made = _floats(network, node)
+            for user in readers:
+                network.rewire(user, tuple(made if v is node.output else v for v in user.inputs))
+        network.remove_dead()
+
+    return run
+
+
+def _not_stored(node: Node) -> bool:
+    """Whether a `dequantize` is not that of a parameter with a scale that a recipe can take."""
+    q, scale, *zero = node.inputs
+    op: Any = node.op
+    if all(v.kind == "constant" for v in node.inputs):
+        return False
+    if op.group or q.kind != "parameter" or q.dtype.bits < 8 or any(v.kind != "constant" for v in zero):
+        return True
+    uniform = not zero or bool((zero[0].array == zero[0].array.reshape(-1)[0]).all())
+    scale = _source(scale)
+    one = scale.kind == "constant" and scale.array.size == 1
+    return not uniform or not (scale.kind == "parameter" or one)
+
+
+def _floats(network: Network, node: Node) -> Value:
+    q, scale, *zero = node.inputs
+    op: Any = node.op
+    if all(v.kind == "constant" for v in node.inputs):
+        return network.constant(op.reference(*(v.array for v in node.inputs)))
+    shape, scale = sizes(scale), _source(scale)
+    shift = int(zero[0].array.reshape(-1)[0]) if zero else 0
+    args = {"dtype": op.dtype.name, "zero": shift}
+    name = f"{q.name}.{op.dtype.name}"
+    if scale.kind == "parameter":
+        scale = scale if scale.shape == shape else derive(
+            network, "reshape", [scale], f"{scale.name}.reshaped", shape=shape)  # fmt: skip
+        return derive(network, "dequantize", [q, scale], name, **args, scale=1.0)
+    recipe = recipe_of(q).then("dequantize", **args, scale=float(scale.array.item()))
+    return stored(network, recipe, Spec(op.dtype, q.shape), name)

@@ -1,0 +1,115 @@
+"""Sums of int8 that an epilogue quantises again: bits as NumPy has them, in odd sizes, with zero points around x."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import _native, dtypes
+from ingot.ir.expr import evaluate
+from ingot.ops.fused import JOINED, REQUANTISED, expr_json, quantising
+from tests.kernels.one_call import Weight
+from tests.kernels.one_call import run as run_stored
+from tests.kernels.support import Array, run
+from tests.kernels.test_conv import Window, packed, reference, square
+from tests.kernels.test_depthwise import exact, window
+from tests.kernels.test_matmul import exact_int8, pack, wholes
+
+SCALED = (*REQUANTISED[0][:5],)  # sums · operand 1 + operand 2
+WRAPPED = ((*SCALED, ("to_int", "int64", 4, "int32"), ("wrap", "int64", 5, "int8")), (6,))  # not held in its range
+SQUARED = quantising((*SCALED, ("mul", "float32", 4, 4)), 1e-7, 2.0, -128.0, 127.0, "int8")  # no chain of steps
+ZEROS = quantising((*SCALED, ("input", "int64", 3), ("to_float", "float32", 5), ("add", "float32", 4, 6)),
+                   0.002, 7.0, -128.0, 127.0, "int8")  # fmt: skip
+EPILOGUES = {"int8": REQUANTISED, "a residual": JOINED, "wraps": WRAPPED, "twice": SQUARED, "no scale": ZEROS}
+
+
+def operands(rng: Any, name: str, shape: tuple[int, ...]) -> list[Array]:
+    """What the epilogue of that name reads, for a result of this shape; scales that are no numbers among them."""
+    n = shape[-1]
+    scale, shift = rng.standard_normal(n).astype(np.float32), (9 * rng.standard_normal(n)).astype(np.float32)
+    if name != "wraps":
+        scale[: n // 7] = np.nan
+        shift[-1] = np.inf
+    more = {"a residual": rng.integers(0, 256, shape).astype(np.uint8), "no scale": rng.integers(-128, 128, n, np.int8)}
+    return [scale, shift, *([more[name]] if name in more else [])]
+
+
+def finished(sums: Array, name: str, extras: list[Array]) -> tuple[str, Array]:
+    kind = EPILOGUES[name][0][-1][-1]
+    return kind, evaluate(expr_json(EPILOGUES[name]), [sums.astype(np.float32), *extras], [dtypes.get(kind)])[0]
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize(("rows", "n", "k"), [(1, 40, 7), (5, 33, 64), (37, 75, 150), (130, 16, 1100)])
+def test_products(name: str, rows: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(n)
+    x, w = wholes(rng, (rows, k)), wholes(rng, (n, k))
+    extras = operands(rng, name, (rows, n))
+    kind, want = finished(exact_int8(x, w), name, extras)
+    params = {"n": n, "k": k, "parts": 1, "epilogue": expr_json(EPILOGUES[name])}
+    for threads in (1, 2):
+        found = run_stored("matmul_packed", params, [x, Weight(pack([w])), *extras], [(kind, (rows, n))], threads)[0]
+        np.testing.assert_array_equal(found, want)
+
+
+WINDOWS = [
+    (2, (9, 7), 3, 40, square(3, 2, 1)),
+    (1, (6, 5), 6, 10, square(3, 1, 2, groups=2)),
+    (1, (3, 2), 5, 33, square(5, 1, 4)),
+    (2, (11,), 7, 17, square(3, 2, 2, dilation=2, rank=1)),
+    (1, (3, 4, 5), 4, 5, square(3, 1, 1, rank=3)),
+]
+
+
+@pytest.mark.parametrize("name", ["int8", "a residual", "twice"])
+@pytest.mark.parametrize(("n", "sizes", "channels", "outputs", "over"), WINDOWS)
+@pytest.mark.parametrize("outside", [-128, 5])
+def test_convolutions(
+    name: str, n: int, sizes: tuple[int, ...], channels: int, outputs: int, over: Window, outside: int
+) -> None:
+    rng = np.random.default_rng(outputs)
+    x = wholes(rng, (n, *sizes, channels))
+    w = wholes(rng, (outputs, *over.kernel, channels // over.groups))
+    sums = reference(x.astype(np.float64) - outside, w, over)[0]
+    sums += outside * w.reshape(outputs, -1).sum(1, dtype=np.int64)
+    extras = operands(rng, name, sums.shape)
+    kind, want = finished(sums, name, extras)
+    params = over.params(outputs, channels, expr_json(EPILOGUES[name])) | {"outside": outside}
+    for threads in (1, 2):
+        given = [x, packed(w, over.groups), *extras]
+        found = run_stored("conv_packed", params, given, [(kind, sums.shape)], threads)[0]
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("name", ["int8", "a residual"])
+@pytest.mark.parametrize(("kernel", "channels"), [((3, 3), 37), ((5,), 16), ((2, 3, 3), 130)])
+@pytest.mark.parametrize("outside", [-128, 0, 5])
+def test_every_channel_by_itself(name: str, kernel: tuple[int, ...], channels: int, outside: int) -> None:
+    rng = np.random.default_rng(channels)
+    sizes = (4, 3, 23)[3 - len(kernel) :]
+    more = {"stride": [2, 1, 1][: len(kernel)], "pre_padding": [1, 2, 1][: len(kernel)]}
+    over = window(kernel, **more)
+    out = [(n + 3 - k) // s + 1 for n, k, s in zip(sizes, kernel, more["stride"], strict=True)]
+    x, w = wholes(rng, (2, *sizes, channels)), wholes(rng, (int(np.prod(kernel)), channels))
+    sums = exact(x.astype(np.float64) - outside, w, out, over) + outside * w.sum(0, dtype=np.int64)
+    extras = operands(rng, name, sums.shape)
+    kind, want = finished(sums, name, extras)
+    params = {**over, "outside": outside, "epilogue": expr_json(EPILOGUES[name])}
+    for threads in (1, 2):
+        (found,) = run("conv_depthwise", [x, w, *extras], [(np.dtype(kind), sums.shape)], threads, **params)
+        np.testing.assert_array_equal(found, want)
+
+
+def test_refusals() -> None:
+    x, w = np.zeros((1, 4, 2), np.float32), np.zeros((2, 3, 2), np.float32)
+    over = square(3, rank=1)
+    params = over.params(2, 2, {"steps": [["input", "float32", 0]], "outputs": [0]})
+    for outside, why in ((1, "outside is 0 around floats"), (128, "outside is 128, must be")):
+        with pytest.raises(_native.Error, match=why):
+            run_stored("conv_packed", params | {"outside": outside}, [x, packed(w, 1)], [("float32", (1, 2, 2))])
+    many, whole = np.zeros((1025, 1), np.int8), np.zeros((1, 1025, 1), np.int8)
+    of = {**window((1025,)), "epilogue": params["epilogue"]}
+    with pytest.raises(_native.Error, match="exact up to 1024 taps"):
+        run("conv_depthwise", [whole, many], [(np.float32, (1, 1, 1))], 1, **of)

@@ -1,0 +1,164 @@
+"""Graphs of quantize and dequantize: which ops sum and move int8, and that the numbers are those of floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot.backends.cpu import CPU
+from ingot.builder.build import build_network
+from ingot.cli.inspect import kernel_counts
+from ingot.ir import F, Network, Spec, Value
+from ingot.ir.interpret import interpret
+from ingot.ir.recipe import evaluate
+from ingot.passes import pipeline
+from ingot.passes.weights import recipe_of
+
+Array = np.ndarray[Any, Any]
+RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
+
+
+class Net:
+    """A network of float ops between `quantize` and `dequantize`, and its weights."""
+
+    def __init__(self, *shape: int) -> None:
+        self.network = Network("net")
+        self.rng = np.random.default_rng(0)
+        self.weights: dict[str, Array] = {}
+        self.feeds = {"x": self.rng.standard_normal(shape).astype(np.float32)}
+        self.x = self.network.input("x", Spec("float32", shape))
+
+    def scalars(self, scale: float, zero: int, kind: str) -> tuple[Value, ...]:
+        array = self.network.constant(np.float32(scale))
+        return (array, self.network.constant(np.array(zero, kind))) if zero else (array,)
+
+    def rounded(self, x: Value, scale: float, zero: int = 0, kind: str = "int8") -> Value:
+        """x as it is once it has been integers."""
+        low, high = RANGES[kind]
+        of = self.scalars(scale, zero, kind)
+        return F.dequantize(F.quantize(x, *of, dtype=kind, minimum=low, maximum=high), *of)  # type: ignore[no-any-return]
+
+    def stored(self, name: str, array: Array) -> Value:
+        self.weights[name] = array
+        return self.network.parameter(name, Spec(str(array.dtype), array.shape))
+
+    def weight(self, *shape: int, outputs: int = 0, kind: str = "int8", one: bool = False) -> Value:
+        """A stored weight of integers, with a scale for each output or one for all."""
+        name = f"w{len(self.weights)}"
+        low, high = RANGES[kind]
+        q = self.stored(name, self.rng.integers(low, high, shape, endpoint=True).astype(kind))
+        zero = [self.network.constant(np.array(128, kind))] if kind == "uint8" else []
+        if one:
+            return F.dequantize(q, self.network.constant(np.float32(0.002)), *zero)  # type: ignore[no-any-return]
+        by = tuple(n if i == outputs else 1 for i, n in enumerate(shape))
+        scales = self.rng.uniform(0.001, 0.003, by).astype(np.float32)
+        return F.dequantize(q, self.stored(f"{name}.scales", scales), *zero)  # type: ignore[no-any-return]
+
+    def bias(self, n: int) -> Value:
+        return self.stored(f"b{len(self.weights)}", self.rng.standard_normal(n).astype(np.float32))
+
+    def check(self, y: Value, apart: float, **calls: int) -> Network:
+        """That the engine gives what the portable network does, `apart` at most, in these calls and copies."""
+        self.network.outputs["y"] = y
+        want = interpret(self.network, self.feeds, self.weights)["y"]
+        low = pipeline.lower(self.network, CPU)
+        stored = {v.name: evaluate(recipe_of(v), self.weights) for v in low.parameters}
+        assert np.abs(interpret(low, self.feeds, stored)["y"].astype(float) - want).max() <= apart
+        engine = build_network(self.network, self.weights)
+        native, hosted = kernel_counts(engine.header["programs"]["cpu"])
+        assert not hosted
+        assert {name: n for name, n in native.items() if name != "copy"} == calls
+        found = engine.session().run(self.feeds)["y"]
+        assert np.abs(found.astype(float) - want).max() <= apart
+        return low
+
+
+def attrs(rank: int = 2, stride: int = 1, pad: int = 1, dilation: int = 1, groups: int = 1) -> dict[str, Any]:
+    return {"stride": (stride,) * rank, "pre_padding": (pad,) * rank, "post_padding": (pad,) * rank,
+            "dilation": (dilation,) * rank, "groups": groups}  # fmt: skip
+
+
+def pool(size: int, pad: int) -> dict[str, Any]:
+    return {"kernel": (size,) * 2, "stride": (2, 2), "pre_padding": (pad,) * 2, "post_padding": (pad,) * 2,
+            "dilation": (1, 1)}  # fmt: skip
+
+
+def test_a_net_of_convolutions() -> None:
+    """uint8 and int8, with zero points: 3×3 with relu, a pool, every channel by itself, 1×1 with a residual, groups
+    with a stride, and a transposed one. Between them lies int8 alone."""
+    net = Net(2, 6, 9, 11)
+    y = F.conv(net.rounded(net.x, 0.02, 118, "uint8"), net.weight(40, 6, 3, 3), net.bias(40), **attrs())
+    y = F.max_pool(net.rounded(F.relu(y), 0.05, 0, "uint8"), **pool(3, 1))
+    first = net.rounded(y, 0.05, 0, "uint8")
+    y = net.rounded(F.conv(first, net.weight(40, 1, 3, 3, kind="uint8"), **attrs(groups=40)), 0.03, -5)
+    y = F.add(F.conv(y, net.weight(40, 40, 1, 1, one=True), net.bias(40), **attrs(pad=0)), first)
+    y = net.rounded(F.relu(y), 0.06, -128)
+    y = net.rounded(F.conv(y, net.weight(24, 20, 3, 3), net.bias(24), **attrs(stride=2, groups=2)), 0.06)
+    y = F.conv_transpose(y, net.weight(24, 8, 2, 2, outputs=1), net.bias(8), **attrs(stride=2, pad=0))
+    low = net.check(y, 1e-5, elementwise=1, conv_packed=2, max_pool=1, conv_depthwise=1, matmul_packed=1,
+                    conv_transpose_packed=1)  # fmt: skip
+    made = [node.output for node in low.nodes if not node.op.is_view]
+    assert [v.dtype.name for v in made] == ["int8"] * 6 + ["float32"]
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_other_ranks(rank: int) -> None:
+    """A result that is int8 itself, one quantum apart at most."""
+    net = Net(2, 5, *(7,) * rank)
+    y = F.conv(net.rounded(net.x, 0.03, 3), net.weight(9, 5, *(3,) * rank), **attrs(rank, dilation=2))
+    y = net.rounded(y, 0.05)
+    net.check(y.node.inputs[0], 1, elementwise=1, conv_packed=1)
+
+
+def test_floats_between() -> None:
+    """A convolution of floats quantises in its epilogue; what is read as floats too is stored so."""
+    net = Net(1, 6, 8, 8)
+    x = F.conv(net.x, net.stored("w", net.rng.standard_normal((16, 6, 1, 1)).astype(np.float32)), **attrs(pad=0))
+    y = F.conv(net.rounded(x, 0.03), net.weight(8, 16, 3, 3), **attrs())
+    net.check(y, 0.2, matmul_packed=1, conv_packed=1)
+
+
+def test_what_nothing_sums_as_integers_is_stored_as_floats() -> None:
+    """x that is not quantised, and scales of inputs: the weight is turned into floats once, when it is stored."""
+    net = Net(2, 5, 6, 6)
+    y = F.conv(net.x, net.weight(9, 5, 3, 3, kind="uint8"), **attrs())
+    y = F.conv(net.rounded(y, 0.05), net.weight(4, 9, 3, 3, outputs=1), **attrs())
+    low = net.check(y, 1e-2, conv_packed=2)
+    assert all(v.dtype.name == "float32" for v in low.parameters)
+
+
+def test_moves_are_of_integers() -> None:
+    """Joined, cut and turned as integers where one scale and zero point is that of all; else as floats."""
+    net = Net(1, 8, 6, 6)
+    x, of = net.rounded(net.x, 0.02, 9), {"starts": (0, 2, 0, 0), "sizes": (1, 8, 6, 6), "strides": (1, 1, 1, 1)}
+    y = net.rounded(F.slice(F.concat(x, net.rounded(F.neg(net.x), 0.02, 9), dim=1), **of), 0.02, 9)
+    low = net.check(F.conv(y, net.weight(4, 8, 3, 3), **attrs()), 1e-5, elementwise=2, concat=1, conv_packed=1)
+    assert {node.output.dtype.name for node in low.nodes if node.op.name in ("concat", "slice")} == {"int8"}
+    net = Net(1, 8, 6, 6)
+    y = F.concat(net.rounded(net.x, 0.02, 9), net.rounded(F.neg(net.x), 0.03, 9), dim=1)
+    net.check(F.conv(net.rounded(y, 0.02), net.weight(4, 16, 3, 3), **attrs()), 1e-5, elementwise=3, concat=1,
+              conv_packed=1)  # fmt: skip
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_products_of_rows_of_one_scale(transposed: bool) -> None:
+    """By a weight of either order, with a scale for each output, or one for all and small enough to be a constant; gelu
+    in the epilogue."""
+    net = Net(2, 7, 37)
+    shape, outputs = ((45, 37), 0) if transposed else ((37, 45), 1)
+    x = net.rounded(net.x, 0.02, 131, "uint8")
+    y = F.gelu(F.add(F.matmul(x, net.weight(*shape, outputs=outputs), transpose_b=transposed), net.bias(45)))
+    y = net.rounded(y, 0.03, 7)
+    q = net.network.constant(net.rng.integers(-128, 128, (45, 9), np.int8, endpoint=False))
+    y = F.matmul(y, F.dequantize(q, net.network.constant(np.float32(0.003))))
+    low = net.check(y, 1e-5, elementwise=1, matmul_packed=2)
+    assert [n.inputs[0].dtype.name for n in low.nodes if n.op.name == "lowered"] == ["int8", "int8"]
+
+
+def test_products_whose_weight_has_scales_of_its_inputs_are_of_floats() -> None:
+    net = Net(5, 37)
+    y = F.matmul(net.rounded(net.x, 0.02), net.weight(45, 37, outputs=1), transpose_b=True)
+    low = net.check(y, 1e-4, elementwise=1, matmul_packed=1)
+    assert all(v.dtype.name == "float32" for v in low.parameters)
