@@ -40,6 +40,8 @@ _NAMES = {
     "op_library": "ingot.ops.library:op_library",
     "ops": "ingot.ops",
     "precision": "ingot.ir.precision:precision",
+    "quantization": "ingot.quantization",
+    "quantize": "ingot.quantization.quantize:quantize",
     "torch2trt": "ingot.compat.torch2trt:torch2trt",
 }
 

@@ -1,0 +1,132 @@
+"""Calibration data from a user: batches of arrays for the inputs of a network, checked before they are used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.engine.session import as_array
+from ingot.errors import InputError, UserError
+from ingot.ir import Network, Value
+from ingot.llm.memory import available_memory
+from ingot.npz_file import read_npz
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+
+AT_ONCE = 32  # samples of a .npz file in a batch, where the network takes any number
+
+
+class Batches:
+    """The batches of a user's data as inputs of a network: one pass over them, at most `most` batches.
+
+    Each batch is a dict by the inputs' names, a tuple or list in their order (what is left over, such as labels, is not
+    read), or an array where the network has one input. Arrays are NumPy's, torch's, or any DLPack's. A path is that of
+    a .npz file with an array for each input, of which the first dimension is cut into batches.
+
+    Raises UserError for what holds no batches, InputError for a batch that does not fit, by its number.
+    """
+
+    def __init__(self, data: Any, network: Network, most: int | None) -> None:
+        self.inputs = network.inputs
+        self.most = most
+        if isinstance(data, str | os.PathLike):
+            self._data: Iterable[Any] = _of_file(Path(data), network.inputs)
+        elif isinstance(data, Mapping):
+            raise UserError("data is one dict of arrays: give a list of batches, [data], or a .npz file")
+        elif isinstance(data, np.ndarray) or not hasattr(data, "__iter__"):
+            kind = type(data).__name__
+            raise UserError(f"data is a {kind}: give an iterable of batches (a DataLoader, a list), or a .npz file")
+        else:
+            self._data = data
+        try:
+            self.total: int | None = len(self._data)  # type: ignore[arg-type]
+        except TypeError:
+            self.total = None
+        if self.total is not None and most is not None:
+            self.total = min(self.total, most)
+
+    def __iter__(self) -> Iterator[Feeds]:
+        count = 0
+        iterator = iter(self._data)
+        for batch in iterator:
+            yield self._feeds(batch, count)
+            count += 1
+            if count == self.most:
+                break
+        if not count:
+            used = " (it is an iterator: was it used up before?)" if iterator is self._data else ""
+            raise UserError(f"data has no batches{used}: scales follow from what the network sees")
+
+    def _feeds(self, batch: Any, number: int) -> Feeds:
+        who = f"batch {number} of data"
+        names = [v.name for v in self.inputs]
+        if isinstance(batch, Mapping):
+            if missing := [name for name in names if name not in batch]:
+                raise InputError(f"{who} has no {', '.join(missing)}; the network's inputs are {', '.join(names)}")
+            if unknown := [str(name) for name in batch if name not in names]:
+                raise InputError(f"{who} has {', '.join(unknown)[:200]}; the network's inputs are {', '.join(names)}")
+            given = [batch[name] for name in names]
+        elif isinstance(batch, tuple | list):
+            if len(batch) < len(names):
+                raise InputError(f"{who} has {len(batch)} arrays, and the network has the inputs {', '.join(names)}")
+            given = list(batch[: len(names)])
+        elif len(names) == 1:
+            given = [batch]
+        else:
+            raise InputError(f"{who} is a {type(batch).__name__}, and the network has the inputs {', '.join(names)}")
+        return {v.name: _fitted(value, v, who) for v, value in zip(self.inputs, given, strict=True)}
+
+
+def _fitted(value: Any, port: Value, who: str) -> Array:
+    """An array as an input takes it: floats become its float type, nothing else is converted."""
+    name = port.name
+    try:
+        array = as_array(value, name)
+    except InputError as e:
+        raise InputError(f"{who}: {e}") from None
+    kind, wanted = dtypes.get(array.dtype), port.dtype
+    if kind is not wanted and kind in dtypes.FLOATS and wanted in dtypes.FLOATS:
+        array = array.astype(wanted.numpy)
+    elif kind is not wanted:
+        raise InputError(f"{who}: input {name!r} is {kind.name}, and the network takes {wanted.name}")
+    shape = port.shape
+    if len(array.shape) != len(shape) or any(
+        type(d) is int and d != n for d, n in zip(shape, array.shape, strict=True)
+    ):
+        raise InputError(f"{who}: input {name!r} is {list(array.shape)}, and the network takes {port.spec}")
+    if kind in dtypes.FLOATS and not np.isfinite(array).all():
+        raise InputError(f"{who}: input {name!r} has NaN or infinite elements")
+    return array
+
+
+def _of_file(path: Path, inputs: Sequence[Value]) -> list[Feeds]:
+    """The batches of a .npz file: of as many samples as the network takes, or AT_ONCE where it takes any number."""
+    if path.suffix != ".npz":
+        raise UserError(f"{path}: calibration data come from a .npz file, or in Python from an iterable of batches")
+    arrays = read_npz(path, available_memory())
+    names = [v.name for v in inputs]
+    if arrays.keys() != set(names):
+        raise InputError(f"{path} has the arrays {', '.join(arrays) or 'none'}, and the network's inputs are "
+                         f"{', '.join(names)}")  # fmt: skip
+    if flat := [name for name in names if arrays[name].ndim != len(inputs[names.index(name)].shape)]:
+        port = inputs[names.index(flat[0])]
+        raise InputError(f"{path}: {flat[0]} is {list(arrays[flat[0]].shape)}, and the network takes {port.spec}")
+    if any(not v.shape for v in inputs):
+        return [arrays]
+    sizes = {v.shape[0] for v in inputs}
+    (size,) = sizes if len(sizes) == 1 else (None,)
+    counts = {len(array) for array in arrays.values()}
+    if size is None or len(counts) > 1:  # inputs of which not all are cut into samples: one batch
+        return [arrays]
+    (count,) = counts
+    each = size if isinstance(size, int) else min(AT_ONCE, getattr(size, "max", None) or AT_ONCE)
+    if not each or count % each and isinstance(size, int):
+        raise InputError(f"{path} has {count} samples, and the network takes {each} at a time: a multiple of that is "
+                         "needed")  # fmt: skip
+    return [{name: array[i : i + each] for name, array in arrays.items()} for i in range(0, count, each)]

@@ -1,0 +1,80 @@
+"""The magnitudes of values as a histogram in bounded memory, whatever the number of values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ingot.errors import ValueFault
+
+Array = np.ndarray[Any, Any]
+
+BINS = 2048
+AT_ONCE = 1 << 20  # elements that are counted at a time; bounds the intermediates
+
+
+class Observer:
+    """How often |x| lies in each of BINS bins of one width, from 0 on, and the largest |x|.
+
+    The width is a power of two, so that it does not depend on the order of the data. A larger value doubles it until it
+    fits: neighbouring bins become one, and no count is lost. Zeros are counted apart, for every scale has them.
+    """
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(BINS, np.int64)
+        self.zeros = 0
+        self.largest = 0.0
+        self.width = 0.0
+
+    def add(self, values: Array, what: str) -> None:
+        """Counts an array of floats. Raises ValueFault where `what` is NaN or infinite."""
+        flat = values.reshape(-1)
+        for begin in range(0, flat.size, AT_ONCE):
+            self._add(np.abs(flat[begin : begin + AT_ONCE].astype(np.float32)), what)
+
+    def _add(self, magnitudes: Array, what: str) -> None:
+        largest = float(magnitudes.max())
+        if not math.isfinite(largest):
+            raise ValueFault(f"{what} is NaN or infinite: scales follow from finite values only")
+        if largest == 0:
+            self.zeros += magnitudes.size
+            return
+        self._reach(largest)
+        nonzero = magnitudes[magnitudes > 0]
+        self.zeros += magnitudes.size - nonzero.size
+        bins = np.minimum((nonzero.astype(np.float64) / self.width).astype(np.int64), BINS - 1)
+        self.counts += np.bincount(bins, minlength=BINS)
+        self.largest = max(self.largest, largest)
+
+    def _reach(self, largest: float) -> None:
+        """Makes bins wide enough for a magnitude."""
+        if not self.width:
+            self.width = float(np.exp2(np.ceil(np.log2(largest / BINS))))
+        while self.width * BINS < largest:
+            halved = self.counts[0::2] + self.counts[1::2]
+            self.counts = np.concatenate([halved, np.zeros(BINS - halved.size, np.int64)])
+            self.width *= 2
+
+
+class Means:
+    """The mean of each channel over all that was seen: channels are dimension `axis`."""
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+        self.sums: Array | None = None
+        self.count = 0
+
+    def add(self, values: Array) -> None:
+        """Counts an array in."""
+        others = tuple(i for i in range(values.ndim) if i != self.axis % values.ndim)
+        sums = values.sum(others, dtype=np.float64)
+        self.sums = sums if self.sums is None else self.sums + sums
+        self.count += values.size // max(values.shape[self.axis], 1)
+
+    @property
+    def mean(self) -> Array:
+        """Float64 [channels]."""
+        assert self.sums is not None
+        return self.sums / max(self.count, 1)

@@ -1,0 +1,442 @@
+"""`ingot.quantize`: an engine whose convolutions and products compute in int8, with scales that data show."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot._native import level
+from ingot.builder.build import Calibrated, Debug, Phases, Progress, Request, build_network, built
+from ingot.builder.layers import Stored, network_of
+from ingot.engine.session import Engine, load
+from ingot.errors import UserError
+from ingot.ir import Network, Node
+from ingot.ir.precision import scope
+from ingot.ir.weight_format import AS_IS, format_of
+from ingot.ops.product import Matmul
+from ingot.ops.spatial import ConvTranspose
+from ingot.passes.calibrated import KEY, LIMIT, Choice, Layer, Plan, groups_of, is_scale, layers_of, prepared
+from ingot.passes.calibrated import weight_as_stored as rounded
+from ingot.passes.clone import clone
+from ingot.quantization.data import Batches
+from ingot.quantization.mixed import left_float
+from ingot.quantization.observers import Means, Observer
+from ingot.quantization.ranges import check_method, range_of
+from ingot.quantization.report import Report, check_name, measured
+from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run
+from ingot.quantization.sensitivity import sensitivity
+from ingot.words import check_words
+
+Array = np.ndarray[Any, Any]
+Metric = Callable[[Engine], float]
+
+MOST_BATCHES = 1024  # that are read unless somebody wants more: an iterable may be endless
+SAMPLES = 32  # of the data, that errors are measured on
+FIRST, LAST = "first", "last"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How scales are chosen, and which layers stay float; see `quantize`."""
+
+    method: str
+    percentile: float
+    budget: float | None
+    metric: Metric | None
+    keep: Sequence[str]
+    bias_correction: bool
+    errors: bool
+    samples: int
+    batches: int | None
+
+
+def quantize(
+    source: Any,
+    data: Any,
+    inputs: Any = None,
+    *,
+    weights: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+    dynamic: Any = None,
+    method: str = "mse",
+    percentile: float = 99.99,
+    budget: float | None = None,
+    metric: Metric | None = None,
+    keep: str | Sequence[str] = (),
+    bias_correction: bool = True,
+    errors: bool = True,
+    samples: int = SAMPLES,
+    batches: int | None = MOST_BATCHES,
+    report: bool = True,
+    report_file: str | None = None,
+    progress: Progress | None = None,
+    debug: Debug | None = None,
+) -> Engine:
+    """An engine in calibrated INT8 (docs/quantization.md).
+
+    Convolutions, transposed convolutions and products with weights take int8: weights with a scale for each output,
+    inputs with one for the tensor, which is the largest magnitude to tell apart divided by 127.
+
+    Args:
+        source: what `ingot.build` takes, except language models; a Network, or an Engine.
+        data: batches that the network is typically run on: a DataLoader, or any iterable of dicts by the inputs' names,
+            of tuples in their order (what is left over, such as labels, is not read), or of arrays for one input; or
+            the path of a .npz file. It is read once. Floats become the inputs' type, nothing else is converted.
+        inputs, precision, dynamic: as for `ingot.build`.
+        weights: the values of a Network's parameters by name; for no other source.
+        method: mse, entropy, percentile or min-max: how the largest magnitude is chosen from those that were seen.
+        percentile: of the values that are told apart, for the method of this name.
+        budget: the largest relative error of an output (root mean square of the difference over that of the output in
+            float), on the first `samples` samples. Layers stay float, those with the largest error first, until it is
+            kept.
+        metric: your own measure in its place: called with an engine, gives a number of which more is better. `budget`
+            is then by how much it may fall below that of the float engine.
+        keep: names of layers that stay float, with * and ? as in file names, and the words first and last.
+        bias_correction: whether to add to each output what rounding the weights takes from its mean, where this makes
+            the error smaller.
+        errors: whether to measure the error of each layer alone; a budget needs it.
+        samples: of the data that errors are measured on, as far as batches can be cut.
+        batches: that are read at most; None: all.
+        report: whether to compare the outputs with those in float32, as `ingot.build` does.
+        report_file: where the quantisation report goes: .svg (a chart) or .json. Both engines are timed for it.
+        progress, debug: as for `ingot.build`.
+
+    Raises:
+        UserError: wrong words, no batches, a source that cannot be calibrated, a budget that no layer keeps.
+        InputError: a batch that does not fit, by its number. ValueFault: NaN or infinite values in the network.
+        What `ingot.build` raises.
+    """
+    if scope() is not None:
+        raise UserError("quantize is called inside of a precision scope: call it outside, with its own precision=…")
+    check_words(precision, None)
+    options = _options(method, percentile, budget, metric, keep, bias_correction, errors, samples, batches)
+    if report_file is not None:
+        check_name(report_file)
+    calibration = Calibration(data, options)
+    phases = Phases(progress)
+    engine = _calibrated(source, inputs, weights, precision, dynamic, report, debug or Debug(), phases, calibration)
+    if report_file is not None:
+        with phases.phase("measure"):
+            calibration.report(engine).write(report_file)
+    return engine
+
+
+def _calibrated(
+    source: Any, inputs: Any, weights: Mapping[str, Any] | None, precision: str | None, dynamic: Any, report: bool,
+    debug: Debug, phases: Phases, calibration: Calibration,
+) -> Engine:  # fmt: skip
+    """The engine of any source."""
+    if isinstance(source, Network | Engine) or _is_engine(source):
+        if inputs is not None or dynamic is not None or precision is not None:
+            raise UserError("inputs, dynamic and precision are for sources that are built; this one has its own")
+        network, values, config, files = _of_network(source, weights) if isinstance(source, Network) else (
+            _of_engine(source if isinstance(source, Engine) else load(source))
+        )  # fmt: skip
+        return build_network(
+            network, values, config=config, files=files, report=report, phases=phases, debug=debug,
+            calibrate=calibration,
+        )  # fmt: skip
+    if weights is not None:
+        raise UserError("weights are the values of a Network's parameters; this source has its own")
+    request = Request(
+        precision, report, None, 0, debug, phases, weights=AS_IS, calibrate=calibration
+    )
+    return built(source, inputs, dynamic, request)
+
+
+def _options(
+    method: str, percentile: float, budget: Any, metric: Any, keep: str | Sequence[str], bias_correction: bool,
+    errors: bool, samples: int, batches: int | None,
+) -> Options:  # fmt: skip
+    check_method(method, percentile)
+    number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    if budget is not None and not (number and 0 <= budget < math.inf):
+        raise UserError(f"budget must be a number from 0 on, not {budget!r:.60}")
+    if metric is not None and (budget is None or not callable(metric)):
+        raise UserError("metric is a function of an engine, and budget says by how much it may fall: give both")
+    if budget is not None and not errors:
+        raise UserError("a budget needs the error of each layer: leave out errors=False")
+    for name, value in (("samples", samples), ("batches", batches)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise UserError(f"{name} must be an int of at least 1, not {value!r:.60}")
+    names = (keep,) if isinstance(keep, str) else tuple(keep)
+    return Options(method, percentile, budget, metric, names, bias_correction, errors, samples, batches)
+
+
+def _is_engine(source: Any) -> bool:
+    path = Path(source) if isinstance(source, str | os.PathLike) else None
+    return path is not None and path.is_file() and path.suffix not in (".onnx", ".pt2")
+
+
+def _of_network(network: Network, weights: Mapping[str, Any] | None) -> Any:
+    if weights is None and network.parameters:
+        raise UserError("a Network is quantised with weights={name: array}, the values of its parameters")
+    return network, dict(weights or {}), {"precision": "float32"}, {}
+
+
+def _of_engine(engine: Engine) -> Any:
+    """The network of an engine as it stands after batch norms were folded, its weights, its config and files."""
+    if KEY in engine.config or format_of(engine.config) != AS_IS:
+        raise UserError("this engine is quantised already: start from its source, or from an engine in float")
+    _check_kind(network_of(engine))
+    network = prepared(network_of(engine))
+    stored = Stored(engine, network_of(engine))
+    if lacking := [name for v in network.parameters for name in stored.lacking(v)]:
+        raise UserError(
+            f"{', '.join(lacking[:8])} is stored only in a form that cannot be undone: start from its source"
+        )
+    weights = stored.make({v.name: v for v in network.parameters})
+    new = clone(network)
+    for value in new.parameters:
+        value.recipe = None
+    config = {name: value for name, value in engine.config.items() if name not in ("aliases", "report")}
+    return new, weights, config, engine.files()
+
+
+def _check_kind(network: Network) -> None:
+    if network.states:
+        raise UserError(
+            'a language model has no calibration of this kind: build it with weights="int8", activations="int8", which '
+            "gives every row a scale of its own, without data"
+        )
+
+
+class Calibration:
+    """What makes the plan of a network when it is built."""
+
+    def __init__(self, data: Any, options: Options) -> None:
+        self.data, self.options = data, options
+        self.float: Engine | None = None  # once there is a plan, the engine that it is compared with, and its inputs
+        self.feeds: Feeds = {}
+
+    def __call__(self, network: Network, weights: Mapping[str, Array], phases: Phases) -> Calibrated:
+        _check_kind(network)
+        ready = prepared(network)
+        layers = layers_of(ready)
+        values = Prepared(ready, weights)
+        whys = _kept(layers, self.options.keep)
+        if all(whys):
+            why = "; ".join(dict.fromkeys(whys))[:300] or "it has no convolution and no product"
+            raise UserError(f"network {network.name} has no layer that can be int8: {why}")
+        with phases.phase("calibrate") as done:
+            seen = Seen(ready, values, layers, self.options)
+            seen.read(Batches(self.data, ready, self.options.batches), done)
+        choices = seen.choices(whys)
+        search = _Search(network, weights, ready, values, seen, self.options, phases)
+        self.float, self.feeds = search.float, seen.kept[0]
+        return Calibrated(search.plan(choices), self.feeds)
+
+    def report(self, engine: Engine) -> Report:
+        """The report of the engine that was built by the plan, with its speed."""
+        assert self.float is not None
+        return dataclasses.replace(Report.of(engine), speed=measured(engine, self.float, self.feeds, level()))
+
+
+def _kept(layers: Sequence[Layer], keep: Sequence[str]) -> list[str]:
+    """Why each layer stays float, or nothing. Raises UserError for a name that no layer has."""
+    whys = [layer.why for layer in layers]
+    able = [i for i, why in enumerate(whys) if not why]
+    for name in keep:
+        if name in (FIRST, LAST):
+            found = (able[:1] if name == FIRST else able[-1:]) or [0]
+        else:
+            found = [i for i, layer in enumerate(layers) if fnmatch.fnmatchcase(layer.name, name)]
+        if not found:
+            names = ", ".join(layer.name for layer in layers)
+            raise UserError(f"keep: no layer is named {name!r:.80}; there are {names[:600]}")
+        for i in found:
+            whys[i] = whys[i] or f"kept by the name {name}"
+    return whys
+
+
+# ----------------------------------------------------------------------------------------------- what the data show
+
+
+class Seen:
+    """What the values of a network were on the data: magnitudes by group, means by layer; and samples for errors."""
+
+    def __init__(
+        self, network: Network, weights: Mapping[str, Array], layers: Sequence[Layer], options: Options
+    ) -> None:
+        self.network, self.weights, self.layers, self.options = network, weights, layers, options
+        self.groups = groups_of(layers)
+        self.observers = [Observer() for _ in self.groups]
+        self.means = {i: Means(_channels(layer.node)) for i, layer in enumerate(layers) if not layer.why}
+        self.kept: list[Feeds] = []
+        self.batches = 0
+
+    def read(self, batches: Batches, done: Callable[[int, int], None]) -> None:
+        """Runs the network on all batches."""
+        sources = [v for group in self.groups for v in group]
+        group_of = {v.name: self.observers[i] for i, group in enumerate(self.groups) for v in group}
+        means: dict[str, list[Means]] = {}
+        for i, mean in self.means.items():
+            means.setdefault(self.layers[i].node.inputs[0].name, []).append(mean)
+        read = [self.network.values[name] for name in means]
+        taps = Taps(self.network, self.weights, list(dict.fromkeys((*sources, *read))))
+        for number, feeds in enumerate(batches):
+            for found in taps.run(feeds, number):
+                for name, array in found.items():
+                    if name in group_of:
+                        group_of[name].add(array, f"batch {number} of data: %{name} of network {self.network.name}")
+                    for mean in means.get(name, ()):
+                        mean.add(array)
+            self._keep(feeds)
+            self.batches = number + 1
+            done(number + 1, batches.total or number + 2)
+
+    def _keep(self, feeds: Feeds) -> None:
+        """Keeps the first samples, in whole batches where these cannot be cut."""
+        missing = self.options.samples - sum(_samples(self.network, kept) for kept in self.kept)
+        if missing <= 0:
+            return
+        first = self.network.inputs[0].shape[0] if self.network.inputs[0].shape else 1
+        alike = all(v.shape and v.shape[0] == first for v in self.network.inputs)
+        if alike and not isinstance(first, int) and missing >= getattr(first, "min", math.inf):
+            feeds = {name: array[:missing] for name, array in feeds.items()}
+        self.kept.append({name: np.array(array) for name, array in feeds.items()})
+
+    def choices(self, whys: Sequence[str]) -> list[Choice]:
+        """The layers with their scales, all as int8 as they can be."""
+        scale_of: dict[str, float] = {}
+        for group, seen in zip(self.groups, self.observers, strict=True):
+            scale = range_of(seen, self.options.method, self.options.percentile) / LIMIT
+            scale_of |= {v.name: float(np.float32(scale)) for v in group}
+        found = []
+        for layer, why in zip(self.layers, whys, strict=True):
+            scale = 0.0 if why else scale_of[layer.sources[0].name]
+            if not why and not is_scale(scale):
+                why = "its input was 0 in all the data" if not scale else "its input is too small for a scale"
+            found.append(Choice(layer.name, layer.node.op.name, None if why else scale, why=why))
+        return found
+
+
+def _samples(network: Network, feeds: Feeds) -> int:
+    first = feeds[network.inputs[0].name]
+    return len(first) if first.ndim else 1
+
+
+def _channels(node: Node) -> int:
+    """The dimension of a layer's input that its weight sums over."""
+    return -1 if isinstance(node.op, Matmul) or node.op.channels_last else 1  # type: ignore[attr-defined]
+
+
+def _shift(weight: Array, layer: Layer, mean: Array) -> tuple[float, ...]:
+    """What rounding a weight takes from the mean of each output, for inputs of this mean in every channel.
+
+    Borders of padding are taken for the inside, and outputs of a transposed convolution for their average.
+    """
+    op: Any = layer.node.op
+    lost = weight.astype(np.float64) - rounded(weight, layer.node)
+    if isinstance(op, Matmul):
+        found = (lost if op.transpose_b else lost.T) @ mean
+    elif isinstance(op, ConvTranspose):
+        found = lost.reshape(*lost.shape[:2], -1).sum(-1).T @ mean / math.prod(op.stride)
+    else:
+        summed = lost.reshape(op.groups, len(lost) // op.groups, lost.shape[1], -1).sum(-1)
+        found = (summed @ mean.reshape(op.groups, -1, 1)).reshape(-1)
+    return tuple(found.astype(np.float32).tolist())
+
+
+# ------------------------------------------------------------------------------------------------------- the choices
+
+
+class _Search:
+    """Finds the plan: errors of layers, the budget, and whether correcting biases helps."""
+
+    def __init__(
+        self, network: Network, weights: Mapping[str, Array], ready: Network, values: Prepared, seen: Seen,
+        options: Options, phases: Phases,
+    ) -> None:  # fmt: skip
+        self.network, self.weights, self.ready, self.values = network, weights, ready, values
+        self.seen, self.options, self.phases = seen, options, phases
+        self.float = made(network, weights).engine
+        self.wanted = [run(self.float, feeds, i) for i, feeds in enumerate(seen.kept)]
+        self.facts: dict[str, Any] = {"method": options.method, "batches": seen.batches}
+        if options.method == "percentile":
+            self.facts["percentile"] = options.percentile
+
+    def plan(self, choices: list[Choice]) -> Plan:
+        if self.options.errors:
+            choices = self._with_errors(choices)
+        with self.phases.phase("choose") as done:
+            choices, error = self._corrected(choices)
+            if self.options.budget is not None:
+                choices, error = self._within(choices, done)
+        facts = {**self.facts, "samples": sum(_samples(self.ready, kept) for kept in self.seen.kept), "error": error}
+        return Plan(tuple(choices), facts)
+
+    def _with_errors(self, choices: list[Choice]) -> list[Choice]:
+        with self.phases.phase("sensitivity") as done:
+            scales = [choice.scale for choice in choices]
+            found = sensitivity(self.ready, self.values, scales, self.seen.kept, self.wanted, done)
+        return [dataclasses.replace(c, error=e) for c, e in zip(choices, found, strict=True)]
+
+    def _corrected(self, choices: list[Choice]) -> tuple[list[Choice], float]:
+        """The choices with shifts, where these make the error smaller."""
+        plain = self._error(choices)
+        if not self.options.bias_correction:
+            return choices, plain
+        shifted = [
+            c if c.scale is None else dataclasses.replace(c, shift=self._shift(i)) for i, c in enumerate(choices)
+        ]
+        error = self._error(shifted)
+        self.facts["bias_correction"] = error < plain
+        return (shifted, error) if error < plain else (choices, plain)
+
+    def _shift(self, i: int) -> tuple[float, ...]:
+        layer = self.seen.layers[i]
+        weight = layer.weight.array if layer.weight.kind == "constant" else self.values[layer.weight.name]
+        return _shift(weight, layer, self.seen.means[i].mean)
+
+    def _engine(self, choices: Sequence[Choice]) -> Engine:
+        return made(self.network, self.weights, Plan(tuple(choices), {})).engine
+
+    def _error(self, choices: Sequence[Choice]) -> float:
+        engine = self._engine(choices)
+        return apart([run(engine, feeds, i) for i, feeds in enumerate(self.seen.kept)], self.wanted)
+
+    def _within(self, choices: list[Choice], done: Callable[[int, int], None]) -> tuple[list[Choice], float]:
+        """The choices with the fewest layers in float that keep the budget."""
+        budget, metric = self.options.budget, self.options.metric
+        assert budget is not None
+        best = None if metric is None else _measured(metric, self.float)
+        tried = 0
+
+        def mixed(floats: frozenset[int]) -> list[Choice]:
+            why = f"its error alone: without it the outputs keep to the budget of {budget:g}"
+            return [dataclasses.replace(c, scale=None, shift=(), why=why) if i in floats else c
+                    for i, c in enumerate(choices)]  # fmt: skip
+
+        def within(floats: frozenset[int]) -> bool:
+            nonlocal tried
+            tried += 1
+            done(tried, len(choices).bit_length() + 2)
+            if metric is None or best is None:
+                return self._error(mixed(floats)) <= budget
+            return best - _measured(metric, self._engine(mixed(floats))) <= budget
+
+        chosen = mixed(left_float([c.error if c.scale is not None else None for c in choices], within))
+        self.facts["budget"] = budget
+        if metric is not None and best is not None:
+            self.facts |= {"metric": _measured(metric, self._engine(chosen)), "metric_float": best}
+        return chosen, self._error(chosen)
+
+
+def _measured(metric: Metric, engine: Engine) -> float:
+    value = metric(engine)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"metric must give a number, not a {type(value).__name__}") from None
+    if math.isnan(number):
+        raise UserError("metric gave NaN")
+    return number

@@ -1,0 +1,136 @@
+"""Networks of a calibration on our own engine: prepared weights, values inside, and how far outputs are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ingot import dims
+from ingot.builder.compile import Compiled, compile_network, header_of, make_tensors
+from ingot.engine.session import Engine
+from ingot.errors import InputError, ValueFault
+from ingot.ir import Network, Value
+from ingot.ir.recipe import evaluate
+from ingot.ops.external import external_ops
+from ingot.passes.calibrated import Plan
+from ingot.passes.clone import clone
+from ingot.passes.weights import recipe_of
+
+Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Array]
+
+TAPPED = 256 << 20  # bytes of values inside that one run gives, where it can be told; more of them take several runs
+
+
+class Prepared(Mapping[str, Array]):
+    """The parameters of a prepared network by name, each made by its recipe when it is read."""
+
+    def __init__(self, network: Network, weights: Mapping[str, Array]) -> None:
+        self._recipes = {v.name: recipe_of(v) for v in network.parameters}
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> Array:
+        return evaluate(self._recipes[name], self._weights)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._recipes)
+
+    def __len__(self) -> int:
+        return len(self._recipes)
+
+
+class Made(NamedTuple):
+    """A compiled network and its engine."""
+
+    compiled: Compiled
+    engine: Engine
+
+
+def made(network: Network, weights: Mapping[str, Array], plan: Plan | None = None) -> Made:
+    """An engine of a network, with its layers as a plan says."""
+    compiled = compile_network(network, plan=plan)
+    header = header_of("network", {}, network, compiled)
+    tensors = make_tensors(compiled.stored, weights)
+    return Made(compiled, Engine.from_memory(header, tensors, external_ops(network)))
+
+
+def run(engine: Engine, feeds: Feeds, number: int) -> dict[str, Array]:
+    """One run on batch `number`, which a fault of the batch names."""
+    try:
+        return engine.run(feeds)
+    except (InputError, ValueFault) as e:
+        raise type(e)(f"batch {number} of data: {e}") from None
+
+
+# ---------------------------------------------------------------------------------------------------- values inside
+
+
+class Taps:
+    """Values of a network, by name, as they are on a batch: by engines that give some of them as further outputs.
+
+    How many at once follows from the sizes of the first batch, so that they fit into TAPPED bytes.
+    """
+
+    def __init__(self, network: Network, weights: Mapping[str, Array], values: Sequence[Value]) -> None:
+        self._network, self._weights, self._values = network, weights, values
+        self._engines: list[tuple[dict[str, str], Engine]] = []
+
+    def run(self, feeds: Feeds, number: int) -> Iterator[dict[str, Array]]:
+        """Some of the values at a time."""
+        if not self._engines:
+            self._engines = [self._engine(some) for some in self._rounds(feeds)]
+        for names, engine in self._engines:
+            found = run(engine, feeds, number)
+            yield {name: found[label] for label, name in names.items()}
+
+    def _rounds(self, feeds: Feeds) -> Iterator[list[Value]]:
+        pairs = [pair for v in self._network.inputs for pair in zip(v.shape, feeds[v.name].shape, strict=True)]
+        sizes = dims.values_of(pairs)
+        some: list[Value] = []
+        total = 0
+        for value in self._values:
+            known = all(name in sizes for name in dims.dims_of(value.shape))
+            count = math.prod(value.spec.evaluate(sizes)) * value.dtype.bits // 8 if known else 0
+            if some and total + count > TAPPED:
+                yield some
+                some, total = [], 0
+            some.append(value)
+            total += count
+        yield some
+
+    def _engine(self, values: Sequence[Value]) -> tuple[dict[str, str], Engine]:
+        network = clone(self._network)
+        names = {f"tap.{i}": v.name for i, v in enumerate(values)}
+        network.outputs = {label: network.values[name] for label, name in names.items()}
+        network.remove_dead()
+        return names, made(network, self._weights).engine
+
+
+# ------------------------------------------------------------------------------------------------------- differences
+
+
+def apart(ours: Sequence[Mapping[str, Array]], theirs: Sequence[Mapping[str, Array]]) -> float:
+    """How far outputs on several batches are from what they should be: the output that is furthest counts.
+
+    Of floats it is the root mean square of the difference over that of what should be; of others the share of elements
+    that differ.
+    """
+    return max((_apart([a[name] for a in ours], [b[name] for b in theirs]) for name in theirs[0]), default=0.0)
+
+
+def _apart(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
+    if not np.issubdtype(theirs[0].dtype, np.inexact) and theirs[0].dtype.kind in "biu":
+        different = sum(int(np.count_nonzero(a != b)) for a, b in zip(ours, theirs, strict=True))
+        return different / max(sum(b.size for b in theirs), 1)
+    difference = whole = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        finite = np.isfinite(y)
+        if not np.array_equal(np.isfinite(x), finite):
+            return math.inf
+        difference += float(np.sum((x[finite] - y[finite]) ** 2))
+        whole += float(np.sum(y[finite] ** 2))
+    return math.sqrt(difference / whole) if whole else math.sqrt(difference)

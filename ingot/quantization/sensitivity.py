@@ -1,0 +1,86 @@
+"""The error of each layer alone: how far the network's outputs move when one layer is int8 and all others are float.
+
+All layers share one engine. An input of bools says which layers round their inputs as int8 does, and a layer's weight
+is exchanged for the rounded one. So nothing is compiled anew for a layer, and sums are those of floats.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot.ir import F, Network, Spec
+from ingot.ir.precision import unscoped
+from ingot.ir.recipe import evaluate
+from ingot.passes.calibrated import layers_of, weight_as_stored
+from ingot.passes.clone import clone
+from ingot.passes.weights import recipe_of
+from ingot.quantization.running import Feeds, apart, made, run
+
+Array = np.ndarray[Any, Any]
+
+
+def sensitivity(
+    network: Network,
+    weights: Mapping[str, Array],
+    scales: Sequence[float | None],
+    batches: Sequence[Feeds],
+    wanted: Sequence[Mapping[str, Array]],
+    done: Callable[[int, int], None],
+) -> list[float | None]:
+    """The error of every layer of a prepared network, None for those without a scale.
+
+    Args:
+        weights: the values of its parameters by their names.
+        scales: of the layers' inputs.
+        batches, wanted: inputs, and the outputs of the float network on them.
+    """
+    new = clone(network)
+    for value in new.parameters:
+        value.recipe = None
+    layers = layers_of(new)
+    switch = _switched(new, [(layer.node, scale) for layer, scale in zip(layers, scales, strict=True)])
+    compiled, engine = made(new, weights)
+    tensors = {name: engine.tensor(name) for name in compiled.stored}
+    found: list[float | None] = []
+    for i, (layer, scale) in enumerate(zip(layers, scales, strict=True)):
+        done(i, len(layers))
+        if scale is None:
+            found.append(None)
+            continue
+        changed = tensors
+        if layer.weight.kind == "parameter":
+            name = layer.weight.name
+            rounded = weight_as_stored(weights[name], layer.node).astype(weights[name].dtype)
+            sources = ChainMap({name: rounded}, weights)  # type: ignore[arg-type]
+            stored = {n: v for n, v in compiled.stored.items() if v.kind == "parameter"}
+            again = [n for n, v in stored.items() if name in recipe_of(v).sources]
+            changed = {**tensors, **{n: evaluate(recipe_of(stored[n]), sources) for n in again}}
+        one = engine.with_tensors(engine.header, changed)
+        flags = np.arange(len(layers)) == i
+        found.append(apart([run(one, {**feeds, switch: flags}, at) for at, feeds in enumerate(batches)], wanted))
+    done(len(layers), len(layers))
+    return found
+
+
+def _switched(network: Network, layers: Sequence[tuple[Any, float | None]]) -> str:
+    """Makes layers round their inputs where an element of a new input of bools says so; its name."""
+    name = "rounded"
+    while name in network.values:
+        name += "'"
+    flags = network.input(name, Spec("bool", (len(layers),)))
+    with unscoped():
+        for i, (node, scale) in enumerate(layers):
+            if scale is None:
+                continue
+            x = node.inputs[0]
+            with network.insert_before(node):
+                constant = network.constant(np.float32(scale))
+                rounded = F.dequantize(F.quantize(x, constant), constant, dtype=x.dtype)
+                on = F.reshape(F.slice(flags, (i,), (1,), (1,)), ())
+                seen = F.where(on, rounded, x)
+            network.rewire(node, (seen, *node.inputs[1:]))
+    return name
