@@ -1,13 +1,17 @@
-"""torchvision's own ops beside a torch that cannot load its wheels: their schemas, and what they compute, in NumPy.
+"""torchvision's own ops: those that are installed, else their schemas and what they compute, in NumPy.
 
-`define()` enters both with torch.library, so that torch.export writes these ops into a program as it does where
-torchvision is installed.
+`define()` loads torchvision where it is installed for this torch. Beside a torch that cannot load its wheels it enters
+schemas and NumPy's results with torch.library, so that torch.export writes the same ops into a program.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,8 @@ SCHEMAS = {
                 "-> (Tensor, Tensor)",
     "ps_roi_align": "(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
                     "int sampling_ratio) -> (Tensor, Tensor)",
+    "ps_roi_pool": "(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) "
+                   "-> (Tensor, Tensor)",
     "deform_conv2d": "(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, "
                      "SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, "
                      "SymInt groups, SymInt offset_groups, bool use_mask) -> Tensor",
@@ -95,22 +101,29 @@ def ps_roi_align(x: Array, rois: Array, scale: float, height: int, width: int, r
     return found.astype(x.dtype), np.broadcast_to(own, found.shape).astype(np.int32).copy()
 
 
+def _bins_of(roi: Array, scale: float, bins: tuple[int, int], more: int, most: tuple[int, int]) -> Iterator[Any]:
+    """Each bin of a region, and the slices of its rows and columns: the region is `more` elements longer than its
+    corners are apart, and ends before `most`.
+    """
+    product = roi[1:].astype(np.float32) * np.float32(scale)
+    edges = (np.sign(product) * np.floor(np.abs(product) + np.float32(0.5))).astype(np.int64)
+    for each in np.ndindex(*bins):
+        ranges = []
+        for axis, at in enumerate(each):
+            start = edges[1 - axis]
+            step = np.float32(max(edges[3 - axis] - start + more, 1)) / np.float32(bins[axis])
+            ends = math.floor(np.float32(at) * step) + start, math.ceil(np.float32(at + 1) * step) + start
+            ranges.append(slice(*(min(max(e, 0), most[axis]) for e in ends)))
+        yield each, ranges
+
+
 def roi_pool(x: Array, rois: Array, scale: float, height: int, width: int) -> tuple[Array, Array]:
     """The largest elements of each region's bins, and where they stand in their image's channel; 0 and −1 in none."""
     rows, columns = x.shape[2:]
     found = np.zeros((len(rois), x.shape[1], height, width), x.dtype)
     where = np.full(found.shape, -1, np.int32)
-    for k, roi in enumerate(rois.astype(np.float32)):
-        product = roi[1:] * np.float32(scale)
-        edges = (np.sign(product) * np.floor(np.abs(product) + np.float32(0.5))).astype(np.int64)
-        size = [max(edges[3] - edges[1] + 1, 1), max(edges[2] - edges[0] + 1, 1)]
-        for i, j in np.ndindex(height, width):
-            ranges = []
-            axes = ((i, size[0], height, edges[1], rows), (j, size[1], width, edges[0], columns))
-            for at, n, bins, start, most in axes:
-                step = np.float32(n) / np.float32(bins)
-                ends = math.floor(np.float32(at) * step) + start, math.ceil(np.float32(at + 1) * step) + start
-                ranges.append(slice(*(min(max(e, 0), most) for e in ends)))
+    for k, roi in enumerate(rois):
+        for (i, j), ranges in _bins_of(roi, scale, (height, width), 1, (rows, columns)):
             part = x[int(roi[0]), :, ranges[0], ranges[1]]
             if part.size:
                 flat = part.reshape(len(part), -1)
@@ -119,6 +132,21 @@ def roi_pool(x: Array, rois: Array, scale: float, height: int, width: int) -> tu
                 down, across = np.divmod(best, part.shape[2])
                 where[k, :, i, j] = (ranges[0].start + down) * columns + ranges[1].start + across
     return found, where
+
+
+def ps_roi_pool(x: Array, rois: Array, scale: float, height: int, width: int) -> tuple[Array, Array]:
+    """The means of each region's bins, of channels of their own, and which channels these are. The image's last row and
+    column are in none, and 0 is the mean of nothing.
+    """
+    rows, columns = x.shape[2:]
+    own = np.arange(x.shape[1], dtype=np.int32).reshape(-1, height, width)
+    found = np.zeros((len(rois), *own.shape), x.dtype)
+    for k, roi in enumerate(rois):
+        for (i, j), ranges in _bins_of(roi, scale, (height, width), 0, (rows - 1, columns - 1)):
+            part = x[int(roi[0]), own[:, i, j], ranges[0], ranges[1]]
+            if part.size:
+                found[k, :, i, j] = part.mean((1, 2))
+    return found, np.broadcast_to(own, found.shape).copy()
 
 
 def deform_conv2d(
@@ -174,10 +202,30 @@ def _on_cpu(name: str, torch: Any) -> Callable[..., Any]:
     return run
 
 
+@cache
+def installed() -> bool:
+    """Whether torchvision is there with ops of its own, made for this torch; they are then loaded."""
+    spec = importlib.util.find_spec("torchvision")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    libraries = [path for folder in folders for path in Path(folder).glob("_C*.so")]
+    if not libraries:
+        return False
+    try:
+        _lazy.load("torch").ops.load_library(str(libraries[0]))
+    except OSError:  # it was made for another torch
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torchvision about itself
+        _lazy.load("torchvision")
+    return True
+
+
 def define(before_torchvision: bool = False) -> None:
-    """Enters the ops that torch does not have yet. before_torchvision: its Python code is imported next, and says by
-    itself of what size the result of nms is.
+    """Enters the ops that torch does not have yet, unless torchvision's own are there. before_torchvision: its Python
+    code is imported next, and says by itself of what size the result of nms is.
     """
+    if installed():
+        return
     torch = _lazy.load("torch")
     for name, schema in SCHEMAS.items():
         if hasattr(torch.ops.torchvision, name):

@@ -22,8 +22,6 @@ Tensors = tuple[Value, ...]
 MaybeTensors = tuple[Value | None, ...]
 Scalar = bool | int | float | Expr
 MaybeScalar = bool | int | float | Expr | None
-Operand = Value | bool | int | float | Expr  # torch takes a number wherever a tensor meets another
-MaybeOperand = Value | bool | int | float | Expr | None
 MaybeInt = int | None
 Ints = tuple[int, ...]
 MaybeInts = tuple[int, ...] | None
@@ -65,7 +63,8 @@ def converted(kinds: Mapping[str, Convert], arguments: Mapping[str, Any]) -> dic
         try:
             found[name] = kinds[name](value)
         except TypeError as e:
-            raise Unsupported(f"{name} {e}, not {shown(value)}") from None
+            remedy = "leave the size that it is computed of out of dynamic" if isinstance(value, Expr) else ""
+            raise Unsupported(f"{name} {e}, not {shown(value)}", remedy) from None
     return found
 
 
@@ -80,8 +79,13 @@ def carried_out(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """An argument, for messages."""
-    return f"%{value.name}" if isinstance(value, Value) else brief(value)
+    """An argument, for messages: a tensor by its name, or by what makes it."""
+    if not isinstance(value, Value):
+        return brief(value)
+    if value.node is None:
+        kind = {"input": "the input", "parameter": "the weight"}.get(value.kind, "the constant")
+        return "a constant" if value.name.isdecimal() else f"{kind} {value.name}"
+    return f"the result of {value.node.op.name}" + (f" in {value.node.where}" if value.node.where else "")
 
 
 # -------------------------------------------------------------------------------------------------- converters
@@ -134,10 +138,6 @@ def _scalar(value: Any) -> Any:
     return value
 
 
-def _operand(value: Any) -> Any:
-    return value if type(value) is Value else _scalar(value)
-
-
 _tensor = one("a tensor", Value)
 _int = one("an integer known at export", int)
 _bool = one("true or false", bool)
@@ -146,8 +146,8 @@ _dtype = one("an element type", DType)
 _ints = several(_int, single=True)
 KINDS: dict[str, Convert] = {
     "Tensor": _tensor, "MaybeTensor": maybe(_tensor), "Tensors": several(_tensor),
-    "MaybeTensors": several(maybe(_tensor)), "Scalar": _scalar, "MaybeScalar": maybe(_scalar), "Operand": _operand,
-    "MaybeOperand": maybe(_operand), "MaybeStr": maybe(_str), "Strs": several(_str),
+    "MaybeTensors": several(maybe(_tensor)), "Scalar": _scalar, "MaybeScalar": maybe(_scalar),
+    "MaybeStr": maybe(_str), "Strs": several(_str),
     "int": _int, "MaybeInt": maybe(_int), "Ints": _ints, "MaybeInts": maybe(_ints),
     "Size": _size, "MaybeSize": maybe(_size), "Sizes": several(_size, single=True),
     "MaybeSizes": maybe(several(_size, single=True)),

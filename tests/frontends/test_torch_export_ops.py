@@ -502,6 +502,42 @@ case("unique_dim.default", i(9, 5, low=0, high=2), 0, True, True, True)
 case("unique_consecutive.default", i(9, 2, low=0, high=2), True, True, 0)
 case("one_hot.default", i(4, 3, low=0), 6)
 case("bincount.default", i(40, low=0))
+SIGNS = torch.tensor([1.0, -1, 0.0, -0.0, float("inf"), -float("inf"), float("nan"), -2.5])
+case("signbit.default", SIGNS)
+case("signbit.default", i(4) - 2)
+case("copysign.Tensor", f(8), SIGNS)
+case("copysign.Scalar", f(4), -0.0)
+case("copysign.Tensor", i(3), f(3))
+case("fmax.default fmin.default", SIGNS, SIGNS.flip(0))
+case("fmax.default fmin.default", i(3), f(3))
+LARGE = torch.tensor([3e30, 0, 1e-30, float("inf"), 2, -3])
+case("hypot.default", LARGE, torch.tensor([4e30, 0, 1e-30, float("nan"), -1, 4]))
+case("round.decimals", 100 * f(9), decimals=2)
+case("round.decimals", 1000 * f(9), decimals=-2)
+case("special_round.default", 100 * f(9), decimals=1)
+case("addbmm.default", f(3, 5), f(2, 3, 4), f(2, 4, 5), beta=0.5, alpha=2)
+case("bilinear.default", f(2, 3, 4), f(2, 3, 5), f(6, 4, 5), f(6))
+case("kthvalue.default", f(4, 7), 3, 1)
+case("kthvalue.default", f(4, 7), 2, 0, True)
+NAN = torch.tensor([[1.0, 5, 2, 4], [3, float("nan"), 1, float("nan")], [float("nan")] * 4])
+case("median.dim", NAN, 1)
+case("median.dim", f(4, 5), 0, True)
+case("median.dim", i(3, 7), -1)
+case("nanmedian.dim", NAN[:2], 1)
+case("median.default nanmedian.default", f(4, 5))
+case("median.default nanmedian.default", NAN)
+case("repeat_interleave.self_Tensor", f(3, 4), torch.tensor([2, 0, 3]), 0)
+case("repeat_interleave.self_Tensor", f(3), torch.tensor([2]))
+case("linalg_vector_norm.default", f(3, 4), 3, [1])
+case("linalg_vector_norm.default", f(3, 4), 0)
+case("linalg_vector_norm.default", f(3, 4), float("-inf"), [0], True)
+case("histc.default", 2 * f(40), 7, -1, 2.5)
+case("histc.default", f(5, 8))
+case("histc.default", torch.full((3,), 2.5), 4)
+half = {"dtype": torch.bfloat16}  # the only type that torch exports it in
+case("_grouped_mm.default", f(9, 16, **half), f(4, 16, 8, **half), torch.tensor([2, 2, 5, 9], dtype=torch.int32))
+case("_grouped_mm.default", f(4, 8, 16, **half), f(16, 16, **half), torch.tensor([2, 2, 5, 16], dtype=torch.int32))
+case("_grouped_mm.default", f(3, 4, 16, **half), f(3, 16, 8, **half))
 case("bincount.default", i(40, low=0), f(40), 2)
 case("bincount.default", i(40, low=0), i(40), 20)
 case("take.default", f(4, 6), torch.tensor([[0, 23], [-2, 5]]))
@@ -642,7 +678,7 @@ def check(ours: dict[str, Any], theirs: list[torch.Tensor]) -> None:
 
 
 def test_every_entry_has_a_case() -> None:
-    others = {name for name in TABLE if name.startswith("torchvision.")}  # test_torchvision_ops.py
+    others = {name for name in TABLE if name.startswith(("torchvision.", "transformers."))}  # tests of their own
     assert TABLE.keys() - others == {one.op for one in CASES}
 
 

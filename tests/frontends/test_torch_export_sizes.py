@@ -46,7 +46,7 @@ def parts(x: torch.Tensor) -> Any:
     return (
         x[:, : n // 2] + x[:, n - n // 2 :], x[:, -(n // 3) :], x[:, n // 4 : n // 4 + n // 2], first, second,
         x[:, 1:] - x[:, :-1], padded.view(2, -(-n // 8), 8, 4).sum(2), torch.roll(x, (n // 2, 1), (1, 2)), x.flip(1),
-        torch.ones(n, n).tril(-(n // 2)),
+        torch.ones(n, n).tril(-(n // 2)), x * x.cumsum(1)[:, -n:], torch.eye(n, n + 1), torch.eye(n) @ x,
     )  # fmt: skip
 
 
@@ -96,6 +96,16 @@ def test_scales_that_are_no_whole_numbers() -> None:
     agrees(scaled, built(scaled, (1, 2, 16, 20), {2: "H", 3: "W"}), *sizes)
 
 
+def smoothed(x: torch.Tensor) -> Any:
+    half = functional.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True)
+    return half, functional.interpolate(x, size=(9, 24), mode="bicubic", antialias=True)
+
+
+def test_antialiased_at_any_size() -> None:
+    engine = built(smoothed, (1, 2, 16, 20), {2: "H", 3: "W"})
+    agrees(smoothed, engine, (1, 2, 16, 20), (1, 2, 13, 7), (1, 2, 31, 58))
+
+
 def met(x: torch.Tensor) -> Any:
     """What torch takes for equal, as it was for the example, and is so for some sizes only."""
     a = functional.max_pool2d(x, 2, ceil_mode=True)
@@ -117,7 +127,7 @@ def test_numbers_that_torch_fixes() -> None:
             engine.run({"x": torch.randn(2, size, 4)})
 
     def mixed(x: torch.Tensor) -> torch.Tensor:
-        return x * int((x.shape[0] + x.shape[1]) * 0.3)
+        return x * int((x.shape[0] + x.shape[1]) ** 0.5)
 
     with pytest.raises(UnsupportedError, match="in whole numbers"):
         built(mixed, (5, 16), {0: "B", 1: "T"})

@@ -1,7 +1,8 @@
-"""torchvision's own ops: imported, run natively and by their references, against NumPy."""
+"""torchvision's own ops: imported and run natively, against torchvision where it is installed, else against NumPy."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ class _Net(nn.Module):
 
 
 def compared(function: Callable[..., Any], x: Any, y: Any, dynamic: Any = None, others: Any = ()) -> None:
-    """One op of two tensors in an engine, at the sizes of the export and others, against what torch calls: NumPy."""
+    """One op of two tensors in an engine, at the sizes of the export and others, against what torch calls."""
     examples = [torch.from_numpy(a) for a in (x, y)]
     engine = ingot.build(_Net(function), tuple(examples), dynamic=dynamic, report=False)
     assert host_calls(engine) == ()
@@ -109,6 +110,16 @@ def test_roi_pool() -> None:
     compared(lambda x, y: OPS.roi_pool(x, y, 0.5, 3, 2)[0], x, np.concatenate([regions(rng, 6, 2), far]))
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_ps_roi_pool(scale: float) -> None:
+    rng = np.random.default_rng(7)
+    images = [rng.standard_normal((n, 12, h, w), np.float32) for n, h, w in ((2, 11, 9), (1, 6, 21))]
+    far = np.array([[0, 90, 90, 95, 95], [0, 1, 1, 1, 1]], np.float32)  # outside of the image; of no element
+    some = [np.concatenate([regions(rng, count, 1), far]) for count in (6, 3)]
+    compared(lambda x, y: OPS.ps_roi_pool(x, y, scale, 3, 2)[0], images[0], some[0],
+             dynamic={"x": {0: "N", 2: "H", 3: "W"}, "y": {0: "K"}}, others=[(images[1], some[1])])  # fmt: skip
+
+
 @pytest.mark.parametrize(("groups", "offset_groups", "masked"), [(1, 1, True), (2, 2, False)])
 def test_deform_conv2d(groups: int, offset_groups: int, masked: bool) -> None:
     rng = np.random.default_rng(6)
@@ -134,3 +145,70 @@ def test_more_bins_than_any_detector_has(bins: int, ratio: int) -> None:
         exported = torch.export.export(net.eval(), tuple(e.to("meta") for e in examples), strict=False)
     with pytest.raises(UnsupportedError, match="more than any network has"):
         ingot.build(exported, report=False)
+
+
+# ------------------------------------------------------------------------------------------- torchvision, installed
+
+with_torchvision = pytest.mark.skipif(
+    not torchvision_ops.installed(), reason="torchvision is not installed, or is made for another torch"
+)
+
+
+def _calls(rng: Any) -> dict[str, list[tuple[Any, ...]]]:
+    """Arguments of every op, in NumPy, of several sizes."""
+    found: dict[str, list[tuple[Any, ...]]] = {name: [] for name in torchvision_ops.SCHEMAS}
+    for count in (0, 1, 7, 120):
+        near = boxes(rng, count, 9)
+        near[count // 2 :] = near[: count - count // 2] + np.float32(0.25)
+        found["nms"].append((near, rng.permutation(count).astype(np.float32), 0.5))
+    for (n, height, width), scale, ratio in itertools.product(((2, 11, 9), (1, 24, 31)), (0.5, 1.0), (-1, 2, 3)):
+        some, x = regions(rng, 5, n), rng.standard_normal((n, 12, height, width), np.float32)
+        for name in ("roi_pool", "ps_roi_pool"):
+            found[name].append((x, some, scale, 3, 2))
+        found["ps_roi_align"].append((x, some, scale, 3, 2, ratio))
+        found["roi_align"] += [(x, some, scale, 3, 2, ratio, aligned) for aligned in (False, True)]
+    for groups, offsets, masked, step in ((1, 1, True, (2, 2, 1, 1, 1, 2)), (2, 4, False, (1, 2, 0, 2, 2, 1))):
+        x = rng.standard_normal((2, 4, 9, 8), np.float32)
+        rows, columns = ((s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in zip((9, 8), (3, 2), step[:2],
+                         step[2:4], step[4:], strict=True))  # fmt: skip
+        moved = (3 * rng.standard_normal((2, offsets * 12, rows, columns))).astype(np.float32)
+        shares = rng.random((2, offsets * 6, rows, columns), np.float32) if masked else np.zeros((2, 1), np.float32)
+        weight = rng.standard_normal((6, 4 // groups, 3, 2), np.float32)
+        bias = rng.standard_normal(6, np.float32)
+        found["deform_conv2d"].append((x, weight, moved, shares, bias, *step, groups, offsets, masked))
+    return found
+
+
+@with_torchvision
+@pytest.mark.parametrize("name", torchvision_ops.SCHEMAS)
+def test_the_references_are_what_torchvision_computes(name: str) -> None:
+    op = getattr(OPS, name)
+    assert str(op.default._schema).partition("(")[2] == torchvision_ops.SCHEMAS[name].partition("(")[2]
+    for given in _calls(np.random.default_rng(8))[name]:
+        theirs = op(*(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in given))
+        ours = getattr(torchvision_ops, name)(*given)
+        for a, b in zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]:
+            assert a.shape == tuple(b.shape) and a.dtype == b.numpy().dtype
+            np.testing.assert_allclose(a, b.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@with_torchvision
+def test_a_deformable_layer_as_people_write_it() -> None:
+    from torchvision.ops import DeformConv2d
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.moves, self.shares = nn.Conv2d(3, 18, 3, padding=1), nn.Conv2d(3, 9, 3, padding=1)
+            self.layer = DeformConv2d(3, 8, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x, self.moves(x), self.shares(x).sigmoid())
+
+    torch.manual_seed(0)
+    net = Net().eval()
+    engine = ingot.build(net, (torch.randn(1, 3, 20, 24),), dynamic={"x": {0: "N", 2: "H", 3: "W"}}, report=False)
+    for size in ((1, 3, 20, 24), (2, 3, 33, 17)):
+        x = torch.randn(size)
+        wanted = net(x).detach().numpy()
+        np.testing.assert_allclose(engine.run({"x": x})["output_0"], wanted, rtol=1e-4, atol=1e-5)

@@ -150,23 +150,39 @@ def several(category: str, inputs: Mapping[str, Port], configs: Configs, sizes: 
 
 ENCODERS: Configs = {
     **named("albert bert camembert data2vec-text deberta distilbert electra ernie ibert layoutlm megatron-bert "
-            "modernbert mpnet roberta roc_bert roformer squeezebert xlm-roberta convbert xlm flaubert"),
+            "modernbert mpnet roberta roc_bert roformer squeezebert xlm-roberta convbert xlm flaubert splinter "
+            "markuplm mra xlnet yoso"),
     "big_bird": {"attention_type": "original_full"},
     "canine": {},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8,
                    "norm_rel_ebd": "layer_norm"},
     "luke": {"entity_vocab_size": 10, "entity_emb_size": 8},
+    "esm": {"position_embedding_type": "rotary", "mask_token_id": 3},
     "mobilebert": {"intra_bottleneck_size": 32, "true_hidden_size": 32, "num_feedforward_networks": 2},
     "nystromformer": {"num_landmarks": 4, "segment_means_seq_len": 4, "conv_kernel_size": 5},
+    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "local"],
+                 "local_attn_chunk_length": 4},
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 32},
+}  # fmt: skip
+LATENT = {
+    "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1, "n_shared_experts": 1, "num_key_value_heads": 4,
 }  # fmt: skip
 DECODERS: Configs = {
     **named("gpt2 gpt_bigcode gpt_neox bloom biogpt xglm llama mistral mixtral qwen2 qwen3 gemma gemma2 gemma3_text "
-            "phi phi3 stablelm starcoder2 olmo olmo2 cohere granite persimmon nemotron helium glm smollm3 exaone4"),
+            "phi phi3 stablelm starcoder2 olmo olmo2 cohere granite persimmon nemotron helium glm smollm3 exaone4 "
+            "olmo3 flex_olmo olmoe qwen2_moe qwen3_moe granitemoe phimoe glm4 glm4_moe ernie4_5 arcee apertus seed_oss "
+            "hunyuan_v1_dense bitnet diffllama minimax recurrent_gemma"),
     "codegen": {"rotary_dim": 4},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
     "falcon": {"new_decoder_architecture": False},
+    "gpt_oss": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 4},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+              "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "mpt": {"max_seq_len": 64},
     "opt": {"word_embed_proj_dim": 32},
 }  # fmt: skip
@@ -176,7 +192,8 @@ STATES: Configs = {
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "chunk_size": 4},
 }  # fmt: skip
 TRANSLATORS: Configs = {
-    **named("t5 umt5 mt5 bart mbart pegasus marian m2m_100 blenderbot blenderbot-small plbart"),
+    **named("t5 mt5 bart mbart pegasus marian m2m_100 blenderbot blenderbot-small plbart mvp nllb-moe pegasus_x "
+            "prophetnet"),
     "bigbird_pegasus": {"attention_type": "original_full"},
 }  # fmt: skip
 IMAGES: Configs = {
@@ -186,6 +203,10 @@ IMAGES: Configs = {
     "data2vec-vision": {"use_relative_position_bias": True},
     "detr": {"backbone_config": RESNET, "num_queries": 5},
     "conditional_detr": {"backbone_config": RESNET, "num_queries": 5},
+    "dpt": {"backbone_out_indices": [0, 0, 1, 1], "neck_hidden_sizes": [8, 8, 16, 16], "fusion_hidden_size": 16},
+    "hiera": {"image_size": [32, 32], "patch_size": [3, 3], "patch_stride": [2, 2], "patch_padding": [1, 1],
+              "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "query_stride": [2, 2],
+              "masked_unit_size": [2, 2], "num_query_pool": 1, "embed_dim_multiplier": 2.0},
     "pvt": {**STAGES, "sequence_reduction_ratios": [4, 2, 1, 1]},
     "swin": WINDOWS,
     "swin2sr": {**WINDOWS, "depths": [1, 1], "num_heads": [2, 2], "patch_size": 1},
@@ -195,6 +216,7 @@ IMAGES: Configs = {
     "yolos": {"image_size": [32, 32], "num_detection_tokens": 5},
 }  # fmt: skip
 ANY_IMAGES: Configs = {
+    "bit": {**HIDDEN, "num_groups": 4},
     "convnext": {**HIDDEN, "layer_scale_init_value": 0.1},
     "convnextv2": HIDDEN,
     "dinov3_convnext": {**HIDDEN, "layer_scale_init_value": 0.1},
@@ -205,6 +227,7 @@ ANY_IMAGES: Configs = {
                  "stage_mid_channels": [8, 8, 16, 16], "stage_out_channels": [16, 16, 32, 32],
                  "stage_num_blocks": [1, 1, 1, 1], "stage_numb_of_layers": [2, 2, 2, 2]},
     "mobilenet_v1": {"depth_multiplier": 0.25},
+    "mobilenet_v2": {"depth_multiplier": 0.25},
     "poolformer": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1], "layer_scale_init_value": 0.1},
     "pvt_v2": {**STAGES, "image_size": 64},
     "regnet": {**HIDDEN, "groups_width": 8},
@@ -234,8 +257,14 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     *several("text", TEXT, {**ENCODERS, **DECODERS}),
     *several("text", PLAIN, {"fnet": {}, **STATES}),
     *several("text", BOTH, TRANSLATORS, U),
+    # Without a mask the decoder of transformers 5.17 looks ahead, and only when it is exported it does not.
+    *several("text", {**BOTH, "decoder_attention_mask": mask("N", "U")}, named("umt5"), U),
     *several("vision", IMAGE, IMAGES),
     *several("vision", ANY_IMAGE, ANY_IMAGES, SIDES),
+    *several("vision", {"pixel_values": floats("N", 3, 64, 64)},
+             {"mobilevit": {"hidden_sizes": [16, 24, 32], "neck_hidden_sizes": [8, 8, 16, 16, 16, 24, 32],
+                            "image_size": 64}}),
+    *several("vision", {**IMAGE, "noise": floats("N", 16)}, named("vit_mae")),  # what it would draw is an input
     *several("vision", VIDEO, VIDEOS),
     *several("vision", PLAIN, named("imagegpt")),
     *several("audio", WAVE, WAVES, SAMPLES),

@@ -71,8 +71,6 @@ def model(architecture: Architecture) -> Any:
     for name in ("use_cache", "return_loss"):
         if hasattr(config, name):
             setattr(config, name, False)
-    if hasattr(config, "num_experts_per_tok"):
-        config._experts_implementation = "batched_mm"
     made = getattr(transformers, architecture.model)
     made = made.from_config(config) if architecture.model.startswith("Auto") else made(config)
     _shake(torch, made)
@@ -254,11 +252,10 @@ def section(found: Sequence[Result]) -> Outcome:
     native = sum(not r.host for r in good)
     head = (
         f"Model types of transformers {transformers.__version__}, small, with random weights, through torch.export "
-        f"of torch {torch.__version__}; other versions of torch have not been tried. {len(good)} of {len(counted)} "
-        f"that it exports agree with torch (allowed are {TOLERANCE:g} of an output's largest element in float32), "
-        f"{native} of them without a host call. {len(dynamic)} were built once with sizes that may change, and "
-        "compared at two: N is the batch, T and U are lengths, H and W height and width. Mixtures of experts are "
-        'exported with experts_implementation="batched_mm".'
+        f"of torch {torch.__version__}; docs/importing.md says which versions are tried. {len(good)} of "
+        f"{len(counted)} that it exports agree with torch (allowed are {TOLERANCE:g} of an output's largest element in "
+        f"float32), {native} of them without a host call. {len(dynamic)} were built once with sizes that may change, "
+        "and compared at two: N is the batch, T and U are lengths, H and W height and width."
     )
     counts_of = [Counter(r.category for r in some) for some in (good, dynamic, missed)]
     by_category = [[c, str(goal), *(str(count[c]) for count in counts_of)] for c, goal in GOALS.items()]

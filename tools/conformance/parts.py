@@ -26,7 +26,9 @@ from tools.conformance.vision_nets import vision_nets
 
 ALL = ("-m", "slow or not slow", "--timeout=1200")
 THOUSAND = (*ALL, "--hypothesis-profile=conformance")
-LEVELS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
+LEVELS = ("portable", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx")
+SANITIZED = tuple(level for level in LEVELS if not level.endswith("_vnni"))  # which have one kernel of their own
+OTHER_LEVELS = "--ignore=tests/kernels/test_levels.py"
 FUZZ_SECONDS = 1200
 
 
@@ -40,12 +42,17 @@ class Part:
     run: Callable[[], Outcome]
 
 
-def at_level(level: str) -> Outcome:
-    """The suites that reach kernels, forced to an instruction-set level."""
+def check_level(level: str) -> None:
+    """Raises UserError for a level that this machine lacks."""
     if level not in _native.levels():
         raise UserError(f"this machine has no {level}: it has {', '.join(_native.levels())}")
+
+
+def at_level(level: str) -> Outcome:
+    """The suites that reach kernels, forced to an instruction-set level."""
+    check_level(level)
     folders = [f"tests/{name}" for name in ("kernels", "native", "passes", "engine", "builder", "models", "llm")]
-    return run_tests([*ALL, "--ignore=tests/kernels/test_levels.py", *folders], {"INGOT_ISA": level})
+    return run_tests([*ALL, OTHER_LEVELS, *folders], {"INGOT_ISA": level})
 
 
 def numbers(names: Sequence[str]) -> Outcome:
@@ -74,12 +81,14 @@ def fuzz(only: str, seconds: int = FUZZ_SECONDS) -> Outcome:
     return Outcome(done.returncode != 0 or not rows, table(["target", "result"], rows), f"python {' '.join(words)}")
 
 
-def sanitized(sanitizer: Sanitizer, arguments: Sequence[str]) -> Outcome:
-    """Tests with the native module built under a sanitizer. Any report is a failure, whatever the tests say."""
+def sanitized(sanitizer: Sanitizer, arguments: Sequence[str], level: str) -> Outcome:
+    """Tests with the native module built under a sanitizer, at a level. Any report is a failure, whatever they say."""
+    check_level(level)
     sanitizer.build()
     if not sanitizer.is_awake():
         return Outcome(True, "The sanitizer does not report a fault that is there.", "")
-    outcome = run_tests([*ALL, *arguments], sanitizer.environment())
+    environment = sanitizer.environment() | {"INGOT_ISA": level}
+    outcome = run_tests([*ALL, OTHER_LEVELS, *arguments], environment)
     found = reported(sanitizer.reports)
     outcome.failed = outcome.failed or bool(found)
     outcome.body += "\n\n" + shown(found)
@@ -95,8 +104,8 @@ SUITES = (
     ("ops", "every op", 2, folders("ops")),
     ("kernels", "every kernel at this machine's level, samples at the others; the native core", 4,
      folders("kernels", "native")),
-    ("engine", "building and running, the compiler's passes, the network", 3,
-     folders("engine", "builder", "backends", "passes", "ir")),
+    ("engine", "building, quantising and running, the compiler's passes, the network", 3,
+     folders("engine", "builder", "backends", "passes", "ir", "quantization")),
     ("torch", "layers, functions, programs of torch and of the retired API", 3,
      folders("compat", "frontends", "functional", "nn")),
     ("llm", "language models of every family", 3, folders("models", "llm", "text")),
@@ -133,21 +142,33 @@ PARTS = (
     Part("fuzz-python", "the Python readers under atheris", 20, partial(fuzz, "python")),
     Part("fuzz-onnx", "the importer of ONNX files under atheris", 10, partial(fuzz, "onnx", 600)),
     Part("fuzz-native", "the C++ reader, planner and executor under ASan and UBSan", 20, partial(fuzz, "native")),
-    Part(
-        "asan", "kernels and the native core under ASan and UBSan", 25,
-        # The test of failed allocations has a malloc of its own, and so does the sanitizer.
-        partial(sanitized, ADDRESS, [*folders("kernels", "native"), "-k", "not failed_allocation"]),
+    *(
+        Part(
+            f"asan-{level}", f"kernels and the native core under ASan and UBSan, at {level}", 10,
+            # The test of failed allocations has a malloc of its own, and so does the sanitizer, which also answers for
+            # the system when a page may not be read.
+            partial(
+                sanitized, ADDRESS,
+                [*folders("kernels", "native"), "-k", "not failed_allocation and not cannot_be_read"], level,
+            ),
+        )
+        for level in SANITIZED
     ),
-    Part(
-        "tsan", "kernels with several threads, sessions and the loop of language models under TSan", 25,
-        partial(
-            sanitized, THREAD,
-            [
-                *folders("kernels", "native/test_session.py", "engine/test_session.py"),
-                *folders("llm/test_loop.py", "llm/test_llm.py", "llm/test_embed.py"),
-                # What compares long texts with transformers would take most of the time, and races no more for that.
-                "-k", "not transformers and not heldout and not within_a_hundredth",
-            ],
-        ),
+    *(
+        Part(
+            f"tsan-{level}",
+            f"kernels with several threads, sessions and the loop of language models under TSan, at {level}", 20,
+            partial(
+                sanitized, THREAD,
+                [
+                    *folders("kernels", "native/test_session.py", "engine/test_session.py"),
+                    *folders("llm/test_loop.py", "llm/test_llm.py", "llm/test_embed.py"),
+                    # What compares long texts with transformers would take most of the time, and races no more.
+                    "-k", "not transformers and not heldout and not within_a_hundredth and not cannot_be_read",
+                ],
+                level,
+            ),
+        )
+        for level in SANITIZED
     ),
 )  # fmt: skip

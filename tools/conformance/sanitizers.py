@@ -21,7 +21,7 @@ class Sanitizer:
     """One sanitized build.
 
     `folder` under build/ holds it, `option` of CMakeLists.txt asks for it. `library` has to be in the process before
-    Python is; `variable` tells it `settings`. With `flag` the `fault` of canary.cpp is something that it must report.
+    Python is; `variable` tells it `settings`. With `flag` the `faults` of canary.cpp are something that it must report.
     """
 
     folder: str
@@ -30,7 +30,7 @@ class Sanitizer:
     library: str
     variable: str
     settings: tuple[str, ...]
-    fault: str
+    faults: tuple[str, ...]
 
     @property
     def place(self) -> Path:
@@ -59,18 +59,25 @@ class Sanitizer:
             old.unlink()
         # libstdc++ too: the sanitizer looks for what throws exceptions when it starts, before our module is loaded.
         libraries = [self._compiler(f"-print-file-name={name}") for name in (self.library, "libstdc++.so.6")]
+        given = filter(None, [os.environ.get("PYTHONPATH")])
         return {
             "LD_PRELOAD": " ".join(libraries),
-            "PYTHONPATH": os.pathsep.join([str(HERE / "loaded_first"), str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join([str(HERE / "loaded_first"), str(ROOT), *given]),
             "INGOT_SANITIZED_MODULE": str(self.module),
+            # Threads of libraries that are not sanitized: how they wait for each other is not seen.
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
             self.variable: ":".join([*self.settings, f"log_path={self.reports}/report"]),
         }
 
     def is_awake(self) -> bool:
-        """Whether it reports the fault of canary.cpp: only then does its silence mean anything."""
+        """Whether it reports the faults of canary.cpp: only then does its silence mean anything."""
         library = self.place / "canary.so"
         self._compiler("-shared", "-fPIC", "-g", "-O1", self.flag, str(HERE / "canary.cpp"), "-o", str(library))
-        code = f"import ctypes; ctypes.CDLL({str(library)!r}).{self.fault}"
+        return all(self._reports(f"import ctypes; ctypes.CDLL({str(library)!r}).{fault}") for fault in self.faults)
+
+    def _reports(self, code: str) -> bool:
+        """Whether there is one report when Python runs this."""
         subprocess.run([sys.executable, "-c", code], env=os.environ | self.environment(), capture_output=True)
         return len(reported(self.reports)) == 1
 
@@ -84,12 +91,12 @@ class Sanitizer:
 
 ADDRESS = Sanitizer(
     "fuzz", "INGOT_SANITIZE", "-fsanitize=address,undefined", "libasan.so",
-    "ASAN_OPTIONS", ("detect_leaks=0", "verify_asan_link_order=0"), "read_behind(100)",
+    "ASAN_OPTIONS", ("detect_leaks=0", "verify_asan_link_order=0"), ("read_behind(100)",),
 )  # fmt: skip
 # Everything goes on after a report: the exit codes are those of the tests.
 THREAD = Sanitizer(
     "tsan", "INGOT_SANITIZE_THREADS", "-fsanitize=thread", "libtsan.so",
-    "TSAN_OPTIONS", ("exitcode=0", "die_after_fork=0", "history_size=4"), "race()",
+    "TSAN_OPTIONS", ("exitcode=0", "die_after_fork=0", "history_size=4"), ("race()", "race_told()"),
 )  # fmt: skip
 
 

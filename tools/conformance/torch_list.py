@@ -91,7 +91,7 @@ def _called(section: str, rows: Sequence[tuple[Any, ...]]) -> list[Case]:
 
 CREATION = [
     ("heaviside", X, Y), ("complex", X, Y), ("polar", P, Y), ("zeros_like", X), ("ones_like", X),
-    ("full_like", X, 2.5), ("empty_like", X), ("rand_like", X), ("randn_like", X), ("randint_like", X, 5),
+    ("full_like", X, 2.5), ("rand_like", X), ("randn_like", X), ("randint_like", X, 5),
     ("bernoulli", P), ("multinomial", P, 2), ("normal", X, P), ("poisson", P), ("as_strided", X, (2, 2), (1, 2)),
     ("tril_indices", 3, 4),
 ]  # fmt: skip
@@ -447,7 +447,8 @@ WRITES = [
     ("out[i] = x[i] * i in a loop", _filled_by_rows, X), ("out = torch.empty(…); out[:, 0] = …", _collected, X),
     ("a, b = y.chunk(2, 1); a.mul_(b)", _written(_chunked), X),
     ("for row in y.unbind(0): row.add_(i)", _written(_unbound), X), ("x += 1 of an argument", _input_changed, X),
-    ("torch.add(x, 1, out=y)", _out, X), ("+=, -=, *=, /=, //=, **=", _written(_augmented), X),
+    ("torch.empty_like(x).fill_(2)", lambda x: torch.empty_like(x).fill_(2), X), ("torch.add(x, 1, out=y)", _out, X),
+    ("+=, -=, *=, /=, //=, **=", _written(_augmented), X),
     ("copy_", _written(lambda y, x: y.copy_(x)), X, Y), ("fill_", _written(lambda y: y.fill_(2)), X),
     ("zero_", _written(lambda y: y.zero_()), X),
     ("masked_fill_", _written(lambda y, m: y.masked_fill_(m, -1.0)), X, MASK),

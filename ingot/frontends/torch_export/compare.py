@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import MismatchError
 from ingot.frontends.comparing import NARROW_TOLERANCE, TOLERANCE, Inputs, Outputs, Refused, Step, wide
+from ingot.frontends.narrow import carried, is_narrow
 from ingot.frontends.recording import Imported
 from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.export import Exported, quiet, tensor_leaves, torch_package
-from ingot.frontends.torch_export.graph import Body, Graph, GraphNode, Program, Ref, Setting, SizeRef, refs
-from ingot.frontends.torch_export.importer import Source, in_pairs, in_place
+from ingot.frontends.torch_export.graph import CHECKS, Body, Graph, GraphNode, Program, Ref, Setting, SizeRef, refs
+from ingot.frontends.torch_export.importer import NUMBERS, Source, in_pairs, in_place
 from ingot.nn.parameter import as_array
 from ingot.passes.widen import NARROW
 
@@ -62,13 +64,13 @@ class TorchRun:
         kept = set(refs(graph.outputs))
         with self.torch.no_grad():
             for i, node in enumerate(graph.nodes):
-                made = self._run(node, values)
+                made = {} if node.op in CHECKS or graph.idle(node) else self._run(node, values)
                 values.update(made)
                 if keep is not None:
                     keep(node, made)
                 for name in set(refs(a.value for a in node.arguments)):
                     if last[name] == i and name not in kept and name not in self.stored:
-                        del values[name]
+                        values.pop(name, None)  # what only idle nodes read was never made
 
     def _block(self, graph: Body, arguments: Sequence[Any]) -> list[Any]:
         """The results of a graph inside of the program."""
@@ -82,25 +84,25 @@ class TorchRun:
         if isinstance(value, self.torch.Tensor):
             narrow = value.dtype in (self.torch.bfloat16, self.torch.float16)
             return value.detach().float() if narrow else value.detach()
+        if is_narrow(dtype := dtypes.get(value.dtype)):
+            return self.torch.from_numpy(carried(value)).view(getattr(self.torch, dtype.name))
         return self.torch.from_numpy(wide(value))
 
     def _fed(self, name: str, array: Array) -> Any:
-        made = self._tensor(np.array(array))
-        complex = self.program.graph.tensors[name].dtype.kind == "complex"
-        return self.torch.view_as_complex(made) if complex else made
+        made, dtype = self._tensor(np.array(array)), self.program.graph.tensors[name].dtype
+        if is_narrow(dtype):
+            return made.view(getattr(self.torch, dtype.name))
+        return self.torch.view_as_complex(made) if dtype.kind == "complex" else made
 
     def _run(self, node: GraphNode, values: dict[str, Any]) -> dict[str, Any]:
-        if node.op in size_ops.CHECKS:
-            return {}
         given = {a.name: self._argument(a.value, values) for a in node.arguments}
         if node.op in higher_order.TABLE:
             found: Any = _HIGHER[node.op.removeprefix(higher_order.SPACE)](self._block, *given.values())
         elif node.op in size_ops.NAMES:
             found = self._size(node.op, tuple(given.values()))
         else:
-            if node.op not in TABLE and node.op not in COMPLEX_TABLE and in_place(node.op, given) is None:
-                if self.program.graph.idle(node):
-                    return {}
+            known = node.op in TABLE or node.op in COMPLEX_TABLE or node.op in NUMBERS
+            if not known and in_place(node.op, given) is None:
                 raise MismatchError(f"{node.op} is not in ingot's table")
             space, name, overload = node.op.split(".")
             found = getattr(getattr(getattr(self.torch.ops, space), name), overload)(**given)

@@ -7,10 +7,14 @@ taken from the module.
 from __future__ import annotations
 
 import inspect
+import io
+import logging
+import math
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +22,16 @@ import numpy as np
 
 from ingot import _lazy, dtypes
 from ingot.dims import Affine, Dimension
-from ingot.errors import ModuleError, UserError
+from ingot.errors import CheckpointError, IngotError, ModuleError, UserError
 from ingot.frontends.torch_export.archive import Archive
 from ingot.frontends.torch_export.dynamic import Leaf, grow, size_named, symbols
-from ingot.frontends.torch_export.graph import Program
-from ingot.frontends.torch_export.importer import Source
+from ingot.frontends.torch_export.graph import Branch, Program
+from ingot.frontends.torch_export.guards import MAX_GUARDS, any_fixed
+from ingot.frontends.torch_export.importer import Source, build_network
 from ingot.frontends.torch_export.load import read_program
+from ingot.frontends.torch_export.refusals import asked_at, why_not
+from ingot.frontends.torch_export.symbols import relation
 from ingot.frontends.torch_export.take_apart import taken_apart
-from ingot.frontends.torch_export.ways_out import way_to_export
 from ingot.ir import Spec
 from ingot.ir.spec import axis_of
 from ingot.nn.parameter import as_array
@@ -33,6 +39,7 @@ from ingot.nn.parameter import as_array
 Array = np.ndarray[Any, Any]
 
 INSTALL = "ingot[torch]"
+_LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch._export.non_strict_utils")
 
 
 class Exported(NamedTuple):
@@ -92,15 +99,75 @@ def export(module: Any, inputs: Any, dynamic: Any = None) -> Exported:
     names = list(inspect.signature(module.forward).parameters)
     shapes = {**dict(zip(names, args, strict=False)), **kwargs}
     values = _each(args, lambda leaf: leaf.value), _each(kwargs, lambda leaf: leaf.value)
+    name = type(module).__name__
     with quiet(torch, module):
+        marks = _each(shapes, lambda leaf: leaf.marks(torch))
+
+        def exported(strict: bool) -> Any:
+            return torch.export.export(module, *values, dynamic_shapes=marks, strict=strict)
+
         try:
-            marks = _each(shapes, lambda leaf: leaf.marks(torch))
-            program = torch.export.export(module, *values, dynamic_shapes=marks, strict=False)
+            with _silent():
+                first = exported(False)
+            fixed, refused = any_fixed(first._guards_code), None
         except Exception as e:  # whatever tracing the user's code raises
-            raise ModuleError(
-                f"torch.export cannot export {type(module).__name__}: {str(e)[:3000]}{way_to_export(str(e))}"
-            ) from e
-        return _read(torch, program, type(module).__name__, leaves, values)
+            fixed, refused = any_fixed([str(e)]), e
+        found = _followed(torch, exported, name, leaves, values) if fixed else None
+        if found is None and refused is not None:
+            raise ModuleError(why_not(torch, refused, name)) from refused
+        return found or _read(torch, first, name, leaves, values)
+
+
+def _followed(
+    torch: Any, exported: Callable[[bool], Any], name: str, leaves: list[Leaf], values: Any
+) -> Exported | None:
+    """What `export` gives where a run of forward makes a number of a size, as in `int(n * 1.7)`, which is the example's
+    from there on: of the Python code itself, in which torch follows such numbers. None where it cannot, or ingot cannot
+    tell what they are at other sizes.
+    """
+    try:
+        with _silent():
+            program = exported(True)
+    except Exception:  # whatever torch cannot follow: the error of the run says what to do
+        return None
+    if any_fixed(program._guards_code):
+        return None
+    found = _read(torch, program, name, leaves, values)
+    try:
+        build_network(found.program, found.source, name, dict(found.dims))
+    except IngotError:
+        return None
+    return found
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What torch logs of its failures, graphs and tracebacks, stays unsaid: the error says it."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch._guards", *_LOUD)]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with redirect_stderr(_WithoutGraphs(sys.stderr)):
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+class _WithoutGraphs(io.TextIOBase):
+    """Standard error without the graphs that torch prints there; what forward prints passes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        graph = text.lstrip().startswith(("def forward(", "class GraphModule"))
+        self._blank = graph or text == "\n" and getattr(self, "_blank", False)
+        return len(text) if self._blank else self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def read_program_of(program: Any) -> Exported:
@@ -118,11 +185,30 @@ def read_program_of(program: Any) -> Exported:
 
 
 def _read(torch: Any, program: Any, name: str, leaves: list[Leaf], values: Any) -> Exported:
+    branches = _branches(torch, program)
     program = taken_apart(torch, program)
     state, tensors = list(program.state_dict), {**program.state_dict, **program.constants}
-    read = _saved(torch, program, name)
+    read = _saved(torch, program, name, branches)
     named = symbols(read, leaves) if leaves else {}
     return Exported(read, _source(torch, tensors, state), named, values, tensors)
+
+
+def _branches(torch: Any, program: Any) -> list[Branch] | None:
+    """What forward asked of sizes, as torch remembers it beside the program; None where this torch does not."""
+    values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    sizes = [size for x in values if isinstance(x, torch.Tensor) for size in x.shape if isinstance(size, torch.SymInt)]
+    if not sizes:
+        return []
+    env = sizes[0].node.shape_env
+    found: list[Branch] = []
+    for guard in env.guards[:MAX_GUARDS]:
+        if getattr(guard, "sloc", None) is None:
+            return None
+        asked, line = asked_at(torch, guard.sloc)
+        parts = relation(_lazy.load("sympy:srepr")(env.replace(guard.expr))) if asked else None
+        if parts is not None:
+            found.append(Branch(*parts, line))
+    return found
 
 
 @contextmanager
@@ -142,7 +228,7 @@ def quiet(torch: Any, module: Any) -> Iterator[None]:
             part.training = mode
 
 
-def _saved(torch: Any, program: Any, name: str) -> Program:
+def _saved(torch: Any, program: Any, name: str, branches: list[Branch] | None) -> Program:
     """The program as a file says it, saved with tensors that have no data; the program has its own afterwards."""
     root = program.module_call_graph[0].signature
     kept = [(place, dict(place)) for place in (program.state_dict, program.constants)], root.out_spec
@@ -156,7 +242,8 @@ def _saved(torch: Any, program: Any, name: str) -> Program:
     with tempfile.TemporaryDirectory(prefix="ingot-") as folder:
         path = Path(folder) / f"{name}.pt2"
         try:
-            torch.export.save(program, path)
+            with _rounding(torch):
+                torch.export.save(program, path)
         except NotImplementedError as e:  # a class among the arguments or the results that torch cannot write down
             raise ModuleError(
                 f"torch cannot save the program of {name}: {e!s:.500}: let forward take and return tensors, tuples, "
@@ -168,9 +255,26 @@ def _saved(torch: Any, program: Any, name: str) -> Program:
                 place.update(tensors)
         archive = Archive(path)
         try:
-            return read_program(archive)
+            return read_program(archive, branches)
+        except CheckpointError as e:
+            why = str(e).removeprefix(f"{path}: ")
+            raise ModuleError(f"{name}: torch.export made a program of it that ingot cannot read: {why}") from None
         finally:
             archive.close()
+
+
+@contextmanager
+def _rounding(torch: Any) -> Iterator[None]:
+    """torch writes `math.trunc` of a size into a file, and has no word for the other roundings: they go by their names
+    into this one, which our reader alone sees.
+    """
+    known: set[Any] = getattr(torch._export.serde.serialize, "_SYM_OPS", set())
+    more = {math.ceil, math.floor, round} - known
+    known |= more
+    try:
+        yield
+    finally:
+        known -= more
 
 
 def _as_dicts(torch: Any, spec: Any) -> Any:

@@ -6,15 +6,16 @@ the business of the table in `aten`; here they become plain Python values.
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from ingot import dtypes, strict_json
-from ingot.dims import Dimension
+from ingot.dims import Dimension, Expr
 from ingot.dtypes import DType
 from ingot.frontends.torch_export import symbols
 from ingot.frontends.torch_export.decode import (
@@ -32,10 +33,16 @@ from ingot.frontends.torch_export.decode import (
     tuple_of,
     union,
 )
+from ingot.frontends.torch_export.reals import Real
 
 SCHEMA_MAJOR = 8
 STRIDED = 7
 MAX_NODES = 1_000_000
+# Checks that torch makes while running. What they state about shapes our own rules check when the network is built.
+CHECKS = {
+    "aten._assert_scalar.default", "aten._assert_tensor_metadata.default", "aten._assert_async.msg",
+    "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default", "aten._assert_async.default",
+}  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------------- arguments
@@ -253,16 +260,25 @@ class Graph:
 
     @cached_property
     def _read(self) -> frozenset[str]:
-        """The tensors that a node or an output reads."""
-        inside = (name for node in self.nodes for name in refs(a.value for a in node.arguments))
-        return frozenset((*refs(self.outputs), *inside))
+        """The values that an output reads, or a node that is not idle and does more than check."""
+        read = set(refs(self.outputs, sizes=True))
+        for node in reversed(self.nodes):
+            if node.op not in CHECKS and not _idle(node, read):
+                read.update(refs((a.value for a in node.arguments), sizes=True))
+        return frozenset(read)
 
     def idle(self, node: GraphNode) -> bool:
-        """Whether it only makes tensors that nobody reads, such as random numbers that training alone looks at."""
-        made = list(node.results())
-        name, _, overload = node.op.rpartition(".")
-        changes = name.endswith("_") or overload.endswith("out")
-        return bool(made) and not changes and all(type(m) is Ref and m.name not in self._read for m in made)
+        """Whether it only makes values that nobody reads, such as random numbers that training alone looks at, or
+        numbers for a check.
+        """
+        return _idle(node, self._read)
+
+
+def _idle(node: GraphNode, read: Collection[str]) -> bool:
+    made = list(node.results())
+    name, _, overload = node.op.rpartition(".")
+    changes = name.endswith("_") or overload.endswith("out")
+    return bool(made) and not changes and all(type(m) in (Ref, SizeRef) and m.name not in read for m in made)
 
 
 def _graph(inputs: Any, outputs: Any, nodes: Any, tensor_values: Any, sym_int_values: Any, **_: Any) -> Graph:
@@ -426,9 +442,59 @@ class Range:
     high: int | None
 
 
+class Branch(NamedTuple):
+    """What is true of sizes where forward goes as it did for the example."""
+
+    left: Any  # an int, a float, a size or a Real
+    op: str
+    right: Any
+    line: tuple[str, int] | None = None  # of the user's code
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+    @property
+    def where(self) -> str:
+        """`net.py:12: if n % 2 == 1:`, or what is true where no line is known."""
+        if self.line is None:
+            return str(self)
+        code = linecache.getline(*self.line).strip()
+        return f"{os.path.basename(self.line[0])}:{self.line[1]}: {code[:60] or self}"
+
+    @property
+    def fixes(self) -> bool:
+        """Whether it says that a number, rounded from floats, is the example's."""
+        return self.op == "==" and isinstance(self.left, Real) and self.left.rounds and isinstance(self.right, int)
+
+    def sizes(self) -> set[Expr]:
+        """The sizes in it."""
+        sides = (self.left, self.right)
+        return {x for x in sides if isinstance(x, Expr)}.union(*(x.sizes() for x in sides if isinstance(x, Real)))
+
+    def of(self, change: Callable[[Expr], Dimension]) -> Branch:
+        """The same of other sizes."""
+        left, right = (
+            x.of(change) if isinstance(x, Real) else change(x) if isinstance(x, Expr) else x
+            for x in (self.left, self.right)
+        )
+        return self._replace(left=left, right=right)
+
+
+class Narrowed(NamedTuple):
+    """A symbol that has its bounds because of a branch."""
+
+    symbol: str
+    branch: Branch
+
+
 @dataclass(frozen=True)
 class Program:
-    """An exported program without its weights."""
+    """An exported program without its weights.
+
+    guards: what torch found to be true of the inputs' sizes, as Python expressions.
+    branches: what a run has to check about them.
+    narrowed: why symbols have their bounds.
+    """
 
     graph: Graph
     inputs: tuple[Input, ...]
@@ -438,7 +504,9 @@ class Program:
     argument_names: tuple[str, ...] | None
     ranges: dict[str, Range]
     torch: str
-    guards: tuple[str, ...] = ()  # what torch found to be true of the inputs' sizes, as Python expressions
+    guards: tuple[str, ...] = ()
+    branches: tuple[Branch, ...] = ()
+    narrowed: tuple[Narrowed, ...] = ()
 
     def input_paths(self) -> list[tuple[str, ...]]:
         """Where every user's input stands among forward's arguments: its parameter, then the keys and indices below."""
@@ -584,10 +652,10 @@ def _check_read(value: Any, known: set[str], place: str) -> None:
             _check_read(one, known, place)
 
 
-def refs(values: Iterable[Any]) -> Iterator[str]:
-    """The names of all tensors in arguments."""
+def refs(values: Iterable[Any], sizes: bool = False) -> Iterator[str]:
+    """The names of all tensors in arguments, with `sizes` of all numbers too."""
     for value in values:
-        if type(value) is Ref:
+        if type(value) is Ref or (sizes and type(value) is SizeRef):
             yield value.name
         elif type(value) is tuple:
-            yield from refs(value)
+            yield from refs(value, sizes)

@@ -2,7 +2,8 @@
 multiple of 8, or is computed from another. It then keeps the symbol and writes an equation beside the graph.
 
 `applied` puts the equations into the sizes: `s0`, of which a guard says that it is `8*(s0 // 8)`, becomes
-`8*s0.over.8`. Guards of other kinds are about torch's own choices, or say what the shape rules of ops say anyhow.
+`8*s0.over.8`. What forward asked of sizes is kept as a branch. Guards of other kinds are about torch's own choices, or
+say what the shape rules of ops say anyhow.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from ingot import dims
 from ingot.dims import Call, Dim, Dimension, Expr
 from ingot.errors import DimError, UnsupportedError
+from ingot.frontends.table import Unsupported
+from ingot.frontends.torch_export.branches import FIXED, settled
 from ingot.frontends.torch_export.decode import Malformed
-from ingot.frontends.torch_export.graph import Graph, Program, Range, Ref, TensorMeta
+from ingot.frontends.torch_export.graph import Branch, Graph, Program, Range, Ref, TensorMeta
+from ingot.frontends.torch_export.reals import Real
+from ingot.frontends.torch_export.refusals import said
 
 MAX_GUARDS = 5_000
 MAX_TEXT = 500  # of one guard; with MAX_SOLVED it bounds what a hostile file can ask for
@@ -33,18 +36,21 @@ _OPERATORS: dict[type[ast.operator], Callable[..., Dimension]] = {
 }  # fmt: skip
 
 
-def applied(program: Program) -> Program:
-    """The program with sizes that its guards' equations are put into."""
+def applied(program: Program, branches: Sequence[Branch] | None = None) -> Program:
+    """The program with sizes that its guards' equations are put into.
+
+    Args:
+        branches: that forward took, where torch in this process knows them; else those that guards tell of.
+    """
     ranges = dict(program.ranges)
     sizes_of = _input_sizes(program)
-    bounded = _fixed(program.guards[:MAX_GUARDS], sizes_of, ranges)
     found = _solutions(program.guards[:MAX_GUARDS], sizes_of, ranges)
-    for symbol, text in bounded.items():
-        whole = dims.affine(found.get(symbol, 0))
-        if symbol in found and (whole is None or not whole.dim.name.startswith(f"{symbol}.over.")):
-            raise UnsupportedError(_FIXED % text)
+    if branches is None:
+        branches = list(_branches(program.guards[:MAX_GUARDS], sizes_of))
+    ranges, narrowed, checks = settled(branches[:MAX_GUARDS], ranges, found)
+    program = dataclasses.replace(program, ranges=ranges, narrowed=narrowed, branches=checks)
     if not found:
-        return dataclasses.replace(program, ranges=ranges)
+        return program
 
     def change(size: Any) -> Any:
         return dims.substitute(size, found) if isinstance(size, Expr) else size
@@ -59,7 +65,7 @@ def applied(program: Program) -> Program:
         sizes = {name: change(size) for name, size in graph.sizes.items()}
     except DimError as e:
         raise Malformed(f"its sizes and what its guards say of them do not fit together: {e}") from None
-    return dataclasses.replace(program, graph=dataclasses.replace(graph, tensors=tensors, sizes=sizes), ranges=ranges)
+    return dataclasses.replace(program, graph=dataclasses.replace(graph, tensors=tensors, sizes=sizes))
 
 
 # --------------------------------------------------------------------------------------------- reading a guard
@@ -75,8 +81,11 @@ def _input_sizes(program: Program) -> dict[tuple[str, ...], tuple[Dimension, ...
     paths = program.input_paths()
     if len(paths) != len(users):
         return {}
-    pairs = zip(paths, users, strict=True)
-    return {path: program.graph.tensors[user.name].sizes for path, user in pairs if type(user) is Ref}
+    pairs = [(path, user) for path, user in zip(paths, users, strict=True) if type(user) is Ref]
+    named = {path: program.graph.tensors[user.name].sizes for path, user in pairs}
+    # torch says so of programs that it made of Python code itself, strict=True: the inputs in a row
+    flat = {("flat_args", str(i)): user for i, user in enumerate(users) if type(user) is Ref}
+    return {place: program.graph.tensors[user.name].sizes for place, user in flat.items()} | named
 
 
 class _Other(Exception):
@@ -123,88 +132,72 @@ def _path(node: ast.expr) -> tuple[str, ...]:
     return tuple(keys)
 
 
-# ---------------------------------------------------------------------------------- numbers that torch fixed
-# `int(n * 0.75)` of a size becomes the example's number in the program, and the guard says for which sizes it is right.
+# ------------------------------------------------------------------------------------------ branches of forward
+# A guard does not say whether forward asked, or torch for itself: torch's own are about slices that reach the end,
+# sizes of 1, memory in one piece. Remainders, strict inequalities, and numbers rounded from floats are forward's.
 
-_FIXED = (
-    "torch.export fixed a number that the module computes of a size by fractions, as the guard %s says, so that the "
-    "program is right for other sizes no longer: compute it in whole numbers, as in 3 * n // 4, or leave the size fixed"
-)
-_SEARCHED = 1 << 16  # sizes that are tried
-_ROUNDED = {"trunc": np.trunc, "floor": np.floor, "ceil": np.ceil}
-_REAL: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+_FIXES = re.compile(r"(math\.|round\().* == \d+$|specialized it to be a constant")
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+}  # fmt: skip
+_FLOAT_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**",
+}  # fmt: skip
+_CALLS = {
+    ("math", "trunc"): "trunc", ("math", "floor"): "floor", ("math", "ceil"): "ceil", ("torch", "sym_float"): "float",
+    ("math", "sqrt"): "sqrt",
 }  # fmt: skip
 
 
-def _fixed(
-    guards: Iterable[str], sizes: Mapping[tuple[str, ...], tuple[Dimension, ...]], ranges: dict[str, Range]
-) -> dict[str, str]:
-    """The symbols that such guards are about, with the guard. Puts the bounds that follow into `ranges`.
+def any_fixed(texts: Iterable[str]) -> bool:
+    """Whether torch took a number that is computed of a size for the example's, as guards or its error say."""
+    return any(_FIXES.search(text) for text in texts)
+
+
+def _branches(guards: Iterable[str], sizes: Mapping[tuple[str, ...], tuple[Dimension, ...]]) -> Iterator[Branch]:
+    """The guards that are forward's.
 
     Raises:
-        UnsupportedError: no bounds of one symbol say the same as the guard.
+        UnsupportedError: a number that torch fixed, of which nothing is known.
     """
-    found: dict[str, str] = {}
     for text in guards:
-        if "math." not in text or len(text) > MAX_TEXT:
+        if len(text) > MAX_TEXT:
             continue
         try:
             match ast.parse(text, mode="eval").body:
-                case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=int(wanted))]):
-                    symbol, holds = _where(left, wanted, sizes)
-                case _:
-                    continue
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        except (_Other, DimError):
-            raise UnsupportedError(_FIXED % text) from None
-        places = np.flatnonzero(holds)
-        if len(places) == _SEARCHED:
-            continue
-        low, high = (int(places[0]), int(places[-1])) if len(places) else (0, 0)
-        low = low if low == 0 or low > 2 else 3  # as bounds of 1 and 2 claim nothing
-        if high < low or not holds[low : high + 1].all():
-            raise UnsupportedError(_FIXED % text)
-        before = ranges.get(symbol, Range(None, None))
-        lows, highs = [low, before.low or 0], [high] if before.high is None else [high, before.high]
-        if max(lows) > min(highs):
-            raise UnsupportedError(_FIXED % text)
-        ranges[symbol] = Range(max(lows), min(highs) if high < _SEARCHED - 1 else before.high)
-        found[symbol] = text
-    return found
+                case ast.Compare(left=left, ops=[operation], comparators=[right]) if type(operation) in _COMPARED:
+                    branch = Branch(_number(left, sizes), _COMPARED[type(operation)], _number(right, sizes))
+                    asked = branch.op in "<>" and not {0, 1} & {x for x in branch[::2] if type(x) is int}
+                    if branch.fixes or asked or "%" in text and branch.op != "==":
+                        yield branch
+        except (_Other, DimError, Unsupported, SyntaxError, ValueError, RecursionError, MemoryError):
+            if _FIXES.search(text):
+                raise UnsupportedError(FIXED.format(said=f"as in {said(text)}")) from None
 
 
-def _where(left: ast.expr, wanted: int, sizes: Mapping[tuple[str, ...], tuple[Dimension, ...]]) -> tuple[str, Any]:
-    """The one symbol in an expression, and for which of its values from 0 the expression is the number wanted."""
-    symbols: set[str] = set()
-    tried = np.arange(_SEARCHED)
+def _number(node: ast.expr, sizes: Mapping[tuple[str, ...], tuple[Dimension, ...]]) -> Any:
+    """A side of a comparison: a size, or a number that is computed of sizes in floats."""
+    match node:
+        case ast.Constant(value=float(value)):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _joined(ast.Mult(), -1, _number(inner, sizes))
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=space), attr=word), args=[inner]) if (space, word) in _CALLS:
+            return Real(_CALLS[space, word], _number(inner, sizes))
+        case ast.Call(func=ast.Name(id="round"), args=[inner]):
+            return Real("round", _number(inner, sizes))
+        case ast.BinOp(left=left, op=operation, right=right):
+            return _joined(operation, _number(left, sizes), _number(right, sizes))
+    return _side(node, sizes)
 
-    def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=int(number) | float(number)) if abs(number) <= dims.MAX_VALUE:
-                return number
-            case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return -value(inner)
-            case ast.BinOp(left=a, op=operation, right=b) if type(operation) in _REAL:
-                return _REAL[type(operation)](*(np.asarray(value(x)) * 1.0 for x in (a, b)))
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="sym_float"), args=[inner], keywords=[]):
-                return value(inner)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=word), args=[inner], keywords=[]) if (
-                word in _ROUNDED
-            ):
-                return _ROUNDED[word](value(inner))
-        size = _side(node, sizes)
-        names = dims.dims_of((size,))
-        symbols.update(names)
-        return size if isinstance(size, int) else size.evaluate(dict.fromkeys(names, tried))  # type: ignore[arg-type]
 
-    with np.errstate(all="ignore"):
-        holds = np.broadcast_to(np.asarray(value(left)) == wanted, tried.shape)
-    if len(symbols) != 1:
-        raise _Other
-    return symbols.pop(), holds
+def _joined(operation: ast.operator, left: Any, right: Any) -> Any:
+    exact = _OPERATORS.get(type(operation))
+    if exact is not None and not any(isinstance(x, float | Real) for x in (left, right)):
+        return exact(left, right)
+    if type(operation) in _FLOAT_OPERATORS and any(isinstance(x, Expr | Real) for x in (left, right)):
+        return Real(_FLOAT_OPERATORS[type(operation)], left, right)
+    raise _Other
 
 
 # ------------------------------------------------------------------------------------------- solving equations

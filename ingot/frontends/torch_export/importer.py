@@ -10,23 +10,43 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension, Expr
+from ingot.dtypes import DType
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
+from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Renamed, checked
 from ingot.frontends.table import NO_SUCH_OP, carried_out
-from ingot.frontends.torch_export import higher_order
+from ingot.frontends.torch_export import branches, eight_bits, higher_order
 from ingot.frontends.torch_export.agreement import agreeing
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE, Complex, Entry, Unsupported, call, entry_for
 from ingot.frontends.torch_export.aten import sizes as size_ops
 from ingot.frontends.torch_export.aten.complex import PARTS
 from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
-from ingot.frontends.torch_export.graph import Body, Graph, GraphNode, Opaque, Program, Range, Ref, SizeRef, refs
+from ingot.frontends.torch_export.graph import (
+    CHECKS,
+    Body,
+    Graph,
+    GraphNode,
+    Opaque,
+    Program,
+    Range,
+    Ref,
+    SizeRef,
+    refs,
+)
 from ingot.frontends.torch_export.memory import Memory, shares
+from ingot.frontends.torch_export.reals import Real
+from ingot.frontends.torch_export.symbols import Unwritten
 from ingot.frontends.torch_export.ways_out import way_out
-from ingot.ir import Network, Spec, Value
+from ingot.frontends.widened import Widened, widened
+from ingot.ir import F, Network, Spec, Value
 from ingot.ir.checked import to_shape
+from ingot.ir.sizes import as_size
 
 Array = np.ndarray[Any, Any]
 
+AnyValue = Value | Complex | Narrow
+NUMBERS = {"aten.item.default", "aten._local_scalar_dense.default"}  # Python numbers of values
+MAX_ROUNDED = 1_000
 MAX_CONSTANT = 64 << 10  # bytes of an integer buffer that becomes a constant of the network, for folding
 
 
@@ -64,14 +84,17 @@ class _Importer:
         self.network = Recorder("main")
         self.values: dict[str, Any] = {}  # Values of tensors, Dimensions (or truths) of sizes
         self.dims = dim_names
-        self.faults = Faults("write the line otherwise, as the reason says")
+        self.faults = Faults("change the line as the reason says, or compute it outside of the module")
         self.notes: list[str] = []
         self.placeholders: dict[str, str] = {}
         self.sources: dict[str, str] = {}  # a parameter's name in the network → in the source
         self.buffers: set[str] = set()
         self.tied: dict[Any, Value] = {}
+        self.eight_bits: set[str] = set()  # parameters that are floats of 8 bits
         self.memory = Memory(self.values)
+        self.mistold: set[str] = set()  # tensors that torch makes otherwise than the file says
         self.made: dict[str, Any] = {}  # what every tensor was when it was made
+        self.rounded = 0  # sizes from floats, each of which is compared with its whole numbers
         self.changed: set[str] = set()  # the user's inputs that the program changes
 
     def run(self, done: Done | None) -> Imported:
@@ -80,12 +103,14 @@ class _Importer:
             self._node(node)
             if done:
                 done(index + 1, len(self.graph.nodes))
+        self._checks()
         self._outputs()
         self.faults.report(self.name)
+        computed = widened(self.network, self.eight_bits)
         self.notes += self.network.sweep()
-        values = {n: v.pairs if isinstance(v, Complex) else v for n, v in self.made.items()}
+        values = {n: _in_network(v) for n, v in self.made.items()}
         kept = {name: v for name, v in values.items() if isinstance(v, Value) and v.name in self.network.values}
-        weights = _InPairs(self.source.arrays, self.sources)
+        weights = Widened(_InPairs(self.source.arrays, self.sources), computed)
         buffers = frozenset(self.buffers)
         return Imported(self.network, weights, self.notes, self.placeholders, kept, buffers, self._aliases())
 
@@ -119,10 +144,15 @@ class _Importer:
             elif spec.kind not in ("parameter", "buffer", "constant"):
                 raise self.error(f"the program takes a {spec.kind}, which ingot does not know")
         for placeholder, name in users:
-            stated = self._stated(placeholder)
+            try:
+                stated = self._stated(placeholder)
+            except Unsupported as e:
+                raise UnsupportedError(f"{self.name}: input {name}: {e}") from None
             value = self.network.input(name, checked(_in_pairs(stated), name, self.name))
             self.placeholders[name] = placeholder
-            self._define(placeholder, value if stated.dtype not in PARTS else Complex(value))
+            self._define(placeholder, _of_type(value, stated.dtype))
+            if is_narrow(stated.dtype):
+                self.notes.append(f"input {name} is {stated.dtype.name}, taken as its bits in {value.dtype.name}")
         self._check_symbols()
         read = {name for node in graph.nodes for name in refs(a.value for a in node.arguments)} | {*refs(graph.outputs)}
         for argument, spec in zip(graph.inputs, self.program.inputs, strict=True):
@@ -146,10 +176,16 @@ class _Importer:
         """A size of the file with its symbols as dims of the network."""
         if not isinstance(size, Expr):
             return size
-        for symbol in size.dims():
+        for symbol, d in size.dims().items():
+            if symbol not in self.dims and isinstance(d, Unwritten):
+                raise d.why
             if symbol not in self.dims:
                 self.dims[symbol] = self._dim(symbol, f"dim_{len(self.dims)}")
         return dims.substitute(size, self.dims)
+
+    def _standing_in(self, size: Any) -> Dimension:
+        unsaid = {name: Dim("unsaid") for name, d in dims.dims_of((size,)).items() if isinstance(d, Unwritten)}
+        return self._dimension(dims.substitute(size, unsaid))
 
     def _dim(self, symbol: str, name: str) -> Dim:
         """torch assumes 2 or more of every symbol while it exports, and means any size unless told otherwise."""
@@ -173,7 +209,20 @@ class _Importer:
                         "dynamic sizes"
                     )
 
-    def _stored(self, placeholder: str, name: str, kind: str) -> Value | Complex:
+    def _checks(self) -> None:
+        """What a run checks of sizes: that forward goes as it did for the example."""
+        self.network.where, self.network.line = "", None
+        self.notes += branches.words(self.program.narrowed, self._dimension)
+        for branch in self.program.branches:
+            shown = branch.of(self._dimension)
+            if (sides := branches.as_integers(shown)) is None or branches.certain(shown, dims.bounds):
+                continue
+            difference = dims.add(sides[0], dims.mul(sides[1], -1))
+            holds = branches.TESTS[shown.op](difference, self.network.scalar(0, dtypes.int64))
+            F.assertion(holds, message=f"{branches.OTHER_WAY}, {shown.where}: {branches.CHOOSE}")
+            self.notes.append(f"{branches.REFUSED}: {shown.where}")
+
+    def _stored(self, placeholder: str, name: str, kind: str) -> Value | Complex | Narrow:
         """The value of a parameter, buffer or constant; tied tensors are one value."""
         key, spec = self.source.spec(name)
         meta = self.graph.tensors[placeholder]
@@ -183,13 +232,15 @@ class _Importer:
         whole = checked(_in_pairs(spec), name, self.name)
         if key not in self.tied:
             self.tied[key] = self._parameter(name, kind, whole)
-        return self.tied[key] if whole == spec else Complex(self.tied[key])
+        if is_narrow(spec.dtype):
+            self.eight_bits.add(self.tied[key].name)
+        return _of_type(self.tied[key], spec.dtype)
 
     def _parameter(self, name: str, kind: str, spec: Spec) -> Value:
         small = isinstance(spec.elements, int) and spec.elements * spec.dtype.bits // 8 <= MAX_CONSTANT
         free = self.network.free_name(name)
         if kind != "parameter" and not spec.dtype.is_float and small:  # indices, masks: folding wants to see them
-            return self.network.constant(self.source.arrays[name], free)
+            return self.network.constant(carried(self.source.arrays[name]), free)
         self.sources[free] = name
         if kind != "parameter":
             self.buffers.add(free)
@@ -214,13 +265,20 @@ class _Importer:
 
     def _import(self, node: GraphNode) -> None:
         op = node.op
+        if op in CHECKS or self.graph.idle(node):
+            return
         if op in size_ops.NAMES:
+            self.rounded += op in size_ops.ROUNDS
+            if self.rounded > MAX_ROUNDED:
+                raise Unsupported(f"more than {MAX_ROUNDED:,} sizes are rounded from floats")
             found = size_ops.compute(op, tuple(self._resolved(a.value) for a in node.arguments))
-            if op not in size_ops.CHECKS:
-                self._results(node, found if isinstance(found, tuple) else (found,))
+            self._results(node, found if isinstance(found, tuple) else (found,))
             return
         if (block := higher_order.TABLE.get(op)) is not None:
             self._results(node, carried_out(block, self, *(self._resolved(a.value) for a in node.arguments)))
+            return
+        if op in NUMBERS:
+            self._number(node)
             return
         arguments = {a.name: self._resolved(a.value) for a in node.arguments}
         target = None
@@ -228,15 +286,16 @@ class _Importer:
             written = "out" if plain[0].rpartition(".")[0] == op.rpartition(".")[0] else "self"
             target = next((a.value.name for a in node.arguments if a.name == written and type(a.value) is Ref), None)
             op, arguments = plain
+        if any(map(eight_bits.concerns, arguments.values())):
+            self._results(node, _several(eight_bits.call(op, TABLE.get(op), self.network, arguments, call)))
+            return
         entry = entry_for(op, arguments)
         if entry is None:
-            if self.program.graph.idle(node):
-                return
             raise Unsupported(NO_SUCH_OP, way_out(op))
         if target is not None and "self" in arguments and "self" not in entry.kinds:
             arguments["input"] = arguments.pop("self")
         found = call(entry, self.network, agreeing(op, arguments))
-        results = found if isinstance(found, tuple) else (found,)
+        results = _several(found)
         if target is None:
             self._results(node, results, entry.views)
         elif entry.views:  # y.t_(): the same memory, seen in another shape
@@ -244,6 +303,25 @@ class _Importer:
             self.memory.lose(target, f"it reads {target}, which has another shape since {node.op}; use the op's result")
         else:
             self._change(node, target, results[0])
+
+    def _number(self, node: GraphNode) -> None:
+        """A Python number of a tensor: a size where torch knows that it is none below 0, else a tensor without
+        dimensions, for operands are all that it can be.
+        """
+        given, made = [self._resolved(a.value) for a in node.arguments], list(node.results())
+        x, output = (given[0], made[0]) if len(given) == len(made) == 1 else (None, None)
+        if not isinstance(x, Value) or type(output) is not SizeRef or x.spec.elements != 1:
+            raise Unsupported("it is supported for real tensors of one element")
+        x = F.reshape(x, ()) if x.shape else x
+        symbol = self.graph.sizes.get(output.name)
+        bounds = self.program.ranges.get(symbol.name) if isinstance(symbol, Dim) else None
+        if bounds is None or bounds.low is None or bounds.low < 0 or not x.dtype.is_integer:
+            self.values[output.name] = x
+            return
+        size = as_size(x)
+        if isinstance(symbol, Dim):
+            self.dims.setdefault(symbol.name, size)
+        self.values[output.name] = size
 
     def _resolved(self, value: Any) -> Any:
         if type(value) in (Ref, SizeRef):
@@ -269,9 +347,9 @@ class _Importer:
             if not isinstance(output, Ref | SizeRef) or result is None:
                 continue
             if isinstance(output, Ref):
-                if not isinstance(result, Value | Complex):
+                if not isinstance(result, Value | Complex | Narrow):
                     raise Unsupported("its result is not a tensor")
-                self._check_meta(output.name, result)
+                result = self._settled(node, output.name, result)
                 tensors = self.graph.tensors
                 has = None if whole is None else shares(node, tensors[whole], tensors[output.name])
                 if whole is None or has is False:
@@ -282,7 +360,32 @@ class _Importer:
             else:
                 self.values[output.name] = result
 
-    def _check_meta(self, name: str, value: Value | Complex) -> None:
+    def _settled(self, node: GraphNode, name: str, value: AnyValue) -> Any:
+        """A result of the shape that the file says, which the run checks where it depends on data."""
+        self._learn(name, value)
+        stated = self._stated(name)
+        if isinstance(value, Value) and value.spec != stated:
+            if any(d.unbacked for d in dims.dims_of((*value.shape, *stated.shape)).values()):
+                value = to_shape(value, stated.shape)
+            if self._mistold(node, stated, value.spec):
+                self.mistold.add(name)
+                return value
+        self._check_meta(name, value)
+        return value
+
+    def _mistold(self, node: GraphNode, stated: Spec, found: Spec) -> bool:
+        """Whether torch 2.11 is known to write something else about a result than it computes: the last states of an
+        LSTM with a dimension of 1 more, places and counts of `unique` in the type of its operand, weighted counts as
+        integers. It goes on so with all that is made of them.
+        """
+        if node.op == "aten.lstm.input":
+            sizes = stated.shape
+            return sizes[1:2] == (1,) and Spec(stated.dtype, (sizes[0], *sizes[2:])) == found
+        if node.op in ("aten._unique2.default", "aten.bincount.default"):
+            return stated.shape == found.shape
+        return any(name in self.mistold for name in refs(a.value for a in node.arguments))
+
+    def _check_meta(self, name: str, value: AnyValue) -> None:
         """The file's own word about a result. A difference is a fault of the file, or of our table."""
         self._learn(name, value)
         stated = self._stated(name)
@@ -290,19 +393,22 @@ class _Importer:
         if value.dtype is not stated.dtype or len(sizes) != len(value.shape) or not all(map(_same, sizes, value.shape)):
             raise Unsupported(f"it makes {value.spec} of its operands, and the file says {stated}")
 
-    def _learn(self, name: str, value: Value | Complex) -> None:
-        """A symbol that the file has for a size of a result that only the data shows is the dim that our op binds."""
+    def _learn(self, name: str, value: AnyValue) -> None:
+        """A symbol that the file has for a size of a result that only the data shows is the dim that our op binds, or
+        what it computes of several. So is what the file says of a size in no whole numbers.
+        """
         stated = self.graph.tensors[name].sizes
         if len(stated) == len(value.shape):
             for size, found in zip(stated, value.shape, strict=True):
-                if isinstance(size, Dim) and isinstance(found, Dim) and found.unbacked:
+                unsaid = isinstance(size, Unwritten) or isinstance(found, Expr) and _unbacked(found)
+                if isinstance(size, Dim) and unsaid:
                     self.dims.setdefault(size.name, found)
 
-    def _stated(self, name: str) -> Spec:
-        """What the file says about a tensor."""
-        meta = self.graph.tensors[name]
+    def _stated(self, name: str, stands_in: bool = False) -> Spec:
+        """What the file says about a tensor, for one that `stands_in` for a fault with any dim for sizes unsaid."""
+        meta, size = self.graph.tensors[name], self._standing_in if stands_in else self._dimension
         try:
-            return Spec(meta.dtype, tuple(self._dimension(d) for d in meta.sizes))
+            return Spec(meta.dtype, tuple(map(size, meta.sizes)))
         except OpError as e:
             raise self.error(f"{name[:80]}: {e}") from None
 
@@ -311,11 +417,11 @@ class _Importer:
         self.faults.add(node.op, why, place)
         for result in node.results():
             if type(result) is Ref and result.name:
-                stated = self._stated(result.name)
+                stated = self._stated(result.name, stands_in=True)
                 stand_in = Value(self.network, f"unknown.{result.name}", _in_pairs(stated), "input")
-                self._define(result.name, stand_in if stated.dtype not in PARTS else Complex(stand_in))
+                self._define(result.name, _of_type(stand_in, stated.dtype))
             elif type(result) is SizeRef and result.name:
-                self.values[result.name] = self._dimension(self.graph.sizes.get(result.name, 1))
+                self.values[result.name] = self._standing_in(self.graph.sizes.get(result.name, 1))
 
     def _change(self, node: GraphNode, name: str, result: Any) -> None:
         """Changes a tensor in place; the node's result is another name of it."""
@@ -407,12 +513,12 @@ class _Importer:
         found = self.values.get(argument.name) if type(argument) in (Ref, SizeRef) else argument
         if type(argument) is Ref and found is not None:
             found = self.memory.read(argument.name)
-        if isinstance(found, Complex):
-            return found.pairs
-        if isinstance(found, Value):
-            return found
+        if isinstance(found, Value | Complex | Narrow):
+            return _in_network(found)  # type: ignore[no-any-return]
         if isinstance(found, Expr):
             return size_tensor(found, dtypes.int64)
+        if isinstance(found, Real):
+            return cast(found.tensor(), dtypes.float32)
         kind = {bool: dtypes.bool_, int: dtypes.int64, float: dtypes.float32}.get(type(found))
         return None if kind is None else self.network.constant(np.array(found, kind.numpy))
 
@@ -430,20 +536,40 @@ class _Importer:
 
 
 class _InPairs(Renamed):
-    """With complex numbers as pairs."""
+    """With complex numbers as pairs, and floats of 8 bits as their bits."""
 
     def __getitem__(self, name: str) -> Array:
         return in_pairs(super().__getitem__(name))
 
 
 def in_pairs(array: Array) -> Array:
-    """Complex numbers as pairs (real, imaginary) in one dimension more; other arrays as they are."""
-    return np.stack((array.real, array.imag), -1) if np.iscomplexobj(array) else array
+    """Complex numbers as pairs (real, imaginary) in one dimension more, floats of 8 bits as their bits in uint8; other
+    arrays as they are.
+    """
+    return np.stack((array.real, array.imag), -1) if np.iscomplexobj(array) else carried(array)
+
+
+def _of_type(value: Value, dtype: DType) -> Value | Complex | Narrow:
+    """A tensor of the file's type, of the value that the network has for it."""
+    return Complex(value) if dtype in PARTS else Narrow(value, dtype) if is_narrow(dtype) else value
+
+
+def _in_network(value: Any) -> Any:
+    """What the network has for a tensor."""
+    return value.pairs if isinstance(value, Complex) else value.value if isinstance(value, Narrow) else value
+
+
+def _several(found: Any) -> tuple[Any, ...]:
+    return found if type(found) is tuple else (found,)
+
+
+def _unbacked(size: Expr) -> bool:
+    return all(d.unbacked for d in size.dims().values())
 
 
 def _in_pairs(spec: Spec) -> Spec:
     part = PARTS.get(spec.dtype)
-    return spec if part is None else Spec(part, (*spec.shape, 2))
+    return carried_spec(spec) if part is None else Spec(part, (*spec.shape, 2))
 
 
 _STATELESS = (
@@ -480,7 +606,9 @@ def _plain_forms(op: str) -> list[str]:
         return [o for o in dict.fromkeys((*TABLE, *COMPLEX_TABLE)) if o.startswith(f"{space}.{name}.")]
     if not name.endswith("_") or name.endswith("__"):
         return []
-    plain = f"{space}.{name[:-1]}.{'default' if (name, overload) == ('floor_divide_', 'Tensor') else overload}"
+    other = {("floor_divide_", "Tensor"): "default", ("transpose_", "default"): "int"}
+    overload = other.get((name, overload), overload)
+    plain = f"{space}.{name[:-1]}.{overload}"
     return [plain] if plain in TABLE or plain in COMPLEX_TABLE else []
 
 

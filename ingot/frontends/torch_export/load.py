@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from ingot.frontends.torch_export import graph, guards
@@ -30,10 +31,10 @@ def open_archive(path: str | os.PathLike[str]) -> tuple[graph.Program, Source]:
     return program, Source(spec, payload, payload.state())
 
 
-def read_program(archive: Archive) -> graph.Program:
-    """The checked program of an open archive."""
+def read_program(archive: Archive, branches: Sequence[graph.Branch] | None = None) -> graph.Program:
+    """The checked program of an open archive. branches: as `guards.applied` takes them."""
     member = f"models/{model_name(archive)}.json"
     try:
-        return guards.applied(graph.program(archive.json(member)))
+        return guards.applied(graph.program(archive.json(member)), branches)
     except Malformed as e:
         raise archive.error(f"{member}: {e}") from None

@@ -92,13 +92,13 @@ class Payload(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         stored = self.info(name)
         dtype = stored.spec.dtype.numpy
-        flat = self._archive.array(stored.member).view(dtype)
+        flat = self._archive.array(stored.member).view(f"V{dtype.itemsize}")  # NumPy strides no floats of 8 bits
         shape = stored.spec.evaluate({})
         if 0 in shape:
             return np.empty(shape, dtype)
         strides = [step * dtype.itemsize for step in stored.strides]
         window = np.lib.stride_tricks.as_strided(flat[stored.offset :], shape, strides)
-        return np.ascontiguousarray(window).reshape(shape)
+        return np.ascontiguousarray(window).reshape(shape).view(dtype)
 
     def _read_config(self, folder: str, member: str) -> None:
         if member not in self._archive:

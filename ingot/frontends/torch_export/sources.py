@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-EXPORT = "torch.export.save(torch.export.export(model.eval(), (x,)), 'model.pt2')"
-ENDS = 1 << 16  # bytes at both ends of a file that are looked at
 
 
 def is_program(source: Any) -> bool:
@@ -54,33 +50,5 @@ def refusal(source: Any) -> str | None:
         return (
             f"build takes a module, not the function {getattr(source, '__name__', name)}: call it in the forward of a "
             "torch.nn.Module"
-        )
-    return None
-
-
-def file_refusal(path: Path) -> str | None:
-    """Why a file is nothing that can be built, with the way out, when torch wrote it in another format than .pt2. Its
-    first and last bytes tell; nothing is unpickled.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(ENDS)
-            file.seek(max(path.stat().st_size - ENDS, 0))
-            ends = head + file.read(ENDS)
-    except OSError:
-        return None  # the reader says it
-    zipped, exported = head[:4] == b"PK\x03\x04", b"/models/" in ends and b"/archive_format" in ends
-    if zipped and (b"/code/__torch__" in ends or b"/constants.pkl" in ends):
-        return (
-            f"{path} is a TorchScript file, of a scripted or traced module: export the Python module that it was made "
-            f"from, {EXPORT}"
-        )
-    if exported:
-        wrong = f"{path} is a file of torch.export.save: give it a name ending in .pt2"
-        return None if path.suffix == ".pt2" else wrong
-    if zipped and b"/data.pkl" in ends or path.suffix != ".pt2" and head[:2] in (b"\x80\x02", b"\x80\x04"):
-        return (
-            f"{path} is a file of torch.save, a pickle: reading it can run any code, so ingot never does, and weights "
-            f"alone are no network. Load it into its module and export that, {EXPORT}"
         )
     return None

@@ -9,7 +9,7 @@ from typing import Any
 from ingot.frontends.torch_export import higher_order
 from ingot.frontends.torch_export.aten import COMPLEX_TABLE, TABLE
 from ingot.frontends.torch_export.aten import sizes as size_ops
-from ingot.frontends.torch_export.importer import has_plain_form
+from ingot.frontends.torch_export.importer import NUMBERS, has_plain_form
 
 ROUNDS = 8  # torch's rules make ops that are taken apart again
 MAX_ALONE = 12  # ops that are tried one by one, where some cannot be taken apart
@@ -77,7 +77,7 @@ def _lacking(torch: Any, program: Any) -> list[Any]:
 
 
 def _known(op: str) -> bool:
-    known = op in TABLE or op in COMPLEX_TABLE or op in size_ops.NAMES or op in higher_order.TABLE
+    known = op in TABLE or op in COMPLEX_TABLE or op in size_ops.NAMES or op in higher_order.TABLE or op in NUMBERS
     return known or has_plain_form(op)
 
 

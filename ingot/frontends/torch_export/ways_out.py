@@ -31,20 +31,3 @@ def way_out(op: str) -> str:
         "write it in other ops, compute it outside of the module and give the result as an input, or save "
         "exported.run_decompositions(), which takes some ops apart"
     )
-
-
-_TO_EXPORT = (
-    ("data-dependent expression", "what forward does depends on values: choose with torch.where or torch.cond, or give "
-     "sizes and numbers as arguments (num_classes of one_hot, for one)"),
-    (".numpy()", "forward leaves torch: write it in torch's ops"),
-    (".tolist()", "forward makes Python numbers of values: keep them as tensors"),
-    ("Pending unbacked symbols", "a size depends on values in a way that torch cannot follow: give it as an argument"),
-    ("aten.equal", "forward makes a Python truth of values: use (x == y).all() and torch.where"),
-    ("aten.allclose", "forward makes a Python truth of values: use torch.isclose(x, y).all() and torch.where"),
-    ("aten.", "torch has no export of this op: compute it outside of the module and give the result as an input"),
-)  # fmt: skip
-
-
-def way_to_export(said: str) -> str:
-    """What to do about torch's own words, when it cannot export a module; nothing for words that are not known."""
-    return next((f" ({way})" for word, way in _TO_EXPORT if word in said), "")

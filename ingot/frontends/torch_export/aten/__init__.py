@@ -12,6 +12,7 @@ from ingot.frontends.torch_export.aten import (  # noqa: F401
     fourier,
     indexing,
     layers,
+    mixture,
     pointwise,
     recurrent,
     reduction,

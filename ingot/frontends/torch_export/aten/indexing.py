@@ -23,6 +23,7 @@ from ingot.frontends.torch_export.aten.table import (
     Tensor,
     Unsupported,
     aten,
+    few,
 )
 from ingot.ir import F, Value
 from ingot.ir.spec import axis_of, broadcast, elements
@@ -237,6 +238,27 @@ def one_hot(self: Tensor, num_classes: int = -1) -> Result:
 @aten("aten.bincount.default")
 def bincount(self: Tensor, weights: MaybeTensor = None, minlength: Size = 0) -> Result:
     return fn.bincount(self, weights, minlength)
+
+
+@aten("aten.histc.default")
+def histc(self: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Result:
+    if not isinstance(min, int | float) or not isinstance(max, int | float) or min > max or few(bins) < 1:
+        raise Unsupported(f"{bins} bins of {min} to {max}: there must be one, of numbers in order")
+    flat = F.reshape(self, (elements(self.shape),))
+    if min < max:
+        low, width = np.array(min, self.dtype.numpy), np.array(max - min, self.dtype.numpy)
+    else:  # the least and the greatest of the data, and one more on both sides where these are the same
+        least, most = (reduce(flat, axes=(0,), keepdims=False) for reduce in (F.reduce_min, F.reduce_max))
+        same = F.equal(least, most)
+        low = F.where(same, F.sub(least, 1.0), least)
+        width = F.where(same, np.array(2, self.dtype.numpy), F.sub(most, least))
+    share = F.div(F.sub(flat, low), width)
+    inside = F.logical_and(F.greater_equal(share, 0.0), F.less_equal(share, 1.0))
+    at = F.minimum(F.floor(F.mul(share, float(bins))), float(bins - 1))
+    place = F.cast(F.where(inside, at, float(bins)), dtypes.int64)  # behind all bins what is in none
+    ones = F.expand(self.network.constant(np.ones((), self.dtype.numpy)), flat.shape)
+    zeros = self.network.constant(np.zeros(bins + 1, self.dtype.numpy))
+    return F.slice(F.scatter(zeros, place, ones, axis=0, mode="add"), (0,), (bins,), (1,))
 
 
 @aten("aten._unique2.default")

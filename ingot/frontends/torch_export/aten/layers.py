@@ -67,6 +67,18 @@ def baddbmm(self: Tensor, batch1: Tensor, batch2: Tensor, beta: Scalar = 1, alph
     return _added(self, F.matmul(batch1, batch2), beta, alpha)
 
 
+@aten("aten.addbmm.default")
+def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, beta: Scalar = 1, alpha: Scalar = 1) -> Result:
+    product = F.reduce_sum(F.matmul(batch1, batch2), axes=(0,), keepdims=False)
+    return _added(self, product, beta, alpha)
+
+
+@aten("aten.bilinear.default")
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: MaybeTensor = None) -> Result:
+    found = fn.einsum("...i,oij,...j->...o", input1, weight, input2)
+    return found if bias is None else F.add(found, bias)
+
+
 def _added(x: Tensor, product: Tensor, beta: Scalar, alpha: Scalar) -> Result:
     if not isinstance(beta, int | float) or not isinstance(alpha, int | float):
         raise Unsupported("beta and alpha must be known at export")

@@ -30,7 +30,7 @@ from ingot.frontends.torch_export.aten.table import (
     Unsupported,
     aten,
 )
-from ingot.ir import F
+from ingot.ir import F, Value
 
 # ------------------------------------------------------------------------------------------------ arithmetic
 
@@ -333,3 +333,67 @@ def to_other(self: Tensor, other: Tensor) -> Result:
 @aten("prims.convert_element_type.default")
 def convert(a: Tensor, dtype: MaybeDType = None) -> Result:
     return to_dtype(a, dtype)
+
+
+# ------------------------------------------------------------------------------------------------ signs and bits
+
+
+@aten("aten.signbit.default")
+def signbit(self: Tensor) -> Result:
+    """Also of -0 and of NaN."""
+    if category(self.dtype) < 2:
+        return F.less(cast(self, dtypes.int64), 0)
+    x = self if self.dtype is dtypes.float64 else cast(self, dtypes.float32)
+    return F.less(F.bitcast(x, dtype=dtypes.int64 if x.dtype is dtypes.float64 else dtypes.int32), 0)
+
+
+@aten("aten.copysign.Tensor", "aten.copysign.Scalar")
+def copysign(self: Tensor, other: Operand) -> Result:
+    size, sign = promoted(self, other, least=DEFAULT)
+    size = F.abs(size)
+    if not isinstance(sign, Value):
+        return F.neg(size) if np.signbit(sign) else size
+    return F.where(signbit(sign), F.neg(size), size)
+
+
+def _ignoring_nan(self: Tensor, other: Tensor, best: Callable[..., Any]) -> Result:
+    a, b = promoted(self, other)
+    if category(a.dtype) < 2:
+        return best(a, b)
+    return F.where(F.not_equal(a, a), b, F.where(F.not_equal(b, b), a, best(a, b)))
+
+
+@aten("aten.fmax.default")
+def fmax(self: Tensor, other: Tensor) -> Result:
+    return _ignoring_nan(self, other, F.maximum)
+
+
+@aten("aten.fmin.default")
+def fmin(self: Tensor, other: Tensor) -> Result:
+    return _ignoring_nan(self, other, F.minimum)
+
+
+@aten("aten.hypot.default")
+def hypot(self: Tensor, other: Tensor) -> Result:
+    """Squares neither overflow nor vanish: they are of shares of the greater number."""
+    a, b = (F.abs(x) for x in promoted(self, other))
+    most, least = F.maximum(a, b), F.minimum(a, b)
+    share = F.div(least, F.where(F.equal(most, 0.0), 1.0, most))
+    found = F.mul(most, F.sqrt(F.add(F.mul(share, share), 1.0)))
+    endless = F.logical_or(F.equal(a, float("inf")), F.equal(b, float("inf")))
+    return F.where(endless, float("inf"), found)
+
+
+@aten("aten.round.decimals", "aten.special_round.default")
+def round_to(self: Tensor, decimals: int = 0) -> Result:
+    if category(self.dtype) < 2:
+        if decimals:
+            raise Unsupported("integers are rounded to no decimals")
+        return self
+    if not decimals:
+        return F.round(self)
+    if abs(decimals) > 30:
+        raise Unsupported(f"{decimals} decimals are more than a float has")
+    scale = 10.0 ** abs(decimals)
+    before, after = (F.mul, F.div) if decimals > 0 else (F.div, F.mul)
+    return after(F.round(before(self, scale)), scale)

@@ -11,7 +11,9 @@ from typing import Any
 from ingot import dtypes
 from ingot.dims import Dimension, Expr
 from ingot.dtypes import DType
+from ingot.frontends.torch_export import reals
 from ingot.frontends.torch_export.aten.table import Operand, Unsupported
+from ingot.frontends.torch_export.reals import Real
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
 
@@ -55,7 +57,7 @@ def _combined(higher: DType | None, lower: DType | None) -> DType | None:
 
 
 def _of_number(number: Any) -> DType:
-    return dtypes.bool_ if type(number) is bool else DEFAULT if type(number) is float else dtypes.int64
+    return dtypes.bool_ if type(number) is bool else DEFAULT if type(number) in (float, Real) else dtypes.int64
 
 
 def result_type(*operands: Operand) -> DType:
@@ -77,11 +79,13 @@ def cast(x: Value, dtype: DType) -> Value:
 
 
 def as_operand(x: Operand, dtype: DType) -> Any:
-    """An operand in the given type: a tensor cast, a number as a number, a symbolic size as a tensor."""
+    """An operand in the given type: a tensor cast, a number as a number, one that depends on sizes as a tensor."""
     if isinstance(x, Value):
         return cast(x, dtype)
     if isinstance(x, Expr):
         return size_tensor(x, dtype)
+    if isinstance(x, Real):
+        return cast(x.tensor(), dtype)
     if category(dtype) == 1:
         return wrapped(int(x), dtype)
     return bool(x) if category(dtype) == 0 else float(x)  # a number takes the type of the tensor beside it
@@ -95,8 +99,7 @@ def wrapped(number: int, dtype: DType) -> int:
 
 def size_tensor(size: Dimension, dtype: DType) -> Value:
     """A size as a tensor without dimensions."""
-    number = F.reshape(F.iota(size=1, start=size, dtype=dtypes.int64), ())
-    return F.cast(number, dtype) if dtype is not dtypes.int64 else number  # type: ignore[no-any-return]
+    return cast(reals.size_tensor(size), dtype)
 
 
 def promoted(*operands: Operand, least: DType | None = None) -> tuple[Any, ...]:

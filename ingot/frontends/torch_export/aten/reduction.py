@@ -190,8 +190,14 @@ def vector_norm(
         return F.reduce_max(size, axes=axes, keepdims=keepdim)
     if which == 1:
         return F.reduce_sum(size, axes=axes, keepdims=keepdim)
+    if which == float("-inf"):
+        return F.reduce_min(size, axes=axes, keepdims=keepdim)
+    if which == 0:
+        return F.reduce_sum(cast(F.not_equal(x, 0.0), x.dtype), axes=axes, keepdims=keepdim)
+    if not isinstance(which, int | float):
+        raise Unsupported(f"the order of a norm must be known at export, not {which}")
     if which != 2:
-        raise Unsupported(f"the norm of order {which} is not supported, only 1, 2 and infinity")
+        return power(F.reduce_sum(power(size, which), axes=axes, keepdims=keepdim), 1 / which)
     return F.sqrt(F.reduce_sum(power(x, 2), axes=axes, keepdims=keepdim))
 
 

@@ -21,7 +21,7 @@ from ingot.frontends.torch_export.aten.table import (
     aten,
 )
 from ingot.functional import grid_sample, interpolate
-from ingot.functional.resample import Target, resized
+from ingot.functional.resample import Target, resized, share, smoothed
 from ingot.ir import F
 
 Array = np.ndarray[Any, Any]
@@ -133,11 +133,9 @@ def _cubic(x: Array) -> Array:
     return found
 
 
-def _smoothed(before: Dimension, after: Dimension, kernel: Callable[[Array], Array], reach: float,
+def _smoothed(before: int, after: int, kernel: Callable[[Array], Array], reach: float,
               align_corners: bool, scale: MaybeFloat) -> Array:  # fmt: skip
     """[after, before]: what of each element goes into each of the result. The kernel is as wide as a step is."""
-    if not isinstance(before, int) or not isinstance(after, int):
-        raise Unsupported("antialiased sizes must be known at export")
     if min(before, after) < 1 or before * after > MAX_WEIGHTS:
         raise Unsupported(f"{before:,} elements cannot be antialiased to {after:,}")
     if align_corners:
@@ -158,10 +156,15 @@ def _smoothed(before: Dimension, after: Dimension, kernel: Callable[[Array], Arr
 def _smooth(x: Tensor, sizes: Sequence[Dimension], scales: Sequence[MaybeFloat], mode: str,
             align_corners: bool) -> Result:  # fmt: skip
     """By a product with a matrix of weights for each of the two dimensions."""
+    if not all(isinstance(n, int) for n in (*x.shape[2:], *sizes)):
+        y: Any = cast(x, dtypes.float32)
+        for axis, (to, scale) in enumerate(zip(sizes, scales, strict=True), 2):
+            y = smoothed(y, axis, to, mode, 1 / scale if scale is not None and scale > 0 else None, align_corners)
+        return cast(y, x.dtype)
     kernel, reach = {"bilinear": (_tent, 1.0), "bicubic": (_cubic, 2.0)}[mode]
     found = cast(x, dtypes.float32) if x.dtype.bits < 32 else x
     down, across = (
-        x.network.constant(_smoothed(n, to, kernel, reach, align_corners, scale).astype(found.dtype.numpy))
+        x.network.constant(_smoothed(int(n), int(to), kernel, reach, align_corners, scale).astype(found.dtype.numpy))
         for n, to, scale in zip(x.shape[2:], sizes, scales, strict=True)
     )
     return cast(F.matmul(F.matmul(down, found), F.permute(across, (1, 0))), x.dtype)
@@ -174,9 +177,10 @@ def _antialiased(mode: str) -> None:
     ) -> Result:
         if output_size is not None:
             return _smooth(input, output_size, (None, None), mode, align_corners)
-        if scale_factors is None or not all(isinstance(n, int) for n in input.shape[2:]):
-            raise Unsupported("antialiased sizes must be known at export")
-        sizes = [int(n * factor) for n, factor in zip(input.shape[2:], scale_factors, strict=True)]
+        if scale_factors is None:
+            raise Unsupported("either output_size or scale_factors must be given")
+        pairs = zip(input.shape[2:], scale_factors, strict=True)
+        sizes = [int(n * factor) if isinstance(n, int) else share("a size", n, factor) for n, factor in pairs]
         return _smooth(input, sizes, scale_factors, mode, align_corners)
 
     @aten(f"aten._upsample_{mode}2d_aa.default")

@@ -37,6 +37,7 @@ from ingot.frontends.torch_export.aten.table import (
 )
 from ingot.ir import F, Network, Value
 from ingot.ir.checked import to_expand, to_reshape
+from ingot.ir.sizes import as_size
 from ingot.ir.spec import axes_of, axis_of, broadcast, elements
 
 END = 2**63 - 1  # what torch writes for "to the end"
@@ -291,6 +292,18 @@ def repeat_interleave(self: Tensor, repeats: Size, dim: MaybeInt = None, output_
     return fn.repeat_interleave(self, repeats, dim)
 
 
+@aten("aten.repeat_interleave.self_Tensor")
+def repeat_each(self: Tensor, repeats: Tensor, dim: MaybeInt = None, output_size: MaybeSize = None) -> Result:
+    """Each element as often as its own number says, which only a run knows."""
+    if dim is None:
+        self, dim = _flat(self), 0
+    axis = axis_of(dim, self.ndim(), "dim")
+    counts = F.expand(cast(repeats, dtypes.int64), (self.shape[axis],))
+    ends = F.cumsum(counts, axis=0)
+    total = as_size(F.reduce_sum(counts, axes=(0,), keepdims=True)) if output_size is None else output_size
+    return F.take(self, F.bucketize(_count(self.network, total), ends, right=True), axis=axis)
+
+
 @aten("aten.flip.default")
 def flip(self: Tensor, dims: Ints) -> Result:
     return fn.flip(self, dims)
@@ -411,6 +424,71 @@ def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: Maybe
     return sort(self, dim, descending)[1]
 
 
+def _at_rank(x: Tensor, rank: Any, dim: int, keepdim: bool) -> Results:
+    """The elements of a rank from below along an axis, and where they are. rank: an int, or a tensor of x's rank that
+    has 1 along the axis.
+    """
+    axis = axis_of(dim, x.ndim(), "dim")
+    values, places = F.sort(x, axis=axis)
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    at = rank if isinstance(rank, Value) else F.expand(x.network.constant(np.full((1,) * x.ndim(), rank)), shape)
+    found = [F.gather(part, at, axis=axis) for part in (values, places)]
+    kept = shape if keepdim else (*shape[:axis], *shape[axis + 1 :])
+    return tuple(F.reshape(part, kept) for part in found)
+
+
+@aten("aten.kthvalue.default")
+def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Results:
+    if not self.shape:
+        return self, filled(self.network, (), 0, dtypes.int64)
+    return _at_rank(self, k - 1, dim, keepdim)
+
+
+def _median(self: Tensor, dim: int, keepdim: bool, skips_nan: bool) -> Results:
+    """The lower one of an even number. Sorted, NaN come last: the rank is among the numbers alone, or one is found."""
+    if not self.shape:
+        return self, filled(self.network, (), 0, dtypes.int64)
+    axis = axis_of(dim, self.ndim(), "dim")
+    count = filled(self.network, (), self.shape[axis], dtypes.int64)
+    rank = F.floordiv(F.sub(count, np.int64(1)), np.int64(2))
+    if self.dtype not in dtypes.FLOATS:
+        numbers = None
+    else:
+        is_number = cast(F.equal(self, self), dtypes.int64)
+        numbers = F.reduce_sum(is_number, axes=(axis,), keepdims=True)
+    if numbers is None:
+        rank = F.expand(rank, (*self.shape[:axis], 1, *self.shape[axis + 1 :]))
+    elif skips_nan:
+        rank = F.floordiv(F.maximum(F.sub(numbers, np.int64(1)), np.int64(0)), np.int64(2))
+    else:
+        rank = F.where(F.less(numbers, count), numbers, rank)
+    return _at_rank(self, rank, dim, keepdim)
+
+
+def _flat(self: Tensor) -> Result:
+    return F.reshape(self, (elements(self.shape),))
+
+
+@aten("aten.median.dim")
+def median_of(self: Tensor, dim: int, keepdim: bool = False) -> Results:
+    return _median(self, dim, keepdim, False)
+
+
+@aten("aten.nanmedian.dim")
+def nanmedian_of(self: Tensor, dim: int, keepdim: bool = False) -> Results:
+    return _median(self, dim, keepdim, True)
+
+
+@aten("aten.median.default")
+def median(self: Tensor) -> Result:
+    return _median(_flat(self), 0, False, False)[0]
+
+
+@aten("aten.nanmedian.default")
+def nanmedian(self: Tensor) -> Result:
+    return _median(_flat(self), 0, False, True)[0]
+
+
 @aten("aten.topk.default")
 def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Results:
     if not self.shape:
@@ -465,17 +543,17 @@ def filled(network: Network, size: Sizes, value: Operand, dtype: Any) -> Result:
 
 
 @aten("aten.full.default")
-def full(network: Network, size: Sizes, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
+def full(network: Network, size: Sizes, fill_value: Operand, dtype: MaybeDType = None) -> Result:
     return filled(network, size, fill_value, dtype or result_type(fill_value))
 
 
 @aten("aten.full_like.default")
-def full_like(self: Tensor, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
+def full_like(self: Tensor, fill_value: Operand, dtype: MaybeDType = None) -> Result:
     return filled(self.network, self.shape, fill_value, dtype or self.dtype)
 
 
 @aten("aten.new_full.default")
-def new_full(self: Tensor, size: Sizes, fill_value: Scalar, dtype: MaybeDType = None) -> Result:
+def new_full(self: Tensor, size: Sizes, fill_value: Operand, dtype: MaybeDType = None) -> Result:
     return filled(self.network, size, fill_value, dtype or self.dtype)
 
 
@@ -514,7 +592,7 @@ def new_empty(self: Tensor, size: Sizes, dtype: MaybeDType = None) -> Result:
 
 
 @aten("aten.scalar_tensor.default")
-def scalar_tensor(network: Network, s: Scalar, dtype: MaybeDType = None) -> Result:
+def scalar_tensor(network: Network, s: Operand, dtype: MaybeDType = None) -> Result:
     return filled(network, (), s, dtype or dtypes.float32)
 
 
@@ -541,7 +619,17 @@ def _fractions(network: Network, start: Scalar, end: Scalar, step: Scalar, kind:
 
 
 @aten("aten.eye.default", "aten.eye.m")
-def eye(network: Network, n: int, m: MaybeInt = None, dtype: MaybeDType = None) -> Result:
-    if not 0 <= n * (n if m is None else m) <= MAX_MADE:
-        raise Unsupported("an identity matrix of more than 2^20 elements")
-    return network.constant(np.eye(n, m, dtype=(dtype or dtypes.float32).numpy))
+def eye(network: Network, n: Size, m: MaybeSize = None, dtype: MaybeDType = None) -> Result:
+    m, kind = n if m is None else m, dtype or dtypes.float32
+    if isinstance(n, int) and isinstance(m, int):
+        if not 0 <= n * m <= MAX_MADE:
+            raise Unsupported("an identity matrix of more than 2^20 elements")
+        return network.constant(np.eye(n, m, dtype=kind.numpy))
+    rows, columns = (_count(network, size) for size in (n, m))
+    return cast(F.equal(F.reshape(rows, (n, 1)), F.reshape(columns, (1, m))), kind)
+
+
+def _count(network: Network, size: Dimension) -> Value:
+    """0, 1, … below a size."""
+    found = F.iota(size=size, dtype=dtypes.int64)
+    return found if isinstance(found, Value) else network.constant(found)

@@ -1,13 +1,17 @@
-"""Arithmetic on sizes: what exported programs compute with the shapes of their inputs."""
+"""Arithmetic on sizes: what exported programs compute with their inputs' shapes, in whole numbers and in floats."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ingot import dims
 from ingot.dims import Dimension, Expr
 from ingot.frontends.torch_export.aten.table import Unsupported
+from ingot.frontends.torch_export.reals import Real, rounded
 from ingot.ir import Value
 from ingot.ir.spec import axis_of, elements
 
@@ -52,10 +56,61 @@ def _or(a: Any, b: Any) -> Any:
     return True if a is True or b is True else _certain(False, a is False and b is False)
 
 
-def _power(a: Dimension, b: Dimension) -> Dimension:
+def _power(a: Dimension, b: Dimension) -> Any:
+    if isinstance(b, int) and -16 <= b < 0:
+        return _in_floats("**", operator.pow, a, b)
     if not isinstance(b, int) or not 0 <= b <= 16:
-        raise Unsupported("a size to a power beyond 16 is not supported")
+        raise Unsupported("a size to the power of a size, or beyond 16, is not supported")
     return dims.mul(1, *[a] * b)
+
+
+# ---------------------------------------------------------------------------------------------------- in floats
+
+
+def _in_floats(op: str, compute: Callable[..., Any], *args: Any) -> Any:
+    """The op on numbers of which one is a float, or becomes one: of numbers known at export a number."""
+    if any(isinstance(a, Expr | Real) for a in args):
+        return Real(op, *args)
+    try:
+        return compute(*map(float, args)) if op != "/" else compute(*args)
+    except (ArithmeticError, ValueError) as e:
+        raise Unsupported(f"a number that it computes is none: {e}") from None
+
+
+def _floor_of_quotient(a: Any, b: Any) -> Any:
+    quotient = _in_floats("/", operator.truediv, a, b)
+    return _in_floats("floor", math.floor, quotient)
+
+
+def _round(x: Any, digits: Any = None) -> Any:
+    if digits is not None:
+        raise Unsupported("a number that is computed of sizes is rounded to whole numbers only: round(x)")
+    return rounded(x, "round")
+
+
+_REAL: dict[str, Callable[..., Any]] = {
+    "_operator.add": partial(_in_floats, "+", operator.add),
+    "_operator.sub": partial(_in_floats, "-", operator.sub),
+    "_operator.mul": partial(_in_floats, "*", operator.mul),
+    "_operator.floordiv": _floor_of_quotient,
+    "_operator.neg": partial(_in_floats, "neg", operator.neg),
+    "_operator.pos": lambda a: a,
+    "_operator.pow": partial(_in_floats, "**", operator.pow),
+    "torch.sym_max": partial(_in_floats, "max", max),
+    "torch.sym_min": partial(_in_floats, "min", min),
+    **{f"_operator.{word}": lambda a, b: UNKNOWN for word in ("eq", "ne", "lt", "le", "gt", "ge")},
+}
+_FLOATS: dict[str, Callable[..., Any]] = {  # of sizes, too
+    "torch.sym_float": partial(_in_floats, "float", float),
+    "_operator.truediv": partial(_in_floats, "/", operator.truediv),
+    "torch.sym_sqrt": partial(_in_floats, "sqrt", math.sqrt),
+    "torch._sym_sqrt": partial(_in_floats, "sqrt", math.sqrt),
+    "torch.sym_int": lambda x: rounded(x, "trunc"),
+    "math.trunc": lambda x: rounded(x, "trunc"),
+    "math.floor": lambda x: rounded(x, "floor"),
+    "math.ceil": lambda x: rounded(x, "ceil"),
+    "builtins.round": _round,
+}
 
 
 _SIZES: dict[str, Callable[..., Any]] = {
@@ -82,27 +137,31 @@ _SHAPES: dict[str, Callable[..., Any]] = {
     "aten.sym_size.default": lambda x: x.shape,
     "aten.sym_numel.default": lambda x: elements(x.shape),
 }
-# Checks that torch makes while running. What they state about shapes our own rules check when the network is built.
-CHECKS = {
-    "aten._assert_scalar.default", "aten._assert_tensor_metadata.default", "aten._assert_async.msg",
-    "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default", "aten._assert_async.default",
-}  # fmt: skip
-NAMES = {*_SIZES, *_TRUTHS, *_SHAPES, *CHECKS}
+NAMES = {*_SIZES, *_TRUTHS, *_SHAPES, *_FLOATS}
+ROUNDS = {"torch.sym_int", "math.trunc", "math.floor", "math.ceil", "builtins.round"}  # floats to sizes
 
 
 def compute(op: str, arguments: tuple[Any, ...]) -> Any:
     """The result of an op on sizes. Raises Unsupported for operands that it does not take."""
-    if op in CHECKS:
-        return None
     if op in _SHAPES:
         if not arguments or not isinstance(arguments[0], Value) or any(type(a) is not int for a in arguments[1:]):
             raise Unsupported("it takes a tensor and a dimension")
         wanted: tuple[type, ...] = (Value, int)
+    elif op in _FLOATS or op in _REAL and any(isinstance(a, float | Real) for a in arguments):
+        wanted = (int, float, Expr, Real, type(None))
     else:
         wanted = (bool, Unknown) if op in _TRUTHS else (int, Expr)
     if not all(isinstance(a, wanted) for a in arguments):
-        raise Unsupported(f"it is supported on sizes only, not on {', '.join(type(a).__name__ for a in arguments)}")
+        raise Unsupported(f"it is supported on sizes only, not on {', '.join(map(_kind, arguments))}")
+    table = _FLOATS if op in _FLOATS else _REAL if float in wanted else _TRUTHS if op in _TRUTHS else (
+        _SHAPES if op in _SHAPES else _SIZES)  # fmt: skip
     try:
-        return (_SIZES.get(op) or _TRUTHS.get(op) or _SHAPES[op])(*arguments)
+        return table[op](*arguments)
     except TypeError:
         raise Unsupported(f"it does not take {len(arguments)} operands") from None
+
+
+def _kind(x: Any) -> str:
+    """What an operand is, in a user's words."""
+    words = {Value: "a tensor", bool: "true or false", float: "a float", Real: "a float", type(None): "nothing"}
+    return "a size" if isinstance(x, Expr) or type(x) is int else words.get(type(x), "something else")

@@ -26,14 +26,12 @@ from ingot.frontends.table import (
     MaybeFloats,
     MaybeInt,
     MaybeInts,
-    MaybeOperand,
     MaybeScalar,
     MaybeSize,
     MaybeSizes,
     MaybeStr,
     MaybeTensor,
     MaybeTensors,
-    Operand,
     Result,
     Results,
     Scalar,
@@ -44,11 +42,13 @@ from ingot.frontends.table import (
     Unsupported,
     carried_out,
     converted,
+    maybe,
     one,
     several,
     shown,
 )
 from ingot.frontends.torch_export.graph import Setting
+from ingot.frontends.torch_export.reals import Real
 from ingot.ir import Network, Spec, Value
 from ingot.ir.spec import Shape
 
@@ -94,14 +94,23 @@ class Complex:
         return f"%{self.pairs.name}"
 
 
+Operand = Value | bool | int | float | Expr | Real  # torch takes a number wherever a tensor meets another
+MaybeOperand = Operand | None
 AnyTensor = Value | Complex
 AnyTensors = tuple[AnyTensor, ...]
 AnyOperand = Value | Complex | bool | int | float | complex | Expr
 
+
+
+def _operand(value: Any) -> Any:
+    return value if type(value) in (Value, Real) else KINDS["Scalar"](value)
+
+
 _any_tensor = one("a tensor", Value, Complex)
+_KINDS: dict[str, Convert] = {**KINDS, "Operand": _operand, "MaybeOperand": maybe(_operand)}
 _COMPLEX_KINDS: dict[str, Convert] = {
-    **KINDS, "Complex": one("a complex tensor", Complex), "AnyTensor": _any_tensor, "AnyTensors": several(_any_tensor),
-    "AnyOperand": lambda value: value if type(value) in (Complex, complex) else KINDS["Operand"](value),
+    **_KINDS, "Complex": one("a complex tensor", Complex), "AnyTensor": _any_tensor, "AnyTensors": several(_any_tensor),
+    "AnyOperand": lambda value: value if type(value) in (Value, Complex, complex) else KINDS["Scalar"](value),
 }  # fmt: skip
 
 TABLE: dict[str, Entry] = {}
@@ -118,7 +127,7 @@ def few(pieces: int) -> int:
 
 def aten(*names: str, views: bool = False, complex: bool = False) -> Callable[[F], F]:
     """Enters a function under the names of the ops that it carries out, with `complex` those of complex numbers."""
-    table, known = (COMPLEX_TABLE, _COMPLEX_KINDS) if complex else (TABLE, KINDS)
+    table, known = (COMPLEX_TABLE, _COMPLEX_KINDS) if complex else (TABLE, _KINDS)
 
     def enter(function: F) -> F:
         parameters = list(inspect.signature(function).parameters.values())

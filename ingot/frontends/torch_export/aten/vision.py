@@ -41,6 +41,12 @@ def roi_pool(input: Tensor, rois: Tensor, spatial_scale: float, pooled_height: i
     return regions.roi_pool(input, rois, spatial_scale, _bins(pooled_height, pooled_width)), None
 
 
+@aten("torchvision.ps_roi_pool.default")
+def ps_roi_pool(input: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int) -> Results:
+    found = regions.ps_roi_pool(input, rois, spatial_scale, _bins(pooled_height, pooled_width))
+    return found, None  # which channels it read, for training
+
+
 @aten("torchvision.deform_conv2d.default")
 def deform_conv2d(
     input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor, stride_h: int, stride_w: int,
