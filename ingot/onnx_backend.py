@@ -18,9 +18,10 @@ from ingot import _lazy
 from ingot.builder.build import build_network
 from ingot.engine.session import Engine
 from ingot.errors import InputError, UserError
+from ingot.frontends.narrow import carried, restored
 from ingot.frontends.onnx import Built, Given, Model, NeedsValues
 from ingot.frontends.onnx import build_network as import_network
-from ingot.frontends.onnx.narrow import carried, restored
+from ingot.frontends.onnx.text import codes, is_text, words
 from ingot.ir import Spec
 
 _base: Any = _lazy.optional("onnx.backend.base", "ingot.onnx_backend", "ingot[onnx]")
@@ -79,8 +80,11 @@ class IngotRep(_base.BackendRep):  # type: ignore[misc]
                 feeds |= dict(zip(own, given[name], strict=True))
             elif own is not None:
                 feeds[own] = given[name]
-        found = engine.run({port.name: carried(np.asarray(feeds[port.name])) for port in engine.inputs})
-        found = {n: restored(a, built.narrow[n]) if n in built.narrow else a for n, a in found.items()}
+        arrays = {name: codes(a, f"input {name}") if name in built.text else carried(np.asarray(a))
+                  for name, a in feeds.items()}  # fmt: skip
+        found = engine.run({port.name: arrays[port.name] for port in engine.inputs})
+        found = {n: restored(a, built.narrow[n]) if n in built.narrow else words(a) if n in built.text else a
+                 for n, a in found.items()}  # fmt: skip
         return tuple([self._output(found, built.outputs[info.name]) for info in self.model.graph.output])
 
     def _output(self, found: dict[str, Array], names: Any) -> Any:
@@ -114,6 +118,7 @@ class IngotRep(_base.BackendRep):  # type: ignore[misc]
                 fixed[name] = None
             elif name in self.fixed:
                 array = np.asarray(value)
+                array = array.astype(np.str_) if is_text(array) else array
                 if array.size > MAX_FIXED:
                     raise UserError(f"the network depends on input {name!r:.80}, which has {array.size:,} elements")
                 fixed[name] = array

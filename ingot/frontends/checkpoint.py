@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot import strict_json
+from ingot import foreign, strict_json
 from ingot.errors import CheckpointError
 from ingot.safetensors_file import MAX_NAME, SafetensorsFile, read_small
 from ingot.tensor_table import TensorInfo, name_fault
@@ -146,7 +146,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         hint = ""
         if any(path.suffix == ".gguf" for path in directory.iterdir()):
             hint = "; a GGUF file is not a Hugging Face directory: download the original model"
-        raise CheckpointError(f"{directory} has no config.json, so it is not a Hugging Face model directory{hint}")
+        raise CheckpointError(f"{foreign.folder(directory)}{hint}")
     return config
 
 

@@ -15,6 +15,7 @@ onnx = pytest.importorskip("onnx")
 
 import ingot  # noqa: E402
 from ingot.__main__ import main  # noqa: E402
+from ingot.builder.build import build_network as build_engine  # noqa: E402
 from ingot.cli.inspect import kernel_counts  # noqa: E402
 from ingot.errors import CheckpointError, InputError, UnsupportedError, UserError  # noqa: E402
 from ingot.frontends.onnx import Given, Model, NeedsValues, build_network  # noqa: E402
@@ -32,14 +33,15 @@ def tensor(name: str, array: Any) -> Any:
 
 def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], initializers: Any = (), **more: Any) -> Any:
     graph = helper.make_graph(nodes, "net", inputs, outputs, list(initializers))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), *more.pop("imports", [])], **more)
+    opsets = [helper.make_opsetid("", 21), *more.pop("imports", [])]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10, **more)  # as the ONNX Runtimes in use read it
 
 
 def computed(proto: Any, **feeds: Any) -> dict[str, np.ndarray[Any, Any]]:
     """What the engine gives, which is what the network's references give."""
     built = build_network(Model(proto, "net")).imported
     weights = {v.name: built.weights[v.name] for v in built.network.parameters}
-    found = ingot.builder.build.build_network(built.network, built.weights).run(feeds)
+    found = build_engine(built.network, built.weights).run(feeds)
     for name, array in interpret(built.network, feeds, weights).items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
     return found  # type: ignore[no-any-return]
@@ -116,7 +118,7 @@ def test_inputs_on_whose_elements_the_network_depends() -> None:
         [node("ReduceSum", ["x", "axes"], ["y"])],
         [value("x", FLOAT, [2, 3]), value("axes", INT64, [1])], [value("y", FLOAT, None)],
     )  # fmt: skip
-    with pytest.raises(NeedsValues, match=r"axes %axes must be known when the network is built") as e:
+    with pytest.raises(NeedsValues, match=r"axes must be known when the network is built, and is the input axes") as e:
         build_network(Model(proto, "net"))
     assert e.value.inputs == {"axes"}
     built = build_network(Model(proto, "net"), Given({"axes": np.array([1])}, {})).imported
@@ -175,7 +177,7 @@ def test_a_slice_of_a_table_bounds_the_dim() -> None:
     assert np.array_equal(computed(proto, x=x)["y"], x + rows[:4])
     built = build_network(Model(proto, "net")).imported
     with pytest.raises(InputError, match="T"):
-        ingot.builder.build.build_network(built.network, built.weights).run({"x": np.ones((7, 2), np.float32)})
+        build_engine(built.network, built.weights).run({"x": np.ones((7, 2), np.float32)})
 
 
 def test_sizes_divided_and_resized_to_dims() -> None:
@@ -249,7 +251,7 @@ def test_a_loop_that_its_condition_ends() -> None:
 @pytest.mark.parametrize(("op", "gates", "attributes", "kernels"), [
     ("LSTM", 4, {}, {"matmul_packed", "lstm", "copy"}),
     ("GRU", 3, {"linear_before_reset": 1}, {"matmul_packed", "gru", "copy"}),
-    ("GRU", 3, {}, {"matmul_packed", "elementwise", "copy"}),
+    ("GRU", 3, {}, {"matmul_packed", "gru", "copy"}),
     ("RNN", 1, {}, {"matmul_packed", "rnn", "copy", "concat"}),
 ])  # fmt: skip
 def test_weights_of_recurrent_layers_are_packed_when_the_engine_is_built(
@@ -263,7 +265,7 @@ def test_weights_of_recurrent_layers_are_packed_when_the_engine_is_built(
     proto = model(nodes, [value("x", FLOAT, ["T", "N", size])], [value("y", FLOAT, None)], given)
     computed(proto, x=RNG.standard_normal((4, 3, size)).astype(np.float32))
     built = build_network(Model(proto, "net")).imported
-    engine = ingot.builder.build.build_network(built.network, built.weights)
+    engine = build_engine(built.network, built.weights)
     (program,) = engine.header["programs"].values()
     counts, host = kernel_counts(program)
     assert not host and set(counts) <= {*kernels, "concat", "scan"} and counts["matmul_packed"] >= 1, counts

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 onnx = pytest.importorskip("onnx")
 
 from ingot.builder.build import build_network  # noqa: E402
+from ingot.dims import Dim  # noqa: E402
 from ingot.errors import IngotError, InputError, UnsupportedError  # noqa: E402
-from ingot.frontends.onnx import Model  # noqa: E402
+from ingot.frontends.onnx import Model, float_sizes  # noqa: E402
 from ingot.frontends.onnx import build_network as import_network  # noqa: E402
+from ingot.frontends.table import Unsupported  # noqa: E402
 
 helper, FLOAT, INT64, BOOL = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 node, value = helper.make_node, helper.make_tensor_value_info
@@ -187,3 +190,115 @@ def test_states_of_unnamed_batches() -> None:
     assert net.run(feeds)["y"].shape == (4, 1, 5, 2)
     with pytest.raises(InputError, match="must be x_1"):
         net.run({**feeds, "h": floats(1, 4, 2)})
+
+
+@pytest.mark.parametrize("factor", [1.7, 0.37, 2.5, 1.1])
+def test_sizes_computed_in_floats(factor: float) -> None:
+    """⌊factor · height⌋ as exporters write it, by Floor and by a cast alone; divisions, and sizes rounded up."""
+    number = {"factor": np.float32(factor), "inverse": np.float32(4), "nc": np.array([2, 3])}
+    tail = [node("Cast", ["v"], ["whole"], to=onnx.TensorProto.INT64), node("Concat", ["nc", "whole"], ["to"], axis=0),
+            node("Resize", ["x", "", "", "to"], ["y"], mode="nearest", coordinate_transformation_mode="asymmetric",
+                 nearest_mode="floor")]  # fmt: skip
+    head = [node("Shape", ["x"], ["n"], start=2), node("Cast", ["n"], ["f"], to=FLOAT),
+            node("Mul", ["f", "factor"], ["m"])]  # fmt: skip
+    ways = {"Floor": np.floor, "Ceil": np.ceil, "Identity": np.floor}
+    for op, rounded in ways.items():
+        net = engine([*head, node(op, ["m"], ["v"]), *tail], {"x": [2, 3, "H", "W"]}, number)
+        for shape in ((2, 3, 10, 7), (2, 3, 31, 20)):
+            want = tuple(int(rounded(np.float32(n) * np.float32(factor))) for n in shape[2:])
+            assert net.run({"x": floats(*shape)})["y"].shape == (2, 3, *want), op
+    divided = [*head[:2], node("Div", ["f", "inverse"], ["v"])]
+    net = engine([*divided, *tail], {"x": [2, 3, "H", "W"]}, number)
+    assert net.run({"x": floats(2, 3, 10, 7)})["y"].shape[2:] == (2, 1)
+
+
+@pytest.mark.parametrize(("kind", "first", "ops", "n"), [
+    (np.float32, "Mul", (0.5, 0.3), 9), (np.float64, "Div", (0.25, 4 / 0.29), 100),
+    (np.float16, "Mul", (1.0, 1.0), 2051),
+])  # fmt: skip
+def test_every_step_of_a_size_is_rounded(kind: Any, first: str, ops: tuple[float, float], n: int) -> None:
+    """⌊n · 0.5 / 0.3⌋ is not ⌊n · (0.5 / 0.3)⌋, and doubles and halves round otherwise than float32."""
+    a, b = kind(ops[0]), kind(ops[1])
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    nodes = [node("Shape", ["x"], ["n"]), node("Cast", ["n"], ["f"], to=to), node(first, ["f", "a"], ["g"]),
+             node("Div", ["g", "b"], ["h"]), node("Floor", ["h"], ["v"]),
+             node("Cast", ["v"], ["to"], to=onnx.TensorProto.INT64), node("ConstantOfShape", ["to"], ["y"])]
+    net = engine(nodes, {"x": ["N"]}, {"a": np.array(a), "b": np.array(b)})
+    for size in (n, n + 1, 13):
+        begun = kind(size) * a if first == "Mul" else kind(size) / a
+        assert net.run({"x": floats(size)})["y"].shape == (int(np.floor(begun / b)),)
+
+
+def test_an_axis_whose_factor_leaves_its_size() -> None:
+    """⌊1.1 · 2⌋ is 2, read between its elements; ONNX Runtime and the standard's own evaluator agree on that."""
+    words = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
+    net = engine([node("Resize", ["x", "", "s"], ["y"], **words)], {"x": [1, 2, 2, 5]},
+                 {"s": np.array([1, 1, 1.1, 2], np.float32)})  # fmt: skip
+    x = floats(1, 2, 2, 5)
+    rows = np.stack([x[:, :, 0], x[:, :, 0] + (x[:, :, 1] - x[:, :, 0]) / np.float32(1.1)], axis=2)
+    wide = np.concatenate([rows, rows[..., -1:]], axis=-1)
+    want = np.stack([rows, (wide[..., :-1] + wide[..., 1:]) / 2], axis=-1).reshape(1, 2, 2, 10)
+    np.testing.assert_allclose(net.run({"x": x})["y"], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.7, 0.6, 1.3, 2.0])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic", "aligned"])
+def test_scales_of_sizes_that_only_a_run_knows(mode: str, scale: float) -> None:
+    """As torch resizes by a factor; the nearest element by the factor also where torch goes by the sizes."""
+    kind, places = {"nearest": ("nearest", "asymmetric"), "bilinear": ("linear", "half_pixel"),
+                    "bicubic": ("cubic", "half_pixel"), "aligned": ("linear", "align_corners")}[mode]  # fmt: skip
+    words = {"mode": kind, "coordinate_transformation_mode": places, "nearest_mode": "floor"}
+    resize = node("Resize", ["x", "", "s"], ["y"], **words)
+    net = engine([resize], {"x": [1, 2, "H", "W"]}, {"s": np.array([1, 1, scale, scale], np.float32)})
+    how: Any = {"mode": "bilinear", "align_corners": True} if mode == "aligned" else {"mode": mode}
+    for shape in ((1, 2, 5, 10), (1, 2, 17, 4)):
+        x = floats(*shape)
+        if mode == "nearest":
+            rows, columns = (np.floor(np.arange(int(n * scale), dtype=np.float32) / np.float32(scale)).astype(int)
+                             for n in shape[2:])
+            want = x[:, :, rows][..., columns]
+        else:
+            want = torch.nn.functional.interpolate(torch.from_numpy(x), scale_factor=scale, **how).numpy()
+        np.testing.assert_allclose(net.run({"x": x})["y"], want, atol=2e-5)
+    assert not net._native.host_calls("main")
+
+
+def test_shares_are_those_of_float32() -> None:
+    size = Dim("N")
+    for factor in (1.7, 0.1, 0.7, 1 / 3, 2.5, 1.99):
+        share: Any = float_sizes.share(size, float(np.float32(factor)))
+        for n in (*range(50), 999, 4096, 16383):
+            assert share.evaluate({"N": n}) == float_sizes.share(n, factor), (factor, n)
+    with pytest.raises(Unsupported, match="no fraction"):
+        float_sizes.share(size, 0.1234567)
+
+
+def test_whole_numbers_are_divided_towards_zero() -> None:
+    """(n − 1) / 4 + 1 and −(−n / 16), where torch has floors: ONNX's Div drops the fraction."""
+    shape = [node("Shape", ["x"], ["n"], start=1)]
+    forms = {
+        lambda n: (n - 1) // 4 + 1: [node("Sub", ["n", "one"], ["a"]), node("Div", ["a", "four"], ["b"]),
+                                     node("Add", ["b", "one"], ["m"])],
+        lambda n: n // 4: [node("Neg", ["n"], ["a"]), node("Div", ["a", "four"], ["b"]), node("Neg", ["b"], ["m"])],
+    }  # fmt: skip
+    for size, steps in forms.items():
+        resize = node("Resize", ["x3", "", "", "to"], ["y"], mode="nearest", nearest_mode="floor",
+                      coordinate_transformation_mode="asymmetric")  # fmt: skip
+        constants = {"one": [1], "four": [4], "first": [0], "kept": [1, 2]}
+        net = engine([*shape, *steps, node("Unsqueeze", ["x", "first"], ["x3"]),
+                      node("Concat", ["kept", "m"], ["to"], axis=0), resize], {"x": [2, "W"]},
+                     {name: np.array(a) for name, a in constants.items()})  # fmt: skip
+        for n in (4, 5, 15, 16, 17):
+            x = floats(2, n)
+            at = np.floor(np.arange(size(n), dtype=np.float32) / np.float32(np.float32(size(n)) / np.float32(n)))
+            np.testing.assert_array_equal(net.run({"x": x})["y"][0], x[:, at.astype(int)])
+
+
+def test_the_first_of_a_length_meets_all() -> None:
+    """x[:, :1] has min(1, T) elements, which broadcast."""
+    cut = node("Slice", ["x", "start", "end", "axis"], ["first"])
+    net = engine([cut, node("Mul", ["first", "x"], ["y"])], {"x": [2, "T", 3]},
+                 {"start": np.array([0]), "end": np.array([1]), "axis": np.array([1])})  # fmt: skip
+    for n in (1, 5):
+        x = floats(2, n, 3)
+        np.testing.assert_array_equal(net.run({"x": x})["y"], x[:, :1] * x)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.frontends.lora.patterns import BoundedPattern, BoundedPatternError
+from ingot.frontends.lora.patterns import BoundedPattern, BoundedPatternError, Steps
 
 SAME = [
     r".*\.(q_proj|v_proj)",
@@ -51,6 +52,16 @@ def test_patterns_mean_what_re_means(pattern: str, text: str) -> None:
 )
 def test_patterns_that_take_re_forever(pattern: str, matches: bool) -> None:
     assert BoundedPattern(pattern).matches("a" * 100) == matches
+
+
+@pytest.mark.parametrize("pattern", ["(?=(.*)*)" * 100, "(?:.*.*)*" * 100, "((?=.*)a?)*" * 80])
+def test_a_file_has_so_many_steps(pattern: str) -> None:
+    """For all its patterns and all names: of these the first took minutes for the layers of a small model."""
+    begin = time.process_time()
+    one = BoundedPattern(pattern, Steps(100_000))
+    with pytest.raises(BoundedPatternError, match="too long to match"):
+        any(one.matches(f"model.layers.{i}.self_attn.q_proj") and i < 0 for i in range(10_000))
+    assert time.process_time() - begin < 5  # half a second on a busy machine
 
 
 @pytest.mark.parametrize(

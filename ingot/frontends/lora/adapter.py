@@ -21,6 +21,7 @@ from ingot.dtypes import DType
 from ingot.errors import CheckpointError, UserError
 from ingot.frontends.checkpoint import contained, read_json, resolve_directory
 from ingot.frontends.lora.config import MAX_ALPHA, AdapterConfig, Layer, layers_of
+from ingot.frontends.lora.patterns import BoundedPatternError
 from ingot.ir import Network
 from ingot.ir.recipe import ADAPTER, Recipe, combine, evaluate, source
 from ingot.safetensors_file import SafetensorsFile
@@ -137,10 +138,13 @@ def read_adapter(
     if not os.path.lexists(path / TENSORS):
         raise CheckpointError(_no_tensors(path))
     layers = {m: replace(x, kind="normed") if x.parameter in unit_rows else x for m, x in layers_of(network).items()}
-    config = AdapterConfig(values, layers)
-    file = SafetensorsFile(contained(path, TENSORS))
     name = re.sub(r"[^\w-]", "_", path.name)[:64]
-    read = _Tensors(file, config, layers, f"{ADAPTER}{name}.")
+    try:
+        config = AdapterConfig(values, layers)
+        file = SafetensorsFile(contained(path, TENSORS))
+        read = _Tensors(file, config, layers, f"{ADAPTER}{name}.")
+    except BoundedPatternError as error:
+        raise CheckpointError(f"{path / CONFIG}: {error}") from None
     faults = [*config.faults, *read.faults]
     if faults:
         shown = [fault if len(fault) <= 180 else fault[:177] + "…" for fault in faults[:MAX_LISTED]]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ingot.dtypes import DType
 from ingot.frontends.fields import Fields
-from ingot.frontends.lora.patterns import BoundedPattern, BoundedPatternError
+from ingot.frontends.lora.patterns import MAX_STEPS, BoundedPattern, BoundedPatternError, Steps
 from ingot.ir import Network, Node, Value
 from ingot.ops.indexing import Embedding
 from ingot.ops.product import Matmul
 
 MAX_RANK = 16_384
 MAX_ALPHA = 1e6
-MAX_PATTERNS = 64  # with repetitions or alternatives; plain names may be many
+MAX_PATTERNS = 64  # with repetitions or alternatives
+STEPS_OF_LAYER = 1000  # that all patterns together may take, where that is more than MAX_STEPS
+MAX_NAMES = 10_000  # of ranks or scales of their own
 # What says nothing of the numbers, or only how they were found.
 HARMLESS = (
     "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying",
@@ -100,21 +102,26 @@ def _head(network: Network) -> Value | None:
 class _Matcher:
     """Names as PEFT matches them: whole, or behind a dot; and patterns."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, steps: Steps) -> None:
         self.plain = re.fullmatch(r"[\w.-]+", text) is not None
-        self._pattern = None if self.plain else BoundedPattern(rf"(.*\.)?({text})")
+        # In a plain name a dot stands for any character, as in PEFT.
+        self._name = re.compile(text) if self.plain else None
+        self._length = len(text)
+        self._pattern = None if self.plain else BoundedPattern(rf"(.*\.)?({text})", steps)
 
     def ends(self, module: str) -> bool:
         """For rank_pattern and alpha_pattern: a pattern for the end of a module's path."""
-        if self._pattern is not None:
-            return self._pattern.matches(module)
-        return re.fullmatch(rf"(.*\.)?({self.text})", module) is not None  # a dot stands for any character, as in PEFT
+        if self._name is None:
+            return self._pattern is not None and self._pattern.matches(module)
+        begin = len(module) - self._length
+        fits = begin == 0 or (begin > 0 and module[begin - 1] == ".")
+        return fits and self._name.fullmatch(module, begin) is not None
 
 
-def _named(module: str, names: list[str]) -> str | None:
-    """The name among `names` that is a module's path or its end."""
-    return next((name for name in names if module == name or module.endswith(f".{name}")), None)
+def _named(module: str, names: Collection[str]) -> list[str]:
+    """The names among these that are a module's path or its end."""
+    parts = module.split(".")
+    return [end for i in range(len(parts)) if (end := ".".join(parts[i:])) in names]
 
 
 class AdapterConfig:
@@ -131,7 +138,7 @@ class AdapterConfig:
         self.alpha = self._alpha("lora_alpha", fields.values.get("lora_alpha"))
         self.root = fields.flag("use_rslora", False)
         self._refuse()
-        self._patterns = 0
+        self._patterns, self._steps = 0, Steps(max(MAX_STEPS, STEPS_OF_LAYER * len(layers)))
         self.ranks = self._by_pattern("rank_pattern", self._rank)
         self.alphas = self._by_pattern("alpha_pattern", self._alpha)
         excluded = self._exclusion()
@@ -181,6 +188,9 @@ class AdapterConfig:
         if not isinstance(given, dict):
             self.fields.fault(key, f"must be an object, not {str(given)[:40]}")
             return []
+        if len(given) > MAX_NAMES:
+            self.fields.fault(key, f"has {len(given):,} entries; at most {MAX_NAMES:,} are read")
+            return []
         found = []
         for name, value in given.items():
             matcher = self._compiled(key, _Matcher, name)
@@ -188,10 +198,10 @@ class AdapterConfig:
                 found.append((matcher, read(f"{key}.{name[:60]}", value)))
         return found
 
-    def _compiled(self, key: str, make: Callable[[str], Any], text: str) -> Any:
+    def _compiled(self, key: str, make: Callable[[str, Steps], Any], text: str) -> Any:
         """A pattern of the file, or None and a fault."""
         try:
-            made = make(text)
+            made = make(text, self._steps)
         except BoundedPatternError as error:
             self.fields.fault(key, str(error))
             return None
@@ -216,21 +226,21 @@ class AdapterConfig:
         if not names:
             self.fields.fault("target_modules", 'must be a list of names, a pattern or "all-linear"')
             return []
-        named = {m: name for m in layers if (name := _named(m, names)) is not None}
-        used = set(named.values())
-        for name in names:
-            if name not in used and not any(_named(m, [name]) for m in layers):
-                self.fields.fault("target_modules", f"{name[:80]!r} is no layer of this model")
+        named = {m: found for m in layers if (found := _named(m, names))}
+        used = {name for found in named.values() for name in found}
+        for name in (name for name in names if name not in used):
+            self.fields.fault("target_modules", f"{name[:80]!r} is no layer of this model")
         return [m for m in named if self._transformed(m)]
 
-    def _names(self, key: str) -> list[str]:
+    def _names(self, key: str) -> dict[str, None]:
+        """Names in their order."""
         given = self.fields.values.get(key)
         if given is None or given == []:
-            return []
+            return {}
         if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):
             self.fields.fault(key, f"must be a list of names, not {str(given)[:40]}")
-            return []
-        return given
+            return {}
+        return dict.fromkeys(given)
 
     def _transformed(self, module: str) -> bool:
         """Whether layers_to_transform leaves a module in: by the first number in its path, or that behind a name."""
@@ -260,4 +270,4 @@ class AdapterConfig:
             pattern = self._compiled("exclude_modules", BoundedPattern, given)
             return lambda module: pattern is not None and pattern.matches(module)
         names = self._names("exclude_modules")
-        return lambda module: _named(module, names) is not None
+        return lambda module: bool(_named(module, names))

@@ -1,10 +1,10 @@
 """Regular expressions out of files of strangers, matched in bounded time.
 
 Python's own matcher goes back and tries again, which takes it years over `(a+)+$` and forty letters. Here a pattern is
-a function from a set of positions to the set of positions behind it. What a part of the pattern does at a position is
-computed once, so the time grows with the pattern's length times the square of the text's. Python's parser of patterns
-is used, so the syntax is that of `re`; what is no regular expression in the strict sense (a reference to a group) is
-refused.
+a function from a set of positions to the set of positions behind it, so that what is usual takes some hundred steps. A
+file has a number of them for all its patterns and all names together; one that needs more is refused. Python's parser
+of patterns is used, so the syntax is that of `re`; what is no regular expression in the strict sense (a reference to a
+group) is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 MAX_PATTERN = 1000  # characters; the longest that PEFT's users write have some 400
 MAX_DEPTH = 20
+MAX_STEPS = 500_000  # a second or two; a usual pattern takes some 100 for a name
 TOO_DEEP = f"a pattern nests at most {MAX_DEPTH} deep"
 
 _parser: Any = importlib.import_module("re._parser")  # the only one there is: `re` shows no syntax tree
@@ -31,10 +32,28 @@ class BoundedPatternError(ValueError):
     """Text that is no pattern, or one with parts that are not supported."""
 
 
-class BoundedPattern:
-    """A regular expression. Raises BoundedPatternError."""
+class Steps:
+    """How many steps may still be taken."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, left: int = MAX_STEPS) -> None:
+        self._left = left
+
+    def take(self, count: int = 1) -> None:
+        """Takes some. Raises BoundedPatternError when there are none left."""
+        self._left -= count
+        if self._left < 0:
+            raise BoundedPatternError("the patterns take too long to match: repeat fewer parts that repeat parts")
+
+
+class BoundedPattern:
+    """A regular expression. Raises BoundedPatternError.
+
+    Args:
+        steps: that it may take, together with others; default, some of its own.
+    """
+
+    def __init__(self, text: str, steps: Steps | None = None) -> None:
+        self._steps = steps or Steps()
         if len(text) > MAX_PATTERN:
             raise BoundedPatternError(f"a pattern has at most {MAX_PATTERN:,} characters, this one {len(text):,}")
         try:
@@ -50,8 +69,9 @@ class BoundedPattern:
             raise BoundedPatternError(f"{text[:80]!r} sets flags, which is not supported")
 
     def matches(self, text: str) -> bool:
-        """Whether the whole of `text` is of this pattern, as `re.fullmatch` has it."""
-        return len(text) in _Run(text).sequence(self._tree, 0)
+        """Whether the whole of `text` is of this pattern, as `re.fullmatch` has it. Raises BoundedPatternError when
+        that takes too long."""
+        return bool(_Run(text, self._steps).sequence(self._tree, 1) >> len(text))
 
 
 def _check(tree: Any, depth: int) -> None:
@@ -78,48 +98,72 @@ def _check(tree: Any, depth: int) -> None:
 
 
 class _Run:
-    """Patterns over one text. `sequence` and `one` give all positions at which a match that begins at `at` may end."""
+    """Patterns over one text. A set of positions is a number: bit i stands for position i.
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.known: dict[tuple[int, int], frozenset[int]] = {}
+    What a part makes of a set is what it makes of each position together, so that no set is looked at twice by the same
+    part in a row. `steps` bounds the rest: parts that repeat parts that repeat.
+    """
 
-    def sequence(self, tree: Any, at: int) -> frozenset[int]:
-        key = (id(tree), at)
-        if key not in self.known:
-            found = frozenset((at,))
-            for op, value in tree:
-                found = frozenset(end for start in found for end in self.one(str(op), value, start))
-            self.known[key] = found
-        return self.known[key]
+    def __init__(self, text: str, steps: Steps) -> None:
+        self.text, self.steps = text, steps
+        self.fitting: dict[Any, int] = {}  # id of a part that takes one character → where it can
 
-    def one(self, op: str, value: Any, at: int) -> frozenset[int]:
+    def sequence(self, tree: Any, at: int) -> int:
+        """Where a match may end that begins at one of these."""
+        for op, value in tree:
+            if not at:
+                break
+            at = self.one(str(op), value, at)
+        return at
+
+    def one(self, op: str, value: Any, at: int) -> int:
+        self.steps.take()
         if op == "BRANCH":
-            return frozenset(end for branch in value[1] for end in self.sequence(branch, at))
+            found = 0
+            for branch in value[1]:
+                found |= self.sequence(branch, at)
+            return found
         if op == "SUBPATTERN":
             return self.sequence(value[3], at)
         if op in ("MAX_REPEAT", "MIN_REPEAT"):
             low, high, tree = value
             return self.repeat(low, high, tree, at)
         if op in ("ASSERT", "ASSERT_NOT"):
-            return frozenset((at,)) if bool(self.sequence(value[1], at)) == (op == "ASSERT") else frozenset()
+            wanted = op == "ASSERT"
+            return self.where(at, lambda i: bool(self.sequence(value[1], 1 << i)) == wanted)
         if op == "AT":
-            return frozenset((at,)) if self.anchored(str(value), at) else frozenset()
-        return frozenset((at + 1,)) if at < len(self.text) and _fits(op, value, self.text[at]) else frozenset()
+            return self.where(at, lambda i: self.anchored(str(value), i))
+        return (at & self.fits(op, value)) << 1
 
-    def repeat(self, low: int, high: int, tree: Any, at: int) -> frozenset[int]:
-        now = frozenset((at,))
+    def where(self, at: int, holds: Callable[[int], bool]) -> int:
+        """Those of the positions at which this holds."""
+        self.steps.take(len(self.text))
+        found = 0
+        for i in range(len(self.text) + 1):
+            if at >> i & 1 and holds(i):
+                found |= 1 << i
+        return found
+
+    def fits(self, op: str, value: Any) -> int:
+        """The positions whose character is of a part that takes one. The tree outlives this, so its ids are its own."""
+        key = id(value) if op in ("IN", "ANY") else (op, value)
+        if key not in self.fitting:
+            self.steps.take(len(self.text))
+            self.fitting[key] = sum(1 << i for i, char in enumerate(self.text) if _fits(op, value, char))
+        return self.fitting[key]
+
+    def repeat(self, low: int, high: int, tree: Any, at: int) -> int:
         for _ in range(low):
-            after = frozenset(end for start in now for end in self.sequence(tree, start))
-            if after == now:  # and so it would stay
+            after = self.sequence(tree, at)
+            if after == at:  # and so it would stay
                 break
-            now = after
-        found, left = set(now), high - low
-        while now and left > 0:
-            now = frozenset(end for start in now for end in self.sequence(tree, start)) - found
-            found |= now
+            at = after
+        found, left = at, high - low
+        while at and left > 0:
+            at = self.sequence(tree, at) & ~found
+            found |= at
             left -= 1
-        return frozenset(found)
+        return found
 
     def anchored(self, where: str, at: int) -> bool:
         if where in ("AT_BEGINNING", "AT_BEGINNING_STRING"):

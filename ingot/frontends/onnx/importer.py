@@ -14,15 +14,16 @@ from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
+from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
 from ingot.frontends.onnx.agreement import agreeing
 from ingot.frontends.onnx.model import MAX_NODES, Model
-from ingot.frontends.onnx.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
-from ingot.frontends.onnx.tensors import dtype_of
-from ingot.frontends.onnx.widened import Widened, sources, widened
+from ingot.frontends.onnx.tensors import STRING, dtype_of
+from ingot.frontends.onnx.text import Text, is_text, table_of
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Remark, Renamed, checked
 from ingot.frontends.table import NO_SUCH_OP, Unsupported, carried_out
+from ingot.frontends.widened import Widened, sources, widened
 from ingot.ir import Network, Spec, Value, interpret
 from ingot.ir.spec import MAX_RANK
 from ingot.passes.simplify import Budget
@@ -50,12 +51,14 @@ class Given(NamedTuple):
 
 class Built(NamedTuple):
     """What came of a model. `outputs`: for each output the network's names of it: one of a tensor, a list for a
-    sequence, None for what is left out. `inputs`: likewise. `narrow`: the types of outputs that others carry."""
+    sequence, None for what is left out. `inputs`: likewise. `narrow`: the types of outputs that others carry. `text`:
+    the inputs and outputs that are strings, and code points in the network."""
 
     imported: Imported
     outputs: dict[str, Any]
     inputs: dict[str, Any]
     narrow: dict[str, DType]
+    text: frozenset[str] = frozenset()
 
 
 class NeedsValues(UnsupportedError):
@@ -140,6 +143,7 @@ class _Importer:
         self.inputs: dict[str, Any] = {}
         self.dim_names: dict[str, Dim] = {}
         self.narrow: dict[str, DType] = {}  # of outputs
+        self.text: set[str] = set()  # inputs and outputs
 
     def run(self) -> Built:
         graph = self.model.graph
@@ -167,7 +171,7 @@ class _Importer:
         weights = Widened(_Carried(Renamed(self.model.weights, names)), computed)
         remarks = tuple(self.remarks)
         imported = Imported(self.network, weights, self.notes, placeholders, kept, frozenset(), {}, remarks)
-        return Built(imported, outputs, self.inputs, self.narrow)
+        return Built(imported, outputs, self.inputs, self.narrow, frozenset(self.text))
 
     def error(self, why: str) -> CheckpointError:
         return CheckpointError(f"{self.name}: {why}")
@@ -189,7 +193,9 @@ class _Importer:
 
     def _input(self, scope: Scope, name: str, kind: Any) -> None:
         which = kind.WhichOneof("value")
-        if name in self.given.arrays:
+        if which == TENSOR and kind.tensor_type.elem_type == STRING:
+            self._text_input(scope, name, kind.tensor_type)
+        elif name in self.given.arrays:
             array = self.given.arrays[name]
             made = None if array is None else self.network.constant(carried(array))
             scope.values[name] = None if made is None else self._carried(made, Spec.of(array))
@@ -211,6 +217,21 @@ class _Importer:
             self.faults.add("input", f"{name} is no tensor: how many it has must be known", "")
             scope.values[name] = None
 
+    def _text_input(self, scope: Scope, name: str, kind: Any) -> None:
+        """Strings come as code points, with a dim more: the room for the longest one."""
+        if name in self.given.arrays:
+            scope.values[name] = None if (array := self.given.arrays[name]) is None else table_of(self.network, array)
+            self.inputs[name] = None
+            return
+        sizes = self._sizes(kind, name)
+        if len(sizes) >= MAX_RANK:
+            raise self.error(f"input {name[:80]} has {len(sizes)} dimensions of strings, the most are {MAX_RANK - 1}")
+        spec = Spec(dtypes.int32, (*sizes, self._dim(f"{name}_length")))
+        scope.values[name] = Text(self.network.input(name, checked(spec, name, self.name)))
+        self.inputs[name] = name
+        self.text.add(name)
+        self.notes.append(f"input {name} is text, taken as code points in int32 [..., length], zeros behind each")
+
     def _checked(self, name: str, spec: Spec) -> Spec:
         return checked(carried_spec(spec), name, self.name)
 
@@ -219,12 +240,14 @@ class _Importer:
         return Narrow(value, spec.dtype) if is_narrow(spec.dtype) else value
 
     def _declared(self, kind: Any, name: str) -> Spec:
-        dtype = dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}")
+        return Spec(dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}"), self._sizes(kind, name))
+
+    def _sizes(self, kind: Any, name: str) -> list[Dimension]:
         if not kind.HasField("shape"):
             raise UnsupportedError(f"{self.name}: input {name[:80]} has no shape; names of its dims are enough")
         if len(kind.shape.dim) > MAX_RANK:
             raise self.error(f"input {name[:80]} has {len(kind.shape.dim):,} dimensions, the most are {MAX_RANK}")
-        return Spec(dtype, [self._size(d, name, i) for i, d in enumerate(kind.shape.dim)])
+        return [self._size(d, name, i) for i, d in enumerate(kind.shape.dim)]
 
     def _size(self, d: Any, name: str, axis: int) -> Dimension:
         if d.HasField("dim_value"):
@@ -297,6 +320,8 @@ class _Importer:
             return Sequence([self._capture(scope, at, v) for v in found])
         if isinstance(found, Narrow):
             return Narrow(self._capture(scope, at, found.value), found.dtype)
+        if isinstance(found, Text):
+            return Text(self._capture(scope, at, found.value))
         return self._capture(scope, at, found)
 
     def _capture(self, scope: Scope, at: Scope, value: Value) -> Value:
@@ -422,8 +447,13 @@ class _Importer:
         return tuple([self._value(network, r) for r in (results if type(results) is tuple else (results,))])
 
     def _value(self, network: Network, result: Any) -> Any:
-        if result is None or isinstance(result, Value) and result.network is network:
-            return result
+        if result is None:
+            return None
+        if isinstance(result, Value) and result.network is network:
+            known = result.known if result.array is None else None
+            if known is None or not all(type(n) is int for n in known.flat):
+                return result
+            return network.constant(known.astype(result.dtype.numpy))  # sizes of a shape that are numbers
         if isinstance(result, Sequence):
             self.items += len(result)
             if len(result) > MAX_PIECES or self.items > MAX_ITEMS:
@@ -433,6 +463,10 @@ class _Importer:
             return Sequence([self._value(network, r) for r in result])
         if isinstance(result, Narrow):
             return Narrow(self._value(network, result.value), result.dtype)
+        if isinstance(result, Text):
+            return Text(self._value(network, result.value))
+        if is_text(result):
+            return table_of(network, result)
         if isinstance(result, Value):
             return _adopted(network, result)
         return network.constant(np.asarray(result))
@@ -553,6 +587,12 @@ class _Importer:
                 found[info.name] = None
                 self.notes.append(f"{info.name} is absent and was left out")
             else:
+                if isinstance(value, Text):
+                    self.text.add(info.name)
+                    self.notes.append(f"output {info.name} is text, given as code points in int32 [..., length]")
+                    self.network.output(info.name, value.value)
+                    found[info.name] = info.name
+                    continue
                 self._check_type(info, value)
                 if isinstance(value, Narrow):
                     self.narrow[info.name] = value.dtype

@@ -17,7 +17,7 @@ from ingot import _lazy, dtypes
 from ingot.errors import CheckpointError, UnsupportedError
 from ingot.frontends.onnx import wire
 from ingot.frontends.onnx.table import NEWEST, domain_of
-from ingot.frontends.onnx.tensors import Tensors, dtype_of
+from ingot.frontends.onnx.tensors import STRING, Tensors, dtype_of
 from ingot.frontends.table import Unsupported
 from ingot.ir import Spec
 from ingot.ir.spec import MAX_RANK, elements
@@ -288,6 +288,8 @@ class Model:
         raise Unsupported(f"the attribute {attribute.name:.60} is of the kind {kind}, which ingot does not read")
 
     def _tensor(self, tensor: Any) -> Array:
+        if tensor.data_type == STRING:
+            return self.tensors.words(tensor)
         dtype_of(tensor.data_type, f"{self.name}: an attribute")
         return self.tensors.array(tensor)
 

@@ -20,8 +20,9 @@ import numpy as np
 
 import ingot.ops  # noqa: F401  the ops that F finds by name
 from ingot.dims import Expr
-from ingot.frontends.onnx.narrow import Narrow
+from ingot.frontends.narrow import Narrow
 from ingot.frontends.onnx.tensors import dtype_of
+from ingot.frontends.onnx.text import Text
 from ingot.frontends.table import KINDS, Convert, Unsupported, converted, maybe, shown
 from ingot.ir import Network, Value
 from ingot.ir.sizes import as_shape
@@ -35,6 +36,8 @@ Anything = Any  # an operand as it is: a tensor, a tuple of them for a sequence,
 Tensors = tuple[Value, ...]
 Typed = Any  # a tensor, or a Narrow one
 MaybeTyped = Any
+Strings = Any  # a Text
+StringsOrTensor = Any
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_MADE = 1 << 20  # elements of a constant that an op makes of numbers
@@ -45,8 +48,8 @@ class Unknown(Unsupported):
     """An operand whose elements have to be known while the network is built, and are not. `value` is that operand."""
 
     def __init__(self, value: Value, what: str) -> None:
-        why = f"{what} %{value.name} must be known when the network is built"
-        super().__init__(why, "make it a constant of the model")
+        why = f"{what} must be known when the network is built, and is {shown(value)}"
+        super().__init__(why, "make it a constant of the model, or compute it of sizes alone (Shape, Gather, Concat)")
         self.value = value
 
 
@@ -189,9 +192,21 @@ def _operand(call: Call, name: str, kind: str, value: Any) -> Any:
 def _tensor(call: Call, value: Any, name: str) -> Value:
     if isinstance(value, Narrow):
         raise Unsupported(f"{name} is {value.dtype.name}, which nothing but casts and scales takes")
+    if isinstance(value, Text):
+        raise Unsupported(f"{name} has strings, which only ops on text take")
     if type(value) is not Value:
         raise TypeError("must be a tensor")
     return value
+
+
+def _strings(call: Call, value: Any, name: str) -> Text:
+    if not isinstance(value, Text):
+        raise TypeError("must be a tensor of strings")
+    return value
+
+
+def _strings_or_tensor(call: Call, value: Any, name: str) -> Any:
+    return value if isinstance(value, Text) else _tensor(call, value, name)
 
 
 def _typed(call: Call, value: Any, name: str) -> Any:
@@ -254,7 +269,8 @@ _OPERANDS: dict[str, Callable[[Call, Any, str], Any]] = {
     "int": _first(_ints), "MaybeInt": _first(_ints), "Ints": _ints, "MaybeInts": _ints,
     "float": _first(_floats), "MaybeFloat": _first(_floats), "Floats": _floats, "MaybeFloats": _floats,
     "Sizes": _sizes, "MaybeSizes": _sizes, "Size": _first(_sizes), "MaybeSize": _first(_sizes),
-    "Typed": _typed, "MaybeTyped": _typed, "Dims": _dims, "MaybeDims": _dims, "bool": _bool, "MaybeBool": _bool,
+    "Typed": _typed, "MaybeTyped": _typed, "Strings": _strings, "StringsOrTensor": _strings_or_tensor,
+    "Dims": _dims, "MaybeDims": _dims, "bool": _bool, "MaybeBool": _bool,
     "NDArray": known, "MaybeNDArray": known,
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError, UnsupportedError
+from ingot.frontends.onnx.text import MAX_TEXT
 from ingot.frontends.onnx.wire import MAPPED, File, Inside
 from ingot.ir import Spec
 from ingot.ir.expr import integer_range
@@ -111,6 +112,20 @@ class Tensors:
         numbers = getattr(tensor, _field(kind))
         self._check_range(tensor, numbers, kind)
         return _from_numbers(numbers, kind, sizes)
+
+    def words(self, tensor: Any) -> Array:
+        """The elements of a tensor of strings, an array of str."""
+        sizes = tuple(tensor.dims)
+        count = len(tensor.string_data)
+        if len(sizes) > MAX_RANK or any(d < 0 for d in sizes) or math.prod(sizes) != count:
+            raise self.error(tensor, f"of strings{list(sizes)[:MAX_RANK]} has {count:,} elements")
+        self._check_one_place(tensor)
+        if len(max(tensor.string_data, key=len, default=b"")) * count > MAX_TEXT:
+            raise self.error(tensor, f"has more than {MAX_TEXT:,} characters")
+        try:
+            return np.array([text.decode() for text in tensor.string_data], np.str_).reshape(sizes)
+        except UnicodeDecodeError:
+            raise self.error(tensor, "has a text that is not UTF-8") from None
 
     def elsewhere(self, tensor: Any) -> Array | None:
         """The bytes of a tensor that does not hold them itself, as they are stored; None for others."""

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 MAX_FILE = (2 << 30) - 1  # what protobuf reads
 LARGE = 64 << 10  # bytes from which on a tensor's data is cut out, and a message is looked through field by field
 MAX_DEPTH = 100  # of messages, as protobuf has it
-MAPPED = 1 << 30  # bytes of a file from which on its tensors are mapped; those of a smaller one are read
+MAPPED = 1 << 30  # bytes of a file from which on its large tensors are copied to a file that is mapped, not to memory
 ALIGNED = 8  # bytes: what the largest elements have to begin at a multiple of
 WINDOW = 256 << 10
 FREE_FIELDS, BYTES_A_FIELD = 100_000, 4  # the fewest bytes that a field has on average, beyond so many of them
@@ -60,7 +60,7 @@ class File:
         weakref.finalize(self, os.close, descriptor)
         self._first = self._state()
         self.size = self._first[0]
-        self._mapped: Array | None = None
+        self._apart: _Apart | None = None
 
     def _state(self) -> tuple[int, int]:
         status = os.fstat(self._descriptor)
@@ -83,18 +83,22 @@ class File:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def array(self, begin: int, count: int) -> Array:
-        """Some of its bytes: mapped where the file is large, else in memory of their own."""
+        """Some of its bytes, in memory of their own. Those of a large file lie in a file of ours and are mapped, where
+        there is room for that; the file itself is not, because whoever shortens it would end this process."""
         self.check()
         if not count:
             return np.empty(0, np.uint8)
-        if self.size < MAPPED:
+        if self.size < MAPPED or count < LARGE:
             return self._read(begin, count)
-        if begin % ALIGNED:
-            return self._moved(begin, count)
-        if self._mapped is None:
-            with os.fdopen(os.dup(self._descriptor), "rb") as stream:
-                self._mapped = np.memmap(stream, np.uint8, "r")
-        return self._mapped[begin : begin + count]
+        try:
+            self._apart = self._apart or _Apart(self.size)
+            found = self._apart.copy(self._descriptor, begin, count)
+        except OSError:  # a full disk, or a system that copies to no file
+            found = None
+        if found is None:
+            return self._read(begin, count)
+        self.check()
+        return found
 
     def _read(self, begin: int, count: int) -> Array:
         found = read_tensor(self._descriptor, TensorInfo(uint8, (count,), begin, begin + count))
@@ -103,24 +107,44 @@ class File:
             raise CheckpointError(f"{self.name} was changed while it was read: it ends before byte {begin + count:,}")
         return found
 
-    def _moved(self, begin: int, count: int) -> Array:
-        """Bytes at a place that no element of several bytes may have: mapped from a file without a name, which the
-        system copies them to, so that they take no memory that it cannot take back. In memory where there is no room.
-        """
-        try:
-            with tempfile.TemporaryFile() as apart:
-                done = 0
-                while done < count:
-                    step = os.sendfile(apart.fileno(), self._descriptor, begin + done, min(count - done, MAX_READ))
-                    if not step:
-                        break
-                    done += step
-                self.check()
-                if done == count:
-                    return np.memmap(apart, np.uint8, "r", 0, (count,))
-        except OSError:  # a full disk, or a system that copies to no file
-            pass
-        return self._read(begin, count)
+
+class _Apart:
+    """A file without a name that the system copies bytes of another to, mapped: they take no memory that it cannot take
+    back, and nobody else can shorten it.
+
+    Args:
+        size: of the other file; the copies of it take about so much at most.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._room = size + size // LARGE * ALIGNED
+        stream = tempfile.TemporaryFile()  # noqa: SIM115
+        weakref.finalize(self, stream.close)
+        os.ftruncate(stream.fileno(), self._room)
+        self._descriptor = stream.fileno()
+        self._mapped = np.memmap(stream, np.uint8, "r", 0, (self._room,))
+        self._copies: dict[tuple[int, int], Array] = {}
+        self._end = 0
+
+    def copy(self, source: int, begin: int, count: int) -> Array | None:
+        """Some bytes of a descriptor's file, at a place that elements of any size may have; None where the file ends
+        before them, or so much has been copied that they are no parts of it but the same again and again. Raises
+        OSError when the disk is full."""
+        found = self._copies.get((begin, count))
+        if found is not None:
+            return found
+        if self._end + count > self._room:
+            return None
+        os.lseek(self._descriptor, self._end, os.SEEK_SET)
+        done = 0
+        while done < count:
+            step = os.sendfile(self._descriptor, source, begin + done, min(count - done, MAX_READ))
+            if not step:
+                return None
+            done += step
+        found = self._copies[begin, count] = self._mapped[self._end : self._end + count]
+        self._end += count + -count % ALIGNED
+        return found
 
 
 class Inside:

@@ -20,6 +20,7 @@ from ingot.frontends.onnx.ops import (  # noqa: F401
     shape,
     signal,
     spatial,
+    text,
     training,
     trees,
 )

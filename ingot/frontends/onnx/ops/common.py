@@ -14,6 +14,7 @@ from ingot.frontends.onnx.table import MAX_MADE, Call
 from ingot.frontends.table import Unsupported
 from ingot.ir import F, Value
 from ingot.ir.spec import axis_of
+from ingot.ops.indexing import Iota
 
 
 def cast(x: Any, dtype: DType) -> Any:
@@ -77,7 +78,7 @@ def size_value(x: Value, size: Dimension) -> Any:
     """A size as an int64 tensor without dimensions, beside x."""
     if isinstance(size, int):
         return x.network.constant(np.array(size, np.int64))
-    return F.reshape(F.iota(size=1, start=size, dtype=dtypes.int64), ())
+    return F.reshape(x.network.emit(Iota(size=1, start=size, dtype=dtypes.int64), ()), ())
 
 
 def wide(x: Any) -> Any:

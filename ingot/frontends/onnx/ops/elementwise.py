@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,14 @@ from ingot.frontends.arithmetic import (
     arctan,
     arctanh,
     cosh,
-    log1p,
     sinh,
     whole_power,
 )
-from ingot.frontends.onnx.narrow import Narrow, decoded, encoded, is_narrow
-from ingot.frontends.onnx.ops.common import cast, number, wide
-from ingot.frontends.onnx.table import Anything, Call, Typed, onnx
+from ingot.frontends.narrow import Narrow, decoded, encoded, is_narrow
+from ingot.frontends.onnx.float_sizes import rounded
+from ingot.frontends.onnx.ops.common import cast, number, size_tensor, wide
+from ingot.frontends.onnx.table import Anything, Call, StringsOrTensor, Typed, onnx
+from ingot.frontends.onnx.text import Text, same
 from ingot.frontends.table import MaybeFloat, MaybeInt, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
@@ -68,6 +70,9 @@ def _divided(a: Any, b: Any) -> Any:
     down = F.floordiv(a, b)
     if a.dtype.kind == "uint" or _natural(a) and _natural(b):
         return down
+    if a.known is not None and a.array is None and _natural(b):  # in ops that can be followed
+        zero = number(a, 0)
+        return F.sub(F.floordiv(F.maximum(a, zero), b), F.floordiv(F.maximum(F.neg(a), zero), b))
     inexact = F.logical_and(F.less(down, number(a, 0)), F.not_equal(F.mul(down, b), a))
     return F.where(inexact, F.add(down, number(a, 1)), down)
 
@@ -82,14 +87,21 @@ for _name, _compute in {
 def _comparison(name: str, op: str) -> None:
     @onnx(name)
     def of(a: Tensor, b: Tensor) -> Result:
-        if a.dtype is dtypes.bool_ and op not in ("equal", "not_equal"):
+        if a.dtype is dtypes.bool_:
             a, b = cast(a, dtypes.int32), cast(b, dtypes.int32)
         return getattr(F, op)(a, b)
 
 
-for _name, _op in {"Equal": "equal", "Less": "less", "LessOrEqual": "less_equal", "Greater": "greater",
+for _name, _op in {"Less": "less", "LessOrEqual": "less_equal", "Greater": "greater",
                    "GreaterOrEqual": "greater_equal"}.items():  # fmt: skip
     _comparison(_name, _op)
+
+
+@onnx("Equal")
+def equal(a: StringsOrTensor, b: StringsOrTensor) -> Result:
+    if isinstance(a, Text) is not isinstance(b, Text):
+        raise Unsupported("one operand has strings and the other has not")
+    return same(a, b) if isinstance(a, Text) else F.equal(a, b)
 
 
 @onnx("Mod")
@@ -176,7 +188,7 @@ _COMPOSED: dict[str, Callable[[Any], Any]] = {
     "Sinh": sinh,
     "Cosh": cosh, "Atan": arctan, "Asin": arcsin, "Acos": arccos, "Asinh": arcsinh, "Atanh": arctanh,
     "Acosh": arccosh,
-    "Softplus": lambda x: F.add(F.maximum(x, 0.0), log1p(F.exp(F.neg(F.abs(x))))),  # without an overflow
+    "Softplus": lambda x: F.softplus(x, threshold=math.inf),
     "Softsign": lambda x: F.div(x, F.add(F.abs(x), 1.0)),
     "HardSwish": lambda x: F.mul(x, F.clip(F.add(F.mul(x, 1 / 6), 0.5), minimum=0.0, maximum=1.0)),
 }  # fmt: skip
@@ -348,7 +360,10 @@ def _all_true(x: Value) -> Any:
 
 
 @onnx("Cast")
-def cast_to(x: Typed, *, to: DType, saturate: bool = True, round_mode: str = "up") -> Result:
+def cast_to(call: Call, x: Typed, *, to: DType, saturate: bool = True, round_mode: str = "up") -> Result:
+    whole = isinstance(x, Value) and x.dtype.is_float and to in (dtypes.int64, dtypes.int32)
+    if whole and (sizes := rounded(x)) is not None:
+        return cast(F.reshape(size_tensor(call, sizes), x.shape), to)
     return _converted(x, to, saturate, round_mode)
 
 

@@ -19,7 +19,7 @@ from ingot.ir.spec import axis_of, elements
 @onnx("Gather")
 def gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Result:
     at = axis_of(axis, len(x.shape), "axis")
-    return F.take(x, from_end(index_of(index), x.shape[at]), axis=at)
+    return F.take(x, index_of(index), axis=at, from_end=True)
 
 
 @onnx("GatherElements")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ingot import dims, dtypes
 from ingot.dims import Dimension
-from ingot.frontends.onnx.narrow import Narrow, decoded
+from ingot.frontends.narrow import Narrow, decoded
 from ingot.frontends.onnx.ops.common import cast, index_of, number
 from ingot.frontends.onnx.ops.linear import matmul_integer
 from ingot.frontends.onnx.ops.microsoft import channels_first, channels_last
@@ -39,7 +39,7 @@ from ingot.ir import F
 from ingot.ir.spec import axis_of, elements
 
 onnx("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
-onnx("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
+onnx("DequantizeLinear", domain=MICROSOFT, folds=False)(dequantize_linear)
 
 # ------------------------------------------------------------------------------------ element by element, pools
 
@@ -181,12 +181,14 @@ def qgemm(
 ) -> Result:  # fmt: skip
     """alpha · (a · b) + c, where c are integers of the products' scale; floats where no scale of the result is given.
     """
-    a, b = (F.permute(x, (1, 0)) if turn else x for x, turn in ((a, transA), (b, transB)))
-    whole = matmul_integer(a, b, a_zero, b_zero)
+    outputs = 0 if transB else 1
+    left, right = real(a, a_scale, a_zero), real(b, b_scale, b_zero, outputs)
+    found = F.matmul(left, right, transpose_a=transA, transpose_b=transB)
+    if alpha != 1:
+        found = F.mul(found, alpha)
     if c is not None:
-        whole = F.add(whole, c)
-    scale = F.mul(F.mul(a_scale, b_scale), alpha)
-    found = F.mul(cast(whole, dtypes.float32), scale)
+        scale = F.mul(F.mul(F.reshape(a_scale, ()), b_scale), alpha)
+        found = F.add(found, F.dequantize(c, scale, dtype=dtypes.float32))
     return found if y_scale is None else quantized(found, y_scale, y_zero, a.dtype if y_zero is None else y_zero.dtype)
 
 

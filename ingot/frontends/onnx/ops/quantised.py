@@ -7,7 +7,7 @@ from typing import Any
 
 from ingot import dims, dtypes
 from ingot.dtypes import DType
-from ingot.frontends.onnx.narrow import Narrow, carrier, decoded, encoded, is_narrow
+from ingot.frontends.narrow import Narrow, carrier, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number
 from ingot.frontends.onnx.ops.linear import matmul
 from ingot.frontends.onnx.ops.shape import part
@@ -15,9 +15,11 @@ from ingot.frontends.onnx.ops.spatial import conv, window
 from ingot.frontends.onnx.table import MaybeTyped, Typed, onnx
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
-from ingot.ir import F
+from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
 from ingot.ir.spec import axis_of, elements
+
+_NARROW = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
 
 def spread_over(scale: Any, x: Any, axis: int, block: int) -> Any:
@@ -39,7 +41,12 @@ def spread_over(scale: Any, x: Any, axis: int, block: int) -> Any:
 
 def quantized(x: Any, scale: Any, zero: Any, kind: DType, saturate: bool = True) -> Any:
     """round(x / scale) + zero in the range of an integer type; a float of 8 bits or less rounds by itself."""
-    y = F.div(cast(x, dtypes.float32), cast(scale, dtypes.float32))
+    scale = cast(scale, dtypes.float32)
+    own = zero is None or isinstance(zero, Value) and zero.dtype is kind
+    if kind.is_integer and 8 <= kind.bits <= 16 and own and x.dtype in _NARROW:
+        low, high = integer_range(kind)
+        return F.quantize(x, scale, *([] if zero is None else [zero]), dtype=kind, minimum=low, maximum=high)
+    y = F.div(cast(x, dtypes.float32), scale)
     if kind.is_float:
         return encoded(y, kind, saturate)
     if not kind.is_integer:
@@ -67,7 +74,7 @@ def quantize_linear(
     return quantized(x, spread[0], spread[1], kind, saturate)
 
 
-@onnx("DequantizeLinear")
+@onnx("DequantizeLinear", folds=False)  # weights stay integers
 def dequantize_linear(
     x: Typed, scale: Tensor, zero: MaybeTyped = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Result:
@@ -123,14 +130,6 @@ def _column(x: Any) -> Any:
     return F.reshape(x, (x.shape[0], 1))
 
 
-def centred(x: Any, zero: Any, axis: int) -> Any:
-    """Integers without their zero point, in float32: for sums that are rounded to 8 bits again."""
-    y = cast(x, dtypes.float32)
-    if zero is None:
-        return y
-    return F.sub(y, cast(spread_over(zero, x, axis, 0), dtypes.float32))
-
-
 @onnx("ConvInteger")
 def conv_integer(
     x: Tensor, w: Tensor, x_zero: MaybeTensor = None, w_zero: MaybeTensor = None, *, auto_pad: str = "NOTSET",
@@ -169,8 +168,10 @@ def qlinear_conv(
     group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
     over = window(x, w.shape[2:], strides, dilations, pads, auto_pad)
-    total = conv(centred(x, x_zero, 1), centred(w, w_zero, 0), None, over, group)
+    scales = spread_over(cast(w_scale, dtypes.float32), w, 0, 0)
+    weight = F.dequantize(w, scales, spread_over(w_zero, w, 0, 0), dtype=dtypes.float32)
     if bias is not None:
-        total = F.add(total, F.reshape(cast(bias, dtypes.float32), (bias.shape[0], *[1] * (len(x.shape) - 2))))
-    scale = F.mul(F.reshape(x_scale, ()), spread_over(w_scale, total, 1, 0))
-    return quantized(F.mul(total, scale), F.reshape(y_scale, ()), F.reshape(y_zero, ()), y_zero.dtype)
+        of_sums = F.mul(F.reshape(cast(x_scale, dtypes.float32), ()), cast(w_scale, dtypes.float32))
+        bias = F.dequantize(bias, of_sums, dtype=dtypes.float32)
+    found = conv(dequantize_linear(x, x_scale, x_zero), weight, bias, over, group)
+    return quantized(found, F.reshape(y_scale, ()), F.reshape(y_zero, ()), y_zero.dtype)

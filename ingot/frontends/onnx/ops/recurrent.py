@@ -242,8 +242,8 @@ def gru(
     h = s.hidden
     found = []
     for layer in layers:
-        if layer.names == usual and linear_before_reset and clip is None:
-            found.append(_by_kernel(s, layer, F.gru, [1, 0, 2]))  # ONNX: update, reset, hidden
+        if layer.names == usual and clip is None:
+            found.append(_by_kernel(s, layer, F.gru, [1, 0, 2], reset_after=linear_before_reset))  # update, reset, new
             continue
         reads = [_rows(layer.state, 0, 2 * h), _rows(layer.state, 2 * h, h)]
         reads += [] if layer.state_bias is None else [layer.state_bias]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as fn
-from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.common import axes_at, cast, few, number
+from ingot.dims import Dimension, Expr
+from ingot.frontends.onnx.float_sizes import MAX_UNDER, share
+from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, size_value
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import window
 from ingot.frontends.onnx.table import MAX_PIECES, onnx
@@ -24,11 +26,12 @@ from ingot.frontends.table import (
     Tensor,
     Unsupported,
 )
-from ingot.functional import regions
-from ingot.ir import F
+from ingot.functional import regions, resample
+from ingot.ir import F, Value
+from ingot.ir.sizes import as_size
 
 Array = np.ndarray[Any, Any]
-MaybeDims = tuple[Dimension, ...] | None
+MaybeSizes = tuple[Dimension, ...] | None
 
 MAX_MATRIX = 1 << 23  # elements of the weights of one axis
 
@@ -62,6 +65,8 @@ def _places(one: Axis, way: Way) -> Any:
     """Where in the input each element of the result lies."""
     x, size, to, scale = np.arange(few(one.to), dtype=np.float64), one.size, one.to, one.scale
     kind = way.coordinates
+    if way.mode == "nearest":  # whose element a last bit decides, and float32's is the one that runtimes have
+        x, scale = x.astype(np.float32), np.float32(scale)
     if kind == "half_pixel" or kind == "pytorch_half_pixel" and to > 1:
         return (x + 0.5) / scale - 0.5
     if kind == "pytorch_half_pixel":
@@ -155,18 +160,28 @@ def _by_kernel(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     sizes: list[Dimension] = list(x.shape[2:])
     for one in axes:
         sizes[one.axis - 2] = one.to
-    exact = all(_exact(one) for one in axes)
     aligned = way.coordinates == "align_corners"
+    unknown = any(isinstance(n, Expr) for one in axes for n in (one.size, one.to))
+    exact = all(_exact(one) for one in axes) or aligned and unknown  # which goes by the sizes
     if way.mode == "linear" or way.mode == "cubic" and rank == 4 and way.a == -0.75:
         if exact and (aligned or way.coordinates in ("half_pixel", "pytorch_half_pixel") and _no_ones(axes, way)):
             return F.resize(x, sizes=tuple(sizes), mode=way.mode, align_corners=aligned)
         return None
     if way.mode == "nearest" and exact and way.coordinates == "asymmetric" and way.nearest == "floor":
+        if not all(_by_sizes(one, way) for one in axes):
+            return None
         return F.resize(x, sizes=tuple(sizes), mode="nearest")
     whole = all(float(one.scale).is_integer() for one in axes)  # then no place lies between two elements
     if way.mode == "nearest" and exact and way.coordinates == "half_pixel" and way.nearest.startswith("round"):
         return F.resize(x, sizes=tuple(sizes), mode="nearest_exact") if whole else None
     return None
+
+
+def _by_sizes(one: Axis, way: Way) -> bool:
+    """Whether an element's place by the scale, as float32 divides, lies in the element that the two sizes say."""
+    if float(one.scale).is_integer() or not isinstance(one.size, int) or not isinstance(one.to, int):
+        return True
+    return math.isnan(one.scale) or np.array_equal(np.floor(_places(one, way)), np.arange(one.to) * one.size // one.to)
 
 
 def _no_ones(axes: Sequence[Axis], way: Way) -> bool:
@@ -187,13 +202,15 @@ def _exact(one: Axis) -> Any:
 
 def _resized(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     changed = [one for one in axes if one.to != one.size or way.coordinates == "tf_crop_and_resize"]
-    if not changed:
+    if changed:  # ⌊1.1 · 2⌋ is 2, read at 0 and 1 / 1.1; alone it is left as it is, as ONNX Runtime does
+        changed = [one for one in axes if one in changed or not _exact(one)]
+    else:
         return x
     found = _by_kernel(x, changed, way)
     if found is not None:
         return found
     if not all(isinstance(n, int) for one in changed for n in (one.size, one.to)):
-        raise Unsupported("this way of resizing needs sizes that are known")
+        return _of_any_size(x, changed, way)
     wide = x if x.dtype.is_float and x.dtype.bits >= 32 or way.mode == "nearest" else cast(x, dtypes.float32)
     for one in changed:
         wide = _along(wide, one, way)
@@ -202,14 +219,49 @@ def _resized(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     return cast(wide, x.dtype)
 
 
-def _scaled(size: Dimension, scale: float) -> Dimension:
-    """⌊size · scale⌋."""
-    if isinstance(size, int):
-        return math.floor(size * scale + 1e-9)
-    over, under = float(scale).as_integer_ratio()
-    if under > 1 << 10:
-        raise Unsupported(f"a scale of {scale} of a size that only a run knows")
-    return dims.floordiv(dims.mul(size, over), under)
+_COMPOSED = {("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic"}
+
+
+def _of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
+    """By a scale that is no ratio of sizes which only a run knows: its places are computed in the run."""
+    rank = len(x.shape) - 2
+    centred = way.coordinates == "half_pixel" or way.coordinates == "pytorch_half_pixel" and _no_ones(axes, way)
+    mode = _COMPOSED.get((way.mode, rank), "") if centred else ""
+    if way.mode == "nearest" and way.coordinates == "asymmetric" and way.nearest == "floor":
+        return _nearest_of_any_size(x, axes)
+    odd = way.antialias or way.exclude_outside or way.mode == "cubic" and way.a != -0.75
+    if not mode or odd or any(one.axis < 2 or math.isnan(one.scale) for one in axes) or not x.dtype.is_float:
+        raise Unsupported("this way of resizing needs sizes that are known")
+    targets = [resample.Target(n) for n in x.shape[2:]]
+    for one in axes:
+        exact = Fraction(one.scale).limit_denominator(MAX_UNDER)  # 1.7, of which the file has the nearest float32
+        targets[one.axis - 2] = resample.Target(one.to, float(np.float32(1 / exact)))
+    wide = cast(x, dtypes.float32) if x.dtype.bits < 32 else x
+    return cast(resample.stepped(wide, targets, mode), x.dtype)
+
+
+def _nearest_of_any_size(x: Any, axes: Sequence[Axis]) -> Any:
+    """The element at ⌊place / scale⌋ along each axis, as float32 divides."""
+    if any(math.isnan(one.scale) for one in axes):
+        raise Unsupported("this way of resizing needs sizes that are known")
+    for one in axes:
+        places = F.iota(one.to, dtype=dtypes.float32)
+        places = places if isinstance(places, Value) else x.network.constant(places)
+        last = cast(size_value(x, dims.add(one.size, -1)), dtypes.float32)
+        index = F.minimum(F.floor(F.div(places, np.float32(one.scale))), last)
+        x = F.take(x, cast(index, dtypes.int32), axis=one.axis)
+    return x
+
+
+def _scaled(x: Any, size: Dimension, scale: float) -> Dimension:
+    """⌊size · scale⌋ in float32; where no fraction says it, a run counts it."""
+    if scale == 1:
+        return size
+    try:
+        return share(size, scale)
+    except Unsupported:
+        whole = F.floor(F.mul(cast(size_value(x, size), dtypes.float32), np.float32(scale)))
+        return as_size(F.cast(whole, dtypes.int64))
 
 
 def _axes(
@@ -226,7 +278,7 @@ def _axes(
     for i, axis in enumerate(at):
         size = x.shape[axis]
         if scales is not None:
-            scale, to = scales[i], _scaled(size, scales[i])
+            scale, to = scales[i], _scaled(x, size, scales[i])
         else:
             assert sizes is not None
             to = sizes[i] if common is None else math.floor(common * size + 0.5)
@@ -265,7 +317,7 @@ def upsample_9(x: Tensor, scales: Floats, *, mode: str = "nearest") -> Result:
 
 @onnx("Resize", since=11)
 def resize(
-    x: Tensor, roi: MaybeFloats = None, scales: MaybeFloats = None, sizes: MaybeDims = None, *,
+    x: Tensor, roi: MaybeFloats = None, scales: MaybeFloats = None, sizes: MaybeSizes = None, *,
     antialias: bool = False, axes: MaybeInts = None, coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75, exclude_outside: bool = False, extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",

@@ -43,12 +43,15 @@ MaybeDims = tuple[Dimension, ...] | None
 def constant(
     *, value: MaybeNDArray = None, value_float: MaybeFloat = None, value_floats: MaybeFloats = None,
     value_int: MaybeInt = None, value_ints: MaybeInts = None, sparse_value: MaybeNDArray = None,
+    value_string: Anything = None, value_strings: Anything = None,
 ) -> Result:  # fmt: skip
     given = [x for x in (value, sparse_value) if x is not None]
     if value_float is not None or value_floats is not None:
         given.append(np.array(value_floats if value_float is None else value_float, np.float32))
     if value_int is not None or value_ints is not None:
         given.append(np.array(value_ints if value_int is None else value_int, np.int64))
+    if value_string is not None or value_strings is not None:
+        given.append(np.array(value_strings if value_string is None else value_string, np.str_))
     if len(given) != 1:
         raise Unsupported("it must have one value")
     return given[0]

@@ -1,0 +1,99 @@
+"""ONNX's ops on quantised tensors: that convolutions and products are of int8, and agree with ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+from onnx import helper, numpy_helper  # noqa: E402
+
+from ingot.builder.build import build_network  # noqa: E402
+from ingot.cli.inspect import kernel_counts  # noqa: E402
+from ingot.frontends.onnx import Model  # noqa: E402
+from ingot.frontends.onnx import build_network as import_network  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(0)
+
+
+def scales(*shape: int) -> Array:
+    return RNG.uniform(0.001, 0.003, shape).astype(np.float32)
+
+
+def whole(kind: str, *shape: int) -> Array:
+    return RNG.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, endpoint=True).astype(kind)
+
+
+def compared(nodes: list[Any], stored: dict[str, Array], x: Array, kind: int) -> tuple[Array, Array, dict[str, int]]:
+    """What the engine and ONNX Runtime give, and the engine's calls but copies."""
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)]
+    outputs = [helper.make_tensor_value_info("y", kind, None)]
+    initializers = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    proto = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    want = runtime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    imported = import_network(Model(proto, "test"), None).imported
+    engine = build_network(imported.network, imported.weights, report=False)
+    native, hosted = kernel_counts(engine.header["programs"]["cpu"])
+    assert not hosted
+    return engine.session().run({"x": x})["y"], want, {name: n for name, n in native.items() if name != "copy"}
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_qlinear_ops(kind: str) -> None:
+    """A quantised input, two convolutions, the second of every channel by itself, and a product."""
+    zero = np.array(131 if kind == "uint8" else 3, kind)
+    stored = {
+        "s": np.float32(0.02), "z": zero, "w": whole("int8", 8, 6, 3, 3), "ws": scales(8), "wz": np.zeros(8, np.int8),
+        "b": RNG.integers(-9000, 9000, 8).astype(np.int32), "t": np.float32(0.05), "d": whole("int8", 8, 1, 3, 3),
+        "ds": np.float32(0.004), "dz": np.int8(0), "m": whole("int8", 72, 10), "ms": np.float32(0.002),
+        "u": np.float32(0.06), "shape": np.array([2, 72], np.int64),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearConv", [*"qsz", "w", "ws", "wz", "t", "z", "b"], ["c"], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("QLinearConv", [*"ctz", "d", "ds", "dz", "t", "z"], ["e"], pads=[1] * 4, group=8),
+        helper.make_node("Reshape", ["e", "shape"], ["r"]),
+        helper.make_node("QLinearMatMul", [*"rtz", "m", "ms", "dz", "u", "z"], ["y"]),
+    ]
+    x = RNG.standard_normal((2, 6, 5, 6)).astype(np.float32)
+    found, want, calls = compared(nodes, stored, x, onnx.TensorProto.DataType.Value(kind.upper()))
+    assert np.abs(found.astype(int) - want.astype(int)).max() <= 1
+    assert found.dtype == want.dtype
+    assert calls == {"elementwise": 2, "conv_packed": 1, "conv_depthwise": 1, "matmul_packed": 1}  # x, and a bias
+
+
+def test_pairs_around_floats() -> None:
+    """Explicit QuantizeLinear and DequantizeLinear, biases of int32 too; Gemm by a turned weight of uint8."""
+    stored = {
+        "s": np.float32(0.02), "z": np.uint8(120), "w": whole("int8", 8, 6, 3, 3), "ws": scales(8),
+        "wz": np.zeros(8, np.int8), "b": RNG.integers(-9000, 9000, 8).astype(np.int32),
+        "bs": scales(8) * np.float32(0.02), "t": np.float32(0.05), "o": np.uint8(0),
+        "m": whole("uint8", 10, 240), "ms": np.float32(0.002),
+        "mz": np.uint8(128), "shape": np.array([2, 240], np.int64),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["f"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["fw"], axis=0),
+        helper.make_node("DequantizeLinear", ["b", "bs"], ["fb"], axis=0),
+        helper.make_node("Conv", ["f", "fw", "fb"], ["c"], pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "t", "o"], ["rq"]),
+        helper.make_node("DequantizeLinear", ["rq", "t", "o"], ["rf"]),
+        helper.make_node("Reshape", ["rf", "shape"], ["flat"]),
+        helper.make_node("DequantizeLinear", ["m", "ms", "mz"], ["fm"]),
+        helper.make_node("Gemm", ["flat", "fm"], ["y"], transB=1),
+    ]
+    x = RNG.standard_normal((2, 6, 5, 6)).astype(np.float32)
+    found, want, calls = compared(nodes, stored, x, onnx.TensorProto.FLOAT)
+    np.testing.assert_allclose(found, want, atol=0.002 * 128 * 0.05 * 2)  # a tie of what lies between
+    assert calls == {"elementwise": 2, "conv_packed": 1, "matmul_packed": 1}
