@@ -1,0 +1,443 @@
+"""An executor of networks on an NVIDIA GPU: kernels of our own where there are some, torch forms elsewhere.
+
+A step of a language model with one row a request is padded to a power of two of rows, captured once as a CUDA graph
+and replayed: its inputs lie in one buffer at a fixed address, which one copy from pinned memory fills. Whatever else is
+asked for runs call by call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ingot import _lazy, dtypes
+from ingot.backends.cuda.faults import BY_INTEGERS, faulty
+from ingot.backends.cuda.launch import ROWS, TILE_ROWS, Launcher, Norm, Weight, packed, power, unpacked
+from ingot.backends.cuda.program import Attention, Call, Factor, Product, program
+from ingot.backends.device import Opening
+from ingot.backends.torch_device import available as free
+from ingot.backends.torch_device import package
+from ingot.backends.torch_device import resolve as torch_device
+from ingot.backends.torch_executor import Loaded, TorchExecutor, item_of, load
+from ingot.errors import UserError
+from ingot.ir import Network, Node, Op, StateSpec, Value
+from ingot.ir.interpret import learn
+from ingot.ops.conversion import Dequantize
+from ingot.ops.in_torch import call, check, known, to_array, to_tensor
+
+Array = np.ndarray[Any, Any]
+
+MOST_ROWS = 64  # of a captured step
+OLDEST = (8, 0)  # compute capability
+# What the inputs of a padded step hold in the rows that nobody asked for: they write nothing, and see nothing.
+PADDING = {"token_ids": 0, "positions": 0, "slot": -1, "context_len": 0, "block_table": 0, "logit_rows": -1,
+           "long_rope": 0}  # fmt: skip
+
+
+def resolve(name: str) -> str:
+    """The number of a GPU ("" is the first). Raises UserError where there is none, or one that is too old."""
+    torch = package()
+    if name and not name.isdecimal():
+        raise UserError(f"device 'cuda:{name}': write cuda or cuda:N, N the number of a GPU")
+    try:
+        number = torch_device(f"cuda:{name or 0}").removeprefix("cuda:")
+    except UserError as e:
+        raise UserError(f"device 'cuda:{name or 0}': {e}") from None
+    found = torch.cuda.get_device_capability(int(number))
+    if found < OLDEST:
+        raise UserError(f"device 'cuda:{number}' has compute capability {found[0]}.{found[1]}; ingot's kernels need "
+                        f"{OLDEST[0]}.{OLDEST[1]}: torch:cuda:{number} runs there")  # fmt: skip
+    _lazy.optional("triton", f"device cuda:{number}", "ingot[cuda]")
+    return number
+
+
+def available(name: str) -> int | None:
+    """The bytes that are free there."""
+    return free(f"cuda:{name}")
+
+
+def open_session(opening: Opening) -> CudaExecutor:
+    """A session on a GPU. Raises UserError for an engine that cannot run there, MemoryLimitError."""
+    torch = package()
+    return open_on(torch, torch.device("cuda", int(opening.device)), opening)
+
+
+def open_on(torch: Any, device: Any, opening: Opening) -> CudaExecutor:
+    """A session of target cuda on a torch device; on the CPU its kernels are interpreted."""
+    there = replace(opening, device=str(device))
+    if opening.threads is not None and device.type != "cpu":
+        raise UserError(f"threads={opening.threads}: device cuda has no threads to choose")
+    key = ("cuda", str(device), opening.entry)
+    made = opening.kept.get(key)
+    if made is None:
+        made = opening.kept.setdefault(key, arranged(torch, load(torch, there, device)))
+    return CudaExecutor(torch, device, made, there)
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """A loaded network, its calls, and what the products among them multiply with.
+
+    groups: of parameters that are stored as two integers a byte, by how many share a scale.
+    """
+
+    loaded: Loaded
+    calls: tuple[Call, ...]
+    weights: dict[int, Weight]  # by the number of the call
+    groups: dict[Value, int]
+
+
+def arranged(torch: Any, loaded: Loaded) -> Arranged:
+    """Brings weights into the form in which kernels read them.
+
+    Weights of one product lie one behind the other, and the parameters become views of the whole. Integers of 4 bits
+    are packed where only products read them.
+    """
+    calls, tensors = program(loaded.network), loaded.tensors
+    weights: dict[int, Weight] = {}
+    groups: dict[Value, int] = {}
+    for number, found in enumerate(calls):
+        if not isinstance(found, Product):
+            continue
+        for factor in found.factors:
+            if factor.group and factor.weight not in groups:
+                tensors[factor.weight] = packed(torch, tensors[factor.weight], factor.group)
+                groups[factor.weight] = factor.group
+        if len(found.factors) > 1 and not found.pair:
+            for values in zip(*((f.weight, f.scales) for f in found.factors), strict=True):
+                _join(torch, tensors, [v for v in values if v is not None])
+        weights[number] = _weight(torch, tensors, found)
+    return Arranged(loaded, calls, weights, groups)
+
+
+def _join(torch: Any, tensors: dict[Value, Any], values: Sequence[Value]) -> None:
+    """Lays tensors one behind the other."""
+    if not values:
+        return
+    whole = torch.cat([tensors[v] for v in values])
+    at = 0
+    for value in values:
+        end = at + tensors[value].shape[0]
+        tensors[value] = whole[at:end]
+        at = end
+
+
+def _weight(torch: Any, tensors: Mapping[Value, Any], product: Product) -> Weight:
+    parts = [_tensors(tensors, factor) for factor in product.factors]
+    group = product.factors[0].group
+    if product.pair:
+        return Weight(*parts[0], *parts[1], group=group)
+    first, scales = parts[0]
+    rows = sum(weight.shape[0] for weight, _ in parts)
+    whole = first.as_strided((rows, first.shape[1]), first.stride())
+    if scales is not None:
+        scales = scales.as_strided((rows, *scales.shape[1:]), scales.stride())
+    return Weight(whole, scales, group=group)
+
+
+def _tensors(tensors: Mapping[Value, Any], factor: Factor) -> tuple[Any, Any]:
+    scales = None if factor.scales is None else tensors[factor.scales]
+    if scales is not None and not factor.group:
+        scales = scales.view(-1)
+    return tensors[factor.weight], scales
+
+
+@dataclass(frozen=True)
+class Step:
+    """A captured step.
+
+    memory: its inputs on the device; pinned: what is copied there; inputs: views of that. replay: computes `outputs`.
+    results: pinned memory that these are copied to.
+    """
+
+    memory: Any
+    pinned: Any
+    inputs: Mapping[str, Array]
+    replay: Callable[[], None]
+    outputs: Mapping[str, Any]
+    results: Mapping[str, Any]
+
+
+class CudaExecutor(TorchExecutor):
+    """See device.Executor."""
+
+    def __init__(self, torch: Any, device: Any, made: Arranged, opening: Opening) -> None:
+        super().__init__(torch, device, made.loaded, opening)
+        self._made = made
+        self._launcher = Launcher(torch, _dependent(torch, device))
+        self._steps: dict[tuple[int, ...], Step] = {}
+        self._pool: Any = None  # of memory that all captured steps share: one runs at a time
+        names = {v.name for v in self._network.inputs}
+        attentions = [c for c in made.calls if isinstance(c, Attention)]
+        self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
+        self._decodes &= all(v.dtype is dtypes.int32 for v in self._network.inputs)
+        self._decodes &= {"query_start", "block_table", "token_ids", "logit_rows"} <= names
+        self._on_gpu = device.type == "cuda"
+        self._captures = self._on_gpu
+        self._one_row_each = False  # whether this run has one row a request
+        self._checks, self._repeated, foreseen = _checks(self._network)
+        self._decodes &= foreseen
+
+    # ------------------------------------------------------------------------------------------------------------ runs
+    def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
+        rows = self._step_rows(feeds) if self._captures and out is None else 0
+        if not rows:
+            return super().run(feeds, out)
+        with self._alone(), self._torch.cuda.device(self._device) if self._on_gpu else nullcontext():
+            sizes = self._last = self._sizes(feeds)
+            columns = feeds["block_table"].shape[1]
+            step = self._steps.get((rows, columns)) or self._capture(rows, columns)
+            self._fill(step, feeds)
+            step.memory.copy_(step.pinned, non_blocking=True)
+            step.replay()
+            for name, tensor in step.outputs.items():
+                step.results[name].copy_(tensor, non_blocking=True)
+            faults = self._faults(feeds, sizes)  # while the device computes
+            if self._on_gpu:
+                self._torch.cuda.current_stream().synchronize()
+            check(list(faults), faults.values())
+            counts = {n: v.spec.evaluate(sizes)[0] for n, v in self._network.outputs.items()}
+            return {n: to_array(self._torch, step.results[n][:count]) for n, count in counts.items()}
+
+    def _step_rows(self, feeds: Mapping[str, Array]) -> int:
+        """How many rows a step of one row a request is padded to; 0 for any other run."""
+        if not self._decodes or feeds.keys() != {v.name for v in self._network.inputs}:
+            return 0
+        start, tokens = feeds["query_start"], len(feeds["token_ids"])
+        one_each = 0 < tokens <= MOST_ROWS and np.array_equal(start, np.arange(tokens + 1))
+        fits = one_each and len(feeds["logit_rows"]) <= tokens and not len(feeds.get("hidden_rows", ()))
+        return power(tokens) if fits else 0
+
+    def _padded(self, rows: int, columns: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of a step's inputs."""
+        shapes: dict[str, tuple[int, ...]] = {v.name: (rows,) for v in self._network.inputs}
+        shapes["block_table"] = (rows, columns)
+        shapes["query_start"] = (rows + 1,)
+        if "hidden_rows" in shapes:
+            shapes["hidden_rows"] = (0,)
+        return shapes
+
+    def _capture(self, rows: int, columns: int) -> Step:
+        torch, shapes = self._torch, self._padded(rows, columns)
+        places, total = {}, 0
+        for name, shape in shapes.items():
+            places[name] = total
+            total += -(-int(np.prod(shape)) // 4) * 4  # every input at 16 bytes
+        memory = torch.zeros(total, dtype=torch.int32, device=self._device)
+        pinned = torch.zeros(total, dtype=torch.int32, pin_memory=self._on_gpu)
+        view = pinned.numpy()
+        ends = {name: at + int(np.prod(shapes[name])) for name, at in places.items()}
+        inputs = {name: view[at : ends[name]].reshape(shapes[name]) for name, at in places.items()}
+        for name, array in inputs.items():
+            array[...] = PADDING.get(name, 0)
+        memory.copy_(pinned)
+        tensors = {v: memory[places[v.name] : ends[v.name]].view(shapes[v.name]) for v in self._network.inputs}
+        sizes = self._sizes(inputs)
+
+        def work() -> dict[str, Any]:
+            self._one_row_each = True  # each request has one
+            return self._calls(dict(tensors), dict(sizes), None)
+
+        replay, found = self._captured(work)
+        results = {n: torch.empty(t.shape, dtype=t.dtype, pin_memory=self._on_gpu) for n, t in found.items()}
+        step = self._steps[rows, columns] = Step(memory, pinned, inputs, replay, found, results)
+        return step
+
+    def _captured(self, work: Callable[[], dict[str, Any]]) -> tuple[Callable[[], None], dict[str, Any]]:
+        """What computes `work` again where its results lie, and these."""
+        torch = self._torch
+        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            work()  # compiles what has to be; the inputs are all padding
+        here.wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            found = work()
+        return graph.replay, found
+
+    @staticmethod
+    def _fill(step: Step, feeds: Mapping[str, Array]) -> None:
+        for name, array in step.inputs.items():
+            given = feeds[name]
+            count = len(given)
+            array[:count] = given
+            array[count:] = given[-1] if name == "query_start" else PADDING.get(name, 0)
+
+    def _faults(self, feeds: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Node, bool]:
+        """Of every node that may have had values that it does not take, whether it had: seen by the host's integers."""
+        def operand(value: Value) -> Any:
+            return feeds[value.name] if value.kind == "input" else self._shape(value, sizes)
+
+        return {node: faulty(known(node.op, sizes), [operand(v) for v in node.inputs]) for node in self._checks}
+
+    def _shape(self, value: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        state = isinstance(value.spec, StateSpec)
+        return tuple(self._states[_state(value)].shape) if state else value.spec.evaluate(sizes)
+
+    def _fault(self, node: Node, tensors: Mapping[Value, Any], sizes: Mapping[str, int]) -> Any:
+        """A flag, by a node's inputs and the shapes of its other operands."""
+        given = {v: tensors[v] for v in node.inputs if v.kind == "input"}
+        there = next(iter(given.values())).device
+
+        def shaped(value: Value) -> Any:  # one number stands for all
+            return self._torch.zeros((), device=there).expand(self._shape(value, sizes))
+
+        operands = [given[v] if v in given else shaped(v) for v in node.inputs]
+        return known(node.op, sizes).torch_fault(self._torch, *operands)  # type: ignore[misc]
+
+    # ----------------------------------------------------------------------------------------------------------- calls
+    def _results(
+        self, feeds: dict[str, Array], items: list[dict[str, Any]] | None
+    ) -> tuple[dict[str, Any], dict[Node, Any]]:
+        sizes = self._sizes(feeds)
+        self._one_row_each = bool(self._step_rows(feeds))
+        faults: dict[Node, Any] = {}
+        tensors = {v: to_tensor(self._torch, feeds[v.name], self._device) for v in self._network.inputs}
+        found = self._calls(tensors, sizes, items, faults)
+        self._last = sizes
+        return found, faults
+
+    def _calls(
+        self, tensors: dict[Value, Any], sizes: dict[str, int], items: list[dict[str, Any]] | None,
+        faults: dict[Node, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Runs every call; the outputs. Without `faults` nobody asks for them here."""
+        tensors |= self._loaded.tensors | self._states
+        left = dict(self._left)
+        for number, found in enumerate(self._made.calls):
+            begin = self._now(items)
+            if faults is not None:
+                self._note_faults(found, tensors, sizes, faults)
+            inside = isinstance(found, Product | Attention) and self._by_kernel(number, found, tensors, sizes)
+            by_reference = False
+            if not inside:
+                for node in found.nodes:
+                    by_reference |= self._by_torch(node, tensors, sizes)
+            if items is not None:
+                items.append(self._profiled(number, found, inside, by_reference, self._now(items) - begin, tensors))
+            for node in found.nodes:
+                for value in set(node.given):
+                    left[value] -= 1
+                    if not left[value]:
+                        tensors.pop(value, None)
+        return {name: tensors[value] for name, value in self._network.outputs.items()}
+
+    def _profiled(
+        self, number: int, found: Call, inside: bool, host: bool, ns: int, tensors: Mapping[Value, Any]
+    ) -> dict[str, Any]:
+        first, last = found.nodes[0], found.nodes[-1]
+        made = {v for node in found.nodes for v in node.outputs}
+        read = dict.fromkeys(v for node in found.nodes for v in node.given if v not in made)
+        operands, results = ([tensors[v] for v in vs if v in tensors] for vs in (read, last.outputs))
+        item = item_of(number, last, host, ns, operands, results)
+        if len(found.nodes) > 1:
+            item["kernel"] = found.kernel if inside else "+".join(node.op.name for node in found.nodes)
+            item["where"] = first.where
+        return item
+
+    def _note_faults(self, found: Call, tensors: Mapping[Value, Any], sizes: Mapping[str, int],
+                     faults: dict[Node, Any]) -> None:  # fmt: skip
+        """Flags of a call's nodes, on the device; one of several that ask the same."""
+        for node in found.nodes:
+            if node.op.torch_fault is None or node in self._repeated:
+                continue
+            if node in self._checks:
+                faults[node] = self._fault(node, tensors, sizes)
+            else:
+                operands = [None if v.spec is None else tensors[v] for v in node.inputs]
+                faults[node] = known(node.op, sizes).torch_fault(self._torch, *operands)  # type: ignore[misc]
+
+    def _by_torch(self, node: Node, tensors: dict[Value, Any], sizes: dict[str, int]) -> bool:
+        op: Op = known(node.op, sizes)
+        operands = [None if v.spec is None else tensors[v] for v in node.inputs]
+        if isinstance(op, Dequantize) and node.inputs[0] in self._made.groups:
+            operands[0] = unpacked(self._torch, operands[0], self._made.groups[node.inputs[0]])
+        results, by_reference = call(self._torch, node, op, operands, self._device, sizes)
+        for value, result in zip(node.outputs, results, strict=True):
+            tensors[value] = result
+            if op.binds:
+                learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
+        return by_reference
+
+    def _by_kernel(
+        self, number: int, found: Product | Attention, tensors: dict[Value, Any], sizes: Mapping[str, int]
+    ) -> bool:
+        """Runs a call by its kernel, if that takes the sizes of this run."""
+        if isinstance(found, Product):
+            return self._product(found, self._made.weights[number], tensors)
+        if not self._one_row_each:
+            return False
+        q, key, value = (tensors[v] for v in (found.q, found.key, found.value))
+        if any(t.stride()[1:] != (t.shape[2], 1) for t in (q, key, value)):
+            return False
+        state = tensors[found.state]
+        out = self._torch.empty_like(q, memory_format=self._torch.contiguous_format)
+        self._launcher.decode(
+            q, key, value, tensors[found.cos], tensors[found.sin], tensors[found.slot], state,
+            tensors[found.context_len], tensors[found.block_table], out.view(len(q), -1),
+            scale=found.scale, halves=found.halves,
+        )  # fmt: skip
+        tensors[found.out], tensors[found.written] = out, state
+        return True
+
+    def _product(self, found: Product, weight: Weight, tensors: dict[Value, Any]) -> bool:
+        x = tensors[found.x]
+        rows = len(x)
+        most = 2 * ROWS if weight.group else TILE_ROWS
+        if not 0 < rows <= most or x.stride(1) != 1:
+            return False
+        norm = None
+        if found.norm is not None:
+            op: Any = found.norm.op
+            norm = Norm(tensors[found.norm.inputs[1]], op.eps, op.shift)
+        extra = None if found.extra is None else tensors[found.extra]
+        if extra is not None and extra.stride(-1) != 1:
+            return False
+        dtype = getattr(self._torch, found.outs[0].dtype.name)
+        out = self._torch.empty((rows, weight.outputs), dtype=dtype, device=self._device)
+        self._launcher.product(x, weight, out, norm, extra)
+        for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
+            tensors[value] = result
+        return True
+
+
+def _dependent(torch: Any, device: Any) -> bool:
+    """Whether a kernel can be started while the one before it still runs."""
+    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0))
+
+
+def _checks(network: Network) -> tuple[list[Node], set[Node], bool]:
+    """Nodes whose faults follow from integers that are inputs, one of several that ask the same of the same; the others
+    of these; and whether there are no other faults."""
+    found: dict[Any, Node] = {}
+    repeated: set[Node] = set()
+    foreseen = True
+    for node in network.nodes:
+        if node.op.torch_fault is None:
+            continue
+        if not isinstance(node.op, BY_INTEGERS):
+            foreseen = False
+            continue
+        integers = [v for v in node.inputs if v.spec is not None and v.kind not in ("parameter", "constant")
+                    and not isinstance(v.spec, StateSpec) and v.dtype.is_integer]  # fmt: skip
+        if all(v.kind == "input" for v in integers):
+            asked = [id(v) if v.kind == "input" else str(v.spec) for v in node.inputs]
+            if found.setdefault((node.op, *asked), node) is not node:
+                repeated.add(node)
+        else:
+            foreseen = False
+    return list(found.values()), repeated, foreseen
+
+
+def _state(value: Value) -> Value:
+    """The state that a chain of writes began with."""
+    while value.node is not None:
+        value = value.node.inputs[0]
+    return value

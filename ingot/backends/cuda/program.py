@@ -1,0 +1,282 @@
+"""What target cuda makes of a lowered network: calls in order, each a kernel for several nodes or one's torch form.
+
+A call keeps the nodes that it stands for. Where its kernel declines the sizes of a run, they run by their torch forms;
+so every network runs, and the kernels are for the steps that count: few rows, and one row a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ingot import dtypes
+from ingot.backends.cuda.launch import MOST_INPUTS, power
+from ingot.ir import Network, Node, Value
+from ingot.ops.attention import KvWrite, PagedAttention, Rope
+from ingot.ops.binary import Add, Mul
+from ingot.ops.conversion import Dequantize
+from ingot.ops.elementwise import Silu
+from ingot.ops.norm import RmsNorm
+from ingot.ops.product import Matmul
+
+FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
+
+
+@dataclass(frozen=True)
+class Single:
+    """One node, by its torch form."""
+
+    nodes: tuple[Node, ...]
+    kernel = ""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A weight [n, k] as it is stored, and the scales that make it of integers: one an output, or one a group."""
+
+    weight: Value
+    scales: Value | None = None
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """Rows of x, normalised if there is a `norm`, by weights: one, several of one x, or a gate and what it gates.
+
+    outs: a result each; of a pair one. extra: what is added, rows of the result's shape or one row for all.
+    """
+
+    nodes: tuple[Node, ...]
+    x: Value
+    factors: tuple[Factor, ...]
+    outs: tuple[Value, ...]
+    pair: bool = False
+    norm: Node | None = None
+    extra: Value | None = None
+    kernel = "product"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One query row a request: rotation, the write to the cache, and attention over it."""
+
+    nodes: tuple[Node, ...]
+    q: Value
+    key: Value
+    value: Value
+    cos: Value
+    sin: Value
+    slot: Value
+    state: Value
+    query_start: Value
+    context_len: Value
+    block_table: Value
+    written: Value
+    out: Value
+    scale: float
+    halves: bool
+    kernel = "decode_attention"
+
+
+Call = Single | Product | Attention
+
+
+def program(network: Network) -> tuple[Call, ...]:
+    """The calls of a lowered network, each behind those whose results it needs."""
+    taken: set[Node] = set()
+    calls: list[Call] = []
+    fused: list[Call] = [*_attentions(network), *_products(network)]
+    for found in fused:
+        if taken.isdisjoint(found.nodes):
+            taken.update(found.nodes)
+            calls.append(found)
+    calls += [Single((node,)) for node in network.nodes if node not in taken]
+    return tuple(_ordered(network, calls))
+
+
+def _ordered(network: Network, calls: Sequence[Call]) -> Iterator[Call]:
+    place = {node: i for i, node in enumerate(network.nodes)}
+    home = {node: call for call in calls for node in call.nodes}
+    done: set[int] = set()
+
+    def emit(call: Call) -> Iterator[Call]:
+        stack = [call]
+        while stack:
+            top = stack[-1]
+            needs = [home[v.node] for node in top.nodes for v in node.inputs if v.node is not None]
+            missing = [c for c in needs if c is not top and id(c) not in done]
+            if missing:
+                stack.append(missing[0])
+                continue
+            stack.pop()
+            if id(top) not in done:
+                done.add(id(top))
+                yield top
+
+    for call in sorted(calls, key=lambda c: max(place[n] for n in c.nodes)):
+        yield from emit(call)
+
+
+# -------------------------------------------------------------------------------------------------------- attention
+
+
+def _attentions(network: Network) -> Iterator[Attention]:
+    for node in network.nodes:
+        if isinstance(node.op, PagedAttention) and (found := _attention(network, node)) is not None:
+            yield found
+
+
+def _attention(network: Network, node: Node) -> Attention | None:
+    op: Any = node.op
+    q, cache, query_start, context_len, block_table, *slopes = node.inputs
+    write, turn = cache.node, q.node
+    if slopes or op.window is not None or op.softcap is not None or write is None or turn is None:
+        return None
+    if not (isinstance(write.op, KvWrite) and isinstance(turn.op, Rope) and _only(network, q, node)):
+        return None
+    state, key, value, slot = write.inputs
+    other = key.node
+    if other is None or other.op != turn.op or not _only(network, key, write):
+        return None
+    if any(a is not b for a, b in zip(other.inputs[1:], turn.inputs[1:], strict=True)):
+        return None
+    width, half = q.shape[2], turn.inputs[1].shape[1]
+    if list(cache.uses) != [node] or not isinstance(width, int) or not isinstance(half, int):
+        return None
+    if width < 16 or width != power(width):
+        return None
+    turned: Any = turn.op
+    return Attention(
+        (turn, other, write, node), turn.inputs[0], other.inputs[0], value, turn.inputs[1], turn.inputs[2], slot,
+        state, query_start, context_len, block_table, cache, node.output, op.scale, turned.style == "half",
+    )  # fmt: skip
+
+
+def _only(network: Network, value: Value, reader: Node) -> bool:
+    """Whether nobody else reads a value."""
+    return set(value.uses) == {reader} and not network.is_output(value)
+
+
+# --------------------------------------------------------------------------------------------------------- products
+
+
+def _products(network: Network) -> Iterator[Product]:
+    families: dict[tuple[Any, ...], list[tuple[Node, Factor]]] = {}
+    taken: set[Node] = set()
+    linear = {node: factor for node in network.nodes if (factor := _factor(node)) is not None}
+    for node in network.nodes:
+        if isinstance(node.op, Mul) and (found := _pair(network, node, linear)) is not None:
+            taken.update(found.nodes)
+            yield found
+    for node, factor in linear.items():
+        if node not in taken:
+            alone = _added(network, node)
+            key = (id(node) if alone else 0, id(node.inputs[0]), node.output.dtype, factor.weight.dtype, factor.group)
+            families.setdefault(key, []).append((node, factor))
+    for family in families.values():
+        for members in [family] if all(_movable(f) for _, f in family) else [[one] for one in family]:
+            yield _product(network, members)
+
+
+def _movable(factor: Factor) -> bool:
+    """Whether only one product reads a weight: it may lie beside others then."""
+    return all(len(v.uses) == 1 for v in (factor.weight, factor.scales) if v is not None)
+
+
+def _factor(node: Node) -> Factor | None:
+    """What a product with a stored weight [outputs, inputs] multiplies with."""
+    op: Any = node.op
+    if not isinstance(op, Matmul) or op.transpose_a or not op.transpose_b:
+        return None
+    x, weight = node.inputs
+    if len(x.shape) != 2 or x.dtype not in FLOATS or node.output.dtype not in FLOATS:
+        return None
+    made = weight.node
+    if made is not None and isinstance(made.op, Dequantize) and len(made.inputs) == 2:
+        stored, scales = made.inputs
+        group = made.op.group
+        kind = dtypes.int4 if group else dtypes.int8
+        outputs = (stored.shape[0], stored.shape[1] // group if group else 1)
+        fits = stored.dtype is kind and scales.shape == outputs and group == (power(group) if group else 0)
+        fits &= all(isinstance(reader.op, Dequantize) for reader in stored.uses)
+        if not fits or scales.kind != "parameter" or scales.dtype is not dtypes.float32 or (group and group < 8):
+            return None
+        found = Factor(stored, scales, group)
+    else:
+        found = Factor(weight)
+    stored = found.weight
+    if stored.kind != "parameter" or len(stored.shape) != 2 or 0 in stored.shape:
+        return None
+    if stored.spec.evaluate({})[1] > MOST_INPUTS:
+        return None
+    return found if found.scales is not None or stored.dtype is x.dtype else None
+
+
+def _made(*factors: tuple[Node, Factor]) -> list[Node]:
+    """The nodes of products, with those that make their weights of integers where nobody else reads these."""
+    found: list[Node] = []
+    for node, factor in factors:
+        weight = node.inputs[1]
+        if factor.scales is not None and weight.node is not None and len(weight.uses) == 1:
+            found.append(weight.node)
+        found.append(node)
+    return found
+
+
+def _pair(network: Network, node: Node, linear: dict[Node, Factor]) -> Product | None:
+    """silu(x · aᵀ) · (x · bᵀ) that ends in this node."""
+    for gate, up in (node.inputs, node.inputs[::-1]):
+        silu, other = gate.node, up.node
+        if silu is None or not isinstance(silu.op, Silu) or other not in linear or not _only(network, gate, node):
+            continue
+        sums = silu.inputs[0]
+        maker = sums.node
+        if maker not in linear or not _only(network, sums, silu) or not _only(network, up, node):
+            continue
+        a, b = linear[maker], linear[other]
+        same = a.weight.spec == b.weight.spec and a.group == b.group
+        if maker is other or maker.inputs[0] is not other.inputs[0] or not same:
+            continue
+        nodes = [*_made((maker, a), (other, b)), silu, node]
+        norm = _norm_before(network, maker.inputs[0], nodes)
+        x = norm.inputs[0] if norm else maker.inputs[0]
+        return Product(_with(norm, nodes), x, (a, b), (node.output,), True, norm)
+    return None
+
+
+def _added(network: Network, node: Node) -> Node | None:
+    """The addition of a row or of rows that ends a product."""
+    out = node.output
+    reader = next(iter(out.uses), None)
+    if reader is None or not isinstance(reader.op, Add) or not _only(network, out, reader):
+        return None
+    others = [v for v in reader.inputs if v is not out]
+    if len(others) != 1 or reader.output.shape != out.shape or others[0].dtype not in FLOATS:
+        return None
+    return reader if others[0].shape in (out.shape, out.shape[-1:]) else None
+
+
+def _product(network: Network, members: Sequence[tuple[Node, Factor]]) -> Product:
+    first = members[0][0]
+    nodes, outs, extra = _made(*members), tuple(node.output for node, _ in members), None
+    if len(members) == 1 and (reader := _added(network, first)) is not None:
+        nodes.append(reader)
+        (extra,) = (v for v in reader.inputs if v is not first.output)
+        outs = (reader.output,)
+    norm = _norm_before(network, first.inputs[0], nodes)
+    x = norm.inputs[0] if norm else first.inputs[0]
+    return Product(_with(norm, nodes), x, tuple(f for _, f in members), outs, False, norm, extra)
+
+
+def _norm_before(network: Network, x: Value, nodes: Sequence[Node]) -> Node | None:
+    """The norm that makes x, where only these nodes read it."""
+    norm = x.node
+    if norm is None or not isinstance(norm.op, RmsNorm) or network.is_output(x) or not set(x.uses) <= set(nodes):
+        return None
+    whole = len(norm.inputs) == 2 and norm.inputs[1].spec is not None and len(norm.inputs[0].shape) == 2
+    return norm if whole else None
+
+
+def _with(norm: Node | None, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    return (*([norm] if norm else []), *nodes)

@@ -1,0 +1,64 @@
+"""Compiles kernels of target cuda for sm_90 without a GPU, and prints what the object and its PTX say, as JSON.
+
+Run by test_compiled.py in a process of its own, for the interpreter changes what Triton's decorator makes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ingot.backends.cuda import kernels
+
+TARGET = GPUTarget("cuda", 90, 32)
+ROWS = {"ROWS": 1, "NORM": True, "PAIR": False, "EXTRA": False, "DEPENDENT": True}
+FP32 = ("scales", "second_scales", "cos", "sin", "partial", "maxima", "weights")
+POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(("slot", "context_len", "block_table"), "*i32")
+BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state")
+# The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's type, warps, constants.
+CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
+    "bfloat16": (kernels.product_rows, "*bf16", 4, {**ROWS, "BN": 2, "BK": 4096, "SCALED": False}),
+    "bfloat16 pair": (kernels.product_rows, "*bf16", 4, {**ROWS, "BN": 1, "BK": 4096, "SCALED": False, "PAIR": True}),
+    "bfloat16 long": (kernels.product_rows, "*bf16", 8, {**ROWS, "BN": 1, "BK": 16384, "SCALED": False}),
+    "int8 pair": (kernels.product_rows, "*i8", 4, {**ROWS, "BN": 4, "BK": 4096, "SCALED": True, "PAIR": True}),
+    "int4": (kernels.product_groups, "*u8", 4, {**ROWS, "BN": 4, "GROUPS": 32, "HALF": 64}),
+    "attention": (kernels.decode_attention, "", 4, {
+        "HEADS": 32, "KV": 8, "D": 128, "R": 64, "HALVES": True, "BLOCK": 16, "BT": 32, "GM": 16, "SPLITS": 16,
+        "DEPENDENT": True}),
+}  # fmt: skip
+
+
+def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) -> dict[str, Any]:
+    """Registers, spills, and whether weights are loaded before the wait."""
+    names = kernel.arg_names
+    types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | POINTERS
+    types |= {"weight": weight, "second": weight} if weight else {}
+    types |= {"eps": "fp32", "shift": "fp32", "scale": "fp32"} | dict.fromkeys(constants, "constexpr")
+    even = [n for n in names if types[n].startswith("*") or n in ("k", "n") or n.endswith("stride")]
+    source = ASTSource(
+        kernel, {n: types[n] for n in names}, {(names.index(n),): v for n, v in constants.items()},
+        {(names.index(n),): [["tt.divisibility", 16]] for n in even},
+    )  # fmt: skip
+    made = triton.compile(source, target=TARGET, options={"num_warps": warps, "launch_pdl": True})
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)}
+    before, _, _ = made.asm["ptx"].partition("griddepcontrol.wait")
+    wide = len(re.findall(r"ld\.global[\w.:]*v[24]\.b32", before))
+    return {**found, "before the wait": wide, "converted": made.asm["ptx"].count("cvt.rn.f32.s32")}
+
+
+if __name__ == "__main__":
+    json.dump({name: compiled(*case) for name, case in CASES.items()}, sys.stdout)

@@ -1,0 +1,30 @@
+"""The kernels of target cuda as they are compiled for sm_90: no spills, and weights under way before the wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_for_sm_90() -> None:
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, Path(__file__).with_name("compiled.py")], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout)
+    assert len(found) == 6
+    for name, said in found.items():
+        assert said["STACK"] == said["LOCAL"] == 0, f"{name} spills: {said}"
+        assert said["REG"] <= 128, f"{name} takes {said['REG']} registers: two programs of 8 warps have to fit"
+        assert said["converted"] <= 1, f"{name} converts its weights one by one"  # k is converted for the norm
+        assert said["before the wait"] > 0 or name == "attention", f"{name} loads no weights before it waits"

@@ -1,0 +1,160 @@
+"""Target cuda on networks, its kernels interpreted where there is no GPU: the calls of a Llama, and the CPU's text."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot.backends import device as devices
+
+torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+
+from ingot.backends.cuda import executor as cuda  # noqa: E402
+from ingot.backends.cuda.program import Attention, Product, Single  # noqa: E402
+
+GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device cuda is torch's CPU where there is no GPU."""
+    if not GPU:
+        monkeypatch.setattr(cuda, "resolve", lambda name: "0")
+        monkeypatch.setattr(cuda, "available", lambda name: None)
+        monkeypatch.setattr(cuda, "open_session", lambda opening: cuda.open_on(torch, torch.device("cpu"), opening))
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 128,
+    "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": True,
+    "hidden_act": "silu", "initializer_range": 0.2, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "float32",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Builds a small Llama with random weights, once in every form."""
+    folder = tmp_path_factory.mktemp("llama")
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+
+    @cache
+    def engine(**words: Any) -> Any:
+        return ingot.build(folder, weights_from="random", seed=1, report=False, **words)
+
+    return engine
+
+
+def calls(built: Any) -> Any:
+    return built.on("cuda").session(kv_blocks=4)._executor._made.calls
+
+
+def test_calls_of_a_llama(made: Any) -> None:
+    """A layer is four products and one attention; what is left runs by torch forms."""
+    found = calls(made())
+    products = [c for c in found if isinstance(c, Product)]
+    assert len(products) == 4 + 1 and sum(isinstance(c, Attention) for c in found) == 1
+    qkv, output, gate_up, down = products[:4]
+    assert [len(qkv.outs), output.extra is not None, gate_up.pair, down.extra is not None] == [3, True, True, True]
+    assert qkv.norm and gate_up.norm and not output.norm and not down.norm and products[-1].norm
+    rest = {c.nodes[0].op.name for c in found if isinstance(c, Single)}
+    assert rest == {"rope_table", "embedding", "reshape", "take", "rms_norm"}
+
+
+@pytest.mark.parametrize("weights", ["same", "int8", "int4-g32"])
+def test_text(made: Any, weights: str) -> None:
+    """Greedy text as on the CPU: whole prompts by torch forms, then decodes by the kernels."""
+    built = made(precision="float32", weights=weights)
+    prompt, words = [5, 9, 77, 3, 12], {"max_tokens": 24 if GPU else 3, "ignore_end": True}
+    expected = ingot.LLM(built).generate(prompt, **words)
+    with ingot.LLM(built, device="cuda") as llm:
+        assert llm.generate(prompt, **words).token_ids == expected.token_ids
+
+
+def step(rows: int, context: int, columns: int) -> dict[str, Any]:
+    """The inputs of a step of one row a request."""
+    i32 = partial(np.array, dtype=np.int32)
+    table = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
+    return {
+        "token_ids": i32(range(5, 5 + rows)), "positions": i32([context - 1] * rows),
+        "query_start": np.arange(rows + 1, dtype=np.int32), "context_len": i32([context] * rows),
+        "block_table": table, "slot": table[:, (context - 1) // 16] * 16 + (context - 1) % 16,
+        "logit_rows": np.arange(rows, dtype=np.int32), "hidden_rows": i32([]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_step(made: Any, rows: int) -> None:
+    """The logits of one step as torch's; nobody's rows may show in them."""
+    built = made(precision="float32")
+    feeds = step(rows, 17, 2)
+    found, expected = (
+        built.on(d).session(kv_blocks=2 * rows).run(feeds)["logits"] for d in ("cuda", "torch")
+    )
+    assert found.shape == expected.shape == (rows, 128)
+    assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()  # interpreted: 9e-8
+
+
+def test_captured_steps(made: Any) -> None:
+    """Padded steps as steps without padding; one that is replayed knows nothing of the one before."""
+    built = made(precision="float32")
+    captured, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
+    if not GPU:
+        executor = captured._executor
+        executor._captures = True
+
+        def replayed(work: Any) -> Any:  # a graph that computes everything again, where it lies
+            found = work()
+            return lambda: [found[n].copy_(new) for n, new in work().items()], found
+
+        executor._captured = replayed
+    else:
+        plain._executor._captures = False
+    for rows, context in ((3, 5), (4, 6), (3, 17)):
+        feeds = step(rows, context, 2)
+        found, expected = (session.run(feeds) for session in (captured, plain))
+        assert found["logits"].shape == (rows, 128) and found["hidden"].shape == expected["hidden"].shape
+        assert np.abs(found["logits"] - expected["logits"]).max() <= 1e-6  # interpreted: 0
+    assert list(captured._executor._steps) == [(4, 2)]
+    wrong = step(3, 5, 2) | {"token_ids": np.full(3, 128, np.int32)}
+    with pytest.raises(ingot.errors.ValueFault, match="embedding"):
+        captured.run(wrong)
+    with pytest.raises(ingot.errors.InputError, match="slot"):
+        captured.run({name: array for name, array in feeds.items() if name != "slot"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("token_ids", 128, "embedding"), ("slot", 99999, "kv_write"), ("block_table", -2, "paged_attention")],
+)
+def test_faults(made: Any, name: str, value: int, said: str) -> None:
+    feeds = step(2, 5, 1)
+    feeds[name] = np.full_like(feeds[name], value)
+    session = made().on("cuda").session(kv_blocks=2)
+    with pytest.raises(ingot.errors.ValueFault, match=said):
+        session.run(feeds)
+    good = session.run(step(2, 5, 1))["logits"]
+    assert np.isfinite(good).all()
+
+
+def test_profile_names_kernels(made: Any) -> None:
+    built = made().on("cuda").session(kv_blocks=2)
+    names = {item.get("kernel") for item in built.profile(step(1, 5, 1))}
+    assert {"product", "decode_attention", "embedding"} <= names
+    whole = step(1, 5, 1)
+    whole |= {"query_start": np.array([0, 2], np.int32), "token_ids": np.array([5, 6], np.int32),
+              "positions": np.array([3, 4], np.int32), "slot": np.array([3, 4], np.int32)}  # fmt: skip
+    assert "rope+rope+kv_write+paged_attention" in {item.get("kernel") for item in built.profile(whole)}
+
+
+@pytest.mark.parametrize("word", ["cuda:x", "cuda:0:1", "cuda:-1"])
+def test_bad_words(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with pytest.raises(ingot.errors.UserError, match="cuda"):
+        devices.device_of(word)

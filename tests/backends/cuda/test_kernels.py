@@ -1,0 +1,154 @@
+"""The kernels of target cuda, interpreted on the CPU, against torch in float32 at odd sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="the kernels are compared with torch")
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+
+from ingot.backends.cuda.launch import SPLITS, Launcher, Norm, Weight, packed, unpacked  # noqa: E402
+
+# The interpreter has no products of bfloat16, and truncates to it.
+HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # of the largest; one rounding of results
+LAUNCHER = Launcher(torch)
+
+
+def close(found: Any, wanted: Any, dtype: Any) -> None:
+    error = (found.float() - wanted.float()).abs().max() / wanted.float().abs().max()
+    assert error <= TOLERANCE[dtype], f"{float(error):.2e}"
+
+
+def draw(*shape: int, dtype: Any, seed: int) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(DEVICE)
+
+
+def normed(x: Any, norm: Norm | None) -> Any:
+    if norm is None:
+        return x.float()
+    wide = x.float()
+    scale = (wide.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    return (wide * scale * (norm.gain.float() + norm.shift)).to(x.dtype).float()
+
+
+def wanted_of(x: Any, norm: Norm | None, first: Any, second: Any, extra: Any) -> Any:
+    values = normed(x, norm)
+    sums = values @ first.T
+    if second is not None:
+        sums = torch.nn.functional.silu(sums) * (values @ second.T)
+    return sums if extra is None else sums + extra.float()
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "dtype", "pair", "norm", "extra"),
+    [
+        (1, 37, 100, torch.float32, False, False, "none"),
+        (1, 64, 128, HALF, True, True, "none"),
+        (3, 33, 96, HALF, False, True, "bias"),
+        (2, 16, 200, HALF, False, False, "residual"),
+        (5, 40, 130, HALF, True, True, "residual"),
+        (17, 33, 70, torch.float32, False, False, "bias"),
+    ],
+)
+def test_product(rows: int, n: int, k: int, dtype: Any, pair: bool, norm: bool, extra: str) -> None:
+    x = draw(rows, k + 3, dtype=dtype, seed=1)[:, :k]
+    weights = [draw(n, k, dtype=dtype, seed=s) for s in (2, 3)[: 1 + pair]]
+    given = Norm(draw(k, dtype=dtype, seed=4), 1e-5, 1.0) if norm else None
+    added = {"none": None, "bias": draw(n, dtype=dtype, seed=5), "residual": draw(rows, n, dtype=dtype, seed=6)}[extra]
+    out = torch.full((rows, n), float("nan"), dtype=dtype, device=DEVICE)
+    LAUNCHER.product(x, Weight(weights[0], second=weights[1] if pair else None), out, given, added)
+    wide = [w.float() for w in weights]
+    close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, added), dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_product_of_int8(rows: int) -> None:
+    x = draw(rows, 90, dtype=HALF, seed=1)
+    first, second = torch.randint(-127, 128, (2, 20, 90), dtype=torch.int8, device=DEVICE)
+    scales = [draw(20, dtype=torch.float32, seed=s).abs() / 500 for s in (2, 3)]
+    out = torch.full((rows, 20), float("nan"), dtype=HALF, device=DEVICE)
+    LAUNCHER.product(x, Weight(first, scales[0], second, scales[1]), out)
+    wide = [w.float() * s[:, None] for w, s in zip((first, second), scales, strict=True)]
+    close(out, wanted_of(x, None, *wide, None), HALF)
+
+
+@pytest.mark.parametrize(("rows", "group", "pair", "norm"), [(1, 32, False, True), (6, 128, True, False)])
+def test_product_of_groups(rows: int, group: int, pair: bool, norm: bool) -> None:
+    k = 3 * group
+    x = draw(rows, k, dtype=HALF, seed=1)
+    given = Norm(draw(k, dtype=HALF, seed=4), 1e-5, 0.0) if norm else None
+    weights = list(torch.randint(-8, 8, (1 + pair, 9, k), dtype=torch.int8, device=DEVICE))
+    scales = [draw(9, 3, dtype=torch.float32, seed=s).abs() / 20 for s in (2, 3)[: 1 + pair]]
+    stored = [packed(torch, w, group) for w in weights]
+    assert torch.equal(unpacked(torch, stored[0], group), weights[0])
+    residual = draw(rows, 9, dtype=HALF, seed=7)
+    out = torch.full((rows, 9), float("nan"), dtype=HALF, device=DEVICE)
+    weight = Weight(stored[0], scales[0], *((stored[1], scales[1]) if pair else (None, None)), group)
+    LAUNCHER.product(x, weight, out, given, residual)
+    wide = [w.float() * s.repeat_interleave(group, 1) for w, s in zip(weights, scales, strict=True)]
+    close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, residual), HALF)
+
+
+def rotated(x: Any, cos: Any, sin: Any, halves: bool) -> Any:
+    r = cos.shape[1]
+    wide = x.float().clone()
+    a, b = (wide[..., :r], wide[..., r : 2 * r]) if halves else (wide[..., 0 : 2 * r : 2], wide[..., 1 : 2 * r : 2])
+    a, b = a.clone(), b.clone()
+    c, s = cos[:, None], sin[:, None]
+    places = (slice(0, r), slice(r, 2 * r)) if halves else (slice(0, 2 * r, 2), slice(1, 2 * r, 2))
+    wide[..., places[0]], wide[..., places[1]] = a * c - b * s, b * c + a * s
+    return wide.to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "heads", "kv", "width", "r", "halves"),
+    [(torch.float32, 4, 2, 16, 8, True), (HALF, 3, 1, 32, 8, False)],
+)
+def test_decode_attention(dtype: Any, heads: int, kv: int, width: int, r: int, halves: bool) -> None:
+    """Requests of 1 token, of several blocks, of more blocks than splits, and one of padding; poison elsewhere."""
+    contexts, size, columns = [1, 37, 0, SPLITS * 32 + 5], 16, 40
+    requests, blocks = len(contexts), 4 * columns
+    all_rows = draw(requests, (heads + 2 * kv) * width, dtype=dtype, seed=1)
+    q, key, value = all_rows.split([heads * width, kv * width, kv * width], 1)
+    q, key, value = (t.view(requests, -1, width) for t in (q, key, value))
+    angle = draw(requests, r, dtype=torch.float32, seed=2)
+    state = draw(blocks, size, 2, kv, width, dtype=dtype, seed=3)
+    table = torch.randperm(blocks, generator=torch.Generator().manual_seed(4)).view(requests, columns)
+    slots = [int(table[b, (c - 1) // size]) * size + (c - 1) % size if c else -1 for b, c in enumerate(contexts)]
+    for slot in slots:
+        if slot >= 0:
+            state[slot // size, slot % size] = float("nan")
+    expected = state.clone()
+    out = torch.full((requests, heads * width), float("nan"), dtype=dtype, device=DEVICE)
+    LAUNCHER.decode(
+        q, key, value, angle.cos(), angle.sin(), torch.tensor(slots, dtype=torch.int32, device=DEVICE), state,
+        torch.tensor(contexts, dtype=torch.int32, device=DEVICE), table.to(torch.int32).to(DEVICE), out,
+        scale=0.3, halves=halves,
+    )  # fmt: skip
+    queries, keys = (rotated(t, angle.cos(), angle.sin(), halves) for t in (q, key))
+    for b, (count, slot) in enumerate(zip(contexts, slots, strict=True)):
+        if not count:
+            assert not out[b].any()
+            continue
+        expected[slot // size, slot % size, 0], expected[slot // size, slot % size, 1] = keys[b], value[b]
+        cached = expected[table[b].to(DEVICE)].flatten(0, 1)[:count].float().repeat_interleave(heads // kv, 2)
+        scores = torch.einsum("hd,thd->ht", queries[b].float(), cached[:, 0]) * 0.3
+        close(out[b], torch.einsum("ht,thd->hd", scores.softmax(-1), cached[:, 1]).flatten(), dtype)
+    close(state.nan_to_num(99), expected.nan_to_num(99), dtype)
+    assert not state.isnan().any()
+
+
+def test_norm_and_argmax() -> None:
+    x = draw(3, 70, dtype=HALF, seed=1)
+    norm, out = Norm(draw(70, dtype=HALF, seed=2), 1e-6, 0.0), torch.empty_like(x)
+    LAUNCHER.norm(x, norm, out)
+    close(out, normed(x, norm), HALF)
+    logits = draw(2, 5000, dtype=torch.float32, seed=3)
+    logits[1, [4999, 2100, 77]] = 9.0
+    found = torch.empty(2, dtype=torch.int32, device=DEVICE)
+    LAUNCHER.argmax(logits, found)
+    assert found.tolist() == [int(logits[0].argmax()), 77]
