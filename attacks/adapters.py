@@ -129,6 +129,15 @@ for _pattern in (
         "target_modules",
     )  # fmt: skip
 adapter(47, "ranks by a thousand patterns", _config(rank_pattern={f"(.*)*{i}": 4 for i in range(1000)}), "64 patterns")
+for _name, _pattern in (("lookaheads", "(?=(.*)*)" * 100), ("repetitions", "(?:.*.*)*" * 100)):
+    adapter(
+        47, f"ranks by 64 patterns of {_name}",
+        _config(rank_pattern={_pattern + "(?:x)" * i: 4 for i in range(20)}), "too long to match|at most",
+    )  # fmt: skip
+adapter(47, "ranks by a hundred thousand names", _config(rank_pattern={f"q{i}": 4 for i in range(100_000)}), "10,000")
+adapter(
+    47, "a hundred thousand names of layers", _config(target_modules=[f"q{i}" for i in range(100_000)]), "99,9.. more",
+)  # fmt: skip
 adapter(
     44,
     "only a pickle",

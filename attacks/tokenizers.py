@@ -140,7 +140,9 @@ template("1 GB of text", "{{ 'a' * 1000000000 }}", _REFUSED, "more than")
 template("a text that doubles", "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}"
          "{% set n.x = n.x ~ n.x %}{% endfor %}", _REFUSED, "more than")  # fmt: skip
 template("a number that explodes", "{{ 9 ** (9 ** 99) }}", CHECKPOINT, "more than")
-template("a sum of a long range", "{{ range(10 ** 12) | sum }}", _REFUSED, "seconds of processor time")
+template("a sum of a long range", "{{ range(10 ** 12) | sum }}", _REFUSED, "Range too big")
+template("a power that takes long", "{% set n = namespace(x=7) %}{{ (n.x ** 90000000) % 11 }}", _REFUSED,
+         "seconds of processor time")  # fmt: skip
 template("padding by a format", "{{ '%1000000000d' % 1 }}", _REFUSED, "chat template")
 template("of 1 MB", "x" * 1_000_000, CHECKPOINT, "limit")
 template("that is cut off", "{% for m in messages %}", CHECKPOINT, "cannot be read")

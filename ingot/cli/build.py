@@ -7,6 +7,7 @@ examples:
   ingot build models/pico-python -o pico.ingot --precision bfloat16 --json
   ingot build CONFIG_DIR --weights-from random --seed 0      true shapes from config.json alone, for measuring
   ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
+  ingot build net.onnx --weights int8 --activations int8 --data calib.npz --report q.svg    docs/quantization.md
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
 torch is installed. --no-report leaves both out. Dynamic sizes are those that the file was exported with."""
@@ -15,11 +16,13 @@ from __future__ import annotations
 
 import argparse
 from time import perf_counter
+from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, printable, size
 from ingot.cli.source import check_output, check_target, default_name, progress_bar
+from ingot.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from random")
     parser.add_argument("--no-report", action="store_true", help="do not compare with float32, nor with torch")
     parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network's text after every pass there")
+    group = parser.add_argument_group("calibrated int8, of nets (with --weights int8 --activations int8)")
+    group.add_argument("--data", metavar="FILE.npz", help="inputs as the net will see them: an array for each, by name")
+    group.add_argument("--method", choices=("mse", "entropy", "percentile", "min-max"), help="of ranges (default: mse)")
+    group.add_argument("--budget", type=options.tolerance, metavar="E", help="largest relative error of an output: "
+                       "layers stay float until it is kept")  # fmt: skip
+    group.add_argument("--keep", action="append", metavar="NAME", help="leave layers float: a name with * and ?, "
+                       "first, or last; repeatable")  # fmt: skip
+    group.add_argument("--report", metavar="FILE", help="write the quantisation report: FILE.svg or FILE.json")
     parser.add_argument("--check-stages", action="store_true", help="stop at the pass that changes the numbers (slow)")
 
 
@@ -40,18 +51,19 @@ def run(args: argparse.Namespace, out: Output) -> None:
     check_target(args.device, "engines are built")
     path = args.output or default_name(args.source)
     check_output(path, args.source)
+    _check_calibration(args)
     with progress_bar(out) as progress:
-        engine = _lazy.load("ingot.builder.build:build")(
+        debug = _lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages)
+        words = {"precision": args.precision, "report": not args.no_report, "progress": progress, "debug": debug}
+        engine = _calibrated(args, words) if args.data is not None else _lazy.load("ingot.builder.build:build")(
             args.source,
-            precision=args.precision,
             weights=args.weights or "same",
-            report=not args.no_report,
+            activations=args.activations or "same",
             weights_from=args.weights_from,
             seed=args.seed,
             **options.lora_words(args),
-            progress=progress,
-            debug=_lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages),
-        )
+            **words,
+        )  # fmt: skip
     begin = perf_counter()
     written = engine.save(path)
     seconds = {**engine.seconds, "write": perf_counter() - begin}
@@ -63,7 +75,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
     kept = [line.removeprefix("weights: ") for line in engine.log if line.startswith("weights: ")]
     if kept:
         out.note(f"{len(kept)} weight(s) are not stored as {args.weights}: {kept[0]}" + ", …" * (len(kept) > 1))
-    out.text("\n".join(map(printable, str(engine.summary).splitlines())))
+    out.text(printable_lines(engine.summary))
+    if args.data is not None:
+        out.text(printable_lines(_lazy.load("ingot.quantization.report:Report").of(engine)))
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")
@@ -75,4 +89,35 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "accuracy": engine.report.json() if engine.report is not None else None,
             **engine.summary.json(),
         }
+    )
+
+
+def printable_lines(value: object) -> str:
+    """The lines of an object's text, with what a terminal would obey escaped."""
+    return "\n".join(map(printable, str(value).splitlines()))
+
+
+def _check_calibration(args: argparse.Namespace) -> None:
+    """Raises UserError for words of a calibration that do not go together."""
+    if args.data is None:
+        given = [f"--{name}" for name in ("method", "budget", "keep", "report") if getattr(args, name) is not None]
+        if given:
+            raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE.npz")
+        return
+    if (args.weights, args.activations) != ("int8", "int8"):
+        raise UserError("--data calibrates a net in int8: give --weights int8 --activations int8 with it")
+    if args.lora is not None or args.weights_from is not None:
+        raise UserError("--data is for nets; --lora and --weights-from are for language models")
+
+
+def _calibrated(args: argparse.Namespace, words: dict[str, Any]) -> Any:
+    """The engine of a net in calibrated int8."""
+    return _lazy.load("ingot.quantization.quantize:quantize")(
+        args.source,
+        args.data,
+        method=args.method or "mse",
+        budget=args.budget,
+        keep=args.keep or (),
+        report_file=args.report,
+        **words,
     )

@@ -22,9 +22,10 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, since_start
+from ingot.cli.output import Output, answer, remark, since_start
 from ingot.cli.template import add_chat_template, chat_template
 from ingot.errors import FileError, IngotError, RequestError, UserError
+from ingot.written import write_whole
 
 HISTORY_LINES = 1000
 ROOM = 4  # this part of the context is kept free for an answer, as long as there are turns to drop
@@ -178,7 +179,10 @@ class Chat:
         if self._screen is sys.stderr and self._out.quiet:
             return
         shown = harmless(text) if self._screen.isatty() else text
-        print(shown, end="", file=self._screen, flush=True)
+        if self._screen is sys.stderr:
+            remark(shown, end="")
+        else:
+            answer(shown, end="")
 
     def _report(self, done: Any) -> None:
         """What there is to say about an answer, and its entry in the object of --json."""
@@ -240,12 +244,19 @@ class Chat:
         path = Path(name).expanduser().absolute()
         text = json.dumps({"messages": self._conversation.messages()}, ensure_ascii=False, indent=1) + "\n"
         try:
-            with path.open("w" if path in self._saved else "x", encoding="utf-8") as file:
-                file.write(text)
+            data = text.encode()
+            if path not in self._saved:
+                path.touch(exist_ok=False)  # the name is taken before anything is written
         except FileExistsError:
             raise FileError(f"{name} exists already: give a new name") from None
         except (OSError, ValueError) as e:
             raise FileError(f"{name} cannot be written: {e}") from None
+        try:
+            write_whole(path, data)
+        except FileError:
+            if path not in self._saved:
+                path.unlink()
+            raise
         self._saved.add(path)
         self._out.note(f"{name}: {len(self._conversation.turns)} turn(s)")
 

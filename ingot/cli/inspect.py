@@ -19,7 +19,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, in_words, size, table
+from ingot.cli.output import Output, in_words, printable, size, table
 from ingot.errors import IngotError
 
 
@@ -82,12 +82,15 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
     fusion = {entry: _fusion(program) for entry, program in programs.items()}
     memory = {entry: _memory(engine, entry, args, out) for entry in fusion}
     weights = {name: engine.tensor(name) for name in header["weights"]}
-    config = {name: value for name, value in header["config"].items() if name not in ("kv", "aliases")}
+    config = {name: value for name, value in header["config"].items() if name not in ("kv", "aliases", "quantization")}
     bytes_ = {name: int(array.nbytes) for name, array in weights.items()}
     kernels = {target: kernel_counts(program) for target, program in header["programs"].items()}
     out.text(f"{source}: {header['kind']} engine of format {header['format']}, made by {header['producer']}")
     for name, value in config.items():
         out.text(f"  {in_words(name)}: {in_words(value)}")
+    if "quantization" in header["config"]:
+        report = _lazy.load("ingot.quantization.report:Report").of(engine)
+        out.text("\n".join(f"  {printable(line)}" for line in str(report).splitlines()))
     out.text("inputs")
     for port in engine.inputs:
         out.text(f"  {port}")
@@ -140,7 +143,7 @@ def _memory(engine: Any, entry: str, args: argparse.Namespace, out: Output) -> d
     return {
         "sizes": sizes, "weights": session.memory().weights, "arena": planned.arena, "buffers": planned.buffers,
         "lower_bound": planned.lower_bound, "working": planned.working, "threads": session.threads,
-        "copies": len(copies), "copied": sum(_bytes(program["buffers"][b], sizes) for b in copies),
+        "copies": len(copies), "copied": sum(_bytes(program["buffers"], b, sizes) for b in copies),
         "most_at": _most(program, sizes),
     }  # fmt: skip
 
@@ -171,10 +174,13 @@ def _most(program: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any] | No
     return {"call": i, "kernel": name_of(calls[i]), "where": calls[i].get("where", "")}
 
 
-def _bytes(buffer: dict[str, Any], sizes: dict[str, int]) -> int:
+def _bytes(buffers: list[dict[str, Any]], number: int, sizes: dict[str, int]) -> int:
+    """Of a buffer, or of a view, which has the element type of what it is a view of."""
     read = _lazy.load("ingot.dims:from_json")
-    shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in map(read, buffer["shape"])]
-    return int(math.prod(shape)) * int(_lazy.load("ingot.dtypes:get")(buffer["dtype"]).bits) // 8
+    shape = [d if isinstance(d, int) else d.evaluate(sizes) for d in map(read, buffers[number]["shape"])]
+    while "dtype" not in buffers[number]:
+        number = buffers[number]["of"]
+    return int(math.prod(shape)) * int(_lazy.load("ingot.dtypes:get")(buffers[number]["dtype"]).bits) // 8
 
 
 def _fusion(program: dict[str, Any]) -> dict[str, int]:

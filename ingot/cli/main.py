@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from ingot.cli import bench, build, chat, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
-from ingot.cli.output import Output
-from ingot.errors import IngotError, MemoryLimitError, from_code
+from ingot.cli.output import Output, remark
+from ingot.errors import FileError, IngotError, MemoryLimitError, from_code
 from ingot.version import __version__
 
 COMMANDS = (build, generate, chat, serve, score, plan, run, diff, inspect, bench, doctor, ops)
@@ -39,15 +40,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = args.run(args, out)
-        sys.stdout.flush()
-        return code or 0
+        return _ended(args, out)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            _settle(stream)
+
+
+def _settle(stream: TextIO) -> None:
+    """Gives up what a stream cannot write: Python would try again at exit, complain, and change the exit code."""
+    try:
+        stream.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+def _ended(args: argparse.Namespace, out: Output) -> int:
+    """Runs the command; its exit code."""
+    try:
+        return args.run(args, out) or 0
     except KeyboardInterrupt:
         out.note("\ninterrupted")
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has enough
         return 0
     except IngotError as e:
         return _show(e, f"error: {e}", e.exit_code, out, e.json())
@@ -64,10 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(error: BaseException, text: str, code: int, out: Output, data: dict[str, Any]) -> int:
-    out.error(data)
+    with contextlib.suppress(OSError, FileError):  # standard output may be what cannot be written
+        out.error(data)
     if out.debug:
-        traceback.print_exception(error)
-    print(f"ingot: {text}", file=sys.stderr)
+        remark("".join(traceback.format_exception(error)))
+    remark(f"ingot: {text}")
     return code
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from ingot.words import PRECISIONS, WEIGHTS
+from ingot.words import ACTIVATIONS, PRECISIONS, WEIGHTS, precision_word
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -22,9 +22,15 @@ def add_common(parser: argparse.ArgumentParser, default: Any) -> None:
 def add_formats(parser: argparse.ArgumentParser) -> None:
     """Number formats and the device: the same words for building and running."""
     group = parser.add_argument_group("formats and device")
-    group.add_argument("--precision", choices=PRECISIONS, help="type to compute in (default: the checkpoint's)")
+    group.add_argument(
+        "--precision", type=precision_word, choices=PRECISIONS, help="type to compute in (default: the checkpoint's)"
+    )
     group.add_argument("--weights", choices=WEIGHTS, help="how weights are stored (default: same, as the precision)")
-    group.add_argument("--device", metavar="DEVICE", help="where to run: cpu, torch, torch:cuda, … (default: cpu)")
+    group.add_argument(
+        "--activations", choices=ACTIVATIONS,
+        help="what rows become for products with int8 weights (default: same, the precision)",
+    )  # fmt: skip
+    group.add_argument("--device", metavar="DEVICE", help="where to run: cpu, torch, cuda, … (default: cpu)")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +117,7 @@ def model_words(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "precision": args.precision,
         "weights": args.weights,
+        "activations": args.activations,
         "device": args.device,
         "threads": args.threads,
         "context_length": args.context,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,7 +11,26 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ingot.errors import FileError
+
 SCHEMA = 1
+
+
+def remark(text: str, end: str = "\n") -> None:
+    """Prints to standard error. What cannot be written there is lost, and the work goes on: a server outlives the disk
+    that its log is on."""
+    with contextlib.suppress(OSError):
+        print(text, end=end, file=sys.stderr, flush=True)
+
+
+def answer(text: str, end: str = "\n") -> None:
+    """Prints to standard output. Raises FileError for a full disk, and BrokenPipeError."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        raise FileError(f"standard output cannot be written: {e.strerror or e}") from None
 
 
 class Output:
@@ -25,7 +45,7 @@ class Output:
     def note(self, text: str) -> None:
         """A remark about what is going on, on standard error; not with --quiet."""
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            remark(text)
 
     def left_out(self, parts: Iterable[str]) -> None:
         """Says which parts of a model's source are not used."""
@@ -35,19 +55,18 @@ class Output:
     def detail(self, text: str) -> None:
         """A remark that only --debug shows."""
         if self.debug:
-            print(text, file=sys.stderr, flush=True)
+            remark(text)
 
     def text(self, text: str, end: str = "\n") -> None:
         """A result for people, on standard output; with --json only the object goes there."""
         if not self.as_json:
-            print(text, end=end, flush=True)
+            answer(text, end)
 
     def result(self, value: dict[str, Any]) -> None:
         """The one object of --json; nothing without it. JSON has no NaN and no infinity: they become null."""
         if self.as_json:
             self.answered = True
-            print(json.dumps(_finite({"schema": SCHEMA, **value}), allow_nan=False), flush=True)
-
+            answer(json.dumps(_finite({"schema": SCHEMA, **value}), allow_nan=False))
 
     def error(self, error: dict[str, Any]) -> None:
         """With --json, what went wrong as the one object, unless a result was shown before it."""

@@ -122,8 +122,9 @@ def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
     check_target(args.device, "plans are made")
     sources = _lazy.load("ingot.source")
     if sources.is_engine(args.source):
-        return sources.open_engine(args.source, args.precision, args.weights), []
-    return _lazy.load("ingot.builder.outline:outline")(args.source, args.precision, args.weights)  # type: ignore[no-any-return]
+        return sources.open_engine(args.source, args.precision, args.weights, activations=args.activations), []
+    outline = _lazy.load("ingot.builder.outline:outline")
+    return outline(args.source, args.precision, args.weights, args.activations)  # type: ignore[no-any-return]
 
 
 def _row(planner: Any, length: int, memory: int) -> dict[str, int]:

@@ -20,7 +20,8 @@ from ingot.cli import cost
 from ingot.cli.inspect import name_of
 from ingot.cli.output import table
 from ingot.engine.session import Engine
-from ingot.errors import FileError, UserError
+from ingot.errors import UserError
+from ingot.written import write_whole
 
 # A product that any machine runs at its best: large enough to amortise, small enough for the caches.
 PEAK_ROWS, PEAK_WIDTH, PEAK_RUNS = 384, 1024, 30
@@ -194,10 +195,7 @@ def _sum(name: str, rows: Sequence[Row]) -> Row:
 
 def write_trace(path: str, found: Profile) -> None:
     """Writes the Chrome trace. Raises FileError."""
-    try:
-        Path(path).write_text(json.dumps(found.trace()))
-    except OSError as e:
-        raise FileError(f"{path} cannot be written: {e.strerror}") from None
+    write_whole(Path(path), json.dumps(found.trace()).encode())
 
 
 def check_trace_path(path: str) -> None:

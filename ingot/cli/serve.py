@@ -11,10 +11,14 @@ not. docs/serving.md has the routes, the limits and the metrics."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
+import queue
+import resource
+import signal
 import stat
-import sys
+import threading
 from pathlib import Path
 
 from ingot import _lazy
@@ -23,6 +27,7 @@ from ingot.cli.output import Output
 from ingot.cli.template import add_chat_template, chat_template
 from ingot.errors import FileError, UserError
 
+STANDARD_ERROR = 2
 MIN_KEY, MAX_KEY = 16, 1024  # characters
 PACKAGES = ("starlette", "uvicorn", "httptools", "msgspec")
 
@@ -42,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-queue", type=options.natural, default=256, metavar="N", help="answers that may wait (default: 256)"
     )
+    group.add_argument(
+        "--max-wait", type=options.tolerance, default=60.0, metavar="SECONDS",
+        help="refuse what would wait longer, by the pace of the answers before it (default: 60; 0: never)",
+    )  # fmt: skip
     group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt anew")
     group.add_argument(
         "--drain", type=options.tolerance, default=30.0, metavar="SECONDS", help="for running answers (default: 30)"
@@ -69,17 +78,25 @@ def run(args: argparse.Namespace, out: Output) -> int:
     key = None if args.api_key_file is None else read_key(Path(args.api_key_file), out)
     if key is None and args.host not in ("127.0.0.1", "::1", "localhost"):
         out.note(f"warning: listening on {args.host} without --api-key-file: whoever reaches it may use it")
-    _log_to_stderr(out)
+    log = _log_to_stderr(out)
     told = server.Options(
         start, args.host, args.port, args.model_name or Path(args.source).resolve().stem, key, args.max_queue,
-        args.drain, args.step_timeout, stop, args.trace,
+        args.max_wait, args.drain, args.step_timeout, stop, args.trace,
     )  # fmt: skip
 
     def announce(address: str, left_out: list[str]) -> None:
         out.left_out(left_out)
         out.note(f"serving {told.model} at {address}")
 
-    done = server.Server(told, announce).run()
+    core, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    if core:  # memory holds the key and what is asked; a limit of 1 is what programs that collect dumps heed too
+        resource.setrlimit(resource.RLIMIT_CORE, (1, hard))
+    try:
+        done = server.Server(told, announce).run()
+    finally:
+        for number in server.SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # it has ended, and its exit code says why
+        log.settle()
     interrupted = done.pop("interrupted")
     out.result(done)
     return 130 if interrupted else 0
@@ -105,10 +122,49 @@ def read_key(path: Path, out: Output) -> bytes:
     return key
 
 
-def _log_to_stderr(out: Output) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+class Log(logging.Handler):
+    """Lines to a descriptor, written by a thread of its own: a reader that does not read holds up nobody.
+
+    A line that finds `waiting` lines before it is lost, and so is one that cannot be written (a full disk). The next
+    line that goes out is preceded by how many were lost.
+    """
+
+    def __init__(self, descriptor: int, waiting: int = 1000) -> None:
+        super().__init__()
+        self._descriptor, self._lost = descriptor, 0
+        self._lines: queue.Queue[str] = queue.Queue(waiting)
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._lost += 1  # under the handler's lock
+
+    def settle(self, seconds: float = 1.0) -> None:
+        """Waits until all lines are out, so long at most."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, seconds)
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            self.acquire()
+            lost, self._lost = self._lost, 0
+            self.release()
+            text = f"{lost:,} lines of the log were lost here\n{line}\n" if lost else f"{line}\n"
+            left = text.encode(errors="backslashreplace")
+            with contextlib.suppress(OSError):
+                while left:  # past Python's stream, whose lock a blocked thread would hold when the process ends
+                    left = left[os.write(self._descriptor, left) :]
+            self._lines.task_done()
+
+
+def _log_to_stderr(out: Output) -> Log:
+    handler = Log(STANDARD_ERROR)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("ingot.serve")
     logger.addHandler(handler)
     logger.setLevel(logging.ERROR if out.quiet else logging.INFO)
     logger.propagate = False
+    return handler

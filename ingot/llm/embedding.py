@@ -28,7 +28,7 @@ class Embedder:
     Args:
         source: an engine file of kind "encoder", a Hugging Face directory (built in memory), or an Engine. How vectors
             are pooled is what the directory says; of one that says nothing, the mean of all tokens.
-        precision, weights, device, threads: as LLM takes them.
+        precision, weights, activations, device, threads: as LLM takes them.
 
     Raises:
         UserError and its subclasses: a source that is no encoder, words that conflict with the engine.
@@ -40,10 +40,11 @@ class Embedder:
         *,
         precision: str | None = None,
         weights: str | None = None,
+        activations: str | None = None,
         device: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.engine = open_engine(source, precision, weights, device)
+        self.engine = open_engine(source, precision, weights, device, activations=activations)
         check_kind(self.engine, source, "encoder")
         config = self.engine.config
         faults = [n for n in ("vocab_size", "context_length", "hidden_size") if not _is_count(config.get(n))]

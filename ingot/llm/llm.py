@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import threading
@@ -38,7 +39,8 @@ class LLM:
 
     Args:
         source: an engine file, a Hugging Face directory (built in memory), or an Engine.
-        precision, weights: number formats, for a directory; on an engine they must be what it was built with.
+        precision, weights, activations: number formats, for a directory; on an engine they must be what it was built
+            with.
         device: "cpu", or a device of torch's: "torch", "torch:cuda", "torch:cuda:0" (docs/devices.md). Default: where
             the engine's sessions run, which is the CPU unless somebody said otherwise.
         threads: default, the smaller of affinity and cgroup quota.
@@ -63,6 +65,7 @@ class LLM:
         *,
         precision: str | None = None,
         weights: str | None = None,
+        activations: str | None = None,
         device: str | None = None,
         threads: int | None = None,
         context_length: int | None = None,
@@ -73,7 +76,7 @@ class LLM:
         lora: str | os.PathLike[str] | None = None,
         lora_scale: float | None = None,
     ) -> None:
-        self.engine = open_engine(source, precision, weights, device, lora, lora_scale)
+        self.engine = open_engine(source, precision, weights, device, lora, lora_scale, activations=activations)
         check_kind(self.engine, source, "llm")
         config = model_config(self.engine)
         self.vocab_size = config.vocab_size
@@ -171,13 +174,18 @@ class LLM:
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation up to where the model's answer begins. Raises as `chat`."""
+        ids: list[int] = self.chats.encode(messages, **variables)
+        return ids
+
+    @property
+    def chats(self) -> Any:
+        """What writes conversations as prompts, a ChatPrompt. Raises UserError for a model without a template."""
         chats = _lazy.load("ingot.text.chat_prompt")  # Jinja takes its time, and most starts need none
         with self._lock:
             if self._chat is None:
                 files, template = self.engine.files, self._template_source
                 self._chat = chats.open_chat(files, template, lambda: self.tokenizer, self.context_length)
-        ids: list[int] = self._chat.encode(messages, **variables)
-        return ids
+        return self._chat
 
     async def agenerate(
         self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any
@@ -202,7 +210,8 @@ class LLM:
         self, messages: Messages, *, request_id: str | None = None, priority: int = 0, **sampling: Any
     ) -> Completion:
         """`chat` for one answer, without blocking the event loop."""
-        return await self.agenerate(self.chat_prompt(messages), request_id=request_id, priority=priority, **sampling)
+        ids = await asyncio.to_thread(self.chat_prompt, messages)  # which waits for the template's process
+        return await self.agenerate(ids, request_id=request_id, priority=priority, **sampling)
 
     def score(self, text: Prompt, window: int | None = None) -> Score:
         """The mean negative log-likelihood of a text's tokens, in windows that each begin with an empty context.

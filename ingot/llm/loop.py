@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ingot.errors import IngotError, MemoryLimitError, RequestError
 from ingot.llm.jobs import Drafter, Job, Result
 from ingot.llm.scheduler import Scheduler, Status, StepPlan
+from ingot.llm.step_times import StepTimes
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,14 @@ class StepRunner(Protocol):
         """
 
 
+class UnderWay(NamedTuple):
+    """A step, when it was launched, and what waits for its results."""
+
+    step: StepPlan[Job]
+    launched_at: float
+    results: Callable[[], Sequence[Result]]
+
+
 class EngineLoop:
     """Runs jobs until `close`. An error ends the jobs of the step it struck, never the loop.
 
@@ -66,7 +75,9 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._drafter = drafter
-        self._under_way: deque[tuple[StepPlan[Job], Callable[[], Sequence[Result]]]] = deque()
+        self._times = StepTimes(scheduler.max_mixed_tokens, scheduler.max_step_tokens)
+        self._under_way: deque[UnderWay] = deque()
+        self._finished_at = 0.0  # the last step
         self._inbox: SimpleQueue[tuple[str, Job | None]] = SimpleQueue()
         self._lock = threading.Lock()  # numbers go up in the order of the inbox; nothing enters it after "close"
         self._submitted = 0
@@ -128,9 +139,9 @@ class EngineLoop:
                     self._launch(step)
                 lag = self._runner.lag if step and self._drafter is None else 0
                 while len(self._under_way) > lag:
-                    self._finish(*self._under_way.popleft())
+                    self._finish(self._under_way.popleft())
             while self._under_way:
-                self._finish(*self._under_way.popleft())
+                self._finish(self._under_way.popleft())
         except Exception as e:  # a fault of ours, in the planning itself: nobody may be left waiting
             error = IngotError(f"the engine loop has ended: {type(e).__name__}: {e}")
             error.__cause__ = e
@@ -169,17 +180,22 @@ class EngineLoop:
             chunk.request.started_at = chunk.request.started_at or begin
         self._scheduler.advance(step)
         try:
-            self._under_way.append((step, self._runner.launch(step)))
+            self._under_way.append(UnderWay(step, begin, self._runner.launch(step)))
         except Exception as e:
             self._fail([chunk.request for chunk in step.chunks], e)
 
-    def _finish(self, step: StepPlan[Job], results: Callable[[], Sequence[Result]]) -> None:
+    def _finish(self, under_way: UnderWay) -> None:
         """Waits for a step, and gives its jobs what came of it; those that have ended meanwhile need nothing."""
+        step = under_way.step
         try:
-            found = results()
+            found = under_way.results()
         except Exception as e:
             self._fail([chunk.request for chunk in step.chunks], e)
             return
+        now = perf_counter()
+        seconds, self._finished_at = now - max(under_way.launched_at, self._finished_at), now
+        self._times.took(step.tokens - step.prompt_tokens, step.prompt_tokens, seconds)
+        self._scheduler.max_mixed_tokens = self._times.tokens()
         for chunk, result in zip(step.chunks, found, strict=True):
             job = chunk.request
             if job.status is Status.FINISHED:

@@ -122,10 +122,11 @@ class Chunk(Generic[R]):
 
 @dataclass(slots=True)
 class StepPlan(Generic[R]):
-    """What one step computes."""
+    """What one step computes. Of its tokens, so many belong to prompts."""
 
     chunks: list[Chunk[R]]
     tokens: int
+    prompt_tokens: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.chunks)
@@ -142,8 +143,8 @@ class Scheduler(Generic[R]):
         window: how many tokens back, itself included, a token attends to in every layer; None: all.
         short_length: a request of more tokens is computed in another way (with other rotary frequencies) from its first
             token on, so what was computed of one that outgrows it is computed again. None: there is one way.
-        max_mixed_tokens: of the budget, how many may belong to prompts beside the decodes of streamed requests. None:
-            all that decodes leave.
+        max_mixed_tokens: of the budget, how many may belong to prompts beside the decodes of streamed requests. The
+            engine loop changes it by the times that steps take. None: all that decodes leave.
         draft_bytes: what each draft leaves as a result; `max_row_bytes` is for them too.
     """
 
@@ -412,6 +413,7 @@ class Scheduler(Generic[R]):
             if count:
                 step.chunks.append(Chunk(request, request.computed, count, count == whole))
                 step.tokens += count
+                step.prompt_tokens += count
 
     def _admit(self) -> None:
         """Starts waiting requests, most urgent first, while there is room and a step has a token for each."""

@@ -30,7 +30,10 @@ from ingot.serve.metrics import TYPE, Metrics
 from ingot.serve.openapi import description
 from ingot.serve.problem import Problem
 
+ENGINE_ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
 OPEN_ROUTES = ("/health", "/ready")  # need no key
+MIN_BODY = 1 << 20  # bytes
+BODY_PER_TOKEN = 16  # bytes of a body for each token of context, where that is more
 BODY_SECONDS = 30.0  # for a body to come
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _PAGE_FILES = {
@@ -60,7 +63,6 @@ class Settings:
         model: the name that requests give.
         key: what guards every route but `OPEN_ROUTES`; None: nothing does.
         hosts: names under which it may be asked; None: any.
-        max_body: bytes of a request's body.
         chat_stop: strings that end an answer in a chat, for a template without an end token.
         trace: whether answers tell where their time went.
     """
@@ -68,7 +70,6 @@ class Settings:
     model: str
     key: bytes | None
     hosts: tuple[str, ...] | None
-    max_body: int
     chat_stop: tuple[str, ...] = ()
     trace: bool = False
 
@@ -116,6 +117,8 @@ class App:
         app: ASGIApp = self._app
         try:
             self._guard(scope)
+            if path in ENGINE_ROUTES and scope["method"] == "POST" and not self.draining:
+                self.engine.admit(1, "n")  # here, where a refusal costs least
         except Problem as problem:
             app = _response(problem)
         begin = monotonic()
@@ -151,15 +154,14 @@ class App:
 
     async def health(self, _: Request) -> Response:
         """Whether the engine is there."""
-        up = self.engine.ready is not None
-        state = "ok" if up else "engine_down"
+        state = self.engine.state
         body = {"status": state, "engine_restarts": self.engine.restarts, "engine_hangs": self.engine.hangs}
-        return _json(body, 200 if up else 503)
+        return _json(body, 200 if state == "ok" else 503)
 
     async def is_ready(self, _: Request) -> Response:
         """Whether new requests are taken."""
         ready = self.engine.ready is not None and not self.draining
-        state = "ready" if ready else "draining" if self.draining else "engine_down"
+        state = "ready" if ready else "draining" if self.draining else self.engine.state
         return _json({"status": state}, 200 if ready else 503)
 
     async def prometheus(self, _: Request) -> Response:
@@ -253,7 +255,9 @@ class App:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Problem(415, "the body must be JSON: send Content-Type: application/json", "invalid_content_type")
-        limit = self.settings.max_body
+        if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise Problem(415, "the body must not be compressed: send no Content-Encoding", "invalid_content_encoding")
+        limit = max_body(self.engine)
         too_large = Problem(413, f"the body is over the limit of {limit:,} bytes", "body_too_large")
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length) > limit:
@@ -272,7 +276,6 @@ class App:
     @asynccontextmanager
     async def _under_way(self, request: Request, work: Any, field: str = "n") -> Any:
         """The ticket of requests that are handed over; they end when the client goes, or with the block."""
-        begin = monotonic()
         ticket = self.engine.submit(work, field)
         self.active += 1
         watcher = asyncio.create_task(self._watch(request.receive, ticket))
@@ -280,7 +283,7 @@ class App:
             yield ticket
         finally:
             watcher.cancel()
-            self.engine.close_ticket(ticket, monotonic() - begin)
+            self.engine.close_ticket(ticket)
             self.active -= 1
 
     async def _watch(self, receive: Receive, ticket: Ticket) -> None:
@@ -371,6 +374,11 @@ class _EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await self._events(write)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def max_body(engine: EngineProcess) -> int:
+    """Bytes of a request's body."""
+    return max(MIN_BODY, 0 if engine.ready is None else BODY_PER_TOKEN * engine.ready.context_length)
 
 
 def same(given: bytes, key: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,11 +15,15 @@ from time import monotonic
 
 from ingot.errors import IngotError, from_code
 from ingot.serve import frames
+from ingot.serve.pace import Pace
 from ingot.serve.problem import Problem, engine_down, from_error
 
 FIRST_DELAY, LAST_DELAY = 0.5, 30.0  # seconds between attempts to start the engine again
 STEADY = 60.0  # seconds after which an engine that ends is taken for one that ran well
+TELL_EVERY = 10.0  # seconds
 SILENCE = 5 * frames.HEARTBEAT  # seconds that tell of nothing but a busy machine
+MAX_RETRY = 60.0  # seconds after which a client that was refused may always try again
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # end a server, and come to its engine process too
 END_SECONDS = 5.0  # for the engine process to end by itself once its socket is closed
 
 log = logging.getLogger("ingot.serve")
@@ -136,16 +141,16 @@ class EngineProcess:
         max_waiting: answers that may wait beside the `start.max_running` that run.
         patience: seconds that it may be silent (a few heartbeats at least), and one step or prompt of its may take; 0:
             any time.
+        max_wait: seconds that a new answer may have to wait, by the pace of those before it; 0: any time.
     """
 
-    def __init__(self, start: frames.Start, max_waiting: int, patience: float = 0.0) -> None:
+    def __init__(self, start: frames.Start, max_waiting: int, patience: float = 0.0, max_wait: float = 0.0) -> None:
         self.start_message = start
         self.hangs = 0  # times that it was killed
         self.ready: frames.Ready | None = None  # None while there is no engine
         self.load: frames.Load | None = None
         self.restarts = 0
         self.capacity = start.max_running + max_waiting
-        self.seconds = 1.0  # of a request, a running mean
         self._tickets: dict[int, Ticket] = {}
         self._held: dict[int, int] = {}  # answers of each request that the engine has not ended yet
         self._last_id = 0
@@ -155,6 +160,8 @@ class EngineProcess:
         self._started: asyncio.Future[frames.Ready] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._patience = patience
+        self._max_wait = max_wait
+        self._pace = Pace(start.max_running)
         self._silent = 0.0  # seconds since it said something
         self._closed = False
 
@@ -164,16 +171,37 @@ class EngineProcess:
         return sum(self._held.values())
 
     @property
+    def waiting(self) -> int:
+        """Answers under way that do not run."""
+        return max(0, self.accepted - (0 if self.load is None else self.load.running))
+
+    @property
     def pid(self) -> int | None:
         """Of the engine process."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def state(self) -> str:
+        """ok, loading (for the first time), or engine_down."""
+        return "ok" if self.ready is not None else "engine_down" if self._tasks else "loading"
+
     async def open(self) -> None:
         """Starts the engine and waits until its model is loaded. Raises what loading raised."""
-        await self._start()
+        loading = asyncio.create_task(self._tell())
+        try:
+            await self._start()
+        finally:
+            loading.cancel()
         self._tasks.append(asyncio.create_task(self._keep()))
         if self._patience:
             self._tasks.append(asyncio.create_task(self._watch()))
+
+    async def _tell(self) -> None:
+        """Says now and then what a long start waits for."""
+        begin = monotonic()
+        while True:
+            await asyncio.sleep(TELL_EVERY)
+            log.info("loading %s: %.0f s so far", self.start_message.source, monotonic() - begin)
 
     async def close(self) -> None:
         """Ends the engine; whoever still waits gets a 503."""
@@ -192,7 +220,7 @@ class EngineProcess:
         Raises Problem: 503 without an engine, 429 when there is no room, 400 for text that is none.
         """
         held = {request.id: request.answers for request in requests}
-        self._admit(sum(held.values()), field)
+        self.admit(sum(held.values()), field)
         try:
             data = b"".join(map(frames.encode, requests))
         except UnicodeEncodeError:
@@ -206,10 +234,9 @@ class EngineProcess:
         self._connection.send(data)
         return ticket
 
-    def close_ticket(self, ticket: Ticket, seconds: float) -> None:
-        """Ends what has not ended of a ticket's requests, which took so long; their room is free when the engine says
-        that they have ended."""
-        self.seconds += 0.1 * (seconds - self.seconds)
+    def close_ticket(self, ticket: Ticket) -> None:
+        """Ends what has not ended of a ticket's requests; their room is free when the engine says that they have
+        ended."""
         for id in ticket.ids:
             if self._tickets.pop(id, None) is not None and id in self._held and self._connection is not None:
                 self._connection.send(frames.encode(frames.Abort(id)))
@@ -219,23 +246,30 @@ class EngineProcess:
         self._last_id += 1
         return self._last_id
 
-    def _admit(self, answers: int, field: str) -> None:
+    def admit(self, answers: int, field: str) -> None:
+        """Raises Problem when so many answers could not be handed over now; `field` of the request asks for them."""
         if self.ready is None:
+            if self.state == "loading":
+                raise Problem(503, "the model is being loaded: try again soon", "loading", None, 5)
             raise Problem(503, "the engine is not ready: it is being started again", "engine_down", None, 1)
         if answers > self.capacity:
             message = f"{answers} answers at once: this server takes {self.capacity}"
             raise Problem(400, message, "too_many_answers", field)
-        if self.accepted + answers > self.capacity:
-            rounds = self.accepted / max(1, self.start_message.max_running)
-            retry = round(min(60.0, max(1.0, rounds * self.seconds)))
-            message = f"{self.accepted} answers are under way and this server takes {self.capacity}: try again later"
-            raise Problem(429, message, "queue_full", None, retry)
+        wait = self._pace.seconds(self.waiting)
+        full = self.accepted + answers > self.capacity
+        if not full and not 0 < self._max_wait < wait:
+            return
+        message = f"{self.accepted} answers are under way and this server takes {self.capacity}: try again later"
+        if not full:
+            message = f"{self.waiting} answers wait, for {wait:.0f} s about, and {self._max_wait:g} s are the most"
+        raise Problem(429, message, "queue_full", None, round(min(MAX_RETRY, max(1.0, wait))))
 
     def _take(self, message: frames.FromEngine) -> None:
         self._silent = 0.0
         if isinstance(message, frames.Pieces):
             for piece in message.pieces:
                 if piece.end is not None and piece.id in self._held:
+                    self._pace.ended()
                     self._held[piece.id] -= 1
                     if not self._held[piece.id]:
                         del self._held[piece.id]
@@ -243,6 +277,7 @@ class EngineProcess:
                     ticket.push(piece)
         elif isinstance(message, frames.Load):
             self.load = message
+            self._pace.look(monotonic(), self.waiting > 0)
         elif isinstance(message, frames.Ended):
             self._held.pop(message.id, None)
         elif isinstance(message, frames.Refused):
@@ -250,7 +285,7 @@ class EngineProcess:
             if (ticket := self._tickets.get(message.id)) is not None:
                 ticket.fail(from_error(from_code(message.code, message.message)))
         elif isinstance(message, frames.Vectors):
-            self._held.pop(message.id, None)
+            self._pace.ended(self._held.pop(message.id, 0))
             if (ticket := self._tickets.get(message.id)) is not None:
                 ticket.answer(message)
         elif self._started is not None and not self._started.done():
@@ -347,6 +382,10 @@ def _spawn(connection: socket.socket) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "ingot.serve.worker", str(connection.fileno())]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment["TOKENIZERS_PARALLELISM"] = "false"  # a prompt is encoded by the thread that asks for it
-    return subprocess.Popen(
-        command, pass_fds=(connection.fileno(),), stdin=subprocess.DEVNULL, stdout=2, env=environment
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # it is born with them blocked, and stays so
+    try:
+        return subprocess.Popen(
+            command, pass_fds=(connection.fileno(),), stdin=subprocess.DEVNULL, stdout=2, env=environment
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

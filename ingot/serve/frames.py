@@ -45,6 +45,7 @@ class Start(_Message):
     chat_template: str | None
     lora: str | None
     lora_scale: float | None
+    activations: str | None = None
 
 
 class Sampling(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -66,12 +67,12 @@ class Sampling(Struct, array_like=True, forbid_unknown_fields=True, frozen=True)
 
 
 class Generate(_Message):
-    """Starts the answers to one prompt: a text, token ids, or a conversation (roles and contents)."""
+    """Starts the answers to one prompt: a text, token ids, or a conversation (roles, contents and names)."""
 
     id: Count
     text: str | None
     ids: list[Count] | None
-    messages: list[tuple[str, str]] | None
+    messages: list[tuple[str, str, str | None]] | None
     sampling: Sampling
     priority: int
     eager: bool  # whether its pieces are wanted as they come
@@ -81,6 +82,12 @@ class Generate(_Message):
     def answers(self) -> int:
         """For the room that it takes."""
         return self.sampling.n
+
+    @property
+    def length(self) -> int:
+        """Characters or tokens of the prompt."""
+        said = sum(len(content) for _, content, _ in self.messages or ())
+        return len(self.text or "") + len(self.ids or ()) + said
 
 
 class Embed(_Message):
@@ -93,6 +100,11 @@ class Embed(_Message):
     def answers(self) -> int:
         """For the room that it takes."""
         return len(self.inputs)
+
+    @property
+    def length(self) -> int:
+        """Characters or tokens of all inputs."""
+        return sum(map(len, self.inputs))
 
 
 class Abort(_Message):

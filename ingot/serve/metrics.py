@@ -74,7 +74,7 @@ class Metrics:
             ("engine_up", "gauge", "Whether the engine process serves.", int(engine.ready is not None)),
             ("engine_restarts_total", "counter", "Times the engine process was started again.", engine.restarts),
             ("engine_hangs_total", "counter", "Times the engine process was killed for it hung.", engine.hangs),
-            ("queue_depth", "gauge", "Accepted answers that do not run.", max(0, engine.accepted - load.running)),
+            ("queue_depth", "gauge", "Accepted answers that do not run.", engine.waiting),
             ("queue_capacity", "gauge", "Answers that may run or wait.", engine.capacity),
             ("requests_running", "gauge", "Answers in the engine's steps.", load.running),
             ("requests_waiting", "gauge", "Answers that wait inside the engine.", load.waiting),

@@ -15,13 +15,17 @@ _TYPES = {
     408: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    417: "invalid_request_error",
     421: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     501: "unsupported_error",
     503: "unavailable_error",
+    505: "unsupported_error",
 }
 
 
+OVERLOADED_SECONDS = 10  # after which trying again makes sense
 MAX_MESSAGE, MAX_PARAM = 1000, 100  # characters: a message may quote what the client has sent
 
 
@@ -71,6 +75,8 @@ class Problem(Exception):
 
 def from_error(error: IngotError) -> Problem:
     """What an error of the engine is over HTTP: the user's mistakes are 400, ours 500."""
+    if error.code == "overloaded":
+        return Problem(503, str(error), "overloaded", None, OVERLOADED_SECONDS)
     if error.code == "too_long":
         return Problem(400, str(error), "context_length_exceeded", "prompt")
     if isinstance(error, RequestError):

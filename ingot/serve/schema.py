@@ -194,7 +194,7 @@ def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
     if None not in both and both[0] != both[1]:
         raise Problem(400, "max_tokens and max_completion_tokens disagree", "invalid_value", "max_completion_tokens")
     sampling = _sampling(request, both[1] or both[0], request.top_logprobs or 0, stop)
-    turns = [(message.role, _content(message)) for message in request.messages]
+    turns = [(message.role, _content(message), message.name) for message in request.messages]
     stream, tokens = bool(request.stream), bool(request.logprobs)
     work = frames.Generate(next_id(), None, None, turns, sampling, request.priority or 0, stream, tokens)
     return Job(True, request.model, [work], sampling.n, stream, *_usage(request), tokens)

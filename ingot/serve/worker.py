@@ -1,12 +1,14 @@
 """The engine process: loads the model, carries out what comes over the socket, and sends back what came of it.
 
 `python -m ingot.serve.worker FD`, started by the HTTP process. It ends when the socket or that process does; signals of
-the terminal or of a service manager are for the HTTP process, which lets running answers finish.
+the terminal or of a service manager are for the HTTP process, which lets running answers finish and starts this one
+with them blocked.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import socket
@@ -16,11 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple
-from queue import Empty, SimpleQueue
-from time import perf_counter, sleep
+from functools import partial
+from queue import Empty, PriorityQueue, SimpleQueue
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
-from ingot.errors import CheckpointError, IngotError, MemoryLimitError, RequestError, UserError
+from ingot.errors import CheckpointError, FileError, IngotError, MemoryLimitError, RequestError, UserError
 from ingot.llm.embedding import Embedder
 from ingot.llm.jobs import Job
 from ingot.llm.llm import LLM
@@ -28,12 +31,15 @@ from ingot.llm.loop import Stats
 from ingot.llm.sampling import MAX_TOKENS, SamplingParams
 from ingot.llm.stream import Reader
 from ingot.serve import frames
+from ingot.serve.chat_queue import ChatQueue
 from ingot.source import open_engine
+from ingot.text.chat_prompt import Written
 
 PACE = 3.0  # pauses between rounds of reading answers, in times of what a round takes: a quarter of a thread at most
 MAX_PAUSE = 0.05  # seconds
 STATS_EVERY = 0.25  # seconds; a whole part of frames.HEARTBEAT
 ENCODERS = 2  # threads that make tokens of prompts
+HANDICAP = 1e-5  # seconds for each character of a prompt: shorter ones that come within that go first
 EMBEDDERS = 16  # requests for vectors at once, each with a thread that waits for them
 SWITCH_INTERVAL = 5e-4  # seconds; the engine loop comes back from native code 200 times a second and must not wait
 RECEIVE = 1 << 18
@@ -52,6 +58,24 @@ class Answer:
         self.readers = readers
         self.tokens = tokens
         self.detokenising = 0.0
+
+
+class Encoders:
+    """Threads that make tokens of prompts. A short one need not wait for all the long ones before it."""
+
+    def __init__(self, guard: Callable[[Callable[[], None]], None]) -> None:
+        self._waiting: PriorityQueue[tuple[float, int, Callable[[], None]]] = PriorityQueue()
+        self._order = itertools.count()
+        for i in range(ENCODERS):
+            threading.Thread(target=guard, args=(self._run,), name=f"ingot-encoder-{i}", daemon=True).start()
+
+    def submit(self, characters: int, work: Callable[[], None]) -> None:
+        """Has work done on a prompt of so many characters or tokens."""
+        self._waiting.put((monotonic() + HANDICAP * characters, next(self._order), work))
+
+    def _run(self) -> None:
+        while True:
+            self._waiting.get()[2]()
 
 
 class Stillness:
@@ -86,11 +110,14 @@ class Worker:
         self._lock = threading.Lock()  # guards the two tables
         self._answers: dict[Job, Answer] = {}
         self._requests: dict[int, list[Reader] | None] = {}  # None until it has been submitted
+        self._taken = 0  # requests, ever
         self._wakeups: SimpleQueue[Job] = SimpleQueue()
         self._texts: dict[int, str] = {}
+        self._computing: set[int] = set()  # requests whose vectors are computed; guarded as the tables are
         self._looks: dict[int, int] = {}  # at requests whose prompts become tokens; guarded as the tables are
-        self._encoders = ThreadPoolExecutor(ENCODERS, "ingot-encoder")
+        self._encoders = Encoders(self._guarded)
         self._embedders = ThreadPoolExecutor(EMBEDDERS, "ingot-embedder")
+        self._chats = ChatQueue(self._write, self._refuse)
 
     @property
     def _llm(self) -> LLM:
@@ -123,13 +150,19 @@ class Worker:
             if readers:
                 self._forget(readers)
                 self._send(frames.Ended(message.id))
+            elif self._chats.drop(message.id):
+                self._send(frames.Ended(message.id))
             else:  # who has it in hand finds it gone, and says so
                 self._model.abort(str(message.id))
         elif isinstance(message, frames.Generate | frames.Embed):
             with self._lock:
                 self._requests[message.id] = None
+                self._taken += 1
+            if isinstance(message, frames.Generate) and message.messages is not None:
+                self._chats.put(message)
+                return
             work = self._generate if isinstance(message, frames.Generate) else self._embed
-            self._encoders.submit(self._carry_out, message.id, work, message)
+            self._encoders.submit(message.length, partial(self._carry_out, message.id, work, message))
         else:
             raise frames.FrameError(f"{type(message).__name__} comes first and once")
 
@@ -153,12 +186,23 @@ class Worker:
             sys.excepthook(*sys.exc_info())
             self._refuse(id, IngotError(f"{type(e).__name__}: {e}"))
 
-    def _generate(self, message: frames.Generate) -> bool:
+    def _write(self, message: frames.Generate) -> None:
+        self._carry_out(message.id, self._render, message)
+
+    def _render(self, message: frames.Generate) -> bool:
+        turns = [{"role": role, "content": said, "name": name} for role, said, name in message.messages or ()]
+        written = self._llm.chats.write([{k: v for k, v in turn.items() if v is not None} for turn in turns])
+        self._encoders.submit(message.length, partial(self._carry_out, message.id, self._generate, message, written))
+        return True
+
+    def _generate(self, message: frames.Generate, written: Written | None = None) -> bool:
         words = {name: getattr(message.sampling, name) for name in message.sampling.__struct_fields__}
         if words["max_tokens"] is None:
             words["max_tokens"] = min(self._llm.context_length, MAX_TOKENS)
         with self._encoding(message.id):
-            prompt = self._prompt(message)
+            prompt = message.text or "" if message.ids is None else message.ids
+            if written is not None:
+                prompt = self._llm.chats.tokens(written)
             if not self._wanted(message.id):
                 return False
             readers = self._llm.submit(
@@ -188,13 +232,6 @@ class Worker:
             with self._lock:
                 del self._looks[id]
 
-    def _prompt(self, message: frames.Generate) -> str | list[int]:
-        if message.ids is not None:
-            return message.ids
-        if message.messages is None:
-            return message.text or ""
-        return self._llm.chat_prompt([{"role": role, "content": content} for role, content in message.messages])
-
     def _embed(self, message: frames.Embed) -> bool:
         with self._encoding(message.id):
             rows = self._model.texts.rows(message.inputs, False)
@@ -202,11 +239,23 @@ class Worker:
         return True
 
     def _vectors(self, id: int, rows: list[list[int]]) -> bool:
-        vectors = self._model.embed(rows, request_id=str(id)).tolist()
         with self._lock:
-            self._requests.pop(id, None)
+            self._computing.add(id)
+        try:
+            vectors = self._model.embed(rows, request_id=str(id)).tolist()
+        finally:
+            with self._lock:
+                self._computing.remove(id)
+                self._requests.pop(id, None)
         self._send(frames.Vectors(id, sum(map(len, rows)), vectors))
         return True
+
+    def _abort_again(self) -> None:
+        """Vectors that were aborted just before the model knew of them."""
+        with self._lock:
+            gone = [id for id in self._computing if id not in self._requests]
+        for id in gone:
+            self._model.abort(str(id))
 
     def _refuse(self, id: int, error: IngotError) -> None:
         with self._lock:
@@ -297,7 +346,7 @@ class Worker:
 
     def _report(self) -> None:
         """Says how busy the engine is whenever that has changed, and now and then even when it has not."""
-        last, silent, steps = None, 0.0, Stillness()
+        last, silent, steps, trimmed = None, 0.0, Stillness(), 0
         while True:
             stats = self._stats()
             with self._lock:
@@ -306,10 +355,17 @@ class Worker:
                 encoding = max(self._looks.values(), default=0) * STATS_EVERY
             still = max(encoding, steps.seen(stats.steps, bool(stats.running or stats.waiting)))
             load = frames.Load(*(*astuple(stats), still))
+            self._chats.look(STATS_EVERY)
+            self._abort_again()
             silent += STATS_EVERY
             if load != last or silent >= frames.HEARTBEAT:
                 self._send(load)
                 last, silent = load, 0.0
+            with self._lock:
+                taken, idle = self._taken, not self._requests
+            if idle and taken != trimmed:
+                give_memory_back()
+                trimmed = taken
             sleep(STATS_EVERY)
 
     def _stats(self) -> Stats:
@@ -325,6 +381,12 @@ class Worker:
             self._connection.sendall(frame)
 
 
+def give_memory_back() -> None:
+    """Has the C library return to the system what nobody uses: long prompts leave much of that in pieces."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # glibc's
+        trim(0)
+
+
 def end_with_parent() -> None:
     """Has the system end this process when the one that started it ends, whatever is running here then.
 
@@ -337,8 +399,6 @@ def end_with_parent() -> None:
 def main(connection: socket.socket) -> int:
     """Serves one HTTP process; the exit code."""
     end_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL)
     decoder = frames.Decoder(frames.ToEngine)
     found: list[Any] = []
@@ -352,9 +412,9 @@ def main(connection: socket.socket) -> int:
     try:
         model = _load(found[0])
         chats = isinstance(model, LLM) and _chats(model)
-    except (IngotError, MemoryError) as e:
-        code = e.code if isinstance(e, IngotError) else MemoryLimitError.code
-        connection.sendall(frames.encode(frames.Failed(code, str(e))))
+    except (IngotError, MemoryError, OSError) as e:
+        kind = type(e) if isinstance(e, IngotError) else MemoryLimitError if isinstance(e, MemoryError) else FileError
+        connection.sendall(frames.encode(frames.Failed(kind.code, str(e))))
         return 1
     generates = isinstance(model, LLM) and model.generates
     left_out = list(model.left_out) if isinstance(model, LLM) else []
@@ -371,16 +431,19 @@ def main(connection: socket.socket) -> int:
 
 
 def _load(start: frames.Start) -> LLM | Embedder:
-    engine = open_engine(start.source, start.precision, start.weights, start.device, start.lora, start.lora_scale)
+    engine = open_engine(
+        start.source, start.precision, start.weights, start.device, start.lora, start.lora_scale,
+        activations=start.activations,
+    )  # fmt: skip
     if engine.kind == "encoder":
         for name in ("context_length", "kv_memory", "chat_template"):
             if getattr(start, name) is not None:
                 raise UserError(f"{start.source} is an encoder: it takes no {name}")
         return Embedder(engine, threads=start.threads)
     return LLM(
-        engine, precision=start.precision, weights=start.weights, device=start.device, threads=start.threads,
-        context_length=start.context_length, kv_memory=start.kv_memory, max_running=start.max_running,
-        prefix_cache=start.prefix_cache, chat_template=start.chat_template,
+        engine, precision=start.precision, weights=start.weights, activations=start.activations, device=start.device,
+        threads=start.threads, context_length=start.context_length, kv_memory=start.kv_memory,
+        max_running=start.max_running, prefix_cache=start.prefix_cache, chat_template=start.chat_template,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingot.errors import CheckpointError, RequestError, UserError
 from ingot.text import tokenizer_file
@@ -23,6 +23,13 @@ from ingot.text.tokenizer import Tokenizer
 
 # Characters that mean nothing: of the names of special tokens in the twin, and to stand in for texts.
 _NAMES, _STAND_INS = 0xF0000, range(0x100000, 0x10FFFE)
+
+
+class Written(NamedTuple):
+    """A rendered conversation, and the characters in it that stand for special tokens (None: nobody said any)."""
+
+    text: str
+    given: dict[str, str] | None
 
 
 class ChatPrompt:
@@ -46,11 +53,16 @@ class ChatPrompt:
         Raises RequestError for what is no conversation, or one that the template refuses, TooLongError for one whose
         text is far too long for the model.
         """
+        return self.tokens(self.write(messages, **variables))
+
+    def write(self, messages: Any, **variables: Any) -> Written:
+        """The first half of `encode`, which waits for the template's process. Raises all that `encode` raises, but for
+        a character that is a special token only."""
         checked = check_messages(messages)
         specials = self._tokenizer.specials
         said = "\0".join(_texts(checked))
         if not any(special.text in said or special.normalized for special in specials):
-            return self._tokenizer.encode_plain(self._rendered(checked, variables))
+            return Written(self._rendered(checked, variables), None)
         pattern = re.compile("|".join(re.escape(special.text) for special in _longest_first(specials)))
         taken = set(said)
         free = (c for c in map(chr, _STAND_INS) if c not in taken)
@@ -58,7 +70,13 @@ class ChatPrompt:
         if "" in given.values():
             raise RequestError("the messages hold every private character of Unicode's last plane: leave some out")
         hidden = _changed(checked, lambda text: pattern.sub(lambda one: given[one[0]], text))
-        return self._disarmed().encode(self._rendered(hidden, variables), given)
+        return Written(self._rendered(hidden, variables), given)
+
+    def tokens(self, written: Written) -> list[int]:
+        """The second half of `encode`."""
+        if written.given is None:
+            return self._tokenizer.encode_plain(written.text)
+        return self._disarmed().encode(written.text, written.given)
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
         text = self._template.render(messages, **variables)

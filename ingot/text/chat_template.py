@@ -14,7 +14,9 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ingot.errors import CheckpointError, IngotError, RequestError
@@ -25,6 +27,7 @@ MAX_TEXT = 4 << 20  # characters of a rendered conversation
 MAX_MESSAGES = 32 << 20  # bytes of a conversation as JSON
 SECONDS = 0.9  # of processor time to read a template, and for each conversation
 MEMORY = 256 << 20  # bytes of address space of the process, the interpreter's 25 MB included
+PROCESSES = 2  # that render one template: while one has a slow conversation, or is started anew, the other goes on
 SILENCE = 30.0  # seconds without an answer: more than its processor time takes on a machine that is very busy
 
 
@@ -45,9 +48,9 @@ class ChatTemplate:
         self._start = json.dumps(
             {"source": source, "seconds": SECONDS, "memory": MEMORY, "characters": MAX_TEXT}
         ).encode()
-        self._lock = threading.Lock()
-        self._process: _Process | None = None
-        self._open()
+        self._turns = _Turns(PROCESSES)
+        self._idle: list[_Process] = []
+        self._idle.append(self._open())
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
@@ -69,28 +72,78 @@ class ChatTemplate:
             raise RequestError(f"the messages and variables of a conversation have to be JSON: {e}") from None
         if len(data) > MAX_MESSAGES:
             raise RequestError(f"the conversation has {len(data):,} bytes as JSON, the limit is {MAX_MESSAGES:,}")
-        with self._lock:
-            answer = self._open().ask(data)
+        with self._turns.taken():
+            answer = self._asked(data)
         if answer.kind == chat_sandbox.TEXT:
             return answer.text
         told = _TOLD[answer.kind].format(answer.text)
         raise RequestError(f"the model's chat template {told}")
 
+    def _asked(self, data: bytes) -> _Answer:
+        """The answer of an idle process. Of one that ended for no reason of its own, a new one is asked, once."""
+        try:
+            process = self._idle.pop()
+        except IndexError:
+            answer = None
+        else:
+            answer = process.ask(data) if process.serves() else None
+        if answer is None or answer.kind == LOST:
+            try:
+                process = self._open()
+            except CheckpointError as e:  # it has been read before
+                raise IngotError(str(e)) from None
+            answer = process.ask(data)
+        if process.serves():
+            self._idle.append(process)
+        return answer
+
     def _open(self) -> _Process:
-        """The process that has read the template: a new one if the last has ended, or belongs to a parent of ours."""
-        if self._process is None or not self._process.serves():
-            self._process = _Process(self)
-            answer = self._process.ask(self._start)
-            if answer.kind != chat_sandbox.TEXT:
-                told = _TOLD[answer.kind].format(answer.text)
-                raise CheckpointError(f"the chat template cannot be read: it {told}")
-        return self._process
+        """A process that has read the template."""
+        process = _Process(self)
+        answer = process.ask(self._start)
+        if answer.kind != chat_sandbox.TEXT:
+            told = _TOLD[answer.kind].format(answer.text)
+            raise CheckpointError(f"the chat template cannot be read: it {told}")
+        return process
 
 
+class _Turns:
+    """So many at once, in the order in which they came. A lock is given to whoever is quickest."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._free = count
+        self._waiting: deque[threading.Event] = deque()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """A turn, for the block."""
+        come = threading.Event()
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                come.set()
+            else:
+                self._waiting.append(come)
+        try:
+            come.wait()
+            yield
+        finally:
+            with self._lock:
+                if not come.is_set():  # interrupted while it waited
+                    self._waiting.remove(come)
+                elif self._waiting:
+                    self._waiting.popleft().set()
+                else:
+                    self._free += 1
+
+
+LOST = b"e"  # beside the answers of chat_sandbox: the process ended instead
 _TOLD = {
     chat_sandbox.REFUSED: "refuses this conversation: {}",
     chat_sandbox.LIMIT: "{}, which is not allowed",
     chat_sandbox.FAULT: "fails: {}",
+    LOST: "fails: {}",
 }
 
 
@@ -126,7 +179,7 @@ class _Process:
         return self._end.alive and self._ours == os.getpid()
 
     def ask(self, message: bytes) -> _Answer:
-        """The answer to a message; LIMIT or FAULT when the process ended instead."""
+        """The answer to a message; LIMIT or LOST when the process ended instead."""
         try:
             self._connection.sendall(chat_sandbox.LENGTH.pack(len(message)) + message)
             (length,) = chat_sandbox.LENGTH.unpack(self._read(chat_sandbox.LENGTH.size))
@@ -138,7 +191,10 @@ class _Process:
                 return _Answer(chat_sandbox.LIMIT, f"takes more than {SECONDS} seconds of processor time")
             if isinstance(e, TimeoutError):
                 return _Answer(chat_sandbox.LIMIT, f"takes more than {SILENCE} seconds")
-            return _Answer(chat_sandbox.FAULT, f"the process that renders it ended with status {status}")
+            return _Answer(LOST, f"the process that renders it ended with status {status}")
+        except BaseException:  # interrupted: what it says from now on answers no question
+            self._end()
+            raise
         return _Answer(answer[:1], answer[1:].decode("utf-8", "surrogatepass"))
 
     def _read(self, count: int) -> bytes:

@@ -15,13 +15,17 @@ from typing import Any
 
 import pytest
 
+from ingot.cli import options
+from ingot.cli.main import main
 from ingot.cli.options import byte_count
 from ingot.cli.output import in_words, size, table
+from ingot.serve import frames
 from ingot.version import __version__
 from tests.tuned import tuned
 
 ROOT = Path(__file__).parents[2]
 PICO = ROOT / "models" / "pico-python"
+GOLDEN = ROOT / "tests" / "engine" / "golden"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 
 
@@ -137,6 +141,14 @@ def test_inspect(engine: Path) -> None:
     assert found["kind"] == "llm" and found["config"]["precision"] == "bfloat16"
     assert [port["name"] for port in found["outputs"]] == ["logits", "hidden"]
     assert {d["rule"] for d in as_json("inspect", PICO, "--why")["decisions"]}
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.ingot")), ids=lambda path: path.stem)
+def test_inspect_of_every_golden_engine(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies that end in a view of something larger have a number of bytes too."""
+    assert main(["inspect", str(path), "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory and all(entry is None or entry["copied"] >= 0 for entry in memory.values())
 
 
 def test_inspect_verify_finds_a_flipped_bit(engine: Path, tmp_path: Path) -> None:
@@ -425,3 +437,13 @@ ingot.build(Net(), {{"x": spec}}, weights_from="random").save({str(path)!r})
     assert bench["name"] == "run" and bench["tokens_per_s"] is None
     assert "the dims are N" in ingot("bench", path, "--size", "Q=3", code=2).stderr
     assert "plain network" in ingot("generate", path, "--prompt", "x", code=2).stderr
+
+
+def test_a_server_gets_every_word_of_a_model() -> None:
+    """What the commands take of a model's formats and resources travels to the process that loads it."""
+    parser = argparse.ArgumentParser()
+    options.add_model(parser)
+    args = parser.parse_args(["DIR", "--weights", "int8", "--activations", "int8", "--threads", "3"])
+    words = options.model_words(args)
+    start = frames.Start("DIR", **words, max_running=1, prefix_cache=True, chat_template=None)
+    assert {name: getattr(start, name) for name in words} == words

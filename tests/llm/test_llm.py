@@ -589,6 +589,24 @@ def test_chat_renders_and_completes(engine: Engine) -> None:
             model.chat([])
 
 
+def test_a_slow_template_does_not_block_the_event_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LLM(with_template(engine, "{{ messages[0].content }}"), threads=1) as model:
+        written, gate = model.chat_prompt, threading.Event()
+
+        def slow(messages: Any) -> list[int]:
+            assert gate.wait(10), "who would open it waits for this"
+            return written(messages)
+
+        async def both() -> Any:
+            answer = asyncio.create_task(model.achat([{"role": "user", "content": "def "}], max_tokens=2))
+            await asyncio.sleep(0.01)
+            gate.set()
+            return await answer
+
+        monkeypatch.setattr(model, "chat_prompt", slow)
+        assert len(asyncio.run(both()).token_ids) == 2
+
+
 def test_chat_needs_a_template(llm: LLM) -> None:
     with pytest.raises(UserError, match="without a chat template"):
         llm.chat([{"role": "user", "content": "hi"}])

@@ -30,7 +30,7 @@ ADAPTERS = (
 )  # fmt: skip
 BROKEN_TEMPLATES = ("of 1 MB", "that is cut off", "a number that explodes")
 TEMPLATES = (
-    "a method's globals", "a macro that calls itself", "a text that doubles", "a sum of a long range",
+    "a method's globals", "a macro that calls itself", "a text that doubles", "a power that takes long",
     "padding by a format",
 )  # fmt: skip
 

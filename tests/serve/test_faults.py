@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import ingot
+from ingot.serve import connection as limits
 from ingot.serve import frames
 from ingot.serve import server as serve
 from tests.endless import endless
@@ -423,7 +424,7 @@ def test_hostile_templates_fail_their_requests_only(tmp_path: Path, template: st
 
 HURRIED = """
 import sys
-from ingot.serve import app, server
+from ingot.serve import app, connection
 {limits} = 0.5
 from ingot.__main__ import main
 sys.exit(main(sys.argv[1:]))
@@ -444,9 +445,9 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
 
 
 def test_clients_that_send_slowly_are_cut_off() -> None:
-    server = hurried("server.HEADER_SECONDS", "app.BODY_SECONDS")
+    server = hurried("connection.HEADER_SECONDS", "app.BODY_SECONDS")
     try:
-        assert serve.HEADER_SECONDS > 1  # ours are not those of the server under test
+        assert limits.HEADER_SECONDS > 1  # ours are not those of the server under test
         with server.connect() as silent, server.connect() as drip, server.connect() as body:
             stop = threading.Event()
             dripping = threading.Thread(target=drip_headers, args=(drip, stop))
@@ -464,7 +465,7 @@ def test_clients_that_send_slowly_are_cut_off() -> None:
 
 
 def test_a_client_that_reads_nothing_is_cut_off() -> None:
-    server = hurried("server.SEND_SECONDS")
+    server = hurried("connection.SEND_SECONDS")
     try:
         with socket.socket() as lazy:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -78,7 +78,7 @@ def test_room_is_held_until_the_engine_has_ended_a_request() -> None:
         return True
 
     ticket = asked()
-    engine.close_ticket(ticket, 1.0)
+    engine.close_ticket(ticket)
     assert ear.heard[-1] == frames.Abort(1)
     assert engine.accepted == 2 and full(), "its client has gone, and the engine still has it"
     engine._take(frames.Pieces([frames.Piece(1, 0, "", 1, [], end)]))
@@ -89,14 +89,14 @@ def test_room_is_held_until_the_engine_has_ended_a_request() -> None:
     engine._take(frames.Vectors(embed, 2, [[1.0], [2.0]]))
     for ended in (frames.Ended, lambda id: frames.Refused(id, "request", "why")):
         ticket = asked()
-        engine.close_ticket(ticket, 1.0)
+        engine.close_ticket(ticket)
         assert full()
         engine._take(ended(ticket.ids[0]))
         assert engine.accepted == 0
     ticket = asked()
     engine._take(frames.Pieces([frames.Piece(ticket.ids[0], i, "", 1, [], end) for i in range(2)]))
     before = len(ear.heard)
-    engine.close_ticket(ticket, 1.0)
+    engine.close_ticket(ticket)
     assert len(ear.heard) == before, "it has ended: there is nothing to abort"
     asked()
     engine._lost()
@@ -201,14 +201,9 @@ def test_what_a_client_sent_is_quoted_in_brief(server: Running) -> None:
 def test_a_header_without_end_is_refused_at_the_limit(server: Running) -> None:
     with server.connect() as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
-        sent = 0
-        with suppress(OSError):  # it is closed under our hands
-            while sent < 8 << 20:
-                connection.sendall(b"a" * 4096)
-                sent += 4096
-        assert sent < 8 << 20
-        with suppress(OSError):
-            assert rest(connection)[:13] in (b"HTTP/1.1 431 ", b"")
+        for _ in range(256):
+            connection.sendall(b"a" * 4096)  # its rest is read for a while, and kept nowhere
+        assert rest(connection).startswith(b"HTTP/1.1 431 ")
 
 
 def test_a_body_that_is_too_large_gets_its_answer(server: Running) -> None:

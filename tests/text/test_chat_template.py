@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,8 +73,19 @@ def test_renders_as_transformers_does(source: str, prompt: bool) -> None:
 
 
 QUICK = (
-    "classes", "code of a macro", "format string", "changing a message", "percent format", "doubling", "power of one",
-    "sum of a range", "nested as JSON", "sum of lists", "recursion", "sums",
+    "classes",
+    "code of a macro",
+    "classes by format",
+    "format found by attr",
+    "changing a message",
+    "percent format",
+    "doubling",
+    "power of one",
+    "sum of a range",
+    "nested as JSON",
+    "sum of lists",
+    "recursion",
+    "sums",
 )
 HOSTILE = hostile_templates.ESCAPES | hostile_templates.TOO_MUCH | hostile_templates.UNREADABLE
 
@@ -116,7 +128,8 @@ def test_a_recursive_loop_renders_as_jinja_has_it() -> None:
     assert ChatTemplate(tree).render(nested) == "a(b())"
 
 
-SOMETIMES = "{% if messages[0].content == 'long' %}{{ range(10 ** 12) | sum }}{% endif %}{{ messages[0].content }}"
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+SOMETIMES = "{% if messages[0].content == 'long' %}" + ENDLESS + "{% endif %}{{ messages[0].content }}"
 
 
 def say(text: str) -> list[dict[str, Any]]:
@@ -162,8 +175,9 @@ def test_a_fork_renders_in_a_process_of_its_own() -> None:
 RENDERS = """
 import os, sys, threading, time
 from ingot.text.chat_template import ChatTemplate
-template = ChatTemplate("{% if messages[0].content %}{{ range(10 ** 12) | sum }}{% endif %}")
-print(template._process._process.pid, flush=True)
+loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+template = ChatTemplate("{% if messages[0].content %}" + loops + "{% endif %}")
+print(template._idle[0]._process.pid, flush=True)
 threading.Thread(target=template.render, args=([{"content": sys.argv[1]}],), daemon=True).start()
 time.sleep(60)
 """
@@ -209,13 +223,96 @@ def test_messages_are_checked(messages: Any) -> None:
         check_messages(messages)
 
 
+def killed(template: ChatTemplate) -> None:
+    """Ends the process that waits for the next conversation, as a system short of memory may."""
+    (process,) = template._idle
+    process._process.kill()
+
+
+def test_a_process_that_ended_while_it_waited_costs_nobody_anything() -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    for text in ("x", "y"):
+        killed(template)
+        assert template.render(say(text)) == text
+
+
+def test_a_conversation_that_ends_two_processes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    started: list[int] = []
+
+    def dying(self: Any, message: bytes) -> Any:
+        started.append(self._process.pid)
+        if len(started) < 4 and b'"source"' not in message:
+            self._process.kill()
+        return ask(self, message)
+
+    ask = chat_template._Process.ask
+    monkeypatch.setattr(chat_template._Process, "ask", dying)
+    with pytest.raises(RequestError, match="ended with status -9"):
+        template.render(say("x"))
+    assert len(started) == 3 and len(set(started)) == 2, "a new one is asked once"
+    assert template.render(say("again")) == "again"
+
+
+def test_an_interrupted_conversation_is_nobody_elses_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C may do while the process renders."""
+    template = ChatTemplate("{{ messages[0].content }}")
+    (process,) = template._idle
+
+    def interrupted(self: Any, count: int) -> bytes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chat_template._Process, "_read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            template.render(say("the first"))
+    assert process._process.returncode is not None
+    assert template.render(say("the second")) == "the second"
+
+
+def test_conversations_wait_for_two_processes_in_their_order() -> None:
+    """Whoever comes with every turn that is free does not get ahead of those that wait."""
+    turns, order, gates = chat_template._Turns(2), [], [threading.Event() for _ in range(6)]
+
+    def take(i: int) -> None:
+        with turns.taken():
+            order.append(i)
+            gates[i].wait(60)
+
+    threads = [threading.Thread(target=take, args=(i,)) for i in range(6)]
+    for i, thread in enumerate(threads):
+        thread.start()
+        while len(order) + len(turns._waiting) <= i:
+            time.sleep(0.001)
+    assert order == [0, 1]
+    for i in (1, 0, 2, 3, 4, 5):
+        gates[i].set()
+        while len(order) < min(6, 3 + (1, 0, 2, 3, 4, 5).index(i)):
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join(60)
+    assert order == [0, 1, 2, 3, 4, 5] and turns._free == 2
+
+
+def test_two_conversations_are_rendered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    both, ask = threading.Barrier(2), chat_template._Process.ask
+
+    def meeting(self: Any, message: bytes) -> Any:
+        if b'"source"' not in message:
+            both.wait(60)
+        return ask(self, message)
+
+    monkeypatch.setattr(chat_template._Process, "ask", meeting)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda text: template.render(say(text)), "abcd")) == list("abcd")
+    assert len(template._idle) == 2
+
+
 def test_a_process_that_cannot_be_started_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no OSError, which a server takes for the end of its connection."""
     template = ChatTemplate("{{ messages[0].content }}")
-    assert template._process is not None
-    template._process._process.kill()
-    with pytest.raises(RequestError, match="ended with status -9"):
-        template.render(say("x"))
+    killed(template)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(IngotError, match="cannot be started"):
         template.render(say("x"))

@@ -1,0 +1,59 @@
+"""How many tokens of prompts fit beside answers that are read as they come, by what steps were measured to take."""
+
+from __future__ import annotations
+
+import math
+
+LONGER = 0.5  # a step with tokens of prompts may take so much longer than one of decodes alone
+LEAST = 4  # tokens of prompts: prompts go on, whatever is measured
+FASTER = 4.0  # what one measurement may ask for: so many times as many tokens, or so many times fewer
+WEIGHT = 0.3  # of a new measurement
+STEPS_UNTIL_ALONE = 64  # one step in so many has no prompts while they wait: what decodes take alone changes
+
+
+class StepTimes:
+    """Finds the number of prompt tokens with which a step takes half again as long as its decodes alone.
+
+    How long a token takes depends on the machine, the model, the precision and the length of contexts, and the first
+    few are almost free where a step waits for memory. So the number is found as the steps go: after each step that had
+    prompts it moves towards what would have met the mark.
+
+    Args:
+        first: tokens to begin with.
+        most: tokens of a step.
+    """
+
+    def __init__(self, first: int, most: int) -> None:
+        self._limit = float(first)
+        self._most = max(first, most)
+        self._alone: dict[int, float] = {}  # seconds of steps without prompts, by the bits of their rows
+        self._since_alone = 0
+        self._each = math.inf
+
+    def took(self, decoded: int, prompts: int, seconds: float) -> None:
+        """A step took so long, with so many rows of decodes and tokens of prompts."""
+        bits = decoded.bit_length()
+        if not prompts:
+            before = self._alone.get(bits, seconds)
+            self._alone[bits] = before + (seconds - before) * WEIGHT
+            self._since_alone = 0
+            return
+        if not decoded:
+            return
+        self._since_alone = STEPS_UNTIL_ALONE if bits not in self._alone else self._since_alone + 1
+        if not self._alone:
+            return
+        nearest = min(self._alone, key=lambda known: (abs(known - bits), known))
+        each = (seconds / self._alone[nearest] - 1) / prompts  # how much longer for a token
+        lesser, self._each = min(each, self._each), each  # a step that something else delayed is not believed
+        wished = min(prompts * FASTER, max(prompts / FASTER, LONGER / max(lesser, 1e-9)))
+        if prompts * lesser <= LONGER and wished <= self._limit:
+            return  # a step of few tokens says nothing against more
+        limit = self._limit ** (1 - WEIGHT) * wished**WEIGHT
+        self._limit = min(max(limit, LEAST), self._most)
+
+    def tokens(self) -> int:
+        """How many tokens of prompts the next step may have beside decodes."""
+        if self._since_alone >= STEPS_UNTIL_ALONE:
+            return 0
+        return round(self._limit)

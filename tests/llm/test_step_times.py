@@ -1,0 +1,79 @@
+"""How many tokens of prompts a step may have: found by times of machines that are written down here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ingot.llm.step_times import LEAST, STEPS_UNTIL_ALONE, StepTimes
+
+Machine = Callable[[int], float]  # tokens of a step → seconds
+
+
+def tiles(tokens: int) -> float:
+    """Weights are read in 10 ms; 16 rows take as long as one, and 0.4 ms of arithmetic."""
+    return max(0.010, 0.0004 * 16 * -(-tokens // 16))
+
+
+MACHINES: dict[str, tuple[Machine, int, int]] = {  # and the fewest and most tokens that take half again as long
+    "memory first": (tiles, 16, 32), "arithmetic": (lambda tokens: 0.001 + 0.002 * tokens, 4, 5),
+    "a launch": (lambda tokens: 0.004 + 1e-6 * tokens, 500, 512), "no room": (lambda tokens: 0.01 * tokens, 4, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [12, 512])
+@pytest.mark.parametrize("name", MACHINES)
+def test_prompts_fill_half_a_step(name: str, first: int) -> None:
+    """Measured behind the first 60 steps, with noise of a tenth; one step in 50 takes three times as long."""
+    machine, fewest, most = MACHINES[name]
+    times, noise, seen = StepTimes(first, 512), random.Random(0), []
+    decoded = 8
+    for i in range(400):
+        prompts = times.tokens() if i >= 5 else 0
+        factor = 3 if noise.random() < 0.02 else 1 + 0.1 * noise.random()
+        times.took(decoded, prompts, machine(decoded + prompts) * factor)
+        if i > 60 and prompts:
+            seen.append(prompts)
+    middle = sorted(seen)[len(seen) // 2]
+    assert fewest <= middle <= most
+    assert all(LEAST <= n <= 512 for n in seen)
+
+
+def test_contexts_that_grow_are_not_taken_for_prompts() -> None:
+    """What decodes take alone is looked at again while prompts never end."""
+    times, alone = StepTimes(12, 512), 0
+    for i in range(2000):
+        prompts = times.tokens() if i >= 5 else 0
+        alone += not prompts
+        times.took(4, prompts, 0.010 * (1 + i / 500) + 0.0001 * prompts)
+    assert alone - 5 == 1995 // (STEPS_UNTIL_ALONE + 1)
+    assert 150 < times.tokens() <= 290  # 0.5 × 50 ms at 0.1 ms each
+
+
+def test_decodes_are_measured_alone_first() -> None:
+    """The first step with prompts is followed by one without, and so is the first of twice as many decodes."""
+    times = StepTimes(12, 512)
+    times.took(0, 400, 9.0)
+    assert times.tokens() == 12
+    times.took(3, 12, 1.0)
+    assert times.tokens() == 0
+    times.took(3, 0, 0.8)
+    assert times.tokens() == 12
+    times.took(2, 12, 1.2)
+    assert times.tokens() == 12
+    times.took(4, 12, 1.2)
+    assert times.tokens() == 0
+
+
+def test_short_prompts_do_not_raise_the_limit_of_long_ones() -> None:
+    times = StepTimes(64, 512)
+    times.took(2, 0, 0.01)
+    for _ in range(50):
+        times.took(2, 3, 0.01)
+    assert times.tokens() == 64
+    times.took(2, 3, 0.1)
+    assert times.tokens() == 64, "it may have been delayed by something else"
+    times.took(2, 3, 0.1)
+    assert times.tokens() < 64
