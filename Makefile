@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made on first use. `make PYTHON=python3.12 test` takes another interpreter.
 
-.PHONY: help demo test check bench conformance size wheel fuzz clean
+.PHONY: help demo test check bench conformance size wheel fuzz soak clean
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*## */\t/'
 
@@ -41,6 +41,9 @@ conformance: $(VENV)/test $(NEEDS)  ## the long suites, PART=NAME or all, withou
 
 fuzz: $(VENV)/fuzz build/fuzz/done  ## fuzz every parser for SECONDS each
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
+
+soak: $(VENV)/test   ## a server under mixed load for SECONDS, a day unless said otherwise; a line a minute, JSON at the end
+	$(BIN)/python -m tools.soak --seconds $(if $(filter file,$(origin SECONDS)),86400,$(SECONDS))
 
 wheel: $(VENV)/wheel ## a manylinux wheel in dist/, tried in a fresh environment without a compiler
 	rm -rf build/dist dist

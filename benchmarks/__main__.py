@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [--json] [--pairs N] [--threads N]`; NAME is one of the table below, or all."""
+"""`python -m benchmarks NAME [options]`; NAME is one of the table below, or all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,26 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import batching, einsum, fourier, machine, nets, order, pico, recurrent, scheduler, serve, tinyllama
+from benchmarks import (
+    batching,
+    einsum,
+    floods,
+    fourier,
+    gpu_decode,
+    gpu_generate,
+    machine,
+    nets,
+    order,
+    overload,
+    pico,
+    recurrent,
+    scheduler,
+    serve,
+    tinyllama,
+)  # fmt: skip
 from benchmarks.harness import THREADS, Options
 from benchmarks.onnx_models import onnx_models
+from benchmarks.onnx_road import onnx_road
 from benchmarks.torch_nets import NETS
 
 TABLE = {
@@ -27,14 +44,28 @@ TABLE = {
     "order": order.order,
     "fourier": fourier.fourier,
     "einsum": einsum.einsum,
+    "gpu-decode": gpu_decode.gpu_decode,
+    "gpu-generate": gpu_generate.gpu_generate,
     "recurrent": recurrent.recurrent,
     "onnx-models": onnx_models,
+    "onnx-road": onnx_road,
     "serve": serve.serve,
     "serve-tinyllama": serve.serve_tinyllama,
     "serve-load": serve.serve_load,
-    "serve-overload": serve.serve_overload,
+    "serve-overload": overload.serve_overload,
+    "serve-overload-middle": overload.serve_overload_middle,
+    "serve-floods": floods.serve_floods,
     **{name: nets.benchmark(name) for name in NETS},
 }
+
+
+def cpus(text: str) -> tuple[int, ...]:
+    """Processors by number: `0,2,4-7`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
 
 
 def main() -> None:
@@ -42,11 +73,15 @@ def main() -> None:
     parser.add_argument("name", choices=[*TABLE, "all"])
     parser.add_argument("--json", action="store_true", help="one JSON object per benchmark on standard output")
     parser.add_argument("--pairs", type=int, default=9, help="measurements after warm-up (default 9)")
-    parser.add_argument("--threads", type=int, default=THREADS)
+    parser.add_argument("--threads", type=int, help="default: one a processor, or one for each of --server-cpus")
+    parser.add_argument("--server-cpus", type=cpus, default=(), metavar="LIST", help="as 0,2,4-7: where servers run")
+    parser.add_argument("--client-cpus", type=cpus, default=(), metavar="LIST", help="where their clients run")
     given = parser.parse_args()
+    threads = given.threads or len(given.server_cpus) or THREADS
+    options = Options(given.pairs, threads, given.server_cpus, given.client_cpus)
     console = Console(stderr=given.json, width=None if sys.stdout.isatty() else 120)
     for name in TABLE if given.name == "all" else [given.name]:
-        result = TABLE[name](Options(given.pairs, given.threads))
+        result = TABLE[name](options)
         result.show(console)
         if given.json:
             print(json.dumps(result.json()), flush=True)

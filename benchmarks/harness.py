@@ -24,10 +24,13 @@ THREADS = len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line can change. `pairs`: how often ours and the peer alternate after warm-up."""
+    """What the command line can change. `pairs`: how often ours and the peer alternate after warm-up; `server_cpus` and
+    `client_cpus`: where a server and its clients run (none: anywhere)."""
 
     pairs: int = 9
     threads: int = THREADS
+    server_cpus: tuple[int, ...] = ()
+    client_cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,6 +20,7 @@ from typing import Any
 
 import ingot
 from benchmarks import tinyllama
+from benchmarks.clients import request
 from benchmarks.harness import PICO, ROOT, Options, Result, Sample
 from benchmarks.pico import HELDOUT, pico_engine
 from ingot.llm.jobs import Job
@@ -29,20 +32,32 @@ SHARE_OF_CAPACITY = 0.7
 
 
 class Served:
-    """A server in a process of its own, and plain requests to it: clients must cost little beside it."""
+    """A server in a process of its own, on the processors that `options` gives it, and plain requests to it: clients
+    must cost little beside it.
 
-    def __init__(self, source: Path, threads: int) -> None:
+    Args:
+        words: more of the command line.
+        files: how many it may have open.
+    """
+
+    def __init__(self, source: Path, options: Options, words: Sequence[str] = (), files: int | None = None) -> None:
+        def prepared() -> None:
+            if options.server_cpus:
+                os.sched_setaffinity(0, options.server_cpus)
+            if files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
         command = [sys.executable, "-m", "ingot", "serve", str(source), "--port", "0", "--model-name", "m"]
-        self.process = subprocess.Popen(
-            [*command, "--threads", str(threads)], stderr=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        if not line.startswith("serving "):
-            raise SystemExit(f"ingot serve does not start: {line}{self.process.stderr.read()}")
+        self._log = tempfile.NamedTemporaryFile("r")  # noqa: SIM115  (for as long as the server runs)
+        with open(self._log.name, "w") as log:
+            self.process = subprocess.Popen(
+                [*command, "--threads", str(options.threads), *words], stderr=log, cwd=ROOT, preexec_fn=prepared
+            )
+        while not (line := self._log.readline()).startswith("serving "):
+            if self.process.poll() is not None:
+                raise SystemExit(f"ingot serve does not start: {line}{self._log.read()}")
+            time.sleep(0.05)
         self.port = int(line.rpartition(":")[2])
-        self.refused = 0  # requests that found the queue full
-        self._log = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
 
     async def stream(self, body: dict[str, Any]) -> tuple[float, list[float], int, bool]:
         """A streamed completion: seconds to its first piece, when pieces came, tokens, and whether it ended well."""
@@ -60,7 +75,6 @@ class Served:
         times, tail = [], b""
         line = await reader.readline()
         status = line.startswith(b"HTTP/1.1 200 ")
-        self.refused += line.startswith(b"HTTP/1.1 429 ")
         while part := await reader.read(1 << 16):
             if b"data: " in part:
                 times.append(time.perf_counter())
@@ -78,26 +92,28 @@ class Served:
         rows = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in rows if name}
 
-    def memory(self) -> int:
+    def memory(self) -> list[int]:
         """Resident bytes of the HTTP process and of the engine process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        total = 0
-        for pid in (str(self.process.pid), *children):
-            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return total
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (self.process.pid, *children)]
+        return [count * os.sysconf("SC_PAGE_SIZE") for count in pages]
+
+    def log_bytes(self) -> int:
+        """What it has written to standard error."""
+        return os.stat(self._log.name).st_size
 
     def close(self) -> None:
         """Ends it."""
         self.process.terminate()
         if self.process.wait():
-            raise SystemExit("ingot serve ended badly")
-        self._log.wait()
+            raise SystemExit(f"ingot serve ended badly: {self._log.read()[-2000:]}")
+        self._log.close()
 
 
 @contextmanager
-def served(engine: Path, threads: int) -> Iterator[Served]:
-    """A server of that engine."""
-    found = Served(engine, threads)
+def served(engine: Path, options: Options, words: Sequence[str] = (), files: int | None = None) -> Iterator[Served]:
+    """A server of that engine; see `Served`."""
+    found = Served(engine, options, words, files)
     try:
         yield found
     finally:
@@ -124,7 +140,7 @@ def _compared(
     share_of: float | None,
 ) -> Result:  # fmt: skip
     result = Result(name)
-    with served(engine, options.threads) as server, ingot.LLM(engine, threads=options.threads) as llm:
+    with served(engine, options) as server, ingot.LLM(engine, threads=options.threads) as llm:
         work = prompts(clients, prompt)
         pairs = [_pair(server, llm, work, tokens) for _ in range(options.pairs + 1)][1:]
         spread = Sample.of([a for a, _ in pairs])
@@ -167,22 +183,16 @@ def _inside(llm: ingot.LLM, work: list[list[int]], words: dict[str, Any]) -> flo
 
 def serve_load(options: Options) -> Result:
     """Requests in Poisson arrivals at 70 % of capacity, prompts of 32 to 512 tokens."""
-    ids = _heldout_ids()
-    with served(pico_engine("bfloat16"), options.threads) as server:
+    ids = heldout_ids()
+    with served(pico_engine("bfloat16"), options) as server:
         return asyncio.run(_load(server, ids))
 
 
-def _heldout_ids() -> list[int]:
+def heldout_ids() -> list[int]:
+    """Tokens of pico-python's held-out text."""
     with ingot.LLM(PICO) as llm:
         ids: list[int] = llm.tokenizer.encode_plain(HELDOUT.read_text())
     return ids
-
-
-def _request(ids: list[int], draw: random.Random) -> dict[str, Any]:
-    length = draw.randint(32, 512)
-    start = draw.randrange(len(ids) - length)
-    answer = {"max_tokens": draw.randint(32, 128), "temperature": 0.8, "seed": draw.randrange(2**31)}
-    return {"prompt": ids[start : start + length], "logit_bias": {"0": -100}} | answer
 
 
 async def _capacity(server: Served, ids: list[int]) -> float:
@@ -194,7 +204,7 @@ async def _capacity(server: Served, ids: list[int]) -> float:
     async def client() -> None:
         nonlocal ended
         while time.perf_counter() < until:
-            await server.stream(_request(ids, draw))
+            await server.stream(request(ids, draw))
             ended += 1
 
     begin = time.perf_counter()
@@ -211,58 +221,15 @@ async def _load(server: Served, ids: list[int]) -> Result:
     next_at = 0.0
     while (now := time.perf_counter() - begin) < LOAD_SECONDS:
         if not memory or now - memory[-1][0] >= LOAD_SECONDS / 60:
-            memory.append((now, server.memory()))
+            memory.append((now, sum(server.memory())))
         if now < next_at:
             await asyncio.sleep(min(next_at - now, 0.25))
             continue
-        tasks.append(asyncio.create_task(server.stream(_request(ids, draw))))
+        tasks.append(asyncio.create_task(server.stream(request(ids, draw))))
         next_at += draw.expovariate(rate)
     found = await asyncio.gather(*tasks)
     metrics = await _idle(server.metrics)
     return _report(rate, found, memory, metrics)
-
-
-OVERLOADS = (1, 2, 5)  # times capacity
-OVERLOAD_SECONDS = float(os.environ.get("INGOT_BENCH_OVERLOAD_SECONDS", "30"))
-GOODPUT = 0.9  # of the largest of them, at the most arrivals
-
-
-def serve_overload(options: Options) -> Result:
-    """More requests than the server can answer: what it still answers, how soon, and what it refuses."""
-    ids = _heldout_ids()
-    result = Result("serve-overload")
-    goodput = {}
-    for times in OVERLOADS:
-        with served(pico_engine("bfloat16"), options.threads) as server:
-            goodput[times] = asyncio.run(_overload(server, ids, times, result))
-    kept = goodput[OVERLOADS[-1]] / max(goodput.values())
-    result.add(f"goodput at {OVERLOADS[-1]} times, beside the largest", kept, "×", at_least=GOODPUT)
-    return result
-
-
-async def _overload(server: Served, ids: list[int], times: int, result: Result) -> float:
-    """Tokens a second of requests that were answered as a whole."""
-    capacity = await _capacity(server, ids)
-    server.refused = 0
-    draw = random.Random(3)
-    tasks: list[asyncio.Task[tuple[float, list[float], int, bool]]] = []
-    begin, next_at = time.perf_counter(), 0.0
-    while (now := time.perf_counter() - begin) < OVERLOAD_SECONDS:
-        if now < next_at:
-            await asyncio.sleep(next_at - now)
-            continue
-        tasks.append(asyncio.create_task(server.stream(_request(ids, draw))))
-        next_at += draw.expovariate(times * capacity)
-    found = [one for one in await asyncio.gather(*tasks) if one[3]]
-    took = time.perf_counter() - begin
-    tokens = sum(count for _, _, count, _ in found) / took
-    at = f"{times} × capacity"
-    result.add(f"{at}: answered", tokens, "tok/s", note=f"{len(found)} of {len(tasks)}, {server.refused} refused")
-    result.add(f"{at}: neither answered nor refused", len(tasks) - len(found) - server.refused, "", at_most=0)
-    firsts = sorted(first for first, *_ in found)
-    result.add(f"{at}: first piece, median", statistics.median(firsts), "s")
-    result.add(f"{at}: first piece, 99th percentile", firsts[len(firsts) * 99 // 100], "s")
-    return tokens
 
 
 async def _idle(metrics: Callable[[], Coroutine[Any, Any, dict[str, float]]]) -> dict[str, float]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -51,7 +55,7 @@ class StGcn(nn.Module):
         self.blocks = nn.ModuleList(
             GraphBlock(a, b, stride, residual=i > 0) for i, (a, b, stride) in enumerate(self.CHANNELS)
         )
-        self.head = nn.Conv2d(256, 400, 1)
+        self.head = nn.Conv2d(self.CHANNELS[-1][1], 400, 1)
 
     def forward(self, x: Any) -> Any:
         for block in self.blocks:
@@ -140,3 +144,20 @@ def make(name: str) -> Any:
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias, 0.0, 0.1)
     return net
+
+
+EXPORTERS = {"dynamo": True, "older exporter": False}  # of torch.onnx, and what it calls them
+
+
+def export_onnx(module: Any, x: Any, dynamic: Mapping[int, str], path: Path, dynamo: bool) -> None:
+    """Writes a net of one input, "x", as one ONNX file without a word of the exporter; a run decides the `dynamic`
+    dimensions.
+    """
+    dims: dict[str, Any] = {"dynamic_axes": {"x": dict(dynamic)}}
+    if dynamo:
+        dims = {"dynamic_shapes": ({i: torch.export.Dim(name) for i, name in dynamic.items()},)}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module, (x,), str(path), input_names=["x"], dynamo=dynamo, verbose=False, external_data=False, **dims
+        )
