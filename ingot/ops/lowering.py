@@ -91,9 +91,10 @@ class Lowered(Op):
     A layout is (its name, the operands that it holds, its sizes…); ("plain", (i,)) is operand i itself. With an
     epilogue `inner` computes in float32 and nothing is rounded before the epilogue's result, of type `dtype`; of int8
     with int8 it sums exactly, and the epilogue reads the sums as float32, rounded once. The result of sums may be int8
-    or uint8, which the epilogue makes. Its further operands are per channel, like the result, or, of a product, one for
-    each row. `parts`: `inner` runs so often, on the first operand and, each time, on the next of the others; the
-    epilogue reads all results. `group`: a weight is int4 followed by its scales, one for so many neighbours of a row.
+    or uint8, which the epilogue makes. Its further operands are per channel, like the result, one number (of sums), or
+    one for each row or place (of a product or a convolution). `parts`: `inner` runs so often, on the first operand and,
+    each time, on the next of the others; the epilogue reads all results. `group`: a weight is int4 followed by its
+    scales, one for so many neighbours of a row.
     `outside`: the number that lies around int8 x of a convolution, in the place of 0 (its zero point).
     """
 
@@ -225,8 +226,23 @@ class Lowered(Op):
              error="parts must agree"),
         Case("a column for the epilogue", (f32(3, 6), f32(1, 6, 32), f32(3, 1)),
              _with(PRODUCT, X, ("panels", (1,), 5, 6), epilogue=PLUS)),
-        Case("a column for the epilogue of a convolution", (f32(1, 4, 4, 2), f32(1, 18, 32), f32(1, 4, 4, 1)),
-             _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3), epilogue=PLUS), error="operand of the epilogue must be"),
+        Case("a number for each place, for the epilogue of a convolution",
+             (f32(1, 4, 4, 2), f32(1, 18, 32), f32(1, 4, 4, 1)),
+             _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3), epilogue=PLUS)),
+        Case("the same where every channel is convolved by itself", (f32(2, 5, 6, 4), f32(9, 4), f32(2, 5, 6, 1)),
+             _with(_conv(groups=4), X, ("taps", (1,), 4, 1, 3, 3), epilogue=PLUS)),
+        Case("one number for the epilogue of a product", (i8(3, 6), i8(1, 2, 32, 4), f32()),
+             _with(PRODUCT, X, ("panels", (1,), 5, 6), epilogue=TIMES)),
+        Case("of a convolution", (f32(1, 4, 4, 2), f32(1, 18, 32), f32()),
+             _with(_conv(), X, (GROUPS, (1,), 3, 2, 3, 3), epilogue=PLUS)),
+        Case("of every channel by itself", (f32(2, 5, 6, 4), f32(9, 4), f32()),
+             _with(_conv(groups=4), X, ("taps", (1,), 4, 1, 3, 3), epilogue=PLUS)),
+        Case("of a transposed convolution", (bf16(2, 3, 3, 3), *[bf16(1, 2, 32, 2)] * 4, f32()),
+             _with(_up(stride=2), X, ("phases", (1,), 3, 8, 2, 2), epilogue=PLUS, dtype="bfloat16")),
+        Case("a column for the epilogue of a transposed convolution",
+             (bf16(2, 3, 3, 3), *[bf16(1, 2, 32, 2)] * 4, f32(2, 6, 6, 1)),
+             _with(_up(stride=2), X, ("phases", (1,), 3, 8, 2, 2), epilogue=PLUS, dtype="bfloat16"),
+             error="operand of the epilogue must be"),
         Case("rows of int8 by floats", (i8(3, 6), f32(1, 6, 32)), _with(PRODUCT, X, ("panels", (1,), 5, 6)),
              error="int8 is multiplied with int8, not with float32"),
         Case("more of int8 than int32 holds", (i8(3, 131072), i8(1, 32768, 32, 4)),
@@ -344,9 +360,10 @@ class Lowered(Op):
         require(not self.outside or around, "only around int8 x of a convolution lies another int8 than 0")
 
     def epilogue_shapes(self, result: tuple[Dimension, ...]) -> tuple[tuple[Dimension, ...], ...]:
-        """The shapes of what the epilogue alone reads: a number for each channel, for each row, or for both."""
-        by_rows = ((*result[:-1], 1),) if isinstance(self.inner, Matmul) else ()
-        return (result[-1:], *by_rows, result)
+        """The shapes of what the epilogue alone reads: a number for each channel, for each row or place of sums, for
+        both, or one."""
+        places = ((*result[:-1], 1),) if isinstance(self.inner, Conv | Matmul) else ()
+        return (result[-1:], *places, *(((),) if isinstance(self.inner, SUMS) else ()), result)
 
     def _specs(self, operands: Sequence[Spec]) -> list[tuple[Spec, ...]]:
         """The operands of each run of `inner`; OpError where a stored one is not what its layout says."""

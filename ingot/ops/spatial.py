@@ -15,8 +15,9 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dims import Dimension
-from ingot.ir import Case, Op, Spec, op, require
-from ingot.ir.spec import Shape
+from ingot.ir import Case, F, Op, Spec, op, require
+from ingot.ir.expr import integer_range
+from ingot.ir.spec import Shape, elements
 from ingot.ops.common import (
     PYTHON_STEPS,
     Array,
@@ -35,6 +36,7 @@ from ingot.ops.common import (
     torch_wide,
     widen,
 )
+from ingot.ops.in_torch import by_simpler_ops
 
 # ---------------------------------------------------------------------------------------------- shapes
 
@@ -345,6 +347,93 @@ def sample_weighted(rng: np.random.Generator, specs: tuple[Spec, ...]) -> tuple[
 
 def draw_geometry(draw: Any, rank: int) -> dict[str, Any]:
     return {name: tuple(draw.choice([1, 1, 2, 3]) for _ in range(rank)) for name in ("stride", "dilation")}
+
+
+@op("conv_integer")
+class ConvInteger(Op):
+    """Convolution of integers: x [N, C, *S] int32 with weight [O, C/groups, *K] int32 → [N, O, *S'] int32; sums wrap.
+
+    Its sizes are those of conv. Where floats alone read what it sums of int8, it becomes a convolution of int8.
+    """
+
+    stride: tuple[int, ...]
+    pre_padding: tuple[int, ...]
+    post_padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    stored = ("weight",)
+    cases = (
+        Case("3×3 with padding", (i32(2, 3, 8, 7), i32(5, 3, 3, 3)), at(2, pre=1)),
+        Case("its weight computed", (i32(2, 3, 8, 7), i32(5, 3, 3, 3)), at(2, pre=1), stored=()),
+        Case("groups, stride and dilation", (i32(2, 6, 19), i32(4, 3, 3)),
+             at(1, stride=2, dilation=2, pre=2, groups=2)),
+        Case("3-D, sizes unknown", (i32("N", 2, "D", 5, 6), i32(4, 2, 2, 3, 1)),
+             at(3, stride=(1, 2, 1), pre=(1, 1, 0))),
+        Case("padding of one side only", (i32(1, 2, 6, 6), i32(3, 2, 3, 3)), at(2, pre=(0, 2), post=(1, 0))),
+        Case("floats", (f32(1, 4, 8), f32(5, 4, 3)), at(1), error="x and weight must be int32, not float32"),
+        Case("other channels", (i32(1, 4, 8), i32(4, 3, 3)), at(1), error="x has 4 channels; weight and groups want 3"),
+    )
+
+    @property
+    def floats(self) -> Conv:
+        """The same convolution of floats."""
+        return Conv(self.stride, self.pre_padding, self.post_padding, self.dilation, self.groups)
+
+    def infer(self, x: Spec, weight: Spec) -> Spec:
+        require(x.dtype is weight.dtype is dtypes.int32,
+                f"x and weight must be int32, not {x.dtype.name} and {weight.dtype.name}")
+        found = self.floats.infer(x.like(dtype=dtypes.float64), weight.like(dtype=dtypes.float64))
+        return found.like(dtype=dtypes.int32)
+
+    def working(self, x: Spec, weight: Spec) -> int:
+        return self.floats.working(x, weight) * math.prod(weight.evaluate({})[2:])
+
+    def steps(self, x: Spec, weight: Spec) -> int:
+        each = math.prod(weight.evaluate({})[1:])
+        return tap_steps(weight.evaluate({})[2:], each * int(self.infer(x, weight).elements), x)
+
+    def reference(self, x: Array, weight: Array) -> Array:
+        sizes = known_sizes(self.floats.windows(x.shape[2:], weight.shape[2:]), x.shape[2:])
+        wide = padded(x.astype(np.int64), self.pre_padding, self.post_padding)
+        w = weight.astype(np.int64).reshape(self.groups, len(weight) // self.groups, *weight.shape[1:])
+        y = np.zeros((len(x), self.groups, w.shape[1], int(np.prod(sizes))), np.int64)
+        for tap in taps(weight.shape[2:]) if weight.size else ():
+            y += w[at_tap(tap)] @ _grouped(window(wide, tap, sizes, self.stride, self.dilation), self.groups)
+        return y.reshape(len(x), len(weight), *sizes).astype(np.int32)
+
+    def decompose(self, x: Any, weight: Any) -> Any:
+        """A product over its windows."""
+        rank, kernel = len(self.stride), weight.shape[2:]
+        counts = self.floats.windows(x.shape[2:], kernel)
+        y = F.pad(x, (0, 0, *self.pre_padding), (0, 0, *self.post_padding), 0.0)
+        for i, (taken, step, spread) in enumerate(zip(kernel, self.stride, self.dilation, strict=True)):
+            y = F.unfold(y, axis=2 + i, size=extent(taken, spread), step=step)
+            if spread > 1:
+                last = len(y.shape) - 1
+                y = F.slice(y, (0,) * (last + 1), (*y.shape[:last], taken), (*(1,) * last, spread))
+        n, channels, outputs = x.shape[0], dims.floordiv(x.shape[1], self.groups), weight.shape[0] // self.groups
+        each = math.prod(weight.shape[1:])
+        y = F.reshape(y, (n, self.groups, channels, *counts, *kernel))
+        y = F.permute(y, (0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
+        y = F.reshape(y, (n, self.groups, elements(counts), each))
+        found = F.matmul(F.reshape(weight, (1, self.groups, outputs, each)), y, transpose_b=True)
+        return F.reshape(found, (n, weight.shape[0], *counts))
+
+    def torch(self, torch: Any, x: Any, weight: Any) -> Any:
+        return by_simpler_ops(torch, self, (x, weight))
+
+    def sample(self, rng: np.random.Generator, *specs: Spec) -> tuple[Array, ...]:
+        low, high = integer_range(dtypes.int32)
+        return tuple(rng.integers(low, high, s.shape, np.int32, endpoint=True) for s in specs)
+
+    @classmethod
+    def draw(cls, draw: Any) -> Case:
+        case = Conv.draw(draw)
+        x, weight = (s.like(dtype=dtypes.int32) for s in case.specs[:2])
+        attrs = {name: v for name, v in case.attrs.items() if name != "channels_last"}
+        if case.attrs["channels_last"]:
+            x = x.like(shape=(x.shape[0], x.shape[-1], *x.shape[1:-1]))
+        return Case("random", (x, weight), attrs)
 
 
 @op("conv_transpose")

@@ -123,7 +123,9 @@ def no_integers(node: Node) -> str:
     found = numbers(node.inputs[0])
     if isinstance(found, str):
         return found
-    if outputs and (found.zero or op.groups > 1):
+    if isinstance(found.zero, Value) and any((*op.pre_padding, *op.post_padding)):
+        return "only a run shows the zero point that is to lie around its x"
+    if outputs and (isinstance(found.zero, Value) or found.zero or op.groups > 1):
         return "outputs of a transposed convolution are sums of different weights: x has no zero point, and one group"
     return no_factors(node.inputs[1], outputs)
 

@@ -37,11 +37,11 @@ MOVES = (*UNPADDED, MaxPool)
 
 
 class Numbers(NamedTuple):
-    """What float values are made of: (integers − zero) · scale."""
+    """What float values are made of: (integers − zero) · scale. Either may be computed: one number in a tensor."""
 
     integers: Value
-    scale: float
-    zero: int
+    scale: float | Value
+    zero: int | Value
 
 
 class Factors(NamedTuple):
@@ -53,24 +53,32 @@ class Factors(NamedTuple):
 
 def numbers(x: Value) -> Numbers | str:
     """The int8 numbers of one scale that x is made of, or why there are none."""
-    found = _dequantized(x)
+    found = _one_scale(x)
     if found is None:
-        return "its x is not dequantised by one constant scale and zero point"
+        return "its x is not dequantised by one scale and zero point"
     return found if found.integers.dtype is dtypes.int8 else f"its x is {found.integers.dtype.name}"
 
 
-def _dequantized(x: Value) -> Numbers | None:
-    """The integers of one known scale and zero point that x is made of."""
+def _one_scale(x: Value) -> Numbers | None:
+    """The integers of one scale and zero point that x is made of."""
     node = x.node
     if node is None or not isinstance(node.op, Dequantize) or node.op.group or x.dtype not in WEIGHTS:
         return None
     integers, scale, *zero = node.inputs
-    if any(v.kind != "constant" or v.array.size != 1 for v in (scale, *zero)):
+    if any(v.spec.elements != 1 for v in (scale, *zero)):
         return None
-    number = float(scale.array.item())
-    if not (math.isfinite(number) and number > 0):
+    known: float | Value = float(scale.array.item()) if scale.kind == "constant" else scale
+    if not isinstance(known, Value) and not (math.isfinite(known) and known > 0):
         return None
-    return Numbers(integers, number, int(zero[0].array.item()) if zero else 0)
+    if not zero:
+        return Numbers(integers, known, 0)
+    return Numbers(integers, known, int(zero[0].array.item()) if zero[0].kind == "constant" else zero[0])
+
+
+def _dequantized(x: Value) -> Numbers | None:
+    """The integers of one known scale and zero point that x is made of."""
+    found = _one_scale(x)
+    return None if found is None or isinstance(found.scale, Value) or isinstance(found.zero, Value) else found
 
 
 def factors(network: Network, weight: Value, outputs: int) -> Factors:
@@ -123,25 +131,48 @@ class Sums(NamedTuple):
 
 
 def sums(network: Network, x: Numbers, weight: Factors, outputs: int, bias: Value | None) -> Sums:
-    """(Σ x·w − zero · Σ w) · (scale of x · scales of w) + bias."""
+    """(Σ x·w − zero · Σ w) · (scale of x · scales of w) + bias. A convolution whose zero point is computed has no
+    padding."""
     steps: list[tuple[Any, ...]] = [("input", "float32", 0)]
     extras: list[Value] = []
 
-    def then(name: str, operand: Value) -> None:
+    def read(operand: Value) -> int:
         extras.append(operand)
-        last = len(steps) - 1
-        steps.extend([("input", "float32", len(extras)), (name, "float32", last, last + 1)])
+        steps.append(("input", "float32", len(extras)))
+        return len(steps) - 1
 
-    if x.zero:
+    def then(name: str, operand: Value) -> None:
+        last = len(steps) - 1
+        steps.append((name, "float32", last, read(operand)))
+
+    zero = x.zero
+    if isinstance(zero, Value) or zero:
         turned = weight.integers
         if outputs:
             axes = (outputs, *(i for i in range(len(turned.shape)) if i != outputs))
             turned = derive(network, "transpose", [turned], f"{turned.name}.outputs", axes=axes)
-        then("add", derive(network, "row_sums", [turned], f"{weight.integers.name}.sums", factor=-x.zero))
-    then("mul", _times(network, weight.scales, x.scale))
+        factor = -1 if isinstance(zero, Value) else -zero
+        total = derive(network, "row_sums", [turned], f"{weight.integers.name}.sums", factor=factor)
+        if isinstance(zero, Value):
+            first, second = read(total), read(_number(zero))
+            steps.extend([("mul", "float32", first, second), ("add", "float32", 0, second + 1)])
+        else:
+            then("add", total)
+    known = x.scale if not isinstance(x.scale, Value) else 1.0
+    if not (known == 1 and is_uniform(weight.scales, 1)):
+        then("mul", _times(network, weight.scales, known))
+    if isinstance(x.scale, Value):
+        then("mul", _number(x.scale))
     if bias is not None:
         then("add", bias)
-    return Sums(x.integers, weight.integers, tuple(extras), (tuple(steps), (len(steps) - 1,)), x.zero)
+    around = 0 if isinstance(zero, Value) else zero
+    return Sums(x.integers, weight.integers, tuple(extras), (tuple(steps), (len(steps) - 1,)), around)
+
+
+def _number(value: Value) -> Value:
+    """One computed number as float32 of no dimension."""
+    value = value if value.shape == () else F.reshape(value, ())
+    return F.cast(value, dtypes.float32)  # type: ignore[no-any-return]
 
 
 def _times(network: Network, scales: Value, number: float) -> Value:
@@ -198,6 +229,14 @@ def _made_signed(network: Network, q: Value, made: dict[Value, Value]) -> Value 
     with network.insert_before(node):
         x, scale, *zero = node.inputs
         return network.emit(op, (x, scale, *_signed_zero(network, zero)))  # type: ignore[no-any-return]
+
+
+def is_quantised(q: Value) -> bool:
+    """Whether int8 comes of one or more `quantize`, or uint8 that `signed` turns into int8."""
+    node = q.node
+    if node is not None and isinstance(node.op, UNPADDED):
+        return all(map(is_quantised, node.inputs))
+    return node is not None and isinstance(node.op, Quantize) and q.dtype in (dtypes.int8, dtypes.uint8)
 
 
 def _signed_zero(network: Network, zero: list[Value]) -> tuple[Value, ...]:

@@ -17,6 +17,7 @@ from ingot.passes import (
     layout,
     simplify,
     weights,
+    whole,
 )
 from ingot.passes.pipeline import Lowers, Pass, decompose, portable
 
@@ -37,6 +38,7 @@ def passes(target: Lowers) -> list[Pass]:
     """The passes that make any network one that the native kernels run."""
     return [
         *portable(),
+        Pass("whole", whole.whole),
         Pass("signed", integers.signed),
         Pass("integers", integers.integers),
         Pass("paddings", convolution.paddings),

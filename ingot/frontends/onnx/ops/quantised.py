@@ -10,14 +10,13 @@ from ingot.dtypes import DType
 from ingot.frontends.narrow import Narrow, carrier, decoded, encoded, is_narrow
 from ingot.frontends.onnx.ops.common import cast, number
 from ingot.frontends.onnx.ops.linear import matmul
-from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import conv, window
 from ingot.frontends.onnx.table import MaybeTyped, Typed, onnx
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.table import MaybeInts, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
-from ingot.ir.spec import axis_of, elements
+from ingot.ir.spec import axis_of
 
 _NARROW = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
@@ -136,23 +135,14 @@ def conv_integer(
     dilations: MaybeInts = None, group: int = 1, kernel_shape: MaybeInts = None, pads: MaybeInts = None,
     strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
-    """As a product of integers over its windows: sums of integers have to be exact, and convolutions are of floats."""
     over = window(x, w.shape[2:], strides, dilations, pads, auto_pad)
     y, v = _whole(x, x_zero, 1), _whole(w, w_zero, 0)
-    rank, groups = len(over.kernel), group
-    y = F.pad(y, before=(0, 0, *over.before), after=(0, 0, *over.after), value=0.0)
-    for i, (extent, step, spread) in enumerate(zip(over.extents, over.stride, over.dilation, strict=True)):
-        y = F.unfold(y, axis=2 + i, size=extent, step=step)
-        if spread > 1:
-            y = part(y, len(y.shape) - 1, 0, over.kernel[i], spread)
-    n, channels, outputs = x.shape[0], dims.floordiv(x.shape[1], groups), dims.floordiv(w.shape[0], groups)
-    counts = y.shape[2 : 2 + rank]
-    taps = elements(w.shape[1:])
-    y = F.reshape(y, (n, groups, channels, *counts, *over.kernel))
-    y = F.permute(y, (0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
-    y = F.reshape(y, (n, groups, elements(counts), taps))
-    found = F.matmul(F.reshape(v, (1, groups, outputs, taps)), y, transpose_b=True)
-    return F.reshape(found, (n, w.shape[0], *counts))
+    before, after = over.before, over.after
+    if min(*before, *after) < 0:
+        y = F.pad(y, before=(0, 0, *before), after=(0, 0, *after), value=0.0)
+        before = after = (0,) * len(over.kernel)
+    return F.conv_integer(y, v, stride=over.stride, pre_padding=before, post_padding=after, dilation=over.dilation,
+                          groups=group)  # fmt: skip
 
 
 def _whole(x: Any, zero: Any, axis: int) -> Any:
