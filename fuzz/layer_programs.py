@@ -39,7 +39,7 @@ def matmul_packed() -> Iterator[Template]:
     for dtype, stored, parts in itertools.product(FLOATS, ("int8", "uint8"), (1, 2)):
         t = Template(f"matmul_packed.{dtype}.{stored}.{parts}")
         m, n = t.size("m", 0, 140), t.size("n", 1, 129)
-        group = calc("*", 8, t.size("eighths", 1, 5))
+        group = t.choice("group", 32, 64, 128)
         k = t.value("k", calc("*", group, t.size("groups", 1, 5))) if stored == "uint8" else t.size("k", 0, 300)
         operands = [t.input("x", [m, k], dtype), t.weight("w", panels(n, k, stored, parts), stored)]
         if stored == "uint8":

@@ -24,6 +24,12 @@
 #ifndef BENCH_DTYPE
 #define BENCH_DTYPE bfloat16
 #endif
+#ifndef BENCH_PACKING
+#define BENCH_PACKING same
+#endif
+#ifndef BENCH_GROUP
+#define BENCH_GROUP 32
+#endif
 
 using namespace ingot;
 

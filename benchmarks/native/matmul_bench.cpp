@@ -1,6 +1,7 @@
 // Times the level code of matmul_packed alone, without Python or the executor.
 //
-// From the repository's root, after a build in build/dev (bfloat16; -DBENCH_DTYPE=float32 or int8 for these):
+// From the repository's root, after a build in build/dev (bfloat16; -DBENCH_DTYPE=float32 or int8 for these; narrower weights
+// by -DBENCH_PACKING=int8, or int4 with -DBENCH_GROUP=32, 64 or 128):
 //   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
 //     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
 //     benchmarks/native/matmul_bench.cpp build/dev/libingot_core.a -pthread -o bench
@@ -10,13 +11,21 @@
 
 namespace {
 
+constexpr Packing kPacking = Packing::BENCH_PACKING;
+constexpr int kGroup = kPacking == Packing::int4 ? BENCH_GROUP : 0;
+
 struct Product {
   std::int64_t rows, n, k;
   int parts;
-  std::int64_t weight_bytes() const {
-    const std::int64_t units = (n + kPanel - 1) / kPanel;
-    return units * parts * kPanel * round_up(k, kDepth) * kWidth;
+  std::int64_t panels() const { return (n + kPanel - 1) / kPanel * parts; }
+  std::int64_t panel_bytes() const {
+    if (kPacking == Packing::same) return kPanel * round_up(k, kDepth) * kWidth;
+    return round_up(k, packed_depth(kPacking)) / packed_depth(kPacking) * kPackedBytes;
   }
+  std::int64_t groups() const { return kGroup == 0 ? 0 : (k + kGroup - 1) / kGroup; }
+  std::int64_t scales_bytes() const { return panels() * groups() * kPanel * 4; }
+  /// The scales lie behind the panels.
+  std::int64_t weight_bytes() const { return panels() * panel_bytes() + scales_bytes(); }
 };
 
 const Epilogue& epilogue_of(const Product& p) {
@@ -39,11 +48,15 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
     job.x_stride = p.k * kWidth;
     job.rows = p.rows;
     job.k = p.k;
-    job.w = w + p.weight_bytes() / units * first;
+    job.w = w + p.panel_bytes() * p.parts * first;
+    job.packing = kPacking;
+    job.group = kGroup;
+    job.scales = reinterpret_cast<const float*>(w + p.panels() * p.panel_bytes()) + first * p.parts * p.groups() * kPanel;
     job.units = last - first;
     job.parts = p.parts;
     job.columns = p.n - first * kPanel;
     Frame frame(scratch[i]);
+    job.unpacked = frame.take<std::byte>(2 * kUnpackedPanel);
     job.epilogue = epilogue.job(nullptr, 0, epilogue.take(frame));
     job.epilogue.out = {y + first * kPanel * kOutWidth, kOut, p.n, 1};
     job.scratch = frame.take<std::byte>(0);

@@ -50,6 +50,7 @@ WITHOUT = (Embedding, Moe, Recurrent)
 SUMS = (Conv, ConvTranspose, Matmul)
 BYTES = (dtypes.int8, dtypes.uint8)  # what the epilogue of sums may quantise them to
 MOST_INT8 = 2**31 // 128**2 - 1  # products of int8 whose sum always fits into int32
+INT4_GROUPS = (32, 64, 128)  # values of int4 that share a scale, where a product reads them as they are
 MOST_TAPS = 1024  # products of int8 whose sum float32 holds: those of a channel by itself
 PRODUCT = Matmul(transpose_b=True)  # of rows with a weight [outputs, inputs]
 
@@ -121,15 +122,18 @@ class Lowered(Op):
              _with(PRODUCT, X, ("panels", (1,), 40, 6), epilogue=TIMES, dtype="bfloat16")),
         Case("int8 beside float32", (f32("T", 6), i8(4, 2, 32, 4)),
              _with(PRODUCT, X, ("panels", (1, 2), 40, 6), epilogue=SILU_MUL, parts=2)),
-        Case("int4 in groups", (f16("T", 16), u8(2, 2, 32, 4), f32(2, 2, 32)),
-             _with(PRODUCT, X, ("panels", (1,), 40, 16), ("panels", (2,), 40, 2), dtype="float16", group=8)),
+        Case("int4 in groups", (f16("T", 64), u8(2, 8, 32, 4), f32(2, 2, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 64), ("panels", (2,), 40, 2), dtype="float16", group=32)),
         Case("rows of int8, a scale for each and for each output", (i8("T", 6), i8(2, 2, 32, 4), f32(40), f32("T", 1)),
              _with(PRODUCT, X, ("panels", (1,), 40, 6), epilogue=SCALED, dtype="bfloat16")),
         Case("rows of int8 with two weights", (i8(3, 6), i8(4, 2, 32, 4)),
              _with(PRODUCT, X, ("panels", (1, 2), 40, 6), epilogue=SILU_MUL, parts=2)),
-        Case("two of int4", (bf16("T", 16), u8(4, 2, 32, 4), f32(4, 2, 32), bf16("T", 40)),
-             _with(PRODUCT, X, ("panels", (1, 3), 40, 16), ("panels", (2, 4), 40, 2), dtype="bfloat16", parts=2,
-                   group=8, epilogue=((*SILU_MUL[0], ("input", "float32", 2), ("add", "float32", 3, 4)), (5,)))),
+        Case("two of int4", (bf16("T", 64), u8(4, 8, 32, 4), f32(4, 2, 32), bf16("T", 40)),
+             _with(PRODUCT, X, ("panels", (1, 3), 40, 64), ("panels", (2, 4), 40, 2), dtype="bfloat16", parts=2,
+                   group=32, epilogue=((*SILU_MUL[0], ("input", "float32", 2), ("add", "float32", 3, 4)), (5,)))),
+        Case("int4 in groups of 8", (f16("T", 16), u8(2, 2, 32, 4), f32(2, 2, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 16), ("panels", (2,), 40, 2), dtype="float16", group=8),
+             host="its groups are 32, 64 or 128"),
         Case("a weight that is not packed", (f32("T", 6), f32(5, 6)), _with(PRODUCT, *plain(2)),
              host="the kernel reads panels"),
         # ------------------------------------------------------------------------------------------ tables, experts

@@ -24,7 +24,7 @@ from ingot.ir.expr import (
 )  # fmt: skip
 from ingot.ops.conversion import Dequantize
 from ingot.ops.fused import IDENTITY, SCALED, TIMES, WEIGHTS, FusedElementwise, expr_tuple
-from ingot.ops.lowering import BYTES, MOST_INT8, PRODUCT, SUMS, Lowered, plain
+from ingot.ops.lowering import BYTES, INT4_GROUPS, MOST_INT8, PRODUCT, SUMS, Lowered, plain
 from ingot.ops.product import Matmul
 from ingot.passes.integers import factors, no_factors, numbers, sums
 from ingot.passes.layout import is_product
@@ -253,7 +253,7 @@ def _integers(node: Node) -> Factor | str:
     if zero or scales.kind not in ("parameter", "constant") or len(weight.shape) != 2:
         return "its weight is dequantised by more than scales that are known"
     kind = dtypes.int4 if made.op.group else dtypes.int8
-    if weight.dtype is not kind or made.op.group % 8:
+    if weight.dtype is not kind or made.op.group not in (0, *INT4_GROUPS):
         return f"a weight of {weight.dtype.name} in groups of {made.op.group} has no packed product"
     outputs = (weight.shape[0], weight.shape[1] // made.op.group if made.op.group else 1)
     if not op.transpose_b or scales.shape != outputs:

@@ -1,6 +1,7 @@
 // What the operands of a packed weight have to be.
 #include "packed_weight.h"
 
+#include <algorithm>
 #include <string>
 
 namespace ingot {
@@ -18,7 +19,7 @@ void require_weight(std::string_view kernel, const char* what, DType weight, DTy
   require_dtype(kernel, what, weight, {x, DType::int8, DType::uint8});
   const bool grouped = packing_of(weight) == Packing::int4;
   if (grouped != (group != 0)) refuse(kernel, std::string(what) + " of 4 bits, and no other, has scales of groups");
-  require(group % 8 == 0, kernel, "group must be a multiple of 8");
+  require(group == 0 || std::ranges::find(kGroups, group) != std::end(kGroups), kernel, "group must be 32, 64 or 128");
 }
 
 PackedWeight::PackedWeight(DType stored, std::int64_t k, std::int64_t group)

@@ -66,7 +66,7 @@ CALLS["iota"].append(Call("iota", [], CALLS["iota"][0].results, {"start": 1, "st
 for _call in [call for call in CALLS["matmul_packed"] if len(call.operands) == 3]:  # weights of 4 bits, in groups
     _x, _weight, *_extras = _call.operands
     _scaled = [_x, np.asarray(_weight).astype(np.uint8), np.zeros((3, 3, 32), np.float32), *_extras]
-    CALLS["matmul_packed"].append(Call("matmul_packed", _scaled, _call.results, {**_call.params, "group": 8}))
+    CALLS["matmul_packed"].append(Call("matmul_packed", _scaled, _call.results, {**_call.params, "group": 32}))
 _plain = CALLS["embedding"][0]
 CALLS["embedding"].append(Call("embedding", _plain.operands, _plain.results, {"packed": False, "n": 5, "k": 17}))
 

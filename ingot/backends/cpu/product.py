@@ -10,7 +10,7 @@ from ingot.backends.cpu.types import FINISHED, FLOAT32, FLOATS, STORED, SUMMED
 from ingot.backends.kernel import Kernel, Operand, Reads, Refusal, Use, sizes_of
 from ingot.ir import Node
 from ingot.ops.fused import expr_json
-from ingot.ops.lowering import PRODUCT
+from ingot.ops.lowering import INT4_GROUPS, PRODUCT
 from ingot.ops.mixture import gated_expression
 
 FLOAT64 = (dtypes.float64,)
@@ -33,8 +33,8 @@ def _packed(op: Any, node: Node) -> Use | Refusal:
     params = {"n": sizes[0], "k": sizes[1], "parts": lowered.parts}
     if not lowered.group:
         return Use(params, {"scales": 0})
-    if node.inputs[1].dtype is not dtypes.uint8 or lowered.group % 8:
-        return Refusal("its groups are 8, 16, … of 4 bits")
+    if node.inputs[1].dtype is not dtypes.uint8 or lowered.group not in INT4_GROUPS:
+        return Refusal("its groups are 32, 64 or 128 of 4 bits")
     return Use({**params, "group": lowered.group}, {"scales": 1})
 
 

@@ -3,6 +3,8 @@
 //
 // A register tile of up to kRows rows by one or two vectors of 16 outputs; a row of x is broadcast value by value (bfloat16
 // dot products: pair by pair; int8: four by four). Limits: none beyond matmul.h; any k, any number of rows.
+#include <utility>
+
 #include "matmul_blocks.h"
 #include "quads.h"
 
@@ -11,12 +13,14 @@ namespace ingot::INGOT_LEVEL {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int kRows = 14, kVecRegisters = 1, kAccumulatorRegisters = 28, kTwoPanelsRows = 6;
+constexpr int kRows = 14, kVecRegisters = 1, kAccumulatorRegisters = 28, kTwoPanelsRows = 6, kFewRows = 6;
 #elif defined(__AVX2__)
-constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kTwoPanelsRows = 1;
+constexpr int kRows = 6, kVecRegisters = 2, kAccumulatorRegisters = 12, kTwoPanelsRows = 1, kFewRows = 2;
 #else
-constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kTwoPanelsRows = 0;
+constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kTwoPanelsRows = 0, kFewRows = 0;
 #endif
+// What is read once is fetched so long before: bytes of weights, and groups of their scales.
+constexpr int kAhead = 4096, kScalesAhead = 16;
 
 #define INGOT_UNROLL _Pragma("GCC unroll 16")
 
@@ -88,9 +92,37 @@ INGOT_INLINE void end_tile(const RowsEnd& end, Vec (&a)[R][2], int row) {
 #endif
 }
 
-/// C vectors of accumulators of R rows: of one panel (1 or 2 vectors), or of two (4), `w_apart` bytes and `apart` sums apart.
-template <class Kind, int R, int C>
-INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, Sums sums, int steps,
+/// How weights lie: as the kind reads them, or as 4 or 8 whole numbers to a word, which become what it reads in registers.
+template <class Kind, bool Groups>
+struct AsRead {
+  static constexpr int depth = Kind::w_depth, bytes = Kind::w_bytes;
+  static constexpr bool groups = Groups;
+  template <int>
+  INGOT_INLINE auto values(const std::byte* w) { return Kind::values(w); }
+};
+template <class Kind, int Bits>
+struct InWords {
+  static constexpr int depth = 32 / Bits, bytes = kPackedBytes;
+  static constexpr bool groups = Bits == 4;
+  template <int N>
+  INGOT_INLINE auto values(const std::byte* w) { return Kind::template values_of<Bits, N>(words_at(w, 0)); }
+};
+
+/// One step of `Way`, which is one or several of the kind's.
+template <class Kind, class Way, int R, int C, int... N>
+INGOT_INLINE void add_step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart, std::integer_sequence<int, N...>) {
+  const auto add = [&]<int I>(std::integral_constant<int, I>) __attribute__((always_inline)) {
+    typename Kind::Values b[C];
+    INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = Way::template values<I>(w + c / 2 * w_apart + c % 2 * (Way::bytes / 2));
+    Kind::template add<R, C>(a, x + I * Kind::x_bytes, b);
+  };
+  (add(std::integral_constant<int, N>()), ...);
+}
+
+/// A block's sums for R rows and C vectors of outputs: of one panel (1 or 2 vectors), or of two (4), `w_apart` bytes and `apart` sums
+/// apart. `Way` says how values lie in w, and whether those of a group are summed from zero and scaled then.
+template <class Kind, class Way, int R, int C>
+INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, Sums sums, int column,
                                Ahead ahead) {
   Vec a[R][C];
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -103,16 +135,39 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(bits(a[r][c]) + sum);
     }
   }
-  for (int s = 0; s < steps; ++s) {
-    if (s == ahead.turn) ahead.from = ahead.then;
-    INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
-      __builtin_prefetch(ahead.from + panel * p.w_apart);
-      __builtin_prefetch(ahead.from + panel * p.w_apart + 64);
+  int s = 0;
+  const auto add_steps = [&](Vec (&to)[R][C], int end) __attribute__((always_inline)) {
+    for (; s < end; ++s) {
+      if (s == ahead.turn) ahead.from = ahead.then;
+      INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
+        __builtin_prefetch(ahead.from + panel * p.w_apart);
+        __builtin_prefetch(ahead.from + panel * p.w_apart + 64);
+      }
+      ahead.from += ahead.advance;
+      add_step<Kind, Way, R, C>(to, x, w, p.w_apart, std::make_integer_sequence<int, Way::depth / Kind::w_depth>());
+      x += Kind::x_bytes * (Way::depth / Kind::w_depth);
+      w += Way::bytes;
     }
-    ahead.from += ahead.advance;
-    Kind::template step<R, C>(a, x, w, p.w_apart);
-    x += Kind::x_bytes;
-    w += Kind::w_bytes;
+  };
+  const int steps = (p.k + Way::depth - 1) / Way::depth;
+  if constexpr (Way::groups) {
+    const float* scales = p.scales + column;
+    for (int end = 0; end < steps; scales += kPanel) {
+      end = end + p.group / Way::depth < steps ? end + p.group / Way::depth : steps;
+      Vec of_group[R][C];
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();
+      }
+      add_steps(of_group, end);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) {
+        const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
+        if (p.packing == Packing::int4) __builtin_prefetch(at + kScalesAhead * kPanel);
+        const Vec scale = load(at);
+        INGOT_UNROLL for (int r = 0; r < R; ++r) a[r][c] = fma(of_group[r][c], scale, a[r][c]);
+      }
+    }
+  } else {
+    add_steps(a, steps);
   }
   if constexpr (Kind::integers) {
     if (p.last) {
@@ -128,20 +183,19 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
   }
 }
 
-template <class Kind, int R>
+template <class Kind, class Way, int R>
 void rows_product(const BlockProduct& p, int first_row, const Sums& sums, const Ahead& ahead) {
   const std::byte* x = p.x + first_row * kXStride;
   const float* from = p.accumulators + first_row * p.stride;
-  const int steps = (p.k + Kind::w_depth - 1) / Kind::w_depth;
   if constexpr (R <= kTwoPanelsRows) {  // few sums to a panel: two panels hide the latency of one another's
-    if (p.panels == 2) return tile_product<Kind, R, 4>(p, x, p.w, from, sums, steps, ahead);
+    if (p.panels == 2) return tile_product<Kind, Way, R, 4>(p, x, p.w, from, sums, 0, ahead);
   }
   if constexpr (R * 2 * kVecRegisters <= kAccumulatorRegisters) {
-    tile_product<Kind, R, 2>(p, x, p.w, from, sums, steps, ahead);
+    tile_product<Kind, Way, R, 2>(p, x, p.w, from, sums, 0, ahead);
   } else {
-    tile_product<Kind, R, 1>(p, x, p.w, from, sums, steps, ahead);
-    tile_product<Kind, R, 1>(p, x, p.w + Kind::w_bytes / 2, from + kLanes, {sums.to + kLanes, sums.stride, sums.apart, 0}, steps,
-                             {p.w, Kind::w_bytes, p.w, -1});
+    tile_product<Kind, Way, R, 1>(p, x, p.w, from, sums, 0, ahead);
+    tile_product<Kind, Way, R, 1>(p, x, p.w + Way::bytes / 2, from + kLanes, {sums.to + kLanes, sums.stride, sums.apart, 0}, kLanes,
+                                  {p.w, Way::bytes, p.w, -1});
   }
 }
 
@@ -169,119 +223,148 @@ INGOT_INLINE void multiply_block(RowsProduct product, const BlockProduct& p, int
   p.end->run(sums, stride, first_row, rows);
 }
 
-/// Row blocks of nearly equal height; each fetches its share of the block that comes next.
-template <class Kind>
-INGOT_INLINE void multiply_rows(const BlockProduct& p) {
-  static constexpr RowsProduct by_rows[] = {
-      rows_product<Kind, 1>,  rows_product<Kind, 2>,
-#if defined(__AVX2__)
-      rows_product<Kind, 3>,  rows_product<Kind, 4>,  rows_product<Kind, 5>,  rows_product<Kind, 6>,
-#endif
-#if defined(__AVX512F__)
-      rows_product<Kind, 7>,  rows_product<Kind, 8>,  rows_product<Kind, 9>,  rows_product<Kind, 10>,
-      rows_product<Kind, 11>, rows_product<Kind, 12>, rows_product<Kind, 13>, rows_product<Kind, 14>,
-#endif
-  };
-  const int blocks = (p.rows + kRows - 1) / kRows;
-  const int steps = (p.k + Kind::w_depth - 1) / Kind::w_depth;
-  if (blocks == 1) {  // the weights are read once: run 4 KiB ahead of them
-    const int distance = 4096 / p.panels;
-    multiply_block(by_rows[p.rows - 1], p, 0, p.rows, {p.w + distance, Kind::w_bytes, p.ahead, steps - distance / Kind::w_bytes});
+/// Row blocks of nearly equal height; each fetches its share of the block that comes next. `most`: rows of the highest one.
+template <class Kind, class Way, int... R>
+INGOT_INLINE void multiply_rows(const BlockProduct& p, std::integer_sequence<int, R...>) {
+  static constexpr RowsProduct by_rows[] = {rows_product<Kind, Way, R + 1>...};
+  constexpr int most = sizeof...(R);
+  const int blocks = (p.rows + most - 1) / most;
+  const int steps = (p.k + Way::depth - 1) / Way::depth;
+  if (blocks == 1) {  // the weights are read once: run ahead of them
+    const int distance = kAhead / p.panels;
+    multiply_block(by_rows[p.rows - 1], p, 0, p.rows, {p.w + distance, Way::bytes, p.ahead, steps - distance / Way::bytes});
     return;
   }
-  const std::int64_t share = Kind::w_bytes * steps / blocks;
+  const std::int64_t share = Way::bytes * steps / blocks;
   for (int b = 0; b < blocks; ++b) {
     const int begin = p.rows * b / blocks, rows = p.rows * (b + 1) / blocks - begin;
-    multiply_block(by_rows[rows - 1], p, begin, rows, {p.ahead + b * share, Kind::w_bytes / blocks, nullptr, -1});
+    multiply_block(by_rows[rows - 1], p, begin, rows, {p.ahead + b * share, Way::bytes / blocks, nullptr, -1});
   }
+}
+
+/// By the way in which the block's weights lie.
+template <class Kind>
+INGOT_INLINE void multiply_any(const BlockProduct& p) {
+  constexpr auto rows = std::make_integer_sequence<int, kRows>();
+  [[maybe_unused]] constexpr auto few = std::make_integer_sequence<int, kFewRows>();
+  if constexpr (kFewRows > 0) {
+    if (p.packing == Packing::int8) return multiply_rows<Kind, InWords<Kind, 8>>(p, few);
+    if (p.packing == Packing::int4) return multiply_rows<Kind, InWords<Kind, 4>>(p, few);
+  }
+  if (p.scales != nullptr) return multiply_rows<Kind, AsRead<Kind, true>>(p, rows);
+  multiply_rows<Kind, AsRead<Kind, false>>(p, rows);
 }
 
 template <class T>
 struct OneByOne {
   typedef T Source;
   typedef float Packed;
+  typedef Vec Values;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
-  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows;
+  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
+  template <int Bits, int N>
+  INGOT_INLINE Values values_of(Ints words) { return value_of<Bits, N>(words); }
   template <int R, int C>
-  INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
-    Vec b[C];
-    INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = load((const T*)(w + c / 2 * w_apart) + c % 2 * kLanes);
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Vec v = broadcast(*(const float*)(x + r * kXStride));
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c], a[r][c]);
     }
   }
-  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_rows<OneByOne>(p); }
+  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<OneByOne>(p); }
 };
 
 #if defined(__AVX512BF16__)
 struct Pairs {
   typedef bfloat16 Source;
   typedef bfloat16 Packed;
+  typedef __m512bh Values;
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows;
+  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
+  /// Pair N of each word. Values of 4 bits are looked up by the lowest bits of each half of a word.
+  template <int Bits, int N>
+  INGOT_INLINE Values values_of(Ints words) {
+    constexpr __mmask32 kUpper = 0xaaaaaaaa;
+    if constexpr (Bits == 8) {
+      const __m512i even = bits(value_of<8, 2 * N>(words)).v, odd = bits(value_of<8, 2 * N + 1>(words)).v;
+      return (__m512bh)_mm512_mask_blend_epi16(kUpper, _mm512_srli_epi32(even, 16), odd);
+    } else {
+      alignas(64) static constexpr std::uint16_t kValues[32] = {
+          0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+          0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
+      constexpr int kUp = 12 - 8 * N;
+      const __m512i even = _mm512_srli_epi32(words.v, 8 * N);
+      const __m512i odd = kUp > 0 ? _mm512_slli_epi32(words.v, kUp < 0 ? 0 : kUp) : _mm512_srli_epi32(words.v, kUp > 0 ? 0 : -kUp);
+      return (__m512bh)_mm512_permutexvar_epi16(_mm512_mask_blend_epi16(kUpper, even, odd), _mm512_load_si512(kValues));
+    }
+  }
   template <int R, int C>
-  INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
-    __m512bh b[C];
-    INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = (__m512bh)_mm512_loadu_si512(w + c / 2 * w_apart + c % 2 * 64);
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const __m512bh v = (__m512bh)_mm512_set1_epi32(*(const std::int32_t*)(x + r * kXStride));
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c].v = _mm512_dpbf16_ps(a[r][c].v, v, b[c]);
     }
   }
-  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_rows<Pairs>(p); }
+  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<Pairs>(p); }
 };
 #else
 struct Pairs {  // without the instruction: the even value of each pair, then the odd one, in float32
   typedef bfloat16 Source;
   typedef float Packed;
+  struct Values {
+    Vec even, odd;
+  };
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
-  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows;
+  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  INGOT_INLINE Values values(const std::byte* w) {
+    const Ints pair = bits(load((const float*)w));
+    return {from_bits(shift_left<16>(pair)), from_bits(pair & broadcast_int((std::int32_t)0xffff0000))};
+  }
+  template <int Bits, int N>
+  INGOT_INLINE Values values_of(Ints words) { return {value_of<Bits, 2 * N>(words), value_of<Bits, 2 * N + 1>(words)}; }
   template <int R, int C>
-  INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
-    Vec even[C], odd[C];
-    INGOT_UNROLL for (int c = 0; c < C; ++c) {
-      const Ints pair = bits(load((const float*)(w + c / 2 * w_apart) + c % 2 * kLanes));
-      even[c] = from_bits(shift_left<16>(pair));
-      odd[c] = from_bits(pair & broadcast_int((std::int32_t)0xffff0000));
-    }
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Vec v = broadcast(*(const float*)(x + r * kXStride));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, even[c], a[r][c]);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c].even, a[r][c]);
     }
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Vec v = broadcast(*(const float*)(x + r * kXStride + 4));
-      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, odd[c], a[r][c]);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c].odd, a[r][c]);
     }
   }
-  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_rows<Pairs>(p); }
+  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<Pairs>(p); }
 };
 #endif
 
 struct Quads {
   typedef std::int8_t Source;
   typedef std::int8_t Packed;
+  typedef Ints Values;
   static constexpr Blocking blocking = kQuadBlocking;
   static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool integers = true, row_sums = kRowSums, pads_rows = false, ends_rows = true;
-  static constexpr int two_panels_rows = kTwoPanelsRows;
+  static constexpr bool integers = true, row_sums = kRowSums, pads_rows = false, ends_rows = true, scales_sums = false;
+  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = 0;
   INGOT_INLINE void sum_row(std::byte* row, int depth) { store_row_sum(row, depth); }
+  INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
   template <int R, int C>
-  INGOT_INLINE void step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart) {
-    Ints b[C];
-    INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = load_quads(w + c / 2 * w_apart + c % 2 * 64);
+  INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = from_bits(dot4(bits(a[r][c]), b[c], v));
     }
   }
-  INGOT_INLINE void multiply(const BlockProduct& p) { multiply_rows<Quads>(p); }
+  INGOT_INLINE void multiply(const BlockProduct& p) {
+    multiply_rows<Quads, AsRead<Quads, false>>(p, std::make_integer_sequence<int, kRows>());
+  }
 };
 
 }  // namespace

@@ -34,6 +34,9 @@ enum class Packing : std::uint8_t {
   int4,  // [panel][ceil(k / 8)][32][4 bytes], 8 values from the lowest bits up; with scales [panel][ceil(k / group)][32]
 };
 
+/// Values of int4 that may share a scale: groups lie in one block of k.
+constexpr std::int64_t kGroups[] = {32, 64, 128};
+
 /// Values of k that lie side by side in a panel that is not `same`; with 32 outputs they take 128 bytes.
 constexpr std::int64_t packed_depth(Packing packing) { return packing == Packing::int4 ? 8 : 4; }
 constexpr std::int64_t kPackedBytes = kPanel * 4;
@@ -105,7 +108,7 @@ struct MatmulJob {
   const std::byte* w;          // the first unit
   Packing packing;
   const float* scales;         // int4: of the first unit
-  int group;                   // int4: values of k that share a scale, a multiple of 8
+  int group;                   // int4: values of k that share a scale, one of kGroups
   std::byte* unpacked;         // unless `same`: 2 * kUnpackedPanel bytes, aligned to 64
   std::int64_t units;
   int parts;

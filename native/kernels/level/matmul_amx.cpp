@@ -141,8 +141,8 @@ struct Tiles {
   static constexpr bool integers = sizeof(T) == 1;
   static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
   static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
-  static constexpr bool row_sums = false, pads_rows = true, ends_rows = false;
-  static constexpr int two_panels_rows = 0;
+  static constexpr bool row_sums = false, pads_rows = true, ends_rows = false, scales_sums = false;
+  static constexpr int two_panels_rows = 0, unpacks_rows = 0;
 
   INGOT_INLINE void multiply(const BlockProduct& p) {
     const int steps = (p.k + k_step - 1) / k_step, over = p.k % k_step;

@@ -36,6 +36,10 @@ struct RowsEnd {
 struct BlockProduct {
   const std::byte* x;       // packed: row r at r * kXStride
   const std::byte* w;       // the panel's block
+  Packing packing;          // of w: `same` once it is unpacked
+  const float* scales;      // of the block's first group, or null: of sums of `group` values each
+  std::int64_t scales_apart;  // floats to the second panel's
+  int group;
   const std::byte* ahead;   // what will be read next: the weights after this block
   int panels;               // 1 or 2
   std::int64_t w_apart;     // bytes to the second panel
@@ -48,15 +52,21 @@ struct BlockProduct {
   const RowsEnd* end;       // at the last block of k: takes the sums, which are not stored then; or null
 };
 
+/// Values of k that a step takes at least: words of narrow weights are read whole, by one row as by many.
+template <class Kind>
+INGOT_INLINE std::int64_t step_of(const MatmulJob& job) {
+  return job.packing == Packing::same ? Kind::k_step : larger(Kind::k_step, packed_depth(job.packing));
+}
+
 /// Packs values [begin, begin + depth) of rows of x as [row][kXStride bytes], converted to what the product reads and zero
-/// padded to whole steps of Kind::k_step values.
+/// padded to whole steps.
 template <class Kind>
 void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows, std::int64_t padded_rows, std::int64_t begin,
                 std::byte* packed) {
   typedef typename Kind::Source Source;
   typedef typename Kind::Packed Packed;
   const int depth = (int)smaller(job.k - begin, Kind::blocking.depth);
-  const int over = ((int)round_up(depth, Kind::k_step) - depth) * (int)sizeof(Packed);
+  const int over = ((int)round_up(depth, step_of<Kind>(job)) - depth) * (int)sizeof(Packed);
   if (job.patches != nullptr) {
     pack_patches<Source, Packed>(*job.patches, first_row, rows, begin, begin + depth, packed);
   } else if (job.runs.length != 0) {
@@ -158,6 +168,7 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
   const std::byte* w = job.w + first_panel * sizes.panel_bytes;
   const int taken = rows <= Kind::two_panels_rows ? 2 : 1;  // at a time
   const std::int64_t turns = (panels + taken - 1) / taken;
+  const std::int64_t words = job.packing == Packing::same ? job.k : round_up(job.k, packed_depth(job.packing));
   const auto weights = [&](std::int64_t panel, std::int64_t block) { return w + panel * sizes.panel_bytes + block * sizes.block_bytes; };
   const std::int64_t column = end == nullptr ? 0 : end->column;
   std::int64_t panel = 0, block = 0;
@@ -179,13 +190,21 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     product.w_apart = sizes.panel_bytes;
     product.apart = job.parts == 2 ? sizes.part_stride : kPanel;
     product.rows = (int)rows;
-    product.k = (int)smaller(Kind::blocking.depth, job.k - block * Kind::blocking.depth);
-    if constexpr (!Kind::integers) if (job.packing != Packing::same) {
+    product.k = (int)smaller(Kind::blocking.depth, words - block * Kind::blocking.depth);
+    product.packing = job.packing;
+    product.scales = nullptr;
+    if constexpr (Kind::scales_sums) if (job.packing == Packing::int4) {
+      product.scales_apart = scales_of_panel(job);
+      product.scales = job.scales + (first_panel + panel) * product.scales_apart + block * Kind::blocking.depth / job.group * kPanel;
+      product.group = job.group;
+    }
+    if constexpr (!Kind::integers) if (job.packing != Packing::same && rows > Kind::unpacks_rows) {
       for (int p = 0; p < product.panels; ++p)
-        unpack<typename Kind::Source>(job, first_panel + panel + p, weights(panel + p, block), block * Kind::blocking.depth, product.k,
-                                      job.unpacked + p * kUnpackedPanel);
+        unpack<typename Kind::Source, !Kind::scales_sums>(job, first_panel + panel + p, weights(panel + p, block),
+                                                          block * Kind::blocking.depth, product.k, job.unpacked + p * kUnpackedPanel);
       product.w = job.unpacked;
       product.w_apart = kUnpackedPanel;
+      product.packing = Packing::same;
     }
     product.accumulators = sizes.accumulators + panel % job.parts * sizes.part_stride + panel / job.parts * kPanel;
     product.stride = sizes.stride;

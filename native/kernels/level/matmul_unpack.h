@@ -43,27 +43,36 @@ INGOT_INLINE void unpack_int8(const std::byte* from, int k, std::byte* panel) {
     }
 }
 
-/// `first`: of the block among all of k, which says whose scales are whose.
-template <class T>
+/// `Scaled`: times the scales of their groups, rounded once. `first`: of the block among all of k, which says whose scales are whose.
+template <class T, bool Scaled>
 INGOT_INLINE void unpack_int4(const std::byte* from, std::int64_t first, int k, const float* scales, int group, std::byte* panel) {
   for (int row = 0; row < k; row += 8, from += kPanel * 4)
     for (int column = 0; column < kPanel; column += kLanes) {
       const Ints word = words_at(from, column);
-      const Vec scale = load(scales + (first + row) / group * kPanel + column);
-      store_rows<T, false>(panel, row, column, value_of<4, 0>(word) * scale, value_of<4, 1>(word) * scale);
-      store_rows<T, false>(panel, row + 2, column, value_of<4, 2>(word) * scale, value_of<4, 3>(word) * scale);
-      store_rows<T, false>(panel, row + 4, column, value_of<4, 4>(word) * scale, value_of<4, 5>(word) * scale);
-      store_rows<T, false>(panel, row + 6, column, value_of<4, 6>(word) * scale, value_of<4, 7>(word) * scale);
+      const auto store_pair = [&](int more, Vec even, Vec odd) {
+        if constexpr (Scaled) {
+          const Vec scale = load(scales + (first + row) / group * kPanel + column);
+          store_rows<T, false>(panel, row + more, column, even * scale, odd * scale);
+        } else {
+          store_rows<T, true>(panel, row + more, column, even, odd);
+        }
+      };
+      store_pair(0, value_of<4, 0>(word), value_of<4, 1>(word));
+      store_pair(2, value_of<4, 2>(word), value_of<4, 3>(word));
+      store_pair(4, value_of<4, 4>(word), value_of<4, 5>(word));
+      store_pair(6, value_of<4, 6>(word), value_of<4, 7>(word));
     }
 }
 
+/// Floats from one panel's scales to the next one's.
+INGOT_INLINE std::int64_t scales_of_panel(const MatmulJob& job) { return (job.k + job.group - 1) / job.group * kPanel; }
+
 /// A block of k of one panel: `number` counts the job's panels, `from` is where its block lies.
-template <class T>
+template <class T, bool Scaled>
 __attribute__((noinline)) void unpack(const MatmulJob& job, std::int64_t number, const std::byte* from, std::int64_t first, int k,
                                       std::byte* panel) {
   if (job.packing == Packing::int8) return unpack_int8<T>(from, k, panel);
-  const std::int64_t groups = (job.k + job.group - 1) / job.group;
-  unpack_int4<T>(from, first, k, job.scales + number * groups * kPanel, job.group, panel);
+  unpack_int4<T, Scaled>(from, first, k, job.scales + number * scales_of_panel(job), job.group, panel);
 }
 
 }  // namespace
