@@ -402,7 +402,7 @@ class ConvInteger(Op):
         return y.reshape(len(x), len(weight), *sizes).astype(np.int32)
 
     def decompose(self, x: Any, weight: Any) -> Any:
-        """A product over its windows."""
+        """A product over its windows: axis by axis their places become channels, so no rank grows by more than one."""
         rank, kernel = len(self.stride), weight.shape[2:]
         counts = self.floats.windows(x.shape[2:], kernel)
         y = F.pad(x, (0, 0, *self.pre_padding), (0, 0, *self.post_padding), 0.0)
@@ -411,12 +411,11 @@ class ConvInteger(Op):
             if spread > 1:
                 last = len(y.shape) - 1
                 y = F.slice(y, (0,) * (last + 1), (*y.shape[:last], taken), (*(1,) * last, spread))
-        n, channels, outputs = x.shape[0], dims.floordiv(x.shape[1], self.groups), weight.shape[0] // self.groups
-        each = math.prod(weight.shape[1:])
-        y = F.reshape(y, (n, self.groups, channels, *counts, *kernel))
-        y = F.permute(y, (0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank)))
-        y = F.reshape(y, (n, self.groups, elements(counts), each))
-        found = F.matmul(F.reshape(weight, (1, self.groups, outputs, each)), y, transpose_b=True)
+            y = F.permute(y, (0, 1, 2 + rank, *range(2, 2 + rank)))
+            y = F.reshape(y, (y.shape[0], y.shape[1] * taken, *y.shape[3:]))
+        n, outputs, each = x.shape[0], weight.shape[0] // self.groups, math.prod(weight.shape[1:])
+        y = F.reshape(y, (n, self.groups, each, elements(counts)))
+        found = F.matmul(F.reshape(weight, (1, self.groups, outputs, each)), y)
         return F.reshape(found, (n, weight.shape[0], *counts))
 
     def torch(self, torch: Any, x: Any, weight: Any) -> Any:
