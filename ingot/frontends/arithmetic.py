@@ -25,7 +25,7 @@ def log1p(x: Any) -> Any:
     """log(1 + x), as exact near 0 as x is."""
     one = F.add(x, 1.0)
     small = F.equal(one, 1.0)
-    rest = F.where(small, F.mul(x, 1.0), F.div(F.mul(F.log(one), x), F.sub(F.where(small, 2.0 + x * 0.0, one), 1.0)))
+    rest = F.where(small, F.mul(x, 1.0), F.mul(F.log(one), F.div(x, F.sub(F.where(small, 2.0 + x * 0.0, one), 1.0))))
     return F.where(F.equal(F.abs(x), float("inf")), F.log(one), rest)
 
 
@@ -54,13 +54,23 @@ def arccos(x: Any) -> Any:
 
 
 def cosh(x: Any) -> Any:
-    return F.mul(F.add(F.exp(x), F.exp(F.neg(x))), 0.5)
+    large = F.exp(F.mul(F.abs(x), 0.5))  # whose square ends where the result does, and exp(x) before
+    usual = F.mul(F.add(F.exp(x), F.exp(F.neg(x))), 0.5)
+    return F.where(F.greater(F.abs(x), 88.0), F.mul(F.mul(large, 0.5), large), usual)
+
+
+LARGE = 1e9  # from here on the square of x may be infinite, and 1 beside it is nothing
+
+
+def _log_of_twice(x: Any) -> Any:
+    return F.add(F.log(x), math.log(2))
 
 
 def arcsinh(x: Any) -> Any:
     a = F.abs(x)
     square = F.mul(a, a)
     found = log1p(F.add(a, F.div(square, F.add(F.sqrt(F.add(square, 1.0)), 1.0))))
+    found = F.where(F.greater(a, LARGE), _log_of_twice(a), found)
     return F.where(F.less(x, 0.0), F.neg(found), found)
 
 
@@ -74,7 +84,8 @@ def sinh(x: Any) -> Any:
 
 def arccosh(x: Any) -> Any:
     above = F.sub(x, 1.0)
-    return log1p(F.add(above, F.mul(F.sqrt(above), F.sqrt(F.add(x, 1.0)))))
+    found = log1p(F.add(above, F.mul(F.sqrt(above), F.sqrt(F.add(x, 1.0)))))
+    return F.where(F.greater(x, LARGE), _log_of_twice(x), found)
 
 
 def expm1(x: Any) -> Any:

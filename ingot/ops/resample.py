@@ -190,7 +190,8 @@ class GridSample(Op):
     A place is one number for each spatial dimension, the last dimension's first, from −1 to 1: with `align_corners`
     these are the centres of the first and last elements, else their outer edges. mode: "nearest" (halves to even),
     "linear", or "cubic" (two dimensions). beyond: what lies outside of x, "zeros", the "border" elements, or x turned
-    back at its edges ("reflection").
+    back at its edges ("reflection"). As in torch, a place in an image that is no finite number gives NaN ("linear"
+    beyond the "border" and "reflection" make it finite first); "nearest", and volumes, read nothing there.
     """
 
     mode: str = "linear"
@@ -263,12 +264,16 @@ class GridSample(Op):
         held: Array = np.where(at > 0, np.minimum(at, last), real(0))
         return held
 
-    def taps(self, coordinate: Array, size: int) -> list[Tap]:
-        """What counts along an axis of this size; an index of −1 lies outside."""
+    def place(self, coordinate: Array, size: int) -> Array:
+        """Where a coordinate lies along an axis, as far as it is bounded before its neighbours are found."""
         real = coordinate.dtype.type
         whole, one = real(size), real(1)
         at = (coordinate + one) * ((whole - one) / 2) if self.align_corners else ((coordinate + one) * whole - one) / 2
-        at = at if self.mode == "cubic" else self._bounded(at, size)
+        return at if self.mode == "cubic" else self._bounded(at, size)
+
+    def taps(self, at: Array, size: int) -> list[Tap]:
+        """What counts along an axis of this size; an index of −1 lies outside."""
+        real, one = at.dtype.type, at.dtype.type(1)
         low = np.floor(at)
         t = at - low
         if self.mode == "nearest":
@@ -290,12 +295,15 @@ class GridSample(Op):
         batch = np.arange(len(wide)).reshape(-1, *[1] * len(sizes))
         with np.errstate(all="ignore"):
             places = grid.astype(wide.dtype)
-            axes = [self.taps(places[..., len(sizes) - 1 - i], size) for i, size in enumerate(sizes)]
+            at = [self.place(places[..., len(sizes) - 1 - i], size) for i, size in enumerate(sizes)]
+            axes = [self.taps(one, size) for one, size in zip(at, sizes, strict=True)]
             for taps in product(*axes):
                 outside = np.any([tap.places < 0 for tap in taps], axis=0)
                 picked = wide[(batch, slice(None), *(tap.places for tap in taps))]  # [N, *S', C]
                 weight = math.prod((tap.weight for tap in taps[1:]), start=taps[0].weight)
                 total += np.where(outside[..., None], 0, picked * weight[..., None])
+        if len(sizes) == 2 and self.mode != "nearest":
+            total[~np.all(np.isfinite(at), axis=0)] = np.nan
         return rounded(as_given(np.moveaxis(total, -1, 1), self.channels_last), x)
 
     def torch(self, torch: Any, x: Any, grid: Any) -> Any:

@@ -51,13 +51,12 @@ def _chosen(network: Network, log: Log) -> Iterator[Value]:
 def _quantize(network: Network, format: WeightFormat, chosen: Set[Recipe]) -> None:
     """In place, and in branches and loop bodies too."""
     dead: list[Node] = []
-    rows: dict[Value, Value] = {}
     for weight in [v for v in network.parameters if recipe_of(v) in chosen]:
         readers = [node for node in weight.uses if not isinstance(node.op, CONTROL)]
         tables = any(isinstance(node.op, Embedding) for node in readers)
         for node in readers:
             with network.insert_before(node):
-                made = _reader(node, weight, format.per_output if tables else format, rows)
+                made = _reader(node, weight, format.per_output if tables else format)
             network.replace(node.output, made)
             dead.extend(detach(network, node))
     for node in [n for n in network.nodes if isinstance(n.op, CONTROL)]:
@@ -114,8 +113,8 @@ def _given(weight: Value) -> str:
     return "it is a result" if weight.network.is_output(weight) else _kept(weight)
 
 
-def _reader(node: Node, weight: Value, format: WeightFormat, rows: dict[Value, Value]) -> Value:
-    """The node's result from integers and scales. `rows`: what products before it read in their operand's place."""
+def _reader(node: Node, weight: Value, format: WeightFormat) -> Value:
+    """The node's result from integers and scales. Products of the same rows each round them: `common` keeps one."""
     op: Any = node.op
     network = weight.network
     if isinstance(op, Embedding):
@@ -126,13 +125,8 @@ def _reader(node: Node, weight: Value, format: WeightFormat, rows: dict[Value, V
     whole = F.dequantize(*integers(network, weight, format), dtype=weight.dtype, group=_fits(weight, format).group)
     x = node.inputs[0]
     if format.activations:
-        x = rows[x] = rows.get(x) or _rounded_rows(x)
+        x = F.dequantize(*F.quantize_rows(x), dtype=x.dtype)  # rows as they are once they have been int8
     return F.matmul(x, whole, transpose_b=True, out_dtype=node.output.dtype)  # type: ignore[no-any-return]
-
-
-def _rounded_rows(x: Value) -> Value:
-    """Rows as they are once they have been int8."""
-    return F.dequantize(*F.quantize_rows(x), dtype=x.dtype)  # type: ignore[no-any-return]
 
 
 def _fits(weight: Value, format: WeightFormat) -> WeightFormat:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -111,10 +112,14 @@ struct Sampling {
     if (whole >= 0 && whole <= static_cast<float>(size - 1)) taps.add(clamped(whole, size), weight);
   }
 
-  AxisTaps at(float coordinate, std::int64_t size) const {
+  /// Where a coordinate lies along an axis, as far as it is bounded before its neighbours are found.
+  float place(float coordinate, std::int64_t size) const {
     const float whole = static_cast<float>(size);
-    float where = align_corners ? (coordinate + 1) * ((whole - 1) / 2) : ((coordinate + 1) * whole - 1) / 2;
-    if (mode != Mode::cubic) where = bounded(where, size);
+    const float where = align_corners ? (coordinate + 1) * ((whole - 1) / 2) : ((coordinate + 1) * whole - 1) / 2;
+    return mode == Mode::cubic ? where : bounded(where, size);
+  }
+
+  AxisTaps at(float where, std::int64_t size) const {
     AxisTaps taps;
     if (mode == Mode::nearest) {
       add(taps, std::nearbyint(where), 1, size);
@@ -122,7 +127,7 @@ struct Sampling {
       const float low = std::floor(where);
       add(taps, low, low + 1 - where, size);
       add(taps, low + 1, where - low, size);
-    } else if (std::isfinite(where)) {
+    } else {
       const float low = std::floor(where);
       float weight[4];
       cubic_weights(where - low, weight);
@@ -239,7 +244,18 @@ class GridSample final : public Resample {
       taps[axis].count = 0;
       taps[axis].add(0, 1);
     }
-    for (int i = 0; i < axes; ++i) taps[kAxes - 1 - i] = sampling_.at(place[i * grid.stride[4]], x.shape[kAxes - i]);
+    bool somewhere = true;
+    for (int i = 0; i < axes; ++i) {
+      const std::int64_t size = x.shape[kAxes - i];
+      const float where = sampling_.place(place[i * grid.stride[4]], size);
+      taps[kAxes - 1 - i] = sampling_.at(where, size);
+      somewhere = somewhere && std::isfinite(where);
+    }
+    if (somewhere || sampling_.mode == Mode::nearest || axes != 2) return;
+    for (int axis = 0; axis < kAxes; ++axis) {  // of an image, what lies nowhere is no number, as in torch
+      taps[axis].count = 0;
+      taps[axis].add(0, std::numeric_limits<float>::quiet_NaN());
+    }
   }
 
   Sampling sampling_;

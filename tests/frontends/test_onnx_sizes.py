@@ -263,6 +263,23 @@ def test_scales_of_sizes_that_only_a_run_knows(mode: str, scale: float) -> None:
     assert not net._native.host_calls("main")
 
 
+@pytest.mark.parametrize(("mode", "places"), [("nearest", "asymmetric"), ("linear", "half_pixel"),
+                                               ("cubic", "half_pixel"), ("linear", "align_corners")])  # fmt: skip
+def test_one_engine_for_all_sizes_resizes_as_one_for_each(mode: str, places: str) -> None:
+    """Where the factor leaves all sizes as they are the image stays; where it leaves one, that one is read between."""
+    words = {"mode": mode, "coordinate_transformation_mode": places, "nearest_mode": "floor"}
+    resize, scales = node("Resize", ["x", "", "s"], ["y"], **words), {"s": np.array([1, 1, 1.1, 1.1], np.float32)}
+    net = engine([resize], {"x": [1, 2, "H", "W"]}, scales)
+    for shape in ((1, 2, 5, 9), (1, 2, 9, 11), (1, 2, 12, 10)):
+        x = floats(*shape)
+        found, alone = net.run({"x": x})["y"], engine([resize], {"x": list(shape)}, scales).run({"x": x})["y"]
+        np.testing.assert_allclose(found, alone, atol=2e-5)
+        assert shape[3] != 9 or np.array_equal(found, x)
+        if places == "align_corners":
+            how: Any = {"scale_factor": 1.1, "mode": "bilinear", "align_corners": True}
+            np.testing.assert_allclose(alone, torch.nn.functional.interpolate(torch.from_numpy(x), **how), atol=2e-5)
+
+
 def test_shares_are_those_of_float32() -> None:
     size = Dim("N")
     for factor in (1.7, 0.1, 0.7, 1 / 3, 2.5, 1.99):

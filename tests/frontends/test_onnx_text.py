@@ -165,6 +165,28 @@ def test_label_encoder() -> None:
     assert found.tolist() == ["one", "none", "_Unused"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "told"),
+    [(T.INT64, {"keys_floats": [1.5]}, "its keys are float32 and its input is int64: cast the input"),
+     (T.FLOAT, {"keys_int64s": [1]}, "its keys are int64 and its input is float32"),
+     (T.INT32, {"keys_int64s": [1]}, "its keys are int64 and its input is int32"),
+     (T.DOUBLE, {"keys_floats": [1.5]}, "its keys are float32 and its input is float64"),
+     (T.INT64, {"keys_tensor": np.int8([1])}, "its keys are int8 and its input is int64"),
+     (T.INT64, {"keys_strings": ["1"]}, "its operand is not of the keys' type"),
+     (T.STRING, {"keys_int64s": [1]}, "its operand is not of the keys' type"),
+     (T.INT64, {"keys_int64s": [1], "default_tensor": np.float32([0.5])}, "is one element of the values' type"),
+     (T.INT64, {"keys_int64s": [1], "default_tensor": np.int64([])}, "default_tensor is one element")],
+)  # fmt: skip
+def test_labels_of_other_types_are_refused(kind: int, words: Any, told: str) -> None:
+    """They are not cast: 1.5 would become the key 1."""
+    words = {name: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for name, v in words.items()}
+    node = h.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", values_int64s=[7], **words)
+    graph = h.make_graph([node], "g", [h.make_tensor_value_info("x", kind, ["N"])],
+                         [h.make_tensor_value_info("y", T.INT64, None)])  # fmt: skip
+    with pytest.raises(UnsupportedError, match=re.escape(told)):
+        backend.prepare(h.make_model(graph, opset_imports=[h.make_opsetid("ai.onnx.ml", 4)]))
+
+
 def test_many_labels() -> None:
     """A thousand words, of which some begin others; texts longer than any of them; and numbers."""
     rng = np.random.default_rng(3)

@@ -48,7 +48,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    return np.where(x == -np.inf, -0.0, x * sigmoid(x))
+    return x * sigmoid(x)  # NaN at -infinity, as in torch
 
 
 UNARY: list[tuple[str, Callable[[Array], Array], float]] = [

@@ -112,13 +112,18 @@ def test_grid_sample(mode: str, beyond: str, dtype: Any) -> None:
 @pytest.mark.parametrize("beyond", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_places_that_are_no_numbers(mode: str, beyond: str) -> None:
-    """Nothing is read outside of x, and what is far away is zero or an element's blend."""
+    """As in torch: nothing is read outside of x, what is far away is zero or a blend, what lies nowhere NaN."""
     x = np.ones((1, 3, 4, 2), np.float32)
     grid = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e20, 0], np.float32)
     pairs = np.array(list(itertools.product(grid, grid)), np.float32).reshape(1, 7, 7, 2)
     got = call("grid_sample", [x, pairs], (7, 7), mode=mode, beyond=beyond, align_corners=False)
-    assert ((got >= 0) & (got <= 1 + 1e-6)).all()
-    np.testing.assert_allclose(got[0, 6, 6], 1, rtol=1e-6)
+    word = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    want = last(nn.grid_sample(first(x), torch.tensor(pairs), word, beyond, False))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert np.isnan(got[0, 0]).all() == (mode == "cubic" or (mode, beyond) == ("linear", "zeros"))
+    volume = call("grid_sample", [x[None], np.dstack([pairs[0], pairs[0, ..., :1]])[None, None]], (1, 7, 7),
+                  mode=mode, beyond=beyond, align_corners=False) if mode != "cubic" else np.zeros(1)  # fmt: skip
+    assert ((volume >= 0) & (volume <= 1 + 1e-6)).all()
 
 
 # ---------------------------------------------------------------------------------------------- adaptive_pool

@@ -75,6 +75,16 @@ def test_tables_and_matrices_become_integers(word: str, limit: int, group: int) 
     np.testing.assert_allclose(run(low, weights), want, rtol=0, atol=2e-5 * np.abs(want).max())
 
 
+def test_rows_that_several_products_read_are_rounded_once() -> None:
+    """Whatever the order of the weights: `common` keeps one of what each product asks for."""
+    net = Network("net")
+    a, b = (net.parameter(name, Spec("float32", (8, 64))) for name in "ab")
+    x = net.input("x", Spec("float32", (Dim("T"), 64)))
+    net.outputs["y"] = F.exp(F.matmul(x, b, transpose_b=True)) + F.matmul(x, a, transpose_b=True)
+    low = pipeline.lower(verify(quantized(net, weight_format("int8", "int8"))), CPU)
+    assert [nets.op_name(n) for n in low.nodes].count("quantize_rows") == 1
+
+
 def test_what_stays_says_why() -> None:
     def said(build: Any) -> list[str]:
         net = Network("net")

@@ -326,7 +326,6 @@ INGOT_INLINE double sigmoid_of(double x) {
   const double e = __builtin_exp(-__builtin_fabs(x));
   return (x < 0 ? e : 1.0) / (1.0 + e);
 }
-INGOT_INLINE double silu_of(double x) { return x == -__builtin_inf() ? -0.0 : x * sigmoid_of(x); }
 INGOT_INLINE double greater_of(double a, double b) { return a != a ? a : a > b || b != b ? (b != b ? b : a) : b; }
 
 /// to_float of either class: a float of the argument's value, rounded once.
@@ -367,7 +366,7 @@ void run_double(const Tile& tile, const Instruction& s) {
     case Step::double_ceil: return one([](double a) { return __builtin_ceil(a); });
     case Step::double_round: return one([](double a) { return __builtin_rint(a); });
     case Step::double_recip: return one([](double a) { return 1.0 / a; });
-    case Step::double_silu: return one([](double a) { return silu_of(a); });
+    case Step::double_silu: return one([](double a) { return a * sigmoid_of(a); });
     case Step::double_floordiv: case Step::double_mod: case Step::double_fmod: return divide_whole<double>(tile, s);
     case Step::to_double: return to_floats<double>(tile, s);
     default: return select<double>(tile, s);

@@ -57,7 +57,7 @@ INGOT_INLINE Vec tanh(Vec x) {
   p = fma(p, z, broadcast(-3.33332819422e-1f));
   const Vec near = fma(p * z, x, x);
   const Vec far = broadcast(1.0f) - broadcast(2.0f) / (exp(size + size) + broadcast(1.0f));
-  return select(size < broadcast(0.625f), near, copysign(far, x));
+  return copysign(select(size < broadcast(0.625f), near, far), x);  // the sign of zero too
 }
 
 // 1 / (1 + e^-x) without overflow: e^-|x| over (1 + e^-|x|) for negative x keeps the denormal results.
@@ -67,10 +67,7 @@ INGOT_INLINE Vec sigmoid(Vec x) {
   return select(x < zero(), e, one) / (one + e);
 }
 
-INGOT_INLINE Vec silu(Vec x) {
-  const Vec r = x * sigmoid(x);
-  return select(x == broadcast(-__builtin_inff()), broadcast(-0.0f), r);
-}
+INGOT_INLINE Vec silu(Vec x) { return x * sigmoid(x); }  // NaN at -infinity, as torch has it
 
 INGOT_INLINE Vec erf(Vec x) {
   const Vec t = abs(x);

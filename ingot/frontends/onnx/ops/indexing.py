@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,8 @@ def array_feature_extractor(x: Tensor, index: Tensor) -> Result:
 
 @onnx("Binarizer", domain="ai.onnx.ml")
 def binarizer(x: Tensor, *, threshold: float = 0.0) -> Result:
+    if not x.dtype.is_float and math.isfinite(threshold):
+        threshold = math.floor(threshold)  # 0 is above -0.5, which as an integer were 0 too
     return cast(F.greater(x, number(x, threshold)), x.dtype)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as fn
-from ingot.dims import Dimension, Expr
+from ingot.dims import Dimension
 from ingot.frontends.onnx.float_sizes import MAX_UNDER, share
 from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, size_value
 from ingot.frontends.onnx.ops.shape import part
@@ -74,8 +74,8 @@ def _places(one: Axis, way: Way) -> Any:
     whole = scale * size  # what a scale that is no ratio of the sizes asks for
     if kind == "half_pixel_symmetric":
         return size / 2 * (1 - to / whole) + (x + 0.5) / scale - 0.5
-    if kind == "align_corners":
-        return x * (size - 1) / (whole - 1) if to > 1 else np.zeros_like(x)
+    if kind == "align_corners":  # by the sizes, as ONNX Runtime and torch: ONNX's own tests have `whole` for `to`
+        return x * (size - 1) / (to - 1) if to > 1 else np.zeros_like(x)
     if kind == "asymmetric":
         return x / scale
     if kind == "tf_half_pixel_for_nn":
@@ -161,8 +161,7 @@ def _by_kernel(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     for one in axes:
         sizes[one.axis - 2] = one.to
     aligned = way.coordinates == "align_corners"
-    unknown = any(isinstance(n, Expr) for one in axes for n in (one.size, one.to))
-    exact = all(_exact(one) for one in axes) or aligned and unknown  # which goes by the sizes
+    exact = all(_exact(one) or aligned and one.to != 0 for one in axes)
     if way.mode == "linear" or way.mode == "cubic" and rank == 4 and way.a == -0.75:
         if exact and (aligned or way.coordinates in ("half_pixel", "pytorch_half_pixel") and _no_ones(axes, way)):
             return F.resize(x, sizes=tuple(sizes), mode=way.mode, align_corners=aligned)
@@ -232,23 +231,40 @@ def _of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     odd = way.antialias or way.exclude_outside or way.mode == "cubic" and way.a != -0.75
     if not mode or odd or any(one.axis < 2 or math.isnan(one.scale) for one in axes) or not x.dtype.is_float:
         raise Unsupported("this way of resizing needs sizes that are known")
-    targets = [resample.Target(n) for n in x.shape[2:]]
+    targets, still = [resample.Target(n) for n in x.shape[2:]], _still(x, axes)
     for one in axes:
         exact = Fraction(one.scale).limit_denominator(MAX_UNDER)  # 1.7, of which the file has the nearest float32
-        targets[one.axis - 2] = resample.Target(one.to, float(np.float32(1 / exact)))
+        targets[one.axis - 2] = resample.Target(one.to, _unless(still, float(np.float32(1 / exact))))
     wide = cast(x, dtypes.float32) if x.dtype.bits < 32 else x
     return cast(resample.stepped(wide, targets, mode), x.dtype)
+
+
+def _still(x: Any, axes: Sequence[Axis]) -> Any:
+    """Whether in a run no axis changes its size, as 1.1 leaves 9: ONNX Runtime then gives x as it is. None: never."""
+    if any(one.scale >= 2 or isinstance(one.to, int) and isinstance(one.size, int) and one.to != one.size
+           for one in axes):  # fmt: skip
+        return None
+    still: Any = None
+    for one in axes:
+        same = F.equal(size_value(x, one.size), size_value(x, one.to))
+        still = same if still is None else F.logical_and(still, same)
+    return still
+
+
+def _unless(still: Any, step: float) -> Any:
+    return np.float32(step) if still is None else F.where(still, np.float32(1), np.float32(step))
 
 
 def _nearest_of_any_size(x: Any, axes: Sequence[Axis]) -> Any:
     """The element at ⌊place / scale⌋ along each axis, as float32 divides."""
     if any(math.isnan(one.scale) for one in axes):
         raise Unsupported("this way of resizing needs sizes that are known")
+    still = _still(x, axes)
     for one in axes:
         places = F.iota(one.to, dtype=dtypes.float32)
         places = places if isinstance(places, Value) else x.network.constant(places)
         last = cast(size_value(x, dims.add(one.size, -1)), dtypes.float32)
-        index = F.minimum(F.floor(F.div(places, np.float32(one.scale))), last)
+        index = F.minimum(F.floor(F.div(places, _unless(still, one.scale))), last)
         x = F.take(x, cast(index, dtypes.int32), axis=one.axis)
     return x
 

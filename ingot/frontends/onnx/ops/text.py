@@ -110,13 +110,21 @@ def label_encoder(
     values = _one(values_strings, values_int64s, values_floats, values_tensor, "values")
     if keys.ndim != 1 or keys.shape != values.shape:
         raise Unsupported("it needs as many values as keys")
+    if not isinstance(x, Text) and not is_text(keys) and keys.dtype != x.dtype.numpy:
+        raise Unsupported(f"its keys are {keys.dtype.name} and its input is {x.dtype.name}: cast the input first")
     plain = default_string if is_text(values) else default_int64 if values.dtype.kind in "iu" else default_float
     default = np.array(plain) if default_tensor is None else np.asarray(default_tensor)
-    whole = np.append(values, default.reshape(-1)[:1].astype(values.dtype if not is_text(values) else np.str_))
+    if default.size != 1 or default_tensor is not None and not _alike(default, values):
+        raise Unsupported("default_tensor is one element of the values' type")
+    whole = np.append(values, default.reshape(1).astype(np.str_ if is_text(values) else values.dtype))
     place = _place_of(call, x, keys)
     if is_text(whole):
         return Text(F.take(table_of(call.network, whole).value, place, axis=0))
     return F.take(call.network.constant(whole), place, axis=0)
+
+
+def _alike(a: Array, b: Array) -> bool:
+    return is_text(a) and is_text(b) or a.dtype == b.dtype
 
 
 def _one(strings: Any, integers: Any, floats: Any, tensor: Any, what: str) -> Array:
@@ -149,7 +157,7 @@ def _place_of(call: Call, x: Any, keys: Array) -> Any:
         values = F.reduce_sum(F.mul(cast(ahead, dtypes.int64), weights), axes=(rank,), keepdims=False)
         short = F.reshape(F.less_equal(lengths(x), np.int32(width)), x.shape)
     else:
-        values, numbers, short = x, keys.astype(x.dtype.numpy), None
+        values, numbers, short = x, keys, None
     numbers, first = np.unique(numbers, return_index=True)  # NaN, one of them, behind all others
     place = F.maximum(F.sub(F.bucketize(values, network.constant(numbers), right=True), np.int64(1)), np.int64(0))
     found = F.take(network.constant(first.astype(np.int64)), place, axis=0)

@@ -109,7 +109,7 @@ def threshold(self: Tensor, threshold: Scalar, value: Scalar) -> Result:
     edge, fill = _number(threshold, "threshold"), _number(value, "value")
     if category(self.dtype) < 2:
         raise Unsupported("threshold of integers is not supported")
-    return F.where(F.greater(self, edge), self, fill)
+    return F.where(F.less_equal(self, edge), fill, self)  # NaN stays
 
 
 @aten("aten.glu.default")

@@ -274,17 +274,18 @@ def copy(self: Tensor, src: Tensor) -> Result:
 
 
 def _unary(torch_name: str, compute: Callable[[Any], Any]) -> None:
-    """A function of floats; integers and bools become the default float type."""
+    """A function of floats, in float32 at least; integers and bools become the default float type."""
 
     @aten(f"aten.{torch_name}.default")
     def of(self: Tensor) -> Result:
-        return compute(floating(self))
+        x = floating(self)
+        return cast(compute(cast(x, dtypes.float32) if x.dtype.bits < 32 else x), x.dtype)
 
 
 _FLOATS: dict[str, Callable[[Any], Any]] = {
     "log2": lambda x: F.mul(F.log(x), 1.4426950408889634),
     "log10": lambda x: F.mul(F.log(x), 0.4342944819032518),
-    "exp2": lambda x: F.exp(F.mul(x, 0.6931471805599453)),
+    "exp2": lambda x: F.pow(2.0, x),
     "tan": lambda x: F.div(F.sin(x), F.cos(x)),
     "erfc": lambda x: F.sub(1.0, F.erf(x)),
     "deg2rad": lambda x: F.mul(x, 0.017453292519943295),
