@@ -19,6 +19,10 @@ PROCESS = Path(__file__).parent / "genai_process.py"
 # or not and weights stored as bfloat16, float16 or float32 differ by 2 % (NOTES.md); these are the best for decoding.
 SCHEDULER = {"max_num_batched_tokens": 512, "cache_size": 2}
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "bf16"}
+# What its converter is told: int8 for each output, int4 in groups of 128, both symmetric.
+WEIGHTS = {
+    "fp16": ["fp16"], "int8": ["int8", "--sym"], "int4": ["int4", "--group-size", "128", "--sym", "--ratio", "1.0"],
+}  # fmt: skip
 
 Event: TypeAlias = tuple[float, int, int]  # seconds since the requests were handed over, request, tokens
 
@@ -55,23 +59,27 @@ class GenAI:
 
 
 @contextmanager
-def peer(directory: Path, threads: int) -> Iterator[GenAI | None]:
-    """The model of a Hugging Face directory, or None where OpenVINO GenAI is not installed."""
+def peer(directory: Path, threads: int, weights: str | None = "fp16") -> Iterator[GenAI | None]:
+    """The model of a Hugging Face directory with such weights, a key of WEIGHTS.
+
+    None where OpenVINO GenAI is not installed, and for no weights.
+    """
     python = os.environ.get(VARIABLE)
-    if not python:
+    if not python or weights is None:
         yield None
         return
-    found = GenAI(Path(python), _converted(Path(python), directory), threads)
+    found = GenAI(Path(python), _converted(Path(python), directory, weights), threads)
     try:
         yield found
     finally:
         found.close()
 
 
-def _converted(python: Path, directory: Path) -> Path:
-    """The model in OpenVINO's form with float16 weights, made once."""
-    path = CACHE / f"{directory.name}-openvino"
+def _converted(python: Path, directory: Path, weights: str) -> Path:
+    """The model in OpenVINO's form with such weights, made once."""
+    path = CACHE / f"{directory.name}-openvino-{weights}"
     if not (path / "openvino_model.bin").exists():
         tool = [str(python.parent / "optimum-cli"), "export", "openvino", "--model", str(directory)]
-        subprocess.run([*tool, "--task", "text-generation-with-past", "--weight-format", "fp16", str(path)], check=True)
+    form = ["--task", "text-generation-with-past", "--weight-format", *WEIGHTS[weights]]
+    subprocess.run([*tool, *form, str(path)], check=True)
     return path

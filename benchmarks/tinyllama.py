@@ -47,8 +47,9 @@ def engine() -> Path:
 def weight_bytes(path: Path) -> int:
     """The bytes of weights that one decoding step reads: all but the rows of the embedding that it does not look up."""
     built = ingot.load(path)
-    total: int = sum(built.tensor(name).nbytes for name in built.header["weights"] if not name.startswith("file."))
-    return total - 31_999 * 2048 * 2  # the embedding is a table of its own here: input and output are not tied
+    read = {name: built.tensor(name).nbytes for name in built.header["weights"] if not name.startswith("file.")}
+    table = sum(size for name, size in read.items() if ".embed_tokens." in name)  # input and output are not tied here
+    return int(sum(read.values()) - table * 31_999 // 32_000)
 
 
 def tinyllama(options: Options) -> Result:

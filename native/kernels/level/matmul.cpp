@@ -119,6 +119,24 @@ INGOT_INLINE void add_step(Vec (&a)[R][C], const std::byte* x, const std::byte* 
   (add(std::integral_constant<int, N>()), ...);
 }
 
+/// A block of words as the panel that the kind reads, by the same conversion.
+template <class Kind, int Bits, int... N>
+INGOT_INLINE void unpack_words(const std::byte* from, int k, std::byte* panel, std::integer_sequence<int, N...>) {
+  for (int row = 0; row < k; row += 32 / Bits, from += kPackedBytes, panel += sizeof...(N) * Kind::w_bytes)
+    for (int column = 0; column < kPanel; column += kLanes) {
+      const Ints words = words_at(from, column);
+      std::byte* const to = panel + column * Kind::w_bytes / kPanel;
+      (Kind::store_values(to + N * Kind::w_bytes, Kind::template values_of<Bits, N>(words)), ...);
+    }
+}
+
+template <class Kind>
+__attribute__((noinline)) void unpack_any(const MatmulJob& job, const std::byte* from, int k, std::byte* panel) {
+  if (job.packing == Packing::int8)
+    return unpack_words<Kind, 8>(from, k, panel, std::make_integer_sequence<int, 4 / Kind::w_depth>());
+  unpack_words<Kind, 4>(from, k, panel, std::make_integer_sequence<int, 8 / Kind::w_depth>());
+}
+
 /// A block's sums for R rows and C vectors of outputs: of one panel (1 or 2 vectors), or of two (4), `w_apart` bytes and `apart` sums
 /// apart. `Way` says how values lie in w, and whether those of a group are summed from zero and scaled then.
 template <class Kind, class Way, int R, int C>
@@ -267,12 +285,16 @@ struct OneByOne {
   INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
   template <int Bits, int N>
   INGOT_INLINE Values values_of(Ints words) { return value_of<Bits, N>(words); }
+  INGOT_INLINE void store_values(std::byte* to, Values values) { store((T*)to, values); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const Vec v = broadcast(*(const float*)(x + r * kXStride));
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c], a[r][c]);
     }
+  }
+  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
+    unpack_any<OneByOne>(job, from, k, panel);
   }
   INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<OneByOne>(p); }
 };
@@ -304,12 +326,16 @@ struct Pairs {
       return (__m512bh)_mm512_permutexvar_epi16(_mm512_mask_blend_epi16(kUpper, even, odd), _mm512_load_si512(kValues));
     }
   }
+  INGOT_INLINE void store_values(std::byte* to, Values values) { _mm512_storeu_si512(to, (__m512i)values); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
       const __m512bh v = (__m512bh)_mm512_set1_epi32(*(const std::int32_t*)(x + r * kXStride));
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c].v = _mm512_dpbf16_ps(a[r][c].v, v, b[c]);
     }
+  }
+  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
+    unpack_any<Pairs>(job, from, k, panel);
   }
   INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<Pairs>(p); }
 };
@@ -330,6 +356,10 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   }
   template <int Bits, int N>
   INGOT_INLINE Values values_of(Ints words) { return {value_of<Bits, 2 * N>(words), value_of<Bits, 2 * N + 1>(words)}; }
+  INGOT_INLINE void store_values(std::byte* to, Values values) {
+    const Ints even = shift_right<16>(bits(values.even)) & broadcast_int(0xffff);
+    store((float*)to, from_bits(even | (bits(values.odd) & broadcast_int((std::int32_t)0xffff0000))));
+  }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
     INGOT_UNROLL for (int r = 0; r < R; ++r) {
@@ -340,6 +370,9 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
       const Vec v = broadcast(*(const float*)(x + r * kXStride + 4));
       INGOT_UNROLL for (int c = 0; c < C; ++c) a[r][c] = fma(v, b[c].odd, a[r][c]);
     }
+  }
+  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
+    unpack_any<Pairs>(job, from, k, panel);
   }
   INGOT_INLINE void multiply(const BlockProduct& p) { multiply_any<Pairs>(p); }
 };

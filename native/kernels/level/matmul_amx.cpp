@@ -134,6 +134,39 @@ INGOT_INLINE void two_tiles(const std::byte* x, const std::byte* w, const std::b
   INGOT_TILE_STORE(3, below + 16, bytes);
 }
 
+/// Pairs (k, k + 1) of a panel for 16 outputs from `column` on. `Exact`: the values are ones that bfloat16 has.
+template <bool Exact>
+INGOT_INLINE void store_pairs(std::byte* panel, int k, int column, Vec even, Vec odd) {
+  const auto rounded = [](Vec x) {
+    const Ints word = bits(x), lowest = shift_right<16>(word) & broadcast_int(1);
+    return Exact ? word : word + broadcast_int(0x7fff) + lowest;
+  };
+  const Ints pair = (shift_right<16>(rounded(even)) & broadcast_int(0xffff)) | (rounded(odd) & broadcast_int((std::int32_t)0xffff0000));
+  store((float*)(panel + (k * kPanel + 2 * column) * 2), from_bits(pair));
+}
+
+void unpack_int8(const std::byte* from, int k, std::byte* panel) {
+  for (int row = 0; row < k; row += 4, from += kPackedBytes)
+    for (int column = 0; column < kPanel; column += kLanes) {
+      const Ints word = words_at(from, column);
+      store_pairs<true>(panel, row, column, value_of<8, 0>(word), value_of<8, 1>(word));
+      store_pairs<true>(panel, row + 2, column, value_of<8, 2>(word), value_of<8, 3>(word));
+    }
+}
+
+/// Times the scales of their groups, rounded once. `first`: of the block among all of k, which says whose scales are whose.
+void unpack_int4(const std::byte* from, std::int64_t first, int k, const float* scales, int group, std::byte* panel) {
+  for (int row = 0; row < k; row += 8, from += kPackedBytes)
+    for (int column = 0; column < kPanel; column += kLanes) {
+      const Ints word = words_at(from, column);
+      const Vec scale = load(scales + (first + row) / group * kPanel + column);
+      store_pairs<false>(panel, row, column, value_of<4, 0>(word) * scale, value_of<4, 1>(word) * scale);
+      store_pairs<false>(panel, row + 2, column, value_of<4, 2>(word) * scale, value_of<4, 3>(word) * scale);
+      store_pairs<false>(panel, row + 4, column, value_of<4, 4>(word) * scale, value_of<4, 5>(word) * scale);
+      store_pairs<false>(panel, row + 6, column, value_of<4, 6>(word) * scale, value_of<4, 7>(word) * scale);
+    }
+}
+
 template <class T>
 struct Tiles {
   typedef T Source;
@@ -144,6 +177,11 @@ struct Tiles {
   static constexpr bool row_sums = false, pads_rows = true, ends_rows = false, scales_sums = false;
   static constexpr int two_panels_rows = 0, unpacks_rows = 0;
 
+  /// A block of k of the job's panel `number`, from the block's value `first` on.
+  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t number, const std::byte* from, std::int64_t first, int k, std::byte* panel) {
+    if (job.packing == Packing::int8) return unpack_int8(from, k, panel);
+    unpack_int4(from, first, k, job.scales + number * scales_of_panel(job), job.group, panel);
+  }
   INGOT_INLINE void multiply(const BlockProduct& p) {
     const int steps = (p.k + k_step - 1) / k_step, over = p.k % k_step;
     alignas(64) std::byte padded[kStepBytes];

@@ -200,8 +200,8 @@ INGOT_INLINE void multiply_group(const MatmulJob& job, const PassSizes& sizes, s
     }
     if constexpr (!Kind::integers) if (job.packing != Packing::same && rows > Kind::unpacks_rows) {
       for (int p = 0; p < product.panels; ++p)
-        unpack<typename Kind::Source, !Kind::scales_sums>(job, first_panel + panel + p, weights(panel + p, block),
-                                                          block * Kind::blocking.depth, product.k, job.unpacked + p * kUnpackedPanel);
+        Kind::unpack(job, first_panel + panel + p, weights(panel + p, block), block * Kind::blocking.depth, product.k,
+                     job.unpacked + p * kUnpackedPanel);
       product.w = job.unpacked;
       product.w_apart = kUnpackedPanel;
       product.packing = Packing::same;
