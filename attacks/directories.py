@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -288,6 +289,43 @@ directory(
     "gptq",
 )
 directory(49, "a quantisation without method", _config(quantization_config=[]), "quant")
+
+_Q = "model.layers.0.self_attn.q_proj"
+_AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16}
+
+
+def _quantised(method: dict[str, Any], **stored: tuple[str, list[int]]) -> Callable[[Directory], None]:
+    """The layer's weight in other tensors: what each ends in → code and shape."""
+
+    def change(made: Directory) -> None:
+        made.config["quantization_config"] = method
+        del made.tensors[f"{_Q}.weight"]
+        body = safetensors(made.tensors)
+        count = int.from_bytes(body[:8], "little")
+        header, at = json.loads(body[8 : 8 + count]), len(body) - 8 - count
+        for role, (code, shape) in stored.items():
+            size = math.prod(shape) * int(code[1:]) // 8
+            header[f"{_Q}.{role}"] = {"dtype": code, "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        made.files["model.safetensors"] = len(text).to_bytes(8, "little") + text + bytes(at)
+
+    return change
+
+
+directory(49, "groups of no inputs", _config(quantization_config=_AWQ | {"group_size": 0}), "group_size")
+directory(49, "groups of more inputs than there are", _quantised(
+    _AWQ | {"group_size": 1 << 24}, qweight=("I32", [32, 4]), qzeros=("I32", [2, 4]), scales=("F16", [2, 32])),
+    "do not divide")  # fmt: skip
+directory(49, "integers without zero points", _quantised(_AWQ, qweight=("I32", [32, 4]), scales=("F16", [2, 32])),
+          "qzeros is missing")  # fmt: skip
+directory(49, "scales of another shape", _quantised(
+    _AWQ, qweight=("I32", [32, 4]), qzeros=("I32", [2, 4]), scales=("F16", [2, 64])), "scales has shape")
+directory(49, "integers of another model", _quantised(
+    _AWQ, qweight=("I32", [64, 4]), qzeros=("I32", [4, 4]), scales=("F16", [4, 32])), "mismatched")
+directory(49, "a shape of zeros that are packed", _quantised(
+    {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 4}}}},
+    weight_packed=("I32", [32, 4]), weight_shape=("I64", [2]), weight_scale=("F32", [1])), "weight_shape says")
 
 
 def _weights(change: Callable[[bytes], bytes]) -> Callable[[Directory], None]:

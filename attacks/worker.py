@@ -31,7 +31,6 @@ from ingot.frontends.lora.adapter import read_adapter
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import Network, interpret, text
 from ingot.llm.llm import LLM
-from ingot.nn import trace
 
 MEMORY = 4 << 30  # of address space; the interpreter with NumPy takes about 0.5 GiB of it
 SECONDS = 60  # for one file; the slowest takes about one
@@ -68,7 +67,7 @@ def _base() -> Network:
         path = Path(folder) / "base"
         Directory().write(path)
         model = models.load(path)
-        return trace(model.module, model.input_specs)
+        return model.network()[0]
 
 
 def _adapter(path: Path) -> None:

@@ -104,7 +104,8 @@ class Shown:
             specs: Sequence[Known | None] = recipe.infer_all(self.parameters)
         except RecipeError as e:
             raise RecipeError(f"tensor {name}: {e}") from None
-        array, last = self.tensor(name), specs[-1]
+        last = specs[-1]
+        array = _as_known(self.tensor(name), last)
         if last is None or (array.dtype, array.shape) != (last[0].numpy, last[1]):
             raise unfit(name, array, last)
         self._left += GROWTH * array.nbytes
@@ -233,7 +234,7 @@ class Reader:
         shown = self.shown
         way = shown.ways[number]
         if number in shown.tensors:
-            return shown.tensor(shown.tensors[number])
+            return _as_known(shown.tensor(shown.tensors[number]), shown.specs[number])
         if way.user is not None:
             return self._operands(way.user)[_call(shown.numbers.made, way.user).inputs.index(number)]
         dtype, shape = shown.specs[number]
@@ -383,6 +384,13 @@ def _unlike(name: str, others: Collection[str]) -> str:
 def _bytes(spec: Known) -> int:
     dtype, shape = spec
     return prod(shape) * dtype.numpy.itemsize
+
+
+def _as_known(array: Array, known: Known | None) -> Array:
+    """A stored tensor as its recipe has it: one that no program reads is plain bytes in a file."""
+    if known is None or array.dtype != np.uint8 or array.ndim != 1 or array.nbytes != _bytes(known):
+        return array
+    return array.view(known[0].numpy).reshape(known[1])
 
 
 def unfit(tensor: str, stored: Array, made: Known | None) -> RecipeError:

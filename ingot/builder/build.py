@@ -232,7 +232,7 @@ def _build_directory(path: Path, request: Request) -> Engine:
         else:
             model = models.load(path, precision)
     with phases.phase("trace"):
-        network = trace(model.module, model.input_specs)
+        network, remarks = model.network()
     adapter = None
     if request.lora is not None:
         with phases.phase("read"):
@@ -245,11 +245,13 @@ def _build_directory(path: Path, request: Request) -> Engine:
         with phases.phase("read"):
             wide = models.load(path, "float32").weights
     report = model.example if request.report is True and model.example else request.report
-    return build_network(
+    engine = build_network(
         network, model.weights, config=model.config, kind=model.kind, files=model.files, report=report, wide=wide,
         seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=request.weights,
         calibrate=request.calibrate,
     )  # fmt: skip
+    engine.summary = replace(engine.summary, remarks=(*remarks, *engine.summary.remarks))
+    return engine
 
 
 def _build_module(module: Module, inputs: Any, request: Request) -> Engine:

@@ -28,6 +28,7 @@ from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Log
 from ingot.passes.weights import recipe_of
+from ingot.passes.zero_points import stored_zeros
 from ingot.version import __version__
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +61,7 @@ def compile_network(
     lowered = lower(made, target, log=log, dump=dump, check=check)
     builder = ProgramBuilder(lowered, target)
     program = builder.build()
-    kept = {} if plan is None else {v.name: v for v in weight_scales(made)}
+    kept = {v.name: v for v in (*stored_zeros(made), *(() if plan is None else weight_scales(made)))}
     return Compiled(target, lowered, program, {**kept, **builder.weights}, builder.host_calls, log)
 
 

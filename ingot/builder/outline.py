@@ -19,7 +19,6 @@ from ingot.engine.session import Engine
 from ingot.frontends.checkpoint import Checkpoint, read_config, resolve_directory
 from ingot.ir import Value
 from ingot.ir.weight_format import weight_format
-from ingot.nn import trace
 from ingot.words import PRECISIONS, SAME, check_words
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +48,7 @@ def outline(
     if config.tied:
         granted.append("the head is the embedding table, as config.json says; one stored apart would come on top")
     model = models.load_config_only(path, precision=precision)
-    network = trace(model.module, model.input_specs)
+    network, _ = model.network()
     compiled = compile_network(network, weights=weight_format(weights, activations))
     header = header_of(model.kind, {**model.config, "weights": weights or SAME}, network, compiled)
     return Engine.from_memory(header, _shapes(compiled.stored)), granted

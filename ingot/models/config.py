@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ingot import dtypes
 from ingot.dtypes import DType
-from ingot.errors import CheckpointError
 from ingot.frontends.fields import Fields
 from ingot.models import rope
 from ingot.models.rope import Rope
@@ -82,18 +81,6 @@ class DecoderConfig(LanguageConfig):
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-
-
-def refuse_quantized(values: Mapping[str, Any], where: str) -> None:
-    """A checkpoint whose weights are quantised would be read as nonsense, so say what it is."""
-    quantization = values.get("quantization_config")
-    if quantization is None:
-        return
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-    raise CheckpointError(
-        f"{where}: the weights are quantised ({str(method)[:40] if method else 'no quant_method is named'}), "
-        "which this version cannot read; use the original float checkpoint"
-    )
 
 
 def common(

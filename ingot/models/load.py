@@ -16,7 +16,11 @@ from ingot.dtypes import DType
 from ingot.errors import CheckpointError, UserError
 from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
 from ingot.frontends.fields import Fields
-from ingot.ir import Spec
+from ingot.frontends.quantized import config as quantization
+from ingot.frontends.quantized.checkpoint import QuantizedCheckpoint
+from ingot.frontends.quantized.model import IntegerWeights, with_integers
+from ingot.frontends.recording import Remark
+from ingot.ir import Network, Spec
 from ingot.models import (
     baichuan,
     bert,
@@ -49,11 +53,12 @@ from ingot.models import (
     roberta,
     starcoder2,
 )
-from ingot.models.config import LanguageConfig, refuse_quantized, token_ids
+from ingot.models.blocks import Conv1D
+from ingot.models.config import LanguageConfig, token_ids
 from ingot.models.decoder import MAX_STEP_TOKENS, input_specs
 from ingot.models.tokens import beginning, parse_file
 from ingot.models.weights import RandomWeights, is_tied, match, parameter_specs
-from ingot.nn import Module
+from ingot.nn import Module, trace
 from ingot.text import tokenizer_file
 from ingot.words import PRECISIONS
 
@@ -84,7 +89,7 @@ class LoadedModel:
         module: the network; its Parameters hold no numbers.
         input_specs: the step's inputs, by the names of module.forward.
         config: what the engine header carries and the runtime reads; plain JSON values.
-        weights: parameter name → array, read or made at each access.
+        weights: parameter name → array, read or made at each access; of IntegerWeights also what stands for parameters.
         files: tokenizer and generation settings, byte for byte.
         kind: of the engine: "llm", or "encoder" for embeddings.
         example: seeded inputs, where the numbers of a report need sound ones.
@@ -97,6 +102,13 @@ class LoadedModel:
     files: dict[str, bytes]
     kind: str = "llm"
     example: Mapping[str, np.ndarray] | None = None
+
+    def network(self) -> tuple[Network, list[Remark]]:
+        """The traced network, with integers where the checkpoint holds them, and what is said of its weights."""
+        network = trace(self.module, self.input_specs)
+        if not isinstance(self.weights, IntegerWeights):
+            return network, []
+        return network, [*self.weights.remarks, *with_integers(network, self.weights)]
 
 
 def load(directory: str | os.PathLike[str], precision: str | None = None) -> LoadedModel:
@@ -111,9 +123,11 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
         UserError: an unknown precision.
     """
     path = resolve_directory(directory)
-    config = parse_config(read_config(path), path)
+    values = read_config(path)
+    config = parse_config(values, path)
     family = FAMILIES[config.architecture]
-    checkpoint = Checkpoint(path)
+    found = quantization.parse(values, f"{path / 'config.json'}")
+    checkpoint = Checkpoint(path) if found is None else QuantizedCheckpoint(path, found)
     embedding = family.NAMING.find(family.NAMING.embedding, checkpoint)
     stored = checkpoint.info(embedding).dtype if embedding in checkpoint else None
     dtype = _precision(precision, config.dtype or stored)
@@ -123,8 +137,13 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     stores_head = family.NAMING.find(family.NAMING.head, checkpoint) in checkpoint
     config = replace(config, headless=for_vectors and not tied and not stores_head)
     module = family.model(config, dtype, tied)
-    weights = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
-    return _loaded(path, config, module, dtype, weights)
+    if not isinstance(checkpoint, QuantizedCheckpoint):
+        weights = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
+        return _loaded(path, config, module, dtype, weights)
+    turned = (f"{name}.weight" for name, layer in module.named_modules() if isinstance(layer, Conv1D))
+    checkpoint.turned = {family.NAMING.find(name, checkpoint) for name in turned}
+    floats = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
+    return _loaded(path, config, module, dtype, IntegerWeights(floats, floats.sources, checkpoint))
 
 
 def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision: str | None = None) -> LoadedModel:
@@ -137,7 +156,13 @@ def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision
     if type(seed) is not int or not 0 <= seed < 2**64:
         raise UserError(f"seed must be an int from 0 to 2^64-1, not {seed!r}")
     path = resolve_directory(directory)
-    config = parse_config(read_config(path), path)
+    values = read_config(path)
+    config = parse_config(values, path)
+    if quantization.is_quantized(values):
+        raise CheckpointError(
+            f"{path / 'config.json'}: the weights are quantised, and only the files say how: a model of config.json "
+            "alone is one of floats. Take quantization_config out of a copy, and give --weights"
+        )
     dtype = _precision(precision, config.dtype)
     config = replace(config, headless=config.headless and not config.tied)
     module = FAMILIES[config.architecture].model(config, dtype, config.tied)
@@ -148,11 +173,11 @@ def parse_config(values: Mapping[str, Any], directory: Path) -> LanguageConfig:
     """The checked configuration of a supported architecture.
 
     Raises:
-        CheckpointError: an unknown architecture, a quantised checkpoint, or all bad values at once.
+        CheckpointError: an unknown architecture, a quantisation that is not read, or all bad values at once.
     """
     where = f"{directory / 'config.json'}"
     family = _family(values, where)
-    refuse_quantized(values, where)
+    quantization.parse(values, where)
     fields = Fields(values)
     config: LanguageConfig = family.config(fields)
     if not isinstance(config, encoder.EncoderConfig) and not fields.flag("is_causal", True):

@@ -94,10 +94,10 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
         sources: Mapping[str, str],
         unit_rows: Collection[str] = (),
     ) -> None:
-        self._checkpoint, self._specs, self._sources, self._unit_rows = checkpoint, specs, sources, unit_rows
+        self._checkpoint, self._specs, self.sources, self._unit_rows = checkpoint, specs, sources, unit_rows
 
     def __getitem__(self, name: str) -> np.ndarray:
-        stored = self._checkpoint[self._sources[name]]
+        stored = self._checkpoint[self.sources[name]]
         return prepared(stored, self._specs[name].dtype, name, name in self._unit_rows)
 
     def __iter__(self) -> Iterator[str]:

@@ -329,13 +329,14 @@ class Dequantize(Op):
     """(q − zero) · scale in float32, rounded once to a float dtype: what quantize made, back (see there for shapes).
 
     `group`: scale and zero are [..., K / group] for q [..., K], one for so many neighbours along the last dimension; 0:
-    they broadcast to q. A weight that is stored as integers is this op in a network, and products take it as it is.
+    they broadcast to q. A weight that is stored as integers is this op in a network, and products take it as it is. The
+    zero point has q's type; that of int4 groups may be int8.
     """
 
     dtype: DType = dtypes.float32
     group: int = 0
     in_scope = "keeps"
-    version = 2  # 1 had no groups
+    version = 3  # 1 had no groups, 2 no int8 zero points of int4
     cases = (
         Case("one scale", (i8(90), f32())),
         Case("a scale per channel, to bfloat16", (i8("T", 8), f32(8)), {"dtype": "bfloat16"}),
@@ -348,6 +349,8 @@ class Dequantize(Op):
              (Spec(dtypes.int4, (5, 64)), f32(5, 2)), {"group": 32, "dtype": "bfloat16"}, no_engine="int4"),
         Case("groups with zero points", (u8(3, 24), f32(3, 3), u8(3, 3)), {"group": 8},
              host="groups are for products, which take them with their weight"),
+        Case("int8 zero points of 4 bits", (Spec(dtypes.int4, (5, 64)), f32(5, 2), i8(5, 2)),
+             {"group": 32}, no_engine="int4"),
         Case("groups that do not divide", (i8(3, 24), f32(3, 5)), {"group": 5}, error="groups of 5 must divide"),
         Case("a scale of no group", (i8(3, 24), f32(3, 1)), {"group": 8}, error=r"scale must be \(3, 3\)"),
         Case("a float", (f32(9), f32()), error="q must be an integer of 4 to 32 bits"),
@@ -370,7 +373,9 @@ class Dequantize(Op):
         require(fits, f"groups of {self.group} must divide the last dimension of q, {last}")
         wanted = (*q.shape[:-1], int(last) // self.group)
         require(scale == Spec(dtypes.float32, wanted), f"scale must be {show(wanted)} of float32, not {scale}")
-        require(zero is None or zero == Spec(q.dtype, wanted), f"zero must be {show(wanted)} of {q.dtype.name}")
+        kinds = (q.dtype, dtypes.int8) if q.dtype is dtypes.int4 else (q.dtype,)
+        require(zero is None or any(zero == Spec(kind, wanted) for kind in kinds),
+                f"zero must be {show(wanted)} of {' or '.join(kind.name for kind in kinds)}")
 
     def reference(self, q: Array, scale: Array, zero: Array | None = None) -> Array:
         if self.group:

@@ -14,6 +14,7 @@ from ingot.ir import F, Network, Node, Value
 from ingot.ir.recipe import Recipe
 from ingot.ir.weight_format import WeightFormat
 from ingot.ops.control import CONTROL, WhileLoop, bodies, body_operands
+from ingot.ops.conversion import Dequantize
 from ingot.ops.indexing import Embedding
 from ingot.ops.product import Matmul
 from ingot.passes.bodies import closed, opened, read_alike
@@ -42,6 +43,8 @@ def _chosen(network: Network, log: Log) -> Iterator[Value]:
     for weight in network.parameters:
         if weight.dtype.bits not in FLOAT_BITS or not weight.dtype.is_float or len(weight.shape) < 2:
             continue  # vectors: norms and biases
+        if weight.uses and all(isinstance(n.op, Dequantize) and n.inputs[0] is not weight for n in weight.uses):
+            continue  # scales of what is stored as integers already
         if why := _kept(weight):
             note(log, "weights", next(iter(weight.uses)), f"{weight.name} stays {weight.dtype.name}: {why}")
         else:

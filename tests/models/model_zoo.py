@@ -11,7 +11,6 @@ import numpy as np
 from ingot import models
 from ingot.builder.build import build
 from ingot.ir.interpret import interpret
-from ingot.nn import trace
 
 SMALL: dict[str, Any] = {
     "vocab_size": 61,
@@ -180,7 +179,7 @@ class Runner:
     """One request after another through a traced network, with caches laid out in shuffled blocks."""
 
     def __init__(self, loaded: models.LoadedModel, block_size: int = 16, blocks: int = 8) -> None:
-        self.network = trace(loaded.module, loaded.input_specs)
+        self.network, _ = loaded.network()
         self.weights = loaded.weights
         self.short_length = loaded.config.get("short_length")
         self.block_size = block_size

@@ -18,6 +18,7 @@ from ingot.passes import (
     simplify,
     weights,
     whole,
+    zero_points,
 )
 from ingot.passes.pipeline import Lowers, Pass, decompose, portable
 
@@ -39,6 +40,7 @@ def passes(target: Lowers) -> list[Pass]:
     return [
         *portable(),
         Pass("whole", whole.whole),
+        Pass("zero points", zero_points.zero_points),
         Pass("signed", integers.signed),
         Pass("integers", integers.integers),
         Pass("paddings", convolution.paddings),

@@ -225,6 +225,10 @@ class _Tensors:
                 "added behind that: add it to the checkpoint's weight"
             )
             return
+        if layer.kind == "integers":
+            self.faults.append(f"{module}: the base's weight is stored as integers, and an adapter needs floats: "
+                               "take the float checkpoint that the base was quantised from")  # fmt: skip
+            return
         looked_up = layer.kind == "embedding"
         keys = ("lora_embedding_A", "lora_embedding_B") if looked_up else ("lora_A.weight", "lora_B.weight")
         missing = [key for key in keys if key not in roles]

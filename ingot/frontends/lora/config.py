@@ -45,8 +45,8 @@ INITIAL = ("gaussian", "eva", "orthogonal")  # ways to begin that leave the base
 
 @dataclass(frozen=True)
 class Layer:
-    """A matrix of the base that an adapter may change. kind: "linear", "head", "embedding", "tied", or "normed" where
-    the base reads it with its rows brought to length 1."""
+    """A matrix of the base that an adapter may change. kind: "linear", "head", "embedding", "tied", "normed" where the
+    base reads it with its rows brought to length 1, or "integers" where the base's checkpoint is quantised."""
 
     parameter: str
     shape: tuple[int, ...]
@@ -69,6 +69,9 @@ def layers_of(network: Network) -> dict[str, Layer]:
     found: dict[str, Layer] = {}
     for value in network.parameters:
         shape: tuple[int, ...] = value.spec.evaluate({})
+        if value.dtype.is_integer and value.name.endswith(f".weight.{value.dtype.name}"):
+            module = value.name.removesuffix(f".weight.{value.dtype.name}")
+            found[module] = Layer(value.name, shape, value.dtype, "integers", False)
         if len(shape) != 2 or not value.name.endswith(".weight"):
             continue
         module = value.name.removesuffix(".weight")

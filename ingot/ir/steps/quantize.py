@@ -141,6 +141,16 @@ def _dequantize_apply(arrays: Sequence[Array], dtype: str, zero: int, scale: flo
         return np.asarray((whole.astype(np.float32) * by).astype(dtypes.get(dtype).numpy))
 
 
+# zero_products: −scale · zero, of float32 scales and int8 zero points, what the sums of groups are multiplied with.
+def _zero_products_infer(known: Sequence[Known]) -> Known:
+    require(len(known) == 2, f"takes scales and zero points, not {len(known)} operands")
+    (dtype, shape), (kind, other) = known
+    require(dtype is dtypes.float32 and kind is dtypes.int8 and shape == other,
+            f"float32 scales and int8 zero points of one shape are needed, not {dtype.name}{list(shape)} and "
+            f"{kind.name}{list(other)}")  # fmt: skip
+    return dtype, shape
+
+
 # signed: uint8 less 128, as int8.
 def _signed_infer(known: Sequence[Known]) -> Known:
     dtype, shape = one(known)
@@ -167,4 +177,7 @@ register(
 )  # fmt: skip
 register(Step("signed", 1, _signed_infer, lambda xs: (xs[0] ^ np.uint8(128)).view(np.int8), {},
               lambda array, known: [array.view(np.uint8) ^ np.uint8(128)]))  # fmt: skip
+register(
+    Step("zero_products", 1, _zero_products_infer, lambda xs: np.asarray(-xs[0] * xs[1].astype(np.float32)), {})
+)
 register(Step("row_sums", 1, _row_sums_infer, _row_sums_apply, {"factor": is_whole}))

@@ -1,0 +1,183 @@
+"""Weights that a checkpoint stores as integers, as a traced model reads them: `dequantize` stands where each was.
+
+A product by such a weight takes its integers [outputs, inputs], its scales and its zero points, which are parameters of
+their own: `q_proj.weight.int4`, `q_proj.weight.scales`, `q_proj.weight.zeros`. Where the groups of inputs are not
+neighbours (act-order), the columns are sorted by group and the product's rows are taken in that order,
+`q_proj.weight.order`. What no product reads so, and what no kernel has a form for, becomes floats when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ingot import dtypes
+from ingot.frontends.quantized.checkpoint import QuantizedCheckpoint
+from ingot.frontends.quantized.weights import Form, QuantizedWeight
+from ingot.frontends.recording import Remark
+from ingot.ir import F, Network, Node, Spec, Value
+from ingot.ops.product import Matmul
+from ingot.passes.rewrite import detach
+
+Array = np.ndarray[Any, Any]
+
+AS_FLOATS = "build with --weights to store them as integers of another form"
+NOT_ROUNDED = "activations stay floats: nothing is to be done, and results are the more exact"
+
+
+class IntegerWeights(Mapping[str, Array]):
+    """Parameter name → array of a model whose checkpoint is quantised: its float parameters, and beside them what its
+    integers are stored as.
+
+    Args:
+        floats: all parameters as floats.
+        sources: the tensor of each parameter.
+
+    Attributes:
+        forms: how an engine stores a weight, by the parameter's name.
+        remarks: what becomes floats, and what the checkpoint asks for and is not done.
+    """
+
+    def __init__(
+        self, floats: Mapping[str, Array], sources: Mapping[str, str], checkpoint: QuantizedCheckpoint
+    ) -> None:
+        self._floats = floats
+        self._weights = {
+            name: weight for name, source in sources.items() if (weight := checkpoint.quantized.get(source))
+        }
+        found = {name: weight.form() for name, weight in self._weights.items()}
+        self.forms: dict[str, Form] = {name: form for name, form in found.items() if isinstance(form, Form)}
+        self._stored = {
+            f"{name}.{part}": read
+            for name, form in self.forms.items()
+            for part, read in self._weights[name].stored(form).items()
+        }
+        self.orders = _orders(self.forms)
+        self._stored |= {name: partial(np.asarray, order) for name, order in self._named_orders()}
+        self.remarks = _remarks(found, self._weights, checkpoint)
+
+    def __getitem__(self, name: str) -> Array:
+        return self._stored[name]() if name in self._stored else self._floats[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._floats
+        yield from self._stored
+
+    def __len__(self) -> int:
+        return len(self._floats) + len(self._stored)
+
+    def _named_orders(self) -> Iterator[tuple[str, Array]]:
+        for name, parameter in self.orders.items():
+            order = self.forms[name].order
+            if parameter == f"{name}.order" and order is not None:
+                yield parameter, order
+
+    def shape(self, name: str) -> tuple[int, int]:
+        """[outputs, inputs] of a quantised weight."""
+        return self._weights[name].shape
+
+
+def _orders(forms: Mapping[str, Form]) -> dict[str, str]:
+    """Weight → the parameter that holds the order of its columns; equal ones (of q, k and v) are one."""
+    first: dict[bytes, str] = {}
+    ordered = ((name, form.order) for name, form in forms.items())
+    return {name: first.setdefault(order.tobytes(), f"{name}.order") for name, order in ordered if order is not None}
+
+
+def _remarks(
+    forms: Mapping[str, Form | str], weights: Mapping[str, QuantizedWeight], checkpoint: QuantizedCheckpoint
+) -> list[Remark]:
+    """What becomes of the weights beyond what their forms say, with the places of each kind together."""
+    floats: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
+    for name, form in forms.items():
+        if isinstance(form, str):
+            floats.setdefault(form, []).append(name)
+        if (given := weights[name].rows) and not (isinstance(form, Form) and form.rows):
+            rows.setdefault(given, []).append(name)
+    found = [_as_floats(why, names) for why, names in floats.items()]
+    found += [
+        Remark("inputs as they are", "matmul", tuple(names), len(names), f"the checkpoint rounds its inputs to {given}",
+               NOT_ROUNDED) for given, names in rows.items()
+    ]  # fmt: skip
+    if checkpoint.unused:
+        names = tuple(checkpoint.unused)
+        found.append(Remark("tensors not used", "scales", names, len(names),
+                            "they are scales of inputs or of the cache", NOT_ROUNDED))  # fmt: skip
+    return found
+
+
+def _as_floats(why: str, names: list[str]) -> Remark:
+    return Remark("quantised weights as floats", "matmul", tuple(names), len(names), why, AS_FLOATS)
+
+
+def with_integers(network: Network, weights: IntegerWeights) -> list[Remark]:
+    """Changes a traced network in place: its products read integers where the checkpoint holds them.
+
+    Returns what is said of those that become floats for another reason than their form.
+    """
+    dead: list[Node] = []
+    chosen = [weight for weight in network.parameters if weight.name in weights.forms]
+    others = [weight.name for weight in chosen if not _only_products(weight)]
+    made = {weight: _parameters(network, weight, weights) for weight in chosen if weight.name not in others}
+    rows: dict[tuple[Value, str], Value] = {}
+    for node in list(network.nodes):
+        if not isinstance(node.op, Matmul) or node.inputs[1] not in made:
+            continue
+        weight = node.inputs[1]
+        with network.insert_before(node):
+            new = _product(node, weights.forms[weight.name], made[weight], rows)
+        network.replace(node.output, new)
+        dead.extend(detach(network, node))
+    network.remove(dict.fromkeys(dead))
+    network.remove_dead()
+    return [_as_floats("something else than a product reads them", others)] if others else []
+
+
+def _only_products(weight: Value) -> bool:
+    return not weight.network.is_output(weight) and all(
+        isinstance(node.op, Matmul) and node.inputs[1] is weight and node.inputs[0] is not weight
+        and not node.op.transpose_a
+        for node in weight.uses
+    )  # fmt: skip
+
+
+def _parameters(network: Network, weight: Value, weights: IntegerWeights) -> dict[str, Value]:
+    """The parameters that a weight is made of."""
+    form = weights.forms[weight.name]
+    outputs, inputs = weights.shape(weight.name)
+    groups = (outputs, inputs // form.group if form.group else 1)
+    specs = {
+        "integers": (form.dtype.name, Spec(form.dtype, (outputs, inputs))),
+        "scales": ("scales", Spec(dtypes.float32, groups)),
+    }
+    if form.zeros:
+        specs["zeros"] = ("zeros", Spec(dtypes.int8, groups))
+    made = {part: network.parameter(f"{weight.name}.{end}", spec) for part, (end, spec) in specs.items()}
+    if form.order is not None:
+        name = weights.orders[weight.name]
+        known = network.values.get(name)
+        made["order"] = network.parameter(name, Spec(dtypes.int32, (inputs,))) if known is None else known
+    return made
+
+
+def _product(node: Node, form: Form, parts: Mapping[str, Value], rows: dict[tuple[Value, str], Value]) -> Value:
+    """A product by a dequantised weight. rows: what products before it read in their operand's place."""
+    op: Any = node.op
+    x, weight = node.inputs
+    if "order" in parts:
+        x = _once(rows, (x, parts["order"].name), lambda: F.take(x, parts["order"], axis=-1))
+    if form.rows:
+        x = _once(rows, (x, "rounded"), lambda: F.dequantize(*F.quantize_rows(x), dtype=x.dtype))
+    operands = [parts[name] for name in ("integers", "scales", "zeros") if name in parts]
+    whole = F.dequantize(*operands, dtype=weight.dtype, group=form.group)
+    return F.matmul(x, whole, transpose_b=True, out_dtype=op.out_dtype)  # type: ignore[no-any-return]
+
+
+def _once(rows: dict[tuple[Value, str], Value], key: tuple[Value, str], make: Callable[[], Value]) -> Value:
+    if key not in rows:
+        rows[key] = make()
+    return rows[key]
