@@ -320,16 +320,16 @@ def _keeps_result(network: Network, value: Value, reader: Node, log: Log) -> str
 
 
 def _pair(values: Sequence[Value]) -> list[Value]:
-    """The last two products when they are of one x by weights of one shape."""
-    if len(values) < 2:
-        return []
-    a, b = values[-2:]
-    one, other = a.node, b.node
+    """The last two products that are of one x by weights of one shape."""
     plain_sums = (IDENTITY, TIMES, SCALED)
-    if not all(is_product(n.op) and n.op.parts == 1 and n.op.epilogue in plain_sums for n in (one, other)):
-        return []
-    same = one.inputs[0] is other.inputs[0] and one.inputs[1].spec == other.inputs[1].spec
-    return [a, b] if same and one.op.group == other.op.group else []
+    found = [v for v in values if is_product(v.node.op) and v.node.op.parts == 1 and v.node.op.epilogue in plain_sums]
+    for i, b in reversed(list(enumerate(found))):
+        for a in reversed(found[:i]):
+            one, other = a.node, b.node
+            same = one.inputs[0] is other.inputs[0] and one.inputs[1].spec == other.inputs[1].spec
+            if same and one.op.group == other.op.group:
+                return [a, b]
+    return []
 
 
 def _foreign_operand(node: Node, taken: Sequence[Value], extras: Sequence[Value]) -> str:

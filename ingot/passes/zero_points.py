@@ -84,5 +84,6 @@ def _two_products(network: Network, node: Node, sums: dict[tuple[Value, int], Va
         sums[x, group] = F.reduce_sum(parts, axes=(-1,))
     less = derive(network, "zero_products", [scales, zeros], f"{zeros.name}.products")
     whole = F.matmul(x, network.emit(made.op, (integers, scales)), transpose_b=True, out_dtype=dtypes.float32)
-    found = F.add(whole, F.matmul(sums[x, group], less, transpose_b=True))
+    # The larger product last: fusion lets that take the epilogue, and then the small ones of q, k and v become one.
+    found = F.add(F.matmul(sums[x, group], less, transpose_b=True), whole)
     return found if node.output.dtype is dtypes.float32 else F.cast(found, node.output.dtype)  # type: ignore[no-any-return]

@@ -94,6 +94,15 @@ class _Floats(models.LoadedModel):
         return models.LoadedModel(self.module, self.input_specs, self.config, {}, self.files).network()
 
 
+def test_second_products_are_joined(tmp_path: Path) -> None:
+    """Those that zero points need are one for gate and up, which stay a pair. Zero points that are all 0 need none."""
+    logs = [build(written(tmp_path / n, CASES[n])[0], report=False).log for n in ("awq g32", "awq, no zero points")]
+    small = "gate_proj.weight.zeros.products, model.layers.0.mlp.up_proj.weight.zeros.products"
+    assert [line for line in logs[0] if "one product for model.layers.0.mlp" in line and small in line]
+    assert [line for line in logs[0] if "part of the matmul of" in line and "gate_proj.weight.int4, " in line]
+    assert not [line for line in logs[1] if "zero" in line]
+
+
 def test_narrow(tmp_path: Path) -> None:
     """In half precision the engine is as near to float32 as that of the dequantised floats."""
     folder, floats, _ = written(tmp_path, CASES["gptq, zero points"])
