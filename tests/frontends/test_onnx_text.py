@@ -11,7 +11,7 @@ import pytest
 import ingot
 import ingot.onnx_backend as backend
 from ingot.errors import CheckpointError, InputError, UnsupportedError
-from ingot.frontends.onnx.regex import automaton
+from ingot.frontends.onnx.regex import MAX_WORK, Work, automaton
 from ingot.frontends.onnx.text import codes, words
 from ingot.frontends.table import Unsupported
 
@@ -116,7 +116,7 @@ def test_automata(pattern: str) -> None:
     """Against Python's re on drawn texts; its syntax differs in three of the patterns."""
     as_python = {"a{,3}": r"a\{,3\}", "a{01}|A{1,02}": r"a\{01\}|A\{1,02\}", r"\x41\x{42}": "AB"}
     theirs = re.compile(as_python.get(pattern, pattern), re.ASCII)
-    ours, rng = automaton(pattern), np.random.default_rng(1)
+    ours, rng = automaton(pattern, Work()), np.random.default_rng(1)
     drawn = ["".join(rng.choice(list("abcxy.-@ w19AB日本{,3}"), rng.integers(0, 8))) for _ in range(200)]
     known = ["www.google.com", "www.bbc.co.uk", "account@gmail.com", "x@y.com", "foo", "123-45", "aaaaaa", "AB", "a"]
     for text in [*drawn, *known, "foo bar", *ANY]:
@@ -140,9 +140,32 @@ def test_full_match() -> None:
 ])  # fmt: skip
 def test_patterns_that_are_refused(pattern: str, why: str) -> None:
     with pytest.raises(Unsupported, match=why):
-        automaton(pattern)
+        automaton(pattern, Work())
     with pytest.raises(UnsupportedError):
         backend.prepare(model("RegexFullMatch", {"y": T.BOOL}, pattern=pattern))
+
+
+CLASS = "[" + "".join(chr(0x4E00 + 2 * i) for i in range(4000)) + "]"  # which merges into no fewer ranges
+
+
+@pytest.mark.parametrize("pattern", [f"({CLASS}{{1000}}){{6}}", r"(\w|[a-z]x){60}", "(a?){900}a{900}"])
+def test_patterns_take_a_second_at_most(pattern: str) -> None:
+    """Classes of thousands of ranges in thousands of copies are counted before they are made."""
+    with pytest.raises(Unsupported, match="takes too long to prepare"):
+        automaton(pattern, Work())
+
+
+def test_patterns_of_one_file_share_their_work() -> None:
+    """Of many that are each within bounds, the file that has them all is refused."""
+    work = Work()
+    automaton("[a-z]{1000}", work)
+    fit = MAX_WORK // (MAX_WORK - work.left)
+    assert 20 < fit < 100
+    many = [h.make_node("RegexFullMatch", ["x"], [f"y{i}"], pattern="[a-z]{1000}") for i in range(fit + 1)]
+    graph = h.make_graph(many, "g", [h.make_tensor_value_info("x", T.STRING, ["N"])],
+                         [h.make_tensor_value_info(f"y{fit}", T.BOOL, None)])  # fmt: skip
+    with pytest.raises(UnsupportedError, match=f"(?s)RegexFullMatch +1  y{fit}.*with those before it in the file"):
+        backend.prepare(h.make_model(graph, opset_imports=[h.make_opsetid("", 20)]))
 
 
 def test_label_encoder() -> None:

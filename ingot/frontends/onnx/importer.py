@@ -18,6 +18,7 @@ from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
 from ingot.frontends.onnx.agreement import agreeing
 from ingot.frontends.onnx.model import MAX_NODES, Model
+from ingot.frontends.onnx.regex import Work
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
 from ingot.frontends.onnx.tensors import STRING, dtype_of
 from ingot.frontends.onnx.text import Text, is_text, table_of
@@ -109,7 +110,7 @@ class Call:
         self.domain, self.op = domain_of(node.domain), node.op_type
         self.version = scope.versions.get(self.domain, 0)
         self.wanted = tuple(bool(name) for name in node.output)
-        self.outputs = len(node.output)
+        self.outputs, self.work = len(node.output), importer.work
 
     def contents(self, value: Value) -> Array | None:
         return self.importer.contents(value)
@@ -137,7 +138,7 @@ class _Importer:
         self.stored: dict[Value, str] = {}
         self.notes: list[str] = []
         self.depth = self.recorded = self.items = 0
-        self.budget = Budget(steps=MAX_STEPS)
+        self.budget, self.work = Budget(steps=MAX_STEPS), Work()
         self.remarks: list[Remark] = []
         self.origin: dict[Value, Value] = {}  # a body's input → what it captures
         self.inputs: dict[str, Any] = {}

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 Ranges = tuple[tuple[int, int], ...]  # of code points, both ends included, ascending
 
 LAST = 0x10FFFF
-MAX_PATTERN, MAX_REPEATS, MAX_PIECES, MAX_STATES, MAX_WORK = 4096, 1000, 20_000, 4096, 1 << 22
+MAX_PATTERN, MAX_REPEATS, MAX_PIECES, MAX_STATES, MAX_WORK = 4096, 1000, 20_000, 4096, 1 << 22  # a second or two
 MAX_DEPTH = 50
 
 DIGITS: Ranges = ((48, 57),)
@@ -33,6 +33,19 @@ LOOKS: dict[str, Callable[[str, str], bool]] = {
     "b": lambda before, after: (before == IN_WORD) != (after == IN_WORD),
     "B": lambda before, after: (before == IN_WORD) == (after == IN_WORD),
 }
+
+
+class Work:
+    """What the patterns of one file may take together: characters read, and states and ranges looked at."""
+
+    def __init__(self, left: int = MAX_WORK) -> None:
+        self.left = left
+
+    def spend(self, steps: int, pattern: str) -> None:
+        """Raises Unsupported where there is less left."""
+        self.left -= steps
+        if self.left < 0:
+            raise Unsupported(f"the pattern {pattern:.60} takes too long to prepare, with those before it in the file")
 
 
 class Automaton(NamedTuple):
@@ -71,10 +84,11 @@ def _is_count(digits: str) -> bool:
 class _Parser:
     """Recursive descent, straight into the pieces of the nondeterministic automaton."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, work: Work) -> None:
         if len(pattern) > MAX_PATTERN:
             raise Unsupported(f"a pattern has at most {MAX_PATTERN:,} characters, and this one {len(pattern):,}")
-        self.text, self.at, self.depth = pattern, 0, 0
+        self.text, self.at, self.depth, self.work = pattern, 0, 0, work
+        self.sets: dict[int, tuple[Ranges, int]] = {}  # what is in the brackets from here on, and where that ends
         self.reads: list[tuple[Ranges, int] | None] = []  # of each state: what it reads, and where it goes then
         self.goes: list[list[tuple[str, int]]] = []  # where it goes without reading: "" or what has to hold
 
@@ -95,6 +109,7 @@ class _Parser:
         found = self.peek()
         if not found:
             raise self.fault("it ends too early")
+        self.work.spend(4, self.text)  # as long as so many states take
         self.at += 1
         return found
 
@@ -261,7 +276,14 @@ class _Parser:
         return code
 
     def set(self) -> Ranges:
-        """What stands in brackets."""
+        """What stands in brackets, which copies of an atom have alike."""
+        start = self.at
+        if start not in self.sets:
+            self.sets[start] = self.new_set(), self.at
+        ranges, self.at = self.sets[start]
+        return ranges
+
+    def new_set(self) -> Ranges:
         inverse = self.peek() == "^"
         self.at += inverse
         found: list[tuple[int, int]] = []
@@ -287,33 +309,34 @@ class _Parser:
         return self.escape() if mark == "\\" else ((ord(mark), ord(mark)),)
 
 
-def automaton(pattern: str) -> Automaton:
-    """The automaton of a pattern that has to match the whole of a text.
+def automaton(pattern: str, work: Work) -> Automaton:
+    """The automaton of a pattern that has to match the whole of a text; `work` is what the file has left for it.
 
     Raises Unsupported for what the syntax above lacks, and for a pattern whose automaton is too large.
     """
-    parsed = _Parser(pattern)
+    parsed = _Parser(pattern, work)
     first, last = parsed.whole()
     edges = {1, *(e for r in WORD for e in (r[0], r[1] + 1))}
-    for read in parsed.reads:
-        if read is not None:
-            edges |= {e for low, high in read[0] for e in (low, high + 1)}
+    alphabet = {read[0] for read in parsed.reads if read is not None}
+    work.spend(len(parsed.reads) + sum(map(len, alphabet)), pattern)
+    for ranges in alphabet:
+        edges |= {e for low, high in ranges for e in (low, high + 1)}
     boundaries = sorted(e for e in edges if 1 <= e <= LAST)
     kinds = [IN_WORD if any(low <= b <= high for low, high in WORD) else OTHER for b in boundaries]
     classes = {b: i for i, b in enumerate(boundaries)}
-    reads = [None if r is None else (_classes(r[0], classes, len(boundaries)), r[1]) for r in parsed.reads]
+    work.spend(len(alphabet) * len(boundaries), pattern)  # at most, where every one has every class
+    held = {ranges: _classes(ranges, classes, len(boundaries)) for ranges in alphabet}
+    reads = [None if r is None else (held[r[0]], r[1]) for r in parsed.reads]
     states: dict[tuple[frozenset[int], str], int] = {(frozenset([first]), START): 0}
     todo, moves, accepts = [(frozenset([first]), START)], [], []
-    work = 0
     while todo:
         core, before = todo.pop(0)
         closed = {kind: _closure(parsed.goes, core, before, kind) for kind in (OTHER, IN_WORD, END)}
+        work.spend(4 * sum(map(len, closed.values())), pattern)
         accepts.append(last in closed[END])
         row = []
         for i, kind in enumerate(kinds):
-            work += len(closed[kind]) + 1
-            if work > MAX_WORK:
-                raise Unsupported(f"the pattern {pattern:.60} takes too long to prepare")
+            work.spend(len(closed[kind]) + 1, pattern)
             reached = frozenset(r[1] for s in closed[kind] if (r := reads[s]) is not None and i in r[0])
             key = reached, (kind if reached else OTHER)
             if key not in states:

@@ -21,6 +21,7 @@ import numpy as np
 import ingot.ops  # noqa: F401  the ops that F finds by name
 from ingot.dims import Expr
 from ingot.frontends.narrow import Narrow
+from ingot.frontends.onnx.regex import Work
 from ingot.frontends.onnx.tensors import dtype_of
 from ingot.frontends.onnx.text import Text
 from ingot.frontends.table import KINDS, Convert, Unsupported, converted, maybe, shown
@@ -75,6 +76,7 @@ class Call(Protocol):
     op: str
     version: int  # of the opset of its domain
     outputs: int
+    work: Work  # what is left for the patterns of the file
     wanted: tuple[bool, ...]  # which outputs have a name
 
     def contents(self, value: Value) -> Array | None:

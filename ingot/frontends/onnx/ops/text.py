@@ -192,7 +192,7 @@ def _numbered(table: Array) -> tuple[Array, Array]:
 @onnx("RegexFullMatch")
 def regex_full_match(call: Call, x: Strings, *, pattern: str) -> Result:
     """An automaton that reads all texts side by side, a code point in each round."""
-    found = automaton(pattern)
+    found = automaton(pattern, call.work)
     rows, count = _rows(x)
     classes = len(found.boundaries)
     body = Network("automaton")
