@@ -21,6 +21,7 @@ from ingot.ops.product import Matmul
 from ingot.passes.rewrite import Log, Rule, apply, number_of, viewed
 
 SMALL = -1e4  # a score that weighs nothing beside others
+MAX_SCALE = 1e9  # of scores, queries or keys; a larger one, or one that is no number, stays a product
 
 
 class Scores(NamedTuple):
@@ -66,8 +67,10 @@ def _scaled(value: Value, readers: int = 1) -> tuple[Value, float]:
         number = number_of(b)
         if number is None or a.shape != value.shape or isinstance(value.node.op, Div) and number == 0:
             break
-        scale = scale / number if isinstance(value.node.op, Div) else scale * number
-        value = _widened(a)
+        product = scale / number if isinstance(value.node.op, Div) else scale * number
+        if not abs(product) <= MAX_SCALE:
+            break
+        value, scale = _widened(a), product
     return value, scale
 
 
@@ -127,8 +130,6 @@ def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int)
     mask = found.mask
     if mask is not None and found.low is None and mask.dtype not in (q.dtype, dtypes.float32):
         return f"the mask is {mask.dtype.name}"
-    if not math.isfinite(found.scores.scale):
-        return f"the scale is {found.scores.scale}"
     return True
 
 

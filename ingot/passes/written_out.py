@@ -181,7 +181,8 @@ def _never_in_the_way(x: Value, root: Value, beta: float, threshold: float) -> b
 
 
 def _is_softplus(x: Value, edge: Value, root: Value) -> bool:
-    return number_of(edge) is not None and _is_float(x, root)
+    threshold = number_of(edge)
+    return threshold is not None and math.isfinite(threshold) and _is_float(x, root)
 
 
 RULES = (
@@ -350,12 +351,17 @@ def _group_norm(node: Node) -> Found | None:
     each = channels // groups
     if vectors and (inner.shape[1] not in (groups, channels) or not stored_alike(*vectors)):
         return None
+    if vectors and inner.shape[1] != channels and channels > MAX_REPEATED:
+        return None
 
     def make() -> Value:
         found = vectors if inner.shape[1] == channels else [_repeated(v, each) for v in vectors]
         return F.group_norm(x, *found, groups=groups, eps=op.eps)  # type: ignore[no-any-return]
 
     return Found("group norm", {node, made, before}, make)
+
+
+MAX_REPEATED = 1 << 16  # channels: each is an index in the recipe of the weight, and so in the engine's header
 
 
 def _repeated(vector: Value, times: int) -> Value:
@@ -391,7 +397,7 @@ def _shifted(given: Value, made: Node, vectors: list[Value]) -> tuple[Value, flo
     if isinstance(made.op, RmsNorm) and not vectors and given.node is not None and isinstance(given.node.op, Add):
         for weight, shift in (given.node.inputs, given.node.inputs[::-1]):
             number = number_of(shift)
-            if number is not None and weight.shape == given.shape:
+            if number is not None and math.isfinite(number) and weight.shape == given.shape:
                 return weight, number
     return given, 0.0
 

@@ -44,6 +44,8 @@ def _attention(op: Any, node: Node) -> dict[str, Any] | Refusal:
     for width in (q.shape[-1], v.shape[-1]):
         if not isinstance(width, int) or width > MAX_HEAD_DIM:
             return Refusal(f"it takes a known head width up to {MAX_HEAD_DIM}, not {width}")
+    if not abs(op.scale_of(q)) <= 1e30:
+        return Refusal("its scale is at most 1e30")
     kind = ("bool" if mask[0].dtype is dtypes.bool_ else "float") if mask else "none"
     return {"scale": op.scale_of(q), "causal": op.causal, "heads_inside": op.heads_inside, "mask": kind,
             "empty_rows": op.empty_rows}  # fmt: skip

@@ -24,6 +24,8 @@ def _odd(op: Any) -> bool:
 
 
 def _rms_norm(op: Any, node: Node) -> dict[str, Any] | Refusal:
+    if not abs(op.shift) <= 1e6:
+        return Refusal("its shift is at most a million")
     return EPS if _odd(op) else {"eps": op.eps, "shift": op.shift}
 
 
