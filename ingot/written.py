@@ -6,12 +6,14 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ingot.errors import FileError
 
+_STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # /dev/stdout may be a file, which the shell has open
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -19,7 +21,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def beside(target: Path, needed: int | None = None) -> Iterator[Path]:
     """The path to write to. At the end of the block what was written becomes `target`; an exception removes it.
 
-    A target that is there and no regular file, such as /dev/stdout, is written to as it is.
+    A file that is there keeps its permissions, and a link its place: what it leads to is written. A target that is
+    there and no regular file, such as /dev/stdout, is written to as it is.
 
     Args:
         needed: bytes that the file takes, where that is known: a full disk is an error that says so.
@@ -27,17 +30,27 @@ def beside(target: Path, needed: int | None = None) -> Iterator[Path]:
     Raises:
         FileError: the OSError of the block or of the renaming.
     """
-    path = target
-    if target.is_file() or not target.exists():
-        path = target.with_name(f".{target.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    place = path = target
+    mode = None
+    if (target.is_file() or not target.exists()) and os.path.dirname(os.path.abspath(target)) not in _STREAMS:
+        place = Path(os.path.realpath(target))
+        if place.is_symlink():  # still, when all links were followed
+            raise FileError(f"{target} cannot be written: {os.strerror(errno.ELOOP)}")
+        mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else None
+        name = os.fsencode(place.name)[:200].decode(errors="ignore")  # 255 bytes are the most that file systems take
+        path = place.with_name(f".{name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     done = 0
     try:
         try:  # here already: Ctrl-C may strike when the file is there and the call has not returned
+            if mode is not None:  # nobody else reads it while it is written
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             yield path
-            if path != target:
-                os.replace(path, target)
+            if mode is not None:
+                path.chmod(mode)
+            if path != place:
+                os.replace(path, place)
         except BaseException:
-            if path != target:
+            if path != place:
                 with contextlib.suppress(OSError):
                     done = path.stat().st_size
                     path.unlink()
