@@ -56,8 +56,9 @@ def _widened(value: Value) -> Value:
     return x if x.dtype.is_float and value.dtype.is_float and x.dtype.bits <= value.dtype.bits else value
 
 
-def _scaled(value: Value, readers: int = 1) -> tuple[Value, float]:
-    """A value without the numbers that it was multiplied with or divided by, and their product."""
+def _scaled(value: Value, readers: int = 1, most: float | None = None) -> tuple[Value, float]:
+    """A value without the numbers that it was multiplied with or divided by, and their product, where it is at most so
+    large."""
     scale = 1.0
     while value.node is not None and isinstance(value.node.op, Mul | Div) and _only_here(value, readers):
         readers = 1
@@ -68,7 +69,7 @@ def _scaled(value: Value, readers: int = 1) -> tuple[Value, float]:
         if number is None or a.shape != value.shape or isinstance(value.node.op, Div) and number == 0:
             break
         product = scale / number if isinstance(value.node.op, Div) else scale * number
-        if not abs(product) <= MAX_SCALE:
+        if most is not None and not abs(product) <= most:
             break
         value, scale = _widened(a), product
     return value, scale
@@ -130,6 +131,8 @@ def _is_attention(scores: Value, v: Value, axis: int, root: Value, readers: int)
     mask = found.mask
     if mask is not None and found.low is None and mask.dtype not in (q.dtype, dtypes.float32):
         return f"the mask is {mask.dtype.name}"
+    if not abs(found.scores.scale) <= MAX_SCALE:
+        return f"the scale is {found.scores.scale:g}"
     return True
 
 
@@ -157,9 +160,9 @@ def _attention(scores: Value, v: Value, turned: bool, empty_rows: str) -> Value:
 
 def _scaled_view(x: Value) -> tuple[Value, float]:
     """A value that may have been scaled before it was transposed, or afterwards."""
-    x, scale = _scaled(x)
+    x, scale = _scaled(x, most=MAX_SCALE)
     if x.node is not None and isinstance(x.node.op, Permute) and _only_here(x):
-        inner, more = _scaled(x.node.inputs[0])
+        inner, more = _scaled(x.node.inputs[0], most=MAX_SCALE)
         if more != 1.0:
             return F.permute(inner, x.node.op.dims), scale * more
     return x, scale
