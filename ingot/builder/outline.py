@@ -17,6 +17,7 @@ from ingot import models
 from ingot.builder.compile import compile_network, header_of
 from ingot.engine.session import Engine
 from ingot.frontends.checkpoint import Checkpoint, read_config, resolve_directory
+from ingot.frontends.quantized.config import is_quantized
 from ingot.ir import Value
 from ingot.ir.weight_format import weight_format
 from ingot.words import PRECISIONS, SAME, check_words
@@ -30,14 +31,16 @@ def outline(
 ) -> tuple[Engine, list[str]]:
     """The engine that the directory would be built into, for its sessions' memory only, and what is taken for granted.
 
-    Only config.json and the headers of safetensors files are read; config.json alone will do. All weights are views of
-    one array of zeros that nobody touches, so the engine takes no memory worth speaking of.
+    Only config.json and the headers of safetensors files are read; config.json alone will do, unless the weights are
+    quantised, of which zero points and orders are read too. All weights are views of one array of zeros that nobody
+    touches, so the engine takes no memory worth speaking of.
 
     Raises CheckpointError, UserError.
     """
     check_words(precision, weights, activations)
     path = resolve_directory(source)
-    config = models.parse_config(read_config(path), path)
+    values = read_config(path)
+    config = models.parse_config(values, path)
     granted: list[str] = []
     if precision is None and config.dtype is None:
         precision = _stored_as(path, config)
@@ -47,7 +50,7 @@ def outline(
         )
     if config.tied:
         granted.append("the head is the embedding table, as config.json says; one stored apart would come on top")
-    model = models.load_config_only(path, precision=precision)
+    model = models.load(path, precision) if is_quantized(values) else models.load_config_only(path, precision=precision)
     network, _ = model.network()
     compiled = compile_network(network, weights=weight_format(weights, activations))
     header = header_of(model.kind, {**model.config, "weights": weights or SAME}, network, compiled)

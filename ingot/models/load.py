@@ -143,7 +143,8 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     turned = (f"{name}.weight" for name, layer in module.named_modules() if isinstance(layer, Conv1D))
     checkpoint.turned = {family.NAMING.find(name, checkpoint) for name in turned}
     floats = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
-    return _loaded(path, config, module, dtype, IntegerWeights(floats, floats.sources, checkpoint))
+    loaded = _loaded(path, config, module, dtype, IntegerWeights(floats, floats.sources, checkpoint))
+    return replace(loaded, config={**loaded.config, "quantized": checkpoint.method})
 
 
 def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision: str | None = None) -> LoadedModel:

@@ -12,6 +12,7 @@ import pytest
 
 from ingot import dtypes, models
 from ingot.builder.build import build
+from ingot.builder.outline import outline
 from ingot.engine.session import Engine
 from ingot.errors import CheckpointError
 from ingot.frontends.quantized.checkpoint import QuantizedCheckpoint
@@ -351,7 +352,44 @@ def test_groups_of_layers(tmp_path: Path) -> None:
         models.load(write(tmp_path / "one", tensors, config | {"quantization_config": method}))
 
 
+def test_plan(tmp_path: Path) -> None:
+    """The engine in outline has the tensors of the one that is built."""
+    folder, _, _ = written(tmp_path, CASES["gptq, one act-order, zero points"])
+    engine, built = outline(folder)[0], build(folder, report=False)
+    assert built.config["quantized"] == "gptq"
+    assert {n: built.tensor(n).shape for n in built.header["weights"]} == {
+        n: engine.tensor(n).shape for n in engine.header["weights"]
+    }
+
+
 def test_config_alone_is_of_floats(tmp_path: Path) -> None:
     folder, _, _ = written(tmp_path, CASES["awq g32"])
     with pytest.raises(CheckpointError, match="a model of config.json alone is one of floats"):
         models.load_config_only(folder)
+
+
+def test_experts_become_floats(tmp_path: Path) -> None:
+    """The experts of a mixture are read as floats, and the products beside them as integers."""
+    config = CONFIG | {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 64,
+        "num_local_experts": 2, "num_experts_per_tok": 1,
+    }  # fmt: skip
+    plain = models.load_config_only(write(tmp_path / "config", {}, config))
+    rng = np.random.default_rng(1)
+    quantized, floats = {}, {}
+    for name in plain.weights:
+        array = np.asarray(plain.weights[name])
+        floats[name] = array
+        if array.ndim == 2 and name.endswith("proj.weight") or ".experts." in name:
+            layer = CASES["awq g32"].make(rng, array.shape)  # type: ignore[arg-type]
+            quantized |= {f"{name.removesuffix('weight')}{role}": a for role, a in layer.tensors.items()}
+            floats[name] = layer.weight
+        else:
+            quantized[name] = array
+    method = {"quantization_config": CASES["awq g32"].quantization}
+    loaded = models.load(write(tmp_path / "quantized", quantized, config | method), "float32")
+    said = [r for r in loaded.network()[1] if r.kind == "quantised weights as floats"]
+    assert [(r.calls, r.why) for r in said] == [(6, "something else than a product reads them")]
+    found = EngineRunner(tmp_path / "quantized", precision="float32").run(IDS, [len(IDS)])
+    wanted = EngineRunner(write(tmp_path / "floats", floats, config), precision="float32").run(IDS, [len(IDS)])
+    assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
