@@ -22,11 +22,12 @@ from ingot.ir.expr import (
     is_needless_rounding,
     without_needless_rounding,
 )  # fmt: skip
+from ingot.ops.binary import Add
 from ingot.ops.conversion import Dequantize
 from ingot.ops.fused import IDENTITY, SCALED, TIMES, WEIGHTS, FusedElementwise, expr_tuple
 from ingot.ops.lowering import BYTES, INT4_GROUPS, MOST_INT8, PRODUCT, SUMS, Lowered, plain
 from ingot.ops.product import Matmul
-from ingot.passes.integers import factors, no_factors, numbers, sums
+from ingot.passes.integers import FIXED, factors, no_factors, numbers, sums
 from ingot.passes.layout import is_product
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 from ingot.passes.weights import derive, joined_name, sizes
@@ -261,6 +262,43 @@ def _integers(node: Node) -> Factor | str:
     return Factor(weight, scales, made.op.group)
 
 
+PLAIN_SUMS = (IDENTITY, TIMES, SCALED)
+
+
+def biases(network: Network, log: Log) -> None:
+    """A second bias (of a calibrated layer, what rounding took from its mean) joins the epilogue of its product or
+    convolution at once: behind it may lie a sum of two such results, of which only one can take the other along."""
+    dead: list[Node] = []
+    for node in list(network.nodes):
+        if not isinstance(node.op, Add):
+            continue
+        pairs = (node.inputs, node.inputs[::-1])
+        made = [v for v, w in pairs if w.kind in FIXED and _takes_bias(network, v, w, node)]
+        if not made:
+            continue
+        with network.insert_before(node):
+            group = _fused_group(network, [node])
+            extras = [v for v in group.node.inputs if v is not made[0]]
+            if _foreign_operand(group.node, made, extras):
+                continue
+            new = _with_epilogue(group.node, made, extras)
+        note(log, "biases", node, f"part of the {made[0].node.op.inner.name} of {_weight(made[0])}")
+        network.replace(node.output, new)
+        dead.extend((*detach(network, node), *detach(network, group.node)))
+    network.remove(dict.fromkeys(dead))
+    network.remove_dead()
+
+
+def _takes_bias(network: Network, value: Value, bias: Value, add: Node) -> bool:
+    """Whether `value` is a product or convolution that only `add` reads, and `bias` a row of its outputs."""
+    op: Any = value.node.op if value.node is not None else None
+    if not isinstance(op, Lowered) or not isinstance(op.inner, SUMS) or len(value.uses) > 1 or network.is_output(value):
+        return False
+    if is_product(op) and op.epilogue in PLAIN_SUMS:  # it may still find its pair
+        return False
+    return value.shape == add.output.shape and bias.shape == value.shape[-1:] and add.output.dtype in WEIGHTS
+
+
 def epilogues(network: Network, log: Log) -> None:
     """An elementwise group moves into the product, convolution or normalisation that only it reads; two products of
     one x become one."""
@@ -321,8 +359,7 @@ def _keeps_result(network: Network, value: Value, reader: Node, log: Log) -> str
 
 def _pair(values: Sequence[Value]) -> list[Value]:
     """The last two products that are of one x by weights of one shape."""
-    plain_sums = (IDENTITY, TIMES, SCALED)
-    found = [v for v in values if is_product(v.node.op) and v.node.op.parts == 1 and v.node.op.epilogue in plain_sums]
+    found = [v for v in values if is_product(v.node.op) and v.node.op.parts == 1 and v.node.op.epilogue in PLAIN_SUMS]
     for i, b in reversed(list(enumerate(found))):
         for a in reversed(found[:i]):
             one, other = a.node, b.node

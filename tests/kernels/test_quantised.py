@@ -22,12 +22,22 @@ WRAPPED = ((*SCALED, ("to_int", "int64", 4, "int32"), ("wrap", "int64", 5, "int8
 SQUARED = quantising((*SCALED, ("mul", "float32", 4, 4)), 1e-7, 2.0, -128.0, 127.0, "int8")  # no chain of steps
 ZEROS = quantising((*SCALED, ("input", "int64", 3), ("to_float", "float32", 5), ("add", "float32", 4, 6)),
                    0.002, 7.0, -128.0, 127.0, "int8")  # fmt: skip
-EPILOGUES = {"int8": REQUANTISED, "a residual": JOINED, "wraps": WRAPPED, "twice": SQUARED, "no scale": ZEROS}
+RELU = (*SCALED, ("const", "float32", 0.0), ("max", "float32", 4, 5))
+LIMITS = {  # relu before, or a zero point that is none of the numbers: what end_chain looks at
+    "relu": quantising(RELU, 0.002, -128.0, -128.0, 127.0, "int8"),
+    "relu of what is turned": quantising(RELU, -0.002, 100.0, 0.0, 255.0, "uint8"),
+    "beyond its zero point": quantising(RELU, 0.002, -3.0, 5.0, 100.0, "int8"),
+}
+BARE = quantising((("input", "float32", 0),), 0.002, 7.0, -128.0, 127.0, "int8")
+EPILOGUES = {"int8": REQUANTISED, "a residual": JOINED, "wraps": WRAPPED, "twice": SQUARED, "no scale": ZEROS,
+             "bare": BARE, **LIMITS}  # fmt: skip
 
 
 def operands(rng: Any, name: str, shape: tuple[int, ...]) -> list[Array]:
     """What the epilogue of that name reads, for a result of this shape; scales that are no numbers among them."""
     n = shape[-1]
+    if name == "bare":
+        return []
     scale, shift = rng.standard_normal(n).astype(np.float32), (9 * rng.standard_normal(n)).astype(np.float32)
     if name != "wraps":
         scale[: n // 7] = np.nan
@@ -83,7 +93,7 @@ def test_convolutions(
         np.testing.assert_array_equal(found, want)
 
 
-@pytest.mark.parametrize("name", ["int8", "a residual"])
+@pytest.mark.parametrize("name", ["int8", "a residual", "bare"])
 @pytest.mark.parametrize(("kernel", "channels"), [((3, 3), 37), ((5,), 16), ((2, 3, 3), 130)])
 @pytest.mark.parametrize("outside", [-128, 0, 5])
 def test_every_channel_by_itself(name: str, kernel: tuple[int, ...], channels: int, outside: int) -> None:

@@ -315,6 +315,23 @@ def test_an_epilogue_goes_behind_the_one_that_is_there() -> None:
     assert made.said("part of the matmul of w0")
 
 
+def test_a_second_bias_joins_at_once() -> None:
+    """Of two sums that are added one takes the other along: both have their biases by then. Products without any wait,
+    as they may be a pair."""
+    biased = (("input", "float32", 0), ("input", "float32", 1), ("add", "float32", 0, 1))
+    made = Made()
+    x = made.input()
+    sums = [F.lowered(x, made.weight(4, 6), made.weight(4), **PRODUCTS, epilogue=(biased, (2,))) for _ in range(2)]
+    made.out(F.relu(F.add(*(F.add(y, made.weight(4)) for y in sums))))
+    first, second = made.after(fuse.biases, fuse.elementwise, fuse.epilogues)
+    assert [len(n.inputs) for n in (first, second)] == [4, 5] and second.inputs[-1] is first.output
+    assert made.said("part of the matmul of w0")
+    made = Made()
+    x = made.input()
+    made.out(F.add(F.add(made.linear(x, 4), made.weight(4)), F.add(made.linear(x, 4), made.weight(4))))
+    assert len(made.after(fuse.products, fuse.biases, fuse.elementwise, fuse.epilogues)) == 1
+
+
 def test_one_that_has_an_epilogue_is_not_paired() -> None:
     made = Made()
     x, weight = made.input(), made.weight(4, 6)

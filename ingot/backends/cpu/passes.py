@@ -59,6 +59,7 @@ def passes(target: Lowers) -> list[Pass]:
         Pass("lookups again", weights.lookups),
         Pass("attention", fuse.attention),
         Pass("products", fuse.products),  # before elementwise, which would take their dequantize
+        Pass("biases", fuse.biases),
         Pass("elementwise", fuse.elementwise),
         Pass("epilogues", fuse.epilogues),
         Pass("siblings", fuse.siblings),

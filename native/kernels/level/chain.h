@@ -19,10 +19,19 @@ struct Link {
   float zero, scale;
 };
 
+/// What quantises, the last steps of a chain to a byte: a product with a number, rounding, 0 in the place of a NaN, a zero point
+/// and limits. Bounds are whole numbers, so limiting before rounding gives the same.
+struct Ending {
+  bool present;
+  float factor, low, high, zero;  // low and high are those before the zero point is added
+};
+
 struct Chain {
   static constexpr int kMost = 16;
-  int count;
+  int count;  // of the links before the ending
+  bool scaled;  // the first two are a product with one float32 row and a sum with another
   Link links[kMost];
+  Ending ending;
 };
 
 INGOT_INLINE bool is_chain_float(DType d) { return d == DType::float32 || d == DType::bfloat16 || d == DType::float16; }
@@ -35,6 +44,43 @@ struct ChainOperand {
   float zero, scale;
 };
 
+/// Takes the last links of a chain to a byte as its ending, if they are one. A relu before them becomes a part of the lower limit.
+inline void end_chain(Chain& chain) {
+  const auto number = [&](int at, Step step) -> const float* {
+    return at >= 0 && chain.links[at].step == step ? chain.links[at].constant : nullptr;
+  };
+  int at = chain.count - 1;
+  const float *const high = number(at, Step::min), *const low = number(at - 1, Step::max);
+  if (high == nullptr || low == nullptr) return;
+  at -= 2;
+  const float* const zero = number(at, Step::add);
+  if (zero != nullptr) --at;
+  const float* const nan = number(at, Step::replace_nan);
+  if (nan == nullptr || *nan != 0 || at < 1 || chain.links[at - 1].step != Step::round) return;
+  at -= 2;
+  const float* const factor = number(at, Step::mul);
+  if (factor != nullptr) --at;
+  Ending ending{true, factor == nullptr ? 1.0f : *factor, *low, *high, zero == nullptr ? 0.0f : *zero};
+  const auto is_small = [](float x) { return x >= -512 && x <= 512 && x == (float)(int)x; };
+  if (!is_small(ending.low) || !is_small(ending.high) || !is_small(ending.zero) || !(ending.low <= ending.zero && ending.zero <= ending.high)) return;
+  ending.low -= ending.zero, ending.high -= ending.zero;
+  const float* const least = number(at, Step::max);
+  if (least != nullptr && *least == 0 && ending.factor > 0) ending.low = 0, --at;
+  chain.count = at + 1;
+  chain.ending = ending;
+}
+
+/// Whether the first two links are value * row + row, as sums of integers begin.
+inline bool is_scaled(const Chain& chain, const TileOperand* in) {
+  const auto row = [&](int at, Step step) {
+    const Link& link = chain.links[at];
+    if (link.step != step || link.operand <= 0) return false;
+    const TileOperand& o = in[link.operand];
+    return o.dtype == DType::float32 && o.row_stride == 0 && o.spacing() == Spacing::dense;
+  };
+  return chain.count >= 2 && row(0, Step::mul) && row(1, Step::add);
+}
+
 /// Whether the expression is a chain from operand 0, a dense float32. The rows of its other operands are dense or repeat one
 /// value: what load_rows reads.
 inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOperand& out, Chain& chain) {
@@ -42,6 +88,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   ChainOperand held[kRegisters];
   int value = -1;
   chain.count = 0;
+  chain.ending.present = false;
   if (code.output_count != 1 || code.output_classes[0] != Class::float32 || code.register_count > kRegisters) return false;
   if (!(is_chain_float(out.dtype) || is_chain_byte(out.dtype)) || out.spacing() != Spacing::dense) return false;
   for (int i = 0; i < code.register_count; ++i) held[i] = {-1, false, 0, 1};
@@ -92,7 +139,10 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
     chain.links[chain.count++] = link;
     value = s.to;
   }
-  return value == code.outputs[0];
+  if (value != code.outputs[0]) return false;
+  if (is_chain_byte(out.dtype)) end_chain(chain);
+  chain.scaled = is_scaled(chain, in);
+  return true;
 }
 
 template <int R, int C>
@@ -194,7 +244,17 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
                              int lanes) {
   Vec v[R][C];
   load_rows(in[0], row, column, lanes, v);
-  for (int i = 0; i < chain.count; ++i) {
+  if (chain.scaled) {
+    const float* const scales = (const float*)in[chain.links[0].operand].data + column;
+    const float* const biases = (const float*)in[chain.links[1].operand].data + column;
+    _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) {
+      const bool whole = lanes == kLanes * C;
+      const Vec scale = whole ? load(scales + c * kLanes) : load_partial(scales, lanes);
+      const Vec bias = whole ? load(biases + c * kLanes) : load_partial(biases, lanes);
+      _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) v[r][c] = v[r][c] * scale + bias;
+    }
+  }
+  for (int i = chain.scaled ? 2 : 0; i < chain.count; ++i) {
     const Link& link = chain.links[i];
     Vec w[R][C];
     if (link.operand >= 0) {
@@ -233,25 +293,34 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
       }
     }
   }
+  if (chain.ending.present) {
+    const Ending& ending = chain.ending;
+    const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high), zero_point = broadcast(ending.zero);
+    _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < C; ++c) {
+        const Vec scaled = v[r][c] * factor;
+        v[r][c] = round_even(min(high, max(low, select(is_nan(scaled), zero(), scaled)))) + zero_point;
+      }
+    }
+  }
   store_rows(out, row, column, lanes, v);
+}
+
+/// All columns of R rows.
+template <int R>
+INGOT_INLINE void chain_band(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t row, std::int64_t width) {
+  std::int64_t column = 0;
+  for (; column + 2 * kLanes <= width; column += 2 * kLanes) chain_rows<R, 2>(chain, in, out, row, column, 2 * kLanes);
+  for (; column < width; column += kLanes)
+    chain_rows<R, 1>(chain, in, out, row, column, width - column < kLanes ? (int)(width - column) : kLanes);
 }
 
 /// What run_tile does, for any number of rows and columns.
 inline void run_chain(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t width) {
-  constexpr int kRows = 4;
   std::int64_t row = 0;
-  for (; row + kRows <= rows; row += kRows) {
-    std::int64_t column = 0;
-    for (; column + 2 * kLanes <= width; column += 2 * kLanes) chain_rows<kRows, 2>(chain, in, out, row, column, 2 * kLanes);
-    if (column + kLanes <= width) chain_rows<kRows, 1>(chain, in, out, row, column, kLanes), column += kLanes;
-    if (column < width) chain_rows<kRows, 1>(chain, in, out, row, column, (int)(width - column));
-  }
-  for (; row < rows; ++row) {
-    std::int64_t column = 0;
-    for (; column + 2 * kLanes <= width; column += 2 * kLanes) chain_rows<1, 2>(chain, in, out, row, column, 2 * kLanes);
-    for (; column < width; column += kLanes)
-      chain_rows<1, 1>(chain, in, out, row, column, width - column < kLanes ? (int)(width - column) : kLanes);
-  }
+  for (; row + 4 <= rows; row += 4) chain_band<4>(chain, in, out, row, width);
+  if (row + 2 <= rows) chain_band<2>(chain, in, out, row, width), row += 2;
+  if (row < rows) chain_band<1>(chain, in, out, row, width);
 }
 
 }  // namespace

@@ -117,11 +117,12 @@ void depthwise_as(const DepthwiseJob& job, const T* x, const T* w) {
   Clamp clamp;
   const TileOperand& out = job.epilogue.out;
   begin_epilogue(job.epilogue, tile);
-  if (clamp_of(job.epilogue, tile, job.channels, clamp)) {
+  const bool quantises = tile.chained && tile.chain.ending.present;  // which no clamp does
+  if (!quantises && clamp_of(job.epilogue, tile, job.channels, clamp)) {
     if (out.dtype == DType::float32) return columns(job, x, w, job.first, job.last, clamp, (float*)out.data, out.row_stride);
     if (out.dtype == job.dtype) return columns(job, x, w, job.first, job.last, clamp, (T*)out.data, out.row_stride);
-    no_clamp(clamp, job.channels);
   }
+  no_clamp(clamp, job.channels);
   const std::int64_t step = depthwise_columns(job.channels);
   for (std::int64_t first = job.first; first < job.last; first += step) {
     const std::int64_t last = job.last - first < step ? job.last : first + step;
