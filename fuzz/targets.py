@@ -17,13 +17,15 @@ import ingot.ops  # noqa: F401  (registers every op)
 from attacks import directories, exported, networks, onnx_files, onnx_graphs
 from attacks import host_calls as host_programs
 from attacks.image import MAGIC, good, seal
-from fuzz import adapters, onnx_models
+from fuzz import adapters, gguf_files, onnx_models
 from fuzz.mutate import mutated
 from ingot import strict_json
 from ingot.builder import build
 from ingot.engine import file, session
 from ingot.errors import IngotError
 from ingot.frontends import onnx
+from ingot.frontends.gguf.file import GgufFile
+from ingot.frontends.gguf.model import GgufModel
 from ingot.frontends.torch_export import build_network, open_archive
 from ingot.ir import text
 from ingot.ir.recipe import Recipe
@@ -87,6 +89,19 @@ def safetensors(data: bytes) -> None:
                 assert isinstance(opened[name], np.ndarray)
         finally:
             opened.close()
+
+    in_memory(data, use)
+
+
+def gguf(data: bytes) -> None:
+    """A GGUF file, all of whose tensors are read, and as the model that it says it is, if it says so."""
+
+    def use(path: Path) -> None:
+        opened = GgufFile(path)
+        for name in opened:
+            assert isinstance(opened[name], np.ndarray)
+        if "general.architecture" in opened.metadata:
+            GgufModel(path)
 
     in_memory(data, use)
 
@@ -203,6 +218,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes]]] = {
     "description": (description, [b"", bytes(range(64))]),
     "host_calls": (host_calls, [b"", bytes(range(64))]),
     "safetensors": (safetensors, [directories.safetensors({"a": [2, 3], "b": [4]})]),
+    "gguf": (gguf, gguf_files.SEEDS),
     "pt2": (pt2, [exported.Package().encode()]),
     "pt2_values": (pt2_values, [b"", bytes(range(64))]),
     "onnx_file": (onnx_file, [onnx_files.good(), *onnx_graphs.NETS[::30]]),

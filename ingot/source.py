@@ -12,7 +12,7 @@ from ingot.engine.session import Engine, load
 from ingot.errors import UserError
 from ingot.words import check_built, precision_word
 
-BUILT = (".pt2", ".onnx", ".pt", ".pth")  # files that are built, as folders are, or refused with what to do
+BUILT = (".pt2", ".onnx", ".gguf", ".pt", ".pth")  # files that are built, as folders are, or refused with what to do
 
 
 def is_engine(source: str | os.PathLike[str]) -> bool:

@@ -44,7 +44,7 @@ def test_target(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [
-    "container", "sealed", "safetensors", "pt2", "json_text", "config", "network_text", "adapter",
+    "container", "sealed", "safetensors", "pt2", "json_text", "config", "network_text", "adapter", "gguf",
 ])  # fmt: skip
 def test_seeds_are_accepted(name: str) -> None:
     for seed in targets.TARGETS[name][1]:

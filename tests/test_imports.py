@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "nn": IR | {"ops", "functional"},
     "passes": IR | {"ops", "functional"},
     "frontends": COMPILER | {"_lazy"},
-    "models": IR | {"functional", "nn", "frontends.checkpoint", "frontends.fields",
+    "models": IR | {"functional", "nn", "frontends.checkpoint", "frontends.fields", "frontends.gguf",
                "frontends.quantized", "frontends.recording", "text"},
     "backends": IR | {"_lazy", "ops", "passes"},  # a target lowers a network; whatever runs sees programs only
     "backends.device": BASE | {"_lazy"},

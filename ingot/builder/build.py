@@ -28,6 +28,7 @@ from ingot.errors import DTypeError, FileError, ModuleError, UserError
 from ingot.frontends import onnx, torch_export
 from ingot.frontends.checkpoint import resolve_directory
 from ingot.frontends.comparing import Inputs, Peer, compare, seeded_inputs
+from ingot.frontends.gguf.model import is_gguf
 from ingot.frontends.lora.adapter import Adapter, check_scale, read_adapter
 from ingot.frontends.recording import Imported
 from ingot.ir import Network, Spec
@@ -130,7 +131,8 @@ def build(
 
     Args:
         source: a Module, a torch.nn.Module, a torch.export.ExportedProgram, a file of torch.export.save (.pt2), an
-            ONNX file (.onnx), the folder of a Hugging Face model, or an engine file (which is opened).
+            ONNX file (.onnx), a GGUF file (.gguf), the folder of a Hugging Face model, or an engine file (which is
+            opened).
         inputs: for a Module, Specs by the names of forward's parameters; for a torch module, example inputs: a tuple,
             or a dict by name.
         precision: float32, bfloat16 or float16 (also "bf16", torch.bfloat16); default what the checkpoint or the Module
@@ -201,6 +203,8 @@ def built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
         return _build_exported(path, request)
     if path.suffix == ".onnx":
         return _build_onnx(path, request)
+    if is_gguf(path):
+        return _build_directory(path, request)
     if path.is_file():
         engine = _open(path, request)
         return engine if request.lora is None else lora_adapter.merge(engine, request.lora, request.lora_scale)
@@ -215,7 +219,7 @@ def _lora_scale(lora: Any, scale: float | None) -> float:
 
 
 def _open(path: Path, request: Request) -> Engine:
-    if path.suffix in (".pt", ".pth", ".gguf"):
+    if path.suffix in (".pt", ".pth"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
     check_built(path, engine.config, request.precision, *request.weights.asked)

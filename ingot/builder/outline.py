@@ -17,6 +17,7 @@ from ingot import models
 from ingot.builder.compile import compile_network, header_of
 from ingot.engine.session import Engine
 from ingot.frontends.checkpoint import Checkpoint, read_config, resolve_directory
+from ingot.frontends.gguf.model import is_gguf
 from ingot.frontends.quantized.config import is_quantized
 from ingot.ir import Value
 from ingot.ir.weight_format import weight_format
@@ -29,19 +30,30 @@ def outline(
     source: str | os.PathLike[str], precision: str | None = None, weights: str | None = None,
     activations: str | None = None,
 ) -> tuple[Engine, list[str]]:
-    """The engine that the directory would be built into, for its sessions' memory only, and what is taken for granted.
+    """The engine that a directory or GGUF file would be built into, for its sessions' memory only, and what is granted.
 
-    Only config.json and the headers of safetensors files are read; config.json alone will do, unless the weights are
-    quantised, of which zero points and orders are read too. All weights are views of one array of zeros that nobody
-    touches, so the engine takes no memory worth speaking of.
+    Only config.json and the headers of weight files are read; of a directory config.json alone will do, unless the
+    weights are quantised, of which zero points and orders are read too. All weights are views of one array of zeros
+    that nobody touches, so the engine takes no memory worth speaking of.
 
     Raises CheckpointError, UserError.
     """
     check_words(precision, weights, activations)
-    path = resolve_directory(source)
+    granted: list[str] = []
+    if is_gguf(source):
+        model = models.load(source, precision)
+    else:
+        model = _of_directory(resolve_directory(source), precision, granted)
+    network, _ = model.network()
+    compiled = compile_network(network, weights=weight_format(weights, activations))
+    header = header_of(model.kind, {**model.config, "weights": weights or SAME}, network, compiled)
+    return Engine.from_memory(header, _shapes(compiled.stored)), granted
+
+
+def _of_directory(path: Path, precision: str | None, granted: list[str]) -> models.LoadedModel:
+    """The model of config.json; `granted` gets what that leaves open."""
     values = read_config(path)
     config = models.parse_config(values, path)
-    granted: list[str] = []
     if precision is None and config.dtype is None:
         precision = _stored_as(path, config)
         granted.append(
@@ -50,11 +62,7 @@ def outline(
         )
     if config.tied:
         granted.append("the head is the embedding table, as config.json says; one stored apart would come on top")
-    model = models.load(path, precision) if is_quantized(values) else models.load_config_only(path, precision=precision)
-    network, _ = model.network()
-    compiled = compile_network(network, weights=weight_format(weights, activations))
-    header = header_of(model.kind, {**model.config, "weights": weights or SAME}, network, compiled)
-    return Engine.from_memory(header, _shapes(compiled.stored)), granted
+    return models.load(path, precision) if is_quantized(values) else models.load_config_only(path, precision=precision)
 
 
 def _stored_as(path: Path, config: Any) -> str | None:

@@ -4,6 +4,7 @@ examples:
   ingot build models/pico-python -o pico.ingot
   ingot build model.pt2 -o model.ingot --precision bfloat16  a file of torch.export.save: docs/importing.md
   ingot build model.onnx -o model.ingot                      an ONNX file (extra onnx): docs/onnx.md
+  ingot build model.gguf -o model.ingot                      a GGUF file: docs/families.md
   ingot build models/pico-python -o pico.ingot --precision bfloat16 --json
   ingot build CONFIG_DIR --weights-from random --seed 0      true shapes from config.json alone, for measuring
   ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
@@ -27,7 +28,7 @@ from ingot.errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot build`."""
-    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, a .pt2 or an .onnx file")
+    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, a .gguf, .pt2 or .onnx file")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: the source's name with .ingot, here")
     options.add_formats(parser)
     options.add_lora(parser)

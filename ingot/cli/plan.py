@@ -30,7 +30,7 @@ from ingot.words import PRECISIONS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot plan`."""
-    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a Hugging Face directory")
+    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, a Hugging Face directory or a .gguf file")
     parser.add_argument(
         "--concurrency", type=options.positive, default=1, metavar="N", help="requests at once (default: 1)"
     )

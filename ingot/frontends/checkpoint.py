@@ -145,7 +145,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     if config is None:
         hint = ""
         if any(path.suffix == ".gguf" for path in directory.iterdir()):
-            hint = "; a GGUF file is not a Hugging Face directory: download the original model"
+            hint = "; of a GGUF file, give the file itself"
         raise CheckpointError(f"{foreign.folder(directory)}{hint}")
     return config
 

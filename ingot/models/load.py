@@ -16,9 +16,10 @@ from ingot.dtypes import DType
 from ingot.errors import CheckpointError, UserError
 from ingot.frontends.checkpoint import Checkpoint, read_config, read_file, resolve_directory
 from ingot.frontends.fields import Fields
+from ingot.frontends.gguf.model import GgufModel, is_gguf
 from ingot.frontends.quantized import config as quantization
 from ingot.frontends.quantized.checkpoint import QuantizedCheckpoint
-from ingot.frontends.quantized.model import IntegerWeights, with_integers
+from ingot.frontends.quantized.model import AS_FLOATS, IntegerWeights, with_integers
 from ingot.frontends.recording import Remark
 from ingot.ir import Network, Spec
 from ingot.models import (
@@ -93,6 +94,7 @@ class LoadedModel:
         files: tokenizer and generation settings, byte for byte.
         kind: of the engine: "llm", or "encoder" for embeddings.
         example: seeded inputs, where the numbers of a report need sound ones.
+        remarks: what is said of its weights.
     """
 
     module: Module
@@ -102,26 +104,29 @@ class LoadedModel:
     files: dict[str, bytes]
     kind: str = "llm"
     example: Mapping[str, np.ndarray] | None = None
+    remarks: tuple[Remark, ...] = ()
 
     def network(self) -> tuple[Network, list[Remark]]:
         """The traced network, with integers where the checkpoint holds them, and what is said of its weights."""
         network = trace(self.module, self.input_specs)
         if not isinstance(self.weights, IntegerWeights):
-            return network, []
+            return network, [*self.remarks]
         return network, [*self.weights.remarks, *with_integers(network, self.weights)]
 
 
 def load(directory: str | os.PathLike[str], precision: str | None = None) -> LoadedModel:
-    """The model of a Hugging Face directory.
+    """The model of a Hugging Face directory, or of a GGUF file.
 
     Args:
-        directory: config.json, safetensors weights and tokenizer files. Nothing in it is executed.
+        directory: config.json, safetensors weights and tokenizer files; or a file ending in .gguf. Nothing is executed.
         precision: float32, bfloat16 or float16; default what the checkpoint is stored in.
 
     Raises:
         CheckpointError: anything wrong with the directory, one message with all faults of its kind.
         UserError: an unknown precision.
     """
+    if is_gguf(directory):
+        return _load_gguf(GgufModel(directory), precision)
     path = resolve_directory(directory)
     values = read_config(path)
     config = parse_config(values, path)
@@ -139,12 +144,31 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     module = family.model(config, dtype, tied)
     if not isinstance(checkpoint, QuantizedCheckpoint):
         weights = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
-        return _loaded(path, config, module, dtype, weights)
+        return _loaded(path, config, module, dtype, weights, _files(path))
     turned = (f"{name}.weight" for name, layer in module.named_modules() if isinstance(layer, Conv1D))
     checkpoint.turned = {family.NAMING.find(name, checkpoint) for name in turned}
     floats = match(checkpoint, module, tied, family.NAMING, config.unit_rows)
-    loaded = _loaded(path, config, module, dtype, IntegerWeights(floats, floats.sources, checkpoint))
+    whole = IntegerWeights(floats, floats.sources, checkpoint)
+    loaded = _loaded(path, config, module, dtype, whole, _files(path))
     return replace(loaded, config={**loaded.config, "quantized": checkpoint.method})
+
+
+def _load_gguf(checkpoint: GgufModel, precision: str | None) -> LoadedModel:
+    """Its quantised weights become floats of the precision; the words of `build` say what they are stored as then."""
+    path = checkpoint.directory
+    config = parse_config(checkpoint.config, path)
+    family = FAMILIES[config.architecture]
+    dtype = _precision(precision, config.dtype)
+    module = family.model(config, dtype, config.tied)
+    weights = match(checkpoint, module, config.tied, family.NAMING)
+    loaded = _loaded(path, config, module, dtype, weights, checkpoint.files)
+    blocks = checkpoint.blocks
+    if not blocks:
+        return loaded
+    stored = ", ".join(f"{count} tensors of {kind}" for kind, count in blocks.items())
+    remark = Remark("quantised weights as floats", "matmul", (), sum(blocks.values()),
+                    f"{path.name} has {stored}, read as {dtype.name}", AS_FLOATS)  # fmt: skip
+    return replace(loaded, remarks=(remark,))
 
 
 def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision: str | None = None) -> LoadedModel:
@@ -167,7 +191,7 @@ def load_config_only(directory: str | os.PathLike[str], seed: int = 0, precision
     dtype = _precision(precision, config.dtype)
     config = replace(config, headless=config.headless and not config.tied)
     module = FAMILIES[config.architecture].model(config, dtype, config.tied)
-    return _loaded(path, config, module, dtype, RandomWeights(parameter_specs(module), seed))
+    return _loaded(path, config, module, dtype, RandomWeights(parameter_specs(module), seed), _files(path))
 
 
 def parse_config(values: Mapping[str, Any], directory: Path) -> LanguageConfig:
@@ -176,7 +200,7 @@ def parse_config(values: Mapping[str, Any], directory: Path) -> LanguageConfig:
     Raises:
         CheckpointError: an unknown architecture, a quantisation that is not read, or all bad values at once.
     """
-    where = f"{directory / 'config.json'}"
+    where = f"{directory if is_gguf(directory) else directory / 'config.json'}"
     family = _family(values, where)
     quantization.parse(values, where)
     fields = Fields(values)
@@ -211,10 +235,14 @@ def _precision(precision: str | None, stored: DType | None) -> DType:
     return dtypes.get(precision)
 
 
+def _files(path: Path) -> dict[str, bytes]:
+    return {name: data for name in CARRIED if (data := read_file(path, name)) is not None}
+
+
 def _loaded(
-    path: Path, config: LanguageConfig, module: Module, dtype: DType, weights: Mapping[str, np.ndarray]
-) -> LoadedModel:
-    files = {name: data for name in CARRIED if (data := read_file(path, name)) is not None}
+    path: Path, config: LanguageConfig, module: Module, dtype: DType, weights: Mapping[str, np.ndarray],
+    files: dict[str, bytes],
+) -> LoadedModel:  # fmt: skip
     if isinstance(config, encoder.EncoderConfig):
         facts = encoder.engine_config(config, dtype, encoder.pooling_of(path))
         specs, example = encoder.input_specs(config), encoder.example(config)

@@ -8,17 +8,19 @@ import statistics
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError
 from ingot.frontends.checkpoint import Checkpoint
+from ingot.frontends.gguf.model import GgufModel
 from ingot.ir import Spec
 from ingot.nn import Module
 
 MAX_LISTED = 60
+Stored: TypeAlias = Checkpoint | GgufModel  # what has tensors by a model directory's names
 
 
 class Ignored(NamedTuple):
@@ -89,7 +91,7 @@ class CheckpointWeights(Mapping[str, np.ndarray]):
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: Stored,
         specs: Mapping[str, Spec],
         sources: Mapping[str, str],
         unit_rows: Collection[str] = (),
@@ -157,7 +159,7 @@ def parameter_specs(module: Module) -> dict[str, Spec]:
     return {name: parameter.spec for name, parameter in module.named_parameters()}
 
 
-def is_tied(checkpoint: Checkpoint, tied: bool, naming: Naming) -> bool:
+def is_tied(checkpoint: Stored, tied: bool, naming: Naming) -> bool:
     """Whether the head really is the embedding table.
 
     As in transformers 5: where config.json says so but the checkpoint stores both with different numbers, it is not.
@@ -170,7 +172,7 @@ def is_tied(checkpoint: Checkpoint, tied: bool, naming: Naming) -> bool:
 
 
 def match(
-    checkpoint: Checkpoint, module: Module, tied: bool, naming: Naming, unit_rows: Collection[str] = ()
+    checkpoint: Stored, module: Module, tied: bool, naming: Naming, unit_rows: Collection[str] = ()
 ) -> CheckpointWeights:
     """Every parameter's tensor, by name and shape.
 
@@ -201,7 +203,7 @@ def match(
     return CheckpointWeights(checkpoint, specs, sources, unit_rows)
 
 
-def _mismatch(checkpoint: Checkpoint, source: str, spec: Spec) -> str | None:
+def _mismatch(checkpoint: Stored, source: str, spec: Spec) -> str | None:
     info = checkpoint.info(source)
     if info.shape != spec.shape:
         return f"shape {list(info.shape)} in the file, {list(spec.shape)} by config.json"

@@ -173,7 +173,7 @@ def _options(
 
 def _is_engine(source: Any) -> bool:
     path = Path(source) if isinstance(source, str | os.PathLike) else None
-    return path is not None and path.is_file() and path.suffix not in (".onnx", ".pt2")
+    return path is not None and path.is_file() and path.suffix not in (".onnx", ".pt2", ".gguf")
 
 
 def _of_network(network: Network, weights: Mapping[str, Any] | None) -> Any:

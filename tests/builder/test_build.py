@@ -130,7 +130,7 @@ def test_sources_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M"):
         build("HuggingFaceTB/SmolLM2-135M")
     (tmp_path / "net.gguf").write_bytes(b"")
-    with pytest.raises(UserError, match="not a .gguf file"):
+    with pytest.raises(CheckpointError, match="at byte 0: the file ends inside the magic"):
         build(tmp_path / "net.gguf")
     (tmp_path / "x.ingot").write_bytes(b"")
     with pytest.raises(IngotError, match="empty"):

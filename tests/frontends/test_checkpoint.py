@@ -327,7 +327,7 @@ def test_no_config(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has no config.json"):
         read_config(tmp_path)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match="a GGUF file is not a Hugging Face directory"):
+    with pytest.raises(CheckpointError, match="of a GGUF file, give the file itself"):
         read_config(tmp_path)
 
 
