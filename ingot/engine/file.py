@@ -141,7 +141,8 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapp
     if target.is_dir():
         raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
     with beside(target, size) as path:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        new = 0 if path != target and path.exists() else os.O_EXCL  # beside() makes the place of what is written again
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | new | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         with open(descriptor, "wb", buffering=0) as stream:
             for data in (memoryview(head), *map(as_bytes, pieces)):
                 done = 0

@@ -77,6 +77,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path: Path, monkeyp
     assert path.read_bytes() == before and os.listdir(path.parent) == ["net.ingot"]
 
 
+def test_a_file_is_written_again(path: Path) -> None:
+    """Over one that is there, whose permissions stay."""
+    path.chmod(0o640)
+    written = path.read_bytes()
+    file.write(path, header(), tensors())
+    assert path.read_bytes() == written and path.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_full_disk_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
