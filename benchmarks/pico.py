@@ -87,15 +87,17 @@ def heldout(options: Options) -> Result:
     result = Result("heldout")
     measured = peer_score(peer(PICO, torch.float32, options.threads), tokenizer().encode(text).ids, 512)
     result.add("transformers float32", measured, "nats/token", note="the peer, here")
-    for precision, weights, tolerance in (
-        ("float32", "same", 0.0005), ("bfloat16", "same", 0.01),
-        ("float32", "int8", 0.002), ("bfloat16", "int8", 0.002),
+    for precision, weights, kv, tolerance in (
+        ("float32", "same", "same", 0.0005), ("bfloat16", "same", "same", 0.01),
+        ("float32", "int8", "same", 0.002), ("bfloat16", "int8", "same", 0.002),
+        ("float32", "same", "int8", 0.002), ("bfloat16", "same", "int8", 0.002),
     ):  # fmt: skip
-        words: dict[str, Any] = {"precision": precision, "weights": weights}
+        words: dict[str, Any] = {"precision": precision, "weights": weights, "kv": kv}
         with ingot.LLM(PICO, threads=options.threads, prefix_cache=False, **words) as llm:
             found = llm.score(text, window=512)
         bounds = {"at_least": REFERENCE - tolerance, "at_most": REFERENCE + tolerance}
         name = precision if weights == "same" else f"{precision}, weights {weights}"
+        name += "" if kv == "same" else f", kv {kv}"
         result.add(f"ingot {name}", found.nats_per_token, "nats/token", **bounds)
         result.add(f"… tokens scored in {name}", found.tokens, "tokens")
     return result

@@ -282,7 +282,7 @@ def rope() -> Iterator[Template]:
 
 def paged() -> Iterator[Template]:
     kernels, styles = ("kv_write", "rope_kv_write", "paged_attention"), ("half", "interleaved")
-    for state_dtype, kernel, style in itertools.product(FLOATS, kernels, styles):
+    for state_dtype, kernel, style in itertools.product((*FLOATS, "int8"), kernels, styles):
         t = Template(f"{kernel}.{state_dtype}.{style}")
         rows, requests, blocks = t.size("rows", 0, 33), t.size("requests", 0, 5), t.size("blocks", 1, 6)
         table_width, block_size = t.size("table_width", 1, 33), t.choice("block_size", 16, 32, 48)

@@ -23,13 +23,14 @@ def is_engine(source: str | os.PathLike[str]) -> bool:
 def open_engine(
     source: str | os.PathLike[str] | Engine, precision: str | None = None, weights: str | None = None,
     device: str | Device | None = None, lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None,
-    *, activations: str | None = None, check: bool = True, progress: Callable[[str, int, int], None] | None = None,
+    *, activations: str | None = None, kv: str | None = None, check: bool = True,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Engine:  # fmt: skip
     """The engine of a source in the number formats asked for, an adapter merged in, with its sessions on a device.
 
     Args:
-        precision, weights, activations: what an engine must have been built with, unless `check` is off; else what to
-            build by.
+        precision, weights, activations, kv: what an engine must have been built with, unless `check` is off; else what
+            to build by.
         device: default, where the engine's sessions run already.
         progress: as `build` takes it.
 
@@ -42,11 +43,12 @@ def open_engine(
     if isinstance(source, Engine) or is_engine(source):
         engine = source if isinstance(source, Engine) else load(source)
         if check:
-            check_built(source if engine.path is None else engine.path, engine.config, precision, weights, activations)
+            where_from = source if engine.path is None else engine.path
+            check_built(where_from, engine.config, precision, weights, activations, kv)
         if lora is not None:
             engine = _lazy.load("ingot.builder.adapter:merge")(engine, lora, lora_scale)
     else:
-        given = {"precision": precision, "weights": weights, "activations": activations}
+        given = {"precision": precision, "weights": weights, "activations": activations, "kv": kv}
         words = {name: word for name, word in given.items() if word is not None}
         engine = _lazy.load("ingot.builder.build:build")(
             source, report=False, lora=lora, lora_scale=lora_scale, progress=progress, **words

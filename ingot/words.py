@@ -13,6 +13,8 @@ WEIGHTS = (SAME, "int8", "int4-g32", "int4-g64", "int4-g128")  # ir/weight_forma
 
 
 ACTIVATIONS = (SAME, "int8")
+KV = (SAME, "int8")  # keys and values of the cache; ir/spec.py says how they are stored
+KV_KEY = "kv_cache"  # in an engine's config, where "kv" lists the layers
 
 
 _OTHERS = {
@@ -30,7 +32,9 @@ def precision_word(precision: Any) -> Any:
     return word if word in PRECISIONS else precision
 
 
-def check_words(precision: str | None, weights: str | None, activations: str | None = None) -> None:
+def check_words(
+    precision: str | None, weights: str | None, activations: str | None = None, kv: str | None = None
+) -> None:
     """Raises UserError for a word that this version cannot build by."""
     if precision is not None and precision not in PRECISIONS:
         hint = f": {precision} is a way to store weights, weights={precision!r}" if precision in WEIGHTS else ""
@@ -39,18 +43,20 @@ def check_words(precision: str | None, weights: str | None, activations: str | N
         raise UserError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r:.60}")
     if activations is not None and activations not in ACTIVATIONS:
         raise UserError(f"activations must be one of {', '.join(ACTIVATIONS)}, not {activations!r:.60}")
+    if kv is not None and kv not in KV:
+        raise UserError(f"kv must be one of {', '.join(KV)}, not {kv!r:.60}")
     if activations == "int8" and weights != "int8":
         raise UserError(f"activations 'int8' are multiplied with weights 'int8', not {weights or SAME!r}: give both")
 
 
 def check_built(
     source: object, config: Mapping[str, Any], precision: str | None, weights: str | None,
-    activations: str | None = None,
+    activations: str | None = None, kv: str | None = None,
 ) -> None:  # fmt: skip
     """Raises UserError for a word that conflicts with what an engine was built with, as its config says."""
     for name, word, built in (
         ("precision", precision, config.get("precision")), ("weights", weights, config.get("weights", SAME)),
-        ("activations", activations, config.get("activations", SAME)),
+        ("activations", activations, config.get("activations", SAME)), ("kv", kv, config.get(KV_KEY, SAME)),
     ):  # fmt: skip
         if word is not None and built is not None and word != built:
             raise UserError(

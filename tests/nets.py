@@ -106,4 +106,4 @@ def step(context: int = 5, rows: int = 5, vocabulary: int = 80, seed: int = 0, b
 
 def caches(net: Network, blocks: int = 8, block: int = 16) -> dict[str, Array]:
     """Empty states for the interpreter."""
-    return {v.name: np.zeros((blocks, block, 2, v.spec.heads, v.spec.head_dim), v.dtype.numpy) for v in net.states}
+    return {v.name: np.zeros((blocks, block, 2, v.spec.heads, v.spec.width), v.dtype.numpy) for v in net.states}

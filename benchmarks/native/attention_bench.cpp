@@ -6,7 +6,7 @@
 //     benchmarks/native/attention_bench.cpp build/dev/libingot_core.a -pthread -o bench
 // Run: [INGOT_ISA=level] ./bench [dtype = bfloat16] [threads = 2] [seconds per figure = 0.05] [kv heads = 2] [query tokens = 1]
 // [only figures whose "width group requests context" begins so].
-// Blocks of 16 tokens lie in random order. "cold" states come one after the other from 256 MiB or more, "warm" ones are the same
+// The dtype is the cache's; with int8 queries and results are bfloat16. Blocks of 16 tokens lie in random order. "cold" states come one after the other from 256 MiB or more, "warm" ones are the same
 // each time. "of": the rate at which the threads read the same pieces of K and V in the same order, fetched 4 KiB ahead. The floor of
 // a figure is the greater of that time and the products at the float32 roof.
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include <random>
 #include <vector>
 
+#include "cache_width.h"
 #include "kernel_timing.h"
 #include "registry.h"
 
@@ -65,19 +66,20 @@ double time_of(Timing& timing, int threads) {
   return times[timing.copies > 1 ? times.size() / 2 : times.size() / 10];
 }
 
-void measure(const Case& c, DType dtype, int threads, double seconds, std::int64_t kv, std::int64_t queries, double most, Memory& memory) {
+void measure(const Case& c, DType state, int threads, double seconds, std::int64_t kv, std::int64_t queries, double most, Memory& memory) {
   const std::int64_t blocks_each = (c.context + kBlock - 1) / kBlock, blocks = blocks_each * c.requests, rows = c.requests * queries;
   std::vector<std::int32_t> start(static_cast<std::size_t>(c.requests + 1)), length(static_cast<std::size_t>(c.requests)), table(static_cast<std::size_t>(blocks));
   for (std::int64_t i = 0; i <= c.requests; ++i) start[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * queries);
   std::fill(length.begin(), length.end(), static_cast<std::int32_t>(c.context));
   std::iota(table.begin(), table.end(), 0);
   std::shuffle(table.begin(), table.end(), std::mt19937(1));
+  const DType dtype = state == DType::int8 ? DType::bfloat16 : state;  // of q and the results
   Timing timing{};
-  timing.in = {view(memory.rows.data(), dtype, {rows, kv * c.group, c.width}), view(memory.pool.data(), dtype, {blocks, 2, kv, kBlock * c.width}),
+  timing.in = {view(memory.rows.data(), dtype, {rows, kv * c.group, c.width}), view(memory.pool.data(), state, {blocks, 2, kv, kBlock * stored_width(state, c.width)}),
                view(start.data(), DType::int32, {c.requests + 1}), view(length.data(), DType::int32, {c.requests}),
                view(table.data(), DType::int32, {c.requests, blocks_each})};
   timing.y = view(memory.rows.data() + (32 << 20), dtype, {rows, kv * c.group, c.width});
-  timing.step = timing.in[1].elements() * static_cast<std::int64_t>(size_of(dtype));
+  timing.step = timing.in[1].elements() * static_cast<std::int64_t>(size_of(state));
   if (timing.step > kPool) return;
   OperandType in[5], out{dtype, 3, {}};
   for (int i = 0; i < 5; ++i) {
@@ -125,8 +127,8 @@ int main(int argc, char** argv) {
   const double seconds = argc > 3 ? std::atof(argv[3]) : 0.05;
   const std::int64_t kv = argc > 4 ? std::atoi(argv[4]) : 2, queries = argc > 5 ? std::atoi(argv[5]) : 1;
   Memory memory;
-  fill(memory.rows.data(), 64 << 20, dtype);
-  fill(memory.pool.data(), 32 << 20, dtype);
+  fill(memory.rows.data(), 64 << 20, dtype == DType::int8 ? DType::bfloat16 : dtype);
+  fill(memory.pool.data(), 32 << 20, dtype == DType::int8 ? DType::float32 : dtype);  // of int8: any bits do, but for a scale
   for (std::int64_t at = 32 << 20; at < kPool; at += 32 << 20) std::memcpy(memory.pool.data() + at, memory.pool.data(), 32 << 20);
   const double most = roof(threads, DType::float32);
   std::printf("%s, level %s, %d threads, %ld kv heads, %ld query tokens; roof %.0f GFLOP/s float32\nwidth group requests context\n", name_of(dtype).data(),
@@ -134,7 +136,7 @@ int main(int argc, char** argv) {
   for (const std::int64_t width : {64, 128})
     for (const std::int64_t group : {1, 2, 4, 8})
       for (const std::int64_t requests : {1, 8, 64})
-        for (const std::int64_t context : {128, 512, 2048, 8192})
+        for (const std::int64_t context : {128, 512, 2048, 4096, 8192})
           if (queries <= context && chosen({width, group, requests, context}, argc > 6 ? argv[6] : "")) measure({width, group, requests, context}, dtype, threads, seconds, kv, queries, most, memory);
   return 0;
 }

@@ -125,7 +125,7 @@ class TorchExecutor:
         self._late = any(node.op.bound_dims() for node in self._network.nodes)  # only a run shows some sizes
 
     def _empty(self, spec: StateSpec, opening: Opening) -> Any:
-        shape = (opening.kv_blocks, opening.kv_block_size, 2, spec.heads, spec.head_dim)
+        shape = (opening.kv_blocks, opening.kv_block_size, 2, spec.heads, spec.width)
         if self._device.type != "cpu":
             return self._torch.zeros(shape, dtype=getattr(self._torch, spec.dtype.name), device=self._device)
         zeros = np.zeros(shape, spec.dtype.numpy)  # pages are taken as they are used

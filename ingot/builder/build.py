@@ -39,10 +39,11 @@ from ingot.models.weights import RandomWeights, parameter_specs
 from ingot.nn import Module, trace
 from ingot.ops.external import external_ops
 from ingot.passes.calibrated import KEY, Plan
+from ingot.passes.kv_cache import in_int8
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.widen import NARROW, widen, without_float64
-from ingot.words import SAME, check_built, check_words, precision_word
+from ingot.words import KV_KEY, SAME, check_built, check_words, precision_word
 from ingot.written import write_whole
 
 Array = np.ndarray[Any, Any]
@@ -108,6 +109,7 @@ class Request:
     lora_scale: float | None = None
     weights: WeightFormat = AS_IS
     calibrate: Calibrate | None = None
+    kv: str = SAME
 
 
 def build(
@@ -117,6 +119,7 @@ def build(
     precision: str | None = None,
     weights: str = SAME,
     activations: str = SAME,
+    kv: str = SAME,
     device: str | Device | None = None,
     dynamic: Any = None,
     report: bool | Mapping[str, Any] = True,
@@ -144,6 +147,8 @@ def build(
             Products are computed in the precision; engine.log says which weights stay floats.
         activations: what rows become before they meet such a matrix: same (the precision), or int8 with a scale for
             each row, which wants weights="int8"; sums are then of whole numbers.
+        kv: how the key-value cache of a language model is stored: same (in the precision), or int8 with a scale for
+            each key and value of a head (docs/weights.md).
         device: where the engine's sessions run unless they are told otherwise ("torch:cuda"); the engine, and the file
             that it is saved to, is built for the CPU.
         dynamic: for a torch module, which dimensions of its inputs may change and their names: {"x": {0: "N"}}, or
@@ -164,13 +169,13 @@ def build(
     if scope() is not None:
         raise UserError("build is called inside of a precision scope: call it outside, with its own precision=…")
     precision = precision_word(precision)
-    check_words(precision, weights, activations)
+    check_words(precision, weights, activations, kv)
     if weights_from not in (None, "random"):
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
     where = device_of(device)
     request = Request(
         precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale),
-        weight_format(weights, activations),
+        weight_format(weights, activations), kv=kv,
     )  # fmt: skip
     engine = built(source, inputs, dynamic, request)
     return engine if device is None else engine.on(where)
@@ -222,7 +227,8 @@ def _open(path: Path, request: Request) -> Engine:
     if path.suffix in (".pt", ".pth"):
         raise UserError(f"{path}: build takes the folder of a Hugging Face model, not a {path.suffix} file")
     engine = load(path)
-    check_built(path, engine.config, request.precision, *request.weights.asked)
+    kv = None if request.kv == SAME else request.kv
+    check_built(path, engine.config, request.precision, *request.weights.asked, kv)
     if request.weights_from is not None:
         raise UserError(f"{path} is an engine and has its weights; weights_from is for model folders and Modules")
     return engine
@@ -252,7 +258,7 @@ def _build_directory(path: Path, request: Request) -> Engine:
     engine = build_network(
         network, model.weights, config=model.config, kind=model.kind, files=model.files, report=report, wide=wide,
         seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=request.weights,
-        calibrate=request.calibrate,
+        calibrate=request.calibrate, kv=request.kv,
     )  # fmt: skip
     engine.summary = replace(engine.summary, remarks=(*remarks, *engine.summary.remarks))
     return engine
@@ -269,7 +275,7 @@ def _build_module(module: Module, inputs: Any, request: Request) -> Engine:
     return build_network(
         network, values, config=config | _aliases(module.state_names(), network), report=request.report,
         seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
-        calibrate=request.calibrate,
+        calibrate=request.calibrate, kv=request.kv,
     )  # fmt: skip
 
 
@@ -369,7 +375,7 @@ def _build_imported(
     engine = build_network(
         network, imported.weights, config=config, report=tried[0].arrays if tried else request.report and seeded,
         seed=request.seed, phases=request.phases, debug=request.debug, format=request.weights,
-        calibrate=request.calibrate,
+        calibrate=request.calibrate, kv=request.kv,
     )  # fmt: skip
     engine.log = [*imported.notes, *engine.log]
     remarks = (*imported.remarks, *engine.summary.remarks)
@@ -432,6 +438,7 @@ def build_network(
     adapter: Adapter | None = None,
     format: WeightFormat = AS_IS,
     calibrate: Calibrate | None = None,
+    kv: str = SAME,
 ) -> Engine:
     """An engine of any Network.
 
@@ -445,11 +452,14 @@ def build_network(
         format: how weights are stored. The portable network has them as floats; the config and the recipes say it.
         calibrate: plans which layers compute in int8. The portable network stays that of floats; the config has the
             plan.
+        kv: how caches are stored, in the portable network too.
 
     Raises NetworkError, RecipeError, KernelRefused; UserError when no weight can be stored in the format.
     """
     phases = phases or Phases(None)
     with phases.phase("lower"):
+        if kv == "int8":
+            network, config = in_int8(network), {**(config or {}), KV_KEY: kv}
         verify(network)
         sources = weights if adapter is None else lora_adapter.WithAdapter(weights, adapter)
         made_of = network if adapter is None else lora_adapter.adapted(network, adapter)

@@ -262,4 +262,4 @@ def cache_blocks(network: Network, feeds: Mapping[str, Array]) -> int:
 
 def empty_cache(network: Network, spec: StateSpec, feeds: Mapping[str, Array]) -> Array:
     """A state for the interpreter, large enough for these inputs."""
-    return np.zeros((cache_blocks(network, feeds), BLOCK, 2, spec.heads, spec.head_dim), spec.dtype.numpy)
+    return np.zeros((cache_blocks(network, feeds), BLOCK, 2, spec.heads, spec.width), spec.dtype.numpy)

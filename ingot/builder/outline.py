@@ -21,14 +21,15 @@ from ingot.frontends.gguf.model import is_gguf
 from ingot.frontends.quantized.config import is_quantized
 from ingot.ir import Value
 from ingot.ir.weight_format import weight_format
-from ingot.words import PRECISIONS, SAME, check_words
+from ingot.passes.kv_cache import in_int8
+from ingot.words import KV_KEY, PRECISIONS, SAME, check_words
 
 Array = np.ndarray[Any, Any]
 
 
 def outline(
     source: str | os.PathLike[str], precision: str | None = None, weights: str | None = None,
-    activations: str | None = None,
+    activations: str | None = None, kv: str | None = None,
 ) -> tuple[Engine, list[str]]:
     """The engine that a directory or GGUF file would be built into, for its sessions' memory only, and what is granted.
 
@@ -38,15 +39,16 @@ def outline(
 
     Raises CheckpointError, UserError.
     """
-    check_words(precision, weights, activations)
+    check_words(precision, weights, activations, kv)
     granted: list[str] = []
     if is_gguf(source):
         model = models.load(source, precision)
     else:
         model = _of_directory(resolve_directory(source), precision, granted)
     network, _ = model.network()
+    network = in_int8(network) if kv == "int8" else network
     compiled = compile_network(network, weights=weight_format(weights, activations))
-    header = header_of(model.kind, {**model.config, "weights": weights or SAME}, network, compiled)
+    header = header_of(model.kind, {**model.config, "weights": weights or SAME, KV_KEY: kv or SAME}, network, compiled)
     return Engine.from_memory(header, _shapes(compiled.stored)), granted
 
 

@@ -84,7 +84,8 @@ def report(
     what the engine stores them in."""
     reference = widen(network)
     floats = [v for v in (*network.inputs, *network.parameters) if v.dtype.is_float]
-    if format == AS_IS and not any(v.dtype in NARROW for v in floats):
+    narrower = any(v.dtype in NARROW for v in floats) or any(v.spec.dtype is not dtypes.float32 for v in network.states)
+    if format == AS_IS and not narrower:
         return Report("no", (), (), note="nothing is narrower than float32: no loss of precision to report")
     arrays = dict(feeds) if feeds is not None else seeded(network, seed)
     portable, network = network, quantized(network, format)

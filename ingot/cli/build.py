@@ -60,6 +60,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
             args.source,
             weights=args.weights or "same",
             activations=args.activations or "same",
+            kv=args.kv or "same",
             weights_from=args.weights_from,
             seed=args.seed,
             **options.lora_words(args),

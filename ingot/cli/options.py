@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from ingot.words import ACTIVATIONS, PRECISIONS, WEIGHTS, precision_word
+from ingot.words import ACTIVATIONS, KV, PRECISIONS, WEIGHTS, precision_word
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -30,6 +30,7 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
         "--activations", choices=ACTIVATIONS,
         help="what rows become for products with int8 weights (default: same, the precision)",
     )  # fmt: skip
+    group.add_argument("--kv", choices=KV, help="how the KV cache is stored (default: same, in the precision)")
     group.add_argument("--device", metavar="DEVICE", help="where to run: cpu, torch, cuda, … (default: cpu)")
 
 
@@ -118,6 +119,7 @@ def model_words(args: argparse.Namespace) -> dict[str, Any]:
         "precision": args.precision,
         "weights": args.weights,
         "activations": args.activations,
+        "kv": args.kv,
         "device": args.device,
         "threads": args.threads,
         "context_length": args.context,

@@ -110,6 +110,8 @@ def _other_formats(args: argparse.Namespace, precision: str) -> dict[str, Any]:
     others = [("precision", name) for name in PRECISIONS if name != precision]
     if args.weights in (None, "same"):
         others.append(("weights", "int8"))
+    if args.kv in (None, "same"):
+        others.append(("kv", "int8"))
     found = {}
     for option, word in others:
         engine, _ = _engine(argparse.Namespace(**{**vars(args), option: word}))
@@ -122,9 +124,10 @@ def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
     check_target(args.device, "plans are made")
     sources = _lazy.load("ingot.source")
     if sources.is_engine(args.source):
-        return sources.open_engine(args.source, args.precision, args.weights, activations=args.activations), []
+        words = {"activations": args.activations, "kv": args.kv}
+        return sources.open_engine(args.source, args.precision, args.weights, **words), []
     outline = _lazy.load("ingot.builder.outline:outline")
-    return outline(args.source, args.precision, args.weights, args.activations)  # type: ignore[no-any-return]
+    return outline(args.source, args.precision, args.weights, args.activations, args.kv)  # type: ignore[no-any-return]
 
 
 def _row(planner: Any, length: int, memory: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ def open_engine(
 
     Raises UserError when an engine was built with other formats than those asked for; not without `check`.
     """
-    names = ("precision", "weights", "activations", "device", "lora", "lora_scale")
+    names = ("precision", "weights", "activations", "kv", "device", "lora", "lora_scale")
     words = {name: getattr(args, name, None) for name in names}
     sources = _lazy.load("ingot.source")
     begin = perf_counter()

@@ -175,7 +175,7 @@ def _given(what: str, values: list[Value], given: Mapping[str, Array], exact: bo
 def _states(values: list[Value], given: Mapping[str, Array]) -> dict[Value, Array]:
     found = _given("state", values, given, exact=True)
     for value, array in found.items():
-        if array.ndim != 5 or array.shape[2:] != (2, value.spec.heads, value.spec.head_dim):
+        if array.ndim != 5 or array.shape[2:] != (2, value.spec.heads, value.spec.width):
             raise InputError(f"state {value.name} has shape {list(array.shape)}; {value.spec} is "
                              f"[num_blocks, block_size, 2, {value.spec.heads}, {value.spec.head_dim}]")
     return found

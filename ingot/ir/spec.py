@@ -89,8 +89,10 @@ class Spec:
 class StateSpec:
     """The type of a state that outlives a run. `kv_cache`: paged keys and values of one attention layer.
 
-    Its NumPy form is an array [num_blocks, block_size, 2, heads, head_dim] (keys, then values): the number and size of
-    blocks belong to the session, not to the network.
+    Its NumPy form is an array [num_blocks, block_size, 2, heads, width] (keys, then values): the number and size of
+    blocks belong to the session, not to the network. The width is head_dim. Only of int8 is it more: head_dim padded to
+    a multiple of 16, and the four bytes of a float32 scale behind it. A vector is then its whole numbers times its
+    scale, which is the greatest of its magnitudes / 127 (`ops.attention.to_int8`).
     """
 
     __slots__ = ("dtype", "head_dim", "heads", "type")
@@ -111,6 +113,15 @@ class StateSpec:
     head_dim: int
 
     __setattr__ = Spec.__setattr__
+
+    @property
+    def width(self) -> int:
+        """Elements that a key or value takes."""
+        return dtypes.cache_width(self.dtype, self.head_dim)
+
+    def like(self, dtype: DType | str) -> StateSpec:
+        """This StateSpec with another dtype."""
+        return StateSpec(dtype, self.type, heads=self.heads, head_dim=self.head_dim)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateSpec) and self._key() == other._key()

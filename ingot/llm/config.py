@@ -100,8 +100,11 @@ def _state_bytes(engine: Engine, faults: list[str]) -> int:
     states = [b for b in program["buffers"] if b["kind"] == "state" and b["state"]["type"] == "kv_cache"]
     if not states:
         faults.append("its program has no key-value cache")
-    sizes = (2 * b["state"]["heads"] * b["state"]["head_dim"] * dtypes.get(b["dtype"]).numpy.itemsize for b in states)
-    return sum(sizes)
+    total = 0
+    for buffer in states:
+        dtype, state = dtypes.get(buffer["dtype"]), buffer["state"]
+        total += 2 * state["heads"] * dtypes.cache_width(dtype, state["head_dim"]) * dtype.numpy.itemsize
+    return total
 
 
 def _window(layers: Any, faults: list[str]) -> int | None:

@@ -39,8 +39,8 @@ class LLM:
 
     Args:
         source: an engine file, a Hugging Face directory (built in memory), or an Engine.
-        precision, weights, activations: number formats, for a directory; on an engine they must be what it was built
-            with.
+        precision, weights, activations, kv: number formats, for a directory; on an engine they must be what it was
+            built with.
         device: "cpu", or a device of torch's: "torch", "torch:cuda", "torch:cuda:0" (docs/devices.md). Default: where
             the engine's sessions run, which is the CPU unless somebody said otherwise.
         threads: default, the smaller of affinity and cgroup quota.
@@ -66,6 +66,7 @@ class LLM:
         precision: str | None = None,
         weights: str | None = None,
         activations: str | None = None,
+        kv: str | None = None,
         device: str | None = None,
         threads: int | None = None,
         context_length: int | None = None,
@@ -76,7 +77,9 @@ class LLM:
         lora: str | os.PathLike[str] | None = None,
         lora_scale: float | None = None,
     ) -> None:
-        self.engine = open_engine(source, precision, weights, device, lora, lora_scale, activations=activations)
+        self.engine = open_engine(
+            source, precision, weights, device, lora, lora_scale, activations=activations, kv=kv
+        )
         check_kind(self.engine, source, "llm")
         config = model_config(self.engine)
         self.vocab_size = config.vocab_size

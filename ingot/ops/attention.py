@@ -14,6 +14,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.errors import ValueFault
 from ingot.ir import Case, F, Op, Spec, StateSpec, op, require
+from ingot.ops.cache_int8 import from_int8, to_int8, torch_to_int8, torch_vectors
 from ingot.ops.common import (
     Array,
     bf16,
@@ -28,6 +29,7 @@ from ingot.ops.common import (
     widen,
 )
 
+INTO_INT8 = (dtypes.float32, dtypes.bfloat16, dtypes.float16)  # what a cache of int8 takes (ops/cache_int8.py)
 GATHERED = 1 << 26  # elements of keys and values that attention by torch brings together at once
 
 
@@ -145,20 +147,31 @@ class Rope(Op):
 def _check_cache(cache: StateSpec, heads: Any, width: Any, dtype: dtypes.DType, what: str) -> None:
     require(cache.type == "kv_cache", f"cache must be a kv_cache, not {cache}")
     require(width == cache.head_dim, f"{what} has head width {width}, the cache holds {cache.head_dim}")
-    require(dtype is cache.dtype, f"{what} is {dtype.name}, the cache holds {cache.dtype.name}; cast it first")
+    require(dtype is cache.dtype or (cache.dtype is dtypes.int8 and dtype in INTO_INT8),
+            f"{what} is {dtype.name}, the cache holds {cache.dtype.name}; cast it first")
     require(heads is None or heads == cache.heads, f"{what} has {heads} heads, the cache holds {cache.heads}")
+
+
+def _random_cache(rng: np.random.Generator, cache: StateSpec, blocks: int, block_size: int) -> Array:
+    vectors = rng.standard_normal((blocks, block_size, 2, cache.heads, cache.head_dim)).astype(np.float32)
+    if cache.dtype is not dtypes.int8:
+        return vectors.astype(cache.dtype.numpy)
+    return np.stack(to_int8(vectors[:, :, 0], vectors[:, :, 1]), 2)
 
 
 @op("kv_write")
 class KvWrite(Op):
     """Writes the keys and values of each token, k and v [T, KV, D], to its slot[T]; slot −1 writes nothing.
 
-    Consumes a state and returns the next. A slot outside the cache is a fault at run time.
+    Consumes a state and returns the next. A slot outside the cache is a fault at run time. A cache of int8 takes
+    floats: each vector becomes whole numbers up to 127 times a scale of its own, or NaN where an element is not finite.
     """
 
     cases = (
         Case("a step", (StateSpec("f32", heads=2, head_dim=8), f32("T", 2, 8), f32("T", 2, 8), i32("T"))),
         Case("bfloat16", (StateSpec("bf16", heads=1, head_dim=4), bf16(5, 1, 4), bf16(5, 1, 4), i32(5))),
+        Case("int8", (StateSpec("int8", heads=2, head_dim=10), f32("T", 2, 10), f32("T", 2, 10), i32("T"))),
+        Case("int8 of bfloat16", (StateSpec("int8", heads=1, head_dim=32), bf16(5, 1, 32), bf16(5, 1, 32), i32(5))),
         Case("another width", (StateSpec("f32", heads=2, head_dim=8), f32(3, 2, 4), f32(3, 2, 4), i32(3)),
              error="k has head width 4, the cache holds 8"),
         Case("another dtype", (StateSpec("bf16", heads=2, head_dim=8), f32(3, 2, 8), f32(3, 2, 8), i32(3)),
@@ -181,6 +194,8 @@ class KvWrite(Op):
     def reference(self, cache: Array, k: Array, v: Array, slot: Array) -> Array:
         blocks, block_size = cache.shape[:2]
         out = cache.copy()
+        if cache.dtype == np.int8:
+            k, v = to_int8(k, v)
         for t, s in enumerate(slot.tolist()):
             if s == -1:
                 continue
@@ -193,6 +208,8 @@ class KvWrite(Op):
         """In place. A row that writes nothing repeats what another row writes, or what stands in the first slot: so how
         many rows write is nobody's to know but the device's.
         """
+        if cache.dtype == torch.int8:
+            k, v = torch_to_int8(torch, k, v)
         rows = cache.view(-1, *cache.shape[2:])
         if not slot.numel() or not rows.shape[0]:
             return cache
@@ -210,8 +227,8 @@ class KvWrite(Op):
         blocks = shape[0] // 16 + 2
         slots = rng.permutation(blocks * 16)[: shape[0]]
         slots[rng.random(shape[0]) < 0.3] = -1
-        state = rng.standard_normal((blocks, 16, 2, cache.heads, cache.head_dim))
-        return (state.astype(cache.dtype.numpy), rng.standard_normal(shape).astype(k.dtype.numpy),
+        state = _random_cache(rng, cache, blocks, 16)
+        return (state, rng.standard_normal(shape).astype(k.dtype.numpy),
                 rng.standard_normal(shape).astype(k.dtype.numpy), slots.astype(slot.dtype.numpy))
 
 
@@ -262,7 +279,8 @@ class PagedAttention(Op):
             if first == last:
                 continue
             blocks = block_table[b, : -(-length // block_size)]
-            kv = widen(cache[blocks]).reshape(-1, 2, kv_heads, q.shape[2])[:length]
+            held = cache[blocks].reshape(-1, 2, kv_heads, cache.shape[4])[:length]
+            kv = from_int8(held, q.shape[2]) if cache.dtype == np.int8 else widen(held)
             keys, values = (np.repeat(kv[:, i], group, axis=1) for i in (0, 1))
             for t in range(first, last):
                 position = length - (last - t)
@@ -283,7 +301,8 @@ class PagedAttention(Op):
         few where it would take much memory. Only shapes say how much is done, so nothing is read back.
         """
         rows, requests, columns = len(q), len(context_len), block_table.shape[1]
-        blocks, block_size, _, kv_heads, width = cache.shape
+        blocks, block_size, _, kv_heads, _ = cache.shape
+        width = q.shape[2]
         if not (q.numel() and requests and columns and blocks):
             return torch.zeros_like(q)
         length = columns * block_size
@@ -304,7 +323,7 @@ class PagedAttention(Op):
         for begin in range(0, len(number), step):
             part = slice(begin, begin + step)
             mine = owner[part]
-            keys, values = torch_wide(cache[table[mine]].flatten(1, 2)).unbind(2)
+            keys, values = torch_vectors(torch, cache[table[mine]].flatten(1, 2), width).unbind(2)
             left = where >= context_len[mine, None]  # by others, and it may be no number
             values = values.masked_fill(left[:, :, None, None], 0)
             away = where - at[part, :, None]
@@ -348,9 +367,9 @@ class PagedAttention(Op):
         rows = np.diff(query_start)
         context = np.where(rows > 0, np.minimum(rows + rng.integers(0, 9, requests), width * block_size), 0)
         table = rng.permutation(requests * width).reshape(requests, width).astype(np.int32)
-        state = rng.standard_normal((max(requests * width, 1), block_size, 2, cache.heads, cache.head_dim))
+        state = _random_cache(rng, cache, max(requests * width, 1), block_size)
         slopes = [rng.uniform(0, 0.5, q.evaluate({})[1]).astype(np.float32) for _ in metadata[3:]]
-        return (rng.standard_normal(q.evaluate({})).astype(q.dtype.numpy), state.astype(cache.dtype.numpy), query_start,
+        return (rng.standard_normal(q.evaluate({})).astype(q.dtype.numpy), state, query_start,
                 context.astype(np.int32), table, *slopes)
 
 
@@ -369,10 +388,11 @@ def check_step(tokens: int, cache: tuple[int, ...], query_start: Array, context_
             raise ValueFault(f"paged_attention: block_table[{b}] names a block outside the cache of {cache[0]}")
 
 
-def _attention(heads: int, tokens: Any = "T", kv: int = 2, width: int = 8, make: Any = f32, requests: Any = 3) -> Any:
+def _attention(heads: int, tokens: Any = "T", kv: int = 2, width: int = 8, make: Any = f32, requests: Any = 3,
+               cache: str | None = None) -> Any:
     count = dims.add(dims.as_dim(requests), 1)
-    return (make(tokens, heads, width), StateSpec(make().dtype, heads=kv, head_dim=width), i32(count), i32(requests),
-            i32(requests, 8))
+    state = StateSpec(cache or make().dtype, heads=kv, head_dim=width)
+    return make(tokens, heads, width), state, i32(count), i32(requests), i32(requests, 8)
 
 
 PagedAttention.cases = (
@@ -384,6 +404,12 @@ PagedAttention.cases = (
     Case("ALiBi", (*_attention(4), f32(4)), {"scale": 0.35}, dims={"T": 12}),
     Case("ALiBi, a window and soft-capped scores in bfloat16", (*_attention(2, kv=1, make=bf16), f32(2)),
          {"scale": 0.35, "window": 4, "softcap": 2.0}, dims={"T": 14}),
+    Case("a cache of int8", _attention(4, cache="int8"), {"scale": 0.35}, dims={"T": 12}),
+    Case("a cache of int8, ALiBi, a window and soft-capped scores in bfloat16",
+         (*_attention(4, width=34, make=bf16, cache="int8"), f32(4)), {"scale": 0.35, "window": 4, "softcap": 2.0},
+         dims={"T": 14}),
+    Case("a cache of whole numbers without scales", _attention(2, cache="int32"), {"scale": 0.35},
+         error="q is float32, the cache holds int32"),
     Case("only padding", _attention(2, tokens=2), {"scale": 0.35}),
     Case("no requests", _attention(2, tokens=2, requests=0), {"scale": 0.35}),
     Case("heads that do not group", _attention(3), {"scale": 0.35}, error="q has 3 heads, which is not a multiple"),

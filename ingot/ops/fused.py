@@ -152,6 +152,10 @@ class RopeKvWrite(Op):
             {"style": "interleaved"},
         ),
         Case(
+            "a cache of int8",
+            (*_STEP, StateSpec("int8", heads=2, head_dim=8)),
+        ),
+        Case(
             "another cache",
             (*_STEP, StateSpec("f32", heads=4, head_dim=8)),
             error="k has 2 heads, the cache holds 4",

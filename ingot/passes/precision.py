@@ -29,7 +29,7 @@ def in_precision(network: Network, dtype: DType) -> Network:
         copies[value] = new.parameter(value.name, value.spec.like(dtype=kind))
     for value in network.states:
         spec: StateSpec = value.spec
-        copies[value] = new.state(value.name, StateSpec(dtype, spec.type, heads=spec.heads, head_dim=spec.head_dim))
+        copies[value] = new.state(value.name, spec.like(dtype if spec.dtype in FLOATS else spec.dtype))
     for value in network.inputs:
         if value.dtype in FLOATS:
             copies[value] = cast(copies[value], dtype)

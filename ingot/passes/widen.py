@@ -47,9 +47,7 @@ def _retyped(network: Network, change: Callable[[DType], DType], border: bool) -
             copies[value] = new.constant(value.array.astype(change(value.dtype).numpy), value.name)
     for value in network.states:
         spec: StateSpec = value.spec
-        copies[value] = new.state(
-            value.name, StateSpec(change(spec.dtype), spec.type, heads=spec.heads, head_dim=spec.head_dim)
-        )
+        copies[value] = new.state(value.name, spec.like(_cache(spec.dtype, change)))
     for node in network.nodes:
         with new.scope(node.where):
             made = new.emit(_op(node.op, change), tuple(copies[v] for v in node.inputs))
@@ -66,6 +64,11 @@ def _cast(value: Value, dtype: DType) -> Value:
 
 def _spec(spec: Spec, change: Callable[[DType], DType]) -> Spec:
     return spec.like(dtype=change(spec.dtype))
+
+
+def _cache(dtype: DType, change: Callable[[DType], DType]) -> DType:
+    """A cache of int8 is float32 wherever all is."""
+    return dtypes.float32 if dtype is dtypes.int8 and change is widened else change(dtype)
 
 
 def _op(op: Op, change: Callable[[DType], DType]) -> Op:

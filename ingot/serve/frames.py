@@ -46,6 +46,7 @@ class Start(_Message):
     lora: str | None
     lora_scale: float | None
     activations: str | None = None
+    kv: str | None = None
 
 
 class Sampling(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):

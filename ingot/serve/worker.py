@@ -433,7 +433,7 @@ def main(connection: socket.socket) -> int:
 def _load(start: frames.Start) -> LLM | Embedder:
     engine = open_engine(
         start.source, start.precision, start.weights, start.device, start.lora, start.lora_scale,
-        activations=start.activations,
+        activations=start.activations, kv=start.kv,
     )  # fmt: skip
     if engine.kind == "encoder":
         for name in ("context_length", "kv_memory", "chat_template"):
@@ -441,7 +441,8 @@ def _load(start: frames.Start) -> LLM | Embedder:
                 raise UserError(f"{start.source} is an encoder: it takes no {name}")
         return Embedder(engine, threads=start.threads)
     return LLM(
-        engine, precision=start.precision, weights=start.weights, activations=start.activations, device=start.device,
+        engine, precision=start.precision, weights=start.weights, activations=start.activations, kv=start.kv,
+        device=start.device,
         threads=start.threads, context_length=start.context_length, kv_memory=start.kv_memory,
         max_running=start.max_running, prefix_cache=start.prefix_cache, chat_template=start.chat_template,
     )  # fmt: skip

@@ -10,7 +10,6 @@ namespace ingot {
 
 namespace {
 
-
 /// Writes k[token, head] and v[token, head] to the token's slot. Work is shared out by head, so that of two tokens with one
 /// slot the later one always wins.
 class CacheWriter {
@@ -27,27 +26,47 @@ class CacheWriter {
     return -1;
   }
 
-  void key(std::int64_t slot, std::int64_t head, const void* row, DType dtype, void* local) const {
-    table_.convert(row, dtype, local, state_.dtype, cache_.head_dim);
-    const std::int64_t offset = slot % cache_.block_size, group = offset / kTokenGroup * kTokenGroup, token = offset % kTokenGroup;
-    std::byte* part = cache_.part(slot / cache_.block_size, 0, head) + group * cache_.head_dim * static_cast<std::int64_t>(cache_.element);
+  /// One head of a token's key and value, of `dtype`.
+  void write(std::int64_t slot, std::int64_t head, const void* k, const void* v, DType k_dtype, DType v_dtype, void* local) const {
+    const Place to{cache_, slot, head};
+    if (state_.dtype == DType::int8) return write_int8(to, k, v, k_dtype, v_dtype, static_cast<std::int8_t*>(local));
+    table_.convert(k, k_dtype, local, state_.dtype, cache_.head_dim);
     if (state_.dtype == DType::float16)
-      scatter(reinterpret_cast<std::uint16_t*>(part) + token, static_cast<const std::uint16_t*>(local), cache_.head_dim);
+      scatter(reinterpret_cast<std::uint16_t*>(to.k) + to.token, static_cast<const std::uint16_t*>(local), cache_.head_dim, kTokenGroup);
     else  // a float, or a pair of bfloat16
-      scatter(reinterpret_cast<std::uint32_t*>(part) + token, static_cast<const std::uint32_t*>(local),
-              state_.dtype == DType::float32 ? cache_.head_dim : cache_.head_dim / 2);
-  }
-
-  void value(std::int64_t slot, std::int64_t head, const void* row, DType dtype) const {
-    std::byte* part = cache_.part(slot / cache_.block_size, 1, head);
-    const std::int64_t offset = slot % cache_.block_size * cache_.head_dim;
-    table_.convert(row, dtype, part + offset * static_cast<std::int64_t>(cache_.element), state_.dtype, cache_.head_dim);
+      scatter(reinterpret_cast<std::uint32_t*>(to.k) + to.token, static_cast<const std::uint32_t*>(local),
+              state_.dtype == DType::float32 ? cache_.head_dim : cache_.head_dim / 2, kTokenGroup);
+    table_.convert(v, v_dtype, to.v + to.token * cache_.token_bytes, state_.dtype, cache_.head_dim);
   }
 
  private:
+  /// Where the token's group of 16 has its K and V, and which of them it is.
+  struct Place {
+    std::byte *k, *v;
+    std::int64_t token;
+    Place(const Cache& cache, std::int64_t slot, std::int64_t head) {
+      const std::int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
+      token = offset % kTokenGroup;
+      k = cache.part(block, 0, head) + offset / kTokenGroup * cache.group_bytes();
+      v = cache.part(block, 1, head) + offset / kTokenGroup * cache.group_bytes();
+    }
+  };
+
+  /// A query that attends to a value that is not finite gets NaN by way of the key's scale.
+  void write_int8(const Place& to, const void* k, const void* v, DType k_dtype, DType v_dtype, std::int8_t* local) const {
+    const std::int64_t width = padded_width(static_cast<int>(cache_.head_dim)), scales = width * kTokenGroup;
+    float k_scale = table_.quantize(k, k_dtype, cache_.head_dim, local);
+    scatter(reinterpret_cast<std::uint32_t*>(to.k) + to.token, reinterpret_cast<const std::uint32_t*>(local), width / 4, kTokenGroup);
+    const float v_scale = table_.quantize(v, v_dtype, cache_.head_dim, local);
+    scatter(reinterpret_cast<std::int8_t*>(to.v) + to.token / 4 * width * 4 + to.token % 4, local, width, 4);
+    if (std::isnan(v_scale)) k_scale = v_scale;
+    reinterpret_cast<float*>(to.k + scales)[to.token] = k_scale;
+    reinterpret_cast<float*>(to.v + scales)[to.token] = v_scale;
+  }
+
   template <class T>
-  static void scatter(T* to, const T* from, std::int64_t count) {
-    for (std::int64_t d = 0; d < count; ++d) to[d * kTokenGroup] = from[d];
+  static void scatter(T* to, const T* from, std::int64_t count, std::int64_t stride) {
+    for (std::int64_t d = 0; d < count; ++d) to[d * stride] = from[d];
   }
 
   const AttentionTable& table_;
@@ -186,11 +205,11 @@ void require_key_types(const char* kernel, const OperandType& state, const Opera
   require_rank(kernel, "slot", slot.rank, 1);
 }
 
-/// A worker's copies of one head: its key as the cache has it, and rotated.
+/// A worker's copies of one head: as the cache has it, and its key rotated.
 struct KeyMemory {
-  float *key, *rotated;
+  float *head, *rotated;
 
-  explicit KeyMemory(Frame& frame) : key(frame.take<float>(kMaxHeadDim)), rotated(frame.take<float>(kMaxHeadDim)) {}
+  explicit KeyMemory(Frame& frame) : head(frame.take<float>(kMaxHeadDim)), rotated(frame.take<float>(kMaxHeadDim)) {}
 };
 
 class KvWrite final : public Kernel {
@@ -211,8 +230,8 @@ class KvWrite final : public Kernel {
       const std::int64_t slot = writer.slot(token, "kv_write: slot out of range", worker);
       if (slot < 0) continue;
       for (std::int64_t head = heads.first; head < heads.last; ++head) {
-        writer.key(slot, head, k.at(token * k.stride[0] + head * k.stride[1]), k.dtype, memory.key);
-        writer.value(slot, head, v.at(token * v.stride[0] + head * v.stride[1]), v.dtype);
+        writer.write(slot, head, k.at(token * k.stride[0] + head * k.stride[1]), v.at(token * v.stride[0] + head * v.stride[1]), k.dtype,
+                     v.dtype, memory.head);
       }
     }
   }
@@ -253,8 +272,7 @@ class RopeKvWrite final : public Kernel {
       for (std::int64_t head = heads.first; head < heads.last; ++head) {
         table_.rope(k.at(token * k.stride[0] + head * k.stride[1]), k.dtype, cos.as<const float>() + token * cos.stride[0],
                     sin.as<const float>() + token * sin.stride[0], cos.shape[1], k.shape[2], interleaved_, memory.rotated);
-        writer.key(slot, head, memory.rotated, k.dtype, memory.key);
-        writer.value(slot, head, v.at(token * v.stride[0] + head * v.stride[1]), v.dtype);
+        writer.write(slot, head, memory.rotated, v.at(token * v.stride[0] + head * v.stride[1]), k.dtype, v.dtype, memory.head);
       }
     }
   }

@@ -148,7 +148,7 @@ class Sharing {
   }
 
   static std::int64_t segments(Views in) {
-    const std::int64_t capacity = in[4].shape[1] * (in[1].shape[3] / in[0].shape[2]);
+    const std::int64_t capacity = in[4].shape[1] * block_size_of(in[1], in[0].shape[2]);
     return std::max<std::int64_t>(1, (capacity + kSegmentTokens - 1) / kSegmentTokens);
   }
 
@@ -286,8 +286,6 @@ class Pipe {
     bool opens_piece, closes_piece;
   };
 
-  std::int64_t group_bytes() const { return kTokenGroup * cache_.head_dim * static_cast<std::int64_t>(cache_.element); }
-
   /// The chunk at `start`, of the tokens [begin, end). False: a block is out of range.
   bool fill(AttentionChunk& chunk, const Task& task, std::int64_t start, std::int64_t begin, std::int64_t end) const {
     const std::int32_t* blocks = call_.in[4].as<const std::int32_t>() + task.request * call_.in[4].stride[0];
@@ -303,8 +301,8 @@ class Pipe {
         call_.worker.fail("paged_attention: block out of range", block, cache_.blocks);
         return false;
       }
-      chunk.k[g] = cache_.part(block, 0, task.head) + within * group_bytes();
-      chunk.v[g] = cache_.part(block, 1, task.head) + within * group_bytes();
+      chunk.k[g] = cache_.part(block, 0, task.head) + within * cache_.group_bytes();
+      chunk.v[g] = cache_.part(block, 1, task.head) + within * cache_.group_bytes();
       if (++within == groups_per_block) within = 0, ++index;
     }
     return true;
@@ -342,7 +340,7 @@ class Pipe {
     if (later == nullptr) return;
     for (int g = later->first_group; g < later->last_group; ++g) {
       if (g >= chunk.first_group && g < chunk.last_group) continue;
-      for (std::int64_t i = 0; i < group_bytes(); i += 64) {
+      for (std::int64_t i = 0; i < cache_.group_bytes(); i += 64) {
         __builtin_prefetch(static_cast<const std::byte*>(later->k[g]) + i);
         __builtin_prefetch(static_cast<const std::byte*>(later->v[g]) + i);
       }
@@ -410,7 +408,7 @@ class PagedAttention final : public Kernel {
   static bool request_is_sound(Views in, std::int64_t b, const Worker& worker) {
     const auto* query_start = in[2].as<const std::int32_t>();
     const std::int64_t start = query_start[b], end = query_start[b + 1], context = in[3].as<const std::int32_t>()[b];
-    const std::int64_t capacity = in[4].shape[1] * (in[1].shape[3] / in[0].shape[2]);
+    const std::int64_t capacity = in[4].shape[1] * block_size_of(in[1], in[0].shape[2]);
     if (end < start || end > in[0].shape[0]) {  // the first is 0
       worker.fail("paged_attention: query_start must never fall and stay within the tokens", end, in[0].shape[0]);
     } else if (context < end - start) {

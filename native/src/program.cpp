@@ -83,8 +83,8 @@ void parse_state(const Json& json, Place place, Buffer& buffer) {
   if (state.text("type") != "kv_cache") refuse(place, "the state type " + quote(state.text("type")) + " is unknown");
   buffer.heads = state.integer("heads", 1, 1 << 16);
   buffer.head_dim = state.integer("head_dim", 1, 1 << 16);
-  if (buffer.dtype != DType::float32 && buffer.dtype != DType::bfloat16 && buffer.dtype != DType::float16) {
-    refuse(place, "a kv_cache holds float32, bfloat16 or float16, not " + std::string(name_of(buffer.dtype)));
+  if (buffer.dtype != DType::float32 && buffer.dtype != DType::bfloat16 && buffer.dtype != DType::float16 && buffer.dtype != DType::int8) {
+    refuse(place, "a kv_cache holds float32, bfloat16, float16 or int8, not " + std::string(name_of(buffer.dtype)));
   }
 }
 

@@ -1,9 +1,10 @@
-// Shapes and memory of kv_caches: [blocks, 2, heads, block_size * head_dim].
+// Shapes and memory of kv_caches: [blocks, 2, heads, block_size * stored_width].
 #include "states.h"
 
 #include <algorithm>
 #include <string>
 
+#include "cache_width.h"
 #include "copy_strided.h"
 #include "error.h"
 
@@ -35,7 +36,7 @@ States::States(const Program& program, const CacheOptions& options) {
     StateView state{static_cast<int>(b), {}};
     state.view.dtype = buffer.dtype;
     state.view.rank = 4;
-    const std::int64_t shape[4] = {options.blocks, 2, buffer.heads, options.block_size * buffer.head_dim};
+    const std::int64_t shape[4] = {options.blocks, 2, buffer.heads, options.block_size * stored_width(buffer.dtype, buffer.head_dim)};
     std::copy(std::begin(shape), std::end(shape), state.view.shape);
     set_row_major(state.view);
     const __int128 bytes =

@@ -87,7 +87,8 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("take", "100x8 int64:5 -> 5x8"), None, 2 * 5 * 8 * 4 + 5 * 8),
     (call("gather", "100x8 int64:5x8 -> 5x8"), None, 2 * 5 * 8 * 4 + 40 * 8),
     (call("rope", "5x2x8 5x4 5x4 -> 5x2x8"), 3 * 80, None),
-    (call("kv_write", "9x2x2x64 bfloat16:5x2x8 bfloat16:5x2x8 int32:5 ->"), None, 2 * 2 * 5 * 2 * 8 * 2),
+    (call("kv_write", "bfloat16:9x2x2x128 bfloat16:5x2x8 bfloat16:5x2x8 int32:5 ->"), None, 2 * 2 * 5 * 2 * 8 * 2),
+    (call("kv_write", "int8:9x2x2x320 bfloat16:5x2x8 bfloat16:5x2x8 int32:5 ->"), None, 2 * 5 * 2 * (8 * 2 + 16 + 4)),
     (call("rope_kv_write", "5x4x8 5x2x8 5x2x8 5x4 5x4 int32:5 9x2x2x64 -> 5x4x8"), 3 * (160 + 80),
      2 * 4 * (160 + 80 + 80)),
     (call("attention", "2x4x5x8 2x4x7x8 2x4x7x6 -> 2x4x5x6", causal=False), 2 * 8 * 35 * 14, None),
@@ -98,6 +99,8 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("attention", "4x5x8 4x7x8 4x7x6 -> 4x5x6", causal=False), 2 * 4 * 35 * 14, None),
     (call("paged_attention", "bfloat16:3x4x8 bfloat16:9x2x2x128 int32:4 int32:3 int32:3x9 -> bfloat16:3x4x8",
           Attended(100, 60)), 4 * 4 * 8 * 100, 2 * 3 * 4 * 8 * 2 + 60 * 2 * 2 * 8 * 2),
+    (call("paged_attention", "bfloat16:3x4x8 int8:9x2x2x320 int32:4 int32:3 int32:3x9 -> bfloat16:3x4x8",
+          Attended(100, 60)), 4 * 4 * 8 * 100, 2 * 3 * 4 * 8 * 2 + 60 * 2 * 2 * (16 + 4)),
     (call("paged_attention", "3x4x8 9x2x2x128 int32:4 int32:3 int32:3x9 -> 3x4x8"), 0, 2 * 3 * 4 * 8 * 4),
 ]  # fmt: skip
 

@@ -66,9 +66,20 @@ def _paged_flops(c: Call) -> int:
 
 
 def _paged_bytes(c: Call) -> int:
-    state = c.inputs[1]  # [blocks, 2, heads, block size * width]
-    row = 2 * state[1][2] * c.x[-1] * dtypes.get(state[0]).bits // 8
+    row = _stored_bytes(c.inputs[1], c.x[-1])
     return nbytes(c.inputs[0]) + nbytes(c.outputs[0]) + (row * c.attended.keys if c.attended else 0)
+
+
+def _stored_bytes(state: Any, width: int) -> int:
+    """Of a token's keys and values in a cache, whose shape is [blocks, 2, heads, block size * stored width]."""
+    dtype = dtypes.get(state[0])
+    return int(2 * state[1][2] * dtypes.cache_width(dtype, width) * dtype.bits // 8)
+
+
+def _written_bytes(state: Any, *rows: Any) -> int:
+    """Of rows, the first of which are keys, and of what a cache gets of them."""
+    tokens, _, width = rows[0][1]
+    return sum(nbytes(t) for t in rows) + int(tokens) * _stored_bytes(state, width)
 
 
 KERNELS = (
@@ -94,7 +105,7 @@ KERNELS = (
         results=(),
         runs={"kv_write": _kv_write},
         flops=None,
-        moved=lambda c: sum(2 * nbytes(t) for t in c.inputs[1:3]),
+        moved=lambda c: _written_bytes(c.inputs[0], *c.inputs[1:3]),
     ),
     Kernel(
         "rope_kv_write",
@@ -106,7 +117,7 @@ KERNELS = (
         results=(Operand("y", ("q",)),),
         runs={"rope_kv_write": _rope_kv_write},
         flops=lambda c: 3 * (size(c.x) + size(c.inputs[1][1])),
-        moved=lambda c: sum(2 * nbytes(t) for t in c.inputs[:3]),
+        moved=lambda c: 2 * nbytes(c.inputs[0]) + _written_bytes(c.inputs[6], *c.inputs[1:3]),
     ),
     Kernel(
         "paged_attention",

@@ -144,7 +144,7 @@ def _attention(network: Network, node: Node) -> Attention | None:
     width, half = q.shape[2], turn.inputs[1].shape[1]
     if list(cache.uses) != [node] or not isinstance(width, int) or not isinstance(half, int):
         return None
-    if width < 16 or width != power(width):
+    if cache.dtype not in dtypes.FLOATS or width < 16 or width != power(width):
         return None
     turned: Any = turn.op
     return Attention(

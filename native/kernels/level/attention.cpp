@@ -48,8 +48,28 @@ void pad_rows(const AttentionTask& task, const Parts& p, const void* x, float* y
   }
 }
 
+/// K and V of a cache of int8: there itself where they are multiplied as they are, else widened in scratch.
+Operands operands_of_int8(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
+  Operands o;
+  o.v_stride = p.value_width;
+  o.bfloat16_k = o.bfloat16_v = false;
+  o.quads = in_quads(task), o.scaled = !o.quads;
+  for (int g = chunk.first_group; g < chunk.last_group; ++g) {
+    o.k[g] = chunk.k[g], o.k_ahead[g] = chunk.k_ahead[g];
+    o.v[g] = chunk.v[g], o.v_ahead[g] = chunk.v_ahead[g];
+    o.k_scale[g] = scales_of(chunk.k[g], p.width), o.v_scale[g] = scales_of(chunk.v[g], p.width);
+    if (o.quads) continue;
+    float *k = p.k + g * kTokenGroup * p.width, *v = p.v + g * kTokenGroup * p.value_width;
+    widen_quads(chunk.k[g], chunk.k_ahead[g], k, p.width / 4, kTokenGroup);
+    widen_quads(chunk.v[g], chunk.v_ahead[g], v, kTokenGroup / 4, p.value_width);
+    o.k[g] = o.k_ahead[g] = k, o.v[g] = o.v_ahead[g] = v;
+  }
+  return o;
+}
+
 /// K and V in the cache itself, or widened to float32 in scratch.
 Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
+  if (task.state_dtype == DType::int8) return operands_of_int8(task, chunk, p);
   constexpr int kFewRows = 2 * kTileRows;  // widening on the fly, once for each tile, is cheaper up to here
   const bool narrow = task.state_dtype != DType::float32, few = task.state_dtype == DType::bfloat16 && task.rows <= kFewRows;
   const bool padded = p.value_width != task.head_dim, widen_k = narrow && !few && !in_pairs(task), widen_v = narrow && !few;
@@ -73,6 +93,8 @@ Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, con
   }
   return o;
 }
+
+void begin_paged(const AttentionTask& task) { in_quads(task) ? begin_quads(task) : begin(task); }
 
 void attend(const AttentionTask& task, const AttentionChunk& chunk) {
   const Parts p = parts_of(task);
@@ -127,6 +149,6 @@ void rope(const void* x, DType dtype, const float* cos, const float* sin, std::i
 
 }  // namespace
 
-const AttentionTable attention_table = {begin, clear, attend, fold, finish, rope, convert};
+const AttentionTable attention_table = {begin_paged, clear, attend, fold, finish, rope, convert, quantize};
 
 }  // namespace ingot::INGOT_LEVEL

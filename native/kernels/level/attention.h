@@ -74,7 +74,8 @@ struct AttentionTask {
   AttentionSums totals;          // what finish() turns into results
 };
 
-/// One chunk of the cache: its token groups' K [head_dim][16] (bfloat16: [head_dim / 2][16][2]) and V [16][head_dim].
+/// One chunk of the cache: its token groups' K [head_dim][16] (bfloat16: [head_dim / 2][16][2]) and V [16][head_dim]. In int8, with
+/// W = padded_width(head_dim): K [W / 4][16][4] and V [4][W][4 tokens], and behind each the float32 scales of the 16 tokens.
 struct AttentionChunk {
   std::int64_t start;            // position of the first token
   int first_group, last_group;   // groups in use: [first, last)
@@ -95,6 +96,9 @@ struct AttentionTable {
   void (*rope)(const void* x, DType dtype, const float* cos, const float* sin, std::int64_t half, std::int64_t width,
                bool interleaved, void* y);
   void (*convert)(const void* x, DType x_dtype, void* y, DType y_dtype, std::int64_t count);
+  /// y = x / scale, rounded to whole numbers up to 127, and zeros up to padded_width(count). The scale that it returns is the
+  /// greatest magnitude / 127: NaN when an element is not finite.
+  float (*quantize)(const void* x, DType dtype, std::int64_t count, std::int8_t* y);
 };
 
 INGOT_FAMILY(attention, AttentionTable)

@@ -1,0 +1,341 @@
+// Attention over a cache of int8, for one level: what is stored of a key or value is whole numbers up to 127 and one scale.
+//
+// Where there are dot products of int8 (VNNI), rows of queries and weights become whole numbers of two digits, a byte each, so
+// that both products are sums of whole numbers, which are exact in any order: queries have 15 bits and a sign, with a scale a
+// row, and weights (times the scales of the values) 14 bits, with a scale a row and chunk. A token that a row does not see has
+// weight 0 there. Elsewhere K and V of a chunk are widened to float32 in scratch, the scores of 16 tokens are multiplied by the
+// scales of the keys, and weights by those of the values.
+#pragma once
+
+#include "attention_parts.h"
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define INGOT_ATTENTION_QUADS 1
+#include "quads.h"
+#else
+#define INGOT_ATTENTION_QUADS 0
+#endif
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+/// The scales of a group of tokens lie behind its K or V.
+INGOT_INLINE const float* scales_of(const void* group, int width) { return (const float*)((const std::byte*)group + kTokenGroup * width); }
+
+float quantize(const void* x, DType dtype, std::int64_t count, std::int8_t* y) {
+  Vec most = zero(), faults = zero();  // faults: NaN where an element is not finite
+  float scale = 0;
+  with_floats(dtype, x, [&](auto* from) {
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      const Vec v = load_tail(from, i, count);
+      most = max(most, abs(v));
+      faults = faults + (v - v);
+    }
+    const float fault = reduce_add(faults);
+    scale = reduce_max(most) / 127.0f;
+    const Vec unit = broadcast(scale == 0 ? 1.0f : scale), limit = broadcast(127.0f);  // denormal scales round far
+    for (std::int64_t i = 0; i < count; i += kLanes)
+      store(y + i, round_even(min(max(load_tail(from, i, count) / unit, negate(limit)), limit)));
+    if (fault != 0 || fault != fault) scale = __builtin_nanf("");
+  });
+  return scale;
+}
+
+/// The bytes N of 16 quads, which are signed.
+template <int N>
+INGOT_INLINE Vec value_of_quads(Ints quads) {
+  return to_float(shift_right<24>(shift_left<24 - 8 * N>(quads)));
+}
+
+/// Quads [width / 4][16][4] to rows [width][16], or [4][width][4] to rows [16][width]: four rows, `stride` apart, of each row of
+/// `columns` quads. What lies at `ahead` is fetched meanwhile.
+void widen_quads(const void* x, const void* ahead, float* y, int rows, int columns) {
+  const auto *from = (const std::byte*)x, *later = (const std::byte*)ahead;
+  for (int row = 0; row < rows; ++row) {
+    for (int i = 0; i < columns; i += kLanes, from += 4 * kLanes, later += 4 * kLanes) {
+      const Ints quads = bits(load((const float*)from));
+      float* to = y + (std::int64_t)4 * row * columns + i;
+      store(to, value_of_quads<0>(quads));
+      store(to + columns, value_of_quads<1>(quads));
+      store(to + 2 * columns, value_of_quads<2>(quads));
+      store(to + 3 * columns, value_of_quads<3>(quads));
+      __builtin_prefetch(later, 0, 3);
+    }
+  }
+}
+
+/// Multiplies what a row has for the tokens of a chunk by their scales.
+void scale_by(float* scores, const float* const* scale, Seen seen) {
+  for (int g = seen.first / kTokenGroup; g * kTokenGroup < seen.last; ++g)
+    store(scores + g * kTokenGroup, load(scores + g * kTokenGroup) * load(scale[g]));
+}
+
+#if INGOT_ATTENTION_QUADS
+
+/// In the place of a row's floats: its digits, q = 256 * high + low, what the sums of VNNI begin with, and its scale. Of every
+/// 16 elements there are first the high digits, then the low ones.
+struct QueryRow {
+  const std::int8_t* digits;
+  float scale;
+  std::int32_t first_high, first_low;
+};
+
+constexpr float kMostQuery = 127 * 256 + 127;
+
+std::byte* query_row(const Parts& p, int r) { return (std::byte*)(p.q + (std::int64_t)r * p.width); }
+
+QueryRow read_query(const Parts& p, int r) {
+  const std::byte* row = query_row(p, r);
+  QueryRow q{(const std::int8_t*)row, 0, 0, 0};
+  __builtin_memcpy(&q.scale, row + 2 * p.width, 4);
+  __builtin_memcpy(&q.first_high, row + 2 * p.width + 4, 4);
+  __builtin_memcpy(&q.first_low, row + 2 * p.width + 8, 4);
+  return q;
+}
+
+void begin_quads(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  float* const wide = p.k;
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t row = task.first_row + r;
+    const std::int64_t offset = row / task.group * task.q_token_stride + row % task.group * task.q_head_stride;
+    store(wide + p.width - kLanes, zero());
+    convert(row_at(task.q, task.q_dtype, offset), task.q_dtype, wide, DType::float32, task.head_dim);
+    Vec most = zero(), faults = zero();
+    for (int i = 0; i < p.width; i += kLanes) {
+      const Vec v = load(wide + i);
+      most = max(most, abs(v));
+      faults = faults + (v - v);
+    }
+    float scale = reduce_max(most) / kMostQuery;
+    const Vec unit = broadcast(scale == 0 ? 1.0f : scale), limit = broadcast(kMostQuery);
+    Ints highs = broadcast_int(0), lows = broadcast_int(0);
+    std::byte* const to = query_row(p, r);
+    for (int i = 0; i < p.width; i += kLanes) {
+      const Ints q = truncate_to_int(round_even(min(max(load(wide + i) / unit, negate(limit)), limit)));
+      const Ints high = shift_right<8>(q + broadcast_int(128)), low = q - shift_left<8>(high);
+      store_bytes((std::int8_t*)to + 2 * i, high);
+      store_bytes((std::int8_t*)to + 2 * i + kLanes, low);
+      highs = highs + high, lows = lows + low;
+    }
+    const float fault = reduce_add(faults);
+    if (fault != 0 || fault != fault) scale = __builtin_nanf("");
+    const std::int32_t first_high = kRowSums ? -128 * (std::int32_t)reduce_add(to_float(highs)) : 0;
+    const std::int32_t first_low = kRowSums ? -128 * (std::int32_t)reduce_add(to_float(lows)) : 0;
+    __builtin_memcpy(to + 2 * p.width, &scale, 4);
+    __builtin_memcpy(to + 2 * p.width + 4, &first_high, 4);
+    __builtin_memcpy(to + 2 * p.width + 8, &first_low, 4);
+  }
+}
+
+INGOT_INLINE Ints four_bytes(const std::int8_t* p) {
+  std::int32_t word;
+  __builtin_memcpy(&word, p, 4);
+  return broadcast_int(word);
+}
+
+/// sum + the products of weights, which have no sign, and values.
+INGOT_INLINE Ints dot_weights(Ints sum, Ints weights, Ints values) {
+#if defined(__AVX512VNNI__)
+  return {_mm512_dpbusd_epi32(sum.v, weights.v, values.v)};
+#else
+  return {_mm256_dpbusd_avx_epi32(sum.a, weights.a, values.a), _mm256_dpbusd_avx_epi32(sum.b, weights.b, values.b)};
+#endif
+}
+
+#if defined(__AVX512VNNI__)
+constexpr int kQuadRows = 6;
+constexpr int quad_vectors(int rows) { return rows <= 3 ? 4 : 2; }  // 24 of 32 registers hold sums
+#else
+constexpr int kQuadRows = 3;
+constexpr int quad_vectors(int rows) { return rows == 1 ? 2 : 1; }  // 12 of 16
+#endif
+
+/// Scores of R rows and the tokens of V groups.
+template <int R, int V>
+void score_quads_tile(const Parts& p, const Operands& o, int r, int group, float* scores) {
+  QueryRow q[R];
+  Ints high[R][V], low[R][V];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+    q[i] = read_query(p, r + i);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) high[i][v] = broadcast_int(q[i].first_high), low[i][v] = broadcast_int(q[i].first_low);
+  }
+  for (int from = 0; from < p.width; from += kLanes) {
+#pragma GCC unroll 4
+    for (int k = 0; k < kLanes; k += 4) {
+      Ints key[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) {
+        key[v] = load_quads((const std::byte*)o.k[group + v] + (from + k) * kTokenGroup);
+        __builtin_prefetch((const std::byte*)o.k_ahead[group + v] + (from + k) * kTokenGroup, 0, 3);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < R; ++i) {
+        const Ints x = four_bytes(q[i].digits + 2 * from + k), y = four_bytes(q[i].digits + 2 * from + kLanes + k);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) high[i][v] = dot4(high[i][v], key[v], x), low[i][v] = dot4(low[i][v], key[v], y);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) {
+    __builtin_prefetch(scales_of(o.k_ahead[group + v], p.width), 0, 3);
+    const Vec scale = load(o.k_scale[group + v]);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i)
+      store(scores + i * kChunkTokens + v * kTokenGroup,
+            fma(to_float(high[i][v]), broadcast(256.0f), to_float(low[i][v])) * (scale * broadcast(q[i].scale)));
+  }
+}
+
+/// In the place of a row's scores: the digits of its weights, weight = (128 * high + low) * unit.
+struct WeightRow {
+  std::int8_t *high, *low;
+  float unit;
+};
+
+constexpr float kMostWeight = 128 * 128 - 1;
+constexpr float kLeastWeight = 1e-30f;  // of a chunk's greatest: less would be infinite when it is divided by
+
+WeightRow read_weights(float* scores) {
+  WeightRow w{(std::int8_t*)scores, (std::int8_t*)scores + kChunkTokens, 0};
+  __builtin_memcpy(&w.unit, w.low + kChunkTokens, 4);
+  return w;
+}
+
+void no_weights(float* scores) { __builtin_memset((void*)scores, 0, 2 * kChunkTokens + 4); }
+
+/// Weights times the scales of the values; those of tokens that the row does not see are 0.
+void weights_in_quads(float* scores, const float* const* scale, Seen seen) {
+  const int first = seen.first / kTokenGroup, last = (seen.last + kTokenGroup - 1) / kTokenGroup;
+  const Vec token = load(kIota);
+  Vec w[kChunkGroups], most = zero();
+#pragma GCC unroll 4
+  for (int g = 0; g < kChunkGroups; ++g) {
+    w[g] = zero();
+    if (g < first || g >= last) continue;
+    w[g] = load(scores + g * kTokenGroup) * load(scale[g]);
+    if (!seen.whole()) {
+      w[g] = select(token < broadcast((float)(seen.first - g * kTokenGroup)), zero(), w[g]);
+      w[g] = select(token < broadcast((float)(seen.last - g * kTokenGroup)), w[g], zero());
+    }
+    most = max(most, w[g]);
+  }
+  const float greatest = reduce_max(most), unit = greatest * (1.0f / kMostWeight);
+  const Vec each = broadcast(greatest > kLeastWeight ? kMostWeight / greatest : 0.0f), limit = broadcast(kMostWeight);
+  std::int8_t *high = (std::int8_t*)scores, *low = high + kChunkTokens;
+#pragma GCC unroll 4
+  for (int g = 0; g < kChunkGroups; ++g) {
+    const Ints weight = truncate_to_int(round_even(min(w[g] * each, limit)));
+    store_bytes(high + g * kTokenGroup, shift_right<7>(weight));
+    store_bytes(low + g * kTokenGroup, weight & broadcast_int(127));
+  }
+  __builtin_memcpy(low + kChunkTokens, &unit, 4);
+}
+
+/// Adds the weighted values of the quads of tokens [first, last) to V vectors, from vector `at` on, of the sums of R rows.
+template <int R, int V>
+void add_quads_tile(const Parts& p, const Operands& o, int r, float* scores, int first, int last, int at) {
+  WeightRow w[R];
+  Ints high[R][V], low[R][V];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+    w[i] = read_weights(scores + i * kChunkTokens);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) high[i][v] = low[i][v] = broadcast_int(0);
+  }
+  for (int quad = first; quad < last; ++quad) {
+    const std::int64_t offset = (std::int64_t)(quad % 4) * p.value_width * 4 + at * 4 * kLanes;
+    const std::byte* const from = (const std::byte*)o.v[quad / 4] + offset;
+    const std::byte* const later = (const std::byte*)o.v_ahead[quad / 4] + offset;
+    Ints value[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      value[v] = bits(load((const float*)(from + v * 4 * kLanes)));
+      __builtin_prefetch(later + v * 4 * kLanes, 0, 3);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const Ints x = four_bytes(w[i].high + 4 * quad), y = four_bytes(w[i].low + 4 * quad);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) high[i][v] = dot_weights(high[i][v], x, value[v]), low[i][v] = dot_weights(low[i][v], y, value[v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+    float* sum = p.sum + (std::int64_t)(r + i) * p.value_width + at * kLanes;
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v)
+      store(sum + v * kLanes, fma(to_float(shift_left<7>(high[i][v]) + low[i][v]), broadcast(w[i].unit), load(sum + v * kLanes)));
+  }
+}
+
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
+/// Calls f(rows, vectors, first row, first vector) for each tile; how many rows and vectors it has are constants (Count).
+template <class F>
+INGOT_INLINE void in_quad_tiles(int rows, int vectors, const F& f) {
+  const auto across = [&](auto height, int row) {
+    constexpr int kRows = decltype(height)::value, kMost = quad_vectors(kRows);
+    for (int at = 0; at < vectors;) {
+      const int left = vectors - at;
+      if (kMost >= 4 && left >= 4)
+        f(height, Count<kMost >= 4 ? 4 : 1>{}, row, at), at += 4;
+      else if (kMost >= 2 && left >= 2)
+        f(height, Count<kMost >= 2 ? 2 : 1>{}, row, at), at += 2;
+      else
+        f(height, Count<1>{}, row, at), at += 1;
+    }
+  };
+  for (int row = 0; row < rows;) {
+    const int height = rows - row < kQuadRows ? rows - row : kQuadRows;
+    switch (height) {
+      case 1: across(Count<1>{}, row); break;
+      case 2: across(Count<2>{}, row); break;
+      case 3: across(Count<3>{}, row); break;
+      case 4: across(Count<kQuadRows >= 4 ? 4 : 1>{}, row); break;
+      case 5: across(Count<kQuadRows >= 5 ? 5 : 1>{}, row); break;
+      default: across(Count<kQuadRows >= 6 ? 6 : 1>{}, row); break;
+    }
+    row += height;
+  }
+}
+
+void score_quads(const Parts& p, const Operands& o, int r, int rows, Seen any) {
+  const int first = any.first / kTokenGroup, last = (any.last + kTokenGroup - 1) / kTokenGroup;
+  in_quad_tiles(rows, last - first, [&](auto height, auto width, int row, int at) {
+    const int group = first + at;
+    score_quads_tile<height.value, width.value>(p, o, r + row, group, p.scores + row * kChunkTokens + group * kTokenGroup);
+  });
+}
+
+void add_quads(const Parts& p, const Operands& o, int r, int rows, Seen any) {
+  const int first = any.first / 4, last = (any.last + 3) / 4;
+  for (int g = first / 4; 4 * g < last; ++g) __builtin_prefetch(scales_of(o.v_ahead[g], p.value_width), 0, 3);
+  in_quad_tiles(rows, p.value_width / kLanes, [&](auto height, auto width, int row, int at) {
+    add_quads_tile<height.value, width.value>(p, o, r + row, p.scores + row * kChunkTokens, first, last, at);
+  });
+}
+
+bool in_quads(const AttentionTask& task) { return task.state_dtype == DType::int8; }
+
+#else
+
+bool in_quads(const AttentionTask&) { return false; }
+void begin_quads(const AttentionTask&) {}
+void score_quads(const Parts&, const Operands&, int, int, Seen) {}
+void weights_in_quads(float*, const float* const*, Seen) {}
+void no_weights(float*) {}
+void add_quads(const Parts&, const Operands&, int, int, Seen) {}
+
+#endif
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL

@@ -1,0 +1,123 @@
+// A task of attention and what it reads of a chunk, for one level.
+#pragma once
+
+#include "attention.h"
+#include "typed.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+// ---- a task ----
+
+/// The parts of a task's memory.
+struct Parts {
+  float *q, *k, *v, *scores, *bias;
+  float *sum, *maximum, *weight;  // weight: 16 partial sums a row, one per token of a group
+  int width, value_width;
+};
+
+Parts parts_of(const AttentionTask& task, const AttentionSums& sums) {
+  const AttentionScratch& own = task.scratch;
+  return {own.q, own.k, own.v, own.scores, own.bias, sums.sum, sums.maximum, sums.weight, padded_width(task.head_dim), padded_width(task.value_dim)};
+}
+Parts parts_of(const AttentionTask& task) { return parts_of(task, task.sums); }
+Parts totals_of(const AttentionTask& task) { return parts_of(task, task.totals); }
+
+const char* row_at(const void* base, DType dtype, std::int64_t offset) {
+  return (const char*)base + offset * (dtype == DType::float32 ? 4 : 2);
+}
+
+/// Whether q and K are kept as pairs of bfloat16 for the instruction that multiplies those. Depends on the operands' types
+/// and width alone, as bits do.
+bool in_pairs([[maybe_unused]] const AttentionTask& task) {
+#if defined(__AVX512BF16__)
+  return task.q_dtype == DType::bfloat16 && task.state_dtype == DType::bfloat16 && task.head_dim % 2 == 0;
+#else
+  return false;
+#endif
+}
+
+void begin(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t row = task.first_row + r;
+    const std::int64_t offset = row / task.group * task.q_token_stride + row % task.group * task.q_head_stride;
+    const char* q = row_at(task.q, task.q_dtype, offset);
+    if (in_pairs(task))
+      __builtin_memcpy(p.q + r * p.width, q, (std::size_t)task.head_dim * 2);
+    else
+      convert(q, task.q_dtype, p.q + r * p.width, DType::float32, task.head_dim);
+  }
+}
+
+void clear(const AttentionTask& task) {
+  const Parts p = parts_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    p.maximum[r] = -__builtin_inff();
+    store(p.weight + r * kTokenGroup, zero());
+    for (int d = 0; d < p.value_width; d += kLanes) store(p.sum + r * p.value_width + d, zero());
+  }
+}
+
+/// The even and the odd columns of every 32, one of each in turn.
+void join_columns(float* sum, int width) {
+  for (int d = 0; d < width; d += 2 * kLanes, sum += 2 * kLanes) {
+    float joined[2 * kLanes];
+    for (int i = 0; i < kLanes; ++i) joined[2 * i] = sum[i], joined[2 * i + 1] = sum[kLanes + i];
+    __builtin_memcpy(sum, joined, sizeof joined);
+  }
+}
+
+void finish(const AttentionTask& task) {
+  const Parts p = totals_of(task);
+  for (int r = 0; r < task.rows; ++r) {
+    const std::int64_t row = task.first_row + r;
+    const std::int64_t offset = row / task.group * task.out_token_stride + row % task.group * task.out_head_stride;
+    const float weight = reduce_add(load(p.weight + r * kTokenGroup));
+    const Vec total = broadcast(weight == 0 && !task.empty_nan ? 1.0f : weight);  // 0 only when all scores were -inf
+    float* sum = p.sum + r * p.value_width;
+    for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total);
+    if (task.value_pairs) join_columns(sum, p.value_width);
+    convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.value_dim);
+  }
+}
+
+// ---- a chunk ----
+
+/// K and V of the chunk as the products read them: K [head_dim][16] of each token group
+/// (in pairs [head_dim / 2][16][2]), V rows v_stride elements apart.
+struct Operands {
+  const void* k[kChunkGroups];
+  const void* v[kChunkGroups];
+  const void* k_ahead[kChunkGroups];  // what the first tile of rows fetches on its way
+  const void* v_ahead[kChunkGroups];
+  std::int64_t v_stride;
+  bool bfloat16_k, bfloat16_v;  // else float32
+  bool quads = false;           // K and V are int8, as the cache has them (attention_int8.h)
+  bool scaled = false;          // K and V were int8: the tokens' scores and weights are multiplied by scales
+  const float *k_scale[kChunkGroups], *v_scale[kChunkGroups];  // of int8: of a group's 16 tokens
+};
+
+/// The operands of one of several tiles of rows: each fetches its share of the groups ahead.
+Operands operands_of_tile(const Operands& o, int tile, int tiles) {
+  Operands own = o;
+  for (int g = 0; g < kChunkGroups; ++g)
+    if (g * tiles / kChunkGroups != tile) own.k_ahead[g] = o.k[g], own.v_ahead[g] = o.v[g];
+  return own;
+}
+
+/// Tokens of the chunk that a row sees: [first, last), counted from the chunk's start.
+struct Seen {
+  int first, last;
+  bool none() const { return first >= last; }
+  bool whole() const { return first == 0 && last == kChunkTokens; }
+};
+
+int within_chunk(std::int64_t token) { return token < 0 ? 0 : token > kChunkTokens ? kChunkTokens : (int)token; }
+
+alignas(64) const float kIota[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL

@@ -1,0 +1,110 @@
+"""A key-value cache of int8 on the real small model: quality, memory, company, and the words that ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot.backends.device import CPU, Device
+from ingot.builder.outline import outline
+from ingot.engine.session import Engine
+from ingot.errors import UserError
+from ingot.llm.config import model_config
+from ingot.llm.llm import LLM
+
+PICO = Path(__file__).parents[2] / "models" / "pico-python"
+HELDOUT = PICO / "heldout.txt"
+TOKEN = 2 * 8 * 2 * (64 + 4)  # bytes: keys and values, 8 layers, 2 heads, 64 whole numbers and a scale
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return ingot.build(PICO, kv="int8", report=False)
+
+
+@pytest.fixture(scope="module")
+def llm(engine: Engine) -> Iterator[LLM]:
+    with LLM(engine, threads=1) as model:
+        yield model
+
+
+def test_a_sample_scores_as_with_floats(llm: LLM) -> None:
+    """A tenth of the text; `python -m benchmarks heldout` scores the whole."""
+    text = HELDOUT.read_text()[:6000]
+    with LLM(PICO, threads=1) as floats:
+        wanted = floats.score(text, window=256).nats_per_token
+    found = llm.score(text, window=256).nats_per_token
+    assert found != wanted
+    assert found == pytest.approx(wanted, abs=0.01)
+
+
+def test_company_changes_nothing(engine: Engine, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens and log probabilities with ==: alone, all at once, by the prefix cache, in small chunks, preempted."""
+    lines = [line for line in HELDOUT.read_text().splitlines() if len(line.strip()) > 12]
+    prompts = [line[:150] for line in lines[:: len(lines) // 7][:7]] + [HELDOUT.read_text()[1000:1200]]
+
+    def outcomes(model: LLM) -> list[object]:
+        return [(c.token_ids, c.logprobs) for c in model.generate(prompts, max_tokens=12, temperature=0.9, seed=3)]
+
+    with LLM(engine, threads=1, prefix_cache=False) as model:
+        alone = [model.generate(p, max_tokens=12, temperature=0.9, seed=3) for p in prompts]
+    wanted: list[object] = [(c.token_ids, c.logprobs) for c in alone]
+    assert outcomes(llm) == wanted
+    assert outcomes(llm) == wanted  # prompts are found in the cache now
+    assert llm._loop._scheduler.cache.tokens_found
+    with LLM(engine, threads=2) as model:
+        assert outcomes(model) == wanted
+    monkeypatch.setattr(Device, "limits", replace(CPU.limits, max_step_tokens=24))
+    with LLM(engine, threads=1, kv_memory=13 * 16 * TOKEN, max_running=8) as model:
+        assert outcomes(model) == wanted
+        assert model._loop._scheduler.preemptions
+
+
+def test_n_answers_share_their_prompt(llm: LLM) -> None:
+    prompt = list(range(40, 90))
+    answers = llm.generate(prompt, n=3, temperature=1.0, seed=11, max_tokens=6)
+    assert isinstance(answers, list)
+    for i, answer in enumerate(answers):
+        alone = llm.generate(prompt, temperature=1.0, seed=11 + i, max_tokens=6)
+        assert (answer.token_ids, answer.logprobs) == (alone.token_ids, alone.logprobs)
+
+
+def test_memory_is_counted_as_it_is_taken(engine: Engine) -> None:
+    planned, _ = outline(PICO, kv="int8")
+    assert model_config(planned).state_bytes == model_config(engine).state_bytes == TOKEN
+    session = engine.session(1, kv_blocks=3)
+    assert session.memory().state == 3 * 16 * TOKEN
+
+
+def test_engines_keep_it(engine: Engine, tmp_path: Path) -> None:
+    engine.save(tmp_path / "pico.ingot")
+    with LLM(tmp_path / "pico.ingot", kv="int8", threads=1) as model:
+        assert model.generate("def f", max_tokens=3).token_ids
+    with pytest.raises(UserError, match="kv 'same' conflicts with .* built with 'int8'"):
+        LLM(tmp_path / "pico.ingot", kv="same")
+    with pytest.raises(UserError, match="kv must be one of same, int8, not 'fp8'"):
+        ingot.build(PICO, kv="fp8")
+
+
+def test_a_network_without_a_cache_has_nothing_to_store() -> None:
+    class Twice(ingot.Module):
+        def forward(self, x: ingot.Tensor) -> ingot.Tensor:
+            return x + x
+
+    with pytest.raises(UserError, match="kv 'int8' is how a key-value cache is stored, and this network has none"):
+        ingot.build(Twice(), {"x": ingot.Spec((3,), "float32")}, kv="int8")
+
+
+def test_torch_gives_the_same_answers(engine: Engine, llm: LLM) -> None:
+    pytest.importorskip("torch")
+    prompt = list(range(40, 70))
+    wanted = llm.generate(prompt, max_tokens=4)
+    with LLM(engine, device="torch", threads=1) as model:
+        found = model.generate(prompt, max_tokens=4)
+    assert found.token_ids == wanted.token_ids
+    np.testing.assert_allclose(found.logprobs, wanted.logprobs, atol=0.05)
