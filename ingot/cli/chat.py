@@ -1,7 +1,7 @@
 """Talk with a language model, in turns.
 
 examples:
-  ingot chat pico.ingot --chat-template chatml.jinja          a model without a template of its own needs one
+  ingot chat pico.ingot --chat-template plain          a model without a template of its own needs one, this or a file
   ingot chat models/chatty --system "Answer in one sentence." --temperature 0.7 --verbose
   printf 'Hello\\nAnd again?\\n' | ingot chat chatty.ingot --json     a line is a turn; one object at the end
 
@@ -57,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Carries out `ingot chat`."""
     words = options.sampling_words(args)
-    _lazy.load("ingot.llm.sampling:SamplingParams")(**words)  # a mistake shows before the model is loaded
+    params = _lazy.load("ingot.llm.sampling:SamplingParams")(**words)  # a mistake shows before the model is loaded
+    if params.n != 1:
+        raise UserError(f"--n {params.n}: a conversation goes on from one answer; `ingot generate` gives several")
     template, stop = chat_template(args.chat_template)
     words["stop"] = [*words.get("stop", ()), *stop]
     with _lazy.load("ingot.llm.llm:LLM")(

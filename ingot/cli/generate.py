@@ -5,8 +5,9 @@ examples:
   ingot generate models/pico-python --prompt-file start.py --temperature 0.8 --top-k 40 --seed 7
   cat start.py | ingot generate pico.ingot --prompt-file - --stop "\\nclass " --json
 
-Greedy unless --temperature is given. With --json `seconds` has: load (from the start of the process until the
-model is ready), first_token (from then on) and total (of the process)."""
+Greedy unless --temperature is given. With --n above 1 the texts come one after the other, each whole. With --json
+`seconds` has: load (from the start of the process until the model is ready), first_token (from then on) and total (of
+the process); with --n above 1 `answers` has all of them, and what is said of one is said of the first."""
 
 from __future__ import annotations
 
@@ -38,12 +39,12 @@ def run(args: argparse.Namespace, out: Output) -> None:
     with _lazy.load("ingot.llm.llm:LLM")(args.source, **options.model_words(args)) as llm:
         out.left_out(llm.left_out)
         loaded = since_start()
-        with llm.stream(prompt, params=params) as stream:
-            for piece in stream:
-                out.text(piece.text, end="")
-        done = stream.completion
-    if not done.text.endswith("\n"):
-        out.text("")
+        answers = [_streamed(llm, prompt, params, out)] if params.n == 1 else llm.generate(prompt, params=params)
+    done = answers[0]
+    if params.n > 1:
+        for number, one in enumerate(answers, 1):
+            out.text(f"--- {number} of {params.n} ({one.finish_reason}) ---")
+            out.text(one.text, end="" if one.text.endswith("\n") else "\n")
     total = since_start()
     seconds = {"load": loaded, "first_token": done.seconds["first_token"], "total": total}
     _report(out, done, imported, seconds, llm.engine.seconds)
@@ -55,8 +56,24 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "prompt_tokens": done.prompt_tokens,
             "completion_tokens": done.completion_tokens,
             "seconds": {name: round(value, 4) for name, value in seconds.items()},
+            **({"answers": [_answer(one) for one in answers]} if params.n > 1 else {}),
         }
     )
+
+
+def _streamed(llm: Any, prompt: str, params: Any, out: Output) -> Any:
+    """The completion, shown as it comes."""
+    with llm.stream(prompt, params=params) as stream:
+        for piece in stream:
+            out.text(piece.text, end="")
+    if not stream.completion.text.endswith("\n"):
+        out.text("")
+    return stream.completion
+
+
+def _answer(one: Any) -> dict[str, Any]:
+    names = ("text", "token_ids", "finish_reason", "completion_tokens")
+    return {name: getattr(one, name) for name in names}
 
 
 def _report(out: Output, done: Any, imported: float, seconds: dict[str, float], phases: dict[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 examples:
   ingot inspect pico.ingot                  formats, inputs, outputs, sizes, memory
+  ingot inspect models/pico-python          a Hugging Face directory in words, and what build makes of it
   ingot inspect net.ingot --size N=8        the memory of a run at that size, and when it needs the most
   ingot inspect pico.ingot --network        the portable network, as text that reads back
   ingot inspect pico.ingot --program        the kernel calls, in order
@@ -15,12 +16,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
 from ingot.cli.output import Output, in_words, printable, size, table
-from ingot.errors import IngotError
+from ingot.cli.source import default_name
+from ingot.errors import IngotError, UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +42,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot inspect`."""
     if args.verify:
         _verify(args.source, out)
+        return
+    if Path(args.source).is_dir() and not (args.network or args.program or args.why):
+        _directory(args, out)
         return
     engine = open_source(args.source)
     if args.network:
@@ -71,12 +77,50 @@ def _network(engine: Any) -> Any:
 
 
 def _verify(source: str, out: Output) -> None:
+    if Path(source).exists() and not _lazy.load("ingot.source:is_engine")(source):
+        raise UserError(
+            f"{source} is no engine: digests are made when one is built. Build it, and verify that: "
+            f"ingot build {source}, ingot inspect {default_name(source)} --verify"
+        )
     checked = _lazy.load("ingot.engine.file:read")(source).verify()
     out.text(f"{source}: all weights agree with their digests ({size(checked)})")
     out.result({"path": source, "verified_bytes": checked})
 
 
-def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
+def _directory(args: argparse.Namespace, out: Output) -> None:
+    """A Hugging Face directory in words, and the engine that a build would make of it; no weight is read."""
+    source = args.source
+    found, files = _lazy.load("ingot.builder.directory:describe")(source)
+    template = _lazy.load("ingot.text.chat_template:from_files")(files)
+    found["chat_template"] = None if template is None else "own"
+    engine, granted = _lazy.load("ingot.builder.outline:outline")(source)
+    stored = ", ".join(f"{size(count)} of {dtype}" for dtype, count in found["stored"].items())
+    words, how = found["tokenizer"], "--chat-template plain, or a file of Jinja, lets it chat"
+    out.text(f"{source}: a Hugging Face directory of family {printable(found['family'])} ({found['architecture']})")
+    out.text(
+        f"  {found['layers']:,} layers, {found['width']:,} wide; {found['heads']:,} heads, {found['kv_heads']:,} for "
+        f"keys and values; {found['vocabulary']:,} tokens; context {found['context_length']:,}"
+    )
+    out.text(f"  {found['parameters']:,} parameters; stored: {stored or 'none (build --weights-from random)'}")
+    if words is None:
+        out.text("  no tokenizer.json: it takes and gives token ids, no text")
+    else:
+        begins = "nothing" if words["begins_with"] is None else f"token {words['begins_with']}"
+        ends = f"by token {in_words(words['ends_with'])}" if words["ends_with"] else "at no token"
+        out.text(
+            f"  tokenizer: {printable(words['model'])}, {words['tokens']:,} tokens and {words['added']:,} added ones; "
+            f"{begins} is put before a text, which ends {ends}"
+        )
+    if engine.kind == "llm":
+        out.text(f"  chat template: {'its own' if found['chat_template'] else f'none; {how}'}")
+    out.left_out(found["left_out"])
+    out.text(f"`ingot build {source}` makes {default_name(source)} of it, here without the numbers:")
+    for remark in granted:
+        out.text(f"  taken for granted: {remark}")
+    _summary(engine, args, out, {"directory": found, "granted": granted, "files": sorted(files)})
+
+
+def _summary(engine: Any, args: argparse.Namespace, out: Output, more: dict[str, Any] | None = None) -> None:
     header, source = engine.header, args.source
     programs = _lazy.load("ingot.backends.device:programs_of")(header)
     fusion = {entry: _fusion(program) for entry, program in programs.items()}
@@ -112,7 +156,8 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
             kinds[array.dtype.name] = kinds.get(array.dtype.name, 0) + bytes_[name]
     shown = ", ".join(f"{size(count)} of {kind}" for kind, count in sorted(kinds.items(), key=lambda kind: -kind[1]))
     out.text(f"weights: {shown or 'none'}")
-    out.text(f"{len(weights)} tensors, {size(sum(bytes_.values()))}; files: {', '.join(header['files']) or 'none'}")
+    files = (more or {}).get("files", sorted(header["files"]))
+    out.text(f"{len(weights)} tensors, {size(sum(bytes_.values()))}; files: {', '.join(files) or 'none'}")
     out.result(
         {
             "path": source, "kind": header["kind"], "format": header["format"], "producer": header["producer"],
@@ -121,6 +166,7 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output) -> None:
             "files": sorted(header["files"]),
             "kernels": {t: native for t, (native, _) in kernels.items()},
             "host_calls": {t: host for t, (_, host) in kernels.items()}, "fusion": fusion, "memory": memory,
+            **(more or {}),
         }
     )  # fmt: skip
 

@@ -71,12 +71,26 @@ def add_sampling(parser: argparse.ArgumentParser, length: str) -> None:
     sampling.add_argument(
         "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
     )
+    sampling.add_argument(
+        "--repetition-penalty", type=float, metavar="P",
+        help="above 1: tokens of prompt and text become less likely, by a factor (default: 1)",
+    )  # fmt: skip
+    sampling.add_argument(
+        "--presence-penalty", type=float, metavar="P", help="taken off tokens that are in the text (default: 0)"
+    )
+    sampling.add_argument(
+        "--frequency-penalty", type=float, metavar="P", help="the same, as often as they are there (default: 0)"
+    )
+    sampling.add_argument("--n", type=int, metavar="N", help="so many answers; the i-th draws by seed + i (default: 1)")
     sampling.add_argument("--ignore-end", action="store_true", default=None, help="go on past the model's end token")
 
 
 def sampling_words(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of SamplingParams that `add_sampling` has read."""
-    words = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_end")
+    words = (
+        "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_end", "repetition_penalty",
+        "presence_penalty", "frequency_penalty", "n",
+    )  # fmt: skip
     return {word: getattr(args, word) for word in words if getattr(args, word) is not None}
 
 

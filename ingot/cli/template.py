@@ -18,8 +18,9 @@ MAX_TEMPLATE = 1 << 20  # bytes of its file
 def add_chat_template(group: argparse._ArgumentGroup) -> None:
     """The option of the commands that hold conversations."""
     group.add_argument(
-        "--chat-template", metavar="FILE", help=f"Jinja in place of the model's own; {PLAIN!r} is a built-in one"
-    )
+        "--chat-template", metavar=f"FILE|{PLAIN}",
+        help=f"Jinja in place of the model's own; {PLAIN}: a built-in one for models that have none",
+    )  # fmt: skip
 
 
 def chat_template(given: str | None) -> tuple[str | None, tuple[str, ...]]:

@@ -105,8 +105,8 @@ def open_chat(
     template = from_files(files(), given)
     if template is None:
         raise UserError(
-            "this model came without a chat template: it completes texts (generate); to chat with it, give a template "
-            "(--chat-template FILE, chat_template=)"
+            "this model came without a chat template: it completes texts (generate); to chat with it, give a template: "
+            "--chat-template plain, a built-in one, or --chat-template FILE (in Python chat_template=TEXT)"
         )
     return ChatPrompt(template, tokenizer(), lambda: files()["tokenizer.json"], tokens)
 

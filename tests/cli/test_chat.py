@@ -101,6 +101,13 @@ def test_a_line_is_a_turn_and_history_is_in_the_context(engine: Path, template: 
     assert output == "".join(ends) and errors == ""
 
 
+def test_a_model_without_a_template_says_which_one_to_take(engine: Path) -> None:
+    _, errors = piped(["hello"], engine, None, code=2)
+    assert "--chat-template plain" in errors and "--chat-template FILE" in errors
+    found, _ = piped(["import os"], engine, None, "--chat-template", "plain", "--max-tokens", 8)
+    assert found.strip()
+
+
 def test_verbose_tells_speed_and_cached_tokens(engine: Path, template: Path) -> None:
     _, errors = piped(["def f(x):", "class A:"], engine, template, "--max-tokens", 24, "--verbose")
     shown = re.findall(

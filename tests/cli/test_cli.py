@@ -19,6 +19,7 @@ from ingot.cli import options
 from ingot.cli.main import main
 from ingot.cli.options import byte_count
 from ingot.cli.output import in_words, size, table
+from ingot.llm.llm import LLM
 from ingot.serve import frames
 from ingot.version import __version__
 from tests.tuned import tuned
@@ -141,6 +142,39 @@ def test_inspect(engine: Path) -> None:
     assert found["kind"] == "llm" and found["config"]["precision"] == "bfloat16"
     assert [port["name"] for port in found["outputs"]] == ["logits", "hidden"]
     assert {d["rule"] for d in as_json("inspect", PICO, "--why")["decisions"]}
+
+
+def test_inspect_of_a_directory(tmp_path: Path) -> None:
+    shown = ingot("inspect", PICO).stdout
+    for words in (
+        "family llama (LlamaForCausalLM)", "8 layers, 256 wide; 4 heads, 2 for keys and values; 4,096 tokens",
+        "7,344,384 parameters; stored: 14.7 MB of bfloat16", "tokenizer: BPE, 4,096 tokens", "--chat-template plain",
+        "makes pico-python.ingot", "33 matmul_packed", "tokenizer.json",
+    ):  # fmt: skip
+        assert words in shown
+    found = as_json("inspect", PICO, "--size", "T=8", "--threads", 1)
+    assert found["memory"]["main"]["sizes"]["T"] == 8 and found["memory"]["main"]["threads"] == 1
+    assert found["directory"]["chat_template"] is None and found["directory"]["tokenizer"]["begins_with"] == 0
+    assert "ingot inspect pico-python.ingot --verify" in ingot("inspect", PICO, "--verify", code=2).stderr
+    (tmp_path / "config.json").write_bytes((PICO / "config.json").read_bytes())
+    alone = as_json("inspect", tmp_path)
+    assert alone["directory"]["tokenizer"] is None and alone["directory"]["stored"] == {}
+    assert "config.json" in ingot("inspect", tmp_path.parent, code=2).stderr
+
+
+def test_several_answers_and_penalties(engine: Path) -> None:
+    words = ("--prompt", "import os", "--max-tokens", 12, "--temperature", 1, "--seed", 3)
+    penalties = {"repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": -0.5}
+    told = [word for name, value in penalties.items() for word in (f"--{name.replace('_', '-')}", value)]
+    found = as_json("generate", engine, *words, *told, "--n", 3)
+    with LLM(engine) as llm:
+        wanted = llm.generate("import os", max_tokens=12, temperature=1, seed=3, n=3, **penalties)
+    assert [one["text"] for one in found["answers"]] == [one.text for one in wanted]
+    assert found["text"] == wanted[0].text and len({one.text for one in wanted}) == 3
+    shown = ingot("generate", engine, *words, *told, "--n", 3).stdout
+    assert all(one.text in shown for one in wanted) and "--- 3 of 3 (length) ---" in shown
+    assert "n must be" in ingot("generate", engine, *words, "--n", 0, code=2).stderr
+    assert "goes on from one answer" in ingot("chat", engine, "--chat-template", "plain", "--n", 2, code=2).stderr
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.ingot")), ids=lambda path: path.stem)
