@@ -40,7 +40,7 @@ ELSEWHERE = {
     "tests/frontends/test_onnx_quantised.py": {"onnxruntime"},
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
-OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch"}
+OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch", "pydantic": "openai"}
 # pip comes with a virtual environment, and ingot.compat stands in for the other two.
 OURS = {*FOLDERS, *sys.stdlib_module_names, "pip", "tensorrt", "tensorrt_llm"}
 

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port", type=options.natural, default=8000, help="0 takes a free one (default: 8000)")
     group.add_argument("--api-key-file", metavar="FILE", help="a file with the key: all but /health and /ready need it")
     group.add_argument("--model-name", metavar="NAME", help="what requests call the model (default: SOURCE's name)")
+    group.add_argument("--any-model", action="store_true", help="take requests that call the model anything")
     add_chat_template(group)
     group.add_argument(
         "--max-running", type=options.positive, default=64, metavar="N", help="answers computed at once (default: 64)"
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     log = _log_to_stderr(out)
     told = server.Options(
         start, args.host, args.port, args.model_name or Path(args.source).resolve().stem, key, args.max_queue,
-        args.max_wait, args.drain, args.step_timeout, stop, args.trace,
+        args.max_wait, args.drain, args.step_timeout, stop, args.trace, args.any_model,
     )  # fmt: skip
 
     def announce(address: str, left_out: list[str]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import secrets
 import time
+from time import monotonic
 from typing import Any
 
 import msgspec
 
 from ingot.serve import frames
+from ingot.serve.problem import Problem
 from ingot.serve.schema import Job
 
 DONE = b"data: [DONE]\n\n"
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 
 
 class Answer:
@@ -45,6 +47,8 @@ class Reply:
         name += ".chunk" if job.chat and job.stream else ""
         self._head = {"id": self.id, "object": name, "created": int(time.time()), "model": job.model}
         self.left = len(self._answers)
+        self.began = monotonic()
+        self.first_at: float | None = None  # its first piece
         self.ends: list[frames.End] = []
 
     def take(self, piece: frames.Piece) -> int:
@@ -52,6 +56,7 @@ class Reply:
         index = self._first[piece.id] + piece.index
         answer = self._answers[index]
         answer.count = piece.count
+        self.first_at = self.first_at or monotonic()
         if piece.end is not None:
             answer.end = piece.end
             self.ends.append(piece.end)
@@ -89,6 +94,10 @@ class Reply:
         usage = self._event([], self.usage()) if self._job.usage else b""
         return usage + DONE
 
+    def fault(self, problem: Problem) -> bytes:
+        """What ends a stream that fails."""
+        return b"data: " + problem.body() + b"\n\n"
+
     def whole(self) -> bytes:
         """The answer that is not streamed."""
         choices = []
@@ -102,7 +111,7 @@ class Reply:
             else:
                 choice["text"] = text
             choices.append(choice | {"logprobs": logprobs, "finish_reason": answer.end.reason})
-        return _encode({**self._head, "choices": choices, "usage": self.usage()})
+        return encode({**self._head, "choices": choices, "usage": self.usage()})
 
     def usage(self) -> dict[str, Any]:
         """Tokens so far: a prompt counts once, however many answers it has, and when its first answer has ended."""
@@ -117,6 +126,16 @@ class Reply:
             "prompt_tokens_details": {"cached_tokens": cached},
         }
 
+    def progress(self, route: str, now: float) -> dict[str, Any]:
+        """How far it is, for the table of running requests: nothing of what was asked or is answered."""
+        tokens = sum(answer.count for answer in self._answers)
+        passed = 0.0 if self.first_at is None else now - self.first_at
+        rate = tokens / passed if passed > 0 else None
+        return {
+            "id": self.id, "route": route, "seconds": now - self.began, "answers": len(self._answers),
+            "answers_left": self.left, "tokens": tokens, "tokens_per_s": rate,
+        }  # fmt: skip
+
     def trace(self) -> str:
         """Where the time went, of the answer that took longest."""
         if not self.ends:
@@ -129,7 +148,7 @@ class Reply:
         body: dict[str, Any] = {**self._head, "choices": choices}
         if self._job.usage or self._job.usage_so_far:
             body["usage"] = usage
-        return b"data: " + _encode(body) + b"\n\n"
+        return b"data: " + encode(body) + b"\n\n"
 
     def _logprobs(self, index: int, tokens: list[frames.Token]) -> dict[str, Any]:
         if self._job.chat:

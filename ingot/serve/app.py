@@ -6,14 +6,15 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import itertools
 import logging
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -29,17 +30,27 @@ from ingot.serve.engine_process import ClientGone, EngineProcess, Ticket
 from ingot.serve.metrics import TYPE, Metrics
 from ingot.serve.openapi import description
 from ingot.serve.problem import Problem
+from ingot.serve.responses import ResponseReply, ResponsesRequest, response
 
-ENGINE_ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
+ENGINE_ROUTES = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings")
 OPEN_ROUTES = ("/health", "/ready")  # need no key
 MIN_BODY = 1 << 20  # bytes
 BODY_PER_TOKEN = 16  # bytes of a body for each token of context, where that is more
+MAX_ROWS = 200  # of the table of running requests
 BODY_SECONDS = 30.0  # for a body to come
+NO_TEMPLATE = (
+    "this model has no chat template: use /v1/completions, or start the server with --chat-template plain, a built-in "
+    "one, or --chat-template FILE"
+)
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _PAGE_FILES = {
     "": ("index.html", "text/html"),
     "page.css": ("page.css", "text/css"),
     "page.js": ("page.js", "text/javascript"),
+    "markdown.js": ("markdown.js", "text/javascript"),
+    "marked.js": ("marked.js", "text/javascript"),
+    "status": ("status.html", "text/html"),
+    "status.js": ("status.js", "text/javascript"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _SAFE = (
@@ -52,6 +63,7 @@ _CSP = (
     "form-action 'none'; frame-ancestors 'none'"
 )
 
+J = TypeVar("J", bound=schema.Job)
 log = logging.getLogger("ingot.serve")
 
 
@@ -65,6 +77,7 @@ class Settings:
         hosts: names under which it may be asked; None: any.
         chat_stop: strings that end an answer in a chat, for a template without an end token.
         trace: whether answers tell where their time went.
+        any_model: whether requests may give any name.
     """
 
     model: str
@@ -72,6 +85,7 @@ class Settings:
     hosts: tuple[str, ...] | None
     chat_stop: tuple[str, ...] = ()
     trace: bool = False
+    any_model: bool = False
 
 
 class App:
@@ -84,14 +98,17 @@ class App:
         self.draining = False
         self.active = 0  # requests that are being answered by the engine
         self._since = now
+        self._replies: dict[Reply, str] = {}  # under way, with their routes
         routes = [
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{model:path}", self.model, methods=["GET"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/responses", self.responses, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/health", self.health, methods=["GET"]),
             Route("/ready", self.is_ready, methods=["GET"]),
+            Route("/status.json", self.running, methods=["GET"]),
             Route("/metrics", self.prometheus, methods=["GET"]),
             Route("/openapi.json", self.openapi, methods=["GET"]),
             *(Route(f"/{name}", self.page, methods=["GET"], name=name or "page") for name in _PAGE_FILES),
@@ -168,9 +185,21 @@ class App:
         """The metrics."""
         return Response(self.metrics.text(self.engine), headers={"content-type": TYPE.decode()})
 
+    async def running(self, _: Request) -> Response:
+        """The requests that are being answered, oldest first, and how fast."""
+        now, load = monotonic(), self.engine.load
+        found = [reply.progress(route, now) for reply, route in itertools.islice(self._replies.items(), MAX_ROWS)]
+        body = {
+            "status": self.engine.state, "model": self.settings.model, "requests": found,
+            "left_out": len(self._replies) - len(found), "running": 0 if load is None else load.running,
+            "waiting": self.engine.waiting, "tokens_per_s": sum(one["tokens_per_s"] or 0.0 for one in found),
+            "kv_use": 0.0 if load is None else load.blocks_used / max(1, load.blocks),
+        }  # fmt: skip
+        return _json(body)
+
     async def openapi(self, _: Request) -> Response:
         """The description of this interface."""
-        return _json(description(self.settings.model))
+        return _json(description(None if self.settings.any_model else self.settings.model))
 
     async def models(self, _: Request) -> Response:
         """The one model."""
@@ -194,11 +223,15 @@ class App:
         if self.engine.ready is not None:
             for what in ("context_length", "generates", "chats", "embeds"):
                 found[what] = getattr(self.engine.ready, what)
+            found["plain_template"] = bool(self.settings.chat_stop)  # for a model that was not trained to chat
         return found
 
     def _check_model(self, name: str) -> None:
-        if name != self.settings.model:
-            message = f"there is no model {name[:100]!r} here: this server has {self.settings.model!r}"
+        if name != self.settings.model and not self.settings.any_model:
+            message = (
+                f"there is no model {name[:100]!r} here: this server has {self.settings.model!r} "
+                "(one started with --any-model takes any name)"
+            )
             raise Problem(404, message, "model_not_found", "model")
 
     def _check_can(self, what: str, otherwise: str) -> None:
@@ -212,14 +245,24 @@ class App:
         body = schema.read(await self._body(request), schema.CompletionRequest)
         self._check_model(body.model)
         self._check_can("generates", "this model makes vectors of texts, and writes none: use /v1/embeddings")
-        return await self._answer(request, schema.completion(body, self.engine.next_id))
+        job = self._named(schema.completion(body, self.engine.next_id))
+        return await self._answer(request, job, Reply(job))
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
         body = schema.read(await self._body(request), schema.ChatRequest)
         self._check_model(body.model)
-        self._check_can("chats", "this model has no chat template: use /v1/completions, or --chat-template")
-        return await self._answer(request, schema.chat(body, self.engine.next_id, self.settings.chat_stop))
+        self._check_can("chats", NO_TEMPLATE)
+        job = self._named(schema.chat(body, self.engine.next_id, self.settings.chat_stop))
+        return await self._answer(request, job, Reply(job))
+
+    async def responses(self, request: Request) -> Response:
+        """POST /v1/responses."""
+        body = schema.read(await self._body(request), ResponsesRequest)
+        self._check_model(body.model)
+        self._check_can("chats", NO_TEMPLATE)
+        job = response(body, self.engine.next_id, self.settings.chat_stop)
+        return await self._answer(request, job, ResponseReply(self._named(job)))
 
     async def embeddings(self, request: Request) -> Response:
         """POST /v1/embeddings."""
@@ -227,7 +270,7 @@ class App:
         self._check_model(body.model)
         inputs = schema.prompts(body.input, "input")
         if body.dimensions is not None:
-            raise Problem(400, "dimensions is not supported by this server", "unsupported_parameter", "dimensions")
+            raise schema.unsupported("dimensions", "vectors have the model's width: cut and scale them yourself")
         self._check_can("embeds", "this engine is of an earlier version and gives no embeddings: build it again")
         work = [frames.Embed(self.engine.next_id(), list(inputs))]
         async with self._under_way(request, work, "input") as ticket:
@@ -246,7 +289,9 @@ class App:
             for i, vector in enumerate(found.vectors)
         ]
         usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
-        return _json({"object": "list", "model": body.model, "data": data, "usage": usage})
+        answer = _json({"object": "list", "model": self.settings.model, "data": data, "usage": usage})
+        answer.raw_headers += _ignored(schema.ignored(body))
+        return answer
 
     async def _body(self, request: Request) -> bytes:
         """The whole body. Raises Problem for one that is too large, too slow, or not declared as JSON."""
@@ -292,30 +337,40 @@ class App:
         self.metrics.disconnects += 1
         ticket.cancel()
 
-    async def _answer(self, request: Request, job: schema.Job) -> Response:
-        reply = Reply(job)
+    def _named(self, job: J) -> J:
+        """The job under the model's own name, which its answer gives whatever the request called it."""
+        return replace(job, model=self.settings.model)
+
+    async def _answer(self, request: Request, job: schema.Job, reply: Reply) -> Response:
         if job.stream:
             return await self._stream(request, job, reply)
         async with self._under_way(request, job.requests) as ticket:
+            self._replies[reply] = request.url.path
             try:
                 while reply.left:
                     for piece in await ticket.pieces():
                         reply.take(piece)
             except ClientGone:
                 return _gone()
+            finally:
+                del self._replies[reply]
         self._count(request, reply)
         headers = {"content-type": "application/json", "x-request-id": reply.id}
         if self.settings.trace:
             headers["x-ingot-trace"] = reply.trace()
-        return Response(reply.whole(), headers=headers)
+        answer = Response(reply.whole(), headers=headers)
+        answer.raw_headers += _ignored(job.ignored)
+        return answer
 
     async def _stream(self, request: Request, job: schema.Job, reply: Reply) -> Response:
         """The answer as events. It begins with the first piece, so that a refusal has its own status."""
         block = self._under_way(request, job.requests)
         ticket = await block.__aenter__()
+        self._replies[reply] = request.url.path
         try:
             first = await ticket.pieces()
         except BaseException as e:
+            del self._replies[reply]
             await block.__aexit__(None, None, None)
             if isinstance(e, ClientGone):
                 return _gone()
@@ -336,11 +391,12 @@ class App:
             except ClientGone:
                 return
             except Problem as problem:
-                await send(b"data: " + problem.body() + b"\n\n")
+                await send(reply.fault(problem))
             finally:
+                del self._replies[reply]
                 await block.__aexit__(None, None, None)
 
-        return _EventStream(events, reply.id)
+        return _EventStream(events, reply.id, _ignored(job.ignored))
 
     def _count(self, request: Request, reply: Reply) -> None:
         usage = reply.usage()
@@ -357,13 +413,16 @@ class App:
 class _EventStream(Response):
     """Server-sent events, written by a function that is given where to send them."""
 
-    def __init__(self, events: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]], id: str) -> None:
+    def __init__(
+        self, events: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]], id: str,
+        more: list[tuple[bytes, bytes]],
+    ) -> None:  # fmt: skip
         self._events = events
         self.status_code = 200
         self.background = None
         self.raw_headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"), (b"x-request-id", id.encode()),
+            (b"x-accel-buffering", b"no"), (b"x-request-id", id.encode()), *more,
         ]  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -384,6 +443,11 @@ def max_body(engine: EngineProcess) -> int:
 def same(given: bytes, key: bytes) -> bool:
     """Whether they are equal, in a time that depends on neither."""
     return hmac.compare_digest(hashlib.sha256(given).digest(), hashlib.sha256(key).digest())
+
+
+def _ignored(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
+    """The header that tells which fields had no effect."""
+    return [(b"x-ingot-ignored", ", ".join(names).encode())] if names else []
 
 
 def _json(value: Any, status: int = 200) -> Response:

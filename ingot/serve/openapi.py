@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 
+from ingot.serve.responses import ResponsesRequest
 from ingot.serve.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from ingot.version import __version__
 
 _BODIES = {
     "/v1/completions": (CompletionRequest, "Completes a text"),
     "/v1/chat/completions": (ChatRequest, "Answers a conversation"),
+    "/v1/responses": (ResponsesRequest, "Answers a conversation, in OpenAI's newer form"),
     "/v1/embeddings": (EmbeddingRequest, "Vectors of texts"),
 }
 _GETS = {
@@ -39,13 +41,14 @@ _ERROR = {
 _ANSWER = {"type": "object", "required": ["object", "usage"]}
 
 
-def description(model: str) -> dict[str, Any]:
-    """The description of a server of that model."""
+def description(model: str | None) -> dict[str, Any]:
+    """The description of a server of that model; None: any name is taken."""
     kinds = [kind for kind, _ in _BODIES.values()]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     components["Error"] = _ERROR
-    for name in ("CompletionRequest", "ChatRequest", "EmbeddingRequest"):
-        components[name]["properties"]["model"] = {"type": "string", "enum": [model]}
+    named = {"type": "string"} | ({} if model is None else {"enum": [model]})
+    for body_kind in kinds:
+        components[body_kind.__name__]["properties"]["model"] = named
     paths: dict[str, Any] = {}
     for (path, (_, summary)), body in zip(_BODIES.items(), schemas, strict=True):
         good: dict[str, Any] = {"application/json": {"schema": _ANSWER}}

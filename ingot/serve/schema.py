@@ -25,8 +25,15 @@ COMPLETION_TOKENS = 16  # by default, as OpenAI has it for completions
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Name = Annotated[str, Meta(max_length=512)]  # of what is not looked at
 Penalty = Annotated[float, Meta(ge=-2, le=2)] | None
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None
+
+# Words of clients that change no text here: accepted, and listed in the header `x-ingot-ignored`.
+WITHOUT_EFFECT = (
+    "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "metadata", "store", "service_tier",
+    "parallel_tool_calls", "reasoning_effort", "verbosity",
+)  # fmt: skip
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -37,11 +44,10 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class Common(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What completions and chats share. `user` and what follows it is accepted and has no effect."""
+class Asked(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What all requests for text share. `WITHOUT_EFFECT` says which words change nothing."""
 
     model: str
-    max_tokens: Tokens = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
@@ -52,15 +58,26 @@ class Common(Struct, forbid_unknown_fields=True, kw_only=True):
     logit_bias: Annotated[dict[TokenId, Bias], Meta(max_length=1024)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=MAX_STOPS)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: Annotated[str, Meta(max_length=512)] | None = None
-    safety_identifier: Annotated[str, Meta(max_length=512)] | None = None
-    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
+    user: Name | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+    prompt_cache_retention: Name | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
     store: bool | None = None
+    service_tier: Name | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class Common(Asked, kw_only=True):
+    """What completions and chats share."""
+
+    max_tokens: Tokens = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    stream_options: StreamOptions | None = None
+    reasoning_effort: Name | None = None
+    verbosity: Name | None = None
 
 
 _PROMPT = {
@@ -78,7 +95,7 @@ _PROMPT = {
 }
 
 
-def _only(*values: Any) -> Meta:
+def only(*values: Any) -> Meta:
     """What the description says of a field of which only these values are taken; others have an error of their own."""
     return Meta(extra_json_schema={"enum": list(values)})
 
@@ -91,9 +108,9 @@ class CompletionRequest(Common, kw_only=True):
 
     prompt: _Prompt
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    echo: Annotated[bool | None, _only(None, False)] = None
-    best_of: Annotated[int | None, _only(None, 1)] = None
-    suffix: Annotated[str | None, _only(None, "")] = None
+    echo: Annotated[bool | None, only(None, False)] = None
+    best_of: Annotated[int | None, only(None, 1)] = None
+    suffix: Annotated[str | None, only(None, "")] = None
 
 
 class Part(Struct, forbid_unknown_fields=True):
@@ -118,9 +135,9 @@ class ChatRequest(Common, kw_only=True):
     max_completion_tokens: Tokens = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: Annotated[dict[str, Any] | None, _only(None, {"type": "text"})] = None
-    tools: Annotated[list[Any] | None, _only(None, [])] = None
-    tool_choice: Annotated[Any, _only(None, "none", "auto")] = None
+    response_format: Annotated[dict[str, Any] | None, only(None, {"type": "text"})] = None
+    tools: Annotated[list[Any] | None, only(None, [])] = None
+    tool_choice: Annotated[Any, only(None, "none", "auto")] = None
 
 
 class EmbeddingRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -130,7 +147,7 @@ class EmbeddingRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     input: _Prompt
     encoding_format: Annotated[str, Meta(pattern="^(float|base64)$")] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
-    user: Annotated[str, Meta(max_length=512)] | None = None
+    user: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +162,7 @@ class Job:
     usage: bool  # in the stream, at its end
     usage_so_far: bool  # in every chunk
     logprobs: bool
+    ignored: tuple[str, ...] = ()  # fields without effect
 
 
 T = TypeVar("T", bound=Struct)
@@ -166,43 +184,47 @@ def read(data: bytes, kind: type[T]) -> T:
 
 def completion(request: CompletionRequest, next_id: Any) -> Job:
     """The work that a completion is. Raises Problem."""
-    for name, neutral in (("echo", (None, False)), ("suffix", (None, "")), ("best_of", (None, 1))):
+    for name, neutral, reason in (
+        ("echo", (None, False), "put the prompt before the answer yourself"),
+        ("suffix", (None, ""), "texts are completed at their end only"),
+        ("best_of", (None, 1), "ask for n answers with logprobs, and choose"),
+    ):
         if getattr(request, name) not in neutral:
-            raise _unsupported(name)
+            raise unsupported(name, reason)
     given = prompts(request.prompt, "prompt")
-    sampling = _sampling(request, request.max_tokens or COMPLETION_TOKENS, request.logprobs or 0)
+    chosen = sampling(request, request.max_tokens or COMPLETION_TOKENS, request.n, request.logprobs or 0)
     stream, tokens = bool(request.stream), request.logprobs is not None
     work = [
         frames.Generate(
-            next_id(), one if isinstance(one, str) else None, one if isinstance(one, list) else None, None, sampling,
+            next_id(), one if isinstance(one, str) else None, one if isinstance(one, list) else None, None, chosen,
             request.priority or 0, stream, tokens,
         )
         for one in given
     ]  # fmt: skip
-    return Job(False, request.model, work, sampling.n, stream, *_usage(request), tokens)
+    return Job(False, request.model, work, chosen.n, stream, *_usage(request), tokens, ignored(request))
 
 
 def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
     """The work that a chat is; `stop` belongs to the template. Raises Problem."""
-    if request.tools or request.tool_choice not in (None, "none", "auto"):
-        raise _unsupported("tools" if request.tools else "tool_choice")
-    if request.response_format not in (None, {"type": "text"}):
-        raise _unsupported("response_format")
+    no_tools(request.tools, request.tool_choice)
+    no_format(request.response_format, "response_format")
     if request.top_logprobs is not None and not request.logprobs:
         raise Problem(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
     both = (request.max_tokens, request.max_completion_tokens)
     if None not in both and both[0] != both[1]:
         raise Problem(400, "max_tokens and max_completion_tokens disagree", "invalid_value", "max_completion_tokens")
-    sampling = _sampling(request, both[1] or both[0], request.top_logprobs or 0, stop)
+    chosen = sampling(request, both[1] or both[0], request.n, request.top_logprobs or 0, stop)
     turns = [(message.role, _content(message), message.name) for message in request.messages]
     stream, tokens = bool(request.stream), bool(request.logprobs)
-    work = frames.Generate(next_id(), None, None, turns, sampling, request.priority or 0, stream, tokens)
-    return Job(True, request.model, [work], sampling.n, stream, *_usage(request), tokens)
+    work = frames.Generate(next_id(), None, None, turns, chosen, request.priority or 0, stream, tokens)
+    return Job(True, request.model, [work], chosen.n, stream, *_usage(request), tokens, ignored(request))
 
 
-def _sampling(
-    request: Common, max_tokens: int | None, logprobs: int, more_stop: tuple[str, ...] = ()
+def sampling(
+    request: Asked, max_tokens: int | None, n: int | None, logprobs: int, more_stop: tuple[str, ...] = ()
 ) -> frames.Sampling:
+    """How the tokens of an answer are chosen; `more_stop` ends it beside the request's own strings."""
+
     def given(value: float | None, default: float) -> float:
         return default if value is None else float(value)
 
@@ -220,7 +242,7 @@ def _sampling(
         frequency_penalty=given(request.frequency_penalty, 0.0),
         logit_bias=request.logit_bias or {},
         logprobs=logprobs,
-        n=request.n or 1,
+        n=n or 1,
     )
 
 
@@ -262,5 +284,25 @@ def _usage(request: Common) -> tuple[bool, bool]:
     return bool(wanted.include_usage), bool(wanted.continuous_usage_stats)
 
 
-def _unsupported(field: str) -> Problem:
-    return Problem(400, f"{field} is not supported by this server", "unsupported_parameter", field)
+def ignored(request: Struct) -> tuple[str, ...]:
+    """The words without effect that a request asks something with. Nothing is stored, so `store: false` is heeded."""
+    given = ((name, getattr(request, name, None)) for name in WITHOUT_EFFECT)
+    return tuple(name for name, value in given if value is not None and (name, value) != ("store", False))
+
+
+def no_tools(tools: list[Any] | None, choice: Any) -> None:
+    """Raises Problem for a request with tools."""
+    if tools or choice not in (None, "none", "auto"):
+        field = "tools" if tools else "tool_choice"
+        raise unsupported(field, "models write text here and call nothing: leave it out")
+
+
+def no_format(wanted: dict[str, Any] | None, field: str) -> None:
+    """Raises Problem for a request for anything but text."""
+    if wanted not in (None, {"type": "text"}):
+        raise unsupported(field, "answers are held to no schema: say the form in a message, and check what comes")
+
+
+def unsupported(field: str, reason: str) -> Problem:
+    """What is not there, why, and what to do without it."""
+    return Problem(400, f"{field} is not supported by this server: {reason}", "unsupported_parameter", field)

@@ -50,6 +50,7 @@ class Options:
     step_timeout: float = 300.0
     chat_stop: tuple[str, ...] = ()
     trace: bool = False
+    any_model: bool = False
 
 
 class _Uvicorn(uvicorn.Server):
@@ -131,7 +132,7 @@ class Server:
         options = self._options
         local = options.host in ("localhost", "::1") or options.host.startswith("127.")
         hosts = (*LOOPBACK, options.host) if local and options.key is None else None
-        settings = Settings(options.model, options.key, hosts, options.chat_stop, options.trace)
+        settings = Settings(options.model, options.key, hosts, options.chat_stop, options.trace, options.any_model)
         return App(engine, settings, int(time.time()))
 
     def _signalled(self, number: int, opening: asyncio.Future[None]) -> None:

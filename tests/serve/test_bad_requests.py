@@ -13,6 +13,7 @@ from tests.serve.harness import MODEL, Running, rest, serving
 TEXT = "/v1/completions"
 CHAT = "/v1/chat/completions"
 VECTOR = "/v1/embeddings"
+RESPONSE = "/v1/responses"
 HELLO = [{"role": "user", "content": "hello"}]
 LIMIT = 1 << 20  # bytes of a body, for pico-python's context
 
@@ -38,6 +39,10 @@ def text(**words: Any) -> bytes:
 
 def chat(**words: Any) -> bytes:
     return json.dumps({"model": MODEL, "messages": HELLO, "max_tokens": 4} | words).encode()
+
+
+def response(**words: Any) -> bytes:
+    return json.dumps({"model": MODEL, "input": "x", "max_output_tokens": 4} | words).encode()
 
 
 def vector(**words: Any) -> bytes:
@@ -159,6 +164,56 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
         CHAT, chat(messages=[{"role": "user", "content": "import os\n" * 2000}]),
         400, "context_length_exceeded", "prompt",
     ),
+    "an effort of 600 characters": (CHAT, chat(reasoning_effort="x" * 600), 400, "invalid_value", "reasoning_effort"),
+    "a tier that is a number": (TEXT, text(service_tier=1), 400, "invalid_value", "service_tier"),
+    "17 pairs of metadata": (
+        TEXT, text(metadata={str(i): "x" for i in range(17)}), 400, "invalid_value", "metadata",
+    ),
+    # responses
+    "no response": (RESPONSE, b"{", 400, "invalid_json", None),
+    "a response to nothing": (RESPONSE, b'{"model":"pico-python"}', 400, "invalid_value", None),
+    "a response to no items": (RESPONSE, response(input=[]), 400, "invalid_value", "input"),
+    "a response to 5,000 items": (
+        RESPONSE, response(input=[{"role": "user", "content": "x"}] * 5000), 400, "invalid_value", "input",
+    ),
+    "a response to a number": (RESPONSE, response(input=5), 400, "invalid_value", "input"),
+    "a response to half a pair": (RESPONSE, response(input="\ud800"), 400, "invalid_value", None),
+    "a response to instructions in parts": (
+        RESPONSE, response(instructions=["x"]), 400, "invalid_value", "instructions",
+    ),
+    "a response to another role": (
+        RESPONSE, response(input=[{"role": "root", "content": "x"}]), 400, "invalid_value", "input",
+    ),
+    "a response to a file": (
+        RESPONSE, response(input=[{"role": "user", "content": [{"type": "input_file", "text": "/etc/passwd"}]}]),
+        400, "unsupported_value", "input",
+    ),
+    "a response to a reference": (
+        RESPONSE, response(input=[{"type": "item_reference", "id": "msg_1"}]), 400, "invalid_value", "input",
+    ),
+    "a response too long": (RESPONSE, response(input="import os\n" * 2000), 400, "context_length_exceeded", "prompt"),
+    "a response of a large body": (RESPONSE, response(input="x" * LIMIT), 413, "body_too_large", None),
+    "a response of 0 tokens": (RESPONSE, response(max_output_tokens=0), 400, "invalid_value", "max_output_tokens"),
+    "max_tokens of a response": (RESPONSE, response(max_tokens=4), 400, "invalid_value", "max_tokens"),
+    "several responses": (RESPONSE, response(n=2), 400, "invalid_value", "n"),
+    "a response with 21 logprobs": (RESPONSE, response(top_logprobs=21), 400, "invalid_value", "top_logprobs"),
+    "a response that includes more": (RESPONSE, response(include=["file"]), 400, "invalid_value", "include"),
+    "a response with tools": (RESPONSE, response(tools=[{"type": "web"}]), 400, "unsupported_parameter", "tools"),
+    "a response by a tool": (RESPONSE, response(tool_choice="f"), 400, "unsupported_parameter", "tool_choice"),
+    "a response by a schema": (
+        RESPONSE, response(text={"format": {"type": "json_schema", "schema": {"$ref": "#"}}}),
+        400, "unsupported_parameter", "text",
+    ),
+    "a response on a response": (
+        RESPONSE, response(previous_response_id="resp_1"), 400, "unsupported_parameter", "previous_response_id",
+    ),
+    "a response in a conversation": (
+        RESPONSE, response(conversation={"id": "c"}), 400, "unsupported_parameter", "conversation",
+    ),
+    "a response by a prompt": (RESPONSE, response(prompt={"id": "p"}), 400, "unsupported_parameter", "prompt"),
+    "a response for later": (RESPONSE, response(background=True), 400, "unsupported_parameter", "background"),
+    "a response that forgets": (RESPONSE, response(truncation="auto"), 400, "unsupported_parameter", "truncation"),
+    "a response of another model": (RESPONSE, response(model="gpt-4"), 404, "model_not_found", "model"),
     # vectors
     "vectors of nothing": (VECTOR, vector(input=[]), 400, "invalid_value", "input"),
     "vectors of no tokens": (VECTOR, vector(input=[[1], []]), 400, "invalid_value", "input"),

@@ -329,7 +329,7 @@ def test_a_call_that_never_comes_back_ends_with_the_parent() -> None:
 
 KEY = "sk-0123456789abcdef"
 GETS = ("/", "/page.js", "/page.css", "/v1/models", f"/v1/models/{MODEL}", "/metrics", "/openapi.json", "/nowhere")
-POSTS = (TEXT, "/v1/chat/completions", "/v1/embeddings")
+POSTS = (TEXT, "/v1/chat/completions", "/v1/responses", "/v1/embeddings")
 
 
 @pytest.fixture

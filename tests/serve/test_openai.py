@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 import ingot
 from tests.serve.harness import MODEL, PICO, Running, serving
 
+MARKED = "bb95d4c15f1289f78486eaacebf3bb18688475ed58a040ef762ed49337090542"  # 18.2.1, lib/marked.umd.js
 PROMPTS = ("import os", "def quicksort(items):", "class Stack:\n", "for i in range(10):\n    ")
 
 
@@ -216,6 +218,10 @@ def test_pages(server: Running) -> None:
         ("/", "text/html"),
         ("/page.css", "text/css"),
         ("/page.js", "text/javascript"),
+        ("/markdown.js", "text/javascript"),
+        ("/marked.js", "text/javascript"),
+        ("/status", "text/html"),
+        ("/status.js", "text/javascript"),
         ("/icon.svg", "image/svg+xml"),
     ):
         got = server.http.get(path)
@@ -226,6 +232,11 @@ def test_pages(server: Running) -> None:
         assert got.headers["x-content-type-options"] == "nosniff"
     for file in (Path(ingot.__file__).parent / "serve" / "page").iterdir():
         text = file.read_text()
+        if file.name == "marked.js":  # as published; it names its home in a comment
+            assert hashlib.sha256(file.read_bytes()).hexdigest() == MARKED
+            text = text.partition("(function(")[2]
+        if file.suffix == ".LICENSE":
+            continue
         links = text.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
         assert "http://" not in links and "https://" not in links, f"{file.name} asks others"
         assert "innerHTML" not in text and "onclick=" not in text and "style=" not in text

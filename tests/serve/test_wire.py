@@ -21,6 +21,8 @@ JSON = b"Content-Type: application/json\r\n"
 BODY = json.dumps({"model": MODEL, "prompt": "x"}).encode()
 SIZED = b"Content-Length: %d\r\n" % len(BODY)
 POST = b"POST /v1/completions HTTP/1.1\r\n" + H + JSON
+RESPONSE = POST.replace(b"completions", b"responses")
+ITEMS = json.dumps({"model": MODEL, "input": [{"role": "user", "content": "x"}], "stream": True}).encode()
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"%x\r\n" % len(BODY) + BODY + b"\r\n"
 NEXT = b"GET /health HTTP/1.1\r\n" + H + b"\r\n"
@@ -72,6 +74,14 @@ WIRE: dict[str, tuple[bytes, list[int], str, bool]] = {
     "chunks": (CHUNKED + CHUNK + b"0\r\n\r\n", [200], "", True),
     "chunks with extensions": (CHUNKED + CHUNK.replace(b"\r\n", b';a=b;c="d"\r\n', 1) + b"0\r\n\r\n", [200], "", True),
     "CHUNKED": (CHUNKED.replace(b"chunked", b"CHUNKED") + CHUNK + b"0\r\n\r\n", [200], "", True),
+    "a response": (RESPONSE + b"Content-Length: %d\r\n\r\n" % len(ITEMS) + ITEMS, [200], "", True),
+    "a response in chunks": (
+        RESPONSE + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(ITEMS), ITEMS), [200], "", True,
+    ),
+    "a response with two lengths": (
+        RESPONSE + b"Content-Length: 2\r\nContent-Length: %d\r\n\r\n" % len(ITEMS) + ITEMS,
+        [400], "invalid_http", False,
+    ),
     # how long a body is
     "two lengths": (POST + SIZED * 2 + b"\r\n" + BODY, [400], "invalid_http", False),
     "two other lengths": (POST + SIZED + b"Content-Length: 1\r\n\r\n" + BODY, [400], "invalid_http", False),
