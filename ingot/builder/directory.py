@@ -10,6 +10,7 @@ from typing import Any
 
 from ingot import models
 from ingot.frontends.checkpoint import Checkpoint, read_config, resolve_directory
+from ingot.frontends.quantized.config import is_quantized
 from ingot.models.tokens import parse_file
 from ingot.models.weights import parameter_specs
 
@@ -20,15 +21,16 @@ def describe(source: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     Of the weights only the headers are read.
 
     The facts are `family`, `architecture`, sizes, `parameters` (how many numbers), `stored` (bytes of weights by
-    dtype), `tokenizer` (None without one; else `model`, `tokens`, `added`, and the ids of tokens that begin and end a
-    text) and `left_out` (parts that a build does not use, in words).
+    dtype), `quantized`, `tokenizer` (None without one; else `model`, `tokens`, `added`, and the ids of tokens that
+    begin and end a text) and `left_out` (parts that a build does not use, in words).
 
     Raises CheckpointError for whatever a build would refuse to read of them.
     """
     path = resolve_directory(source)
     values = read_config(path)
     config = models.parse_config(values, path)
-    model = models.load_config_only(path)
+    quantized = is_quantized(values)  # of which only the headers of the weights tell all
+    model = models.load(path) if quantized else models.load_config_only(path)
     stored: Counter[str] = Counter()
     if any(path.glob("*.safetensors")):
         checkpoint = Checkpoint(path)
@@ -47,6 +49,7 @@ def describe(source: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
         "context_length": config.context_length,
         "parameters": sum(math.prod(spec.evaluate({})) for spec in parameter_specs(model.module).values()),
         "stored": dict(stored),
+        "quantized": quantized,
         "tokenizer": _tokenizer(path, model),
         "left_out": list(config.left_out),
     }

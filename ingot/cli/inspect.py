@@ -88,20 +88,28 @@ def _verify(source: str, out: Output) -> None:
 
 
 def _directory(args: argparse.Namespace, out: Output) -> None:
-    """A Hugging Face directory in words, and the engine that a build would make of it; no weight is read."""
+    """A Hugging Face directory in words, and the engine that a build would make of it.
+
+    Weights are read of a quantised one only.
+    """
     source = args.source
     found, files = _lazy.load("ingot.builder.directory:describe")(source)
     template = _lazy.load("ingot.text.chat_template:from_files")(files)
     found["chat_template"] = None if template is None else "own"
-    engine, granted = _lazy.load("ingot.builder.outline:outline")(source)
+    if found["quantized"]:  # what its engine holds follows from the numbers
+        engine, granted = open_source(source), []
+    else:
+        engine, granted = _lazy.load("ingot.builder.outline:outline")(source)
     stored = ", ".join(f"{size(count)} of {dtype}" for dtype, count in found["stored"].items())
+    how_stored = ", quantised" if found["quantized"] else ""
     words, how = found["tokenizer"], "--chat-template plain, or a file of Jinja, lets it chat"
     out.text(f"{source}: a Hugging Face directory of family {printable(found['family'])} ({found['architecture']})")
     out.text(
         f"  {found['layers']:,} layers, {found['width']:,} wide; {found['heads']:,} heads, {found['kv_heads']:,} for "
         f"keys and values; {found['vocabulary']:,} tokens; context {found['context_length']:,}"
     )
-    out.text(f"  {found['parameters']:,} parameters; stored: {stored or 'none (build --weights-from random)'}")
+    stored = stored or "none (build --weights-from random)"
+    out.text(f"  {found['parameters']:,} parameters; stored{how_stored}: {stored}")
     if words is None:
         out.text("  no tokenizer.json: it takes and gives token ids, no text")
     else:
@@ -114,7 +122,7 @@ def _directory(args: argparse.Namespace, out: Output) -> None:
     if engine.kind == "llm":
         out.text(f"  chat template: {'its own' if found['chat_template'] else f'none; {how}'}")
     out.left_out(found["left_out"])
-    out.text(f"`ingot build {source}` makes {default_name(source)} of it, here without the numbers:")
+    out.text(f"`ingot build {source}` makes {default_name(source)} of it:")
     for remark in granted:
         out.text(f"  taken for granted: {remark}")
     _summary(engine, args, out, {"directory": found, "granted": granted, "files": sorted(files)})
