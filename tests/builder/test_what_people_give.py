@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,30 @@ def test_what_it_is_and_what_takes_it(name: str, tmp_path: Path, capsys: pytest.
     assert main(["run", str(path), "--random"]) == 2
     found = capsys.readouterr().err
     assert why.split(",")[0].split(":")[0].split(".*")[0] in found
+
+
+COMMANDS = {
+    "run": [], "inspect": [], "bench": [], "generate": ["--prompt", "x"], "chat": [], "diff": ["other.ingot"],
+    "build": ["-o", "new.ingot"], "score": ["--text", "x.txt"],
+}  # fmt: skip
+GIVEN = ("model.py", "weights.bin", "pytorch_model.bin", "page.onnx", "net.tflite", "a folder", "x.ingot", "state.pt")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve` has the words from the process that opens the model, as the others have them."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.txt").write_text("text")
+    others = {"x.ingot": (lambda path: None, "there is no such file: build it first"),
+              "state.pt": (written(b"\x80\x02}q\0."), "is a file of torch.save, a pickle")}  # fmt: skip
+    for name in GIVEN:
+        make, why = (FILES | others)[name]
+        make(tmp_path / name)
+        assert main([command, name, *COMMANDS[command]]) == 2, (command, name)
+        found = capsys.readouterr().err
+        assert re.search(why, found, re.DOTALL) and "Traceback" not in found, found
 
 
 def test_a_part_of_a_model(tmp_path: Path) -> None:

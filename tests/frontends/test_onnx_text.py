@@ -10,7 +10,7 @@ import pytest
 
 import ingot
 import ingot.onnx_backend as backend
-from ingot.errors import CheckpointError, InputError, UnsupportedError
+from ingot.errors import CheckpointError, InputError, UnsupportedError, ValueFault
 from ingot.frontends.onnx.regex import MAX_WORK, Work, automaton
 from ingot.frontends.onnx.text import codes, words
 from ingot.frontends.table import Unsupported
@@ -66,6 +66,19 @@ def test_split(delimiter: str | None, most: int | None) -> None:
         assert counts.tolist() == [len(w) for w in want]
         assert pieces.shape == (len(given), max(map(len, want), default=0))
         assert pieces.tolist() == [w + [""] * (pieces.shape[1] - len(w)) for w in want]
+
+
+@pytest.mark.parametrize("delimiter", ["", ","])
+def test_split_takes_memory_for_its_pieces(delimiter: str) -> None:
+    """40,000 pieces of a text are short ones: no row of code points is as long as the text for each. Beside a text
+    that is one long piece that cannot be helped: it is refused before it is made."""
+    joined = (delimiter or " ").join(["ab"] * 40_000)
+    split = model("StringSplit", {"y": T.STRING, "n": T.INT64}, delimiter=delimiter)
+    ((pieces, counts),) = run(split, ([joined, "c"],))
+    assert counts.tolist() == [40_000, 1] and pieces.shape == (2, 40_000)
+    assert set(pieces[0]) == {"ab"} and set(pieces[1]) == {"c", ""}
+    with pytest.raises(ValueFault, match="StringSplit would make over 268,435,456 characters"):
+        run(split, ([joined, "c" * 10_000],))
 
 
 def test_concat_and_equal() -> None:

@@ -205,7 +205,7 @@ class GraphNode:
     def line(self) -> tuple[str, int] | None:
         """File and line of the user's code: of the innermost frame outside torch."""
         frames = _FRAME.findall(self.metadata.get("stack_trace", ""))
-        outside = [f for f in frames if _TORCH not in f[0] and not f[0].startswith("torch/")]
+        outside = [f for f in frames if _TORCH not in f[0] and not f[0].startswith(("torch/", "<"))]  # <eval_with_key>
         return (outside[-1][0], int(outside[-1][1][:9])) if outside else None
 
     @cached_property

@@ -16,6 +16,7 @@ from ingot.frontends.table import MaybeInt, MaybeInts, Result, Unsupported
 from ingot.ir import F, Network, Spec
 from ingot.ir.sizes import as_size
 from ingot.ir.spec import broadcast, elements
+from ingot.ops.sizes import SizesOf
 
 Array = np.ndarray[Any, Any]
 ML = "ai.onnx.ml"
@@ -213,23 +214,39 @@ def _scanned(found: Any) -> tuple[Any, ...]:
 # ------------------------------------------------------------------------------------------------- parts of a text
 
 
+MAX_PIECES_TOGETHER = 1 << 28  # characters that StringSplit makes in a run
+
+
+def _greatest(x: Any) -> Any:
+    """The greatest number of a vector of int64, or 0."""
+    return F.reduce_max(F.concat(x, np.zeros(1, np.int64), dim=0), axes=(0,), keepdims=False)
+
+
 @onnx("StringSplit")
 def string_split(call: Call, x: Strings, *, delimiter: str = "", maxsplit: MaybeInt = None) -> Result:
-    """As Python's str.split, at the delimiter or at runs of white space: pieces [..., the most of all] and counts."""
+    """As Python's str.split, at the delimiter or at runs of white space: pieces [..., the most of all] and counts.
+
+    A piece is as long as the longest one, and what all are together is bounded before it is made: a text of many pieces
+    beside one that is a long piece asks for the square of their length.
+    """
     rows, count = _rows(x)
     most = np.int32(2**31 - 1 if maxsplit is None or maxsplit < 0 else min(maxsplit, 2**31 - 1))
     there = F.not_equal(rows, np.int32(0))
     split = _at_delimiter(rows, count, there, delimiter, most) if delimiter else _at_space(rows, there, most)
     kept, piece, begin, pieces = split
-    width = as_size(F.reduce_max(F.concat(cast(pieces, dtypes.int64), np.zeros(1, np.int64), dim=0), axes=(0,),
-                                 keepdims=False))  # fmt: skip
-    place = F.add(F.mul(cast(piece, dtypes.int64), size_value(rows, x.length)),
-                  cast(F.sub(_places(rows), begin), dtypes.int64))  # fmt: skip
-    whole = dims.mul(width, x.length)
+    inner = cast(F.sub(_places(rows), begin), dtypes.int64)  # where in its piece each code point is
+    wide = _greatest(cast(pieces, dtypes.int64))
+    ends = F.where(kept, F.add(inner, np.int64(1)), np.int64(0))
+    long = _greatest(F.reshape(ends, (dims.mul(count, x.length),)))
+    fits = F.less_equal(F.mul(F.mul(wide, long), size_value(rows, count)), np.int64(MAX_PIECES_TOGETHER))
+    binder = SizesOf(text=f"the longest piece, or -1: StringSplit would make over {MAX_PIECES_TOGETHER:,} characters")
+    width, length = as_size(wide), rows.network.emit(binder, (F.where(fits, long, np.int64(-1)),)).shape[0]
+    place = F.add(F.mul(cast(piece, dtypes.int64), long), inner)
+    whole = dims.mul(width, length)
     place = F.where(kept, place, size_value(rows, whole))  # what is no part of a piece goes behind all of them
     empty = F.expand(call.network.constant(np.int32(0)), (count, dims.add(whole, 1)))
     put = F.scatter(empty, place, rows, axis=1)
-    found = F.reshape(F.slice(put, (0, 0), (count, whole), (1, 1)), (*x.shape, width, x.length))
+    found = F.reshape(F.slice(put, (0, 0), (count, whole), (1, 1)), (*x.shape, width, length))
     return Text(found), F.reshape(cast(pieces, dtypes.int64), x.shape)
 
 
