@@ -105,7 +105,7 @@ class Shown:
         except RecipeError as e:
             raise RecipeError(f"tensor {name}: {e}") from None
         last = specs[-1]
-        array = _as_known(self.tensor(name), last)
+        array = as_known(self.tensor(name), last)
         if last is None or (array.dtype, array.shape) != (last[0].numpy, last[1]):
             raise unfit(name, array, last)
         self._left += GROWTH * array.nbytes
@@ -234,7 +234,7 @@ class Reader:
         shown = self.shown
         way = shown.ways[number]
         if number in shown.tensors:
-            return _as_known(shown.tensor(shown.tensors[number]), shown.specs[number])
+            return as_known(shown.tensor(shown.tensors[number]), shown.specs[number])
         if way.user is not None:
             return self._operands(way.user)[_call(shown.numbers.made, way.user).inputs.index(number)]
         dtype, shape = shown.specs[number]
@@ -386,7 +386,7 @@ def _bytes(spec: Known) -> int:
     return prod(shape) * dtype.numpy.itemsize
 
 
-def _as_known(array: Array, known: Known | None) -> Array:
+def as_known(array: Array, known: Known | None) -> Array:
     """A stored tensor as its recipe has it: one that no program reads is plain bytes in a file."""
     if known is None or array.dtype != np.uint8 or array.ndim != 1 or array.nbytes != _bytes(known):
         return array

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot import dtypes
-from ingot.backends.stored import Derivation, Operands, Reader, Shown, unfit
+from ingot.backends.stored import Derivation, Operands, Reader, Shown, as_known, unfit
 from ingot.builder.compile import Borrowed, owned
 from ingot.engine.session import Engine
 from ingot.errors import IngotError, RecipeError
@@ -83,6 +83,7 @@ def remade(
 def _made(shown: Shown, one: Remake, sources: Mapping[str, Array], known: Mapping[str, Known]) -> Array:
     stored = shown.tensor(one.tensor)
     dtype, shape = shown.check(one.derivation, known, stored.nbytes)
+    stored = as_known(stored, (dtype, shape))
     if (dtype.numpy, shape) != (stored.dtype, stored.shape):
         raise unfit(one.tensor, stored, (dtype, shape))
     array = owned(one.derivation.recipe, Borrowed(Operands(Reader(shown), one.derivation, sources)))

@@ -28,7 +28,8 @@ from ingot.errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot build`."""
-    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, a .gguf, .pt2 or .onnx file")
+    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, a .gguf, .pt2 or .onnx file; "
+                        "or an engine, to merge --lora into")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: the source's name with .ingot, here")
     options.add_formats(parser)
     options.add_lora(parser)
@@ -50,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot build`."""
     check_target(args.device, "engines are built")
+    if args.output is None and _lazy.load("ingot.source:is_engine")(args.source):
+        raise UserError(f"{args.source} is an engine already: name the file of the other one, -o FILE")
     path = args.output or default_name(args.source)
     check_output(path, args.source)
     _check_calibration(args)
@@ -77,7 +80,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     kept = [line.removeprefix("weights: ") for line in engine.log if line.startswith("weights: ")]
     if kept:
         out.note(f"{len(kept)} weight(s) are not stored as {args.weights}: {kept[0]}" + ", …" * (len(kept) > 1))
-    out.text(printable_lines(engine.summary))
+    if engine.summary is not None:  # None: the source is an engine, which was built before
+        out.text(printable_lines(engine.summary))
     if args.data is not None:
         out.text(printable_lines(_lazy.load("ingot.quantization.report:Report").of(engine)))
     if engine.report is not None:
@@ -89,7 +93,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
             "bytes": written,
             "seconds": {phase: round(value, 4) for phase, value in seconds.items()},
             "accuracy": engine.report.json() if engine.report is not None else None,
-            **engine.summary.json(),
+            **(engine.summary.json() if engine.summary is not None else {}),
         }
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ def _ended(args: argparse.Namespace, out: Output) -> int:
     try:
         return args.run(args, out) or 0
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what is left are a few lines
         out.note("\ninterrupted")
         return 130
     except BrokenPipeError:  # whoever read our output has enough

@@ -19,6 +19,7 @@ from ingot.cli import options
 from ingot.cli.main import main
 from ingot.cli.options import byte_count
 from ingot.cli.output import in_words, size, table
+from ingot.engine.session import load
 from ingot.llm.llm import LLM
 from ingot.serve import frames
 from ingot.version import __version__
@@ -220,6 +221,18 @@ def test_bench_of_an_adapter(engine: Path, tmp_path: Path) -> None:
     assert "rank" in ingot("bench", engine, "--lora", _broken(tmp_path), code=2).stderr
 
 
+def test_build_of_an_engine_merges_an_adapter(engine: Path, tmp_path: Path) -> None:
+    """The same engine as by the directory; one that is there already has no phases of a build, and needs a name."""
+    words = ("--lora", tuned(tmp_path), "--no-report")
+    found = as_json("build", engine, "-o", tmp_path / "merged.ingot", *words)
+    assert set(found) == {"path", "bytes", "seconds", "accuracy"}
+    ingot("build", PICO, "-o", tmp_path / "whole.ingot", *words)
+    one, other = (load(tmp_path / name) for name in ("merged.ingot", "whole.ingot"))
+    assert all(one.tensor(n).tobytes() == other.tensor(n).tobytes() for n in other.header["weights"])
+    assert "bytes" not in ingot("build", engine, "-o", tmp_path / "same.ingot").stderr
+    assert "is an engine already: name the file" in ingot("build", engine, code=2).stderr
+
+
 def _broken(folder: Path) -> Path:
     """An adapter without rank."""
     path = folder / "tuned" / "adapter_config.json"
@@ -357,6 +370,19 @@ def test_ctrl_c_while_generating(engine: Path) -> None:
         assert process.returncode == 130
         assert "interrupted" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("between", [0.0, 0.02])
+def test_ctrl_c_twice_while_generating(engine: Path, between: float) -> None:
+    """The second one may come while the engine is closed: no abort, no traceback."""
+    process = start("generate", engine, "--prompt", "import os", "--max-tokens", 1000, "--ignore-end", "--threads", 1)
+    assert process.stdout is not None and process.stdout.read(1)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(between)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, 0)
+    assert "Traceback" not in errors and "terminate" not in errors
 
 
 def test_ctrl_c_at_any_time_of_a_build_leaves_nothing_or_a_whole_engine(tmp_path: Path) -> None:

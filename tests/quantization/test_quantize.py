@@ -354,6 +354,18 @@ def test_the_chart_and_the_data(tmp_path: Path) -> None:
         Report.of(ingot.builder.build.build_network(network, weights))
 
 
+def test_a_saved_engine_is_made_of_other_weights(tmp_path: Path) -> None:
+    """Tensors that no program reads are plain bytes in a file; they are matched with their recipes all the same."""
+    _, weights = net()
+    found = made()
+    found.save(tmp_path / "q.ingot")
+    back = load(tmp_path / "q.ingot")
+    x, again = batches()[0], back.refit(weights)
+    assert np.array_equal(again.run(x)["y"], back.run(x)["y"])
+    assert all(again.tensor(n).tobytes() == back.tensor(n).tobytes() for n in back.header["weights"])
+    assert str(diff(back, back))
+
+
 def test_names_are_shown_and_not_obeyed() -> None:
     text = chart("t", "s", [Bar("<a&b>" + "x" * 60, math.inf, True, "</svg>", '"'), Bar("none", None, False, "", "w")])
     assert ElementTree.fromstring(text) is not None and "…" in text
