@@ -17,6 +17,7 @@ from ingot.ops.control import bodies
 from ingot.passes.weights import recipe_of
 from ingot.passes.widen import NARROW
 
+SCALES = ("scales", "fitted_scales")  # recipe steps
 WORTH_SAYING = 64 << 10  # bytes of weights that are made in every run, or kept wider than they came
 CONTROL = ("cond", "scan", "while_loop")  # host calls that hold networks
 CONVOLUTIONS = ("conv_packed", "conv_depthwise", "conv_transpose")
@@ -182,10 +183,12 @@ def _bytes(buffer: Mapping[str, Any]) -> int:
 
 
 def _wider(network: Network, compiled: Compiled) -> list[Remark]:
-    """Weights that are kept in float32, and came in half of that."""
+    """Weights that are kept in float32, and came in half of that; the scales of integers are float32 in every format."""
     narrow = {v.name for v in network.parameters if v.dtype in NARROW}
     stored = [v for v in compiled.stored.values() if v.kind == "parameter" and v.dtype is dtypes.float32]
-    kept = [v for v in stored if any(name in narrow for name in recipe_of(v).sources)]
+    recipes = {v: recipe_of(v) for v in stored}
+    wide = [v for v, recipe in recipes.items() if not any(call.name in SCALES for call in recipe.steps)]
+    kept = [v for v in wide if any(name in narrow for name in recipes[v].sources)]
     count = sum(int(v.spec.elements) * 4 for v in kept)
     if count < WORTH_SAYING:
         return []

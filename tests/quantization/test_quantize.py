@@ -363,7 +363,7 @@ def test_a_saved_engine_is_made_of_other_weights(tmp_path: Path) -> None:
     x, again = batches()[0], back.refit(weights)
     assert np.array_equal(again.run(x)["y"], back.run(x)["y"])
     assert all(again.tensor(n).tobytes() == back.tensor(n).tobytes() for n in back.header["weights"])
-    assert str(diff(back, back))
+    assert str(diff(back, back, x))
 
 
 def test_names_are_shown_and_not_obeyed() -> None:
