@@ -183,7 +183,7 @@ def _bytes(buffer: Mapping[str, Any]) -> int:
 
 
 def _wider(network: Network, compiled: Compiled) -> list[Remark]:
-    """Weights that are kept in float32, and came in half of that; the scales of integers are float32 in every format."""
+    """Weights that are kept in float32, and came in half of that. Scales of integers are float32 in every format."""
     narrow = {v.name for v in network.parameters if v.dtype in NARROW}
     stored = [v for v in compiled.stored.values() if v.kind == "parameter" and v.dtype is dtypes.float32]
     recipes = {v: recipe_of(v) for v in stored}

@@ -252,3 +252,17 @@ def test_truth_of_no_elements() -> None:
         for device in ("cpu", "torch:cpu"):
             for found, wanted in zip(engine.on(device).run({"x": x}).values(), Net()(x), strict=True):
                 np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-6, atol=1e-6)
+
+
+class Best(nn.Module):
+    """The 20 best pixels: an image must have as many."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1).topk(20, dim=1).values
+
+
+def test_a_size_of_our_choice_that_the_network_refuses_ends_no_build() -> None:
+    """The comparison takes half the example's sizes first, 4 × 4 here, and then larger ones."""
+    engine = ingot.build(Best().eval(), (torch.rand(2, 1, 8, 8),), dynamic={"x": {2: "H", 3: "W"}})
+    assert engine.report.comparison.inputs == "example and seeded"
+    close(engine, Best(), 2, 1, 5, 7)
