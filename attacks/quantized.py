@@ -74,9 +74,9 @@ def view(buffer: int, place: int, **changed: Any) -> Callable[[Program], None]:
 
 program(24, "a group of 0", params(group=0), "group")
 program(24, "a negative group", params(group=-32), "group")
-program(24, "a group that is no multiple of 8", params(group=12), "multiple of 8")
+program(24, "a group that is no multiple of 8", params(group=12), "32, 64 or 128")
 program(24, "a group of 2**60", params(group=2**60), "scales|group")
-program(24, "smaller groups than there are scales for", params(group=8), "scales", "run")
+program(24, "groups that no kernel has", params(group=8), "32, 64 or 128")
 program(24, "larger groups than there are scales for", params(group=64), "scales", "run")
 program(24, "no scales", lambda p: p["calls"][0].update({"in": [0, 1]}), "operand|operands|scales")
 program(24, "no groups and no scales", without_groups, "4 bits")

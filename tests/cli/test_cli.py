@@ -263,7 +263,6 @@ def test_doctor_and_ops(engine: Path) -> None:
     assert kernels["log_softmax"] == ["softmax"]
     assert kernels["relu"] == ["elementwise"] and kernels["nonzero"] == ["nonzero"]
     assert {k["name"]: k["ops"] for k in listed["kernels"]}["softmax"] == ["softmax", "log_softmax"]
-    assert "rms_norm" in ingot("ops").stdout
     some = as_json("ops", "relu", "moe", "--dtype", "float32", "--host")["ops"]
     assert [(row["op"], row["cpu"]) for row in some] == [("moe", {"float32": "host"})]
     assert "there is no op nonsense" in ingot("ops", "nonsense", code=2).stderr
@@ -457,6 +456,7 @@ def test_people_read_no_python(engine: Path) -> None:
         ("bench", engine, "--repeat", 1, "--profile"), ("diff", engine, engine, "--size", "T=4"),
     ):  # fmt: skip
         done = ingot(*words)
+        assert words != ("ops",) or "rms_norm" in done.stdout
         found = re.findall(r"\b(?:None|True|False)\b|\[['\"]|\{'|<ingot|np\.|dtype\(", done.stdout + done.stderr)
         assert not found, (words, found, done.stdout)
 

@@ -78,10 +78,10 @@ def test_diff_with_torch(folder: Path) -> None:
         assert found["against"] == "torch"
         assert [p["name"] for p in found["layers"]][-2:] == ["blocks.0", "blocks.1"]
         assert all(low <= p["relative"] < high for p in (*found["layers"], *found["outputs"]))
-        values = as_json("diff", engine, source, "--values", "--input", f"image={folder}/image.npy")
-        assert values["not_compared"] == ["conv in blocks.0.conv", "conv in blocks.1.conv"]
-        assert {"batch_norm", "relu", "add"} <= {p["op"] for p in values["layers"]}
-        assert all(p["relative"] < high for p in values["layers"])
+    values = as_json("diff", engine, source, "--values", "--input", f"image={folder}/image.npy")
+    assert values["not_compared"] == ["conv in blocks.0.conv", "conv in blocks.1.conv"]
+    assert {"batch_norm", "relu", "add"} <= {p["op"] for p in values["layers"]}
+    assert all(p["relative"] < 0.05 for p in values["layers"])
     assert "as torch runs it" in command("diff", engine, source).stdout
     own = as_json("diff", source, folder / "float32.ingot")
     assert own["against"] == "engine" and own["outputs"][0]["relative"] == 0

@@ -64,9 +64,12 @@ class Started:
             return None
 
     def worker(self) -> int:
-        """Its engine process, once there is one."""
+        """Its engine process, once that runs a program of its own: until then the server waits for it."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return int(until(lambda: children.read_text().split() or None)[0])
+        pid = int(until(lambda: children.read_text().split() or None)[0])
+        own = Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
+        until(lambda: True if Path(f"/proc/{pid}/cmdline").read_bytes() not in (b"", own) else None)
+        return pid
 
     def is_ready(self) -> None:
         until(lambda: True if (got := self.asked()) is not None and got.status_code == 200 else None)
