@@ -80,6 +80,6 @@ def _converted(python: Path, directory: Path, weights: str) -> Path:
     path = CACHE / f"{directory.name}-openvino-{weights}"
     if not (path / "openvino_model.bin").exists():
         tool = [str(python.parent / "optimum-cli"), "export", "openvino", "--model", str(directory)]
-    form = ["--task", "text-generation-with-past", "--weight-format", *WEIGHTS[weights]]
-    subprocess.run([*tool, *form, str(path)], check=True)
+        form = ["--task", "text-generation-with-past", "--weight-format", *WEIGHTS[weights]]
+        subprocess.run([*tool, *form, str(path)], check=True)
     return path
