@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from ingot import _interrupt
 from ingot.cli import bench, build, chat, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
 from ingot.cli.output import Output, remark
 from ingot.errors import FileError, IngotError, MemoryLimitError, from_code
@@ -62,9 +63,7 @@ def _ended(args: argparse.Namespace, out: Output) -> int:
     try:
         return args.run(args, out) or 0
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what is left are a few lines
-        out.note("\ninterrupted")
-        return 130
+        return _interrupted(out)
     except BrokenPipeError:  # whoever read our output has enough
         return 0
     except IngotError as e:
@@ -72,6 +71,8 @@ def _ended(args: argparse.Namespace, out: Output) -> int:
     except MemoryError as e:
         return _show(e, "error: out of memory", 1, out, MemoryLimitError("out of memory").json())
     except Exception as e:
+        if _interrupt.became(e):
+            return _interrupted(out)
         native = sys.modules.get("ingot._native")  # commands that ask it directly, such as doctor
         if native is not None and isinstance(e, native.Error):
             typed = from_code(e.code, str(e))
@@ -79,6 +80,12 @@ def _ended(args: argparse.Namespace, out: Output) -> int:
         hint = "" if out.debug else "\nThis is a fault of ingot. Run it again with --debug and report what it prints."
         text = f"{type(e).__name__}: {e}"
         return _show(e, f"internal error: {text}{hint}", 1, out, IngotError(text).json())
+
+
+def _interrupted(out: Output) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what is left are a few lines
+    out.note("\ninterrupted")
+    return 130
 
 
 def _show(error: BaseException, text: str, code: int, out: Output, data: dict[str, Any]) -> int:

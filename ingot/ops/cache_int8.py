@@ -44,7 +44,8 @@ def torch_to_int8(torch: Any, k: Any, v: Any) -> tuple[Any, Any]:
     """As `to_int8`, of torch tensors."""
     parts = []
     for x in (k.float(), v.float()):
-        scale = x.abs().amax(-1) / 127
+        largest = x.abs().amax(-1)
+        scale = largest / torch.full_like(largest, 127)  # by a number, CUDA multiplies with its reciprocal
         scale = scale.masked_fill(~torch.isfinite(x).all(-1), torch.nan)
         whole = torch.round(x / torch.where(scale == 0, 1, scale)[..., None]).clamp(-127, 127)
         parts.append((whole.nan_to_num().to(torch.int8), scale))

@@ -314,9 +314,10 @@ class QuantizeRows(Op):
 
     def torch(self, torch: Any, x: Any) -> tuple[Any, Any]:
         largest = x.float().abs().amax(-1, keepdim=True)
-        inverse = torch.full_like(largest, 127.0) / largest  # 127 / largest would be 127 times the reciprocal
+        most = torch.full_like(largest, 127.0)  # with a number in its place torch multiplies with a reciprocal
+        inverse = most / largest
         scaled = torch.nan_to_num(x.float() * inverse, nan=0.0, posinf=127.0, neginf=-127.0)
-        return torch.round(torch.clamp(scaled, -127, 127)).to(torch.int8), largest / 127
+        return torch.round(torch.clamp(scaled, -127, 127)).to(torch.int8), largest / most
 
     @classmethod
     def draw(cls, draw: Any) -> Case:

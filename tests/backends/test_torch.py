@@ -278,8 +278,8 @@ def test_steps_that_describe_nothing(device: str, name: str, value: int) -> None
 
 def test_states_that_no_memory_holds() -> None:
     network = Network("n")
-    state = network.state("kv", StateSpec("float32", heads=10**6, head_dim=10**4))
-    k, slot = network.input("k", Spec("float32", ("T", 10**6, 10**4))), network.input("slot", Spec("int32", ("T",)))
+    state = network.state("kv", StateSpec("float32", heads=10**8, head_dim=10**4))
+    k, slot = network.input("k", Spec("float32", ("T", 10**8, 10**4))), network.input("slot", Spec("int32", ("T",)))
     network.parameter("table", Spec("float32", (9, 4)))
     F.kv_write(state, k, k, slot)
     network.output("y", slot + 1)

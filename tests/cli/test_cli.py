@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ingot import _interrupt
 from ingot.cli import options
 from ingot.cli.main import main
 from ingot.cli.options import byte_count
@@ -397,6 +398,29 @@ def test_ctrl_c_at_any_time_of_a_build_leaves_nothing_or_a_whole_engine(tmp_path
         if left:  # the signal came after the file had got its name
             ingot("inspect", tmp_path / "x.ingot", "--verify")
         (tmp_path / "x.ingot").unlink(missing_ok=True)
+
+
+def test_ctrl_c_that_an_import_made_an_error_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NumPy's extension imports datetime while it is imported, and drops the KeyboardInterrupt that ends that."""
+
+    def fails(*_: object) -> None:
+        raise ImportError('PyCapsule_Import could not import module "datetime"')
+
+    monkeypatch.setattr("ingot.cli.ops.run", fails)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["ops"]) == 1  # nobody pressed it
+    assert "internal error: ImportError" in capsys.readouterr().err
+    _interrupt.watch()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert main(["ops"]) == 130
+        assert capsys.readouterr().err == "\ninterrupted\n"
+    finally:
+        signal.signal(signal.SIGINT, before)
+        monkeypatch.setattr(_interrupt, "_last", -_interrupt.SECONDS)
 
 
 def test_a_reader_who_leaves(engine: Path) -> None:
