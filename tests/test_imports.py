@@ -35,7 +35,8 @@ MAY_IMPORT = {
     "words": {"errors"},
     "written": {"errors"},
     "source": RUN,  # where a build is asked for
-    "__main__": {"_lazy"},
+    "_interrupt": set(),
+    "__main__": {"_interrupt", "_lazy"},
     "ir": IR,
     "ops": IR,
     "functional": IR | {"ops"},
@@ -58,7 +59,7 @@ MAY_IMPORT = {
     "llm.kv_cache": {"errors"},
     "llm.scheduler": {"errors", "llm.kv_cache"},
     "serve": RUN | {"llm", "source", "text"},  # over HTTP
-    "cli": RUN | {"llm", "source", "backends.cost"},
+    "cli": RUN | {"_interrupt", "llm", "source", "backends.cost"},
 }
 # What folders may name for a late import, beside what they import: an engine has host calls, a model a directory.
 MAY_NAME = {
