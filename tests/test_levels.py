@@ -44,13 +44,13 @@ FORBIDDEN = {
 def objects(level: str) -> list[Path]:
     """The level's objects in the newest build directory that has any."""
     sanitized = re.compile(r"SANITIZE\w*:BOOL=ON")
-    folders = [f for f in ROOT.glob(f"build/*/CMakeFiles/ingot_{level}.dir") if not sanitized.search(cache(f))]
+    folders = [f for f in ROOT.glob(f"build/*/native/CMakeFiles/ingot_{level}.dir") if not sanitized.search(cache(f))]
     found = [sorted(folder.rglob("*.o")) for folder in folders]
     return max(found, key=lambda files: max((f.stat().st_mtime for f in files), default=0.0), default=[])
 
 
 def cache(folder: Path) -> str:
-    path = folder.parent.parent / "CMakeCache.txt"
+    path = folder.parents[2] / "CMakeCache.txt"
     return path.read_text() if path.exists() else ""
 
 
@@ -99,7 +99,7 @@ def test_no_level_shares_functions_with_the_others(level: str) -> None:
 @needs_objects
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_half_shows_its_table_and_nothing_else(level: str) -> None:
-    """So CMakeLists.txt says all: a half that it does not list cannot be reached, and none is compiled in vain."""
+    """So CMake says all: a half that it does not list cannot be reached, and none is compiled in vain."""
     for path in objects(level):
         family = path.name.removesuffix(".cpp.o").removesuffix(f"_{level}")
         command = ["nm", "--demangle", "--extern-only", "--defined-only", str(path)]
@@ -108,7 +108,7 @@ def test_a_half_shows_its_table_and_nothing_else(level: str) -> None:
 
 
 def test_the_levels_are_those_of_the_build() -> None:
-    listed = re.findall(r"^ *ingot_level\((\w+) ", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    listed = re.findall(r"^ *ingot_level\((\w+) ", (ROOT / "native/CMakeLists.txt").read_text(), re.MULTILINE)
     assert listed == list(LEVELS) == [level for level in FORBIDDEN if level != "core"]
     assert [level for level in listed if level in _native.levels()] == _native.levels()
 

@@ -96,10 +96,11 @@ def configured(source: Path) -> subprocess.CompletedProcess[str]:
 
 def test_cmake_needs_a_version(tmp_path: Path) -> None:
     (tmp_path / "ingot").mkdir()
-    (tmp_path / "CMakeLists.txt").write_bytes((ROOT / "CMakeLists.txt").read_bytes())
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "CMakeLists.txt").write_bytes((ROOT / "native" / "CMakeLists.txt").read_bytes())
     for text in ("", 'VERSION = "1.0"\n', "__version__ = version()\n", '__version__ = ""\n'):
         (tmp_path / "ingot" / "version.py").write_text(text)
-        done = configured(tmp_path)
+        done = configured(tmp_path / "native")
         assert done.returncode != 0 and "ingot/version.py has no line" in done.stderr
 
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from ingot import _interrupt
-from ingot.cli import bench, build, chat, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
+from ingot.cli import bench, build, chat, config, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
 from ingot.cli.output import Output, remark
 from ingot.errors import FileError, IngotError, MemoryLimitError, from_code
 from ingot.version import __version__
 
-COMMANDS = (build, generate, chat, serve, score, plan, run, diff, inspect, bench, doctor, ops)
+COMMANDS = (build, generate, chat, serve, score, plan, run, diff, inspect, bench, doctor, ops, config)
 
 _EPILOG = """examples:
   ingot generate models/pico-python --prompt "def quicksort(items):"     a Hugging Face directory, no build step

@@ -3,11 +3,10 @@
  *   ingot_engine* engine;  ingot_session* session;  ingot_options options = {0};
  *   if (ingot_open("net.ingot", &engine) || ingot_session_create(engine, "main", &options, &session)) puts(ingot_last_error());
  *
- * tests/native/run_engine.c is a complete program. The library, libingot.so, lies in the folder of the installed package, and this
- * header in its folder include; they need no Python at run time:
+ * docs/cpp.md is a complete program with all ways to build it; tests/native/run_engine.c is one in C. The library, libingot.so, needs
+ * no Python at run time. It comes with the Python package, whose `ingot config` says where it and this header lie:
  *
- *   lib=$(python -c "import ingot._native as n, os; print(os.path.dirname(n.__file__))")
- *   cc program.c -I $lib/include -L $lib -Wl,-rpath,$lib -lingot -o program
+ *   cc program.c $(ingot config --cflags --libs) -o program
  *
  * Failure. A function that returns int gives 0, or a number of members, for success and -1 for failure. Then
  * ingot_last_error() and ingot_last_error_code() say why, on the calling thread, until its next failing call; a call that

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -270,9 +271,20 @@ def test_doctor_and_ops(engine: Path) -> None:
     assert "float31" in ingot("ops", "--dtype", "float31", code=2).stderr
 
 
+def test_what_a_compiler_needs() -> None:
+    """tests/native/test_cpp_page.py compiles by it."""
+    found = as_json("config")
+    assert (Path(found["lib_dir"]) / "libingot.so").is_file() and (Path(found["include_dir"]) / "ingot.h").is_file()
+    assert found["version"] == __version__ and shlex.split(found["cflags"]) == [f"-I{found['include_dir']}"]
+    assert ingot("config", "--libs", "--cflags").stdout == f"{found['libs']} {found['cflags']}\n"
+    assert ingot("config", "--cmake-dir").stdout == f"{found['cmake_dir']}\n"
+    assert "pkg-config-dir  " in ingot("config").stdout
+
+
 def test_help_teaches() -> None:
     text = ingot("--help").stdout
-    for command in ("build", "generate", "chat", "score", "plan", "run", "inspect", "bench", "doctor", "ops"):
+    for command in ("build", "generate", "chat", "score", "plan", "run", "inspect", "bench", "doctor", "ops",
+                    "config"):  # fmt: skip
         assert command in text
         assert "examples:" in ingot(command, "--help").stdout
     assert ingot("--version").stdout == f"ingot {__version__}\n"
