@@ -37,7 +37,8 @@ def test_the_tests_that_promises_name_are_there() -> None:
 
 
 def test_the_page_of_ops_is_current() -> None:
-    assert ops.PAGE.read_text() == ops.page(), "run python -m tools.ops"
+    for path, text in ops.pages().items():
+        assert path.read_text() == text, "run python -m tools.ops"
 
 
 def test_every_file_says_what_it_is_for() -> None:

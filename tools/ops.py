@@ -1,10 +1,12 @@
-"""docs/ops.md: the table of all ops, made from their declarations: `python -m tools.ops`."""
+"""docs/ops.md and what `ingot ops` shows: the table of all ops, made from their declarations: `python -m tools.ops`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from ingot.builder import covered
 from ingot.builder.coverage import DTYPES, coverage
 
 PAGE = Path(__file__).parent.parent / "docs" / "ops.md"
@@ -53,13 +55,25 @@ def _coverage(row: dict[str, Any]) -> str:
     return f"| {row['op']} | {' | '.join(cells)} | {MARKS[row['torch']]} | {count or '–'} | {kernels} |"
 
 
-def page() -> str:
+def page(rows: list[dict[str, Any]]) -> str:
     """The page as it should be."""
-    rows = coverage()
     head = ("op", *DTYPES, "device", "torch", "CPU kernels")
     lines = [*map(_meaning, rows), "", "## Coverage", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return HEAD.format(share=_share(rows)) + "\n".join([*lines, *map(_coverage, rows)]) + "\n"
 
 
+def data(rows: list[dict[str, Any]]) -> str:
+    """The file that `ingot ops` reads, a line for each op."""
+    listed = ",\n".join(map(json.dumps, rows))
+    return f'{{"dtypes": {json.dumps(DTYPES)}, "ops": [\n{listed}\n]}}\n'
+
+
+def pages() -> dict[Path, str]:
+    """Every file that is written, as it should be."""
+    rows = coverage()
+    return {PAGE: page(rows), covered.FILE: data(rows)}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

@@ -129,8 +129,13 @@ def _ops_of(function: Callable[..., Any]) -> frozenset[str]:
         elif isinstance(one, FunctionType) and one not in seen and one.__module__.startswith("ingot."):
             seen.add(one)
             if one.__module__ != promotion.__name__:  # its casts stand before nearly every op
-                todo += _named(one, one.__code__)
+                todo += _names(one)
     return frozenset(found)
+
+
+@cache
+def _names(function: FunctionType) -> tuple[Any, ...]:
+    return tuple(_named(function, function.__code__))
 
 
 def _named(function: FunctionType, code: CodeType) -> Iterator[Any]:

@@ -9,7 +9,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from ingot import _lazy
 from ingot.cli.output import Output, table
@@ -27,16 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot ops`."""
-    known = sorted(_lazy.load("ingot.ops:table")(), key=lambda row: str(row["op"]))
-    if unknown := sorted(set(args.op) - {row["op"] for row in known}):
+    known = _lazy.load("ingot.builder.covered:covered")()
+    ops, kinds = known["ops"], known["dtypes"]
+    if unknown := sorted(set(args.op) - {row["op"] for row in ops}):
         raise UserError(f"there is no op {', '.join(unknown)}; `ingot ops` lists them")
-    coverage: Any = _lazy.load("ingot.builder.coverage")
-    kinds = coverage.DTYPES
     if args.dtype is not None:
-        kinds = (_lazy.load("ingot.dtypes:get")(args.dtype).name,)
-    ops = coverage.coverage(args.op or None, kinds)
-    if args.dtype is not None:
-        ops = [op for op in ops if op["cpu"]]
+        kind = _lazy.load("ingot.dtypes:get")(args.dtype).name
+        if kind not in kinds:  # complex64, say: found anew
+            ops = _lazy.load("ingot.builder.coverage:coverage")(args.op or None, (kind,))
+        kinds = [kind]
+        ops = [{**op, "cpu": {kind: op["cpu"][kind]}} for op in ops if kind in op["cpu"]]
+    if args.op:
+        ops = [op for op in ops if op["op"] in args.op]
     if args.host:
         ops = [op for op in ops if "host" in " ".join(op["cpu"].values())]
     rows = [
@@ -51,8 +52,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
         f"\n{len(ops)} ops. Of {len(pairs)} pairs of an op and an element type the CPU runs {native} natively. host: a "
         "NumPy reference in Python. some: natively or so, by the case."
     )
-    declared = {kernel.name: kernel for kernel in _lazy.load("ingot.backends.cpu:CPU").kernels}
-    kernels = [
-        {**native, "ops": list(declared[native["name"]].runs)} for native in _lazy.load("ingot._native").kernels()
-    ]
-    out.result({"ops": ops, "kernels": kernels})
+    if out.as_json:
+        declared = {kernel.name: kernel for kernel in _lazy.load("ingot.backends.cpu:CPU").kernels}
+        kernels = _lazy.load("ingot._native").kernels()
+        listed = [{**kernel, "ops": list(declared[kernel["name"]].runs)} for kernel in kernels]
+        out.result({"ops": ops, "kernels": listed})

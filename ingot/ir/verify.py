@@ -1,6 +1,7 @@
 """The verifier: the rules that every pass may rely on, checked after each of them. Reports all offenders at once."""
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from ingot import dims
@@ -24,6 +25,30 @@ def verify(network: Network) -> Network:
         listed = "".join(f"\n- {p}" for p in found[:SHOWN])
         raise NetworkError(f"network {network.name} breaks {len(found)} rule(s):{listed}{more}")
     return network
+
+
+def held(network: Network) -> list[object]:
+    """All that `verify` reads, as the objects themselves: where it `same` as before, the network is as sound as before.
+    """
+    found: list[object] = []
+    for name, value in network.values.items():
+        found += (name, value, value.name, value.spec, value.kind, value.network, value.node, value.array, *value.uses)
+    for values in (network.inputs, network.parameters, network.constants, network.states):
+        found += (None, *values)
+    for node in network.nodes:
+        found += (node, node.op, node.inputs, node.outputs, node.where)
+        for name in node.op.attributes:
+            found.append(attribute := getattr(node.op, name))
+            if isinstance(attribute, Network):
+                found += held(attribute)
+    for named in (network.outputs, network.dims):
+        found += (None, *named, *named.values())
+    return found
+
+
+def same(before: list[object], after: list[object]) -> bool:
+    """Whether two lists hold the same objects."""
+    return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
 def problems(network: Network, depth: int = 0) -> list[str]:

@@ -11,7 +11,7 @@ from ingot import ops
 from ingot.dims import Dim
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Spec, StateSpec, Value, verify
-from ingot.ir.verify import MAX_NESTING, SHOWN, problems
+from ingot.ir.verify import MAX_NESTING, SHOWN, held, problems, same
 from ingot.ops.control import branch
 from ingot.ops.elementwise import Neg
 from ingot.ops.indexing import Iota
@@ -137,7 +137,10 @@ def test_a_sound_network_passes() -> None:
 @pytest.mark.parametrize(("damage", "message"), BREAKS)
 def test_each_rule(damage: Callable[[Network], Any], message: str) -> None:
     net = sound()
+    before = held(net)
+    assert same(before, held(net))
     damage(net)
+    assert not same(before, held(net))
     with pytest.raises(NetworkError, match=message) as raised:
         verify(net)
     assert raised.value.code == "network"
