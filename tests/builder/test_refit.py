@@ -18,6 +18,7 @@ from tests.conftest import PICO
 from tests.frontends.test_torch_export_nets import SMALL as NETS
 from tests.frontends.test_torch_export_nets import batch
 from tests.models import model_zoo, reference_models, test_lora
+from tests.sampling import sampled
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -69,7 +70,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words.values()))
-@pytest.mark.parametrize("stored", [False, True], ids=["in memory", "file"])
+@pytest.mark.parametrize("stored", sampled([True, False], 2), ids=["file", "in memory"])
 def test_a_language_model(
     words: dict[str, str], stored: bool, tuned: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -207,7 +208,7 @@ def test_nets(name: str, precision: str, tmp_path: Path) -> None:
         assert np.array_equal(base.run(x)["output_0"], old)
 
 
-@pytest.mark.parametrize(("name", "precision"), [*zip(NETS, ["bfloat16", "float32"] * 2, strict=True)])
+@pytest.mark.parametrize(("name", "precision"), sampled(zip(NETS, ["bfloat16", "float32"] * 2, strict=True), 4))
 def test_nets_part_by_part(name: str, precision: str, tmp_path: Path) -> None:
     """As few parameters at a time as go: those that the error names together. Neighbours come from what is stored."""
     engine, wanted = (build_net(name, seed, precision) for seed in (0, 1))

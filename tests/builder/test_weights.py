@@ -77,8 +77,8 @@ def test_half_the_bytes_with_the_tied_table(pico8: Engine) -> None:
 
 
 @pytest.mark.parametrize(("weights", "precision", "within"), [
-    ("int8", "bfloat16", 0.002), ("int8", "float32", 0.002), ("int8", "float16", 0.002), ("int4-g32", "bfloat16", 0.03),
-    ("int4-g128", "float32", 0.035),
+    ("int8", "bfloat16", 0.002), ("int8", "float16", 0.002), ("int4-g32", "bfloat16", 0.03),
+    pytest.param("int8", "float32", 0.002, marks=pytest.mark.slow), ("int4-g128", "float32", 0.035),
 ])  # fmt: skip
 def test_score(weights: str, precision: str, within: float) -> None:
     """Measured: int8 +0.0007 in bfloat16, +0.0006 in float32; int4-g32 +0.0209, int4-g128 +0.0274. No calibration."""

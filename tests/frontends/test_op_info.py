@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.sampling import sampled
 from tools.conformance import op_info
 from tools.conformance.op_info import FAILED, PASSED, REFUSED
 
@@ -26,7 +27,7 @@ NAMES = (
 
 
 @needs_samples
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, 3))
 def test_samples_agree_with_torch(name: str) -> None:
     """Those that are refused say why, and at least one agrees."""
     found = list(op_info.results([name], {"float32": 1, "int64": 1}))

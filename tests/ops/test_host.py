@@ -29,7 +29,7 @@ from tests.ops.check import make_network, sample, sizes_for
 Array = np.ndarray[Any, Any]
 Json = Any
 WORKING = 8 << 20  # the bound on working memory in these tests
-ROUNDS = 25  # mutations of every case
+ROUNDS = 12  # mutations of every case
 
 
 def program_of(op: Op, operands: tuple[Array, ...], results: tuple[Spec, ...], **symbols: Json) -> Json:

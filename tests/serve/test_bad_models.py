@@ -15,6 +15,7 @@ from attacks.adapters import Adapter
 from attacks.directories import Directory
 from attacks.image import TABLE
 from attacks.make import MODULES
+from tests.sampling import sampled
 from tests.serve.harness import MODEL, PICO, Running, refused, serving
 from tests.tuned import tuned
 
@@ -43,7 +44,7 @@ def line(text: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", sampled(TOKENIZERS, 3))
 def test_a_bad_tokenizer_ends_the_start(name: str, tmp_path: Path) -> None:
     attack = TABLE[f"tokenizer: {name}"]
     attack.make(tmp_path / "model")
@@ -58,7 +59,7 @@ def test_a_template_that_cannot_be_read_ends_the_start(name: str, tmp_path: Path
     assert re.search(attack.expect["chat"][1], line(refused(source=tmp_path / "model")))
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", sampled(TEMPLATES, 3))
 def test_a_hostile_template_fails_its_requests_only(name: str, tmp_path: Path) -> None:
     attack = TABLE[f"chat template: {name}"]
     attack.make(tmp_path / "model")
@@ -71,7 +72,7 @@ def test_a_hostile_template_fails_its_requests_only(name: str, tmp_path: Path) -
         assert server.post("/v1/completions", body).status_code == 200
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", sampled(ADAPTERS, 3))
 def test_a_bad_adapter_ends_the_start(name: str, tmp_path: Path) -> None:
     Directory().write(tmp_path / "model")
     attack = TABLE[f"adapter: {name}"]
