@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Options, Result, Sample
+from ingot.backends.cuda.choice import Chooser, Kind
 from ingot.backends.cuda.launch import Launcher, Norm, Weight
 
 CONTEXT = 501
@@ -100,7 +101,7 @@ class Model:
         self.slot, self.context = (torch.full((1,), n, **ints) for n in (CONTEXT - 1, CONTEXT))
         angle = torch.rand((1, s.width // 2), device="cuda")
         self.cos, self.sin = angle.cos(), angle.sin()
-        self.token = torch.zeros(1, **ints)
+        self.chooser = Chooser(torch, torch.device("cuda"), launcher)
         self.h, self.after = torch.randn((2, 1, s.hidden), device="cuda").bfloat16()
         self.rows = torch.randn((1, rows), device="cuda").bfloat16()
         self.attended = torch.randn((1, s.heads * s.width), device="cuda").bfloat16()
@@ -147,11 +148,11 @@ class Model:
         product(self.inner, self.down[i], self.h, None, self.after)
 
     def step(self) -> None:
-        torch.index_select(self.table, 0, self.token, out=self.h)
+        torch.index_select(self.table, 0, self.chooser.chosen[:1], out=self.h)
         for i in range(self.shape.layers):
             self.layer(i)
         self.launcher.product(self.h, self.head, self.logits, self.norm)
-        self.launcher.argmax(self.logits, self.token)
+        self.chooser.choose(self.logits, {"temperature": self.logits, "uniform": self.logits}, Kind.GREEDY)
 
     def kernels(self) -> Sequence[tuple[str, Callable[[int], None], int]]:
         """Each kernel of a layer: its name, its call, and the bytes that it reads."""

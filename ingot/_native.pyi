@@ -78,6 +78,16 @@ def sample(
     Returns (token ids, their log probabilities, the likeliest tokens [rows, most], their log probabilities).
     """
 
+def draws(
+    samplers: Sequence[Sampler], positions: NDArray[np.int64]
+) -> tuple[
+    NDArray[np.float32], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64],
+    NDArray[np.bool_],
+]:  # fmt: skip
+    """What a device needs to choose as these samplers would: temperature, top_k (1 to the vocabulary), top_p, min_p,
+    the random number, and whether the logits alone decide: no penalty, bias or forbidden sequence, nothing reported.
+    """
+
 def log_probs(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> NDArray[np.float32]:
     """The log softmax of each row of logits [rows, vocabulary] at its target."""
 

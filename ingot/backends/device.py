@@ -28,6 +28,7 @@ class Limits:
     are read as they come, until it is known how long steps take (llm/step_times.py). max_row_bytes: of logits and
     hidden states that one step may leave for scores and vectors.
     narrow_tables: whether a step's block table is as wide as its longest request, for attention goes over all of it.
+    chooses: whether its executors choose tokens themselves (LaunchingExecutor).
     """
 
     block_size: int = 16
@@ -36,6 +37,7 @@ class Limits:
     max_mixed_tokens: int = 12
     max_row_bytes: int = 64 << 20
     narrow_tables: bool = False
+    chooses: bool = False
 
 
 class Executor(Protocol):
@@ -68,6 +70,45 @@ class Executor(Protocol):
 
     def log_probs(self, logits: Array, targets: Array) -> Array:
         """log softmax of each row of logits at its target, float32 [rows]."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a launched run takes and chooses tokens.
+
+    behind: int32 [T], for each position which of the tokens that the launch before chose it holds; -1: what token_ids
+        says. temperature, top_k, top_p, min_p, uniform: of each of the first rows of logits, as `_native.draws` gives
+        them; without rows nothing is chosen. back: the rows of logits that the host wants.
+    """
+
+    behind: Array
+    temperature: Array
+    top_k: Array
+    top_p: Array
+    min_p: Array
+    uniform: Array
+    back: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What came of a launched run: tokens, int64, and their log probabilities, float32, one of each row that chose one
+    (token -1: no logit is finite, or one is NaN or infinite); its outputs, of the logits the rows asked for.
+    """
+
+    tokens: Array
+    logprobs: Array
+    outputs: Mapping[str, Array]
+
+
+class LaunchingExecutor(Executor, Protocol):
+    """An executor of language models that works by itself, and chooses tokens itself.
+
+    One launch may be under way when the next one is made. They run in order.
+    """
+
+    def launch(self, feeds: dict[str, Array], choice: Choice) -> Callable[[], Chosen]:
+        """Starts a run. Returns what waits for it, and raises what `run` raises."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +163,7 @@ TORCH = Runtime(
 )  # fmt: skip
 CUDA = Runtime(
     "cuda", "cuda[:N]", "ingot.backends.cuda.executor:open_session",
-    Limits(max_step_tokens=2048, max_mixed_tokens=512, narrow_tables=True),
+    Limits(max_step_tokens=2048, max_mixed_tokens=512, narrow_tables=True, chooses=True),
     "ingot.backends.cuda.executor:resolve", "ingot.backends.cuda.executor:available",
 )  # fmt: skip
 RUNTIMES = {runtime.name: runtime for runtime in (CPU, TORCH, CUDA)}

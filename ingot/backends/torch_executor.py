@@ -79,7 +79,7 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     tensors: dict[Value, Any] = {}
     total = 0
     for value in (*lowered.parameters, *lowered.constants):
-        with _typed(f"{value.name} on torch:{opening.device}"):
+        with typed_errors(f"{value.name} on torch:{opening.device}"):
             array = value.array if value.kind == "constant" else stored(reader, value)
             tensors[value] = to_tensor(torch, array, device)
         total += array.nbytes
@@ -117,7 +117,7 @@ class TorchExecutor:
         self._threads = opening.threads or 0
         self.inputs = [_port(v.name, v) for v in self._network.inputs]
         self.outputs = [_port(name, v) for name, v in self._network.outputs.items()]
-        with _typed(f"the states on torch:{opening.device}"):
+        with typed_errors(f"the states on torch:{opening.device}"):
             self._states = {v: self._empty(v.spec, opening) for v in self._network.states}
         self._plans: dict[tuple[tuple[str, int], ...], list[Op]] = {}
         self._last: dict[str, int] = {}  # sizes of the last run
@@ -166,7 +166,7 @@ class TorchExecutor:
             raise BusyError("this session is running already: give each thread a session of its own")
         try:
             with (
-                _typed(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad(),
+                typed_errors(f"a run on torch:{self._device}"), _exact(self._torch), self._torch.no_grad(),
                 _without_autocast(self._torch, self._device.type), rounds_together(),
                 _threads(self._torch, self._threads) if self._device.type == "cpu" else nullcontext(),
             ):  # fmt: skip
@@ -333,7 +333,7 @@ def _written(found: dict[str, Array], out: dict[str, Array]) -> dict[str, Array]
 
 
 @contextmanager
-def _typed(what: str) -> Iterator[None]:
+def typed_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as e:

@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot import _lazy, _native, dtypes, foreign
-from ingot.backends.device import Device, Executor, Opening, device_of, programs_of, with_bodies
+from ingot.backends.device import Choice, Chosen, Device, Executor, Opening, device_of, programs_of, with_bodies
 from ingot.engine import file
 from ingot.engine.external import declared, matching
 from ingot.errors import ArgumentError, EngineFileError, FileError, InputError, UserError, typed
@@ -451,6 +451,15 @@ class Session:
             given = f"a {type(feeds).__name__}" + (" and others by name" if inputs else "")
             raise InputError(f"the inputs must be a dict of arrays by name, run({{{example}}}), not {given}")
         return {names[0]: feeds}
+
+    def launch(self, feeds: Mapping[str, Any], choice: Choice) -> Callable[[], Chosen]:
+        """Starts a run whose tokens the device chooses, where it does that (Limits.chooses).
+
+        Returns what waits for it. The next run may be launched before that; they run in order. Raises as `run`.
+        """
+        launching: Any = self._executor
+        waits: Callable[[], Chosen] = launching.launch(self._feeds(feeds), choice)
+        return waits
 
     def profile(self, feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
         """One run with the time of every call: {call, kernel or host, where, ns, bytes, in, out}.

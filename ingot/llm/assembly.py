@@ -10,6 +10,7 @@ from ingot.llm.jobs import Job
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.memory import available_memory, cache_blocks
 from ingot.llm.runner import Runner
+from ingot.llm.runner_behind import RunnerBehind
 from ingot.llm.scheduler import Scheduler
 
 _WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
@@ -46,7 +47,8 @@ def assemble(
         cache, max_step_tokens, max_running, row_bytes, config.window, config.short_length,
         min(limits.max_mixed_tokens, max_step_tokens), draft_bytes=4 * config.vocab_size,
     )  # fmt: skip
-    return scheduler, Runner(
+    runner = RunnerBehind if limits.chooses else Runner
+    return scheduler, runner(
         session, cache, max_step_tokens, max_running, context_length, config.short_length,
         embeds=config.embedding.width > 0,
     )  # fmt: skip

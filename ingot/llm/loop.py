@@ -35,9 +35,9 @@ class Stats:
 class StepRunner(Protocol):
     """What computes steps, in the order in which it gets them.
 
-    `lag`: how many of them may be under way when the next one is planned. With none the loop waits for each step's
-    results. With more, a position may hold a token that is not known when its step is launched (scheduler.Chunk): the
-    runner takes it from the step before.
+    `lag`: how many of them may be under way when the next one is planned, as the last one that was launched allows.
+    With none the loop waits for each step's results. With more, a position may hold a token that is not known when its
+    step is launched (scheduler.Chunk): the runner takes it from the step before.
     """
 
     lag: int

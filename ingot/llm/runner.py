@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -80,15 +80,22 @@ class Runner:
         has been recorded of it."""
         feeds, wanted = self.prepare(step)
         found = self._session.run(feeds)
-        chosen = iter(self._choose(found["logits"], wanted) if wanted.samplers else ())
+        return self._by_chunk(wanted, self._choose(found["logits"], wanted) if wanted.samplers else [], found)
+
+    def _by_chunk(self, wanted: Wanted, chosen: Sequence[Result], found: Mapping[str, Array]) -> list[Result]:
+        """The results of each chunk: of those of its sampler, of log probabilities by the last rows of logits, and of
+        the hidden states that were found.
+        """
+        choices = iter(chosen)
         scores: list[float] = []
         if wanted.targets:
-            logits = found["logits"][len(feeds["logit_rows"]) - len(wanted.targets) :]
+            logits = found["logits"]
+            logits = logits[len(logits) - len(wanted.targets) :]
             scores = self._session.log_probs(logits, np.array(wanted.targets, np.int64)).tolist()
         scored = seen = 0
         results: list[Result] = []
         for rows in wanted.rows:
-            result = Result() if rows.sampler is None else next(chosen)
+            result = Result() if rows.sampler is None else next(choices)
             if rows.targets:
                 result.scores = scores[scored : scored + len(rows.targets)]
                 scored += len(rows.targets)

@@ -108,6 +108,29 @@ Result<float> score(const Logits& logits, const PerRow<std::int64_t>& targets) {
   return logprobs;
 }
 
+nb::tuple draws(const std::vector<const Sampler*>& samplers, const PerRow<std::int64_t>& positions) {
+  const std::size_t rows = samplers.size();
+  if (positions.size() != rows)
+    throw Error(code::argument, "positions has " + std::to_string(positions.size()) + " values for " + std::to_string(rows) + " samplers");
+  for (const Sampler* sampler : samplers)
+    if (sampler == nullptr) throw Error(code::argument, "a sampler is None");
+  Result<float> temperature = new_result<float>(rows), top_p = new_result<float>(rows), min_p = new_result<float>(rows);
+  Result<std::int32_t> top_k = new_result<std::int32_t>(rows);
+  Result<double> uniform = new_result<double>(rows);
+  Result<bool> plain = new_result<bool>(rows);
+  for (std::size_t i = 0; i < rows; ++i) {
+    const Sampling& how = samplers[i]->sampling();
+    const std::int64_t all = samplers[i]->vocabulary();
+    temperature.data()[i] = how.temperature;
+    top_k.data()[i] = static_cast<std::int32_t>(how.top_k <= 0 ? all : std::min<std::int64_t>(how.top_k, all));
+    top_p.data()[i] = how.top_p;
+    min_p.data()[i] = how.min_p;
+    uniform.data()[i] = how.temperature == 0 ? 0.0 : uniform_at(how.seed, static_cast<std::uint64_t>(positions.data()[i]));
+    plain.data()[i] = !samplers[i]->changes() && how.top_logprobs == 0;
+  }
+  return nb::make_tuple(temperature, top_k, top_p, min_p, uniform, plain);
+}
+
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
@@ -121,6 +144,10 @@ void bind_sampling(nb::module_& m) {
         "first greatest), then top-k, top-p and min-p. The samplers remember it. Returns (token ids int64, their log probabilities "
         "under the unmodified distribution float32, the likeliest tokens int64 [rows, most], -1 where a row asked for fewer, their "
         "log probabilities). The random number is a function of seed and position.");
+  m.def("draws", draws, "samplers"_a, "positions"_a,
+        "What a device needs to choose as these samplers would: (temperature float32, top_k int32 from 1 to the vocabulary, top_p and "
+        "min_p float32, the random number float64, and whether the logits alone decide: no penalty, bias, forbidden sequence, and no "
+        "likeliest tokens to report), one of each sampler.");
   m.def("log_probs", score, "logits"_a.noconvert(), "targets"_a,
         "log softmax of each row of logits (float32 [rows, vocabulary]) at its target (int64), float32.");
 }

@@ -8,34 +8,34 @@ asked for runs call by call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ingot import _lazy, dtypes
+from ingot.backends.cuda.choice import WORDS, Chooser, kind_of, tokens_of
 from ingot.backends.cuda.faults import BY_INTEGERS, faulty
 from ingot.backends.cuda.launch import ROWS, TILE_ROWS, Launcher, Norm, Weight, packed, power, unpacked
 from ingot.backends.cuda.program import Attention, Call, Factor, Product, program
-from ingot.backends.device import Opening
+from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, layout_of
+from ingot.backends.cuda.transfer import Layout, Transfer, arrays_of
+from ingot.backends.device import Choice, Chosen, Opening
 from ingot.backends.torch_device import available as free
 from ingot.backends.torch_device import package
 from ingot.backends.torch_device import resolve as torch_device
-from ingot.backends.torch_executor import Loaded, TorchExecutor, item_of, load
+from ingot.backends.torch_executor import Loaded, TorchExecutor, item_of, load, typed_errors
 from ingot.errors import UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
 from ingot.ir.interpret import learn
 from ingot.ops.conversion import Dequantize
-from ingot.ops.in_torch import call, check, known, to_array, to_tensor
+from ingot.ops.in_torch import call, check, known, to_tensor
 
 Array = np.ndarray[Any, Any]
 
-MOST_ROWS = 64  # of a captured step
 OLDEST = (8, 0)  # compute capability
-# What the inputs of a padded step hold in the rows that nobody asked for: they write nothing, and see nothing.
-PADDING = {"token_ids": 0, "positions": 0, "slot": -1, "context_len": 0, "block_table": 0, "logit_rows": -1,
-           "long_rope": 0}  # fmt: skip
+_NONE = np.zeros(0, np.int64)
 
 
 def resolve(name: str) -> str:
@@ -146,22 +146,6 @@ def _tensors(tensors: Mapping[Value, Any], factor: Factor) -> tuple[Any, Any]:
     return tensors[factor.weight], scales
 
 
-@dataclass(frozen=True)
-class Step:
-    """A captured step.
-
-    memory: its inputs on the device; pinned: what is copied there; inputs: views of that. replay: computes `outputs`.
-    results: pinned memory that these are copied to.
-    """
-
-    memory: Any
-    pinned: Any
-    inputs: Mapping[str, Array]
-    replay: Callable[[], None]
-    outputs: Mapping[str, Any]
-    results: Mapping[str, Any]
-
-
 class CudaExecutor(TorchExecutor):
     """See device.Executor."""
 
@@ -169,8 +153,10 @@ class CudaExecutor(TorchExecutor):
         super().__init__(torch, device, made.loaded, opening)
         self._made = made
         self._launcher = Launcher(torch, _dependent(torch, device))
-        self._steps: dict[tuple[int, ...], Step] = {}
-        self._pool: Any = None  # of memory that all captured steps share: one runs at a time
+        self._chooser = Chooser(torch, device, self._launcher)
+        self._transfer = Transfer(torch, device)
+        self._graphs = Graphs(torch)
+        self._steps: dict[tuple[int, int], Step] = {}
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -178,30 +164,72 @@ class CudaExecutor(TorchExecutor):
         self._decodes &= {"query_start", "block_table", "token_ids", "logit_rows"} <= names
         self._on_gpu = device.type == "cuda"
         self._captures = self._on_gpu
-        self._one_row_each = False  # whether this run has one row a request
         self._checks, self._repeated, foreseen = _checks(self._network)
         self._decodes &= foreseen
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
-        rows = self._step_rows(feeds) if self._captures and out is None else 0
-        if not rows:
+        with self._there():
+            if out is None and self._captures and self._step_rows(feeds):
+                with self._alone():
+                    waits = self._launched(feeds, None)
+                return dict(waits().outputs)
             return super().run(feeds, out)
-        with self._alone(), self._torch.cuda.device(self._device) if self._on_gpu else nullcontext():
-            sizes = self._last = self._sizes(feeds)
-            columns = feeds["block_table"].shape[1]
-            step = self._steps.get((rows, columns)) or self._capture(rows, columns)
-            self._fill(step, feeds)
-            step.memory.copy_(step.pinned, non_blocking=True)
-            step.replay()
-            for name, tensor in step.outputs.items():
-                step.results[name].copy_(tensor, non_blocking=True)
-            faults = self._faults(feeds, sizes)  # while the device computes
-            if self._on_gpu:
-                self._torch.cuda.current_stream().synchronize()
-            check(list(faults), faults.values())
+
+    def profile(self, feeds: dict[str, Array]) -> list[dict[str, Any]]:
+        with self._there():
+            return super().profile(feeds)
+
+    def launch(self, feeds: dict[str, Array], choice: Choice) -> Callable[[], Chosen]:
+        """See device.LaunchingExecutor."""
+        with self._there(), self._alone():
+            return self._launched(feeds, choice)
+
+    def _there(self) -> AbstractContextManager[Any]:
+        """Where kernels are launched."""
+        there: AbstractContextManager[Any] = self._torch.cuda.device(self._device) if self._on_gpu else nullcontext()
+        return there
+
+    def _launched(self, feeds: dict[str, Array], choice: Choice | None) -> Callable[[], Chosen]:
+        """Starts a run; without a choice all outputs come back."""
+        torch, transfer = self._torch, self._transfer
+        sizes = self._last = self._sizes(feeds)
+        count = 0 if choice is None else len(choice.temperature)
+        flags: dict[Node, Any] = {}
+        found: Any = None
+        kind = kind_of(choice, int(self._network.outputs["logits"].shape[1])) if choice and count else None
+        step = self._step(feeds)
+        if step is not None:
+            step.start(transfer, feeds, choice)
             counts = {n: v.spec.evaluate(sizes)[0] for n, v in self._network.outputs.items()}
-            return {n: to_array(self._torch, step.results[n][:count]) for n, count in counts.items()}
+            outputs = {n: step.outputs[n][:size] for n, size in counts.items()}
+            if kind is not None:
+                replay, found = choosing(step, kind, self._graphs, self._chooser)
+                replay()
+                found = found[:, :count]
+        else:
+            tensors, words = self._inputs(feeds, choice)
+            outputs = self._calls(tensors, sizes, None, flags, bool(self._step_rows(feeds)))
+            if kind is not None:
+                found = self._chooser.choose(outputs["logits"][:count], words, kind)
+        if choice is not None and "logits" in outputs:
+            outputs["logits"] = _rows_of(torch, outputs["logits"], choice.back)
+        come = {name: transfer.back(tensor) for name, tensor in outputs.items()}
+        chosen = None if found is None else transfer.back(found)
+        told = [transfer.back(tensor) for tensor in self._flags(flags)]
+        event = transfer.mark()
+        known = self._faults(feeds, sizes) if step is not None else {}  # while the device computes
+
+        def wait() -> Chosen:
+            with typed_errors(f"a run on torch:{self._device}"):
+                transfer.wait(event)
+            check(list(known), known.values())
+            if told:
+                check(list(flags), told[0].tolist())
+            tokens, logprobs = (_NONE, _NONE) if chosen is None else tokens_of(chosen.numpy())
+            return Chosen(tokens, logprobs, arrays_of(torch, come))
+
+        return wait
 
     def _step_rows(self, feeds: Mapping[str, Array]) -> int:
         """How many rows a step of one row a request is padded to; 0 for any other run."""
@@ -212,66 +240,52 @@ class CudaExecutor(TorchExecutor):
         fits = one_each and len(feeds["logit_rows"]) <= tokens and not len(feeds.get("hidden_rows", ()))
         return power(tokens) if fits else 0
 
-    def _padded(self, rows: int, columns: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of a step's inputs."""
-        shapes: dict[str, tuple[int, ...]] = {v.name: (rows,) for v in self._network.inputs}
-        shapes["block_table"] = (rows, columns)
-        shapes["query_start"] = (rows + 1,)
-        if "hidden_rows" in shapes:
-            shapes["hidden_rows"] = (0,)
-        return shapes
+    def _step(self, feeds: Mapping[str, Array]) -> Step | None:
+        """The captured step for these inputs, if they are those of one."""
+        rows = self._step_rows(feeds) if self._captures else 0
+        if not rows:
+            return None
+        columns = _columns(feeds["block_table"].shape[1])
+        return self._steps.get((rows, columns)) or self._capture(rows, columns)
 
     def _capture(self, rows: int, columns: int) -> Step:
-        torch, shapes = self._torch, self._padded(rows, columns)
-        places, total = {}, 0
-        for name, shape in shapes.items():
-            places[name] = total
-            total += -(-int(np.prod(shape)) // 4) * 4  # every input at 16 bytes
-        memory = torch.zeros(total, dtype=torch.int32, device=self._device)
-        pinned = torch.zeros(total, dtype=torch.int32, pin_memory=self._on_gpu)
-        view = pinned.numpy()
-        ends = {name: at + int(np.prod(shapes[name])) for name, at in places.items()}
-        inputs = {name: view[at : ends[name]].reshape(shapes[name]) for name, at in places.items()}
-        for name, array in inputs.items():
-            array[...] = PADDING.get(name, 0)
-        memory.copy_(pinned)
-        tensors = {v: memory[places[v.name] : ends[v.name]].view(shapes[v.name]) for v in self._network.inputs}
-        sizes = self._sizes(inputs)
+        layout = layout_of([v.name for v in self._network.inputs], rows, columns)
+        memory, tensors = blank(layout, self._torch, self._device)
+        sizes = self._sizes({v.name: np.empty(layout.places[v.name].shape, np.int32) for v in self._network.inputs})
 
         def work() -> dict[str, Any]:
-            self._one_row_each = True  # each request has one
-            return self._calls(dict(tensors), dict(sizes), None)
+            given = {v: tensors[v.name] for v in self._network.inputs}
+            for value in given:
+                if value.name == "token_ids":
+                    given[value] = self._chooser.follow(given[value], tensors["behind"])
+            return self._calls(given, dict(sizes), None, None, True)
 
-        replay, found = self._captured(work)
-        results = {n: torch.empty(t.shape, dtype=t.dtype, pin_memory=self._on_gpu) for n, t in found.items()}
-        step = self._steps[rows, columns] = Step(memory, pinned, inputs, replay, found, results)
+        replay, found = self._graphs.captured(work)
+        step = self._steps[rows, columns] = Step(layout, memory, tensors, replay, found)
         return step
 
-    def _captured(self, work: Callable[[], dict[str, Any]]) -> tuple[Callable[[], None], dict[str, Any]]:
-        """What computes `work` again where its results lie, and these."""
-        torch = self._torch
-        here, stream = torch.cuda.current_stream(), torch.cuda.Stream()
-        stream.wait_stream(here)
-        with torch.cuda.stream(stream):
-            work()  # compiles what has to be; the inputs are all padding
-        here.wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            found = work()
-        return graph.replay, found
-
-    @staticmethod
-    def _fill(step: Step, feeds: Mapping[str, Array]) -> None:
-        for name, array in step.inputs.items():
-            given = feeds[name]
-            count = len(given)
-            array[:count] = given
-            array[count:] = given[-1] if name == "query_start" else PADDING.get(name, 0)
+    def _inputs(
+        self, feeds: Mapping[str, Array], choice: Choice | None = None
+    ) -> tuple[dict[Value, Any], dict[str, Any]]:
+        """The inputs on the device, and what a choice says."""
+        values = self._network.inputs
+        if not all(v.dtype is dtypes.int32 for v in values):
+            return {v: to_tensor(self._torch, feeds[v.name], self._device) for v in values}, {}
+        given = {v.name: feeds[v.name] for v in values}
+        if choice is not None:
+            given |= {name: getattr(choice, name) for name in (*WORDS, "behind")}
+        layout = Layout.of({name: (array.shape, array.dtype.name) for name, array in given.items()})
+        memory, arrays = self._transfer.words(layout)
+        for name, array in arrays.items():
+            array[...] = given[name]
+        found = layout.tensors(self._torch, memory.to(self._device, non_blocking=True))
+        if choice is not None:
+            found["token_ids"] = self._chooser.follow(found["token_ids"], found["behind"])
+        return {v: found[v.name] for v in values}, found
 
     def _faults(self, feeds: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Node, bool]:
         """Of every node that may have had values that it does not take, whether it had: seen by the host's integers."""
+
         def operand(value: Value) -> Any:
             return feeds[value.name] if value.kind == "input" else self._shape(value, sizes)
 
@@ -297,25 +311,24 @@ class CudaExecutor(TorchExecutor):
         self, feeds: dict[str, Array], items: list[dict[str, Any]] | None
     ) -> tuple[dict[str, Any], dict[Node, Any]]:
         sizes = self._sizes(feeds)
-        self._one_row_each = bool(self._step_rows(feeds))
         faults: dict[Node, Any] = {}
-        tensors = {v: to_tensor(self._torch, feeds[v.name], self._device) for v in self._network.inputs}
-        found = self._calls(tensors, sizes, items, faults)
+        tensors, _ = self._inputs(feeds)
+        found = self._calls(tensors, sizes, items, faults, bool(self._step_rows(feeds)))
         self._last = sizes
         return found, faults
 
     def _calls(
         self, tensors: dict[Value, Any], sizes: dict[str, int], items: list[dict[str, Any]] | None,
-        faults: dict[Node, Any] | None = None,
+        faults: dict[Node, Any] | None, one_each: bool,
     ) -> dict[str, Any]:  # fmt: skip
-        """Runs every call; the outputs. Without `faults` nobody asks for them here."""
+        """Runs every call; the outputs. Without `faults` nobody asks for them here. one_each: each request has one row."""
         tensors |= self._loaded.tensors | self._states
         left = dict(self._left)
         for number, found in enumerate(self._made.calls):
             begin = self._now(items)
             if faults is not None:
                 self._note_faults(found, tensors, sizes, faults)
-            inside = isinstance(found, Product | Attention) and self._by_kernel(number, found, tensors, sizes)
+            inside = isinstance(found, Product | Attention) and self._by_kernel(number, found, tensors, one_each)
             by_reference = False
             if not inside:
                 for node in found.nodes:
@@ -366,13 +379,11 @@ class CudaExecutor(TorchExecutor):
                 learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
         return by_reference
 
-    def _by_kernel(
-        self, number: int, found: Product | Attention, tensors: dict[Value, Any], sizes: Mapping[str, int]
-    ) -> bool:
+    def _by_kernel(self, number: int, found: Product | Attention, tensors: dict[Value, Any], one_each: bool) -> bool:
         """Runs a call by its kernel, if that takes the sizes of this run."""
         if isinstance(found, Product):
             return self._product(found, self._made.weights[number], tensors)
-        if not self._one_row_each:
+        if not one_each:
             return False
         q, key, value = (tensors[v] for v in (found.q, found.key, found.value))
         if any(t.stride()[1:] != (t.shape[2], 1) for t in (q, key, value)):
@@ -406,6 +417,24 @@ class CudaExecutor(TorchExecutor):
         for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
             tensors[value] = result
         return True
+
+
+def _columns(width: int) -> int:
+    """How wide the block table of a captured step is: few widths, for each is captured by itself."""
+    columns = 64
+    while columns < width:
+        columns *= 8
+    return columns
+
+
+def _rows_of(torch: Any, logits: Any, rows: Sequence[int]) -> Any:
+    """Some rows: those of a range without a copy, for it is what all rows are, or none."""
+    if not rows:
+        return logits[:0]
+    first, count = rows[0], len(rows)
+    if list(rows) == list(range(first, first + count)):
+        return logits[first : first + count]
+    return torch.stack([logits[row] for row in rows])
 
 
 def _dependent(torch: Any, device: Any) -> bool:

@@ -13,7 +13,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def _after_others(DEPENDENT: tl.constexpr):
+def after_others(DEPENDENT: tl.constexpr):
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -75,7 +75,7 @@ def product_rows(
     w = tl.load(weight + where, mask=inside, other=0, eviction_policy="evict_first")
     if PAIR:
         v = tl.load(second + where, mask=inside, other=0, eviction_policy="evict_first")
-    _after_others(DEPENDENT)
+    after_others(DEPENDENT)
     for row in tl.static_range(ROWS):
         values = _row(x, gain, row, x_stride, k, eps, shift, BK, NORM)
         sums = tl.sum(_wide(w, SCALED) * values[None, :], axis=1)
@@ -111,7 +111,7 @@ def product_groups(
     if PAIR:
         v = tl.load(second + where, mask=known[:, :, None], other=0, eviction_policy="evict_first")
         t = tl.load(second_scales + scale_at, mask=known, other=0.0)
-    _after_others(DEPENDENT)
+    after_others(DEPENDENT)
     low_at = group[:, None] * (2 * HALF) + j[None, :]
     valid = (group < count)[:, None] & (j >= 0)[None, :]
     for row in tl.static_range(ROWS):
@@ -142,7 +142,7 @@ def product_tiles(
     """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; rows up to BM."""
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
     row = tl.arange(0, BM)
-    _after_others(DEPENDENT)
+    after_others(DEPENDENT)
     sums = tl.zeros((BN, BM), tl.float32)
     others = tl.zeros((BN, BM), tl.float32)
     base = columns.to(tl.int64)[:, None] * k
@@ -171,7 +171,7 @@ def product_tiles(
 @triton.jit
 def rms_norm(x, gain, out, k, eps, shift, x_stride, out_stride, BK: tl.constexpr, DEPENDENT: tl.constexpr):
     """Each row of x, normalised; a program has one row."""
-    _after_others(DEPENDENT)
+    after_others(DEPENDENT)
     row = tl.program_id(0)
     at = tl.arange(0, BK)
     values = _row(x, gain, row, x_stride, k, eps, shift, BK, True)
@@ -209,7 +209,7 @@ def decode_attention(
 
     The new key and value are used from registers; a request without context gives weights of 0.
     """
-    _after_others(DEPENDENT)
+    after_others(DEPENDENT)
     token = tl.program_id(0)
     kv = tl.program_id(1)
     split = tl.program_id(2)
@@ -270,7 +270,7 @@ def decode_attention(
 def combine(partial, maxima, weights, out, out_stride, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
             DEPENDENT: tl.constexpr):  # fmt: skip
     """The parts of each head's attention as one; zeros where there was no context."""
-    _after_others(DEPENDENT)
+    after_others(DEPENDENT)
     token = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.arange(0, SPLITS)
@@ -283,27 +283,3 @@ def combine(partial, maxima, weights, out, out_stride, HEADS: tl.constexpr, D: t
     sums = tl.sum(tl.load(partial + line[:, None] * D + at[None, :]) * share[:, None], axis=0)
     found = sums / tl.where(total > 0, total, 1.0)
     tl.store(out + token * out_stride + head * D + at, found.to(out.dtype.element_ty))
-
-
-@triton.jit
-def argmax_parts(logits, tops, places, n, stride, BN: tl.constexpr, DEPENDENT: tl.constexpr):
-    """The largest of each part of BN logits of a row, and where it stands first."""
-    _after_others(DEPENDENT)
-    row = tl.program_id(0)
-    part = tl.program_id(1)
-    at = part * BN + tl.arange(0, BN)
-    found = tl.load(logits + row * stride + at, mask=at < n, other=float("-inf"))
-    top = tl.max(found, axis=0)
-    tl.store(tops + row * tl.num_programs(1) + part, top)
-    tl.store(places + row * tl.num_programs(1) + part, tl.min(tl.where(found == top, at, n), axis=0))
-
-
-@triton.jit
-def argmax_whole(tops, places, out, parts, n, BP: tl.constexpr, DEPENDENT: tl.constexpr):
-    """The first of the largest over the parts of each row."""
-    _after_others(DEPENDENT)
-    row = tl.program_id(0)
-    at = tl.arange(0, BP)
-    found = tl.load(tops + row * parts + at, mask=at < parts, other=float("-inf"))
-    place = tl.load(places + row * parts + at, mask=at < parts, other=n)
-    tl.store(out + row, tl.min(tl.where(found == tl.max(found, axis=0), place, n), axis=0))

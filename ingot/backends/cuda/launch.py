@@ -90,7 +90,8 @@ class Launcher:
         return _lazy.load("ingot.backends.cuda.kernels")
 
     @cached_property
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """What every launch is told."""
         return {"launch_pdl": True} if self.dependent else {}
 
     def product(self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None) -> None:
@@ -116,12 +117,12 @@ class Launcher:
             if weight.group:
                 self.kernels.product_groups[grid](
                     *given, *numbers, ROWS=count, BN=held, GROUPS=power(k // weight.group), HALF=weight.group // 2,
-                    num_warps=warps, **flags, **self._options,
+                    num_warps=warps, **flags, **self.options,
                 )  # fmt: skip
             else:
                 self.kernels.product_rows[grid](
                     *given, *numbers, ROWS=count, BN=held, BK=wide, SCALED=weight.scales is not None,
-                    num_warps=warps, **flags, **self._options,
+                    num_warps=warps, **flags, **self.options,
                 )  # fmt: skip
 
     def shape(self, weight: Weight) -> tuple[int, int]:
@@ -146,7 +147,7 @@ class Launcher:
         self.kernels.product_tiles[(-(-n // 32),)](
             x, weight.first, second, scales, second_scales, given, out, rows, n, k, x.stride(0), stride, out.stride(0),
             BM=max(16, power(rows)), BN=32, BK=128, PAIR=weight.second is not None, SCALED=weight.scales is not None,
-            EXTRA=extra is not None, STAGES=4, DEPENDENT=self.dependent, num_warps=4, **self._options,
+            EXTRA=extra is not None, STAGES=4, DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
 
     def norm(self, x: Any, norm: Norm, out: Any) -> None:
@@ -154,7 +155,7 @@ class Launcher:
         k = int(x.shape[1])
         self.kernels.rms_norm[(x.shape[0],)](
             x, norm.gain, out, k, norm.eps, norm.shift, x.stride(0), out.stride(0), BK=power(k),
-            DEPENDENT=self.dependent, num_warps=4, **self._options,
+            DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
 
     def decode(
@@ -176,25 +177,12 @@ class Launcher:
             q, key, value, cos, sin, slot, state, context_len, block_table, parts, maxima, weights,
             scale, q.stride(0), key.stride(0), value.stride(0), block_table.stride(0), blocks * size, state.stride(0),
             HEADS=heads, KV=kv, D=width, R=cos.shape[1], HALVES=halves, BLOCK=size, BT=KEYS,
-            GM=max(16, power(heads // kv)), SPLITS=splits, DEPENDENT=self.dependent, num_warps=4, **self._options,
+            GM=max(16, power(heads // kv)), SPLITS=splits, DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
         self.kernels.combine[(requests, heads)](
             parts, maxima, weights, out, out.stride(0), HEADS=heads, D=width, SPLITS=splits,
-            DEPENDENT=self.dependent, num_warps=2, **self._options,
+            DEPENDENT=self.dependent, num_warps=2, **self.options,
         )  # fmt: skip
-
-    def argmax(self, logits: Any, out: Any) -> None:
-        """The first of the largest of each row of logits [R, n], float32, into out int32 [R]."""
-        rows, n = logits.shape
-        parts = -(-n // 2048)
-        tops = self.torch.empty((rows, parts), dtype=self.torch.float32, device=logits.device)
-        places = self.torch.empty((rows, parts), dtype=self.torch.int32, device=logits.device)
-        self.kernels.argmax_parts[(rows, parts)](
-            logits, tops, places, n, logits.stride(0), BN=2048, DEPENDENT=self.dependent, num_warps=4, **self._options
-        )
-        self.kernels.argmax_whole[(rows,)](
-            tops, places, out, parts, n, BP=power(parts), DEPENDENT=self.dependent, num_warps=1, **self._options
-        )
 
 
 def _or(instead: Any, *tensors: Any) -> Sequence[Any]:

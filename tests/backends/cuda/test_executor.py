@@ -11,6 +11,7 @@ import pytest
 
 import ingot
 from ingot.backends import device as devices
+from ingot.backends.device import Choice
 
 torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
@@ -94,39 +95,108 @@ def test_a_step(made: Any, rows: int) -> None:
     """The logits of one step as torch's; nobody's rows may show in them."""
     built = made(precision="float32")
     feeds = step(rows, 17, 2)
-    found, expected = (
-        built.on(d).session(kv_blocks=2 * rows).run(feeds)["logits"] for d in ("cuda", "torch")
-    )
+    found, expected = (built.on(d).session(kv_blocks=2 * rows).run(feeds)["logits"] for d in ("cuda", "torch"))
     assert found.shape == expected.shape == (rows, 128)
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()  # interpreted: 9e-8
+
+
+def again(work: Any) -> Any:
+    """In the place of a graph: computes everything again, where it lies."""
+    found = work()
+
+    def replay() -> None:
+        new = work()
+        for old, now in zip(found.values(), new.values(), strict=True) if isinstance(found, dict) else [(found, new)]:
+            old.copy_(now)
+
+    return replay, found
+
+
+def captures(session: Any) -> Any:
+    """A session whose steps are captured; without a GPU as far as that goes."""
+    executor = session._executor
+    if not GPU:
+        executor._captures = True
+        executor._graphs.captured = again
+    return executor
 
 
 def test_captured_steps(made: Any) -> None:
     """Padded steps as steps without padding; one that is replayed knows nothing of the one before."""
     built = made(precision="float32")
     captured, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
-    if not GPU:
-        executor = captured._executor
-        executor._captures = True
-
-        def replayed(work: Any) -> Any:  # a graph that computes everything again, where it lies
-            found = work()
-            return lambda: [found[n].copy_(new) for n, new in work().items()], found
-
-        executor._captured = replayed
-    else:
-        plain._executor._captures = False
+    executor, plain._executor._captures = captures(captured), False
     for rows, context in ((3, 5), (4, 6), (3, 17)):
         feeds = step(rows, context, 2)
         found, expected = (session.run(feeds) for session in (captured, plain))
         assert found["logits"].shape == (rows, 128) and found["hidden"].shape == expected["hidden"].shape
         assert np.abs(found["logits"] - expected["logits"]).max() <= 1e-6  # interpreted: 0
-    assert list(captured._executor._steps) == [(4, 2)]
+    assert list(executor._steps) == [(4, 64)]
     wrong = step(3, 5, 2) | {"token_ids": np.full(3, 128, np.int32)}
     with pytest.raises(ingot.errors.ValueFault, match="embedding"):
         captured.run(wrong)
     with pytest.raises(ingot.errors.InputError, match="slot"):
         captured.run({name: array for name, array in feeds.items() if name != "slot"})
+
+
+def choice(rows: int, behind: Any = None, back: Any = (), temperature: float = 0.0) -> Choice:
+    full = partial(np.full, rows)
+    return Choice(
+        full(-1, np.int32) if behind is None else np.array(behind, np.int32), full(temperature, np.float32),
+        full(128, np.int32), full(1.0, np.float32), full(0.0, np.float32), full(0.5, np.float64), back,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_launched_steps(made: Any, captured: bool) -> None:
+    """Tokens stay on the device for the step behind, which is launched before anybody has read them."""
+    built = made(precision="float32")
+    session, plain = (built.on("cuda").session(kv_blocks=8) for _ in range(2))
+    if captured:
+        captures(session)
+    else:
+        session._executor._captures = False
+    first, second = step(3, 5, 2), step(3, 6, 2)
+    wanted = [plain.run(first)["logits"].argmax(1)]
+    known = second | {"token_ids": np.array([*wanted[0][[2, 0]], 9], np.int32)}
+    logits = plain.run(known)["logits"]
+    unknown = second | {"token_ids": np.array([0, 0, 9], np.int32)}
+    waits = [session.launch(first, choice(3)), session.launch(unknown, choice(3, [2, 0, -1], [0, 2]))]
+    one, two = (wait() for wait in waits)
+    assert one.tokens.tolist() == wanted[0].tolist() and one.outputs["logits"].shape == (0, 128)
+    assert two.tokens.tolist() == logits.argmax(1).tolist()
+    assert np.abs(two.outputs["logits"] - logits[[0, 2]]).max() <= 2e-6
+    log_total = np.log(np.exp(logits.astype(np.float64)).sum(1))
+    assert np.abs(two.logprobs - (logits.max(1) - log_total)).max() <= 1e-5
+    with pytest.raises(ingot.errors.ValueFault, match="embedding"):
+        session.launch(second | {"token_ids": np.full(3, 128, np.int32)}, choice(3))()
+
+
+def test_requests_of_all_kinds(made: Any) -> None:
+    """What the device chooses, and what only the host can, together and alone, as on the CPU."""
+    built = made(precision="float32")
+    kinds = [{}, {"temperature": 0.8, "seed": 3}, {"temperature": 1.5, "top_k": 7, "seed": 4},
+             {"temperature": 1.0, "top_p": 0.7, "min_p": 0.01, "seed": 5}, {"frequency_penalty": 1.5},
+             {"logprobs": 3, "temperature": 0.5, "seed": 6}, {"logit_bias": {4: 50.0}}]  # fmt: skip
+    tokens = 12 if GPU else 4
+
+    def answers(llm: Any) -> list[Any]:
+        streams = [llm.stream([5, 9, 77 + i], max_tokens=tokens, ignore_end=True, **k) for i, k in enumerate(kinds)]
+        for stream in streams:
+            for _ in stream:
+                pass
+        return [stream.completion for stream in streams]
+
+    with ingot.LLM(built) as cpu, ingot.LLM(built, device="cuda") as gpu:
+        for found, wanted in zip(answers(gpu), answers(cpu), strict=True):
+            assert found.token_ids == wanted.token_ids
+            assert np.allclose(found.logprobs, wanted.logprobs, atol=1e-4)
+            assert [set(top) for top in found.top_logprobs] == [set(top) for top in wanted.top_logprobs]
+        stopped = gpu.generate([5, 9, 77], max_tokens=tokens, stop_ids=[answers(cpu)[0].token_ids[1]])
+        assert stopped.finish_reason == "stop" and gpu.stats().blocks_used == 0
+        assert gpu.score(list(range(5, 25))).nats_per_token == pytest.approx(
+            cpu.score(list(range(5, 25))).nats_per_token, abs=1e-5
+        )
 
 
 @pytest.mark.parametrize(
