@@ -321,7 +321,7 @@ class CudaExecutor(TorchExecutor):
         self, tensors: dict[Value, Any], sizes: dict[str, int], items: list[dict[str, Any]] | None,
         faults: dict[Node, Any] | None, one_each: bool,
     ) -> dict[str, Any]:  # fmt: skip
-        """Runs every call; the outputs. Without `faults` nobody asks for them here. one_each: each request has one row."""
+        """Runs every call; the outputs. Without `faults` nobody asks here. one_each: each request has one row."""
         tensors |= self._loaded.tensors | self._states
         left = dict(self._left)
         for number, found in enumerate(self._made.calls):
