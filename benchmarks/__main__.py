@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [options]`; NAME is one of the table below, or all."""
+"""`python -m benchmarks NAME [options]`; NAME is one of the table below, all, or chart (see chart.py)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from benchmarks import (
     batching,
+    chart,
     einsum,
     floods,
     fourier,
@@ -72,19 +73,25 @@ def cpus(text: str) -> tuple[int, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", choices=[*TABLE, "all"])
+    parser.add_argument("name", choices=[*TABLE, "all", "chart"])
     parser.add_argument("--json", action="store_true", help="one JSON object per benchmark on standard output")
+    parser.add_argument("--keep", action="store_true", help="add the result to benchmarks/measured/, for the chart")
     parser.add_argument("--pairs", type=int, default=9, help="measurements after warm-up (default 9)")
     parser.add_argument("--threads", type=int, help="default: one a processor, or one for each of --server-cpus")
     parser.add_argument("--server-cpus", type=cpus, default=(), metavar="LIST", help="as 0,2,4-7: where servers run")
     parser.add_argument("--client-cpus", type=cpus, default=(), metavar="LIST", help="where their clients run")
     given = parser.parse_args()
+    if given.name == "chart":
+        chart.draw()
+        return
     threads = given.threads or len(given.server_cpus) or THREADS
     options = Options(given.pairs, threads, given.server_cpus, given.client_cpus)
     console = Console(stderr=given.json, width=None if sys.stdout.isatty() else 120)
     for name in TABLE if given.name == "all" else [given.name]:
         result = TABLE[name](options)
         result.show(console)
+        if given.keep:
+            chart.keep(result)
         if given.json:
             print(json.dumps(result.json()), flush=True)
 

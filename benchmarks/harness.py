@@ -75,6 +75,21 @@ class Pairs:
     ratio: Sample
 
 
+@dataclass(frozen=True)
+class Share:
+    """How much of what the machine can do at most somebody reached: a bar of the chart.
+
+    work: what was computed, the same words for all who did. limit: what bounds it, arithmetic or read bandwidth.
+    """
+
+    work: str
+    who: str
+    share: float
+    limit: str
+    value: float
+    unit: str
+
+
 @dataclass
 class Result:
     """What one benchmark prints."""
@@ -82,6 +97,7 @@ class Result:
     name: str
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # peers that are missing, or their versions
+    shares: list[Share] = field(default_factory=list)
 
     def add(self, what: str, value: float, unit: str, **rest: Any) -> None:
         self.rows.append(Row(what, value, unit, **rest))
@@ -89,7 +105,8 @@ class Result:
     def json(self) -> dict[str, Any]:
         rows = [{**{k: v for k, v in asdict(r).items() if v not in (None, "")}, "met": r.met} for r in self.rows]
         about = {"machine": machine_name(), "threads": THREADS, "notes": self.notes}
-        return {"schema": 1, "name": self.name, **about, "rows": rows}
+        shares = {"shares": [asdict(share) for share in self.shares]} if self.shares else {}
+        return {"schema": 1, "name": self.name, **about, "rows": rows, **shares}
 
     def show(self, console: Console) -> None:
         columns = ("what", "measured", "quartiles", "goal", "")

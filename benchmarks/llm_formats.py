@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 
 import ingot
 from benchmarks import genai
-from benchmarks.harness import CACHE, ROOT, Options, Result, paired, repeated, seconds
-from benchmarks.machine import roofs
+from benchmarks.harness import CACHE, ROOT, Options, Result, Share, paired, repeated, seconds
+from benchmarks.machine import peak, roofs
 from benchmarks.pico import rate
-from benchmarks.tinyllama import directory, weight_bytes
+from benchmarks.tinyllama import LAYER_WEIGHTS, directory, weight_bytes
 
 PROMPTS = (512, 2047)  # tokens; the model has room for one more than the longer one
 TOGETHER, TOKENS = 16, 33
@@ -73,12 +73,18 @@ def llm_formats(options: Options) -> Result:
                 assert peer is not None
                 return peer.generate(prompts, tokens)
 
-            def add(what: str, measure: Callable[[Run], float], bytes_read: int = 0,
+            def add(what: str, measure: Callable[[Run], float], bytes_read: int = 0, limit: float = 0.0,
                     format: Format = format, peer: genai.GenAI | None = peer) -> None:  # fmt: skip
                 bandwidth = roofs(options.threads)["read_bandwidth"] if bytes_read else 0.0
                 both = None if peer is None else paired(lambda: measure(ours), lambda: measure(theirs), options.pairs)
                 found = repeated(lambda: measure(ours), options.pairs) if both is None else both.ours
                 result.add(f"{format.name}: {what}", found.median, "tok/s", quartiles=found.quartiles)
+                rates = {"ingot": found.median, **({} if both is None else {"OpenVINO": both.peer.median})}
+                most = bandwidth * 1e9 / bytes_read if bytes_read else limit
+                bound = "read bandwidth" if bytes_read else "arithmetic"
+                if most:
+                    work = f"TinyLlama-1.1B, {format.name}, {what}"
+                    result.shares += [Share(work, w, rate / most, bound, rate, "tok/s") for w, rate in rates.items()]
                 if bytes_read:
                     share = found.median * bytes_read / 1e9 / bandwidth
                     result.add(f"{format.name}: share of {bandwidth:.1f} GB/s", share, "", at_least=format.share)
@@ -88,7 +94,8 @@ def llm_formats(options: Options) -> Result:
 
             add("decode", partial(_decode, many[:1]), weight_bytes(path))
             for n in PROMPTS:
-                add(f"prompt of {n}", partial(_prompt, drawn[n]))
+                summed = peak("int8" if format.activations else "bfloat16", options.threads)
+                add(f"prompt of {n}", partial(_prompt, drawn[n]), limit=summed / (2 * LAYER_WEIGHTS))
             add(f"{TOGETHER} at once", partial(_decode, many))
     return result
 

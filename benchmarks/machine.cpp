@@ -172,17 +172,35 @@ void dot_bfloat16() {
 constexpr double kDotFlops = 16.0 * 32 * 2 * kSteps;
 #endif
 
+#if defined(__AVX512VNNI__)
+void dot_int8() {
+  __m512i sums[16];
+  for (__m512i& s : sums) s = _mm512_setzero_si512();
+  const __m512i x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(1);
+  for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 16
+    for (__m512i& s : sums) s = _mm512_dpbusd_epi32(s, x, y);
+  }
+  int total = 0;
+  for (__m512i s : sums) total += _mm512_reduce_add_epi32(s);
+  sink = total;
+}
+constexpr double kIntegerOperations = 16.0 * 64 * 2 * kSteps;
+#endif
+
 #if defined(__AMX_BF16__)
 constexpr int kTileSteps = 2'000'000;
 
 bool request_amx() { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
 
+struct alignas(64) Tiles {
+  std::uint8_t palette = 1, start = 0, reserved[14] = {};
+  std::uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
 void tiles_bfloat16() {
-  struct alignas(64) {
-    std::uint8_t palette = 1, start = 0, reserved[14] = {};
-    std::uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
+  Tiles config;
   alignas(64) std::uint16_t data[512];
   for (auto& value : data) value = 0x3a81;
   _tile_loadconfig(&config);
@@ -204,6 +222,32 @@ void tiles_bfloat16() {
   _tile_release();
 }
 constexpr double kTileFlops = 4.0 * 16 * 16 * 32 * 2 * kTileSteps;
+#endif
+
+#if defined(__AMX_INT8__)
+void tiles_int8() {
+  Tiles config;
+  alignas(64) std::int8_t data[1024];
+  for (auto& value : data) value = 1;
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, data, 64);
+  _tile_loadd(5, data, 64);
+  _tile_loadd(6, data, 64);
+  _tile_loadd(7, data, 64);
+  for (int i = 0; i < kTileSteps; ++i) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+  }
+  _tile_stored(0, data, 64);
+  _tile_release();
+}
+constexpr double kIntegerTileOperations = 4.0 * 16 * 16 * 64 * 2 * kTileSteps;
 #endif
 
 template <class Work>
@@ -242,6 +286,12 @@ int main(int argc, char** argv) {
 #endif
 #if defined(__AMX_BF16__)
   if (request_amx()) std::printf(", \"bfloat16_tile_gflops\": %.1f", arithmetic(threads, kTileFlops, tiles_bfloat16));
+#endif
+#if defined(__AVX512VNNI__)
+  std::printf(", \"int8_dot_gflops\": %.1f", arithmetic(threads, kIntegerOperations, dot_int8));
+#endif
+#if defined(__AMX_INT8__)
+  if (request_amx()) std::printf(", \"int8_tile_gflops\": %.1f", arithmetic(threads, kIntegerTileOperations, tiles_int8));
 #endif
   std::printf("}\n");
   return 0;

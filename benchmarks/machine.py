@@ -25,6 +25,12 @@ def roofs(threads: int = THREADS) -> dict[str, Any]:
     return found
 
 
+def peak(dtype: str, threads: int) -> float:
+    """Operations a second from registers, with the widest instructions for this type; 0 where it has none."""
+    found = [float(v) for k, v in roofs(threads).items() if k.startswith(dtype) and k.endswith("_gflops")]
+    return max(found, default=0.0) * 1e9
+
+
 def machine(options: Options) -> Result:
     """Read bandwidth (4 GiB of huge pages, AVX-512 loads with prefetch, median of 5) and arithmetic from registers."""
     found = roofs(options.threads)

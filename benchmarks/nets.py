@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
 import statistics
 import time
 import warnings
@@ -17,12 +18,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import ingot
 from benchmarks import torch_nets
-from benchmarks.harness import CACHE, Options, Result, Sample, seconds
-from benchmarks.machine import roofs
+from benchmarks.harness import CACHE, Options, Result, Sample, Share, seconds
+from benchmarks.machine import peak
 
 BATCHES = (1, 8)
-ACCURACY = {"float32": 1e-4, "bfloat16": 2e-2}  # of the largest output, against torch in float32
+# Of the largest output, against torch in float32. int8 is calibrated on eight samples, all else is bfloat16.
+ACCURACY = {"float32": 1e-4, "bfloat16": 2e-2, "int8": 0.1}
+CALIBRATION = 8
 BUILD_SECONDS = 5
+NO_NNCF = "int8: OpenVINO's calibrator, NNCF, is not installed"
 BURST = 0.25  # seconds of runs for one figure
 PAUSE = 0.05  # between contestants: threads of the one before have stopped spinning
 
@@ -37,7 +41,8 @@ def net(name: str, options: Options) -> Result:
     engines = {}
     for precision in ACCURACY:
         engines[precision], took = _built(name, module, precision)
-        result.add(f"{precision}: build from the torch module, with report", took, "s", at_most=BUILD_SECONDS)
+        what = "calibrate, without report" if precision == "int8" else "build from the torch module, with report"
+        result.add(f"{precision}: {what}", took, "s", at_most=BUILD_SECONDS if precision != "int8" else None)
     for batch in BATCHES:
         x = torch_nets.NETS[name].inputs(batch)
         with torch.inference_mode(), warnings.catch_warnings():
@@ -52,12 +57,24 @@ def _built(name: str, module: Any, precision: str) -> tuple[Any, float]:
     inputs = (spec.inputs(2),)
     parameter = "x"
     begin = time.perf_counter()
-    engine = ingot.build(module, inputs, precision=precision, dynamic={parameter: spec.dynamic})
+    dynamic = {parameter: spec.dynamic}
+    if precision == "int8":
+        engine = ingot.quantize(
+            module, _samples(name), inputs, precision="bfloat16", dynamic=dynamic, errors=False, report=False
+        )
+    else:
+        engine = ingot.build(module, inputs, precision=precision, dynamic=dynamic)
     took = time.perf_counter() - begin
     CACHE.mkdir(parents=True, exist_ok=True)
     path = CACHE / f"{name}-{precision}.ingot"
     engine.save(path)
     return ingot.load(path), took
+
+
+@functools.cache
+def _samples(name: str) -> list[Any]:
+    """What int8 is calibrated on, ours and the peer's."""
+    return [torch_nets.NETS[name].inputs(1) for _ in range(CALIBRATION)]
 
 
 def _measure(
@@ -72,25 +89,33 @@ def _measure(
     label = f"{precision}, batch {batch}"
     result.add(f"{label}: largest difference to torch float32", error, "of the largest", at_most=ACCURACY[precision])
     peers = dict(_peers(name, module, precision, x, options))
+    if precision == "int8" and not peers and NO_NNCF not in result.notes:
+        result.notes.append(NO_NNCF)
     times = alternate({"ingot": lambda: session.run(feeds), **peers}, options.pairs)
     ours = Sample.of([t * 1e3 for t in times["ingot"]])
     with FlopCounterMode(display=False) as counter:
         module(x)
-    share = counter.get_total_flops() / (ours.median / 1e3) / _peak(precision, options.threads)
-    note = f"{share:.0%} of the arithmetic peak"
+    most = peak(precision, options.threads)
+
+    def reached(who: str, milliseconds: float) -> None:
+        if most:
+            share = counter.get_total_flops() / (milliseconds / 1e3) / most
+            work = f"{torch_nets.NETS[name].title}, {precision}, batch {batch}"
+            result.shares.append(Share(work, who, share, "arithmetic", milliseconds, "ms"))
+
+    reached("ingot", ours.median)
+    note = f"{result.shares[-1].share:.0%} of the arithmetic peak" if most else ""
     result.add(f"{label}: ingot", ours.median, "ms", quartiles=ours.quartiles, note=note)
     eager = [peer for peer in peers if peer.startswith("torch")]
-    best = min(eager, key=lambda peer: statistics.median(times[peer]))
+    best = min(eager, key=lambda peer: statistics.median(times[peer]), default="")
+    for peer in peers:
+        if peer == best or peer not in eager:
+            reached(peer.split()[0] if peer == best else peer, statistics.median(times[peer]) * 1e3)
     for peer in peers:
         ratio = Sample.of([a / b for a, b in zip(times[peer], times["ingot"], strict=True)])
         goal = 1.0 if peer in (best, "ONNX Runtime") else None
         took = f"{statistics.median(times[peer]) * 1e3:.1f} ms"
         result.add(f"{label}: {peer} / ingot", ratio.median, "×", at_least=goal, quartiles=ratio.quartiles, note=took)
-
-
-def _peak(precision: str, threads: int) -> float:
-    """Operations a second from registers, with the widest instructions for this precision."""
-    return max(float(v) for k, v in roofs(threads).items() if k.startswith(precision) and k.endswith("_gflops")) * 1e9
 
 
 def alternate(contestants: dict[str, Run], rounds: int) -> dict[str, list[float]]:
@@ -107,6 +132,10 @@ def alternate(contestants: dict[str, Run], rounds: int) -> dict[str, list[float]
 
 def _peers(name: str, module: Any, precision: str, x: Any, options: Options) -> Iterator[tuple[str, Run]]:
     images = x.dim() == 4
+    if precision == "int8":
+        if importlib.util.find_spec("nncf") is not None:
+            yield "OpenVINO", _openvino(name, module, x, "bf16", options.threads, calibrated=True)
+        return
     if precision == "float32":
         yield "torch eager", lambda: module(x)
         if images:
@@ -154,14 +183,23 @@ def _onnx_runtime(name: str, module: Any, x: Any, threads: int) -> Run:
     return lambda: session.run(None, feeds)
 
 
-def _openvino(name: str, module: Any, x: Any, precision: str, threads: int) -> Run:
+def _openvino(name: str, module: Any, x: Any, precision: str, threads: int, calibrated: bool = False) -> Run:
+    """OpenVINO, calibrated in int8 by NNCF's post-training quantisation or not; other layers are of the precision."""
     import openvino
 
     settings = {
         "INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
     }  # fmt: skip
     core = openvino.Core()
-    compiled = core.compile_model(core.read_model(str(_onnx(name, module, len(x)))), "CPU", settings)
+    model = core.read_model(str(_onnx(name, module, len(x))))
+    if calibrated:
+        import nncf
+
+        # The model's batch is fixed, so the samples are repeated to fill it.
+        data = [np.repeat(one.numpy(), len(x), axis=0) for one in _samples(name)]
+        encoder = nncf.ModelType.TRANSFORMER if name == "bert" else None
+        model = nncf.quantize(model, nncf.Dataset(data), subset_size=len(data), model_type=encoder)
+    compiled = core.compile_model(model, "CPU", settings)
     request = compiled.create_infer_request()
     feeds = [x.numpy()]
     return lambda: request.infer(feeds)

@@ -17,6 +17,7 @@ from benchmarks.machine import roofs
 from benchmarks.pico import peer, peer_tokens, rate
 
 DIRECTORY = CACHE / "tinyllama"
+LAYER_WEIGHTS = 22 * (2048 * (2048 + 256 + 256 + 2048) + 3 * 2048 * 5632)  # a token of a prompt meets each once
 ENGINE = CACHE / "tinyllama-bfloat16.ingot"
 
 

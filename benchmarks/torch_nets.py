@@ -120,16 +120,17 @@ def _bert() -> nn.Module:
 class Net(NamedTuple):
     """How to make a net and a batch of inputs for it; `dynamic` names what of the input a run decides."""
 
+    title: str
     make: Callable[[], Any]
     inputs: Callable[[int], Any]
     dynamic: dict[int, str]
 
 
 NETS = {
-    "stgcn": Net(StGcn, lambda batch: torch.randn(batch, 3, 150, 18), {0: "N"}),
-    "unet": Net(UNet, lambda batch: torch.randn(batch, 3, 256, 256), {0: "N"}),
-    "resnet50": Net(_resnet50, lambda batch: torch.randn(batch, 3, 224, 224), {0: "N"}),
-    "bert": Net(_bert, lambda batch: torch.randint(0, 30000, (batch, 128)), {0: "N", 1: "T"}),
+    "stgcn": Net("ST-GCN 150 × 18", StGcn, lambda batch: torch.randn(batch, 3, 150, 18), {0: "N"}),
+    "unet": Net("U-Net 256²", UNet, lambda batch: torch.randn(batch, 3, 256, 256), {0: "N"}),
+    "resnet50": Net("ResNet-50", _resnet50, lambda batch: torch.randn(batch, 3, 224, 224), {0: "N"}),
+    "bert": Net("BERT-base, 128 tokens", _bert, lambda batch: torch.randint(0, 30000, (batch, 128)), {0: "N", 1: "T"}),
 }
 
 

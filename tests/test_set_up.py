@@ -29,7 +29,7 @@ FOLDERS = {
     "benchmarks": ("test", "bench"),
     "fuzz": ("test", "fuzz"),
 }
-# One runs in an environment of its own; the others compare with ONNX Runtime where the extra `bench` is installed.
+# One runs in an environment of its own; the others use what the extra `bench` has, where it is installed.
 ELSEWHERE = {
     "benchmarks/genai_process.py": {"openvino-genai"},
     "tools/onnx_models.py": {"onnxruntime"}, "tests/frontends/test_onnx_models.py": {"onnxruntime"},
@@ -37,7 +37,7 @@ ELSEWHERE = {
     "tests/passes/test_onnx_road.py": {"onnxscript"}, "tools/vision_nets.py": {"timm", "torchvision"},
     "tools/torchvision_ops.py": {"torchvision"}, "tests/frontends/test_torchvision_ops.py": {"torchvision"},
     "tests/frontends/test_onnx_contrib.py": {"onnxruntime"}, "tests/frontends/test_onnx_compare.py": {"onnxruntime"},
-    "tests/frontends/test_onnx_quantised.py": {"onnxruntime"},
+    "tests/frontends/test_onnx_quantised.py": {"onnxruntime"}, "tests/test_chart.py": {"matplotlib"},
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
 OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch", "pydantic": "openai"}

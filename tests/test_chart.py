@@ -1,0 +1,65 @@
+"""The README's chart and table are made of kept measurements alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import chart
+from benchmarks.harness import Result, Share
+
+
+def _kept(folder: Path) -> Path:
+    result = Result("resnet50")
+    for who, value in (("ingot", 7.4), ("OpenVINO", 8.1), ("somebody", 20.0)):
+        result.shares.append(Share("ResNet-50, bfloat16, batch 1", who, 4.0 / value, "arithmetic", value, "ms"))
+    return chart.keep(result, folder)
+
+
+def test_a_measurement_is_kept_in_the_place_of_the_older_one(tmp_path: Path) -> None:
+    path = _kept(tmp_path)
+    other = Result("machine")
+    other.add("read bandwidth", 40.0, "GB/s")
+    assert chart.keep(other, tmp_path) == _kept(tmp_path) == path
+    found = json.loads(path.read_text())
+    assert sorted(found["results"]) == ["machine", "resnet50"]
+    assert re.fullmatch(r"[a-z0-9-]+", path.stem) and "family" in path.stem
+
+
+def test_the_table_says_value_and_share_of_everybody(tmp_path: Path) -> None:
+    text = chart.table({"here": json.loads(_kept(tmp_path).read_text())}, Path("docs/measured.svg"))
+    assert "| what | limit | ingot | OpenVINO | somebody |" in text
+    assert "| ResNet-50, bfloat16, batch 1 | arithmetic | 7.4 ms, 54% | 8.1 ms, 49% | 20 ms, 20% |" in text
+
+
+def test_the_chart_is_the_same_bytes_twice_and_goes_into_the_readme(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder, readme, picture = tmp_path / "measured", tmp_path / "README.md", tmp_path / "measured.svg"
+    _kept(folder)
+    readme.write_text(f"before\n{chart.BEGIN}old\n{chart.END}after\n")
+    chart.draw(folder, readme, picture)
+    first = picture.read_bytes()
+    chart.draw(folder, readme, picture)
+    assert picture.read_bytes() == first
+    assert b"ResNet-50, bfloat16, batch 1" in first and b"OpenVINO" in first
+    text = readme.read_text()
+    assert text.startswith(f"before\n{chart.BEGIN}![") and text.endswith(f"{chart.END}after\n") and "old" not in text
+    assert "](measured.svg)" in text
+
+
+def test_nothing_kept_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--keep"):
+        chart.draw(tmp_path, tmp_path / "README.md", tmp_path / "measured.svg")
+
+
+def test_the_committed_table_is_what_the_measurements_say() -> None:
+    text = chart.README.read_text()
+    assert text.count(chart.BEGIN) == text.count(chart.END) == 1
+    machines = {path.stem: json.loads(path.read_text()) for path in sorted(chart.MEASURED.glob("*.json"))}
+    machines = {name: found for name, found in machines.items() if chart.works(found)}
+    between = text[text.index(chart.BEGIN) + len(chart.BEGIN) : text.index(chart.END)]
+    want = chart.table(machines, Path("docs/measured.svg")) if machines else ""
+    assert between == want, "run python -m benchmarks chart"
