@@ -172,3 +172,22 @@ def test_diff(tmp_path: Path, capsys: Any) -> None:
     assert {"relu", "softmax"} <= {p["op"] for p in json.loads(capsys.readouterr().out)["layers"]}
     assert main(["diff", str(path), str(path), "--tolerance", "1e-6"]) == 0
     assert "as ONNX Runtime runs it" in capsys.readouterr().out
+
+
+def test_a_loop_without_rounds_has_no_size_to_compare(tmp_path: Path) -> None:
+    """What its rounds would have given is [0, n] here and [0, 0] in ONNX Runtime; with rounds both agree."""
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Add", ["s", "x"], ["t"]), node("Identity", ["t"], ["each"])], "body",
+        [value("i", TYPES.INT64, []), value("go", TYPES.BOOL, []), value("s", TYPES.FLOAT, ["n"])],
+        [value("on", TYPES.BOOL, []), value("t", TYPES.FLOAT, ["n"]), value("each", TYPES.FLOAT, ["n"])],
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node("Loop", ["m", "", "x"], ["last", "y"], body=body)], "net",
+        [value("m", TYPES.INT64, []), value("x", TYPES.FLOAT, ["n"])], [value("y", TYPES.FLOAT, None)],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "l.onnx")
+    rounds = {"m": np.array(2), "x": np.ones(3, np.float32)}
+    engine = ingot.build(tmp_path / "l.onnx", report=rounds)
+    assert engine.report.comparison.largest == 0.0
+    assert engine.run(rounds)["y"].tolist() == [[2.0] * 3, [3.0] * 3]
+    assert engine.run({**rounds, "m": np.array(0)})["y"].shape == (0, 3)

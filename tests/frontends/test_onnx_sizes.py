@@ -319,3 +319,28 @@ def test_the_first_of_a_length_meets_all() -> None:
     for n in (1, 5):
         x = floats(2, n, 3)
         np.testing.assert_array_equal(net.run({"x": x})["y"], x[:, :1] * x)
+
+
+def test_pieces_of_known_sizes_of_what_a_run_knows() -> None:
+    """The sizes add up, or a run says that they do not; sizes that cannot add up are refused at once."""
+    constants = {"sizes": np.array([2, 3, 1]), "at": np.array(1)}
+    nodes = [node("SplitToSequence", ["x", "sizes"], ["parts"]), node("SequenceAt", ["parts", "at"], ["y"])]
+    net = engine(nodes, {"x": ["n", 2]}, constants)
+    x = floats(6, 2)
+    assert np.array_equal(net.run({"x": x})["y"], x[2:5])
+    for n in (0, 5, 7):
+        with pytest.raises(IngotError):
+            net.run({"x": floats(n, 2)})
+    with pytest.raises(UnsupportedError, match="do not add up to 7"):
+        engine(nodes, {"x": [7, 2]}, constants)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ({"keep_aspect_ratio_policy": "not_larger"}, r"not_larger chooses the scale by the sizes, and those of f32\["),
+    ({"antialias": 1}, r"linear \(half_pixel\) with antialias needs sizes that are known"),
+    ({"mode": "nearest"}, r"nearest \(half_pixel, round_prefer_floor\) needs sizes"),
+])  # fmt: skip
+def test_resizes_that_need_known_sizes(words: Any, said: str) -> None:
+    nodes = [node("Resize", ["x", "", "", "to"], ["y"], **{"mode": "linear", **words})]
+    with pytest.raises(UnsupportedError, match=said):
+        engine(nodes, {"x": [1, 3, "h", "w"]}, {"to": np.array([1, 3, 32, 40])})

@@ -125,8 +125,9 @@ class RuntimePeer:
     # -------------------------------------------------------------------------------------------------- outputs
 
     def _outputs(self, found: Mapping[str, Any]) -> Outputs:
-        """By the network's names. Left out: types that arrays of ONNX Runtime carry otherwise, and integers of networks
-        in half precision, where a last bit may choose another."""
+        """By the network's names. Left out: types that arrays of ONNX Runtime carry otherwise, integers of networks in
+        half precision, where a last bit may choose another, and empty results of networks with loops: of a loop without
+        rounds ONNX Runtime does not know how large a round's result would have been, and says 0."""
         arrays: dict[str, Array] = {}
         for info in self.model.graph.output:
             own, value = self.built.outputs.get(info.name), found[info.name]
@@ -139,6 +140,8 @@ class RuntimePeer:
         steps = any(name in ROUNDING for name in _ops(network))
         if half:
             arrays = {name: a for name, a in arrays.items() if a.dtype.kind == "f"}
+        if any(node.op_type in ("Loop", "Scan") for node in self.model.proto.graph.node):
+            arrays = {name: a for name, a in arrays.items() if a.size}
         return Outputs(arrays, NARROW_TOLERANCE if half or steps else TOLERANCE)
 
 

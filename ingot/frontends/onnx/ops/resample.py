@@ -227,10 +227,10 @@ def _of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     centred = way.coordinates == "half_pixel" or way.coordinates == "pytorch_half_pixel" and _no_ones(axes, way)
     mode = _COMPOSED.get((way.mode, rank), "") if centred else ""
     if way.mode == "nearest" and way.coordinates == "asymmetric" and way.nearest == "floor":
-        return _nearest_of_any_size(x, axes)
+        return _nearest_of_any_size(x, axes, way)
     odd = way.antialias or way.exclude_outside or way.mode == "cubic" and way.a != -0.75
     if not mode or odd or any(one.axis < 2 or math.isnan(one.scale) for one in axes) or not x.dtype.is_float:
-        raise Unsupported("this way of resizing needs sizes that are known")
+        raise _needs_sizes(x, way)
     targets, still = [resample.Target(n) for n in x.shape[2:]], _still(x, axes)
     for one in axes:
         exact = Fraction(one.scale).limit_denominator(MAX_UNDER)  # 1.7, of which the file has the nearest float32
@@ -255,10 +255,19 @@ def _unless(still: Any, step: float) -> Any:
     return np.float32(step) if still is None else F.where(still, np.float32(1), np.float32(step))
 
 
-def _nearest_of_any_size(x: Any, axes: Sequence[Axis]) -> Any:
+def _needs_sizes(x: Any, way: Way) -> Unsupported:
+    more = " with antialias" if way.antialias else " with exclude_outside" if way.exclude_outside else ""
+    nearest = f", {way.nearest}" if way.mode == "nearest" else ""
+    return Unsupported(
+        f"{way.mode} ({way.coordinates}{nearest}){more} needs sizes that are known, and those of {x.spec} are not: "
+        "give the input fixed sizes, or resize before the network"
+    )
+
+
+def _nearest_of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     """The element at ⌊place / scale⌋ along each axis, as float32 divides."""
     if any(math.isnan(one.scale) for one in axes):
-        raise Unsupported("this way of resizing needs sizes that are known")
+        raise _needs_sizes(x, way)
     still = _still(x, axes)
     for one in axes:
         places = F.iota(one.to, dtype=dtypes.float32)
@@ -289,6 +298,11 @@ def _axes(
     found = []
     common = None
     if sizes is not None and policy != "stretch":
+        if not all(isinstance(n, int) for n in (*sizes, *(x.shape[a] for a in at))):
+            raise Unsupported(
+                f"keep_aspect_ratio_policy {policy:.20} chooses the scale by the sizes, and those of {x.spec} are not "
+                "all known: give the input fixed sizes, or resize before the network"
+            )
         ratios = [to / x.shape[a] for a, to in zip(at, sizes, strict=True)]
         common = min(ratios) if policy == "not_larger" else max(ratios)
     for i, axis in enumerate(at):

@@ -341,8 +341,13 @@ def _split(call: Call, x: Value, axis: int, sizes: Any, count: int) -> Results:
     for size in sizes:
         found.append(part(x, at, start, size))
         start = dims.add(start, size)
-    if dims.add(start, dims.mul(x.shape[at], -1)) != 0:
+    left = dims.add(x.shape[at], dims.mul(start, -1))
+    low, high = dims.bounds(left)
+    if low > 0 or high < 0:
         raise Unsupported(f"the sizes {list(sizes)} do not add up to {x.shape[at]}")
+    if left != 0:
+        whole = F.equal(size_value(x, start), size_value(x, x.shape[at]))
+        F.assertion(whole, message=f"{call.op}: the sizes of the pieces must add up to the size that is cut")
     return tuple(found)
 
 
