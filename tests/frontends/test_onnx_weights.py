@@ -102,3 +102,33 @@ def test_a_quantised_recurrent_layer() -> None:
     x = 0.1 * floats(5, 1, 140)
     wanted = lstm(x, *two, np.zeros((2, 1024), np.float32))[:, :1]
     np.testing.assert_allclose(net.run({"x": x})["y"], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_tables_that_a_file_computes_with_are_computed_when_it_is_built() -> None:
+    """A window of [7, 30] from two rows of floats, and a product with it; the rows are no weights then."""
+    rows = {"a": np.arange(7, dtype=np.float32) / 7, "b": np.arange(30, dtype=np.float32) / 30, "one": np.array([1])}
+    nodes = [
+        node("Unsqueeze", ["a", "one"], ["column"]), node("Add", ["column", "b"], ["t"]), node("Cos", ["t"], ["w"]),
+        node("MatMul", ["x", "w"], ["y"]),
+    ]  # fmt: skip
+    built, counts = engine(nodes, ["n", 7], rows)
+    assert set(counts) <= {"matmul", "matmul_packed"} and "a" not in built.header["weights"]
+    x = floats(5, 7)
+    want = x @ np.cos(rows["a"][:, None] + rows["b"])
+    assert np.abs(built.run({"x": x})["y"] - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("reader", ["x", "a loop", "nobody computes"])
+def test_a_row_that_a_run_reads_too_stays_a_weight(reader: str) -> None:
+    nodes = [node("Cos", ["a"], ["w"]), node("Mul", ["x", "w"], ["m"])]
+    if reader == "x":
+        nodes.append(node("Add", ["m", "a"], ["y"]))
+    elif reader == "a loop":
+        inner = helper.make_graph([node("Add", ["m", "a"], ["z"])], "inner", [], [value("z", FLOAT, None)])
+        other = helper.make_graph([node("Sub", ["m", "a"], ["z"])], "other", [], [value("z", FLOAT, None)])
+        nodes += [node("ReduceSum", ["x"], ["total"], keepdims=0), node("Cast", ["total"], ["some"], to=9),
+                  node("If", ["some"], ["y"], then_branch=inner, else_branch=other)]  # fmt: skip
+    else:
+        nodes = [node("Add", ["x", "a"], ["y"])]
+    built, _ = engine(nodes, ["n", 7], {"a": np.arange(7, dtype=np.float32)})
+    assert "a" in built.header["weights"]

@@ -20,6 +20,7 @@ from ingot.frontends.onnx.agreement import agreeing
 from ingot.frontends.onnx.model import MAX_NODES, Model
 from ingot.frontends.onnx.regex import Work
 from ingot.frontends.onnx.table import MAX_PIECES, Body, Entry, Sequence, Unknown, domain_of, find, run
+from ingot.frontends.onnx.tables import tables
 from ingot.frontends.onnx.tensors import STRING, dtype_of
 from ingot.frontends.onnx.text import Text, is_text, table_of
 from ingot.frontends.recording import Done, Faults, Imported, Recorder, Remark, Renamed, checked
@@ -145,6 +146,7 @@ class _Importer:
         self.dim_names: dict[str, Dim] = {}
         self.narrow: dict[str, DType] = {}  # of outputs
         self.text: set[str] = set()  # inputs and outputs
+        self.tables = tables(model)
 
     def run(self) -> Built:
         graph = self.model.graph
@@ -274,13 +276,14 @@ class _Importer:
         return self.dim_names[text]
 
     def _stored(self, name: str) -> Any:
-        """The value of an initializer: a number or a short list of integers is a constant, which ops see through."""
+        """The value of an initializer: a number, a short list of integers or a table is a constant, which ops see
+        through."""
         own = self.model.weights.spec(name)
         spec = self._checked(name, own)
         count = spec.elements
         assert isinstance(count, int)
         plain = spec.dtype not in dtypes.FLOATS and count * spec.dtype.bits // 8 <= MAX_CONSTANT
-        if plain or count <= 1:
+        if plain or count <= 1 or name in self.tables:
             array = carried(self.model.weights[name])
             return self._carried(self.network.constant(array, self.network.free_name(name)), own)
         free = self.network.free_name(name)
