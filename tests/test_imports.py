@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "backends.native": BASE | {"_lazy", "_native", "backends.device"},
     "backends.cost": BASE,
     "builder": COMPILER | RUN | {"backends", "models"},
-    "quantization": COMPILER | RUN | {"backends", "builder", "llm.memory"},  # what values are, on all that builds
+    "quantization": COMPILER | RUN | {"backends", "builder", "llm.memory", "source"},  # what values are
     "onnx_backend": COMPILER | RUN | {"builder"},  # ONNX's interface over engines
     "compat": COMPILER | RUN | {"builder"},  # the retired API, on all that builds
     "engine": RUN,

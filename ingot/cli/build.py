@@ -9,6 +9,7 @@ examples:
   ingot build CONFIG_DIR --weights-from random --seed 0      true shapes from config.json alone, for measuring
   ingot build DIRECTORY --lora ADAPTER -o tuned.ingot        with a LoRA adapter in its weights: docs/lora.md
   ingot build net.onnx --weights int8 --activations int8 --data calib.npz --report q.svg    docs/quantization.md
+  ingot build net.onnx --weights int8 --activations int8 --data calib.npz --tune 30         measures what pays
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
 torch is installed. --no-report leaves both out. Dynamic sizes are those that the file was exported with."""
@@ -44,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        "layers stay float until it is kept")  # fmt: skip
     group.add_argument("--keep", action="append", metavar="NAME", help="leave layers float: a name with * and ?, "
                        "first, or last; repeatable")  # fmt: skip
+    group.add_argument("--tune", type=options.rate, metavar="SECONDS", help="measure on this machine which layers are "
+                       "faster in float; kept in OUTPUT.tune.json, by which the next build decides")  # fmt: skip
     group.add_argument("--report", metavar="FILE", help="write the quantisation report: FILE.svg or FILE.json")
     parser.add_argument("--check-stages", action="store_true", help="stop at the pass that changes the numbers (slow)")
 
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     with progress_bar(out) as progress:
         debug = _lazy.load("ingot.builder.build:Debug")(args.dump_stages, args.check_stages)
         words = {"precision": args.precision, "report": not args.no_report, "progress": progress, "debug": debug}
-        engine = _calibrated(args, words) if args.data is not None else _lazy.load("ingot.builder.build:build")(
+        engine = _calibrated(args, path, words) if args.data is not None else _lazy.load("ingot.builder.build:build")(
             args.source,
             weights=args.weights or "same",
             activations=args.activations or "same",
@@ -77,6 +80,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.left_out(engine.config.get("left_out", ()))
     for words in engine.config.get("converted", ()):
         out.note(words)
+    for line in (line for line in engine.log if line.startswith("tune: ")):
+        out.note(line)
     kept = [line.removeprefix("weights: ") for line in engine.log if line.startswith("weights: ")]
     if kept:
         out.note(f"{len(kept)} weight(s) are not stored as {args.weights}: {kept[0]}" + ", …" * (len(kept) > 1))
@@ -106,7 +111,8 @@ def printable_lines(value: object) -> str:
 def _check_calibration(args: argparse.Namespace) -> None:
     """Raises UserError for words of a calibration that do not go together."""
     if args.data is None:
-        given = [f"--{name}" for name in ("method", "budget", "keep", "report") if getattr(args, name) is not None]
+        names = ("method", "budget", "keep", "report", "tune")
+        given = [f"--{name}" for name in names if getattr(args, name) is not None]
         if given:
             raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE.npz")
         return
@@ -116,7 +122,7 @@ def _check_calibration(args: argparse.Namespace) -> None:
         raise UserError("--data is for nets; --lora and --weights-from are for language models")
 
 
-def _calibrated(args: argparse.Namespace, words: dict[str, Any]) -> Any:
+def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> Any:
     """The engine of a net in calibrated int8."""
     return _lazy.load("ingot.quantization.quantize:quantize")(
         args.source,
@@ -125,5 +131,7 @@ def _calibrated(args: argparse.Namespace, words: dict[str, Any]) -> Any:
         budget=args.budget,
         keep=args.keep or (),
         report_file=args.report,
+        tune=args.tune,
+        tune_file=f"{path}.tune.json" if args.tune is not None else None,
         **words,
     )

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,8 @@ from ingot.quantization.ranges import check_method, range_of
 from ingot.quantization.report import Report, check_name, measured
 from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run
 from ingot.quantization.sensitivity import sensitivity
+from ingot.quantization.tuning import WHY, Clock, Tuning, key_of, read, tuned
+from ingot.source import is_engine
 from ingot.words import check_words
 
 Array = np.ndarray[Any, Any]
@@ -56,6 +57,8 @@ class Options:
     errors: bool
     samples: int
     batches: int | None
+    tune: float | None = None
+    tune_file: str | os.PathLike[str] | None = None
 
 
 def quantize(
@@ -75,6 +78,8 @@ def quantize(
     errors: bool = True,
     samples: int = SAMPLES,
     batches: int | None = MOST_BATCHES,
+    tune: float | None = None,
+    tune_file: str | os.PathLike[str] | None = None,
     report: bool = True,
     report_file: str | None = None,
     progress: Progress | None = None,
@@ -105,6 +110,10 @@ def quantize(
         errors: whether to measure the error of each layer alone; a budget needs it.
         samples: of the data that errors are measured on, as far as batches can be cut.
         batches: that are read at most; None: all.
+        tune: seconds to measure for which layers are faster in float on this machine; they stay float. No new
+            measurement begins after that.
+        tune_file: where this is kept (JSON). If it holds this network's, nothing is measured, and equal files give
+            equal engines.
         report: whether to compare the outputs with those in float32, as `ingot.build` does.
         report_file: where the quantisation report goes: .svg (a chart) or .json. Both engines are timed for it.
         progress, debug: as for `ingot.build`.
@@ -118,15 +127,26 @@ def quantize(
         raise UserError("quantize is called inside of a precision scope: call it outside, with its own precision=…")
     check_words(precision, None)
     options = _options(method, percentile, budget, metric, keep, bias_correction, errors, samples, batches)
+    options = dataclasses.replace(options, **_tune_words(tune, tune_file))
     if report_file is not None:
         check_name(report_file)
     calibration = Calibration(data, options)
     phases = Phases(progress)
     engine = _calibrated(source, inputs, weights, precision, dynamic, report, debug or Debug(), phases, calibration)
+    engine.log = [*engine.log, *calibration.remarks]
     if report_file is not None:
         with phases.phase("measure"):
             calibration.report(engine).write(report_file)
     return engine
+
+
+def _tune_words(tune: Any, file: str | os.PathLike[str] | None) -> dict[str, Any]:
+    number = isinstance(tune, int | float) and not isinstance(tune, bool)
+    if tune is not None and not (number and 0 < tune < math.inf):
+        raise UserError(f"tune must be a number of seconds above 0, not {tune!r:.60}")
+    if file is not None and tune is None:
+        raise UserError("tune_file keeps what tune measures: give tune=SECONDS with it")
+    return {"tune": tune, "tune_file": file}
 
 
 def _calibrated(
@@ -134,7 +154,7 @@ def _calibrated(
     debug: Debug, phases: Phases, calibration: Calibration,
 ) -> Engine:  # fmt: skip
     """The engine of any source."""
-    if isinstance(source, Network | Engine) or _is_engine(source):
+    if isinstance(source, Network | Engine) or (isinstance(source, str | os.PathLike) and is_engine(source)):
         if inputs is not None or dynamic is not None or precision is not None:
             raise UserError("inputs, dynamic and precision are for sources that are built; this one has its own")
         network, values, config, files = _of_network(source, weights) if isinstance(source, Network) else (
@@ -169,11 +189,6 @@ def _options(
             raise UserError(f"{name} must be an int of at least 1, not {value!r:.60}")
     names = (keep,) if isinstance(keep, str) else tuple(keep)
     return Options(method, percentile, budget, metric, names, bias_correction, errors, samples, batches)
-
-
-def _is_engine(source: Any) -> bool:
-    path = Path(source) if isinstance(source, str | os.PathLike) else None
-    return path is not None and path.is_file() and path.suffix not in (".onnx", ".pt2", ".gguf")
 
 
 def _of_network(network: Network, weights: Mapping[str, Any] | None) -> Any:
@@ -216,6 +231,8 @@ class Calibration:
         self.data, self.options = data, options
         self.float: Engine | None = None  # once there is a plan, the engine that it is compared with, and its inputs
         self.feeds: Feeds = {}
+        self.tuning: Tuning | None = None
+        self.remarks: list[str] = []
 
     def __call__(self, network: Network, weights: Mapping[str, Array], phases: Phases) -> Calibrated:
         _check_kind(network)
@@ -232,12 +249,41 @@ class Calibration:
         choices = seen.choices(whys)
         search = _Search(network, weights, ready, values, seen, self.options, phases)
         self.float, self.feeds = search.float, seen.kept[0]
+        if self.options.tune is not None:
+            choices = self._tuned(search, choices, phases)
         return Calibrated(search.plan(choices), self.feeds)
+
+    def _tuned(self, search: _Search, choices: list[Choice], phases: Phases) -> list[Choice]:
+        """The choices with layers in float where this is faster, by the file of measurements or by new ones."""
+        names, file = [c.name for c in choices if c.scale is not None], self.options.tune_file
+        key = key_of(search.ready, self.feeds, names)
+        if file is not None:
+            self.tuning, word = read(file, key, names)
+            self.remarks += [f"tune: {word}: measured anew"] if word else []
+        if self.tuning is None:
+            assert self.options.tune is not None
+
+            def make(floats: frozenset[str]) -> Engine:
+                return search.engine(_in_float(choices, floats))
+
+            with phases.phase("tune") as done:
+                clock = Clock(self.options.tune, done)
+                self.tuning = tuned(key, search.engine(choices), search.float, self.feeds, names, make, clock)
+            if file is not None:
+                self.tuning.write(file)
+        elif self.tuning.isa != level():
+            self.remarks.append(f"tune: {file} was measured at {self.tuning.isa}, and this machine has {level()}")
+        return _in_float(choices, frozenset(self.tuning.floats))
 
     def report(self, engine: Engine) -> Report:
         """The report of the engine that was built by the plan, with its speed."""
         assert self.float is not None
-        return dataclasses.replace(Report.of(engine), speed=measured(engine, self.float, self.feeds, level()))
+        speed = measured(engine, self.float, self.feeds, level())
+        return dataclasses.replace(Report.of(engine), speed=speed, tuning=self.tuning)
+
+
+def _in_float(choices: Sequence[Choice], names: frozenset[str]) -> list[Choice]:
+    return [dataclasses.replace(c, scale=None, shift=(), why=WHY) if c.name in names else c for c in choices]
 
 
 def _kept(layers: Sequence[Layer], keep: Sequence[str]) -> list[str]:
@@ -397,11 +443,12 @@ class _Search:
         weight = layer.weight.array if layer.weight.kind == "constant" else self.values[layer.weight.name]
         return _shift(weight, layer, self.seen.means[i].mean)
 
-    def _engine(self, choices: Sequence[Choice]) -> Engine:
+    def engine(self, choices: Sequence[Choice]) -> Engine:
+        """An engine by these choices."""
         return made(self.network, self.weights, Plan(tuple(choices), {})).engine
 
     def _error(self, choices: Sequence[Choice]) -> float:
-        engine = self._engine(choices)
+        engine = self.engine(choices)
         return apart([run(engine, feeds, i) for i, feeds in enumerate(self.seen.kept)], self.wanted)
 
     def _within(self, choices: list[Choice], done: Callable[[int, int], None]) -> tuple[list[Choice], float]:
@@ -422,12 +469,12 @@ class _Search:
             done(tried, len(choices).bit_length() + 2)
             if metric is None or best is None:
                 return self._error(mixed(floats)) <= budget
-            return best - _measured(metric, self._engine(mixed(floats))) <= budget
+            return best - _measured(metric, self.engine(mixed(floats))) <= budget
 
         chosen = mixed(left_float([c.error if c.scale is not None else None for c in choices], within))
         self.facts["budget"] = budget
         if metric is not None and best is not None:
-            self.facts |= {"metric": _measured(metric, self._engine(chosen)), "metric_float": best}
+            self.facts |= {"metric": _measured(metric, self.engine(chosen)), "metric_float": best}
         return chosen, self._error(chosen)
 
 

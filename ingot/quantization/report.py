@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,6 +14,7 @@ from ingot.errors import UserError
 from ingot.passes.calibrated import Choice, Plan
 from ingot.quantization.chart import Bar, chart
 from ingot.quantization.running import Feeds
+from ingot.quantization.tuning import Tuning, by_layer
 from ingot.written import write_whole
 
 PAIRS = 7  # runs of both engines in turn, after one of each
@@ -43,10 +43,11 @@ class Speed:
 
 @dataclass(frozen=True)
 class Report:
-    """The plan that an engine was built by, and the speed where it was measured."""
+    """The plan that an engine was built by, and the speed and what was tuned, where that was measured."""
 
     plan: Plan
     speed: Speed | None = None
+    tuning: Tuning | None = None
 
     @classmethod
     def of(cls, engine: Engine) -> Report:
@@ -60,7 +61,9 @@ class Report:
         """As --report FILE.json has it."""
         layers = [{k: v for k, v in choice.json().items() if k != "shift"} for choice in self.plan.layers]
         speed = None if self.speed is None else self.speed.json()
-        return {"schema": 1, **self.plan.facts, "layers": layers, "speed": speed}
+        tuning = None if self.tuning is None else {k: v for k, v in asdict(self.tuning).items() if k != "key"}
+        return {"schema": 1, **self.plan.facts, "layers": layers, "speed": speed, "slower": self.slower,
+                "tuning": tuning}  # fmt: skip
 
     @property
     def headline(self) -> str:
@@ -72,9 +75,21 @@ class Report:
         words += [f"{self.speed.ratio:.2f} times as fast ({self.speed.isa})"] if self.speed is not None else []
         return ", ".join(words)
 
+    @property
+    def slower(self) -> list[str]:
+        """The layers in int8 that took longer than in float, where that was measured."""
+        if self.speed is None:
+            return []
+        int8 = {choice.name for choice in self.plan.layers if choice.scale is not None}
+        return [name for name, a, b in self.speed.layers if name in int8 and b > a]
+
     def __str__(self) -> str:
         width = max((len(choice.name) for choice in self.plan.layers), default=5)
-        return "\n".join([self.headline, *(f"{c.name:{width}}  {_word(c)}" for c in self.plan.layers)])
+        lines = [self.headline, *(f"{c.name:{width}}  {_word(c)}" for c in self.plan.layers)]
+        if self.slower:
+            lines.append(f"no faster in int8 on this machine: {', '.join(self.slower)} (--tune SECONDS leaves layers "
+                         "float where that makes a run faster)")  # fmt: skip
+        return "\n".join(lines)
 
     def svg(self) -> str:
         """A chart of the layers' errors."""
@@ -111,29 +126,11 @@ def measured(engine: Engine, other: Engine, feeds: Feeds, isa: str) -> Speed:
     """An engine in int8 beside one in float on the same inputs, in turn."""
     sessions = {"float": other.session(), "int8": engine.session()}
     times: dict[str, list[float]] = {name: [] for name in sessions}
-    by_layer: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
     for _ in range(1 + PAIRS):
         for name, session in sessions.items():
             begin = perf_counter()
             session.run(feeds)
             times[name].append((perf_counter() - begin) * 1e3)
-    for _ in range(3):
-        for name, session in sessions.items():
-            by_layer[name].append(_by_place(session.profile(feeds)))
-    one, two = (_least(by_layer[name]) for name in ("float", "int8"))
     names = [choice.name for choice in Report.of(engine).plan.layers]
-    layers = tuple((name, one[name], two[name]) for name in names if name in one and name in two)
+    layers = tuple(by_layer(sessions["float"], sessions["int8"], feeds, names))
     return Speed(statistics.median(times["float"][1:]), statistics.median(times["int8"][1:]), layers, isa)
-
-
-def _by_place(calls: list[dict[str, Any]]) -> dict[str, float]:
-    """Milliseconds by module path."""
-    found: dict[str, float] = {}
-    for call in calls:
-        where = call.get("where") or ""
-        found[where] = found.get(where, 0.0) + call["ns"] / 1e6
-    return found
-
-
-def _least(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: min(run[name] for run in runs if name in run) for name in runs[0]}

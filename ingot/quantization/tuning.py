@@ -1,0 +1,206 @@
+"""Which layers are faster in float on this machine, by measurement: `tune` of `ingot.quantize`, `--tune` of a build.
+
+What was measured, and what followed, is kept in a file. A build that finds it measures nothing and decides the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ingot._native import level
+from ingot.engine.session import Engine, Session
+from ingot.errors import FileError
+from ingot.ir import Network
+from ingot.quantization.running import Feeds
+from ingot.strict_json import JsonError, parse_object
+from ingot.version import __version__
+from ingot.written import write_whole
+
+SCHEMA = 1
+GAIN = 0.02  # of a run's time, which a layer in float must save: differences below it are the machine's mood
+ROUNDS, PROFILES = 5, 3  # runs in turn for a comparison, each the least of RUNS; and profiled runs of both engines
+RUNS = 3
+WHY = "it is not faster in int8, as measured"
+MOST_BYTES = 16 << 20  # of a file of measurements
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was measured of one network, and the layers that stay float for it.
+
+    Attributes:
+        key: of the network, the sizes of its inputs and its layers that could be int8.
+        isa: the level of instructions that was measured with.
+        layers: (name, milliseconds in float, in int8) by layer, as far as both are known.
+        floats: names of the layers that stay float.
+        before_ms, after_ms: of a run with all layers in int8, and with these in float.
+    """
+
+    key: str
+    isa: str
+    layers: list[tuple[str, float, float]] = field(default_factory=list)
+    floats: list[str] = field(default_factory=list)
+    before_ms: float = 0.0
+    after_ms: float = 0.0
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Keeps it. Raises FileError."""
+        text = json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1, allow_nan=False)
+        write_whole(Path(path), f"{text}\n".encode())
+
+
+def key_of(network: Network, feeds: Feeds, names: Sequence[str]) -> str:
+    """What tells one thing to tune from another; the weights' values are not part of it."""
+    sizes = {name: list(array.shape) for name, array in sorted(feeds.items())}
+    return hashlib.sha256(json.dumps([__version__, str(network), sizes, list(names)]).encode()).hexdigest()
+
+
+def read(path: str | os.PathLike[str], key: str, names: Sequence[str]) -> tuple[Tuning | None, str]:
+    """What a file holds for this key; or nothing, and a word for why. Raises FileError for a damaged file."""
+    file = Path(path)
+    if not file.exists():
+        return None, ""
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise FileError(f"{file} is no file of measurements: it is larger than {MOST_BYTES >> 20} MiB; remove it")
+        text = file.read_bytes()
+    except OSError as e:
+        raise FileError(f"{file} cannot be read: {e.strerror}") from None
+    try:
+        found = parse_object(text)
+    except JsonError as e:
+        raise FileError(f"{file} is no file of measurements: {e}; remove it") from None
+    tuning = _checked(file, found)
+    if tuning.key != key:
+        return None, f"{file} was measured for another network, other layers or sizes, or by another ingot"
+    if unknown := sorted({*tuning.floats} - {*names}):
+        raise FileError(f"{file} names the layer {unknown[0]!r:.80}, which the network has not: remove the file")
+    return tuning, ""
+
+
+_KINDS: dict[str, Any] = {
+    "schema": int, "key": str, "isa": str, "layers": list, "floats": list, "before_ms": (int, float),
+    "after_ms": (int, float),
+}  # fmt: skip
+
+
+def _checked(file: Path, found: Mapping[str, Any]) -> Tuning:
+    """Raises FileError."""
+    if found.get("schema") != SCHEMA:
+        raise FileError(f"{file} is no file of measurements of schema {SCHEMA}: remove it")
+    if found.keys() != _KINDS.keys():
+        raise FileError(f"{file} must have the keys {', '.join(_KINDS)}: it is damaged; remove it")
+    wrong = [k for k, kind in _KINDS.items() if not isinstance(found[k], kind) or isinstance(found[k], bool)]
+    layers = [] if wrong else found["layers"]
+    if any(not _is_layer(item) for item in layers):
+        wrong.append("layers")
+    if not wrong and not all(isinstance(name, str) for name in found["floats"]):
+        wrong.append("floats")
+    if not wrong and not all(_is_time(found[k]) for k in ("before_ms", "after_ms")):
+        wrong.append("times")
+    if wrong:
+        raise FileError(f"{file}: {wrong[0]} is damaged; remove the file")
+    given = {k: v for k, v in found.items() if k not in ("schema", "layers")}
+    return Tuning(layers=[(name, float(a), float(b)) for name, a, b in layers], **given)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_layer(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and all(map(_is_time, item[1:]))
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+@dataclass
+class Clock:
+    """The seconds that may be spent, and a word to a progress bar."""
+
+    seconds: float
+    tell: Callable[[int, int], None]
+    begin: float = field(default_factory=perf_counter)
+
+    def left(self) -> bool:
+        """Whether there is time for one measurement more."""
+        spent = perf_counter() - self.begin
+        self.tell(min(int(spent * 10), math.ceil(self.seconds * 10)), math.ceil(self.seconds * 10))
+        return spent < self.seconds
+
+
+def tuned(
+    key: str, int8: Engine, plain: Engine, feeds: Feeds, layers: Sequence[str],
+    make: Callable[[frozenset[str]], Engine], clock: Clock,
+) -> Tuning:  # fmt: skip
+    """Leaves layers float as long as that makes a whole run faster and there is time, the slowest in int8 first.
+
+    Args:
+        int8, plain: the engine with all layers in int8, and in float.
+        layers: the names of those in int8.
+        make: an engine in which these are float.
+    """
+    best = int8.session()
+    times = by_layer(plain.session(), best, feeds, layers)
+    slower = sorted((b - a, name) for name, a, b in times if b > a)[::-1]
+    floats: frozenset[str] = frozenset()
+    before = after = _least(best, feeds)
+    for more in ([name] for _, name in slower):
+        if not clock.left():
+            break
+        other = make(floats | {*more}).session()
+        one, two = _both(best, other, feeds)
+        if two < one * (1 - GAIN):
+            floats, best, after = floats | {*more}, other, before * two / one * (after / before)
+    if clock.left() and floats != {*layers}:  # what joins layers in int8 may cost more than all of them save
+        other = make(frozenset(layers)).session()
+        one, two = _both(best, other, feeds)
+        if two < one * (1 - GAIN):
+            floats, after = frozenset(layers), after * two / one
+    named = [name for name in layers if name in floats]
+    return Tuning(key, level(), times, named, before * 1e3, after * 1e3)
+
+
+def by_layer(plain: Session, int8: Session, feeds: Feeds, names: Sequence[str]) -> list[tuple[str, float, float]]:
+    """(name, milliseconds in float, in int8) of the layers that both sessions name, each the least of some runs."""
+    runs: tuple[list[dict[str, float]], ...] = ([], [])
+    for _ in range(PROFILES):
+        for session, found in zip((plain, int8), runs, strict=True):
+            found.append(_by_place(session.profile(feeds)))
+    one, two = ({name: min(run[name] for run in some if name in run) for name in some[0]} for some in runs)
+    return [(name, one[name], two[name]) for name in names if name in one and name in two]
+
+
+def _by_place(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Milliseconds by module path."""
+    found: dict[str, float] = {}
+    for call in calls:
+        where = call.get("where") or ""
+        found[where] = found.get(where, 0.0) + call["ns"] / 1e6
+    return found
+
+
+def _both(one: Session, two: Session, feeds: Feeds) -> tuple[float, float]:
+    """Seconds of a run of each at its best, in turn."""
+    best = [math.inf, math.inf]
+    for _ in range(ROUNDS):
+        best = [min(b, _least(session, feeds)) for b, session in zip(best, (one, two), strict=True)]
+    return best[0], best[1]
+
+
+def _least(session: Session, feeds: Feeds) -> float:
+    best = math.inf
+    for _ in range(RUNS):
+        begin = perf_counter()
+        session.run(feeds)
+        best = min(best, perf_counter() - begin)
+    return best

@@ -1,0 +1,154 @@
+"""Layers that are no faster in int8 stay float where that is measured, and a file of measurements decides alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import ingot
+from ingot.cli.main import main
+from ingot.engine.session import Engine
+from ingot.errors import FileError, UserError
+from ingot.passes.calibrated import Plan
+from ingot.quantization import tuning
+from tests.quantization.test_quantize import batches, net
+
+
+class Clockwork:
+    """Time that only runs of its sessions take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Pretended:
+    """An engine and its session: so many milliseconds by layer."""
+
+    def __init__(self, clock: Clockwork, layers: dict[str, float]) -> None:
+        self.clock, self.layers = clock, layers
+
+    def session(self) -> Pretended:
+        return self
+
+    def run(self, feeds: Any) -> None:
+        self.clock.now += sum(self.layers.values()) / 1e3
+
+    def profile(self, feeds: Any) -> list[dict[str, Any]]:
+        return [{"where": name, "ns": ms * 1e6} for name, ms in self.layers.items()]
+
+
+FLOAT = {"a": 2.0, "b": 2.0, "c": 2.0, "d": 2.0}
+INT8 = {"a": 1.0, "b": 3.0, "c": 2.01, "d": 5.0}
+
+
+def _tuned(monkeypatch: pytest.MonkeyPatch, seconds: float, cost: Callable[[frozenset[str]], float]) -> tuning.Tuning:
+    """What is tuned of four layers; `cost`: milliseconds that a choice takes beside its layers."""
+    clock = Clockwork()
+    monkeypatch.setattr(tuning, "perf_counter", clock)
+
+    def make(floats: frozenset[str]) -> Engine:
+        layers = {name: (FLOAT if name in floats else INT8)[name] for name in FLOAT}
+        return cast(Engine, Pretended(clock, {**layers, "": cost(floats)}))
+
+    plain = cast(Engine, Pretended(clock, FLOAT))
+    bar = tuning.Clock(seconds, lambda done, total: None, begin=0.0)
+    return tuning.tuned("key", make(frozenset()), plain, {}, list(FLOAT), make, bar)
+
+
+def test_layers_stay_float_that_make_a_run_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _tuned(monkeypatch, 100.0, lambda floats: 0.0)
+    assert found.floats == ["b", "d"], "c saves less than is worth it"
+    assert [name for name, *_ in found.layers] == list(FLOAT)
+    assert (found.before_ms, found.after_ms) == (pytest.approx(11.01), pytest.approx(7.01))
+
+
+def test_what_a_choice_costs_elsewhere_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _tuned(monkeypatch, 100.0, lambda floats: 2.0 * ("b" in floats)).floats == ["d"]
+    everything = _tuned(monkeypatch, 100.0, lambda floats: 0.0 if len(floats) == 4 else 6.0)
+    assert everything.floats == list(FLOAT) and everything.after_ms == pytest.approx(8.0)
+
+
+def test_no_measurement_begins_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _tuned(monkeypatch, 1e-6, lambda floats: 0.0).floats == []
+    assert _tuned(monkeypatch, 0.1, lambda floats: 0.0).floats == ["d"]
+
+
+def _built(tune_file: Path, **words: Any) -> Engine:
+    network, weights = net()
+    data = words.pop("data", batches())
+    return cast(Engine, ingot.quantize(network, data, weights=weights, tune=20.0, tune_file=tune_file, **words))
+
+
+def test_a_file_of_measurements_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "net.tune.json"
+    first = _built(file)
+    kept = json.loads(file.read_text())
+    plan = Plan.of(first.config)
+    assert plan is not None
+    assert kept["floats"] == [c.name for c in plan.layers if c.scale is None]
+    file.write_text(json.dumps({**kept, "floats": ["block"], "isa": "another"}))
+
+    def never(*_: Any) -> None:
+        raise AssertionError("measured although there is a file")
+
+    monkeypatch.setattr(tuning, "by_layer", never)
+    report = tmp_path / "report.json"
+    engine = _built(file, report_file=str(report))
+    plan = Plan.of(engine.config)
+    assert plan is not None
+    assert {c.name: c.why for c in plan.layers if c.scale is None} == {"block": tuning.WHY}
+    assert [line for line in engine.log if "measured at another" in line]
+    assert json.loads(report.read_text())["tuning"]["floats"] == ["block"]
+    engine.save(tmp_path / "one.ingot")
+    _built(file).save(tmp_path / "two.ingot")
+    assert (tmp_path / "one.ingot").read_bytes() == (tmp_path / "two.ingot").read_bytes()
+
+
+def test_a_file_of_another_network_is_measured_anew(tmp_path: Path) -> None:
+    file = tmp_path / "net.tune.json"
+    _built(file)
+    key = json.loads(file.read_text())["key"]
+    engine = _built(file, data=batches(size=2))
+    assert [line for line in engine.log if "measured for another network" in line]
+    assert json.loads(file.read_text())["key"] != key
+
+
+GOOD: dict[str, Any] = {"schema": 1, "key": "k", "isa": "avx2", "layers": [["stem", 1.0, 2]], "floats": ["stem"],
+                        "before_ms": 1, "after_ms": 0.5}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "line 1"),
+        ("[]", "JSON object"),
+        (json.dumps({**GOOD, "schema": 2}), "schema 1"),
+        (json.dumps({**GOOD, "more": 1}), "must have the keys"),
+        (json.dumps({**GOOD, "layers": [["stem", 1.0]]}), "layers is damaged"),
+        (json.dumps({**GOOD, "layers": [["stem", -1.0, 1.0]]}), "layers is damaged"),
+        (json.dumps({**GOOD, "floats": [1]}), "floats is damaged"),
+        (json.dumps({**GOOD, "before_ms": True}), "before_ms is damaged"),
+        (json.dumps({**GOOD, "floats": ["other"]}), "'other', which the network has not"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "net.tune.json"
+    file.write_text(text)
+    with pytest.raises(FileError, match=words):
+        tuning.read(file, "k", ["stem"])
+
+
+def test_words_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network, weights = net()
+    for words, why in (({"tune": 0}, "above 0"), ({"tune": True}, "above 0"), ({"tune_file": "x"}, "give tune")):
+        with pytest.raises(UserError, match=why):
+            ingot.quantize(network, batches(), weights=weights, **words)
+    assert main(["build", str(tmp_path), "-o", str(tmp_path / "x.ingot"), "--tune", "3"]) == 2
+    assert "--tune is for a calibration" in capsys.readouterr().err
