@@ -16,6 +16,7 @@ COMPILE := $(BIN)/python tools/compiling.py
 # A list of pyproject.toml, as words for pip.
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml','rb'))$(1))")
 extra = $(call listed,['project']['optional-dependencies']['$(1)'])
+requires = $(call listed,['build-system']['requires'])
 SECONDS ?= 600
 WORKERS ?= 2
 NATIVE := $(shell find native -type f) CMakeLists.txt pyproject.toml
@@ -46,46 +47,57 @@ soak: $(VENV)/test   ## a server under mixed load for SECONDS, a day unless said
 	$(BIN)/python -m tools.soak --seconds $(if $(filter file,$(origin SECONDS)),86400,$(SECONDS))
 
 wheel: $(VENV)/wheel ## a manylinux wheel in dist/, tried in a fresh environment without a compiler
-	rm -rf build/dist dist
+	@$(BIN)/python tools/prerequisites.py
+	rm -rf build/dist build/wheel
 	@$(COMPILE) $(BIN)/python -m build --outdir build/dist
-	PATH=$(BIN):$$PATH $(BIN)/auditwheel repair -w dist build/dist/*.whl
-	$(BIN)/python -m tools.try_wheel dist/*.whl
+	PATH=$(BIN):$$PATH $(BIN)/auditwheel repair -w build/wheel build/dist/*.whl
+	$(BIN)/python -m tools.try_wheel build/wheel/*.whl
+	mkdir -p dist && cp build/wheel/*.whl dist
 
 size: wheel          ## the run-time set: how many distributions, how many bytes, no torch, no huggingface_hub import
-	$(BIN)/python -m tools.size dist/*.whl
+	$(BIN)/python -m tools.size build/wheel/*.whl
 
 clean:               ## everything that was built
 	rm -rf $(VENV) build dist
 
 $(VENV)/bin/python:
-	@$(PYTHON) tools/prerequisites.py
+	@$(PYTHON) tools/prerequisites.py $$($(PYTHON) tools/prebuilt.py >/dev/null 2>&1 && echo --prebuilt)
 	@echo "making $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 
-# Editable, with the build requirements in .venv, so that a change in native/ rebuilds only what it touches.
+# Editable, with the build requirements in .venv, so that a change in native/ rebuilds only what it touches. Where dist/ has a
+# wheel of these sources, its native core is taken, and no compiler is needed.
 $(VENV)/core: $(VENV)/bin/python $(NATIVE)
-	@echo "installing CMake, Ninja and what else building takes (40 MB)"
-	@$(PIP) $(call listed,['build-system']['requires']) $(call extra,native)
-	@echo "installing ingot and what it runs on (30 MB)"
-	@$(COMPILE) $(INSTALL) -v --no-build-isolation -e .
+	@if wheel=$$($(BIN)/python tools/prebuilt.py); then \
+	    echo "installing ingot, with the native core of $$(basename "$$wheel"), and what it runs on (30 MB)"; \
+	    $(PIP) $(requires) && $(PIP) --no-build-isolation -C wheel.cmake=false -C wheel.py-api=py3 -e . && \
+	    $(BIN)/python tools/prebuilt.py --unpack "$$wheel"; \
+	else \
+	    $(BIN)/python tools/prerequisites.py && \
+	    echo "installing CMake, Ninja and what else building takes (40 MB)" && \
+	    $(PIP) $(requires) $(call extra,native) && \
+	    echo "installing ingot and what it runs on (30 MB)" && \
+	    $(COMPILE) $(INSTALL) -v --no-build-isolation -e .; \
+	fi
 	@touch $@
 
+# The extras of the ingot that is installed: nothing is built again.
 # torch from its CPU index, which saves gigabytes; the extra below takes the default one where that index is out of reach.
 $(VENV)/test: $(VENV)/core
 	@echo "installing torch, the tests' oracle (200 MB)"
 	@$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || $(PIP) 'torch==2.13.0+cpu' --index-url https://download.pytorch.org/whl/cpu || true
 	@echo "installing what else the tests take (150 MB)"
-	@$(PIP) --no-build-isolation -e '.[test]'
+	@$(PIP) $(call extra,native) 'ingot[test]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/test
 	@echo "installing what the benchmarks compare with"
-	@$(PIP) --no-build-isolation -e '.[bench]'
+	@$(PIP) 'ingot[bench]'
 	@touch $@
 
 $(VENV)/fuzz: $(VENV)/test
 	@echo "installing atheris"
-	@$(PIP) --no-build-isolation -e '.[fuzz]'
+	@$(PIP) 'ingot[fuzz]'
 	@touch $@
 
 $(VENV)/wheel: $(VENV)/bin/python

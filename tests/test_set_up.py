@@ -1,4 +1,4 @@
-"""Setting up: all imports are named, what is missing is said first, and compiling shows how far it is."""
+"""Setting up: all imports are named, what is missing is said first, a wheel saves compiling, which shows progress."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tools import compiling, prerequisites
+from tools import compiling, prebuilt, prerequisites
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -198,6 +200,102 @@ def test_make_says_what_is_missing_before_it_installs(target: str, tmp_path: Pat
     )  # fmt: skip
     assert done.returncode != 0 and "there is no C++ compiler /no/such/compiler: install g++" in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+# --------------------------------------------------------------------------------------------------- a wheel in dist/
+
+NAME = "ingot-0.1.0-cp312-abi3-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+OLD = "ingot-0.1.0-cp311-cp311-linux_x86_64.whl"
+TAGS = [
+    (NAME, (3, 12), False, (2, 36), ""),
+    (NAME, (3, 14), False, (2, 27), ""),
+    (NAME, (3, 11), False, (2, 36), "it is for Python 3.12 and newer, and this is 3.11"),
+    (NAME, (3, 14), True, (2, 36), "this is 3.14t"),
+    (NAME, (3, 12), False, (2, 17), "manylinux_2_28_x86_64, and this is x86_64 with glibc 2.17"),
+    (OLD, (3, 11), False, (2, 36), ""),
+    (OLD, (3, 12), False, (2, 36), "it is for Python 3.11, and this is 3.12"),
+    (OLD.replace("x86_64", "aarch64"), (3, 11), False, (2, 36), "it is for linux_aarch64, and this is x86_64"),
+    ("numpy-2.1.0-cp311-cp311-linux_x86_64.whl", (3, 11), False, (2, 36), "its name is not that of a wheel of ingot"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "version", "free", "libc", "fault"), TAGS)
+def test_the_tags_of_a_wheel(
+    name: str, version: tuple[int, int], free: bool, libc: tuple[int, int], fault: str
+) -> None:
+    found = prebuilt.tag_fault(name, version, free, "x86_64", libc)
+    assert (found is None) if not fault else fault in str(found)
+
+
+def fitting(path: Path, digest: str) -> Path:
+    """A wheel for this Python by its name, with a native core of these sources by its word."""
+    wheel = path / f"ingot-0.1.0-cp3{sys.version_info[1]}-cp3{sys.version_info[1]}-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("ingot/native.sha256", f"{digest}\n")
+        archive.writestr("ingot/cmake/", "")
+        archive.writestr("ingot/cmake/ingot-config.cmake", "")
+        archive.writestr("ingot/__init__.py", "")
+        archive.writestr("ingot/_native.abi3.so", "core")
+        archive.writestr("ingot-0.1.0.dist-info/METADATA", "")
+    return wheel
+
+
+def test_a_wheel_of_other_sources_is_not_taken(tmp_path: Path) -> None:
+    digest = prebuilt.source_digest()
+    assert prebuilt.fault(fitting(tmp_path, digest), digest) is None
+    other = prebuilt.fault(fitting(tmp_path, "0" * 64), digest)
+    assert other == "its native core was made of other sources than these"
+    fitting(tmp_path, digest).write_bytes(b"PK")
+    assert "it cannot be read" in str(prebuilt.fault(next(tmp_path.glob("*.whl")), digest))
+
+
+def test_cmake_and_python_compute_the_same_digest(tmp_path: Path) -> None:
+    """CMake's is written into a wheel, Python's is compared with it."""
+    (code,) = re.findall(r"install\(CODE \[\[(.*?)\]\]\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
+    head = f'set(ROOT "{ROOT}")\nset(CMAKE_INSTALL_PREFIX "{tmp_path}")\n'
+    (tmp_path / "digest.cmake").write_text(f"cmake_minimum_required(VERSION 3.20)\n{head}{code}")
+    cmake = Path(sys.executable).parent / "cmake"
+    subprocess.run([cmake, "-P", tmp_path / "digest.cmake"], check=True, timeout=60)
+    assert (tmp_path / prebuilt.DIGEST).read_text().strip() == prebuilt.source_digest()
+
+
+def test_a_wheel_gives_its_native_core_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "site"))
+    assert prebuilt.main(["--unpack", str(fitting(tmp_path, "0" * 64))]) == 0
+    unpacked = sorted(path.name for path in (tmp_path / "site").rglob("*") if path.is_file())
+    ours = ["_ingot_prebuilt.pth", "_ingot_prebuilt.py"]
+    assert unpacked == [*ours, "_native.abi3.so", "ingot-config.cmake", "native.sha256"]
+    code = "import _ingot_prebuilt, sys; print(sys.meta_path[0].find_spec('ingot._native').origin)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "site", capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == str(tmp_path / "site" / "ingot" / "_native.abi3.so")
+
+
+def test_make_takes_a_wheel_and_asks_for_no_compiler(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", "native", "ingot"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "tools").mkdir()
+    for name in ("prebuilt.py", "prerequisites.py"):  # copies: each looks for dist/ beside its own folder
+        (tmp_path / "tools" / name).write_bytes((ROOT / "tools" / name).read_bytes())
+    (tmp_path / "dist").mkdir()
+    wheel = fitting(tmp_path / "dist", prebuilt.source_digest())
+    environment = os.environ | {"CXX": "/no/such/compiler"}
+    words = ["make", "--no-print-directory", "VENV=env", "env/bin/python"]
+
+    def made() -> subprocess.CompletedProcess[str]:
+        # -m venv would take seconds: an interpreter that only says it was asked for one.
+        stand_in = script(tmp_path / "python", f'[ "$1" = -m ] && echo "asked for $2" || exec {sys.executable} "$@"')
+        return subprocess.run(
+            [*words, f"PYTHON={stand_in}"], cwd=tmp_path, env=environment,
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    done = made()
+    assert done.returncode == 0 and "asked for venv" in done.stdout, done.stderr
+    wheel.unlink()
+    done = made()
+    assert done.returncode != 0 and "there is no C++ compiler /no/such/compiler" in done.stderr
 
 
 # -------------------------------------------------------------------------------------------------------- compiling

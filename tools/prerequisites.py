@@ -1,7 +1,8 @@
 """Says what a machine lacks to compile ingot, before anything is installed: `python tools/prerequisites.py`.
 
-Any Python 3 can run it, those too that are too old or too new for ingot. `--python` asks for the interpreter alone. The
-exit code is 1 when something is missing.
+Any Python 3 can run it, those too that are too old or too new for ingot. `--python` asks for the interpreter alone,
+`--prebuilt` for what an install takes that compiles nothing (tools/prebuilt.py). The exit code is 1 when something is
+missing.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def compiler_fault() -> str | None:
 
 def main(arguments: list[str]) -> int:
     """Prints all that is missing."""
-    checks = [python_fault] if arguments == ["--python"] else [python_fault, venv_fault, header_fault, compiler_fault]
+    checks = [python_fault, venv_fault, header_fault, compiler_fault]
+    if arguments:
+        checks = checks[: {"--python": 1, "--prebuilt": 2}[arguments[0]]]
     faults = [fault for check in checks if (fault := check()) is not None]
     for fault in faults:
         print(f"ingot cannot be built here: {fault}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The run-time set that `pip install` of a wheel resolves to, against its budget: `python -m tools.size dist/*.whl`."""
+"""What `pip install` of a wheel resolves to, against its budget: `python -m tools.size build/wheel/*.whl`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tries a wheel in a fresh environment that has no compiler on PATH: `python -m tools.try_wheel dist/*.whl`."""
+"""Tries a wheel in a fresh environment that has no compiler on PATH: `python -m tools.try_wheel build/wheel/*.whl`."""
 
 from __future__ import annotations
 

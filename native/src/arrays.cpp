@@ -100,7 +100,7 @@ ArrayBuffer::ArrayBuffer(ArrayBuffer&& other) noexcept
 nb::object empty_numpy(const TensorView& view) {
   const Numpy& numpy = Numpy::get();
   const nb::object shape = nb::steal(PyTuple_New(view.rank));
-  for (int i = 0; i < view.rank; ++i) PyTuple_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(view.shape[i]));
+  for (int i = 0; i < view.rank; ++i) NB_TUPLE_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(view.shape[i]));
   try {
     return numpy.empty(shape, numpy.dtypes[static_cast<int>(view.dtype)]);
   } catch (nb::python_error& error) {

@@ -35,7 +35,7 @@ PyObject* error_type = nullptr;  // ingot._native.Error
 void raise(const char* error_code, const char* message) {
   const nb::object text = nb::steal(
       PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::char_traits<char>::length(message)), "replace"));
-  const nb::object error = nb::steal(PyObject_CallOneArg(error_type, text.ptr()));
+  const nb::object error = nb::steal(PyObject_CallFunctionObjArgs(error_type, text.ptr(), nullptr));
   if (!error.is_valid()) return;  // the interpreter has set its own
   const nb::object name = nb::steal(PyUnicode_FromString(error_code));
   if (PyObject_SetAttrString(error.ptr(), "code", name.ptr()) == 0) PyErr_SetObject(error_type, error.ptr());
