@@ -36,7 +36,7 @@ struct Form {
   const char* name;
   Cell cell;
   int gates;
-  bool reverse, packed, lengths, projection, reset_after = true;
+  bool reverse = false, packed = false, lengths = false, projection = false, reset_after = true;
 
   bool has_memory() const { return cell == Cell::lstm || !reset_after; }
   bool has_hidden() const { return projection || !reset_after; }

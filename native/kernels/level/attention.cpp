@@ -1,6 +1,7 @@
 // Ragged paged attention and rotary embedding for one level. The host half is kernels/attention.cpp.
 #include "attention.h"
 
+#include "attention_cache.h"
 #include "attention_rows.h"
 
 namespace ingot::INGOT_LEVEL {

@@ -23,48 +23,6 @@ namespace {
 /// The scales of a group of tokens lie behind its K or V.
 INGOT_INLINE const float* scales_of(const void* group, int width) { return (const float*)((const std::byte*)group + kTokenGroup * width); }
 
-float quantize(const void* x, DType dtype, std::int64_t count, std::int8_t* y) {
-  Vec most = zero(), faults = zero();  // faults: NaN where an element is not finite
-  float scale = 0;
-  with_floats(dtype, x, [&](auto* from) {
-    for (std::int64_t i = 0; i < count; i += kLanes) {
-      const Vec v = load_tail(from, i, count);
-      most = max(most, abs(v));
-      faults = faults + (v - v);
-    }
-    const float fault = reduce_add(faults);
-    scale = reduce_max(most) / 127.0f;
-    const Vec unit = broadcast(scale == 0 ? 1.0f : scale), limit = broadcast(127.0f);  // denormal scales round far
-    for (std::int64_t i = 0; i < count; i += kLanes)
-      store(y + i, round_even(min(max(load_tail(from, i, count) / unit, negate(limit)), limit)));
-    if (fault != 0 || fault != fault) scale = __builtin_nanf("");
-  });
-  return scale;
-}
-
-/// The bytes N of 16 quads, which are signed.
-template <int N>
-INGOT_INLINE Vec value_of_quads(Ints quads) {
-  return to_float(shift_right<24>(shift_left<24 - 8 * N>(quads)));
-}
-
-/// Quads [width / 4][16][4] to rows [width][16], or [4][width][4] to rows [16][width]: four rows, `stride` apart, of each row of
-/// `columns` quads. What lies at `ahead` is fetched meanwhile.
-void widen_quads(const void* x, const void* ahead, float* y, int rows, int columns) {
-  const auto *from = (const std::byte*)x, *later = (const std::byte*)ahead;
-  for (int row = 0; row < rows; ++row) {
-    for (int i = 0; i < columns; i += kLanes, from += 4 * kLanes, later += 4 * kLanes) {
-      const Ints quads = bits(load((const float*)from));
-      float* to = y + (std::int64_t)4 * row * columns + i;
-      store(to, value_of_quads<0>(quads));
-      store(to + columns, value_of_quads<1>(quads));
-      store(to + 2 * columns, value_of_quads<2>(quads));
-      store(to + 3 * columns, value_of_quads<3>(quads));
-      __builtin_prefetch(later, 0, 3);
-    }
-  }
-}
-
 /// Multiplies what a row has for the tokens of a chunk by their scales.
 void scale_by(float* scores, const float* const* scale, Seen seen) {
   for (int g = seen.first / kTokenGroup; g * kTokenGroup < seen.last; ++g)
@@ -92,41 +50,6 @@ QueryRow read_query(const Parts& p, int r) {
   __builtin_memcpy(&q.first_high, row + 2 * p.width + 4, 4);
   __builtin_memcpy(&q.first_low, row + 2 * p.width + 8, 4);
   return q;
-}
-
-void begin_quads(const AttentionTask& task) {
-  const Parts p = parts_of(task);
-  float* const wide = p.k;
-  for (int r = 0; r < task.rows; ++r) {
-    const std::int64_t row = task.first_row + r;
-    const std::int64_t offset = row / task.group * task.q_token_stride + row % task.group * task.q_head_stride;
-    store(wide + p.width - kLanes, zero());
-    convert(row_at(task.q, task.q_dtype, offset), task.q_dtype, wide, DType::float32, task.head_dim);
-    Vec most = zero(), faults = zero();
-    for (int i = 0; i < p.width; i += kLanes) {
-      const Vec v = load(wide + i);
-      most = max(most, abs(v));
-      faults = faults + (v - v);
-    }
-    float scale = reduce_max(most) / kMostQuery;
-    const Vec unit = broadcast(scale == 0 ? 1.0f : scale), limit = broadcast(kMostQuery);
-    Ints highs = broadcast_int(0), lows = broadcast_int(0);
-    std::byte* const to = query_row(p, r);
-    for (int i = 0; i < p.width; i += kLanes) {
-      const Ints q = truncate_to_int(round_even(min(max(load(wide + i) / unit, negate(limit)), limit)));
-      const Ints high = shift_right<8>(q + broadcast_int(128)), low = q - shift_left<8>(high);
-      store_bytes((std::int8_t*)to + 2 * i, high);
-      store_bytes((std::int8_t*)to + 2 * i + kLanes, low);
-      highs = highs + high, lows = lows + low;
-    }
-    const float fault = reduce_add(faults);
-    if (fault != 0 || fault != fault) scale = __builtin_nanf("");
-    const std::int32_t first_high = kRowSums ? -128 * (std::int32_t)reduce_add(to_float(highs)) : 0;
-    const std::int32_t first_low = kRowSums ? -128 * (std::int32_t)reduce_add(to_float(lows)) : 0;
-    __builtin_memcpy(to + 2 * p.width, &scale, 4);
-    __builtin_memcpy(to + 2 * p.width + 4, &first_high, 4);
-    __builtin_memcpy(to + 2 * p.width + 8, &first_low, 4);
-  }
 }
 
 INGOT_INLINE Ints four_bytes(const std::int8_t* p) {
@@ -323,12 +246,8 @@ void add_quads(const Parts& p, const Operands& o, int r, int rows, Seen any) {
   });
 }
 
-bool in_quads(const AttentionTask& task) { return task.state_dtype == DType::int8; }
-
 #else
 
-bool in_quads(const AttentionTask&) { return false; }
-void begin_quads(const AttentionTask&) {}
 void score_quads(const Parts&, const Operands&, int, int, Seen) {}
 void weights_in_quads(float*, const float* const*, Seen) {}
 void no_weights(float*) {}

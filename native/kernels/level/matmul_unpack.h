@@ -8,12 +8,6 @@ namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-/// The Nth value of `Bits` bits in each word, with its sign.
-template <int Bits, int N>
-INGOT_INLINE Vec value_of(Ints word) {
-  return to_float(shift_right<32 - Bits>(shift_left<32 - Bits * (N + 1)>(word)));
-}
-
 INGOT_INLINE Ints words_at(const std::byte* from, int column) { return bits(load((const float*)(from + column * 4))); }
 
 /// Floats from one panel's scales to the next one's.

@@ -6,6 +6,7 @@
 //                                                  Rounding to 16 bits is to nearest even; NaN stays NaN; denormals are kept
 //                                                  int8*, uint8* too: as whole numbers; those stored must lie in its range
 //   store_bytes                    Ints to int8*, held in its range
+//   value_of<bits, n>              the nth whole number of so many bits in each word of Ints
 //   + - * /  fma(x, y, z) = x*y + z  fnma = z - x*y (one rounding, except at the portable level)
 //   max min       the second operand when one is NaN (the instruction's rule); max_nan, min_nan propagate NaN
 //   < <= == is_nan select any      sqrt floor ceil round_even abs negate
@@ -65,6 +66,12 @@ INGOT_INLINE Vec max_nan(Vec x, Vec y) { return select(is_nan(x), x, max(x, y));
 INGOT_INLINE Vec min_nan(Vec x, Vec y) { return select(is_nan(x), x, min(x, y)); }
 #endif
 INGOT_INLINE Vec operator-(Vec x) { return negate(x); }
+
+/// The Nth value of `Bits` bits in each word, with its sign.
+template <int Bits, int N>
+INGOT_INLINE Vec value_of(Ints word) {
+  return to_float(shift_right<32 - Bits>(shift_left<32 - Bits * (N + 1)>(word)));
+}
 
 #if !defined(__AVX512F__)
 template <class Narrow>
