@@ -156,17 +156,36 @@ def conv_packed() -> Iterator[Template]:
         params |= {"outputs": outputs, "channels": channels, "groups": groups}
         t.call("conv_packed", [x, w, *more], [y], epilogue=expression, **params)
         yield t
-    for epilogue in ("plain", "bias", "residual", "integer"):  # by Winograd
-        t = Template(f"conv_packed.winograd.{epilogue}")
+    for dtype, epilogue in itertools.product(FLOATS, ("plain", "bias", "residual", "integer")):  # by Winograd
+        t = Template(f"conv_packed.winograd.{dtype}.{epilogue}")
         images, channels, outputs = t.size("images", 1, 2), t.size("c", 16, 64), t.size("n", 16, 64)
         height, width, pad = t.size("h", 4, 24), t.size("w", 4, 24), t.choice("pad", 1, 0, 2)
         size = [calc("+", calc("-", s, 2), calc("*", 2, pad)) for s in (height, width)]
-        x = t.input("x", [images, height, width, channels])
-        w = t.weight("w", panels(outputs, calc("*", 9, channels), "float32"))
+        x = t.input("x", [images, height, width, channels], dtype)
+        w = t.weight("w", panels(outputs, calc("*", 9, channels), dtype), dtype)
         more, expression = extras(t, epilogue, [images, *size, outputs])
         y = t.result([images, *size, outputs], t.choice("y_dtype", *FLOATS))
         t.call("conv_packed", [x, w, *more], [y], outputs=outputs, channels=channels, groups=1, epilogue=expression,
                kernel=[3, 3], stride=[1, 1], dilation=[1, 1], pre_padding=[pad, pad])  # fmt: skip
+        yield t
+
+
+def conv_groups() -> Iterator[Template]:
+    """Groups of few channels, of which a vector holds several."""
+    dtypes, epilogues = ("float32", "bfloat16", "int8"), ("plain", "bias", "integer")
+    for dtype, axes, epilogue in itertools.product(dtypes, (1, 2, 3), epilogues):
+        t = Template(f"conv_packed.groups.{dtype}.{axes}d.{epilogue}")
+        images, groups = t.size("images", 0, 3), t.size("groups", 2, 40)
+        c, n = t.choice("c_each", 4, 8, 16), t.choice("n_each", 4, 8, 16)
+        channels, outputs = t.value("c", calc("*", c, groups)), t.value("n", calc("*", n, groups))
+        sx, sy, params = window(t, axes, MOST[axes])
+        x = t.input("x", [images, *sx, channels], dtype)
+        w = t.weight("w", panels("$n_each", calc("*", *params["kernel"], "$c_each"), dtype, groups), dtype)
+        more, expression = extras(t, epilogue, [images, *sy, outputs])
+        y = t.result([images, *sy, outputs], t.choice("y_dtype", *FLOATS))
+        params |= {"outputs": outputs, "channels": channels, "groups": groups}
+        params |= {"outside": t.choice("outside", 0, -128, 5)} if dtype == "int8" else {}
+        t.call("conv_packed", [x, w, *more], [y], epilogue=expression, **params)
         yield t
 
 
@@ -422,6 +441,7 @@ FAMILIES = (
     matmul,
     moe,
     conv_packed,
+    conv_groups,
     conv_transpose_packed,
     conv_depthwise,
     pools,

@@ -1,5 +1,5 @@
 // Times kernels of convolutions and products on the layers of real networks, as the executor calls them: host half, threads and
-// barriers included, without Python and planning. The epilogue is a bias and a relu.
+// barriers included, without Python and planning. The epilogue is a bias and a relu; products of int8 end in bfloat16.
 //
 // From the repository's root, after a build in build/dev:
 //   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
@@ -108,17 +108,18 @@ double measure(const Layer& layer, DType dtype, int threads, double seconds, boo
   const bool product = layer.kernel_height * layer.kernel_width * s == 1;
   Timing timing{};
   timing.in.push_back(view(memory.x.data(), dtype, {layer.images, layer.height, layer.width, layer.channels}));
-  timing.in.push_back(dtype == DType::bfloat16 ? view(memory.pool.data(), dtype, {panels, (k + 1) / 2, kPanel, 2})
-                                               : view(memory.pool.data(), dtype, {panels, k, kPanel}));
+  const std::int64_t depth = dtype == DType::bfloat16 ? 2 : dtype == DType::int8 ? 4 : 1, steps = (k + depth - 1) / depth;
+  timing.in.push_back(depth == 1 ? view(memory.pool.data(), dtype, {panels, steps, kPanel})
+                                 : view(memory.pool.data(), dtype, {panels, steps, kPanel, depth}));
   timing.in.push_back(view(memory.x.data(), DType::float32, {layer.outputs}));
-  timing.y = view(memory.y.data(), dtype, {layer.images, out_h, out_w, layer.outputs});
+  timing.y = view(memory.y.data(), dtype == DType::int8 ? DType::bfloat16 : dtype, {layer.images, out_h, out_w, layer.outputs});
   nlohmann::json params = {{"epilogue", epilogue}};
   if (product)
     params.update({{"n", layer.outputs}, {"k", k}, {"parts", 1}});
   else
     params.update({{"outputs", layer.outputs}, {"channels", layer.channels}, {"kernel", {layer.kernel_height, layer.kernel_width}},
                    {"stride", {s, s}}, {"pre_padding", {pad_h, pad_w}}, {"dilation", {1, 1}}, {"groups", layer.groups}});
-  OperandType in[3], out{dtype, 4, {}};
+  OperandType in[3], out{timing.y.dtype, 4, {}};
   for (int i = 0; i < 3; ++i) {
     in[i].dtype = timing.in[i].dtype;
     in[i].rank = timing.in[i].rank;
@@ -156,7 +157,7 @@ int main(int argc, char** argv) {
   const double most = roof(threads, dtype);
   std::printf("%s, level %s, %d threads; roof %.0f GFLOP/s\n", name_of(dtype).data(), name_of(current_level()).data(), threads, most * 1e-9);
   for (const std::int64_t batches : {150, 1200}) {
-    if (std::strstr("stgcn 18x54 54x64", only) == nullptr) break;
+    if (dtype == DType::int8 || std::strstr("stgcn 18x54 54x64", only) == nullptr) break;
     const double warm = measure_batched(batches, 18, 54, 64, dtype, threads, seconds, memory);
     const double flop = 2.0 * static_cast<double>(batches) * 18 * 54 * 64;
     std::printf("%-28s x%-4ld warm %8.1f us %6.0f GFLOP/s %4.0f%%\n", "stgcn 18x54 54x64", batches, warm * 1e6, flop / warm * 1e-9,

@@ -87,6 +87,7 @@ inline void fill(std::byte* p, std::int64_t bytes, DType dtype) {
     const float v = static_cast<float>(static_cast<std::int64_t>(state >> 40) - (1 << 23)) * 0x1p-23f;
     if (dtype == DType::float32) std::memcpy(p + at, &v, 4);
     else if (dtype == DType::bfloat16) std::memcpy(p + at, reinterpret_cast<const std::byte*>(&v) + 2, 2);
+    else if (dtype == DType::int8) p[at] = static_cast<std::byte>(static_cast<std::int8_t>(v * 127));
     else std::memset(p + at, 0x2c, 2);
   }
 }
@@ -95,6 +96,15 @@ inline void fill(std::byte* p, std::int64_t bytes, DType dtype) {
 inline bool multiplies_pairs([[maybe_unused]] DType dtype) {
 #if defined(__AVX512BF16__)
   return dtype == DType::bfloat16 && current_level() >= Level::avx512_bf16;
+#else
+  return false;
+#endif
+}
+
+/// Whether it has one of quads of int8.
+inline bool multiplies_quads([[maybe_unused]] DType dtype) {
+#if defined(__AVX512VNNI__)
+  return dtype == DType::int8 && current_level() >= Level::avx512_vnni;
 #else
   return false;
 #endif
@@ -112,6 +122,18 @@ inline double roof(int threads, DType dtype) {
     ThreadPool::get(threads).run(
         [](void* c, [[maybe_unused]] int index) {
           using namespace bench;
+#if defined(__AVX512VNNI__)
+          if (multiplies_quads(static_cast<Context*>(c)->dtype)) {
+            __m512i sums[12] = {};
+            const __m512i a = _mm512_set1_epi8(1);
+            for (std::int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+              for (int i = 0; i < 12; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], a, a);
+            }
+            for (int i = 0; i < 12; ++i) __asm__ volatile("" : : "v"(sums[i]));
+            return;
+          }
+#endif
 #if defined(__AVX512BF16__)
           if (multiplies_pairs(static_cast<Context*>(c)->dtype)) {
             __m512 sums[12] = {};
@@ -135,7 +157,7 @@ inline double roof(int threads, DType dtype) {
           for (const Vec& sum : sums) sink = sink + reduce_add(sum);
         },
         &context);
-    const double flop = 12.0 * kSteps * 32 * threads * (multiplies_pairs(dtype) ? 2 : 1);
+    const double flop = 12.0 * kSteps * 32 * threads * (multiplies_quads(dtype) ? 4 : multiplies_pairs(dtype) ? 2 : 1);
     context.best = std::max(context.best, flop / (now() - start));
   }
   return context.best;

@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "check.h"
+#include "packed_weight.h"
 
 namespace ingot {
 
 namespace {
 
-constexpr std::int64_t kPanel = 32;
 constexpr std::int64_t kFinished = 4 * kTileRun * 4 * kPanel;  // floats of WinogradJob::finished
 
 /// Outputs of a tile each way. Small images have few pixels for each value of the weight, whose reading then costs more than the
@@ -32,16 +32,18 @@ struct Winograd::Split {
   std::int64_t panels;  // most panels multiplied at a time
 };
 
-bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width) {
+bool Winograd::suits(std::int64_t channels, std::int64_t outputs, std::int64_t height, std::int64_t width, int speed) {
   // Below 4 channels the transforms cost as much as the products. Fewer than 6x6 pixels do not pay for reading the transformed
   // weight, nor do tiles of which less than half is used.
   const int tile = tile_for(height, width);
   const std::int64_t pixels = height * width, computed = tiles_of(height, tile) * tiles_of(width, tile) * tile * tile;
+  // A direct product twice as fast is left behind by tiles of 4x4 only, one still faster not at all.
+  if (speed > 2 || (speed == 2 && tile == 2)) return false;
   return channels >= 4 && outputs >= 1 && pixels >= 36 && 2 * pixels >= computed;
 }
 
-Winograd::Winograd(std::int64_t outputs, std::int64_t channels, const Epilogue& epilogue, Level level)
-    : outputs_(outputs), channels_(channels), epilogue_(epilogue), table_(half_for(winograd_halves, level)) {}
+Winograd::Winograd(std::int64_t outputs, std::int64_t channels, DType dtype, const Epilogue& epilogue, Level level)
+    : outputs_(outputs), channels_(channels), dtype_(dtype), epilogue_(epilogue), table_(half_for(winograd_halves, level)) {}
 
 void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
   const int tile = tile_for(y.shape[1], y.shape[2]);
@@ -51,8 +53,9 @@ void Winograd::prepare(const TensorView& panels, const TensorView& y) const {
     const std::size_t bytes = static_cast<std::size_t>(count * positions * floats) * 4;
     Pages pages(bytes + rounded(static_cast<std::size_t>(channels_) * 4), "a convolution's transformed weight");
     float* u = reinterpret_cast<float*>(pages.data());
+    const std::int64_t panel_bytes = PackedWeight(dtype_, 9 * channels_).panel_bytes();
     for (std::int64_t panel = 0; panel < count; ++panel)
-      table_.weight(panels.as<float>() + panel * 9 * floats, channels_, tile, u + panel * positions * floats);
+      table_.weight(panels.as<std::byte>() + panel * panel_bytes, dtype_, channels_, tile, u + panel * positions * floats);
     own.pages = std::move(pages);
   });
 }
@@ -107,16 +110,18 @@ void Winograd::run(const WinogradOperands& operands, const Worker& worker) const
   const Share panels = share_of((outputs_ + kPanel - 1) / kPanel, column, grid.by_panels);
   WinogradJob job;
   job.tile = grid.tile;
-  job.x = x.as<float>();
+  job.dtype = dtype_;
+  job.x = x.as<std::byte>();
   job.image_stride = x.stride[0], job.row_stride = x.stride[1], job.column_stride = x.stride[2];
   job.height = x.shape[1], job.width = x.shape[2], job.channels = channels_;
   job.top = operands.top, job.left = operands.left;
   job.u = reinterpret_cast<const float*>(weight(grid.tile).pages.data());
-  job.zeros = job.u + (outputs_ + kPanel - 1) / kPanel * positions_of(grid.tile) * channels_ * kPanel;
+  job.zeros = reinterpret_cast<const std::byte*>(job.u + (outputs_ + kPanel - 1) / kPanel * positions_of(grid.tile) * channels_ * kPanel);
   job.out_height = y.shape[1], job.out_width = y.shape[2];
   job.tiles_down = tiles_of(y.shape[1], grid.tile), job.tiles_across = tiles_of(y.shape[2], grid.tile);
   job.outputs = outputs_;
-  job.weight = operands.panels.as<float>();
+  job.weight = operands.panels.as<std::byte>();
+  job.panel_bytes = PackedWeight(dtype_, 9 * channels_).panel_bytes();
   const auto memory = layout_at<Memory>(worker.local, *this, grid);
   job.epilogue = epilogue_.job(operands.extras, operands.extra_count, memory.epilogue);
   job.epilogue.out = operands.out;

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -125,6 +126,27 @@ def test_error_of_many_channels() -> None:
     error = conv(x, weight) - exact
     assert np.sqrt((error**2).mean() / (exact**2).mean()) < 3e-6
     assert np.abs(error).max() < 1e-5 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize(("height", "width"), [(8, 9), (13, 10)])
+@pytest.mark.parametrize(("channels", "outputs"), [(5, 33), (70, 40)])
+def test_sixteen_bits(dtype: Any, height: int, width: int, channels: int, outputs: int) -> None:
+    """What is stored is rounded, the sums are float32: as exact as those of float32, and a result is rounded once."""
+    rng = np.random.default_rng(channels)
+    x, weight = draw(rng, 3, height, width, channels), draw_weight(rng, outputs, channels)
+    x, weight = x.astype(dtype), weight.astype(dtype)
+    sums = conv(x, weight, threads=2)
+    close(sums, exact_conv(x.astype(np.float32), weight.astype(np.float32)))
+    stored = conv(x, weight, out=np.dtype(dtype).name)
+    assert np.array_equal(stored, sums.astype(dtype))
+    assert np.array_equal(conv(x[1:2], weight), sums[1:2])
+    x[0, 4, 5, 2] = np.inf
+    found = conv(x, weight)
+    near = np.zeros(found.shape, bool)
+    near[0, 3:6, 4:7] = True
+    assert not np.any(np.isfinite(found[near]))
+    assert np.allclose(found[~near], sums[~near], rtol=0, atol=1.5e-5)
 
 
 @pytest.mark.parametrize("size", [9, 12])

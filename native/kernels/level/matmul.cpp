@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "matmul_blocks.h"
+#include "matmul_grouped.h"
 #include "quads.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -309,23 +310,8 @@ struct Pairs {
   static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
-  /// Pair N of each word. Values of 4 bits are looked up by the lowest bits of each half of a word.
   template <int Bits, int N>
-  INGOT_INLINE Values values_of(Ints words) {
-    constexpr __mmask32 kUpper = 0xaaaaaaaa;
-    if constexpr (Bits == 8) {
-      const __m512i even = bits(value_of<8, 2 * N>(words)).v, odd = bits(value_of<8, 2 * N + 1>(words)).v;
-      return (__m512bh)_mm512_mask_blend_epi16(kUpper, _mm512_srli_epi32(even, 16), odd);
-    } else {
-      alignas(64) static constexpr std::uint16_t kValues[32] = {
-          0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
-          0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
-      constexpr int kUp = 12 - 8 * N;
-      const __m512i even = _mm512_srli_epi32(words.v, 8 * N);
-      const __m512i odd = kUp > 0 ? _mm512_slli_epi32(words.v, kUp < 0 ? 0 : kUp) : _mm512_srli_epi32(words.v, kUp > 0 ? 0 : -kUp);
-      return (__m512bh)_mm512_permutexvar_epi16(_mm512_mask_blend_epi16(kUpper, even, odd), _mm512_load_si512(kValues));
-    }
-  }
+  INGOT_INLINE Values values_of(Ints words) { return (__m512bh)pair_of<Bits, N>(words).v; }
   INGOT_INLINE void store_values(std::byte* to, Values values) { _mm512_storeu_si512(to, (__m512i)values); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
@@ -405,14 +391,21 @@ struct Quads {
 // A level has what its instructions make faster than at the level that it extends.
 const MatmulTable matmul_table = {
 #if defined(__AVX512BF16__)
-    .bfloat16 = {run_job<Pairs>, Pairs::blocking, pack_panel<std::uint16_t, 2>},
+    .bfloat16 = {run_job<Pairs>, Pairs::blocking, 2, pack_panel<std::uint16_t, 2>},
+    .grouped_bfloat16 = run_grouped<PairWords>,
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     .int8 = {run_job<Quads>, Quads::blocking},
+#if defined(__AVX512VNNI__)
+    .grouped_int8 = run_grouped<QuadWords>,
+#endif
 #else
-    .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking, pack_panel<std::uint32_t, 1>},
-    .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking, pack_panel<std::uint16_t, 1>},
-    .bfloat16 = {run_job<Pairs>, Pairs::blocking, pack_panel<std::uint16_t, 2>},
+    .float32 = {run_job<OneByOne<float>>, OneByOne<float>::blocking, 1, pack_panel<std::uint32_t, 1>},
+    .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking, 1, pack_panel<std::uint16_t, 1>},
+    .bfloat16 = {run_job<Pairs>, Pairs::blocking, 1, pack_panel<std::uint16_t, 2>},
     .int8 = {run_job<Quads>, Quads::blocking},
+#if defined(__AVX512F__)
+    .grouped_float32 = run_grouped<FloatWords>,
+#endif
 #endif
 };
 

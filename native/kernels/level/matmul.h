@@ -183,14 +183,37 @@ struct SmallProducts {
 struct PackedProduct {
   void (*run)(const MatmulJob& job) = nullptr;
   Blocking blocking = {};
+  int speed = 1;  // products of a vector's instruction, or a tile's, beside those of float32
   void (*pack)(const PanelJob& job) = nullptr;
   void (*small)(const SmallProducts& job) = nullptr;  // null: small matrices go by run too
   explicit operator bool() const { return run != nullptr; }
 };
 
-/// A level leaves out what it does as the level that it extends.
+constexpr std::int64_t kGroupedValues = 12 * kTile;
+
+/// A run of outputs of one line of a convolution in groups, for vectors of 16 outputs. Its weight: [vector][position][word][16 words],
+/// a lane's words being those of its output's group: a float, two bfloat16 or four int8 each.
+struct GroupedJob {
+  const std::byte* x;            // of the image and the first group
+  std::int64_t x_step[3];        // bytes along the axes
+  WindowAxis axis[3];
+  std::int64_t plane, line;      // where the windows begin
+  const std::byte* w;
+  std::int64_t w_unit;           // bytes from vector to vector
+  const float* start;            // what sums begin with, 16 for each vector (of int8: int32)
+  std::int64_t units, groups, outputs;
+  int words, log_outputs;        // of a group
+  int outside;                   // a byte: of int8 any number, else 0
+  std::int64_t first, last;      // columns
+  float* values;                 // kGroupedValues, aligned to 64
+  EpilogueJob epilogue;          // row 0 is column `first`
+};
+typedef void (*GroupedProduct)(const GroupedJob& job);
+
+/// A level leaves out what it does as the level that it extends; products in groups may be missing at all.
 struct MatmulTable {
   PackedProduct float32 = {}, float16 = {}, bfloat16 = {}, int8 = {};
+  GroupedProduct grouped_float32 = nullptr, grouped_bfloat16 = nullptr, grouped_int8 = nullptr;
 };
 
 INGOT_FAMILY(matmul, MatmulTable)

@@ -307,7 +307,7 @@ void run(const MatmulJob& job) {
 
 }  // namespace
 
-const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, pack_panel<std::uint16_t, 2>, run_small},
+const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, 16, pack_panel<std::uint16_t, 2>, run_small},
                                    .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking}};
 
 }  // namespace ingot::INGOT_LEVEL

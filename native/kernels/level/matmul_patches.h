@@ -57,6 +57,33 @@ INGOT_INLINE void copy_values(const Source* from, Packed* to, int count) {
   }
 }
 
+#if defined(__AVX512BW__)
+/// Rows of up to V * 64 bytes each, more than (V - 1) * 64. Whole vectors are written: what follows in a packed row is packed later,
+/// and between two rows there is room.
+template <int V>
+INGOT_INLINE void copy_rows(const std::byte* from, std::int64_t from_stride, std::byte* to, std::int64_t rows, int bytes) {
+  const __mmask64 last = ~(__mmask64)0 >> (V * 64 - bytes);
+  for (std::int64_t i = 0; i < rows; ++i, from += from_stride, to += kXStride) {
+    reads(from, bytes);
+    _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v)
+      _mm512_storeu_si512(to + v * 64, v + 1 < V ? _mm512_loadu_si512(from + v * 64) : _mm512_maskz_loadu_epi8(last, from + v * 64));
+  }
+}
+#endif
+
+/// Copies `count` values to each of `rows` packed rows, from places `stride` bytes apart.
+template <class Source, class Packed>
+INGOT_INLINE void copy_to_rows(const std::byte* from, std::int64_t stride, Packed* to, std::int64_t rows, int count) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(Source) == sizeof(Packed)) {
+    const int bytes = count * (int)sizeof(Source);
+    if (bytes <= 64) return copy_rows<1>(from, stride, (std::byte*)to, rows, bytes);
+    if (bytes <= 128) return copy_rows<2>(from, stride, (std::byte*)to, rows, bytes);
+  }
+#endif
+  for (std::int64_t i = 0; i < rows; ++i) copy_values((const Source*)(from + i * stride), (Packed*)((std::byte*)to + i * kXStride), count);
+}
+
 /// One run (or a part of it) of the taps from `tap` on, values [at, at + length) of it, for output pixels [first, first + count)
 /// of a line. `line` is the input line's first pixel, or null when the line lies outside.
 template <class Source, class Packed>
@@ -71,7 +98,7 @@ INGOT_INLINE void pack_run(const Patches& p, const std::byte* line, std::int64_t
     if (line != nullptr && pixel >= 0 && room >= 0) {
       const std::int64_t whole = smaller(count - j, room / step + 1);
       const std::byte* from = line + pixel * p.x_stride[2] + at * (int)sizeof(Source);
-      for (std::int64_t i = 0; i < whole; ++i) copy_values((const Source*)(from + i * step * p.x_stride[2]), row(j + i), length);
+      copy_to_rows<Source>(from, step * p.x_stride[2], row(j), whole, length);
       j += whole;
       continue;
     }

@@ -2,7 +2,7 @@
 // kRows tiles by 32 outputs. Limits: none beyond winograd.h; any channels, any outputs, any number of tiles.
 #include "winograd.h"
 
-#include "simd.h"
+#include "typed.h"
 
 namespace ingot::INGOT_LEVEL {
 
@@ -85,24 +85,26 @@ INGOT_INLINE Corner corner_of(const WinogradJob& job, std::int64_t tile) {
   return {rest / job.tiles_down, rest % job.tiles_down * job.tile, across * job.tile};
 }
 
-typedef const float* Patch[6][6];  // 4x4 of it for tiles of 2x2
+template <class T>
+using Patch = const T* [6][6];  // 4x4 of it for tiles of 2x2
 
 /// Where the pixels of a tile's patch lie; zeros outside the image.
-INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch& patch) {
+template <class T>
+INGOT_INLINE void patch_of(const WinogradJob& job, const Corner& corner, Patch<T>& patch) {
   const int size = job.tile + 2;
   const std::int64_t row = corner.row - job.top, column = corner.column - job.left;
-  const float* at = job.x + corner.image * job.image_stride + row * job.row_stride + column * job.column_stride;
+  const T* at = (const T*)job.x + corner.image * job.image_stride + row * job.row_stride + column * job.column_stride;
   const bool inside = row >= 0 && column >= 0 && row + size <= job.height && column + size <= job.width;
   for (int i = 0; i < size; ++i, at += job.row_stride)
     for (int j = 0; j < size; ++j) {
       const bool there = inside || (row + i >= 0 && row + i < job.height && column + j >= 0 && column + j < job.width);
-      patch[i][j] = there ? at + j * job.column_stride : job.zeros;
+      patch[i][j] = there ? at + j * job.column_stride : (const T*)job.zeros;
     }
 }
 
 /// Two rows of a transformed patch: `first` and `second`, which are those of P.
-template <Pair P, bool Whole>
-INGOT_INLINE void transform_rows(const Patch& patch, std::int64_t channel, int lanes, float* first, float* second,
+template <Pair P, bool Whole, class T>
+INGOT_INLINE void transform_rows(const Patch<T>& patch, std::int64_t channel, int lanes, float* first, float* second,
                                  std::int64_t v_position) {
   Vec half[2][6];
   INGOT_UNROLL for (int j = 0; j < 6; ++j) {
@@ -118,8 +120,8 @@ INGOT_INLINE void transform_rows(const Patch& patch, std::int64_t channel, int l
   }
 }
 
-template <int Tile, bool Whole>
-INGOT_INLINE void transform_vector(const Patch& patch, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
+template <int Tile, bool Whole, class T>
+INGOT_INLINE void transform_vector(const Patch<T>& patch, std::int64_t channel, int lanes, float* v, std::int64_t v_position) {
   if constexpr (Tile == 2) {
     Vec half[4][4];
     INGOT_UNROLL for (int j = 0; j < 4; ++j) {
@@ -136,9 +138,9 @@ INGOT_INLINE void transform_vector(const Patch& patch, std::int64_t channel, int
     return;
   }
   const std::int64_t row = 6 * v_position;
-  transform_rows<kEnds, Whole>(patch, channel, lanes, v, v + 5 * row, v_position);
-  transform_rows<kNears, Whole>(patch, channel, lanes, v + row, v + 2 * row, v_position);
-  transform_rows<kFars, Whole>(patch, channel, lanes, v + 3 * row, v + 4 * row, v_position);
+  transform_rows<kEnds, Whole, T>(patch, channel, lanes, v, v + 5 * row, v_position);
+  transform_rows<kNears, Whole, T>(patch, channel, lanes, v + row, v + 2 * row, v_position);
+  transform_rows<kFars, Whole, T>(patch, channel, lanes, v + 3 * row, v + 4 * row, v_position);
 }
 
 /// R tiles by C vectors of outputs at one position. `ahead` is fetched meanwhile, `advance` bytes a channel.
@@ -254,19 +256,30 @@ INGOT_INLINE bool finish_tile(const float* m, float* y, std::int64_t row) {
   return !any(is_nan(faults));
 }
 
+/// The weights of 32 outputs at a value of k.
+template <class T>
+INGOT_INLINE void weights_of(const T* panel, std::int64_t k, float* w) {
+  constexpr int kDepth = __is_same(T, bfloat16) ? 2 : 1;
+  for (int i = 0; i < kPanel; ++i) w[i] = load_one(panel + (k / kDepth * kPanel + i) * kDepth + k % kDepth);
+}
+
 /// The same outputs as sums of products in the order (row, column, channel) of the weight.
-__attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job, std::int64_t tile, const float* weight, float* y, std::int64_t row) {
+template <class T>
+__attribute__((noinline, cold)) void finish_tile_directly(const WinogradJob& job, std::int64_t tile, std::int64_t panel, float* y, std::int64_t row) {
   const Corner corner = corner_of(job, tile);
-  Patch patch;
+  const T* const weight = (const T*)(job.weight + panel * job.panel_bytes);
+  Patch<T> patch;
   patch_of(job, corner, patch);
   for (int i = 0; i < job.tile; ++i)
     for (int j = 0; j < job.tile; ++j) {
       Vec a = zero(), b = zero();
-      const float* w = weight;
+      std::int64_t row_of_panel = 0;
       for (int tap = 0; tap < 9; ++tap) {
-        const float* from = patch[i + tap / 3][j + tap % 3];
-        for (std::int64_t k = 0; k < job.channels; ++k, w += kPanel) {
-          const Vec value = broadcast(from[k]);
+        const T* from = patch[i + tap / 3][j + tap % 3];
+        for (std::int64_t k = 0; k < job.channels; ++k, ++row_of_panel) {
+          float w[kPanel];
+          weights_of(weight, row_of_panel, w);
+          const Vec value = broadcast(load_one(from + k));
           a = fma(value, load(w), a);
           b = fma(value, load(w + kLanes), b);
         }
@@ -283,7 +296,7 @@ INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std
   for (int i = 0; i < run; ++i) {
     float* y = job.finished + i * Tile * kPanel;
     if (!finish_tile<Tile>(m + i * kMTile, y, kRow))
-      finish_tile_directly(job, tile + i, job.weight + panel * 9 * job.channels * kPanel, y, kRow);
+      with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) { finish_tile_directly<T>(job, tile + i, panel, y, kRow); });
   }
   const Corner corner = corner_of(job, tile);
   const int pixels = (int)smaller(run * Tile, job.out_width - corner.column);
@@ -295,15 +308,15 @@ INGOT_INLINE void finish_run(const WinogradJob& job, EpilogueTile& epilogue, std
 }
 
 /// G g Gᵀ of all channels of a panel, from G's rows.
-template <int Size>
-INGOT_INLINE void transform_weight(const double (&g)[Size][3], const float* panel, std::int64_t channels, float* u) {
+template <int Size, class T>
+void transform_weight(const double (&g)[Size][3], const T* panel, std::int64_t channels, float* u) {
   for (std::int64_t k = 0; k < channels; ++k) {
     double half[Size][3][kPanel];
     for (int i = 0; i < Size; ++i)
       for (int x = 0; x < 3; ++x) {
-        const float* w = panel + (x * channels + k) * kPanel;
-        const std::int64_t down = 3 * channels * kPanel;
-        for (int l = 0; l < kPanel; ++l) half[i][x][l] = g[i][0] * w[l] + g[i][1] * w[down + l] + g[i][2] * w[2 * down + l];
+        float w[3][kPanel];
+        for (int y = 0; y < 3; ++y) weights_of(panel, (3 * y + x) * channels + k, w[y]);
+        for (int l = 0; l < kPanel; ++l) half[i][x][l] = g[i][0] * w[0][l] + g[i][1] * w[1][l] + g[i][2] * w[2][l];
       }
     for (int i = 0; i < Size; ++i)
       for (int j = 0; j < Size; ++j) {
@@ -314,23 +327,23 @@ INGOT_INLINE void transform_weight(const double (&g)[Size][3], const float* pane
   }
 }
 
-template <int Tile>
+template <int Tile, class T>
 INGOT_INLINE void transform_tiles(const WinogradJob& job) {
   for (int tile = 0; tile < job.tiles; ++tile) {
     const Corner corner = corner_of(job, job.first_tile + tile);
-    Patch patch;
+    Patch<T> patch;
     patch_of(job, corner, patch);
     for (std::int64_t channel = 0; channel < job.channels; channel += kLanes) {
       float* v = job.v + (channel / kVDepth * job.tiles + tile) * kVRow + channel % kVDepth;
       if (job.channels - channel >= kLanes)
-        transform_vector<Tile, true>(patch, channel, kLanes, v, job.v_position);
+        transform_vector<Tile, true, T>(patch, channel, kLanes, v, job.v_position);
       else
-        transform_vector<Tile, false>(patch, channel, (int)(job.channels - channel), v, job.v_position);
+        transform_vector<Tile, false, T>(patch, channel, (int)(job.channels - channel), v, job.v_position);
     }
   }
 }
 
-void transform_weight(const float* panel, std::int64_t channels, int tile, float* u) {
+void transform_weight(const std::byte* panel, DType dtype, std::int64_t channels, int tile, float* u) {
   // Row p of G is (1, p, p²) over the product of p's distances to the other points; the last one, for infinity, is (0, 0, 1).
   // F(2x2, 3x3): the signs of the first row of G and of Bᵀ are turned.
   const double a = kNear, b = kFar, zero = a * a * b * b, near = 2 * a * a * (a * a - b * b), far = 2 * b * b * (b * b - a * a);
@@ -341,13 +354,17 @@ void transform_weight(const float* panel, std::int64_t channels, int tile, float
                              {1 / far, -b / far, b * b / far},
                              {0, 0, 1}};
   const double two[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
-  if (tile == 2) transform_weight(two, panel, channels, u);
-  else transform_weight(four, panel, channels, u);
+  with_floats(dtype, (const void*)panel, [&](const auto* w) {
+    if (tile == 2) transform_weight(two, w, channels, u);
+    else transform_weight(four, w, channels, u);
+  });
 }
 
 void transform_inputs(const WinogradJob& job) {
-  if (job.tile == 2) transform_tiles<2>(job);
-  else transform_tiles<4>(job);
+  with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) {
+    if (job.tile == 2) transform_tiles<2, T>(job);
+    else transform_tiles<4, T>(job);
+  });
 }
 
 void compute_outputs(const WinogradJob& job, std::int64_t first, int panels) {

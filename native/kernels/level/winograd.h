@@ -11,6 +11,8 @@
 //
 // A value that is not finite would spread over its tile. It always reaches one of the tile's corner outputs, so a tile whose
 // corners are not all finite is computed again from the weight itself, in the order of the direct product.
+//
+// x and the weight may be of 16 bits: transforms and products are float32 all the same, so that only what was stored is rounded.
 #pragma once
 
 #include <cstddef>
@@ -32,10 +34,11 @@ constexpr int kTileRun = 4;      // neighbouring tiles whose outputs are finishe
 struct WinogradJob {
   int tile;                       // outputs of a tile each way: 4 or 2; it has (tile + 2)² positions
   // The images.
-  const float* x;
+  DType dtype;                    // of x and the weight
+  const std::byte* x;
   std::int64_t image_stride, row_stride, column_stride;  // elements
   std::int64_t height, width, channels, top, left;
-  const float* zeros;             // for pixels outside: one for each channel
+  const std::byte* zeros;         // for pixels outside: one for each channel
   std::int64_t out_height, out_width, tiles_down, tiles_across, outputs;
   // The group.
   std::int64_t first_tile;
@@ -44,7 +47,8 @@ struct WinogradJob {
   std::int64_t v_position;        // floats from position to position
   // The product.
   const float* u;                 // [panel][positions][channels][32]
-  const float* weight;            // [panel][9][channels][32], for tiles with values that are not finite
+  const std::byte* weight;        // panels of k = (tap, channel) as in matmul.h, for tiles with values that are not finite
+  std::int64_t panel_bytes;
   float* m;                       // [panel of the group][tile][positions][32], tiles kMTile apart
   // The epilogue.
   EpilogueJob epilogue;           // operand 0: the sum
@@ -58,8 +62,8 @@ constexpr std::int64_t v_position(std::int64_t channels, std::int64_t tiles) {
 }
 
 struct WinogradTable {
-  /// Transforms a panel [9][channels][32] of the weight to [positions][channels][32].
-  void (*weight)(const float* panel, std::int64_t channels, int tile, float* u);
+  /// Transforms a panel of the weight, k = (tap, channel), to [positions][channels][32].
+  void (*weight)(const std::byte* panel, DType dtype, std::int64_t channels, int tile, float* u);
   /// Transforms the tiles of the group.
   void (*inputs)(const WinogradJob& job);
   /// Computes all tiles of the group for `panels` panels from `first` on.
