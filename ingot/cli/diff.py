@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     engine, _ = open_engine(args, args.source, out, check=False)
     given = bool(args.input or args.input_dir or args.npz)
     args.random = args.random or not given
-    feeds = _feeds(engine, args)
+    feeds = _feeds(engine, args, out)
     compare = _lazy.load("ingot.builder.diff")
     framework = _framework(compare, args.other, out)
     other, against = compare.diff_source, args.other
@@ -84,11 +84,11 @@ def _framework(compare: Any, source: str, out: Output) -> str:
         return ""
 
 
-def _feeds(engine: Any, args: argparse.Namespace) -> Any:
+def _feeds(engine: Any, args: argparse.Namespace, out: Output) -> Any:
     if engine.kind == "llm" and args.random:
         network = _lazy.load("ingot.builder.layers:network_of")(engine)
         return _lazy.load("ingot.builder.report:seeded")(network, args.seed)
-    return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source, usual=USUAL)
+    return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source, out.note, usual=USUAL)
 
 
 def _table(found: Any, beyond: Any) -> str:

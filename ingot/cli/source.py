@@ -18,6 +18,7 @@ Progress = Callable[[str, int, int], None]
 
 PAUSE = 15.0  # seconds between two lines of progress
 
+
 def open_engine(
     args: argparse.Namespace, source: str, out: Output, *, check: bool = True
 ) -> tuple[Any, dict[str, float]]:
