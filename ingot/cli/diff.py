@@ -15,6 +15,7 @@ is given and exceeded, as by a NaN that only one of them has: then it is 1."""
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from ingot import _lazy
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         other = compare.diff
         against, _ = open_engine(args, args.other, out, check=False)
     with progress_bar(out) as progress:
-        done = (lambda n, total: progress("compare", n, total)) if progress else None
+        done = partial(progress, "compare")
         found = other(engine, against, feeds, values=args.values, done=done)
     beyond = None if args.tolerance is None else found.beyond(args.tolerance)
     inputs = "given inputs" if given and not args.random else f"seeded inputs (seed {args.seed})"
