@@ -53,6 +53,9 @@ class Executor(Protocol):
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
         """The results by name, in arrays of `out` where it has them."""
 
+    def own(self, value: Any) -> Any:
+        """What a run takes for something that lies on the device itself; None for anything else."""
+
     def profile(self, feeds: dict[str, Array]) -> list[dict[str, Any]]:
         """One run with the time of every call, as Session.profile gives it."""
 

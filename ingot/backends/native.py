@@ -48,6 +48,9 @@ class NativeExecutor:
         except _native.Error as e:
             raise typed(e) from None
 
+    def own(self, value: Any) -> Any:
+        return None
+
     def profile(self, feeds: dict[str, Array]) -> list[dict[str, Any]]:
         try:
             return list(self._session.profile(feeds))

@@ -31,7 +31,7 @@ from ingot.ir.text import from_json
 from ingot.ir.verify import verify
 from ingot.ops.in_torch import call, check, known, to_arrays, to_tensor
 from ingot.passes.calibrated import computed
-from ingot.passes.pipeline import lower
+from ingot.passes.pipeline import Lowers, lower
 from ingot.passes.weights import recipe_of
 from ingot.release import reading
 
@@ -64,7 +64,7 @@ class Loaded:
     bytes: int
 
 
-def load(torch: Any, opening: Opening, device: Any) -> Loaded:
+def load(torch: Any, opening: Opening, device: Any, target: Lowers = TORCH) -> Loaded:
     """Lowers an engine's network, and brings its weights to the device. Raises what reading, verifying and lowering do.
     """
     portable = opening.header["networks"].get(opening.entry)
@@ -73,7 +73,7 @@ def load(torch: Any, opening: Opening, device: Any) -> Loaded:
     with reading(opening.header):
         network = from_json(portable, opening.external)
     verify(network)
-    lowered = lower(computed(network, opening.header["config"]), TORCH)
+    lowered = lower(computed(network, opening.header["config"]), target)
     shown = Shown.of(opening.header, opening.tensor, network)
     reader = Reader(shown)
     tensors: dict[Value, Any] = {}
@@ -145,7 +145,10 @@ class TorchExecutor:
         if faults:
             check(list(faults), found.pop())
         named = dict(zip(results, found, strict=True))
-        return named if out is None else _written(named, out)
+        return named if out is None else written(named, out)
+
+    def own(self, value: Any) -> Any:
+        return None
 
     def profile(self, feeds: dict[str, Array]) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
@@ -316,7 +319,7 @@ def _memory(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _written(found: dict[str, Array], out: dict[str, Array]) -> dict[str, Array]:
+def written(found: dict[str, Array], out: dict[str, Array]) -> dict[str, Array]:
     """The results, those of `out` written into its arrays. Raises InputError for one that does not fit."""
     for name, array in out.items():
         if name not in found:

@@ -22,18 +22,15 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, phases, printable, size
+from ingot.cli.output import Output, printable, size
 from ingot.cli.source import check_output, check_target, default_name, progress_bar
 from ingot.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot build`."""
-    parser.add_argument(
-        "source",
-        metavar="SOURCE",
-        help="a Hugging Face directory, a .gguf, .pt2 or .onnx file; or an engine, to merge --lora into",
-    )
+    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, a .gguf, .pt2 or .onnx file; "
+                        "or an engine, to merge --lora into")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: the source's name with .ingot, here")
     options.add_formats(parser)
     options.add_lora(parser)
@@ -78,7 +75,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     begin = perf_counter()
     written = engine.save(path)
     seconds = {**engine.seconds, "write": perf_counter() - begin}
-    out.note(phases(seconds))
+    for phase, value in seconds.items():
+        out.note(f"{phase:8} {value:7.2f} s")
     out.left_out(engine.config.get("left_out", ()))
     for words in engine.config.get("converted", ()):
         out.note(words)

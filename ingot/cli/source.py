@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -12,10 +13,10 @@ from typing import Any
 from ingot import _lazy
 from ingot.cli.output import Output
 from ingot.errors import UserError
-from ingot.progress import Progress, bar, watched
+
+Progress = Callable[[str, int, int], None]
 
 PAUSE = 15.0  # seconds between two lines of progress
-
 
 def open_engine(
     args: argparse.Namespace, source: str, out: Output, *, check: bool = True
@@ -78,12 +79,22 @@ class _Lines:
 
 
 @contextmanager
-def progress_bar(out: Output) -> Iterator[Progress]:
+def progress_bar(out: Output) -> Iterator[Progress | None]:
     """A progress bar for a terminal that is being watched, else a line now and then; nothing with --quiet."""
     if out.quiet:
-        yield lambda phase, done, total: None
-    elif watched():
-        with bar() as progress:
-            yield progress
-    else:
+        yield None
+        return
+    if not sys.stderr.isatty():
         yield _Lines(out)
+        return
+    rich = _lazy.load("rich.progress")
+    console = _lazy.load("rich.console:Console")(stderr=True)
+    with rich.Progress(console=console, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=total)
+
+        yield progress

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _lazy, _native, dims, dtypes, foreign
+from ingot import _lazy, _native, dtypes, foreign
 from ingot.backends.device import Choice, Chosen, Device, Executor, Opening, device_of, programs_of, with_bodies
 from ingot.engine import file
 from ingot.engine.external import declared, matching
@@ -31,27 +31,26 @@ Array = np.ndarray[Any, Any]
 IDLE_SESSIONS = 2  # that an engine keeps: while one computes with all threads, another brings in and takes out
 
 
-class Dims(tuple[Any, ...]):
-    """The sizes of a port: ints, names of dims, and expressions in their JSON form. Prints as `[N, 3, 2*H, W]`."""
-
-    def __str__(self) -> str:
-        return f"[{', '.join(str(dims.from_json(dim)) for dim in self)}]"
-
-    __repr__ = __str__
-
-
 class Port(NamedTuple):
-    """One input or output. Prints as `image: f32[N, 3, 2*H, W]`."""
+    """One input or output. `dims` holds ints, names of dims, and expressions in their JSON form."""
 
     name: str
     dtype: str
-    dims: Dims
+    dims: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return f"{self.name}: {dtypes.get(self.dtype)}{self.dims}"
+        return f"{self.name}: {dtypes.get(self.dtype)}[{', '.join(map(_dim_text, self.dims))}]"
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _dim_text(dim: Any) -> str:
+    if not isinstance(dim, list):
+        return str(dim)
+    operator, *args = dim
+    shown = [f"({_dim_text(a)})" if isinstance(a, list) else str(a) for a in args]
+    return f"{operator}({', '.join(shown)})" if operator in ("min", "max") else f" {operator} ".join(shown)
 
 
 @dataclass(frozen=True)
@@ -359,7 +358,7 @@ class Engine:
             found = [(b["name"], b) for b in buffers if b["kind"] == "input"]
         else:
             found = [(o["name"], buffers[o["buffer"]]) for o in program["outputs"]]
-        return [Port(name, _dtype(buffers, b), Dims(b["shape"])) for name, b in found]
+        return [Port(name, _dtype(buffers, b), tuple(b["shape"])) for name, b in found]
 
 
 def _count(what: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
@@ -417,8 +416,8 @@ class Session:
             self.device.name, engine._kept, engine.external,
         )  # fmt: skip
         self._executor: Executor = self.device.open(opening)
-        self.inputs = [Port(name, dtype, Dims(sizes)) for name, dtype, sizes in self._executor.inputs]
-        self.outputs = [Port(name, dtype, Dims(sizes)) for name, dtype, sizes in self._executor.outputs]
+        self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._executor.inputs]
+        self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._executor.outputs]
 
     @property
     def threads(self) -> int:
@@ -428,7 +427,9 @@ class Session:
     def run(self, feeds: Any = None, out: Mapping[str, Array] | None = None, **inputs: Any) -> dict[str, Array]:
         """Runs the program on arrays by the names of its inputs, or on the array of its only input.
 
-        Results are fresh arrays, or those given in `out`, which are written when all is done.
+        Results are fresh arrays, or those given in `out`, which are written when all is done. A net on device cuda also
+        takes tensors that lie there (torch's, or any that speak DLPack), and then gives torch tensors there, whose
+        numbers are ready for what is asked next of torch's current stream.
 
         Large inputs may be read where they lie: no other thread may write to them until the run returns. Raises
         InputError (an array missing, unknown or not fitting), BusyError, ValueFault, MemoryLimitError.
@@ -501,4 +502,6 @@ class Session:
             raise ArgumentError(f"sizes has names that are none: {brief(list(given))}") from None
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        return {name: as_array(value, name) for name, value in _named(feeds, "the inputs").items()}
+        given = _named(feeds, "the inputs")
+        own = {name: self._executor.own(value) for name, value in given.items() if type(value) is not np.ndarray}
+        return {name: as_array(v, name) if own.get(name) is None else own[name] for name, v in given.items()}

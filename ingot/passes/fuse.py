@@ -5,7 +5,7 @@ their siblings along; rotary embedding and cache write become one walk.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -64,18 +64,9 @@ def elementwise(network: Network, log: Log) -> None:
     A producer joins the group of its readers when it has no other reader and the group's shape. Nothing is computed
     twice, and since the group stands where its last op stood, no order changes.
     """
-    home: dict[Node, Group] = {}
-    for node in reversed(network.nodes):
-        if not _has_expression(node):
-            continue
-        group = _group_of_readers(network, node, home)
-        if group is None or not group.take(node):
-            group = Group()
-            group.take(node)
-        home[node] = group
     dead: list[Node] = []
-    for last in [n for n in network.nodes if n in home and home[n].last is n]:
-        nodes = home[last].nodes[::-1]
+    for nodes in groups(network, _has_expression):
+        last = nodes[-1]
         with network.insert_before(last):
             new = _fused_group(network, nodes)
         if len(nodes) > 1:
@@ -83,6 +74,20 @@ def elementwise(network: Network, log: Log) -> None:
         network.replace(last.output, new)
         dead.extend(detach(network, last))
     network.remove(dict.fromkeys(dead))
+
+
+def groups(network: Network, takes: Callable[[Node], bool]) -> list[list[Node]]:
+    """The trees of elementwise nodes that one loop computes, in order. `takes`: which nodes."""
+    home: dict[Node, Group] = {}
+    for node in reversed(network.nodes):
+        if not takes(node):
+            continue
+        group = _group_of_readers(network, node, home)
+        if group is None or not group.take(node):
+            group = Group()
+            group.take(node)
+        home[node] = group
+    return [home[n].nodes[::-1] for n in network.nodes if n in home and home[n].last is n]
 
 
 def _has_expression(node: Node) -> bool:
@@ -117,26 +122,33 @@ def _fused_group(network: Network, nodes: Sequence[Node]) -> Value:
     """One fused_elementwise for nodes in order, the last of which gives the result."""
     builder = ExprBuilder()
     operands: list[Value] = []
-    scalars: dict[Value, Scalar] = {}
     last = nodes[-1]
+
+    def read(value: Value) -> Scalar:
+        operands.append(value)
+        return builder.input(len(operands) - 1, value.dtype)
+
+    builder.output(joined(builder, nodes, read))
+    if not operands:  # a constant that folding left alone: the loop needs one operand to take its shape from
+        operands.append(nodes[0].inputs[0])
+    op = FusedElementwise(expression=expr_tuple(builder.json()), dtypes=(last.output.dtype.name,))
+    return network.emit(op, tuple(operands))  # type: ignore[no-any-return]
+
+
+def joined(builder: ExprBuilder, nodes: Sequence[Node], read: Callable[[Value], Scalar]) -> Scalar:
+    """What the last of elementwise nodes gives. `read`: makes an element of a value from outside, once for each."""
+    scalars: dict[Value, Scalar] = {}
 
     def scalar(value: Value) -> Scalar:
         if value not in scalars:
-            if value.kind == "constant" and value.array.shape == ():
-                scalars[value] = builder.const(value.array.item(), value.dtype)
-            else:
-                scalars[value] = builder.input(len(operands), value.dtype)
-                operands.append(value)
+            number = value.kind == "constant" and value.array.shape == ()
+            scalars[value] = builder.const(value.array.item(), value.dtype) if number else read(value)
         return scalars[value]
 
     for node in nodes:
         op: Any = node.op
         scalars[node.output] = op.expr(builder, *map(scalar, node.inputs))
-    builder.output(scalars[last.output])
-    if not operands:  # a constant that folding left alone: the loop needs one operand to take its shape from
-        operands.append(nodes[0].inputs[0])
-    op = FusedElementwise(expression=expr_tuple(builder.json()), dtypes=(last.output.dtype.name,))
-    return network.emit(op, tuple(operands))  # type: ignore[no-any-return]
+    return scalars[nodes[-1].output]
 
 
 # ------------------------------------------------------------------------------------------------------------ products

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ingot import dtypes
 from ingot.backends.cuda.launch import MOST_INPUTS, power
@@ -28,6 +28,7 @@ class Single:
     """One node, by its torch form."""
 
     nodes: tuple[Node, ...]
+    kernel = ""
 
 
 @dataclass(frozen=True)
@@ -53,30 +54,29 @@ class Product:
     pair: bool = False
     norm: Node | None = None
     extra: Value | None = None
+    kernel = "product"
 
 
 @dataclass(frozen=True)
 class Attention:
-    """The write of keys and values to the cache, and attention over it; with cos and sin the rotation before that."""
+    """One query row a request: rotation, the write to the cache, and attention over it."""
 
     nodes: tuple[Node, ...]
     q: Value
     key: Value
     value: Value
-    cos: Value | None
-    sin: Value | None
+    cos: Value
+    sin: Value
     slot: Value
     state: Value
     query_start: Value
     context_len: Value
     block_table: Value
-    slopes: Value | None
     written: Value
     out: Value
     scale: float
     halves: bool
-    window: int
-    softcap: float
+    kernel = "decode_attention"
 
 
 Call = Single | Product | Attention
@@ -92,15 +92,27 @@ def program(network: Network) -> tuple[Call, ...]:
             taken.update(found.nodes)
             calls.append(found)
     calls += [Single((node,)) for node in network.nodes if node not in taken]
-    return tuple(_ordered(network, calls))
+    return tuple(ordered(network, calls))
 
 
-def _ordered(network: Network, calls: Sequence[Call]) -> Iterator[Call]:
+class Nodes(Protocol):
+    """A call, by the nodes that it stands for."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """In order."""
+
+
+Some = TypeVar("Some", bound=Nodes)
+
+
+def ordered(network: Network, calls: Sequence[Some]) -> Iterator[Some]:
+    """The calls, each behind those whose results it needs."""
     place = {node: i for i, node in enumerate(network.nodes)}
     home = {node: call for call in calls for node in call.nodes}
     done: set[int] = set()
 
-    def emit(call: Call) -> Iterator[Call]:
+    def emit(call: Some) -> Iterator[Some]:
         stack = [call]
         while stack:
             top = stack[-1]
@@ -130,36 +142,27 @@ def _attentions(network: Network) -> Iterator[Attention]:
 def _attention(network: Network, node: Node) -> Attention | None:
     op: Any = node.op
     q, cache, query_start, context_len, block_table, *slopes = node.inputs
-    write = cache.node
-    if write is None or not isinstance(write.op, KvWrite) or list(cache.uses) != [node]:
+    write, turn = cache.node, q.node
+    if slopes or op.window is not None or op.softcap is not None or write is None or turn is None:
+        return None
+    if not (isinstance(write.op, KvWrite) and isinstance(turn.op, Rope) and _only(network, q, node)):
         return None
     state, key, value, slot = write.inputs
-    width = q.shape[2]
-    if cache.dtype not in dtypes.FLOATS or not isinstance(width, int) or width < 16 or width != power(width):
+    other = key.node
+    if other is None or other.op != turn.op or not _only(network, key, write):
         return None
-    nodes: tuple[Node, ...] = (write, node)
-    cos, sin, halves = None, None, True
-    turn, other = q.node, key.node
-    if turn is not None and other is not None and _rotates(network, turn, node, other, write):
-        how: Any = turn.op
-        (q, cos, sin), key, halves = turn.inputs, other.inputs[0], how.style == "half"
-        nodes = (turn, other, *nodes)
+    if any(a is not b for a, b in zip(other.inputs[1:], turn.inputs[1:], strict=True)):
+        return None
+    width, half = q.shape[2], turn.inputs[1].shape[1]
+    if list(cache.uses) != [node] or not isinstance(width, int) or not isinstance(half, int):
+        return None
+    if cache.dtype not in dtypes.FLOATS or width < 16 or width != power(width):
+        return None
+    turned: Any = turn.op
     return Attention(
-        nodes, q, key, value, cos, sin, slot, state, query_start, context_len, block_table,
-        slopes[0] if slopes else None, cache, node.output, op.scale, halves, op.window or 0, op.softcap or 0.0,
+        (turn, other, write, node), turn.inputs[0], other.inputs[0], value, turn.inputs[1], turn.inputs[2], slot,
+        state, query_start, context_len, block_table, cache, node.output, op.scale, turned.style == "half",
     )  # fmt: skip
-
-
-def _rotates(network: Network, turn: Node, node: Node, other: Node, write: Node) -> bool:
-    """Whether two nodes rotate queries and keys alike, for nobody else."""
-    return (
-        isinstance(turn.op, Rope)
-        and other.op == turn.op
-        and all(a is b for a, b in zip(other.inputs[1:], turn.inputs[1:], strict=True))
-        and isinstance(turn.inputs[1].shape[1], int)
-        and _only(network, turn.output, node)
-        and _only(network, other.output, write)
-    )
 
 
 def _only(network: Network, value: Value, reader: Node) -> bool:

@@ -1,0 +1,132 @@
+"""The four nets in float16 on an NVIDIA GPU, batch 1 and 32, beside torch: eager in a CUDA graph, channels last.
+
+Inputs and results lie on the device. `python -m benchmarks gpu-nets`; gpu-nets-compiled adds torch.compile with
+max-autotune for ST-GCN and U-Net, which takes minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+
+import ingot
+from benchmarks import torch_nets
+from benchmarks.harness import Options, Result, Sample
+
+BATCHES = (1, 32)
+RUNS = 50  # after warm-up, over fresh inputs
+ACCURACY = 0.02  # of the largest number, for float16 that accumulates in float32
+BUILD_SECONDS = 20.0
+
+
+def gpu_nets(options: Options, names: Sequence[str] = tuple(torch_nets.NETS), compiled: Sequence[str] = ()) -> Result:
+    """Times, differences to float32, and seconds to the first captured run."""
+    result = Result("gpu-nets")
+    result.notes.append(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for name in names:
+        module = torch_nets.make(name)
+        if name == "stgcn":
+            module.adjacency /= 27  # ten blocks of sums of 54 numbers would leave float16
+        begin = perf_counter()
+        spec = torch_nets.NETS[name]
+        engine = ingot.build(module, (spec.inputs(2),), precision="float16", dynamic={"x": spec.dynamic}, report=False)
+        result.add(f"{name}: build from the torch module", perf_counter() - begin, "s", at_most=BUILD_SECONDS)
+        session = engine.session(device="cuda")
+        module = module.cuda()
+        for batch in BATCHES:
+            _measure(result, f"{name}, batch {batch}", session, module, spec.inputs, batch)
+            if name in compiled:
+                half = torch.compile(_half(module), mode="max-autotune")
+                _peer(result, f"{name}, batch {batch}", "torch.compile", half, spec.inputs, batch)
+    return result
+
+
+def _measure(
+    result: Result, label: str, session: ingot.Session, module: Any, inputs: Callable[[int], Any], batch: int
+) -> None:
+    given = [inputs(batch).cuda() for _ in range(4)]
+    (name,) = (port.name for port in session.inputs)
+    with torch.inference_mode():
+        want = module(given[0])
+        begin = perf_counter()
+        (found,) = session.run({name: given[0]}).values()
+        torch.cuda.synchronize()
+        first = perf_counter() - begin
+        session.run({name: given[1]})
+        torch.cuda.synchronize()
+        result.add(f"{label}: first and second run", perf_counter() - begin, "s", note=f"first {first:.2f} s")
+        error = float((found.float() - want).abs().max() / want.abs().max())
+        (again,) = session.run({name: given[0]}).values()
+        replayed = float((again.float() - want).abs().max() / want.abs().max())
+        result.add(f"{label}: largest difference to float32", max(error, replayed), "of the largest", at_most=ACCURACY)
+        ours = timed([partial(session.run, {name: x}) for x in given])
+        result.add(f"{label}: ingot", ours.median, "ms", quartiles=ours.quartiles)
+        _peer(result, label, "torch eager, CUDA graph", _graphed(_half(module), given[0]), inputs, batch)
+        peer = result.rows[-1].value
+        result.add(f"{label}: torch eager, CUDA graph / ingot", peer / ours.median, "×")
+
+
+def _half(module: Any) -> Callable[[Any], Any]:
+    """The net in float16, channels last, for inputs of its own dtype."""
+    half = deepcopy(module).half().to(memory_format=torch.channels_last)
+    return lambda x: half(x.half().to(memory_format=torch.channels_last) if x.is_floating_point() else x)
+
+
+def _graphed(work: Callable[[Any], Any], x: Any) -> Callable[[Any], Any]:
+    """What copies an input in, and replays `work`."""
+    place = x.clone()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work(place)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = work(place)
+
+    def run(given: Any) -> Any:
+        place.copy_(given)
+        graph.replay()
+        return found
+
+    run.work = work  # type: ignore[attr-defined]  # whose weights the graph reads
+    return run
+
+
+def _peer(
+    result: Result, label: str, peer: str, work: Callable[[Any], Any], inputs: Callable[[int], Any], batch: int
+) -> None:
+    given = [inputs(batch).cuda() for _ in range(4)]
+    begin = perf_counter()
+    with torch.inference_mode():
+        for x in given[:3]:
+            work(x)
+        torch.cuda.synchronize()
+        took = perf_counter() - begin
+        sample = timed([partial(work, x) for x in given])
+    result.add(f"{label}: {peer}", sample.median, "ms", quartiles=sample.quartiles, note=f"ready in {took:.1f} s")
+
+
+def timed(works: Sequence[Callable[[], Any]]) -> Sample:
+    """Milliseconds of one run, host included, over the works in turn."""
+    times = []
+    for i in range(RUNS + 5):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin.record()
+        works[i % len(works)]()
+        end.record()
+        end.synchronize()
+        times.append(float(begin.elapsed_time(end)))
+    return Sample.of(times[5:])
+
+
+def gpu_nets_compiled(options: Options) -> Result:
+    """With torch.compile for the nets whose goals name it."""
+    return gpu_nets(options, ("stgcn", "unet"), ("stgcn", "unet"))

@@ -1,0 +1,360 @@
+"""What target cuda makes of a lowered net: calls in order, each for one node or for several that run together.
+
+Elementwise trees are chains (chains.py). The convolution or product whose result a chain reads leaves its bias to it;
+a group norm gives it factors; a layer norm takes the chain before it along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ingot import dtypes
+from ingot.backends.cuda.chains import line_of
+from ingot.backends.cuda.program import Single, ordered
+from ingot.ir import ExprBuilder, Network, Node, Scalar, Value
+from ingot.ir.expr import MAX_INPUTS, NoExpression, class_of
+from ingot.ops.binary import Add
+from ingot.ops.contraction import Einsum, parse
+from ingot.ops.dense_attention import ScaledDotProductAttention
+from ingot.ops.elementwise import Relu
+from ingot.ops.movement import Reshape
+from ingot.ops.norm import GroupNorm, LayerNorm
+from ingot.ops.product import Matmul
+from ingot.ops.spatial import Conv
+from ingot.passes import fuse
+
+HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Of a chain: a value, or what belongs to one: its "bias" (one of each channel), or the "scale" or "shift" with
+    which it is normalised."""
+
+    value: Value
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Elementwise nodes as one expression. biases: of values that come without them; normed: values that come with
+    factors."""
+
+    nodes: tuple[Node, ...]
+    biases: Mapping[Value, Value]
+    normed: frozenset[Value]
+    kernel = "chain"
+
+    @property
+    def out(self) -> Value:
+        """Its result."""
+        return self.nodes[-1].output
+
+    @cached_property
+    def reads(self) -> tuple[Value, ...]:
+        """Values from outside."""
+        made = {node.output for node in self.nodes}
+        return tuple(dict.fromkeys(v for node in self.nodes for v in node.inputs if v not in made and not _number(v)))
+
+    @cached_property
+    def expression(self) -> tuple[tuple[Any, ...], int, tuple[Operand, ...]]:
+        """Steps, which of them is the result, and the operands."""
+        builder = ExprBuilder()
+        operands: list[Operand] = []
+
+        def element(operand: Operand, dtype: Any) -> Scalar:
+            operands.append(operand)
+            return builder.input(len(operands) - 1, dtype)
+
+        def read(value: Value) -> Scalar:
+            found = element(Operand(value), value.dtype)
+            if value in self.normed:
+                found = found * element(Operand(value, "scale"), dtypes.float32)
+                return found + element(Operand(value, "shift"), dtypes.float32)
+            return found + element(Operand(value, "bias"), value.dtype) if value in self.biases else found
+
+        last = fuse.joined(builder, self.nodes, read).index
+        return tuple(map(tuple, builder.steps)), last, tuple(operands)
+
+
+@dataclass(frozen=True)
+class Normed:
+    """A layer norm, and the chain that makes what it normalises."""
+
+    nodes: tuple[Node, ...]
+    chain: Chain | None
+    kernel = "normed_rows"
+
+    @property
+    def norm(self) -> Node:
+        """The layer norm."""
+        return self.nodes[-1]
+
+
+@dataclass(frozen=True)
+class GroupNormed:
+    """A group norm whose factors a chain applies. bias: of its operand, which comes without it."""
+
+    nodes: tuple[Node, ...]
+    bias: Value | None
+    kernel = "group_norm"
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A convolution or a product with a weight. chain: what reads its result, with its bias; bare: whether another
+    call adds its bias. ending: what library functions know of the chain: "", "bias", "relu", "add_relu"."""
+
+    nodes: tuple[Node, ...]
+    chain: Chain | None = None
+    bare: bool = False
+    ending: str = ""
+    beside: Value | None = None  # what "add_relu" adds
+
+    @property
+    def node(self) -> Node:
+        """The convolution or product."""
+        return self.nodes[0]
+
+    @property
+    def kernel(self) -> str:
+        """How the profile calls it."""
+        return f"{self.node.op.name}+chain" if self.chain else self.node.op.name
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Products of one x with several weights, and the additions of their biases: one product."""
+
+    nodes: tuple[Node, ...]
+    products: tuple[Node, ...]
+    biases: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    kernel = "joined_products"
+
+
+@dataclass(frozen=True)
+class GraphSum:
+    """x[n, k, c, t, v] · a[k, v, w] → [n, c, t, w] for a parameter a: a product for each n and t."""
+
+    nodes: tuple[Node, ...]
+    kernel = "graph_sum"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Scaled dot product attention by torch's own."""
+
+    nodes: tuple[Node, ...]
+    kernel = "attention"
+
+
+Call = Single | Chain | Normed | GroupNormed | Weighted | Joined | GraphSum | Attention
+
+
+def net_program(network: Network) -> tuple[Call, ...]:
+    """The calls of a lowered net, each behind those whose results it needs."""
+    made = _Maker(network)
+    return tuple(ordered(network, made.calls()))
+
+
+class _Maker:
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.group_of: dict[Node, list[Node]] = {}
+        for nodes in fuse.groups(network, _is_step):
+            self.group_of |= dict.fromkeys(nodes, nodes)
+        self.taken: set[Node] = set()
+        self.found: list[Call] = []
+
+    def calls(self) -> list[Call]:
+        """Of all nodes, in no order."""
+        self._join()
+        groups = {id(nodes): nodes for nodes in self.group_of.values()}
+        for nodes in groups.values():
+            if self.taken.isdisjoint(nodes):
+                self._chain(nodes)
+        for node in self.network.nodes:
+            if node not in self.taken:
+                self.found.append(self._alone(node))
+        return self.found
+
+    def _take(self, call: Call) -> None:
+        self.taken.update(call.nodes)
+        self.found.append(call)
+
+    def _join(self) -> None:
+        """Products of one x whose biases are all that is added at once."""
+        families: dict[tuple[Any, ...], list[tuple[Node, Node]]] = {}
+        for node in self.network.nodes:
+            reader = self._bias_alone(node) if _is_linear(node) else None
+            if reader is not None:
+                families.setdefault((node.inputs[0], node.inputs[1].shape[1]), []).append((node, reader))
+        for family in families.values():
+            if len(family) > 1:
+                biases = tuple(_other(add, node.output) for node, add in family)
+                self._take(Joined(
+                    tuple(n for pair in family for n in pair), tuple(n for n, _ in family), biases,
+                    tuple(add.output for _, add in family),
+                ))  # fmt: skip
+
+    def _bias_alone(self, node: Node) -> Node | None:
+        """The addition of a bias that is the only reader of a product, and no part of a longer chain."""
+        (reader, *more) = (*node.output.uses, None)
+        if reader is None or more != [None] or self.group_of.get(reader) != [reader]:
+            return None
+        if not isinstance(reader.op, Add) or self.network.is_output(node.output):
+            return None
+        return reader if _is_bias(_other(reader, node.output), node.output) else None
+
+    def _chain(self, nodes: list[Node]) -> None:
+        """A group, with what it takes along before and behind."""
+        inside = set(nodes)
+        chain = Chain(tuple(nodes), {}, frozenset())
+        biases: dict[Value, Value] = {}
+        weighted: list[Node] = []
+        normed: set[Value] = set()
+        room = MAX_INPUTS - len(chain.reads)
+        for value in chain.reads:
+            maker = value.node
+            if maker is None or maker in self.taken or not set(value.uses) <= inside or room < 2:
+                continue
+            if self.network.is_output(value) or value.shape != chain.out.shape or value.dtype not in HALVES:
+                continue
+            if _is_convolution(maker) or _is_linear(maker):
+                weighted.append(maker)
+                if len(maker.inputs) > 2:
+                    biases[value] = maker.inputs[2]
+                    room -= 1
+            elif isinstance(maker.op, GroupNorm) and not maker.op.channels_last:
+                normed.add(value)
+                room -= 2
+                self._take(self._group_norm(maker))
+        chain = Chain(tuple(nodes), biases, frozenset(normed))
+        place = {node: i for i, node in enumerate(self.network.nodes)}
+        weighted.sort(key=place.__getitem__)
+        reader = self._norm_behind(chain)
+        for maker in weighted[:-1] if reader is None else weighted:
+            self._take(Weighted((maker,), bare=maker.output in biases))
+        if reader is not None:
+            self._take(Normed((*nodes, reader), chain))
+        elif weighted:
+            ending, beside = _ending(weighted[-1], chain)
+            self._take(Weighted((weighted[-1], *nodes), chain, ending=ending, beside=beside))
+        else:
+            self._take(chain)
+
+    def _group_norm(self, node: Node) -> GroupNormed:
+        x = node.inputs[0]
+        maker = x.node
+        alone = set(x.uses) == {node} and not self.network.is_output(x)
+        if maker is None or maker in self.taken or not _is_convolution(maker) or not alone or len(maker.inputs) < 3:
+            return GroupNormed((node,), None)
+        self._take(Weighted((maker,), bare=True))
+        return GroupNormed((node,), maker.inputs[2])
+
+    def _norm_behind(self, chain: Chain) -> Node | None:
+        uses = list(chain.out.uses)
+        if len(uses) != 1 or self.network.is_output(chain.out) or chain.normed or chain.out.dtype not in HALVES:
+            return None
+        (reader,) = uses
+        return reader if isinstance(reader.op, LayerNorm) and reader not in self.taken else None
+
+    def _alone(self, node: Node) -> Call:
+        op: Any = node.op
+        if _is_convolution(node) or _is_linear(node):
+            return Weighted((node,))
+        if isinstance(op, LayerNorm) and node.inputs[0].dtype in HALVES:
+            return Normed((node,), None)
+        if isinstance(op, ScaledDotProductAttention) and node.output.dtype in HALVES:
+            return Attention((node,))
+        return GraphSum((node,)) if _is_graph_sum(node) else Single((node,))
+
+
+def _number(value: Value) -> bool:
+    return value.kind == "constant" and value.array.shape == ()
+
+
+def _is_step(node: Node) -> bool:
+    """Whether chains compute a node."""
+    if node.op.expr is None:
+        return False
+    builder = ExprBuilder()
+    op: Any = node.op
+    try:
+        for value in (*node.inputs, *node.outputs):
+            if value.spec is None or class_of(value.dtype) not in ("float32", "int64", "bool"):
+                return False
+            if value.dtype.name in ("uint16", "uint32"):  # torch's tensors of these are rare guests
+                return False
+        op.expr(builder, *(builder.input(i, v.dtype) for i, v in enumerate(node.inputs)))
+    except NoExpression:
+        return False
+    return all(step[0] == "input" or line_of(step) is not None for step in builder.steps)
+
+
+def _is_convolution(node: Node) -> bool:
+    """Of images of 16 bits, with a stored weight."""
+    op: Any = node.op
+    if not isinstance(op, Conv) or op.channels_last or len(op.stride) != 2 or node.output.dtype not in HALVES:
+        return False
+    return node.inputs[1].kind == "parameter" and all(v.dtype is node.output.dtype for v in node.given)
+
+
+def _is_linear(node: Node) -> bool:
+    """A product of rows of 16 bits with a stored [outputs, inputs]."""
+    op: Any = node.op
+    if not isinstance(op, Matmul) or op.transpose_a or not op.transpose_b or node.output.dtype not in HALVES:
+        return False
+    x, weight = node.inputs
+    stored = weight.kind == "parameter" and len(weight.shape) == 2 and len(x.shape) >= 2
+    return stored and x.dtype is weight.dtype is node.output.dtype
+
+
+def _is_bias(value: Value, out: Value) -> bool:
+    return value.kind == "parameter" and value.shape == out.shape[-1:] and value.dtype is out.dtype
+
+
+def _other(node: Node, value: Value) -> Value:
+    a, b = node.inputs
+    return b if a is value else a
+
+
+def _is_graph_sum(node: Node) -> bool:
+    op: Any = node.op
+    if not isinstance(op, Einsum) or len(node.inputs) != 2 or node.output.dtype not in HALVES:
+        return False
+    x, graph = node.inputs
+    if graph.kind != "parameter" or graph.dtype is not x.dtype or x.node is None or not isinstance(x.node.op, Reshape):
+        return False
+    equation = parse(op.equation, [len(x.shape), len(graph.shape)])
+    first, second = equation.operands
+    if len(first) != 5 or len(second) != 3 or len(set(first)) != 5:
+        return False
+    n, k, c, t, v = first
+    return second[:2] == (k, v) and second[2] not in first and equation.output == (n, c, t, second[2])
+
+
+def _ending(node: Node, chain: Chain) -> tuple[str, Value | None]:
+    """What a library function computes in place of a chain behind a weighted sum, and what that adds."""
+    nodes: Sequence[Node] = chain.nodes
+    out, linear = node.output, _is_linear(node)
+    if linear:
+        first = nodes[0]
+        if not isinstance(first.op, Add) or out not in first.inputs or not _is_bias(_other(first, out), out):
+            return "", None
+        out, nodes = first.output, nodes[1:]
+        if not nodes:
+            return "bias", None
+    elif out not in chain.biases or len(chain.biases) > 1:
+        return "", None
+    if len(nodes) == 1 and isinstance(nodes[0].op, Relu):
+        return "relu", None
+    if linear or len(nodes) != 2 or not isinstance(nodes[1].op, Relu) or not isinstance(nodes[0].op, Add):
+        return "", None
+    other = _other(nodes[0], out)
+    same = out in nodes[0].inputs and other.shape == out.shape and other.dtype is out.dtype and other is not out
+    return ("add_relu", other) if same else ("", None)

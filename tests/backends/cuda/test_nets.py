@@ -1,0 +1,273 @@
+"""Nets on target cuda: chains against NumPy, small nets against torch forms; interpreted where there is no GPU."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot import dtypes
+from ingot.ir import ExprBuilder
+from ingot.ir.expr import evaluate
+
+torch: Any = pytest.importorskip("torch", reason="target cuda runs on torch's memory")
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
+
+from torch import nn  # noqa: E402
+
+from ingot.backends.cuda import chains  # noqa: E402
+from ingot.backends.cuda import executor as cuda  # noqa: E402
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+# The interpreter computes what masked elements hold too.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device cuda is torch's CPU where there is no GPU."""
+    if not GPU:
+        monkeypatch.setattr(cuda, "resolve", lambda name: "0")
+        monkeypatch.setattr(cuda, "available", lambda name: None)
+        monkeypatch.setattr(cuda, "open_session", lambda opening: cuda.open_on(torch, torch.device("cpu"), opening))
+
+
+def computed(builder: ExprBuilder, operands: list[Any], shape: tuple[int, ...], dtype: Any = None) -> tuple[Any, Any]:
+    """An expression by its kernel, and by NumPy."""
+    steps, last = tuple(map(tuple, builder.steps)), len(builder.steps) - 1
+    given = [x.to(DEVICE) for x in operands]
+    out = torch.empty(shape, dtype=dtype or torch.float32, device=DEVICE)
+    chains.run(steps, last, given, out)
+    wanted = evaluate({"steps": builder.steps, "outputs": [last]}, [x.numpy() for x in operands],
+                      [dtypes.get(str(out.dtype).removeprefix("torch."))])  # fmt: skip
+    return out.cpu().numpy(), wanted[0]
+
+
+@pytest.mark.parametrize("name", [n for n in chains._FLOAT if n != "div"])
+def test_functions(name: str) -> None:
+    builder = ExprBuilder()
+    builder.call(name, builder.input(0, dtypes.float32))
+    x = torch.cat([torch.linspace(0.01, 3, 61), torch.tensor([1e-3, 0.0999, 0.1001])])
+    found, wanted = computed(builder, [x], (64,))
+    np.testing.assert_allclose(found, wanted, rtol=3e-6 if GPU else 2e-6, atol=1e-7)
+
+
+def test_steps() -> None:
+    """Comparisons, choices, casts and NaN."""
+    builder = ExprBuilder()
+    x, y = builder.input(0, dtypes.float32), builder.input(1, dtypes.int32)
+    larger = builder.max(builder.min(x, 2.0), -1.0)
+    chosen = builder.where(builder.call("and", x > 0.5, builder.cast(y, dtypes.bool_)), larger, x / 3.0)
+    builder.cast(chosen, dtypes.float16) + builder.cast(y * 7 - 3, dtypes.float16)
+    given = torch.tensor([0.1, 0.7, 3.0, -5.0, float("nan"), float("inf")])
+    found, wanted = computed(builder, [given, torch.tensor([1, 0, 5, -2, 3, 1], dtype=torch.int32)], (6,))
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_broadcasting(last: bool) -> None:
+    """Operands of a channel, of a row, of one number, and one whose memory is in another order."""
+    builder = ExprBuilder()
+    a, b, c, d, e = (builder.input(i, dtypes.float32) for i in range(5))
+    ((a * b + c) * d) - e
+    form = torch.channels_last if last else torch.contiguous_format
+    shapes = ((2, 3, 5, 7), (3, 1, 1), (2, 1, 1, 7), (), (2, 3, 5, 7))
+    operands = [torch.randn(s, generator=torch.Generator().manual_seed(i)) for i, s in enumerate(shapes)]
+    operands[4] = operands[4].transpose(2, 3).contiguous().transpose(2, 3)
+    out = torch.empty(shapes[0], device=DEVICE).contiguous(memory_format=form)
+    chains.run(tuple(map(tuple, builder.steps)), len(builder.steps) - 1, [x.to(DEVICE) for x in operands], out)
+    a, b, c, d, e = operands
+    np.testing.assert_allclose(out.cpu().numpy(), ((a * b + c) * d - e).numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_dimensions_are_merged() -> None:
+    assert chains.arranged((2, 3, 4), (12, 4, 1), [(12, 4, 1), (0, 0, 0)]) == ([24], [(1, 1, 0)])
+    assert chains.arranged((2, 3, 4), (12, 4, 1), [(0, 4, 1)]) == ([2, 12], [(12, 0), (1, 1)])
+    assert chains.arranged((1, 1), (1, 1), []) == ([], [])
+
+
+class Images(nn.Module):
+    """Convolutions of every kind of ending, group norms and pools."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.b, self.c = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, (3, 1), padding=(1, 0))
+        self.batch = nn.BatchNorm2d(8)
+        self.up = nn.ConvTranspose2d(8, 4, 3, 2, 1, output_padding=1)
+        self.plain = nn.GroupNorm(2, 4, affine=False)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = nn.functional.mish(self.norm(self.a(x)))
+        x = nn.functional.relu(self.batch(self.c(nn.functional.relu(self.b(x)))) + x)
+        x = self.up(nn.functional.max_pool2d(self.b(x) + self.c(x), 2))
+        x = nn.functional.avg_pool2d(self.plain(x), 2)
+        return nn.functional.relu(self.head(x.mean((2, 3))))
+
+
+class Words(nn.Module):
+    """A layer of attention, its residuals normalised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 16)
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.up, self.down = nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, x: Any) -> Any:
+        x = self.table(x)
+        q, k, v = (f(x).view(*x.shape[:2], 2, 8).transpose(1, 2) for f in (self.q, self.k, self.v))
+        found = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = self.first(x + self.o(found))
+        return self.second(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+class Graphs(nn.Module):
+    """A graph convolution, as ST-GCN has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spatial, self.batch = nn.Conv2d(3, 12, 1), nn.BatchNorm2d(4)
+        self.register_buffer("graph", torch.rand(3, 6, 6))
+
+    def forward(self, x: Any) -> Any:
+        x = self.spatial(x)
+        x = x.view(x.shape[0], 3, 4, *x.shape[2:])
+        return nn.functional.relu(self.batch(torch.einsum("nkctv,kvw->nctw", x, self.graph)))
+
+
+NETS = {
+    "images": (Images, torch.randn(2, 3, 4, 6), {"conv+chain", "group_norm", "chain", "matmul+chain"}),
+    "words": (Words, torch.randint(0, 50, (2, 5)), {"joined_products", "attention", "normed_rows", "matmul+chain"}),
+    "graphs": (Graphs, torch.randn(2, 3, 5, 6), {"graph_sum", "chain", "conv"}),
+}
+
+
+@cache
+def built(name: str, precision: str = "float16") -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    make, x, _ = NETS[name]
+    module = make().eval()
+    engine = ingot.build(module, (x,), precision=precision, dynamic={"x": {0: "N"}}, report=False)
+    return engine, module, x
+
+
+@pytest.mark.parametrize(("name", "precision"), [*itertools.product(NETS, ["float16"]), ("images", "float32")])
+def test_nets(name: str, precision: str) -> None:
+    """Numbers and calls of a net in 16 bits; another batch after the first."""
+    engine, module, x = built(name, precision)
+    session = engine.session(device="cuda")
+    for batch in (1, 3):
+        given = x[:1].expand(batch, *x.shape[1:]).contiguous()
+        (found,) = session.run({"x": given.numpy()}).values()
+        wanted = module(given).detach().numpy()
+        assert found.shape == wanted.shape
+        scale = np.abs(wanted).max()
+        assert np.abs(found - wanted).max() <= (4e-3 if precision == "float16" else 1e-5) * scale
+    if precision == "float16":
+        kernels = {item.get("kernel") for item in session.profile({"x": x.numpy()})}
+        assert NETS[name][2] <= kernels
+
+
+def replays(executor: Any) -> None:
+    """Lets an executor on the CPU capture: a graph that computes everything again, where it lies."""
+
+    def captured(work: Any) -> Any:
+        found, flags = work()
+
+        def again() -> None:
+            new, said = work()
+            for name, tensor in new.items():
+                found[name].copy_(tensor)
+            if flags is not None:
+                flags.copy_(said)
+
+        return again, (found, flags)
+
+    if not GPU:
+        executor._captures, executor._captured = True, captured
+
+
+@pytest.mark.parametrize("name", ["images", "words"])
+def test_replays(name: str) -> None:
+    """The second run of a size is captured; what replays knows nothing of the run before, and finds faults."""
+    engine, module, x = built(name)
+    session = engine.session(device="cuda")
+    replays(session._executor)
+    given = [x, x.flip(0), x.flip(1), x]
+    results = [next(iter(session.run({"x": one.numpy()}).values())) for one in given]
+    (seen,) = session._executor._seen.values()
+    assert seen.replay is not None and not session._executor.uncaptured
+    np.testing.assert_array_equal(results[3], results[0] if not GPU else results[3])
+    for one, found in zip(given, results, strict=True):
+        wanted = module(one).detach().numpy()
+        assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+    if name == "words":
+        with pytest.raises(ingot.errors.ValueFault, match="embedding"):
+            session.run({"x": np.full((2, 5), 50)})
+        np.testing.assert_allclose(next(iter(session.run({"x": x.numpy()}).values())), results[0], atol=1e-3)
+
+
+def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot.backends.cuda.net_executor.MOST_GRAPHS", 2)
+    engine, _, x = built("graphs")
+    session = engine.session(device="cuda")
+    replays(session._executor)
+    for batch in (1, 2, 3):
+        for _ in range(2):
+            session.run({"x": x[:1].expand(batch, *x.shape[1:]).numpy()})
+    assert sum(seen.replay is not None for seen in session._executor._seen.values()) == 2
+
+
+def test_a_capture_that_fails() -> None:
+    """Runs go on call by call, and the session says why."""
+    engine, module, x = built("graphs")
+    session = engine.session(device="cuda")
+
+    def fails(work: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    session._executor._captures, session._executor._captured = True, fails
+    for _ in range(3):
+        (found,) = session.run({"x": x.numpy()}).values()
+    assert "not permitted" in session._executor.uncaptured
+    wanted = module(x).detach().numpy()
+    assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+
+
+def test_bad_inputs() -> None:
+    engine, _, x = built("graphs")
+    session = engine.session(device="cuda")
+    with pytest.raises(ingot.errors.InputError, match="float64"):
+        session.run({"x": x.double().numpy()})
+    with pytest.raises(ingot.errors.InputError, match="missing"):
+        session.run({})
+    with pytest.raises(ingot.errors.InputError):
+        session.run({"x": np.zeros((2, 3, 5, 7), np.float32)})
+
+
+@pytest.mark.skipif(not GPU, reason="tensors of a GPU")
+def test_tensors_of_the_device() -> None:
+    """They are read where they lie, and results lie there too, each run's its own."""
+    engine, module, x = built("images")
+    session = engine.session(device="cuda")
+    there = x.cuda()
+    results = [next(iter(session.run({"x": one}).values())) for one in (there, there.flip(0), there, there.flip(0))]
+    assert all(r.is_cuda for r in results) and len({r.data_ptr() for r in results}) == 4
+    wanted = module(x).detach()
+    for found, want in zip(results, (wanted, wanted.flip(0)) * 2, strict=True):
+        assert float((found.cpu() - want).abs().max()) <= 4e-3 * float(want.abs().max())
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        (found,) = session.run({"x": torch.utils.dlpack.from_dlpack(there.flip(0))}).values()
+    other.synchronize()
+    assert float((found.cpu() - wanted.flip(0)).abs().max()) <= 4e-3 * float(wanted.abs().max())
