@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.harness import Options, Result, Sample
 from ingot.backends.cuda.choice import Chooser, Kind
-from ingot.backends.cuda.launch import Launcher, Norm, Weight
+from ingot.backends.cuda.launch import Form, Launcher, Norm, Weight
 
 CONTEXT = 501
 BLOCK = 16
@@ -47,6 +47,7 @@ WEIGHTS = ("bfloat16", "int8", "int4-g128")
 def graphed(work: Callable[[], object], repeats: int) -> Callable[[], float]:
     """What replays `work`, captured, so often, and gives the seconds that the device took for one."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         work()  # compiles
     torch.cuda.synchronize()
@@ -136,8 +137,8 @@ class Model:
         s = self.shape
         q, k, v = self.rows.split([s.heads * s.width, s.kv * s.width, s.kv * s.width], 1)
         q, k, v = (t.view(1, -1, s.width) for t in (q, k, v))
-        self.launcher.decode(q, k, v, self.cos, self.sin, self.slot, self.state[layer], self.context, self.block_table,
-                             self.attended, scale=s.width**-0.5, halves=True)  # fmt: skip
+        form = Form(s.width**-0.5, self.cos, self.sin)
+        self.launcher.decode(q, k, v, self.slot, self.state[layer], self.context, self.block_table, self.attended, form)
 
     def layer(self, i: int) -> None:
         product = self.launcher.product

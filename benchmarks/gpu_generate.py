@@ -1,20 +1,29 @@
-"""LLM.stream on a GPU, host included: pico-python beside torch on the same device, random weights of a true shape."""
+"""LLM on a GPU, host included, at the shapes of Llama with random weights: decoding of one request and of 64, and the
+time to the first token of a long prompt; pico-python's text beside the CPU's.
+
+Every run measures the copy bandwidth and a cheap peer first: a step of plain torch in one CUDA graph (gpu_eager).
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from functools import partial
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
+
+import torch
 
 import ingot
 from benchmarks.gpu_decode import SHAPES, Shape, copy_bandwidth
-from benchmarks.harness import PICO, Options, Result, paired, repeated
+from benchmarks.gpu_eager import eager_step
+from benchmarks.harness import PICO, Options, Result, Sample
 
 PROMPTS = ("def add(a, b):\n", "import os\n", "class Point:\n    def __init__(self")
-TOKENS = 200
+TOKENS, PROMPT, MANY, LONG = 200, 128, 64, 4096
+# The shape, how its weights are stored, and what is measured beside decoding one request.
+CASES = ((1, "same", True), (0, "same", True), (0, "int8", False), (0, "int4-g128", False))
 
 
 def config(shape: Shape) -> dict[str, object]:
@@ -23,35 +32,95 @@ def config(shape: Shape) -> dict[str, object]:
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": shape.hidden,
         "intermediate_size": shape.inner, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv, "head_dim": shape.width, "vocab_size": shape.vocabulary,
-        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": True,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": True,
         "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16",
     }  # fmt: skip
 
 
-def decoding(llm: ingot.LLM, prompt: str | list[int]) -> float:
+def build(shape: Shape, weights: str = "same") -> Any:
+    """An engine of that shape with random weights."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config(shape)))
+        return ingot.build(folder, weights_from="random", seed=0, report=False, weights=weights)
+
+
+def prompt(number: int, length: int = PROMPT) -> list[int]:
+    """Token ids, different ones for each number."""
+    return [(1000 * number + 7 * i) % 100_000 + 2 for i in range(length)]
+
+
+def decoding(llm: ingot.LLM, number: int) -> float:
     """Tokens per second of one request, from its first token on."""
-    times = [perf_counter() for _ in llm.stream(prompt, max_tokens=TOKENS, ignore_end=True)]
-    return (TOKENS - 1) / (times[-1] - times[0])
+    done: Any = llm.generate(prompt(number), max_tokens=TOKENS, ignore_end=True)
+    return float((TOKENS - 1) / (done.seconds["total"] - done.seconds["first_token"]))
+
+
+def together(llm: ingot.LLM, number: int) -> float:
+    """Tokens per second of many requests, prompts included."""
+    begin = perf_counter()
+    llm.generate([prompt(MANY * number + i) for i in range(MANY)], max_tokens=PROMPT, ignore_end=True)
+    return MANY * PROMPT / (perf_counter() - begin)
+
+
+def first_token(llm: ingot.LLM, number: int) -> float:
+    """Seconds to the first token of a long prompt."""
+    done: Any = llm.generate(prompt(number, LONG), max_tokens=1, ignore_end=True)
+    return float(done.seconds["first_token"])
+
+
+def _measured(result: Result, what: str, unit: str, values: list[float], note: str = "") -> float:
+    found = Sample.of(values)
+    result.add(what, found.median, unit, quartiles=found.quartiles, note=note)
+    print(f"{what}: {found.median:.4g} {unit} {note}", file=sys.stderr, flush=True)
+    return found.median
+
+
+def _case(result: Result, shape: Shape, weights: str, more: bool, bandwidth: float, pairs: int) -> None:
+    of = f"{shape.name} {'bfloat16' if weights == 'same' else weights}"
+    begin = perf_counter()
+    engine = build(shape, weights)
+    built = perf_counter()
+    with ingot.LLM(engine, device="cuda", context_length=LONG + 16, max_running=MANY) as llm:
+        opened = perf_counter()
+        decoding(llm, 0)
+        read = engine.on("cuda").session(kv_blocks=1).memory().weights
+        warm = perf_counter()
+        note = f"built in {built - begin:.0f} s, opened in {opened - built:.0f}, warm after {warm - opened:.1f}"
+        result.notes.append(f"{of}: {note}; weights {read / 1e9:.2f} GB")
+        rates = [decoding(llm, i) for i in range(1, pairs + 1)]
+        share = read * Sample.of(rates).median / bandwidth
+        _measured(result, f"{of}, prompt {PROMPT}", "tok/s", rates, f"{share:.0%} of copy; {note}")
+        first_token(llm, 0)
+        found = [first_token(llm, i) * 1e3 for i in range(1, pairs + 1)]
+        _measured(result, f"{of}, first token of {LONG}", "ms", found)
+        if more:
+            together(llm, 0)
+            found = [together(llm, i) for i in range(1, min(pairs, 3) + 1)]
+            _measured(result, f"{of}, {MANY} x ({PROMPT} + {PROMPT})", "tok/s", found)
+    del llm, engine
+    torch.cuda.empty_cache()
+
+
+def _texts(result: Result) -> None:
+    engine = ingot.build(PICO, report=False)
+    with ingot.LLM(engine) as cpu, ingot.LLM(engine, device="cuda") as gpu:
+        answers: list[Any] = [[llm.generate(p, max_tokens=48).token_ids for p in PROMPTS] for llm in (cpu, gpu)]
+    same = sum(a == b for a, b in zip(*answers, strict=True))
+    result.add("pico-python: answers as the CPU's", same, f"of {len(PROMPTS)}", at_least=len(PROMPTS))
 
 
 def gpu_generate(options: Options) -> Result:
-    """pico-python's text and speed, then the 1B shape's speed."""
+    """pico-python's text, then every case."""
     result = Result("gpu-generate")
     bandwidth = copy_bandwidth()
-    result.notes.append(f"copy {bandwidth / 1e12:.2f} TB/s; {asdict(SHAPES[1])}")
-    engine = ingot.build(PICO, report=False)
-    with ingot.LLM(engine) as cpu, ingot.LLM(engine, device="cuda") as gpu, ingot.LLM(engine, device="torch:cuda") as t:
-        answers = [[llm.generate(p, max_tokens=48).token_ids for p in PROMPTS] for llm in (cpu, gpu)]
-        same = sum(a == b for a, b in zip(*answers, strict=True))
-        result.add("pico-python: answers as the CPU's", same, f"of {len(PROMPTS)}", at_least=len(PROMPTS))
-        pairs = paired(partial(decoding, gpu, PROMPTS[0]), partial(decoding, t, PROMPTS[0]), options.pairs)
-        result.add("pico-python: cuda", pairs.ours.median, "tok/s", quartiles=pairs.ours.quartiles)
-        result.add("pico-python: cuda / torch:cuda", pairs.ratio.median, "×", quartiles=pairs.ratio.quartiles)
-    shape = SHAPES[1]
-    with TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(config(shape)))
-        engine = ingot.build(folder, weights_from="random", seed=0, report=False)
-    with ingot.LLM(engine, device="cuda", context_length=1024) as llm:
-        found = repeated(partial(decoding, llm, list(range(100, 228))), options.pairs)
-        result.add(f"{shape.name} bfloat16, prompt 128", found.median, "tok/s", quartiles=found.quartiles)
+    torch.cuda.empty_cache()
+    result.notes.append(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s; torch {torch.__version__}")
+    _texts(result)
+    for shape in (SHAPES[1], SHAPES[0]):
+        for rows in (1, MANY):
+            took = [rows / eager_step(shape, rows, PROMPT + TOKENS // 2)]
+            _measured(result, f"{shape.name} bfloat16, plain torch in a CUDA graph, {rows} rows", "tok/s", took)
+            torch.cuda.empty_cache()
+    for number, weights, more in CASES:
+        _case(result, SHAPES[number], weights, more, bandwidth, options.pairs)
     return result

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from ingot import _lazy
 from ingot.backends.device import Device, device_of
 from ingot.engine.session import Engine, load
 from ingot.errors import UserError
+from ingot.progress import Asked
 from ingot.words import check_built, precision_word
 
 BUILT = (".pt2", ".onnx", ".gguf", ".pt", ".pth")  # files that are built, as folders are, or refused with what to do
@@ -24,7 +24,7 @@ def open_engine(
     source: str | os.PathLike[str] | Engine, precision: str | None = None, weights: str | None = None,
     device: str | Device | None = None, lora: str | os.PathLike[str] | None = None, lora_scale: float | None = None,
     *, activations: str | None = None, kv: str | None = None, check: bool = True,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Asked = None,
 ) -> Engine:  # fmt: skip
     """The engine of a source in the number formats asked for, an adapter merged in, with its sessions on a device.
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 BASE = {
     "errors", "dtypes", "dims", "foreign", "npz_file", "release", "strict_json", "safetensors_file", "seeded",
-    "tensor_table", "version", "words", "written",
+    "progress", "tensor_table", "version", "words", "written",
 }  # fmt: skip
 IR = BASE | {"ir"}
 COMPILER = IR | {"ops", "functional", "nn", "passes", "frontends"}
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "_lazy": {"errors"},
     "version": set(),
     "foreign": set(),
+    "progress": {"_lazy"},
     "words": {"errors"},
     "written": {"errors"},
     "source": RUN,  # where a build is asked for

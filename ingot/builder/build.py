@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
 from ingot.builder.compile import Borrowed, Compiled, compile_network, header_of, make_tensors
 from ingot.builder.layers import empty_cache
-from ingot.builder.summary import summary
+from ingot.builder.summary import host_share, summary
 from ingot.engine.inputs import sizes_that_run
 from ingot.engine.session import Engine, load
 from ingot.errors import DTypeError, FileError, ModuleError, UserError
@@ -43,11 +44,11 @@ from ingot.passes.kv_cache import in_int8
 from ingot.passes.pipeline import Check
 from ingot.passes.precision import in_precision
 from ingot.passes.widen import NARROW, widen, without_float64
+from ingot.progress import Asked, Progress, log, phase_line, told, watched
 from ingot.words import KV_KEY, SAME, check_built, check_words, precision_word
 from ingot.written import write_whole
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[str, int, int], None]
 Feeds = Callable[[Engine], Mapping[str, Array]]
 Calibrate = Callable[[Network, Mapping[str, Array], "Phases"], "Calibrated"]  # of a network and its weights
 
@@ -125,7 +126,7 @@ def build(
     report: bool | Mapping[str, Any] = True,
     weights_from: str | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Asked = None,
     debug: Debug | None = None,
     lora: str | os.PathLike[str] | None = None,
     lora_scale: float | None = None,
@@ -156,7 +157,9 @@ def build(
         report: compare with float32 layer by layer, and what was imported with its source: on seeded or example
             inputs, on the arrays given here by name, or not (False).
         weights_from: "random" takes seeded weights of the true shapes instead of the stored ones.
-        progress: called with (phase, done, total).
+        progress: called with (phase, done, total). By default a terminal gets a bar, and at the end a line with the
+            seconds of each phase; False shows neither. By default too, host calls are logged as a warning of the logger
+            "ingot.build", with their share of a run's time.
         debug: see Debug.
         lora: the folder of a LoRA adapter, which is merged into the weights (docs/lora.md).
         lora_scale: multiplies the adapter's own scale; default 1.
@@ -173,12 +176,23 @@ def build(
     if weights_from not in (None, "random"):
         raise UserError(f"weights_from must be 'random' or left out, not {weights_from!r}")
     where = device_of(device)
-    request = Request(
-        precision, report, weights_from, seed, debug or Debug(), Phases(progress), lora, _lora_scale(lora, lora_scale),
-        weight_format(weights, activations), kv=kv,
-    )  # fmt: skip
-    engine = built(source, inputs, dynamic, request)
+    with told(progress) as tell:
+        request = Request(
+            precision, report, weights_from, seed, debug or Debug(), Phases(tell), lora, _lora_scale(lora, lora_scale),
+            weight_format(weights, activations), kv=kv,
+        )  # fmt: skip
+        engine = built(source, inputs, dynamic, request)
+    if progress is None:
+        conclude(engine)
     return engine if device is None else engine.on(where)
+
+
+def conclude(engine: Engine) -> None:
+    """What is worth knowing of a build that nobody watches in another way."""
+    if engine.seconds and watched():
+        print(phase_line(engine.seconds), file=sys.stderr)
+    if engine.summary is not None and engine.summary.host:
+        log.warning("%s; engine.summary says where, why, and what to do", engine.summary.host_words())
 
 
 def built(source: Any, inputs: Any, dynamic: Any, request: Request) -> Engine:
@@ -386,6 +400,7 @@ def _build_imported(
             other = engine if as_imported else _wide_engine(imported, "converted" in config)
             run, at_fault = other.session().run, partial(_blame, imported)
             found = compare(imported, name, opened, run, tried[0], at_fault, request.seed)
+            found = replace(found, widened=not as_imported)
         own = engine.report.note or request.calibrate is not None
         word = engine.report.inputs if own else tried[0].word
         engine.report = replace(engine.report, inputs=word, comparison=found)
@@ -493,6 +508,10 @@ def build_network(
                     network, engine, weights, wide, format, feeds=feeds, seed=seed, done=done
                 )
     engine.summary = summary(engine, network, compiled)
+    if report is not False and engine.summary.host and not network.states:
+        with phases.phase("host calls"):
+            arrays = accuracy.seeded(network, seed) if feeds is None else feeds
+            engine.summary = replace(engine.summary, host_share=host_share(engine, arrays))
     engine.seconds = phases.seconds
     engine.log = [str(event) for event in compiled.log]
     return engine

@@ -11,6 +11,7 @@ from ingot import dtypes
 from ingot.backends.device import program_of, with_bodies
 from ingot.builder.compile import Compiled
 from ingot.engine.session import Engine, Port
+from ingot.frontends.comparing import UNFIT
 from ingot.frontends.recording import Remark
 from ingot.ir import Network
 from ingot.ops.control import bodies
@@ -19,6 +20,7 @@ from ingot.passes.widen import NARROW
 
 SCALES = ("scales", "fitted_scales")  # recipe steps
 WORTH_SAYING = 64 << 10  # bytes of weights that are made in every run, or kept wider than they came
+SOON = 500_000_000  # nanoseconds
 CONTROL = ("cond", "scan", "while_loop")  # host calls that hold networks
 CONVOLUTIONS = ("conv_packed", "conv_depthwise", "conv_transpose")
 
@@ -33,6 +35,8 @@ class Summary:
         dims: the sizes that runs choose: name, least, most (None: any).
         remarks: what makes it slow or large, and where.
         notes: what an importer left out or changed.
+        host_share: of the time of a run, on the inputs of the report or seeded ones, what host calls take: 0.0 … 1.0.
+            None: there are none, or it was not measured.
     """
 
     ops: int
@@ -43,6 +47,13 @@ class Summary:
     dims: tuple[tuple[str, int, int | None], ...]
     remarks: tuple[Remark, ...] = ()
     notes: tuple[str, ...] = ()
+    host_share: float | None = None
+
+    def host_words(self) -> str:
+        """How many calls run in Python, and their share of the time."""
+        calls = "1 host call" if self.host == 1 else f"{self.host} host calls"
+        time = "" if self.host_share is None else f", {self.host_share:.0%} of a run's time"
+        return f"{calls} in Python{time}"
 
     def json(self) -> dict[str, Any]:
         """As --json shows it."""
@@ -50,6 +61,7 @@ class Summary:
             "ops": {"network": self.ops, "native": self.native, "host": self.host},
             "inputs": [port._asdict() for port in self.inputs], "outputs": [port._asdict() for port in self.outputs],
             "dims": [dict(zip(("name", "min", "max"), dim, strict=True)) for dim in self.dims],
+            "host_share": self.host_share,
             "remarks": [remark._asdict() for remark in self.remarks], "notes": list(self.notes),
         }  # fmt: skip
 
@@ -60,6 +72,7 @@ class Summary:
         lines += [("output", str(port)) for port in self.outputs]
         lines += [("dims", ", ".join(map(_bounds, self.dims)))] if self.dims else []
         lines += [("note", text) for text in self.notes]
+        lines += [("slow", self.host_words())] if self.host_share is not None else []
         lines += [("slow", str(remark)) for remark in self.remarks]
         return "\n".join(f"{word:7} {text}".replace("\n", "\n        ") for word, text in lines)
 
@@ -103,6 +116,23 @@ def _gathered(found: Iterable[tuple[Remark, str]]) -> list[Remark]:
 
 
 # ------------------------------------------------------------------------------------------------------- host calls
+
+
+def host_share(engine: Engine, feeds: Mapping[str, Any]) -> float | None:
+    """The host calls' share of a run's time, the second of two where that is soon over; None where the engine does not
+    run on these inputs."""
+    session = engine.session()
+    found = 0.0
+    for _ in range(2):
+        try:
+            calls = session.profile(feeds)
+        except UNFIT:
+            return None
+        whole = sum(call["ns"] for call in calls)
+        found = sum(call["ns"] for call in calls if "host" in call) / max(whole, 1)
+        if whole > SOON:
+            break
+    return found
 
 
 def _host_calls(program: Mapping[str, Any], compiled: Compiled) -> list[Remark]:

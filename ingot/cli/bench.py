@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     engine, _ = open_engine(args, args.source, out)
     ours = engine.device.runtime.name == _lazy.load("ingot.backends.device:DEFAULT")
     measure = _lazy.load("ingot.cli.measure")
-    case = measure.case_of(engine, args)
+    case = measure.case_of(engine, args, out.note)
     for _ in range(WARM_UP):
         case.run()
     seconds = []

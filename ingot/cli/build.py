@@ -22,15 +22,18 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, printable, size
+from ingot.cli.output import Output, phases, printable, size
 from ingot.cli.source import check_output, check_target, default_name, progress_bar
 from ingot.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot build`."""
-    parser.add_argument("source", metavar="SOURCE", help="a Hugging Face directory, a .gguf, .pt2 or .onnx file; "
-                        "or an engine, to merge --lora into")
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a Hugging Face directory, a .gguf, .pt2 or .onnx file; or an engine, to merge --lora into",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="default: the source's name with .ingot, here")
     options.add_formats(parser)
     options.add_lora(parser)
@@ -75,8 +78,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     begin = perf_counter()
     written = engine.save(path)
     seconds = {**engine.seconds, "write": perf_counter() - begin}
-    for phase, value in seconds.items():
-        out.note(f"{phase:8} {value:7.2f} s")
+    out.note(phases(seconds))
     out.left_out(engine.config.get("left_out", ()))
     for words in engine.config.get("converted", ()):
         out.note(words)

@@ -15,6 +15,7 @@ is given and exceeded, as by a NaN that only one of them has: then it is 1."""
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from ingot import _lazy
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     engine, _ = open_engine(args, args.source, out, check=False)
     given = bool(args.input or args.input_dir or args.npz)
     args.random = args.random or not given
-    feeds = _feeds(engine, args)
+    feeds = _feeds(engine, args, out)
     compare = _lazy.load("ingot.builder.diff")
     framework = _framework(compare, args.other, out)
     other, against = compare.diff_source, args.other
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         other = compare.diff
         against, _ = open_engine(args, args.other, out, check=False)
     with progress_bar(out) as progress:
-        done = (lambda n, total: progress("compare", n, total)) if progress else None
+        done = partial(progress, "compare")
         found = other(engine, against, feeds, values=args.values, done=done)
     beyond = None if args.tolerance is None else found.beyond(args.tolerance)
     inputs = "given inputs" if given and not args.random else f"seeded inputs (seed {args.seed})"
@@ -84,11 +85,11 @@ def _framework(compare: Any, source: str, out: Output) -> str:
         return ""
 
 
-def _feeds(engine: Any, args: argparse.Namespace) -> Any:
+def _feeds(engine: Any, args: argparse.Namespace, out: Output) -> Any:
     if engine.kind == "llm" and args.random:
         network = _lazy.load("ingot.builder.layers:network_of")(engine)
         return _lazy.load("ingot.builder.report:seeded")(network, args.seed)
-    return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source, usual=USUAL)
+    return _lazy.load("ingot.cli.feed:feeds_of")(engine, args, args.source, out.note, usual=USUAL)
 
 
 def _table(found: Any, beyond: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -15,21 +16,30 @@ import numpy as np
 from ingot import dtypes
 from ingot.cli.arrays import fitted, read_npy, read_npz
 from ingot.engine.inputs import problems, seeded, shape_of, sizes_that_run
-from ingot.engine.session import Engine
+from ingot.engine.session import Engine, Port
 from ingot.errors import ArgumentError, InputError, MemoryLimitError, UserError
 from ingot.llm.memory import available_memory
 
 Array = np.ndarray[Any, Any]
 
 
-def feeds_of(engine: Engine, args: argparse.Namespace, source: str, usual: int = 1) -> dict[str, Array]:
-    """The inputs that `options.add_inputs` has read. Raises InputError with all that is missing or does not fit."""
+def feeds_of(
+    engine: Engine, args: argparse.Namespace, source: str, note: Callable[[str], None], usual: int = 1
+) -> dict[str, Array]:
+    """The inputs that `options.add_inputs` has read. Raises InputError with all that is missing or does not fit.
+
+    note: is told the sizes that nobody gave.
+    """
     given = _given(args)
     ports = {port.name: port for port in engine.inputs}
     feeds = {name: fitted(array, ports[name]) if name in ports else array for name, array in given.items()}
     if args.random:
         sizes = sizes_that_run(engine, args.size, usual)
         _check_memory(engine, sizes)
+        known = {text.partition("=")[0] for text in args.size} | _shown_by(given, ports)
+        if chosen := [name for name in sizes if name not in known]:
+            at = ", ".join(f"{name}={sizes[name]}" for name in chosen)
+            note(f"seeded inputs at {at}: --size {chosen[0]}=N gives another size")
         rng = np.random.default_rng(args.seed)
         drawn = {name: seeded(port, sizes, rng) for name, port in ports.items()}
         feeds = drawn | feeds
@@ -43,6 +53,11 @@ def feeds_of(engine: Engine, args: argparse.Namespace, source: str, usual: int =
         )
         raise InputError(f"{source} cannot run on these inputs:\n  " + "\n  ".join(found) + hint)
     return feeds
+
+
+def _shown_by(given: dict[str, Array], ports: dict[str, Port]) -> set[str]:
+    """The dims whose sizes the arrays given show."""
+    return {dim for name in given if name in ports for dim in ports[name].dims if isinstance(dim, str)}
 
 
 def _check_memory(engine: Engine, sizes: dict[str, int]) -> None:
@@ -80,10 +95,12 @@ def _given(args: argparse.Namespace) -> dict[str, Array]:
     return {name: file if isinstance(file, np.ndarray) else read_npy(file) for name, file in files}
 
 
-def run_once(engine: Engine, args: argparse.Namespace) -> tuple[dict[str, Array], dict[str, float]]:
+def run_once(
+    engine: Engine, args: argparse.Namespace, note: Callable[[str], None]
+) -> tuple[dict[str, Array], dict[str, float]]:
     """The outputs of one run, and the seconds for the inputs, for planning and for the run itself."""
     begin = perf_counter()
-    feeds = feeds_of(engine, args, args.source)
+    feeds = feeds_of(engine, args, args.source, note)
     session = engine.session(args.threads)
     ready = perf_counter()
     outputs = session.run(feeds)

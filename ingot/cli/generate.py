@@ -48,6 +48,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     total = since_start()
     seconds = {"load": loaded, "first_token": done.seconds["first_token"], "total": total}
     _report(out, done, imported, seconds, llm.engine.seconds)
+    _cut(out, done, params.max_tokens, llm.context_length)
     out.result(
         {
             "text": done.text,
@@ -76,6 +77,15 @@ def _answer(one: Any) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names}
 
 
+def _cut(out: Output, done: Any, asked: int, context: int) -> None:
+    """Says so where the context ended a text before --max-tokens did."""
+    if done.finish_reason == "length" and done.completion_tokens < asked:
+        out.note(
+            f"ended after {done.completion_tokens} of the {asked} tokens asked for: the context of {context:,} tokens "
+            "is full"
+        )
+
+
 def _report(out: Output, done: Any, imported: float, seconds: dict[str, float], phases: dict[str, float]) -> None:
     decoding = done.seconds["total"] - done.seconds["first_token"]
     if done.completion_tokens > 1 and decoding > 0:
@@ -91,8 +101,7 @@ def _report(out: Output, done: Any, imported: float, seconds: dict[str, float], 
 
 
 def read_text(path: str) -> str:
-    """A file's text (- is standard input). Raises FileError when it cannot be read, RequestError when it is not UTF-8.
-    """
+    """A file's text (- is standard input). Raises FileError when it is unreadable, RequestError when no UTF-8."""
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as e:

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from ingot import _interrupt
 from ingot.cli import bench, build, chat, config, diff, doctor, generate, inspect, ops, options, plan, run, score, serve
 from ingot.cli.output import Output, remark
+from ingot.cli.parser import Parser
 from ingot.errors import FileError, IngotError, MemoryLimitError, from_code
 from ingot.version import __version__
 
@@ -35,7 +36,9 @@ _EPILOG = """examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; only --help, --version and a bad command line raise SystemExit."""
-    args = _parser().parse_args(argv)
+    args, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        args.parser.exit(2, f"{args.parser.prog}: error: {args.parser.none_of(unknown)}\n")
     out = Output(args.json, args.quiet, args.debug)
     # Text that the terminal's encoding lacks is shown escaped: generating must not end in an encoding error.
     for stream in (sys.stdout, sys.stderr):
@@ -97,8 +100,8 @@ def _show(error: BaseException, text: str, code: int, out: Output, data: dict[st
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="ingot",
         description="Build neural networks into engines, and run them fast on a plain CPU.",
         epilog=_EPILOG,
@@ -120,5 +123,5 @@ def _parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         # Suppressed defaults: a value given before the command's name stays.
         options.add_common(command, default=argparse.SUPPRESS)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command)
     return parser

@@ -43,9 +43,9 @@ class Case:
     attended: Attended | None = None  # of the profiled run
 
 
-def case_of(engine: Engine, args: argparse.Namespace) -> Case:
+def case_of(engine: Engine, args: argparse.Namespace, note: Callable[[str], None]) -> Case:
     """What the command line asks for. Raises UserError for lengths and sizes that the engine does not have."""
-    return _llm_case(engine, args) if engine.kind == "llm" else _network_case(engine, args)
+    return _llm_case(engine, args) if engine.kind == "llm" else _network_case(engine, args, note)
 
 
 # ------------------------------------------------------------------------------------------------------ language models
@@ -112,9 +112,9 @@ def _job(engine: Engine, length: int) -> Job:
 # ------------------------------------------------------------------------------------------------------------- networks
 
 
-def _network_case(engine: Engine, args: argparse.Namespace) -> Case:
+def _network_case(engine: Engine, args: argparse.Namespace, note: Callable[[str], None]) -> Case:
     args.random = True
-    feeds = feeds_of(engine, args, args.source)
+    feeds = feeds_of(engine, args, args.source, note)
     session = engine.session(args.threads)
     read = weight_bytes(engine, 1) + sum(array.nbytes for array in feeds.values())
     return Case("run", lambda: session.run(feeds), lambda: session.profile(feeds), read, None)

@@ -12,6 +12,7 @@ import argparse
 
 from ingot import _lazy
 from ingot.cli.output import Output, table
+from ingot.cli.parser import did_you_mean
 from ingot.errors import UserError
 
 SHORT = {"native": "native", "host": "host", "native or host": "some"}
@@ -29,7 +30,8 @@ def run(args: argparse.Namespace, out: Output) -> None:
     known = _lazy.load("ingot.builder.covered:covered")()
     ops, kinds = known["ops"], known["dtypes"]
     if unknown := sorted(set(args.op) - {row["op"] for row in ops}):
-        raise UserError(f"there is no op {', '.join(unknown)}; `ingot ops` lists them")
+        near = did_you_mean(unknown[0], (row["op"] for row in ops)) if len(unknown) == 1 else ""
+        raise UserError(f"there is no op {', '.join(unknown)}{near or '; `ingot ops` lists them'}")
     if args.dtype is not None:
         kind = _lazy.load("ingot.dtypes:get")(args.dtype).name
         if kind not in kinds:  # complex64, say: found anew

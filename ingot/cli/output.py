@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ingot.errors import FileError
@@ -130,9 +130,14 @@ def size(count: float) -> str:
     raise AssertionError
 
 
+def phases(seconds: Mapping[str, float], scale: float = 1.0, unit: str = "s", digits: int = 2) -> str:
+    """The time of each phase, a line each, in two columns."""
+    width = max(map(len, seconds), default=0)
+    return "\n".join(f"{name:{width}} {value * scale:{digits + 6}.{digits}f} {unit}" for name, value in seconds.items())
+
+
 def since_start() -> float:
-    """Seconds since this process began (to the clock tick, a hundredth of a second), its interpreter's start included.
-    """
+    """Seconds since this process began (to the clock tick, 0.01 s), its interpreter's start included."""
     try:
         with open("/proc/self/stat") as stat:
             fields = stat.read().rpartition(")")[2].split()

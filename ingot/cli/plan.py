@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ingot import _lazy
+from ingot import _lazy, foreign
 from ingot.cli import options
 from ingot.cli.output import Output, size, table
 from ingot.cli.source import check_target
@@ -126,6 +126,16 @@ def _engine(args: argparse.Namespace) -> tuple[Any, list[str]]:
     if sources.is_engine(args.source):
         words = {"activations": args.activations, "kv": args.kv}
         return sources.open_engine(args.source, args.precision, args.weights, **words), []
+    path = Path(args.source)
+    if (
+        why := foreign.missing(path) or foreign.refusal(path) or (foreign.folder(path) if path.is_dir() else None)
+    ) is not None:
+        raise UserError(why)
+    if path.is_file() and path.suffix in (".onnx", ".pt2"):
+        raise UserError(
+            f"{path} is a plain network, and plans are made for requests to a language model: `ingot inspect {path} "
+            "--size DIM=N` tells the memory of its runs"
+        )
     outline = _lazy.load("ingot.builder.outline:outline")
     return outline(args.source, args.precision, args.weights, args.activations, args.kv)  # type: ignore[no-any-return]
 

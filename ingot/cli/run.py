@@ -20,7 +20,7 @@ from typing import Any
 
 from ingot import _lazy
 from ingot.cli import options
-from ingot.cli.output import Output, table
+from ingot.cli.output import Output, phases, table
 from ingot.cli.source import open_network
 
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot run`."""
     engine, seconds = open_network(args, args.source, out)
     once = _lazy.load("ingot.cli.feed")
-    outputs, taken = once.run_once(engine, args)
+    outputs, taken = once.run_once(engine, args, out.note)
     seconds |= taken
     if args.output:
         _lazy.load("ingot.cli.arrays:write_arrays")(args.output, outputs)
@@ -47,8 +47,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.text(
         table([_row(r) for r in rows], ("output", "type", "shape", "min", "max", "mean", "NaN", "Inf", "checksum"))
     )
-    for phase, value in seconds.items():
-        out.note(f"{phase:8} {value * 1e3:10.3f} ms")
+    out.note(phases(seconds, 1e3, "ms", 3))
     if args.output:
         out.note(f"written to {args.output}")
     out.result({"outputs": rows, "seconds": seconds, "path": args.output})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -13,10 +12,10 @@ from typing import Any
 from ingot import _lazy
 from ingot.cli.output import Output
 from ingot.errors import UserError
-
-Progress = Callable[[str, int, int], None]
+from ingot.progress import Progress, bar, watched
 
 PAUSE = 15.0  # seconds between two lines of progress
+
 
 def open_engine(
     args: argparse.Namespace, source: str, out: Output, *, check: bool = True
@@ -79,22 +78,12 @@ class _Lines:
 
 
 @contextmanager
-def progress_bar(out: Output) -> Iterator[Progress | None]:
+def progress_bar(out: Output) -> Iterator[Progress]:
     """A progress bar for a terminal that is being watched, else a line now and then; nothing with --quiet."""
     if out.quiet:
-        yield None
-        return
-    if not sys.stderr.isatty():
+        yield lambda phase, done, total: None
+    elif watched():
+        with bar() as progress:
+            yield progress
+    else:
         yield _Lines(out)
-        return
-    rich = _lazy.load("rich.progress")
-    console = _lazy.load("rich.console:Console")(stderr=True)
-    with rich.Progress(console=console, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def progress(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total)
-            bars.update(tasks[phase], completed=done, total=total)
-
-        yield progress

@@ -141,14 +141,17 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapp
     if target.is_dir():
         raise FileError(f"{target} is a folder; name a file in it, such as {target / 'model.ingot'}")
     with beside(target, size) as path:
-        new = 0 if path != target and path.exists() else os.O_EXCL  # beside() makes the place of what is written again
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | new | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        with open(descriptor, "wb", buffering=0) as stream:
+        stream = path == target  # such as /dev/stdout, which is there and written as it is
+        new = 0 if path.exists() else os.O_EXCL  # beside() makes the place of what is written again
+        flags = 0 if stream else os.O_CREAT | os.O_NOFOLLOW | new
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666)
+        with open(descriptor, "wb", buffering=0) as file:
             for data in (memoryview(head), *map(as_bytes, pieces)):
                 done = 0
                 while done < len(data):
-                    done += stream.write(data[done : done + (1 << 30)])
-            os.fsync(stream.fileno())
+                    done += file.write(data[done : done + (1 << 30)])
+            if not stream:
+                os.fsync(file.fileno())
     _sync_folder(target.parent)
     return size
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ingot import _lazy, _native, dtypes, foreign
+from ingot import _lazy, _native, dims, dtypes, foreign
 from ingot.backends.device import Choice, Chosen, Device, Executor, Opening, device_of, programs_of, with_bodies
 from ingot.engine import file
 from ingot.engine.external import declared, matching
@@ -31,26 +31,27 @@ Array = np.ndarray[Any, Any]
 IDLE_SESSIONS = 2  # that an engine keeps: while one computes with all threads, another brings in and takes out
 
 
+class Dims(tuple[Any, ...]):
+    """The sizes of a port: ints, names of dims, and expressions in their JSON form. Prints as `[N, 3, 2*H, W]`."""
+
+    def __str__(self) -> str:
+        return f"[{', '.join(str(dims.from_json(dim)) for dim in self)}]"
+
+    __repr__ = __str__
+
+
 class Port(NamedTuple):
-    """One input or output. `dims` holds ints, names of dims, and expressions in their JSON form."""
+    """One input or output. Prints as `image: f32[N, 3, 2*H, W]`."""
 
     name: str
     dtype: str
-    dims: tuple[Any, ...]
+    dims: Dims
 
     def __str__(self) -> str:
-        return f"{self.name}: {dtypes.get(self.dtype)}[{', '.join(map(_dim_text, self.dims))}]"
+        return f"{self.name}: {dtypes.get(self.dtype)}{self.dims}"
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _dim_text(dim: Any) -> str:
-    if not isinstance(dim, list):
-        return str(dim)
-    operator, *args = dim
-    shown = [f"({_dim_text(a)})" if isinstance(a, list) else str(a) for a in args]
-    return f"{operator}({', '.join(shown)})" if operator in ("min", "max") else f" {operator} ".join(shown)
 
 
 @dataclass(frozen=True)
@@ -358,7 +359,7 @@ class Engine:
             found = [(b["name"], b) for b in buffers if b["kind"] == "input"]
         else:
             found = [(o["name"], buffers[o["buffer"]]) for o in program["outputs"]]
-        return [Port(name, _dtype(buffers, b), tuple(b["shape"])) for name, b in found]
+        return [Port(name, _dtype(buffers, b), Dims(b["shape"])) for name, b in found]
 
 
 def _count(what: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
@@ -416,8 +417,8 @@ class Session:
             self.device.name, engine._kept, engine.external,
         )  # fmt: skip
         self._executor: Executor = self.device.open(opening)
-        self.inputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._executor.inputs]
-        self.outputs = [Port(name, dtype, tuple(dims)) for name, dtype, dims in self._executor.outputs]
+        self.inputs = [Port(name, dtype, Dims(sizes)) for name, dtype, sizes in self._executor.inputs]
+        self.outputs = [Port(name, dtype, Dims(sizes)) for name, dtype, sizes in self._executor.outputs]
 
     @property
     def threads(self) -> int:

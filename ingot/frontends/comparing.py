@@ -75,7 +75,8 @@ class Comparison:
 
     largest: relative to the largest element of the output. absolute: of one element. output: where the former was.
     source: the framework. nan: elements of the outputs that are NaN on both sides. left_out: outputs that were
-    not compared. sensitive: they were further apart than usual, and last bits of the weights move them as far.
+    not compared. widened: it was the network in float32 that was compared, and not the engine, which computes or stores
+    narrower. sensitive: they were further apart than usual, and last bits of the weights move them as far.
     """
 
     largest: float = 0.0
@@ -87,6 +88,7 @@ class Comparison:
     nan: int = 0
     left_out: tuple[str, ...] = ()
     sensitive: bool = False
+    widened: bool = False
 
     def json(self) -> dict[str, Any]:
         """As --json shows it."""
@@ -95,7 +97,7 @@ class Comparison:
         return {
             "compared": True, "against": self.source, "inputs": self.inputs, "relative": self.largest,
             "absolute": self.absolute, "output": self.output, "nan": self.nan, "left_out": list(self.left_out),
-            "sensitive": self.sensitive,
+            "sensitive": self.sensitive, "compares": "network in float32" if self.widened else "engine",
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -104,8 +106,9 @@ class Comparison:
         both = f"; NaN in the same {self.nan} elements of both" if self.nan else ""
         rest = f"; {', '.join(self.left_out)} not compared" if self.left_out else ""
         rest += "; last bits of the weights move these outputs as far" if self.sensitive else ""
+        ours = "the network in float32 " if self.widened else ""
         return (
-            f"against {self.source}, {self.inputs} inputs: within {self.largest:.1e} of the largest output "
+            f"{ours}against {self.source}, {self.inputs} inputs: within {self.largest:.1e} of the largest output "
             f"({self.output}, at most {self.absolute:.1e} apart){both}{rest}"
         )
 

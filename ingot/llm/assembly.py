@@ -15,16 +15,17 @@ from ingot.llm.scheduler import Scheduler
 
 _WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
 _HOW = {
-    "network": "run it with ingot.load(…).run",
-    "llm": "run it with ingot.LLM",
-    "encoder": "run it with ingot.Embedder",
+    "network": "`ingot run` runs it (in Python, ingot.load(…).run)",
+    "llm": "`ingot generate`, `chat` and `serve` run it (in Python, ingot.LLM)",
+    "encoder": "`ingot serve` answers /v1/embeddings with it (in Python, ingot.Embedder)",
 }
 
 
 def check_kind(engine: Engine, source: object, kind: str) -> None:
     """Raises UserError for an engine of another kind."""
     if engine.kind != kind:
-        raise UserError(f"{source} is {_WHAT[engine.kind]}, not {_WHAT[kind]}: {_HOW[engine.kind]}")
+        shown = engine.path or "this engine" if isinstance(source, Engine) else source
+        raise UserError(f"{shown} is {_WHAT[engine.kind]}, not {_WHAT[kind]}: {_HOW[engine.kind]}")
 
 
 def assemble(

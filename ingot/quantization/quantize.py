@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingot._native import level
-from ingot.builder.build import Calibrated, Debug, Phases, Progress, Request, build_network, built
+from ingot.builder.build import Calibrated, Debug, Phases, Request, build_network, built, conclude
 from ingot.builder.layers import Stored, network_of
 from ingot.engine.session import Engine, load
 from ingot.errors import UserError
@@ -25,6 +25,7 @@ from ingot.ops.spatial import ConvTranspose
 from ingot.passes.calibrated import KEY, LIMIT, Choice, Layer, Plan, groups_of, is_scale, layers_of, prepared
 from ingot.passes.calibrated import weight_as_stored as rounded
 from ingot.passes.clone import clone
+from ingot.progress import Asked, told
 from ingot.quantization.data import Batches
 from ingot.quantization.mixed import left_float
 from ingot.quantization.observers import Means, Observer
@@ -82,7 +83,7 @@ def quantize(
     tune_file: str | os.PathLike[str] | None = None,
     report: bool = True,
     report_file: str | None = None,
-    progress: Progress | None = None,
+    progress: Asked = None,
     debug: Debug | None = None,
 ) -> Engine:
     """An engine in calibrated INT8 (docs/quantization.md).
@@ -131,12 +132,15 @@ def quantize(
     if report_file is not None:
         check_name(report_file)
     calibration = Calibration(data, options)
-    phases = Phases(progress)
-    engine = _calibrated(source, inputs, weights, precision, dynamic, report, debug or Debug(), phases, calibration)
-    engine.log = [*engine.log, *calibration.remarks]
-    if report_file is not None:
-        with phases.phase("measure"):
-            calibration.report(engine).write(report_file)
+    with told(progress) as tell:
+        phases = Phases(tell)
+        engine = _calibrated(source, inputs, weights, precision, dynamic, report, debug or Debug(), phases, calibration)
+        engine.log = [*engine.log, *calibration.remarks]
+        if report_file is not None:
+            with phases.phase("measure"):
+                calibration.report(engine).write(report_file)
+    if progress is None:
+        conclude(engine)
     return engine
 
 

@@ -140,7 +140,7 @@ def test_arrays_of_a_run() -> None:
         engine.session().run(x=X),
     ):  # fmt: skip
         np.testing.assert_array_equal(found["output_0"], X * 2)
-    assert f"{engine.inputs}" == "[x: f32[2 * N, 3]]"
+    assert f"{engine.inputs}" == "[x: f32[2*N, 3]]"
     with pytest.raises(InputError, match="2 arrays for 1 inputs: x"):
         engine(X, X)
     with pytest.raises(InputError, match="x is given twice"):

@@ -62,7 +62,7 @@ def as_json(*words: object, **options: Any) -> dict[str, Any]:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("engine") / "pico.ingot"
     built = as_json("build", PICO, "-o", path, "--precision", "bfloat16")
-    summary = {"ops", "inputs", "outputs", "dims", "remarks", "notes"}
+    summary = {"ops", "inputs", "outputs", "dims", "host_share", "remarks", "notes"}
     assert set(built) == {"path", "bytes", "seconds", "accuracy"} | summary
     assert built["ops"]["host"] == 0 and built["ops"]["native"] > 0 and built["remarks"] == []
     assert built["path"] == str(path)

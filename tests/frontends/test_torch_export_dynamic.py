@@ -47,9 +47,9 @@ def unet() -> nn.Module:
 @pytest.mark.parametrize(
     ("dynamic", "printed"),
     [
-        ({0: "N", 2: "H", 3: "W"}, "x: f32[N, 3, 8 * H_over_8, 8 * W_over_8]"),
-        ({2: 8 * Dim("h"), 3: Dim("W", 16, 64, 100)}, "x: f32[1, 3, 8 * h, 8 * W_over_8]"),
-        ({2: 16 * Dim("h"), 3: "W"}, "x: f32[1, 3, 16 * h, 8 * W_over_8]"),
+        ({0: "N", 2: "H", 3: "W"}, "x: f32[N, 3, 8*H_over_8, 8*W_over_8]"),
+        ({2: 8 * Dim("h"), 3: Dim("W", 16, 64, 100)}, "x: f32[1, 3, 8*h, 8*W_over_8]"),
+        ({2: 16 * Dim("h"), 3: "W"}, "x: f32[1, 3, 16*h, 8*W_over_8]"),
     ],
 )
 def test_a_unet_at_any_height_and_width(unet: nn.Module, dynamic: Any, printed: str) -> None:
@@ -75,7 +75,7 @@ def test_bounds_hold_for_the_size(unet: nn.Module) -> None:
 def test_a_unet_from_a_file(unet: nn.Module, shapes: Any, tmp_path: Path) -> None:
     path = exported(unet, (torch.randn(1, 3, 32, 48),), tmp_path / "unet.pt2", (shapes,))
     engine = ingot.build(path)
-    assert [str(p) for p in engine.inputs] == ["x: f32[1, 3, 8 * dim_0, 8 * dim_1]"]
+    assert [str(p) for p in engine.inputs] == ["x: f32[1, 3, 8*dim_0, 8*dim_1]"]
     engine.save(tmp_path / "unet.ingot")
     engine = ingot.load(tmp_path / "unet.ingot")
     close(engine, unet, 1, 3, 16, 64)
@@ -99,8 +99,8 @@ def test_sizes_that_follow_from_others(tmp_path: Path) -> None:
         torch.export.save(program, path)
     engine = ingot.build(path)
     assert [str(p) for p in engine.inputs] == [
-        "x: f32[2, 3, 4 * dim_0, 4 * dim_1]", "pair_0: f32[2, 4 * dim_2, 3]", "pair_1: f32[2, 3 * dim_2, 4]",
-        "m: f32[3 * dim_3]",
+        "x: f32[2, 3, 4*dim_0, 4*dim_1]", "pair_0: f32[2, 4*dim_2, 3]", "pair_1: f32[2, 3*dim_2, 4]",
+        "m: f32[3*dim_3]",
     ]  # fmt: skip
     x, pair, m = torch.randn(2, 3, 8, 12), (torch.randn(2, 12, 3), torch.randn(2, 9, 4)), torch.randn(15)
     wanted = Related()(x, pair, m=m)

@@ -177,7 +177,7 @@ def test_an_engine_file_knows_it_all(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.embed("the fox"), ingot.Embedder(engine).embed("the fox"))
     difference = np.abs(loaded.embed("the fox") - direct.embed("the fox")).max()
     assert 0 < difference < 0.2
-    with pytest.raises(UserError, match="is an encoder of texts, not a language model: run it with ingot.Embedder"):
+    with pytest.raises(UserError, match="is an encoder of texts, not a language model: .*ingot.Embedder"):
         ingot.LLM(tmp_path / "model.ingot")
     with pytest.raises(UserError, match="is an encoder of texts, not a language model"):
         ingot.LLM(tmp_path / "model")

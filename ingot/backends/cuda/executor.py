@@ -17,9 +17,21 @@ import numpy as np
 from ingot import _lazy, dtypes
 from ingot.backends.cuda.choice import WORDS, Chooser, kind_of, tokens_of
 from ingot.backends.cuda.faults import BY_INTEGERS, faulty
-from ingot.backends.cuda.launch import ROWS, TILE_ROWS, Launcher, Norm, Weight, packed, power, unpacked
+from ingot.backends.cuda.launch import (
+    LEAST_GROUP,
+    ROWS,
+    TILE_ROWS,
+    Form,
+    Launcher,
+    Norm,
+    Weight,
+    packed,
+    power,
+    tiles_of,
+    unpacked,
+)
 from ingot.backends.cuda.net_executor import open_net
-from ingot.backends.cuda.program import Attention, Call, Factor, Product, program
+from ingot.backends.cuda.program import Attention, Call, Factor, Product, Single, program
 from ingot.backends.cuda.steps import MOST_ROWS, PADDING, Graphs, Step, blank, choosing, layout_of
 from ingot.backends.cuda.transfer import Layout, Transfer, arrays_of
 from ingot.backends.device import Choice, Chosen, Opening
@@ -168,7 +180,9 @@ class CudaExecutor(TorchExecutor):
         self._on_gpu = device.type == "cuda"
         self._captures = self._on_gpu
         self._checks, self._repeated, foreseen = _checks(self._network)
+        self._foreseen = foreseen and bool(attentions)
         self._decodes &= foreseen
+        self._groups = sorted({_group(found) for found in attentions})
 
     # ------------------------------------------------------------------------------------------------------------ runs
     def run(self, feeds: dict[str, Array], out: dict[str, Array] | None = None) -> dict[str, Array]:
@@ -212,7 +226,9 @@ class CudaExecutor(TorchExecutor):
                 found = found[:, :count]
         else:
             tensors, words = self._inputs(feeds, choice)
-            outputs = self._calls(tensors, sizes, None, flags, bool(self._step_rows(feeds)))
+            if self._foreseen:
+                check(list(known := self._faults(feeds, sizes)), known.values())
+            outputs = self._calls(tensors, sizes, None, None if self._foreseen else flags, self._tiles(feeds))
             if kind is not None:
                 found = self._chooser.choose(outputs["logits"][:count], words, kind)
         if choice is not None and "logits" in outputs:
@@ -243,6 +259,20 @@ class CudaExecutor(TorchExecutor):
         fits = one_each and len(feeds["logit_rows"]) <= tokens and not len(feeds.get("hidden_rows", ()))
         return power(tokens) if fits else 0
 
+    def _tiles(self, feeds: Mapping[str, Array]) -> Mapping[int, Any] | None:
+        """What prefill attention's programs do, on the device, by how many query heads share keys; None for a step of
+        one row a request, which needs it not.
+        """
+        if self._step_rows(feeds) or not self._groups:
+            return None
+        tiles = {str(group): tiles_of(feeds["query_start"], group) for group in self._groups}
+        layout = Layout.of({name: (array.shape, "int32") for name, array in tiles.items()})
+        memory, arrays = self._transfer.words(layout)
+        for name, array in arrays.items():
+            array[...] = tiles[name]
+        there = layout.tensors(self._torch, memory.to(self._device, non_blocking=True))
+        return {int(name): tensor for name, tensor in there.items()}
+
     def _step(self, feeds: Mapping[str, Array]) -> Step | None:
         """The captured step for these inputs, if they are those of one."""
         rows = self._step_rows(feeds) if self._captures else 0
@@ -261,7 +291,7 @@ class CudaExecutor(TorchExecutor):
             for value in given:
                 if value.name == "token_ids":
                     given[value] = self._chooser.follow(given[value], tensors["behind"])
-            return self._calls(given, dict(sizes), None, None, True)
+            return self._calls(given, dict(sizes), None, None, None)
 
         replay, found = self._graphs.captured(work)
         step = self._steps[rows, columns] = Step(layout, memory, tensors, replay, found)
@@ -316,22 +346,22 @@ class CudaExecutor(TorchExecutor):
         sizes = self._sizes(feeds)
         faults: dict[Node, Any] = {}
         tensors, _ = self._inputs(feeds)
-        found = self._calls(tensors, sizes, items, faults, bool(self._step_rows(feeds)))
+        found = self._calls(tensors, sizes, items, faults, self._tiles(feeds))
         self._last = sizes
         return found, faults
 
     def _calls(
         self, tensors: dict[Value, Any], sizes: dict[str, int], items: list[dict[str, Any]] | None,
-        faults: dict[Node, Any] | None, one_each: bool,
+        faults: dict[Node, Any] | None, tiles: Mapping[int, Any] | None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Runs every call; the outputs. Without `faults` nobody asks here. one_each: each request has one row."""
+        """Runs every call; the outputs. Without `faults` nobody asks here. tiles: as `_tiles` gives them."""
         tensors |= self._loaded.tensors | self._states
         left = dict(self._left)
         for number, found in enumerate(self._made.calls):
             begin = self._now(items)
             if faults is not None:
                 self._note_faults(found, tensors, sizes, faults)
-            inside = isinstance(found, Product | Attention) and self._by_kernel(number, found, tensors, one_each)
+            inside = "" if isinstance(found, Single) else self._by_kernel(number, found, tensors, tiles)
             by_reference = False
             if not inside:
                 for node in found.nodes:
@@ -346,7 +376,7 @@ class CudaExecutor(TorchExecutor):
         return {name: tensors[value] for name, value in self._network.outputs.items()}
 
     def _profiled(
-        self, number: int, found: Call, inside: bool, host: bool, ns: int, tensors: Mapping[Value, Any]
+        self, number: int, found: Call, inside: str, host: bool, ns: int, tensors: Mapping[Value, Any]
     ) -> dict[str, Any]:
         first, last = found.nodes[0], found.nodes[-1]
         made = {v for node in found.nodes for v in node.outputs}
@@ -354,7 +384,7 @@ class CudaExecutor(TorchExecutor):
         operands, results = ([tensors[v] for v in vs if v in tensors] for vs in (read, last.outputs))
         item = item_of(number, last, host, ns, operands, results)
         if len(found.nodes) > 1:
-            item["kernel"] = found.kernel if inside else "+".join(node.op.name for node in found.nodes)
+            item["kernel"] = inside or "+".join(node.op.name for node in found.nodes)
             item["where"] = first.where
         return item
 
@@ -382,30 +412,45 @@ class CudaExecutor(TorchExecutor):
                 learn(node, value.spec, tuple(result.shape), op.bound_dims(), sizes)
         return by_reference
 
-    def _by_kernel(self, number: int, found: Product | Attention, tensors: dict[Value, Any], one_each: bool) -> bool:
-        """Runs a call by its kernel, if that takes the sizes of this run."""
+    def _by_kernel(
+        self, number: int, found: Product | Attention, tensors: dict[Value, Any], tiles: Mapping[int, Any] | None
+    ) -> str:
+        """Runs a call by a kernel, if one takes the sizes of this run; its name."""
         if isinstance(found, Product):
-            return self._product(found, self._made.weights[number], tensors)
-        if not one_each:
-            return False
+            return "product" if self._product(found, self._made.weights[number], tensors) else ""
+        name = "decode_attention" if tiles is None else "prefill_attention"
+        return name if self._attention(found, tensors, tiles) else ""
+
+    def _attention(
+        self, found: Attention, tensors: dict[Value, Any], tiles: Mapping[int, Any] | None
+    ) -> bool:  # fmt: skip
         q, key, value = (tensors[v] for v in (found.q, found.key, found.value))
+        mine = None if tiles is None else tiles[_group(found)]
+        if not len(q) or (mine is not None and not len(mine)):
+            return False
         if any(t.stride()[1:] != (t.shape[2], 1) for t in (q, key, value)):
             return False
         state = tensors[found.state]
-        out = self._torch.empty_like(q, memory_format=self._torch.contiguous_format)
-        self._launcher.decode(
-            q, key, value, tensors[found.cos], tensors[found.sin], tensors[found.slot], state,
-            tensors[found.context_len], tensors[found.block_table], out.view(len(q), -1),
-            scale=found.scale, halves=found.halves,
-        )  # fmt: skip
+        cos, sin, slopes = (None if v is None else tensors[v] for v in (found.cos, found.sin, found.slopes))
+        form = Form(found.scale, cos, sin, found.halves, found.window, found.softcap, slopes)
+        slot, context, table = (tensors[v] for v in (found.slot, found.context_len, found.block_table))
+        if mine is None:
+            out = self._torch.empty_like(q, memory_format=self._torch.contiguous_format)
+            self._launcher.decode(q, key, value, slot, state, context, table, out.view(len(q), -1), form)
+        else:
+            out = self._torch.zeros(q.shape, dtype=q.dtype, device=q.device)  # rows of nobody are zero
+            start = tensors[found.query_start]
+            self._launcher.prefill(q, key, value, slot, state, mine, start, context, table, out, form)
         tensors[found.out], tensors[found.written] = out, state
         return True
 
     def _product(self, found: Product, weight: Weight, tensors: dict[Value, Any]) -> bool:
         x = tensors[found.x]
         rows = len(x)
-        most = 2 * ROWS if weight.group else TILE_ROWS
-        if not 0 < rows <= most or x.stride(1) != 1:
+        dtype = getattr(self._torch, found.outs[0].dtype.name)
+        if not rows or x.stride(1) != 1 or (rows > TILE_ROWS and dtype != x.dtype):
+            return False
+        if rows > ROWS and 0 < weight.group < LEAST_GROUP:
             return False
         norm = None
         if found.norm is not None:
@@ -414,12 +459,17 @@ class CudaExecutor(TorchExecutor):
         extra = None if found.extra is None else tensors[found.extra]
         if extra is not None and extra.stride(-1) != 1:
             return False
-        dtype = getattr(self._torch, found.outs[0].dtype.name)
         out = self._torch.empty((rows, weight.outputs), dtype=dtype, device=self._device)
         self._launcher.product(x, weight, out, norm, extra)
         for value, result in zip(found.outs, out.split([v.shape[1] for v in found.outs], 1), strict=True):
             tensors[value] = result
         return True
+
+
+def _group(found: Attention) -> int:
+    """How many query heads share keys."""
+    heads, kv = (v.spec.evaluate({"T": 1})[1] for v in (found.q, found.key))
+    return int(heads // kv)
 
 
 def _columns(width: int) -> int:

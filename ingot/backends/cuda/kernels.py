@@ -139,9 +139,9 @@ def product_tiles(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAIR: tl.constexpr, SCALED: tl.constexpr,
     EXTRA: tl.constexpr, STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; rows up to BM."""
-    columns = tl.program_id(0) * BN + tl.arange(0, BN)
-    row = tl.arange(0, BM)
+    """out[rows, n] = x[rows, k] · weight[n, k]ᵀ and what follows it, by the matrix units; BM rows a program."""
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
     after_others(DEPENDENT)
     sums = tl.zeros((BN, BM), tl.float32)
     others = tl.zeros((BN, BM), tl.float32)
@@ -149,8 +149,8 @@ def product_tiles(
     for start in tl.range(0, k, BK, num_stages=STAGES):
         at = start + tl.arange(0, BK)
         inside = (columns < n)[:, None] & (at < k)[None, :]
-        values = tl.load(x + row[None, :] * x_stride + at[:, None], mask=(row < rows)[None, :] & (at < k)[:, None],
-                         other=0.0)  # fmt: skip
+        values = tl.load(x + row.to(tl.int64)[None, :] * x_stride + at[:, None],
+                         mask=(row < rows)[None, :] & (at < k)[:, None], other=0.0)  # fmt: skip
         w = tl.load(weight + base + at[None, :], mask=inside, other=0, eviction_policy="evict_first")
         sums = tl.dot(w.to(values.dtype), values, sums, input_precision="ieee")
         if PAIR:
@@ -163,9 +163,79 @@ def product_tiles(
     if PAIR:
         sums = sums / (1.0 + tl.exp(-sums)) * others
     written = (columns < n)[:, None] & (row < rows)[None, :]
+    line = row.to(tl.int64)[None, :]
     if EXTRA:
-        sums += tl.load(extra + row[None, :] * extra_stride + columns[:, None], mask=written, other=0.0).to(tl.float32)
-    tl.store(out + row[None, :] * out_stride + columns[:, None], sums.to(out.dtype.element_ty), mask=written)
+        sums += tl.load(extra + line * extra_stride + columns[:, None], mask=written, other=0.0).to(tl.float32)
+    tl.store(out + line * out_stride + columns[:, None], sums.to(out.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def group_tiles(
+    x, weight, second, scales, second_scales, extra, out, rows, n, k, x_stride, extra_stride, out_stride,
+    BM: tl.constexpr, BN: tl.constexpr, HALF: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
+    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """As product_tiles, of weights as product_groups reads them: a group is summed from zero, then scaled."""
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    after_others(DEPENDENT)
+    sums = tl.zeros((BN, BM), tl.float32)
+    others = tl.zeros((BN, BM), tl.float32)
+    j = tl.arange(0, HALF)
+    known = columns < n
+    count = k // (2 * HALF)
+    place = columns.to(tl.int64)[:, None] * (k // 2) + j[None, :]
+    for group in tl.range(0, count, num_stages=STAGES):
+        low_at = x + row.to(tl.int64)[None, :] * x_stride + (group * 2 * HALF + j)[:, None]
+        low = tl.load(low_at, mask=(row < rows)[None, :], other=0.0)
+        high = tl.load(low_at + HALF, mask=(row < rows)[None, :], other=0.0)
+        w = tl.load(weight + place + group * HALF, mask=known[:, None], other=0)
+        s = tl.load(scales + columns * count + group, mask=known, other=0.0)
+        part = tl.dot(_number(w & 15, 8).to(low.dtype), low, input_precision="ieee")
+        part = tl.dot(_number(w >> 4, 8).to(low.dtype), high, part, input_precision="ieee")
+        sums += part * s[:, None]
+        if PAIR:
+            v = tl.load(second + place + group * HALF, mask=known[:, None], other=0)
+            t = tl.load(second_scales + columns * count + group, mask=known, other=0.0)
+            part = tl.dot(_number(v & 15, 8).to(low.dtype), low, input_precision="ieee")
+            part = tl.dot(_number(v >> 4, 8).to(low.dtype), high, part, input_precision="ieee")
+            others += part * t[:, None]
+    if PAIR:
+        sums = sums / (1.0 + tl.exp(-sums)) * others
+    written = known[:, None] & (row < rows)[None, :]
+    line = row.to(tl.int64)[None, :]
+    if EXTRA:
+        sums += tl.load(extra + line * extra_stride + columns[:, None], mask=written, other=0.0).to(tl.float32)
+    tl.store(out + line * out_stride + columns[:, None], sums.to(out.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def expand_rows(weight, scales, out, n, k, BN: tl.constexpr, BK: tl.constexpr, DEPENDENT: tl.constexpr):
+    """out[n, k] = weight · scale of int8, a scale an output."""
+    after_others(DEPENDENT)
+    row = tl.program_id(0) * BN + tl.arange(0, BN)
+    at = tl.program_id(1) * BK + tl.arange(0, BK)
+    inside = (row < n)[:, None] & (at < k)[None, :]
+    where = row.to(tl.int64)[:, None] * k + at[None, :]
+    w = _wide(tl.load(weight + where, mask=inside, other=0), True)
+    found = w * tl.load(scales + row, mask=row < n, other=0.0)[:, None]
+    tl.store(out + where, found.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def expand_groups(weight, scales, out, n, k, BN: tl.constexpr, HALF: tl.constexpr, DEPENDENT: tl.constexpr):
+    """out[n, k] = weight · scale of 4 bits in groups, as product_groups reads them; a program has one group of rows."""
+    after_others(DEPENDENT)
+    row = tl.program_id(0) * BN + tl.arange(0, BN)
+    group = tl.program_id(1)
+    j = tl.arange(0, HALF)
+    known = (row < n)[:, None] & (j >= 0)[None, :]
+    line = row.to(tl.int64)[:, None]
+    w = tl.load(weight + line * (k // 2) + group * HALF + j[None, :], mask=known, other=0)
+    s = tl.load(scales + row * (k // (2 * HALF)) + group, mask=row < n, other=0.0)[:, None]
+    place = out + line * k + group * 2 * HALF + j[None, :]
+    tl.store(place, (_number(w & 15, 8) * s).to(out.dtype.element_ty), mask=known)
+    tl.store(place + HALF, (_number(w >> 4, 8) * s).to(out.dtype.element_ty), mask=known)
 
 
 @triton.jit
@@ -179,8 +249,8 @@ def rms_norm(x, gain, out, k, eps, shift, x_stride, out_stride, BK: tl.constexpr
 
 
 @triton.jit
-def _rotated(x, cos, sin, token, at, R: tl.constexpr, HALVES: tl.constexpr):
-    """The elements `at` of heads at pointers x, rotated by their token's angles and rounded; [.., D]."""
+def _rotated(cos, sin, token, at, R: tl.constexpr, HALVES: tl.constexpr):
+    """Of the elements `at` of a head: with which each is paired, and what it and that one are multiplied with."""
     if HALVES:
         pair = tl.where(at < R, at + R, at - R)
         angle = tl.where(at < R, at, at - R)
@@ -197,10 +267,17 @@ def _rotated(x, cos, sin, token, at, R: tl.constexpr, HALVES: tl.constexpr):
 
 
 @triton.jit
+def _capped(scores, softcap):
+    """softcap · tanh(scores / softcap)."""
+    return softcap * (1.0 - 2.0 / (tl.exp(2.0 * scores / softcap) + 1.0))
+
+
+@triton.jit
 def decode_attention(
-    q, key, value, cos, sin, slot, state, context_len, block_table, partial, maxima, weights,
-    scale, q_stride, k_stride, v_stride, columns, slots, block_stride,
-    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, R: tl.constexpr, HALVES: tl.constexpr,
+    q, key, value, cos, sin, slot, state, context_len, block_table, slopes, partial, maxima, weights,
+    scale, softcap, window, q_stride, k_stride, v_stride, columns, slots, block_stride,
+    HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, R: tl.constexpr, ROPE: tl.constexpr, HALVES: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
     BLOCK: tl.constexpr, BT: tl.constexpr, GM: tl.constexpr, SPLITS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One query row a request: rotates it and its key, writes key and value to the cache, and attends to one part of
@@ -218,18 +295,25 @@ def decode_attention(
     at = tl.arange(0, D)
     head = tl.arange(0, GM)
     used = head < GROUP
-    pair, c, s = _rotated(q, cos, sin, token, at, R, HALVES)
-    q_row = q + token * q_stride + (kv * GROUP + head)[:, None] * D
-    queries = tl.load(q_row + at[None, :], mask=used[:, None], other=0.0).to(tl.float32) * c[None, :]
-    queries += tl.load(q_row + pair[None, :], mask=used[:, None], other=0.0).to(tl.float32) * s[None, :]
     element = state.dtype.element_ty
-    queries = queries.to(element)
+    q_row = q + token * q_stride + (kv * GROUP + head)[:, None] * D
+    queries = tl.load(q_row + at[None, :], mask=used[:, None], other=0.0)
     k_row = key + token * k_stride + kv * D
-    new_key = (tl.load(k_row + at).to(tl.float32) * c + tl.load(k_row + pair).to(tl.float32) * s).to(element)
+    new_key = tl.load(k_row + at)
+    if ROPE:
+        pair, c, s = _rotated(cos, sin, token, at, R, HALVES)
+        turned = tl.load(q_row + pair[None, :], mask=used[:, None], other=0.0).to(tl.float32)
+        queries = queries.to(tl.float32) * c[None, :] + turned * s[None, :]
+        new_key = new_key.to(tl.float32) * c + tl.load(k_row + pair).to(tl.float32) * s
+    queries = queries.to(element)
+    new_key = new_key.to(element)
     new_value = tl.load(value + token * v_stride + kv * D + at).to(element)
 
-    each = tl.cdiv(tl.cdiv(context, BT), SPLITS) * BT
-    first = split * each
+    begin = 0
+    if WINDOW:
+        begin = tl.maximum(context - window, 0) // BT * BT
+    each = tl.cdiv(tl.cdiv(context - begin, BT), SPLITS) * BT
+    first = begin + split * each
     last = tl.minimum(first + each, context)
     to = tl.load(slot + token)
     if (context > 0) & (context - 1 >= first) & (context - 1 < last) & (to >= 0) & (to < slots):
@@ -253,10 +337,20 @@ def decode_attention(
         keys = tl.where(new, new_key[None, :], keys)
         values = tl.where(new, new_value[None, :], values)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        scores = tl.where((position < last)[None, :], scores, float("-inf"))
+        away = position - (context - 1)
+        if ALIBI:
+            slope = tl.load(slopes + kv * GROUP + head, mask=used, other=0.0)
+            scores += slope[:, None] * away[None, :].to(tl.float32)
+        if SOFTCAP:
+            scores = _capped(scores, softcap)
+        seen = position < last
+        if WINDOW:
+            seen &= away > -window
+        scores = tl.where(seen[None, :], scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, axis=1))
-        share = tl.exp(scores - higher[:, None])
-        shrink = tl.exp(top - higher)
+        base = tl.where(higher > float("-inf"), higher, 0.0)  # a window may begin behind all of these
+        share = tl.exp(scores - base[:, None])
+        shrink = tl.exp(top - base)
         total = total * shrink + tl.sum(share, axis=1)
         sums = sums * shrink[:, None] + tl.dot(share.to(element), values, input_precision="ieee")
         top = higher
@@ -283,3 +377,150 @@ def combine(partial, maxima, weights, out, out_stride, HEADS: tl.constexpr, D: t
     sums = tl.sum(tl.load(partial + line[:, None] * D + at[None, :]) * share[:, None], axis=0)
     found = sums / tl.where(total > 0, total, 1.0)
     tl.store(out + token * out_stride + head * D + at, found.to(out.dtype.element_ty))
+
+
+@triton.jit
+def rotate_write(
+    q, key, value, cos, sin, slot, state, out, q_stride, k_stride, v_stride, slots,
+    HEADS: tl.constexpr, HB: tl.constexpr, KV: tl.constexpr, KB: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
+    ROPE: tl.constexpr, HALVES: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Rotates a token's queries into out [T, HEADS, D], rotates its keys, and writes them and its values to its slot.
+
+    Without ROPE nothing is rotated and out is not written. A program has one token.
+    """
+    after_others(DEPENDENT)
+    token = tl.program_id(0)
+    at = tl.arange(0, D)[None, :]
+    head = tl.arange(0, HB)[:, None]
+    kv = tl.arange(0, KB)[:, None]
+    element = state.dtype.element_ty
+    to = tl.load(slot + token)
+    written = (kv < KV) & (to >= 0) & (to < slots)
+    k_row = key + token.to(tl.int64) * k_stride + kv * D
+    keys = tl.load(k_row + at, mask=kv < KV, other=0.0)
+    if ROPE:
+        pair, c, s = _rotated(cos, sin, token, tl.arange(0, D), R, HALVES)
+        pair, c, s = pair[None, :], c[None, :], s[None, :]
+        q_row = q + token.to(tl.int64) * q_stride + head * D
+        queries = tl.load(q_row + at, mask=head < HEADS, other=0.0).to(tl.float32) * c
+        queries += tl.load(q_row + pair, mask=head < HEADS, other=0.0).to(tl.float32) * s
+        to_row = out + token.to(tl.int64) * (HEADS * D) + head * D
+        tl.store(to_row + at, queries.to(out.dtype.element_ty), mask=head < HEADS)
+        keys = keys.to(tl.float32) * c + tl.load(k_row + pair, mask=kv < KV, other=0.0).to(tl.float32) * s
+    values = tl.load(value + token.to(tl.int64) * v_stride + kv * D + at, mask=kv < KV, other=0.0)
+    place = state + to.to(tl.int64) * (2 * KV * D) + kv * D + at
+    tl.store(place, keys.to(element), mask=written)
+    tl.store(place + KV * D, values.to(element), mask=written)
+
+
+@triton.jit
+def _attend(
+    queries, top, total, sums, state, table, slopes, scale, softcap, window, begin, end, at, position, kv, columns,
+    blocks, block_stride, KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    ALIBI: tl.constexpr, BLOCK: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Goes on with attention of lines of queries, at these positions, over the keys from begin to end."""
+    for start in tl.range(begin, end, BN, num_stages=STAGES):
+        where = start + tl.arange(0, BN)
+        # The host tells of blocks that are none, and of tables too narrow; here they lead to no other memory.
+        block = tl.load(table + tl.minimum(where // BLOCK, columns - 1))
+        block = tl.minimum(tl.maximum(block, 0), blocks - 1)
+        row = block.to(tl.int64) * block_stride + (where % BLOCK) * (2 * KV * D) + kv * D
+        if MASKED:  # what lies behind the end may be no number
+            inside = (where < end)[:, None]
+            keys = tl.load(state + row[:, None] + at[None, :], mask=inside, other=0.0)
+            values = tl.load(state + row[:, None] + KV * D + at[None, :], mask=inside, other=0.0)
+        else:
+            keys = tl.load(state + row[:, None] + at[None, :])
+            values = tl.load(state + row[:, None] + KV * D + at[None, :])
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        away = where[None, :] - position[:, None]
+        if ALIBI:
+            scores += slopes[:, None] * away.to(tl.float32)
+        if SOFTCAP:
+            scores = _capped(scores, softcap)
+        if MASKED:
+            seen = (away <= 0) & (where < end)[None, :]
+            if WINDOW:
+                seen &= away > -window
+            scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, axis=1))
+        base = tl.where(higher > float("-inf"), higher, 0.0)
+        share = tl.exp2((scores - base[:, None]) * 1.4426950408889634)
+        shrink = tl.exp2((top - base) * 1.4426950408889634)
+        total = total * shrink + tl.sum(share, axis=1)
+        sums = sums * shrink[:, None]
+        sums = tl.dot(share.to(values.dtype), values, sums, input_precision="ieee")
+        top = higher
+    return top, total, sums
+
+
+@triton.jit
+def prefill_attention(
+    q, state, tiles, query_start, context_len, block_table, slopes, out, tokens, scale, softcap, window, q_stride,
+    columns, blocks, block_stride, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, BLOCK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Attention of several rows a request over cached tokens, their own included, into out [T, HEADS, D].
+
+    tiles: int32 [n, 2], a request and the first of its rows that a program has. A program has the BM // group next
+    rows, and of these the query heads of one of the cache's heads, so that every key is read once for all of them.
+    """
+    after_others(DEPENDENT)
+    tile = tl.program_id(0)
+    kv = tl.program_id(1)
+    GROUP: tl.constexpr = HEADS // KV
+    ROWS: tl.constexpr = BM // GROUP
+    request = tl.load(tiles + 2 * tile)
+    first = tl.load(tiles + 2 * tile + 1)
+    begin = tl.load(query_start + request)
+    rows = tl.load(query_start + request + 1) - begin
+    context = tl.load(context_len + request)
+    line = tl.arange(0, BM)
+    at = tl.arange(0, D)
+    number = first + line // GROUP
+    head = kv * GROUP + line % GROUP
+    used = (line < ROWS * GROUP) & (number < rows) & (begin + number < tokens)
+    token = (begin + number).to(tl.int64)
+    queries = tl.load(q + token[:, None] * q_stride + head[:, None] * D + at[None, :], mask=used[:, None], other=0.0)
+    queries = queries.to(state.dtype.element_ty)
+    position = context - rows + number
+    if ALIBI:
+        slope = tl.load(slopes + head, mask=used, other=0.0)
+    else:
+        slope = position.to(tl.float32)
+    top = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    sums = tl.zeros((BM, D), tl.float32)
+    table = block_table + request.to(tl.int64) * columns
+    least = context - rows + first  # the first position: whatever lies before it all rows see
+    end = tl.minimum(least + ROWS, context)
+    whole = tl.maximum(least + 1, 0) // BN * BN
+    low = 0
+    if WINDOW:
+        low = tl.maximum(least - window + 1, 0) // BN * BN
+        whole = low
+    top, total, sums = _attend(
+        queries, top, total, sums, state, table, slope, scale, softcap, window, low, whole, at, position, kv, columns,
+        blocks, block_stride, KV, D, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, False, STAGES,
+    )  # fmt: skip
+    top, total, sums = _attend(
+        queries, top, total, sums, state, table, slope, scale, softcap, window, whole, end, at, position, kv, columns,
+        blocks, block_stride, KV, D, WINDOW, SOFTCAP, ALIBI, BLOCK, BN, True, STAGES,
+    )  # fmt: skip
+    found = sums / tl.where(total > 0, total, 1.0)[:, None]
+    place = out + token[:, None] * (HEADS * D) + head[:, None] * D + at[None, :]
+    tl.store(place, found.to(out.dtype.element_ty), mask=used[:, None])
+
+
+@triton.jit
+def gated(a, b, out, n, a_stride, b_stride, out_stride, BN: tl.constexpr, DEPENDENT: tl.constexpr):
+    """silu(a) · b of rows of n."""
+    after_others(DEPENDENT)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BN + tl.arange(0, BN)
+    gate = tl.load(a + row * a_stride + at, mask=at < n, other=0.0).to(tl.float32)
+    up = tl.load(b + row * b_stride + at, mask=at < n, other=0.0).to(tl.float32)
+    tl.store(out + row * out_stride + at, (gate / (1.0 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=at < n)

@@ -10,13 +10,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from ingot import _lazy
 
-ROWS = 4  # up to so many, weights stay in registers and rows pass by; with more the matrix units pay
-TILE_ROWS = 64  # of the matrix units' kernel at most
+ROWS = 4  # up to so many (twice with int4), weights stay in registers and rows pass by; with more the matrix units pay
+TILE_ROWS = 64  # with more, a program of the matrix units' kernel has more rows than these
+EXPANDED_ROWS = 512  # with more, weights of integers become floats for the library's product, one product at a time
 MOST_INPUTS = 32768  # of a product whose weight rows are held whole
 SPLITS = 16  # of a request's context, at most
 KEYS = 32  # that attention takes at a time
+LINES = 128  # of queries that prefill attention takes at a time
+LEAST_GROUP = 32  # of integers of 4 bits, for the matrix units
+PROGRAMS = 2048  # of decode attention: with more, the context of a request is not divided
 IN_THREAD = 64  # elements of a weight that a thread holds; twice as many of integers where few threads are enough
 
 
@@ -58,6 +64,26 @@ class Weight:
         return int(self.first.shape[1]) * (2 if self.group else 1)
 
 
+@dataclass(frozen=True)
+class Form:
+    """How attention computes. cos, sin: float32 [T, R], by which queries and keys are rotated; None: they are not.
+    halves: whether pairs are i and i + R. window: 0 is none; softcap: 0 is none; slopes: float32 [H], of ALiBi.
+    """
+
+    scale: float
+    cos: Any = None
+    sin: Any = None
+    halves: bool = True
+    window: int = 0
+    softcap: float = 0.0
+    slopes: Any = None
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """What the kernels are compiled for."""
+        return {"WINDOW": self.window > 0, "SOFTCAP": self.softcap > 0, "ALIBI": self.slopes is not None}
+
+
 def packed(torch: Any, weight: Any, group: int) -> Any:
     """Integers of 4 bits, int8 [n, k], as product_groups reads them: uint8 [n, k / 2]."""
     n, k = weight.shape
@@ -97,8 +123,15 @@ class Launcher:
     def product(self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None) -> None:
         """out[T, n] = norm(x)[T, k] · weightᵀ, plus `extra` [T, n] or [n]. Rows may lie apart in x, extra and out."""
         rows = int(x.shape[0])
-        if rows > ROWS and not weight.group:
-            self._tiles(x, weight, out, norm, extra)
+        if rows > (2 * ROWS if weight.group else ROWS):
+            if norm is not None:
+                normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
+                self.norm(x, norm, normed)
+                x = normed
+            if weight.scales is not None and rows > EXPANDED_ROWS:
+                weight = self._expanded(weight, x.dtype)
+            whole = weight.scales is None and x.dtype == out.dtype
+            (self._whole if whole else self._tiles)(x, weight, out, extra)
             return
         n, k = weight.outputs, weight.inputs
         stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
@@ -136,18 +169,68 @@ class Launcher:
         elements = IN_THREAD if bits > 8 or warps > 4 else 2 * IN_THREAD
         return warps, min(max(1, elements * 32 * warps // wide // (parts if bits > 8 else 1)), power(n))
 
-    def _tiles(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
+    def _expanded(self, weight: Weight, dtype: Any) -> Weight:
+        """The numbers that integers and scales stand for, for as long as one product takes."""
+        n, k, torch = weight.outputs, weight.inputs, self.torch
+        made: list[Any] = []
+        for stored, scales in ((weight.first, weight.scales), (weight.second, weight.second_scales)):
+            if stored is None:
+                continue
+            out = torch.empty((n, k), dtype=dtype, device=stored.device)
+            if weight.group:
+                self.kernels.expand_groups[(-(-n // 32), k // weight.group)](
+                    stored, scales, out, n, k, BN=32, HALF=weight.group // 2, DEPENDENT=self.dependent, num_warps=4,
+                    **self.options,
+                )  # fmt: skip
+            else:
+                wide = min(512, power(k))
+                self.kernels.expand_rows[(-(-n // 8), -(-k // wide))](
+                    stored, scales, out, n, k, BN=8, BK=wide, DEPENDENT=self.dependent, num_warps=4, **self.options
+                )
+            made.append(out)
+        return Weight(made[0], second=made[1] if len(made) > 1 else None)
+
+    def _whole(self, x: Any, weight: Weight, out: Any, extra: Any) -> None:
+        """By the library's product of whole matrices."""
+        torch = self.torch
+        if weight.second is None and extra is not None and extra.dtype == x.dtype:
+            torch.addmm(extra, x, weight.first.T, out=out)
+            return
+        if weight.second is not None:
+            a, b = (torch.mm(x, w.T) for w in (weight.first, weight.second))
+            self.gated(a, b, out)
+        else:
+            torch.mm(x, weight.first.T, out=out)
+        if extra is not None:
+            out += extra
+
+    def _tiles(self, x: Any, weight: Weight, out: Any, extra: Any) -> None:
         rows, n, k = int(x.shape[0]), weight.outputs, weight.inputs
-        if norm is not None:
-            normed = self.torch.empty((rows, k), dtype=x.dtype, device=x.device)
-            self.norm(x, norm, normed)
-            x = normed
         stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
-        second, scales, second_scales, given = _or(x, weight.second, weight.scales, weight.second_scales, extra)
-        self.kernels.product_tiles[(-(-n // 32),)](
-            x, weight.first, second, scales, second_scales, given, out, rows, n, k, x.stride(0), stride, out.stride(0),
-            BM=max(16, power(rows)), BN=32, BK=128, PAIR=weight.second is not None, SCALED=weight.scales is not None,
-            EXTRA=extra is not None, STAGES=4, DEPENDENT=self.dependent, num_warps=4, **self.options,
+        tensors = (x, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out)
+        numbers = (rows, n, k, x.stride(0), stride, out.stride(0))
+        few = rows <= TILE_ROWS
+        high, wide = (max(16, power(rows)), 32) if few else (128, 64 if weight.second is not None else 128)
+        flags = {"PAIR": weight.second is not None, "EXTRA": extra is not None, "DEPENDENT": self.dependent}
+        grid, warps = (-(-rows // high), -(-n // wide)), 4 if few else 8
+        if weight.group:
+            self.kernels.group_tiles[grid](
+                *tensors, *numbers, BM=high, BN=wide, HALF=weight.group // 2, STAGES=4 if few else 3, num_warps=warps,
+                **flags, **self.options,
+            )  # fmt: skip
+        else:
+            self.kernels.product_tiles[grid](
+                *tensors, *numbers, BM=high, BN=wide, BK=128 if few else 64, SCALED=weight.scales is not None,
+                STAGES=4 if few else 3, num_warps=warps, **flags, **self.options,
+            )  # fmt: skip
+
+    def gated(self, a: Any, b: Any, out: Any) -> None:
+        """out = silu(a) · b; rows may lie apart in all of them."""
+        rows, n = a.shape
+        size = min(2048, power(n))
+        self.kernels.gated[(rows, -(-n // size))](
+            a, b, out, n, a.stride(0), b.stride(0), out.stride(0), BN=size, DEPENDENT=self.dependent, num_warps=4,
+            **self.options,
         )  # fmt: skip
 
     def norm(self, x: Any, norm: Norm, out: Any) -> None:
@@ -159,30 +242,78 @@ class Launcher:
         )  # fmt: skip
 
     def decode(
-        self, q: Any, key: Any, value: Any, cos: Any, sin: Any, slot: Any, state: Any, context_len: Any,
-        block_table: Any, out: Any, *, scale: float, halves: bool,
+        self, q: Any, key: Any, value: Any, slot: Any, state: Any, context_len: Any, block_table: Any, out: Any,
+        form: Form,
     ) -> None:  # fmt: skip
         """Attention of one row a request, q [B, H, D], over its cached tokens and its own, into out [B, H · D].
 
-        Rotates q and key by cos, sin [B, R], and writes key and value [B, KV, D] to the slots of the state
-        [blocks, size, 2, KV, D]. Rows may lie apart in q, key, value and out.
+        Rotates q and key, and writes key and value [B, KV, D] to the slots of the state [blocks, size, 2, KV, D]. Rows
+        may lie apart in q, key, value and out.
         """
         torch = self.torch
         requests, heads, width = q.shape
         blocks, size, _, kv, _ = state.shape
-        splits = min(SPLITS, power(block_table.shape[1] * size // KEYS))
+        most = max(1, power(PROGRAMS // (requests * kv)))  # few programs have much to do: the context is divided
+        splits = min(SPLITS, most, power(block_table.shape[1] * size // KEYS))
         parts = torch.empty((requests, heads, splits, width), dtype=torch.float32, device=q.device)
         maxima, weights = torch.empty((2, requests, heads, splits), dtype=torch.float32, device=q.device)
+        cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
         self.kernels.decode_attention[(requests, kv, splits)](
-            q, key, value, cos, sin, slot, state, context_len, block_table, parts, maxima, weights,
-            scale, q.stride(0), key.stride(0), value.stride(0), block_table.stride(0), blocks * size, state.stride(0),
-            HEADS=heads, KV=kv, D=width, R=cos.shape[1], HALVES=halves, BLOCK=size, BT=KEYS,
-            GM=max(16, power(heads // kv)), SPLITS=splits, DEPENDENT=self.dependent, num_warps=4, **self.options,
+            q, key, value, cos, sin, slot, state, context_len, block_table, slopes, parts, maxima, weights,
+            form.scale, form.softcap, form.window, q.stride(0), key.stride(0), value.stride(0), block_table.stride(0),
+            blocks * size, state.stride(0), HEADS=heads, KV=kv, D=width, **self._rotation(form, width), BLOCK=size,
+            BT=KEYS, GM=max(16, power(heads // kv)), SPLITS=splits, **form.flags, DEPENDENT=self.dependent,
+            num_warps=4, **self.options,
         )  # fmt: skip
         self.kernels.combine[(requests, heads)](
             parts, maxima, weights, out, out.stride(0), HEADS=heads, D=width, SPLITS=splits,
             DEPENDENT=self.dependent, num_warps=2, **self.options,
         )  # fmt: skip
+
+    def prefill(
+        self, q: Any, key: Any, value: Any, slot: Any, state: Any, tiles: Any, query_start: Any, context_len: Any,
+        block_table: Any, out: Any, form: Form,
+    ) -> None:  # fmt: skip
+        """As `decode`, of any number of rows a request: q [T, H, D]. tiles: `tiles_of` these rows, on the device."""
+        tokens, heads, width = q.shape
+        blocks, size, _, kv, _ = state.shape
+        cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
+        turned = q if form.cos is None else self.torch.empty((tokens, heads, width), dtype=q.dtype, device=q.device)
+        self.kernels.rotate_write[(tokens,)](
+            q, key, value, cos, sin, slot, state, turned, q.stride(0), key.stride(0), value.stride(0), blocks * size,
+            HEADS=heads, HB=power(heads), KV=kv, KB=power(kv), D=width, **self._rotation(form, width),
+            DEPENDENT=self.dependent, num_warps=4, **self.options,
+        )  # fmt: skip
+        lines = lines_of(heads // kv)
+        self.kernels.prefill_attention[(len(tiles), kv)](
+            turned, state, tiles, query_start, context_len, block_table, slopes, out, tokens, form.scale, form.softcap,
+            form.window, turned.stride(0), block_table.stride(0), blocks, state.stride(0), HEADS=heads, KV=kv, D=width,
+            BLOCK=size, BM=lines, BN=KEYS if q.dtype == self.torch.float32 else 2 * KEYS, STAGES=3, **form.flags,
+            DEPENDENT=self.dependent, num_warps=8 if lines >= 128 else 4, **self.options,
+        )  # fmt: skip
+
+    @staticmethod
+    def _rotation(form: Form, width: int) -> dict[str, Any]:
+        rotated = width // 2 if form.cos is None else int(form.cos.shape[1])
+        return {"R": rotated, "ROPE": form.cos is not None, "HALVES": form.halves}
+
+
+def lines_of(group: int) -> int:
+    """Queries of a program of prefill attention: rows times the query heads that share keys."""
+    return max(LINES, power(group))
+
+
+def tiles_of(query_start: Any, group: int) -> Any:
+    """Of an array of where each request's rows begin, and the last ones end, what prefill's programs do: int32 [n, 2],
+    each a request and the first of its rows.
+    """
+    rows = lines_of(group) // group
+    found = [
+        (request, first)
+        for request, count in enumerate(np.diff(query_start).tolist())
+        for first in range(0, count, rows)
+    ]  # fmt: skip
+    return np.array(found, np.int32).reshape(-1, 2)[::-1].copy()  # the last rows see most: they begin
 
 
 def _or(instead: Any, *tensors: Any) -> Sequence[Any]:

@@ -28,7 +28,6 @@ class Single:
     """One node, by its torch form."""
 
     nodes: tuple[Node, ...]
-    kernel = ""
 
 
 @dataclass(frozen=True)
@@ -54,29 +53,30 @@ class Product:
     pair: bool = False
     norm: Node | None = None
     extra: Value | None = None
-    kernel = "product"
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One query row a request: rotation, the write to the cache, and attention over it."""
+    """The write of keys and values to the cache, and attention over it; with cos and sin the rotation before that."""
 
     nodes: tuple[Node, ...]
     q: Value
     key: Value
     value: Value
-    cos: Value
-    sin: Value
+    cos: Value | None
+    sin: Value | None
     slot: Value
     state: Value
     query_start: Value
     context_len: Value
     block_table: Value
+    slopes: Value | None
     written: Value
     out: Value
     scale: float
     halves: bool
-    kernel = "decode_attention"
+    window: int
+    softcap: float
 
 
 Call = Single | Product | Attention
@@ -142,27 +142,36 @@ def _attentions(network: Network) -> Iterator[Attention]:
 def _attention(network: Network, node: Node) -> Attention | None:
     op: Any = node.op
     q, cache, query_start, context_len, block_table, *slopes = node.inputs
-    write, turn = cache.node, q.node
-    if slopes or op.window is not None or op.softcap is not None or write is None or turn is None:
-        return None
-    if not (isinstance(write.op, KvWrite) and isinstance(turn.op, Rope) and _only(network, q, node)):
+    write = cache.node
+    if write is None or not isinstance(write.op, KvWrite) or list(cache.uses) != [node]:
         return None
     state, key, value, slot = write.inputs
-    other = key.node
-    if other is None or other.op != turn.op or not _only(network, key, write):
+    width = q.shape[2]
+    if cache.dtype not in dtypes.FLOATS or not isinstance(width, int) or width < 16 or width != power(width):
         return None
-    if any(a is not b for a, b in zip(other.inputs[1:], turn.inputs[1:], strict=True)):
-        return None
-    width, half = q.shape[2], turn.inputs[1].shape[1]
-    if list(cache.uses) != [node] or not isinstance(width, int) or not isinstance(half, int):
-        return None
-    if cache.dtype not in dtypes.FLOATS or width < 16 or width != power(width):
-        return None
-    turned: Any = turn.op
+    nodes: tuple[Node, ...] = (write, node)
+    cos, sin, halves = None, None, True
+    turn, other = q.node, key.node
+    if turn is not None and other is not None and _rotates(network, turn, node, other, write):
+        how: Any = turn.op
+        (q, cos, sin), key, halves = turn.inputs, other.inputs[0], how.style == "half"
+        nodes = (turn, other, *nodes)
     return Attention(
-        (turn, other, write, node), turn.inputs[0], other.inputs[0], value, turn.inputs[1], turn.inputs[2], slot,
-        state, query_start, context_len, block_table, cache, node.output, op.scale, turned.style == "half",
+        nodes, q, key, value, cos, sin, slot, state, query_start, context_len, block_table,
+        slopes[0] if slopes else None, cache, node.output, op.scale, halves, op.window or 0, op.softcap or 0.0,
     )  # fmt: skip
+
+
+def _rotates(network: Network, turn: Node, node: Node, other: Node, write: Node) -> bool:
+    """Whether two nodes rotate queries and keys alike, for nobody else."""
+    return (
+        isinstance(turn.op, Rope)
+        and other.op == turn.op
+        and all(a is b for a, b in zip(other.inputs[1:], turn.inputs[1:], strict=True))
+        and isinstance(turn.inputs[1].shape[1], int)
+        and _only(network, turn.output, node)
+        and _only(network, other.output, write)
+    )
 
 
 def _only(network: Network, value: Value, reader: Node) -> bool:

@@ -17,13 +17,19 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ingot.backends.cuda import kernels
+from ingot.backends.cuda import choice_kernels, kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 ROWS = {"ROWS": 1, "NORM": True, "PAIR": False, "EXTRA": False, "DEPENDENT": True}
-FP32 = ("scales", "second_scales", "cos", "sin", "partial", "maxima", "weights")
-POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(("slot", "context_len", "block_table"), "*i32")
+FP32 = ("scales", "second_scales", "cos", "sin", "partial", "maxima", "weights", "slopes", "logits", "tops",
+        "temperature")  # fmt: skip
+FP64 = ("sums", "drawn_sums", "uniform")
+INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", "ranked", "chosen", "found")
+POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(FP64, "*fp64") | dict.fromkeys(INTS, "*i32")
 BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state")
+NUMBERS = ("eps", "shift", "scale", "softcap")
+HEADS = {"HEADS": 32, "KV": 8, "D": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 16}
+TILES = {"BM": 128, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
 # The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's type, warps, constants.
 CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "bfloat16": (kernels.product_rows, "*bf16", 4, {**ROWS, "BN": 2, "BK": 4096, "SCALED": False}),
@@ -32,8 +38,13 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "int8 pair": (kernels.product_rows, "*i8", 4, {**ROWS, "BN": 4, "BK": 4096, "SCALED": True, "PAIR": True}),
     "int4": (kernels.product_groups, "*u8", 4, {**ROWS, "BN": 4, "GROUPS": 32, "HALF": 64}),
     "attention": (kernels.decode_attention, "", 4, {
-        "HEADS": 32, "KV": 8, "D": 128, "R": 64, "HALVES": True, "BLOCK": 16, "BT": 32, "GM": 16, "SPLITS": 16,
-        "DEPENDENT": True}),
+        **HEADS, "R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "SPLITS": 16, "DEPENDENT": True}),
+    "prompt": (kernels.prefill_attention, "", 8, {**HEADS, "BM": 128, "BN": 64, "STAGES": 3, "DEPENDENT": True}),
+    "many rows of int8": (kernels.product_tiles, "*i8", 8, {
+        **TILES, "BN": 64, "BK": 64, "PAIR": True, "SCALED": True}),
+    "many rows of int4": (kernels.group_tiles, "*u8", 8, {**TILES, "BN": 64, "HALF": 64, "PAIR": True}),
+    "choice": (choice_kernels.choose, "", 4, {
+        "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "DEPENDENT": True}),
 }  # fmt: skip
 
 
@@ -42,7 +53,7 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) ->
     names = kernel.arg_names
     types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | POINTERS
     types |= {"weight": weight, "second": weight} if weight else {}
-    types |= {"eps": "fp32", "shift": "fp32", "scale": "fp32"} | dict.fromkeys(constants, "constexpr")
+    types |= dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(constants, "constexpr")
     even = [n for n in names if types[n].startswith("*") or n in ("k", "n") or n.endswith("stride")]
     source = ASTSource(
         kernel, {n: types[n] for n in names}, {(names.index(n),): v for n, v in constants.items()},

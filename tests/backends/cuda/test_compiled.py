@@ -22,9 +22,12 @@ def test_for_sm_90() -> None:
     )
     assert run.returncode == 0, run.stderr[-2000:]
     found = json.loads(run.stdout)
-    assert len(found) == 6
+    assert len(found) == 10
+    matrix = {"prompt", "many rows of int8", "many rows of int4"}  # one program of 8 warps at a time
     for name, said in found.items():
         assert said["STACK"] == said["LOCAL"] == 0, f"{name} spills: {said}"
-        assert said["REG"] <= 128, f"{name} takes {said['REG']} registers: two programs of 8 warps have to fit"
+        most = 255 if name in matrix else 160  # of 4 or 8 warps: several programs have to fit
+        assert said["REG"] <= most, f"{name} takes {said['REG']} registers"
         assert said["converted"] <= 1, f"{name} converts its weights one by one"  # k is converted for the norm
-        assert said["before the wait"] > 0 or name == "attention", f"{name} loads no weights before it waits"
+        without = matrix | {"attention", "choice"}
+        assert said["before the wait"] > 0 or name in without, f"{name} loads no weights before it waits"

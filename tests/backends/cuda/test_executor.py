@@ -220,7 +220,7 @@ def test_profile_names_kernels(made: Any) -> None:
     whole = step(1, 5, 1)
     whole |= {"query_start": np.array([0, 2], np.int32), "token_ids": np.array([5, 6], np.int32),
               "positions": np.array([3, 4], np.int32), "slot": np.array([3, 4], np.int32)}  # fmt: skip
-    assert "rope+rope+kv_write+paged_attention" in {item.get("kernel") for item in built.profile(whole)}
+    assert "prefill_attention" in {item.get("kernel") for item in built.profile(whole)}
 
 
 @pytest.mark.parametrize("word", ["cuda:x", "cuda:0:1", "cuda:-1"])

@@ -1,0 +1,32 @@
+"""The parser of the command line: a word that it does not know is shown with the one that was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints name the nearest option, command or choice."""
+
+    def none_of(self, unknown: Sequence[str]) -> str:
+        """What is wrong with arguments that nothing takes."""
+        options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if not options:  # else what stands beside them are probably their values
+            return f"nothing takes {' '.join(unknown)}: {self.prog} --help lists the arguments"
+        faults = [f"there is no option {word}{did_you_mean(word, self._option_string_actions)}" for word in options]
+        return f"{'; '.join(faults)} ({self.prog} --help lists them)"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            near = did_you_mean(str(value), known)
+            raise argparse.ArgumentError(action, f"{value!r:.100} is none of {', '.join(known)}{near}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`: did you mean WORD?`, or nothing where none is near."""
+    found = difflib.get_close_matches(word, list(known), 1)
+    return f": did you mean {found[0]}?" if found else ""

@@ -1,0 +1,119 @@
+"""What a newcomer types wrong, or takes for granted: each command says what it made of it and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot import nn
+from ingot.cli.main import main
+from ingot.cli.output import phases
+
+PICO = Path(__file__).parents[2] / "models" / "pico-python"
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: ingot.Tensor) -> Any:
+        return {"y": self.layer(x)}
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("net") / "net.ingot"
+    spec = ingot.Spec((ingot.Dim("N", 1, max=64), ingot.Dim("M", 1, max=64), 8), "float32")
+    ingot.build(Net(), {"x": spec}, weights_from="random").save(path)
+    return path
+
+
+def failing(capsys: Captured, *words: object) -> str:
+    """What a command that is the user's mistake says on standard error."""
+    try:
+        code: Any = main([str(word) for word in words])
+    except SystemExit as e:
+        code = e.code
+    assert code == 2, capsys.readouterr()
+    return str(capsys.readouterr().err)
+
+
+def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
+    said = failing(capsys, "build", PICO, "--percision", "bfloat16")
+    assert "ingot build: error: there is no option --percision: did you mean --precision? (ingot build --help" in said
+    both = failing(capsys, "run", "net.ingot", "--radnom", "--siez=N=4")
+    assert "--radnom: did you mean --random?; there is no option --siez: did you mean --size?" in both
+    assert "there is no option --zzzz (" in failing(capsys, "doctor", "--zzzz")
+    assert "nothing takes one too: ingot doctor --help" in failing(capsys, "doctor", "net.ingot", "one", "too")
+    assert "'buidl' is none of build, " in (said := failing(capsys, "buidl", PICO)) and "did you mean build?" in said
+    assert "did you mean bfloat16?" in failing(capsys, "build", PICO, "--precision", "bfloat61")
+    assert "there is no op matmull: did you mean matmul?" in failing(capsys, "ops", "matmull")
+
+
+def test_sizes_that_nobody_gave_are_said(net: Path, tmp_path: Path, capsys: Captured) -> None:
+    for command in (["run", net, "--random"], ["bench", net, "--repeat", 1, "--bandwidth", 1]):
+        assert main(list(map(str, command))) == 0
+        assert "seeded inputs at N=1, M=1: --size N=N gives another size" in capsys.readouterr().err
+        assert main([*map(str, command), "--size", "N=3"]) == 0
+        assert "seeded inputs at M=1: --size M=N gives" in capsys.readouterr().err
+        assert main([*map(str, command), "--size", "N=3", "--size", "M=2", "--quiet"]) == 0
+        assert "seeded inputs" not in capsys.readouterr().err
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 8), np.float32))
+    assert main(["run", str(net), "--input", f"x={tmp_path}/x.npy"]) == 0
+    assert "seeded inputs" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["generate --prompt x", "chat", "serve --port 0", "score --text {text}"])
+def test_a_network_is_sent_to_its_own_command(command: str, net: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "text").write_text("some text")
+    name, *words = command.format(text=tmp_path / "text").split()
+    said = failing(capsys, name, net, *words)
+    assert f"{net} is an engine of a plain network, not a language model: `ingot run` runs it" in said
+
+
+def test_plan_says_what_a_wrong_file_is(net: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"\x08\x07")
+    (tmp_path / "model.py").write_text("import torch\n")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    for name, words in (
+        ("net.onnx", "is a plain network, and plans are made for requests to a language model: `ingot inspect"),
+        ("model.py", "is Python code, which ingot does not run"),
+        ("adapter", "is a LoRA adapter: build its base model with it"),
+        ("net.ingto.ingot", "there is no such file: build it first"),
+    ):
+        assert words in failing(capsys, "plan", tmp_path / name)
+    assert "`ingot inspect --size` tells the memory" in failing(capsys, "plan", net)
+
+
+def test_devices_and_full_disks(net: Path, capsys: Captured) -> None:
+    """A stream that is there is written as it is; what is wrong with it is said, not that it exists."""
+    engine = ingot.load(net)
+    assert engine.save("/dev/null") == net.stat().st_size
+    with pytest.raises(ingot.errors.FileError, match="No space left on device"):
+        engine.save("/dev/full")
+
+
+def test_a_text_that_the_context_ends_says_so(capsys: Captured) -> None:
+    words = ["generate", str(PICO), "--prompt", "def f(x):", "--context", "16", "--ignore-end", "--max-tokens"]
+    assert main([*words, "500", "--json"]) == 0
+    shown = capsys.readouterr()
+    done = json.loads(shown.out)
+    made = done["completion_tokens"]
+    assert done["finish_reason"] == "length" and made + done["prompt_tokens"] == 16
+    assert f"ended after {made} of the 500 tokens asked for: the context of 16 tokens is full" in shown.err
+    assert main([*words, "4"]) == 0
+    assert "tokens asked for" not in capsys.readouterr().err
+
+
+def test_phases_stand_in_two_columns() -> None:
+    assert phases({"read": 0.5, "calibrate": 12.25}).splitlines() == ["read          0.50 s", "calibrate    12.25 s"]
+    assert phases({}) == ""
