@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from ingot import dtypes
-from ingot.backends.cuda.chains import line_of
 from ingot.backends.cuda.program import Single, ordered
+from ingot.backends.cuda.step_text import line_of
 from ingot.ir import ExprBuilder, Network, Node, Scalar, Value
 from ingot.ir.expr import MAX_INPUTS, NoExpression, class_of
 from ingot.ops.binary import Add

@@ -236,7 +236,7 @@ class NetExecutor(TorchExecutor):
             [t for v in vs if isinstance(t := tensors.get(v), self._torch.Tensor)] for vs in (reads, made)
         )
         item = item_of(number, each.nodes[-1], host, ns, operands, results or operands[:1])
-        if inside:
+        if inside and not isinstance(each, Single):
             item["kernel"] = each.kernel
         elif len(each.nodes) > 1:
             item["host" if host else "kernel"] = "+".join(node.op.name for node in each.nodes)

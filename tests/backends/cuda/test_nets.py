@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingo
 
 from torch import nn  # noqa: E402
 
-from ingot.backends.cuda import chains  # noqa: E402
+from ingot.backends.cuda import chains, step_text  # noqa: E402
 from ingot.backends.cuda import executor as cuda  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -48,7 +48,7 @@ def computed(builder: ExprBuilder, operands: list[Any], shape: tuple[int, ...], 
     return out.cpu().numpy(), wanted[0]
 
 
-@pytest.mark.parametrize("name", [n for n in chains._FLOAT if n != "div"])
+@pytest.mark.parametrize("name", [n for n in step_text._FLOAT if n != "div"])
 def test_functions(name: str) -> None:
     builder = ExprBuilder()
     builder.call(name, builder.input(0, dtypes.float32))
