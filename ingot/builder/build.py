@@ -254,7 +254,7 @@ def _build_directory(path: Path, request: Request) -> Engine:
         if request.weights_from:
             model = models.load_config_only(path, request.seed, precision)
         else:
-            model = models.load(path, precision)
+            model = models.load(path, precision, integers=request.lora is None)
     with phases.phase("trace"):
         network, remarks = model.network()
     adapter = None

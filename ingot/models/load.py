@@ -111,22 +111,23 @@ class LoadedModel:
         network = trace(self.module, self.input_specs)
         if not isinstance(self.weights, IntegerWeights):
             return network, [*self.remarks]
-        return network, [*self.weights.remarks, *with_integers(network, self.weights)]
+        return network, [*self.remarks, *self.weights.remarks, *with_integers(network, self.weights)]
 
 
-def load(directory: str | os.PathLike[str], precision: str | None = None) -> LoadedModel:
+def load(directory: str | os.PathLike[str], precision: str | None = None, integers: bool = True) -> LoadedModel:
     """The model of a Hugging Face directory, or of a GGUF file.
 
     Args:
         directory: config.json, safetensors weights and tokenizer files; or a file ending in .gguf. Nothing is executed.
         precision: float32, bfloat16 or float16; default what the checkpoint is stored in.
+        integers: whether matrices that a GGUF file holds as integers of 4 bits stay so; else they become floats.
 
     Raises:
         CheckpointError: anything wrong with the directory, one message with all faults of its kind.
         UserError: an unknown precision.
     """
     if is_gguf(directory):
-        return _load_gguf(GgufModel(directory), precision)
+        return _load_gguf(GgufModel(directory), precision, integers)
     path = resolve_directory(directory)
     values = read_config(path)
     config = parse_config(values, path)
@@ -153,14 +154,19 @@ def load(directory: str | os.PathLike[str], precision: str | None = None) -> Loa
     return replace(loaded, config={**loaded.config, "quantized": checkpoint.method})
 
 
-def _load_gguf(checkpoint: GgufModel, precision: str | None) -> LoadedModel:
-    """Its quantised weights become floats of the precision; the words of `build` say what they are stored as then."""
+def _load_gguf(checkpoint: GgufModel, precision: str | None, integers: bool) -> LoadedModel:
+    """Its matrices of Q4_0 stay integers. Other blocks become floats of the precision; the words of `build` say what
+    they are stored as then."""
+    if not integers:
+        checkpoint.quantized = {}
     path = checkpoint.directory
     config = parse_config(checkpoint.config, path)
     family = FAMILIES[config.architecture]
     dtype = _precision(precision, config.dtype)
     module = family.model(config, dtype, config.tied)
-    weights = match(checkpoint, module, config.tied, family.NAMING)
+    weights: Mapping[str, np.ndarray] = (floats := match(checkpoint, module, config.tied, family.NAMING))
+    if checkpoint.quantized:
+        weights = IntegerWeights(floats, floats.sources, checkpoint)
     loaded = _loaded(path, config, module, dtype, weights, checkpoint.files)
     blocks = checkpoint.blocks
     if not blocks:

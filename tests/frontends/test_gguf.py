@@ -15,6 +15,7 @@ import pytest
 import ingot
 from fuzz.gguf_files import NUMBER, text, written
 from ingot import models
+from ingot.builder.build import build_network
 from ingot.builder.outline import outline
 from ingot.errors import CheckpointError
 from ingot.frontends.checkpoint import Checkpoint
@@ -272,3 +273,47 @@ def test_a_file_that_is_shortened_meanwhile(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:900])
     with pytest.raises(CheckpointError, match="the file ends inside the tensor w"):
         file["w"]
+
+
+@pytest.fixture(scope="module")
+def q4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "q4.gguf"
+    path.write_bytes(written(metadata(), converted("Q4_0")))
+    return path
+
+
+def test_q4_0_is_int4_in_groups_of_32_bit_for_bit(q4: Path) -> None:
+    """What an engine stores, dequantised as its kernels do, is what ggml's reference gives; q and k in our order."""
+    loaded = models.load(q4, "float32")
+    floats = models.load(q4, "float32", integers=False).weights
+    engine = ingot.build(q4, precision="float32", report=False)
+    for name in ("model.layers.0.self_attn.q_proj", "model.layers.7.mlp.down_proj", "model.layers.3.self_attn.v_proj"):
+        whole, scales = (loaded.weights[f"{name}.weight.{part}"] for part in ("int4", "scales"))
+        assert whole.dtype.name == "int4" and scales.dtype == np.float32
+        ours = whole.astype(np.float32) * np.repeat(scales, 32, 1)
+        assert ours.tobytes() == floats[f"{name}.weight"].tobytes()
+    recipes = engine.header["weights"].values()
+    sources = {source for item in recipes if item["recipe"] for source in item["recipe"]["sources"]}
+    assert len([name for name in sources if name.endswith(".int4")]) == 7 * 8
+    plain, _ = outline(q4)
+    assert plain.config["num_layers"] == 8
+
+
+def test_q4_0_generates_what_its_floats_do_and_says_what_became_floats(q4: Path) -> None:
+    ids = [0, *range(100, 120)]
+    network, remarks = models.load(q4).network()
+    assert not [v.name for v in network.parameters if v.name.endswith("up_proj.weight")]
+    assert any("something else than a product" in str(remark) for remark in remarks), "the table"
+    one = ingot.LLM(q4, precision="float32").generate(ids, max_tokens=12)
+    floats = models.load(q4, "float32", integers=False)
+    engine = build_network(floats.network()[0], floats.weights, config=floats.config, kind="llm", files=floats.files)
+    assert one.token_ids == ingot.LLM(engine).generate(ids, max_tokens=12).token_ids
+
+
+def test_scales_of_q4_0_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    tensors = converted("Q4_0")
+    kind, shape, data = tensors["blk.2.ffn_up.weight"]
+    tensors["blk.2.ffn_up.weight"] = (kind, shape, b"\x00\x7e" + data[2:])
+    (tmp_path / "nan.gguf").write_bytes(written(metadata(), tensors))
+    with pytest.raises(CheckpointError, match=r"blk\.2\.ffn_up\.weight holds 1 scales"):
+        ingot.build(tmp_path / "nan.gguf", report=False)

@@ -55,9 +55,17 @@ def _fifth_bits(part: Array) -> Array:
     return ((words >> np.arange(32, dtype=np.uint32)) & np.uint32(1)).astype(np.uint8) << np.uint8(4)
 
 
-def _q4_0(blocks: Array) -> Array:
+def of_q4_0(blocks: Array) -> tuple[Array, Array]:
+    """The integers of Q4_0, int8 [n, 32] from −8 to 7, and the scale of each block, float32 [n, 1]: a value is their
+    product.
+    """
     d, q = _parts(blocks, 2)
-    return _halves(d) * (_nibbles(q, 16).reshape(-1, 32).astype(np.int8) - np.int8(8)).astype(np.float32)
+    return _nibbles(q, 16).reshape(-1, 32).astype(np.int8) - np.int8(8), _halves(d)
+
+
+def _q4_0(blocks: Array) -> Array:
+    whole, scales = of_q4_0(blocks)
+    return scales * whole.astype(np.float32)
 
 
 def _q4_1(blocks: Array) -> Array:

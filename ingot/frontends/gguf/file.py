@@ -70,13 +70,18 @@ class GgufFile(Mapping[str, np.ndarray]):
         if kind.read is None:
             return self._read(name, kind.dtype, shape, begin, end)
         found = np.empty(math.prod(shape), np.float32)
+        for first, blocks in self.blocks(name):
+            found[first * kind.values : (first + len(blocks)) * kind.values] = kind.read(blocks).reshape(-1)
+        return found.reshape(shape)
+
+    def blocks(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
+        """The blocks of a tensor as bytes [n, bytes of one], some at a time, each with the number of the first."""
+        kind, _, begin, end = self.places[name]
         each = AT_ONCE // kind.values * kind.bytes
         for at in range(begin, end, each):
             last = min(at + each, end)
-            blocks = self._read(name, dtypes.uint8, ((last - at) // kind.bytes, kind.bytes), at, last)
-            first = (at - begin) // kind.bytes * kind.values
-            found[first : first + len(blocks) * kind.values] = kind.read(blocks).reshape(-1)
-        return found.reshape(shape)
+            shape = ((last - at) // kind.bytes, kind.bytes)
+            yield (at - begin) // kind.bytes, self._read(name, dtypes.uint8, shape, at, last)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)

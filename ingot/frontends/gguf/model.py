@@ -18,8 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingot.errors import CheckpointError
+from ingot.frontends.gguf.blocks import KINDS, of_q4_0
 from ingot.frontends.gguf.file import GgufFile, Value
 from ingot.frontends.gguf.tokenizer import tokenizer_files
+from ingot.frontends.quantized.weights import QuantizedWeight, finite, named
 from ingot.tensor_table import TensorInfo
 
 
@@ -56,6 +58,7 @@ READ = (
 SILENT = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
 NONE = ("expert_count", "expert_used_count", "attention.sliding_window")  # which may stand there as 0
 SHOWN = 80
+_INT4 = next(kind for kind in KINDS.values() if kind.name == "Q4_0")
 
 
 def is_gguf(source: str | os.PathLike[str]) -> bool:
@@ -67,6 +70,7 @@ class GgufModel(Mapping[str, np.ndarray]):
     """Weights by their names in a model directory, read and dequantised at each access.
 
     `config`: the fields of config.json; `files`: the files beside it; `directory`: the file's path, for messages.
+    `quantized`: the matrices of Q4_0, which an engine's int4 in groups of 32 holds as they are; `unused`: nothing.
 
     Raises:
         CheckpointError: an architecture, key or tokenizer that is not read; whatever is wrong with the file.
@@ -89,18 +93,46 @@ class GgufModel(Mapping[str, np.ndarray]):
         ends = [metadata[key] for key in _ENDS if type(metadata.get(key)) is int]
         self.files["generation_config.json"] = json.dumps({"eos_token_id": list(dict.fromkeys(ends))}).encode()
 
+        self.quantized = {name: self._matrix(name) for name in self._names if self._is_int4(name)}
+        self.unused: tuple[str, ...] = ()
+
     @property
     def blocks(self) -> dict[str, int]:
-        """How many tensors are stored in which kind of blocks."""
-        places = self._file.places.values()
+        """How many tensors are stored in which kind of blocks, beside those that are `quantized`."""
+        places = (self._file.places[own] for name, own in self._names.items() if name not in self.quantized)
         return dict(Counter(place.kind.name for place in places if place.kind.read is not None).most_common())
+
+    def _is_int4(self, name: str) -> bool:
+        place = self._file.places[self._names[name]]
+        return place.kind.read is _INT4.read and len(place.shape) == 2 and 0 not in place.shape
+
+    def _matrix(self, name: str) -> QuantizedWeight:
+        own = self._names[name]
+        rows, columns = self._file.places[own].shape
+        group = _INT4.values
+
+        def integers() -> np.ndarray:
+            found = np.empty((rows * columns // group, group), np.int8)
+            for first, blocks in self._file.blocks(own):
+                found[first : first + len(blocks)], _ = of_q4_0(blocks)
+            return self._unpaired(name, found.reshape(rows, columns))
+
+        def scales() -> np.ndarray:
+            found = np.concatenate([of_q4_0(blocks)[1] for _, blocks in self._file.blocks(own)])
+            wide = named(own, self.directory, lambda: finite(found))
+            return self._unpaired(name, wide.reshape(rows, columns // group))
+
+        return QuantizedWeight(name, (rows, columns), (own,), 4, group, integers, scales)
 
     def info(self, name: str) -> TensorInfo:
         """dtype, as it is given, and shape of a tensor (KeyError if there is none of that name)."""
         return self._file.info(self._names[name])
 
     def __getitem__(self, name: str) -> np.ndarray:
-        found = self._file[self._names[name]]
+        return self._unpaired(name, self._file[self._names[name]])
+
+    def _unpaired(self, name: str, found: np.ndarray) -> np.ndarray:
+        """Rows in the order that the model's directory has, of queries and keys too."""
         heads = self._paired.get(name.split(".")[-2] if "." in name else "")
         if heads is None or len(found) % (2 * heads):
             return found

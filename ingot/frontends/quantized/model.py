@@ -8,14 +8,13 @@ neighbours (act-order), the columns are sorted by group and the product's rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ingot import dtypes
-from ingot.frontends.quantized.checkpoint import QuantizedCheckpoint
 from ingot.frontends.quantized.weights import Form, QuantizedWeight
 from ingot.frontends.recording import Remark
 from ingot.ir import F, Network, Node, Spec, Value
@@ -26,6 +25,19 @@ Array = np.ndarray[Any, Any]
 
 AS_FLOATS = "build with --weights to store them as integers of another form"
 NOT_ROUNDED = "activations stay floats: nothing is to be done, and results are the more exact"
+
+
+class HoldsIntegers(Protocol):
+    """What IntegerWeights are made of: a quantised directory, or a GGUF file.
+
+    quantized: what it holds of a weight, by its name. unused: tensors of which nothing is made.
+    """
+
+    @property
+    def quantized(self) -> Mapping[str, QuantizedWeight]: ...
+
+    @property
+    def unused(self) -> Sequence[str]: ...
 
 
 class IntegerWeights(Mapping[str, Array]):
@@ -41,9 +53,7 @@ class IntegerWeights(Mapping[str, Array]):
         remarks: what becomes floats, and what the checkpoint asks for and is not done.
     """
 
-    def __init__(
-        self, floats: Mapping[str, Array], sources: Mapping[str, str], checkpoint: QuantizedCheckpoint
-    ) -> None:
+    def __init__(self, floats: Mapping[str, Array], sources: Mapping[str, str], checkpoint: HoldsIntegers) -> None:
         self._floats = floats
         self._weights = {
             name: weight for name, source in sources.items() if (weight := checkpoint.quantized.get(source))
@@ -88,7 +98,7 @@ def _orders(forms: Mapping[str, Form]) -> dict[str, str]:
 
 
 def _remarks(
-    forms: Mapping[str, Form | str], weights: Mapping[str, QuantizedWeight], checkpoint: QuantizedCheckpoint
+    forms: Mapping[str, Form | str], weights: Mapping[str, QuantizedWeight], checkpoint: HoldsIntegers
 ) -> list[Remark]:
     """What becomes of the weights beyond what their forms say, with the places of each kind together."""
     floats: dict[str, list[str]] = {}
