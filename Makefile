@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made on first use. `make PYTHON=python3.12 test` takes another interpreter.
 
-.PHONY: help demo test check bench conformance size wheel fuzz soak clean
+.PHONY: help demo test check bench conformance size wheel docs fuzz soak clean
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*## */\t/'
 
@@ -36,7 +36,7 @@ bench: $(VENV)/bench ## all benchmarks with their peers; nothing else should run
 	$(BIN)/python -m benchmarks all
 
 # What a part needs beside the tests' extras.
-NEEDS := $(if $(filter fuzz-python fuzz-onnx all,$(PART)),$(VENV)/fuzz) $(if $(filter fuzz-native all,$(PART)),build/fuzz/done)
+NEEDS := $(if $(filter docs all,$(PART)),$(VENV)/docs) $(if $(filter fuzz-python fuzz-onnx all,$(PART)),$(VENV)/fuzz) $(if $(filter fuzz-native all,$(PART)),build/fuzz/done)
 conformance: $(VENV)/test $(NEEDS)  ## the long suites, PART=NAME or all, without PART the list; writes docs/conformance.md
 	PATH=$(BIN):$$PATH $(BIN)/python -m tools.conformance $(PART)
 
@@ -56,6 +56,9 @@ wheel: $(VENV)/wheel ## a manylinux wheel in dist/, tried in a fresh environment
 
 size: wheel          ## the run-time set: how many distributions, how many bytes, no torch, no huggingface_hub import
 	$(BIN)/python -m tools.size build/wheel/*.whl
+
+docs: $(VENV)/docs   ## docs/ and a reference out of the docstrings as a site, build/docs/index.html; no network once installed
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
 
 clean:               ## everything that was built
 	rm -rf $(VENV) build dist
@@ -103,6 +106,11 @@ $(VENV)/fuzz: $(VENV)/test
 $(VENV)/wheel: $(VENV)/bin/python
 	@echo "installing what makes a wheel"
 	@$(PIP) $(call extra,wheel)
+	@touch $@
+
+$(VENV)/docs: $(VENV)/core
+	@echo "installing Sphinx and what it takes (30 MB)"
+	@$(PIP) 'ingot[docs]'
 	@touch $@
 
 # The fuzz driver of the C++ reader, under the address and undefined-behaviour sanitizers.

@@ -17,6 +17,7 @@ from ingot.errors import UserError
 from tools.conformance import __main__ as conformance
 from tools.conformance import parts, sanitizers
 from tools.conformance.page import FACTS, Page, Section, table
+from tools.conformance.site import faults
 from tools.conformance.suites import ROOT, Outcome, counted, run_tests
 
 ORDER = ("first", "second", "third")
@@ -184,3 +185,12 @@ def test_another_module_takes_the_place_of_the_native_one(tmp_path: Path) -> Non
     code = "from ingot import _native; print(_native.__file__, _native.level())"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(copied), _native.level()]
+
+
+def test_links_of_the_site_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+    good = '<h1 id="top"></h1><a href="b.html#x">b</a><a href="#top">top</a><a href="https://python.org">elsewhere</a>'
+    bad = '<p id="x"></p><a href="c.html">c</a><a href="a.html#y">y</a><script src="https://cdn.example/x.js"></script>'
+    (tmp_path / "a.html").write_text(good)
+    (tmp_path / "b.html").write_text(bad)
+    wrong = ["b.html links to a.html#y", "b.html links to c.html", "b.html loads https://cdn.example/x.js"]
+    assert sorted(faults(tmp_path)) == wrong

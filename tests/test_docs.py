@@ -1,13 +1,19 @@
-"""The documents say what the code does: error codes, the list of files, the example of the README."""
+"""The documents say what the code does: error codes, the list of files, links, commands, the example of the README."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+import ingot
 from ingot import errors
+from ingot.cli import main as command_line
 from tools import architecture, ops
 
 ROOT = Path(__file__).parent.parent
@@ -53,3 +59,62 @@ def test_the_readme_example_runs(tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(ROOT / "models")
     done = subprocess.run([sys.executable, "-c", blocks[0]], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def fenced(text: str) -> list[tuple[str, str]]:
+    """The blocks of code of a page: language and content."""
+    return re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub and MyST make them."""
+    words = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", word.lower()).strip().replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = []
+    for target in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", prose(page)):
+        path, _, anchor = target.partition("#")
+        to = (page.parent / path).resolve() if path else page
+        if not to.exists() or (anchor and anchor not in anchors(to)):
+            missing.append(target)
+    assert not missing
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The commands of ingot that a page shows, without comments: of options in brackets the first, N and L as 8."""
+    for language, text in fenced(page.read_text()):
+        for line in text.replace("\\\n", " ").splitlines() if language in ("", "sh") else ():
+            if line.startswith("ingot "):
+                shown = re.sub(r"\[[^\]]*…\]", "", re.split(r"\s#\s", line)[0])
+                shown = re.sub(r"\[(--[^\]|]+)?[^\]]*\]", r"\1", shown)
+                yield re.sub(r"\b[NL]\b", "8", shown)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(commands(page))], ids=lambda page: page.name)
+def test_the_command_line_takes_what_pages_show(page: Path) -> None:
+    parser = command_line._parser()
+    for line in commands(page):
+        parser.parse_args(shlex.split(line)[1:])  # ends with what is wrong when a line is
+
+
+def test_every_page_is_in_the_site() -> None:
+    trees = re.findall(r"```{toctree}\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), re.DOTALL)
+    listed = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+    assert sorted([*listed, "index"]) == sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    listed = re.findall(r"^\.\. auto\w+:: (?:ingot\.)?(\w+)$", page, re.MULTILINE)
+    elsewhere = {"__version__", "IngotError", "Module", "Parameter", "ops"}  # of errors, nn and docs/ops.md
+    assert set(ingot.__all__) - elsewhere <= set(listed)

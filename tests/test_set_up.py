@@ -121,7 +121,7 @@ def test_the_makefile_runs_only_what_it_installs() -> None:
     assert not [line for line in recipes if re.search(r"(^\t@?|&& |\|\| )(cmake|ninja|pip|ruff|mypy|pytest)\b", line)]
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "bench", "fuzz", "conformance", "wheel", "size"])
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "fuzz", "conformance", "wheel", "size", "docs"])
 def test_every_recipe_is_shell(target: str) -> None:
     """As make would run it, were nothing there yet."""
     words = ["make", "-n", "--no-print-directory", f"PYTHON={sys.executable}", "VENV=build/no-such-environment", target]
@@ -130,7 +130,7 @@ def test_every_recipe_is_shell(target: str) -> None:
     subprocess.run(["sh", "-n"], input=done.stdout, text=True, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "bench", "fuzz", "wheel", "size"])
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "fuzz", "wheel", "size", "docs"])
 def test_the_path_of_the_clone_may_have_spaces(target: str, tmp_path: Path) -> None:
     """Wherever a recipe has it, it is one word."""
     clone = tmp_path / "two words"

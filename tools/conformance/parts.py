@@ -20,6 +20,7 @@ from tools.conformance.onnx_peers import all_peers
 from tools.conformance.op_info import op_info
 from tools.conformance.page import table
 from tools.conformance.sanitizers import ADDRESS, THREAD, Sanitizer, reported, shown
+from tools.conformance.site import site
 from tools.conformance.suites import ROOT, Outcome, run_tests
 from tools.conformance.torch_functions import torch_functions
 from tools.conformance.vision_nets import vision_nets
@@ -134,6 +135,7 @@ PARTS = (
     Part("onnx-contrib", "ops of com.microsoft, and trees, in models of one node beside ONNX Runtime", 1, onnx_contrib),
     Part("onnx-models", "trained ONNX models out of packages, compared with ONNX Runtime", 1, onnx_models),
     Part("vision-nets", "nets of timm and torchvision through torch.export, compared with torch", 10, vision_nets),
+    Part("docs", "the site, its links, and every sample of code in the pages", 2, site),
     Part("numbers", "greedy tokens and held-out text against transformers", 3, partial(numbers, ("greedy", "heldout"))),
     *(
         Part(f"mutants-{name}", f"faults that tests have to notice: {group.what}", 25, partial(mutants, name))
