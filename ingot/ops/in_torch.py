@@ -188,7 +188,7 @@ def _simpler(op: Op, specs: tuple[Spec, ...]) -> Network:
     return network
 
 
-def out_of_memory(error: Exception) -> bool:
+def out_of_memory(error: BaseException) -> bool:
     """Whether this is what torch raises when memory is short."""
     named = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
     return named or isinstance(error, MemoryError)

@@ -7,8 +7,8 @@ asked for runs call by call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,11 +39,11 @@ from ingot.backends.torch_device import available as free
 from ingot.backends.torch_device import package
 from ingot.backends.torch_device import resolve as torch_device
 from ingot.backends.torch_executor import Loaded, TorchExecutor, item_of, load, typed_errors
-from ingot.errors import UserError
+from ingot.errors import MemoryLimitError, UserError
 from ingot.ir import Network, Node, Op, StateSpec, Value
 from ingot.ir.interpret import learn
 from ingot.ops.conversion import Dequantize
-from ingot.ops.in_torch import call, check, known, to_tensor
+from ingot.ops.in_torch import call, check, known, out_of_memory, to_tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -171,7 +171,7 @@ class CudaExecutor(TorchExecutor):
         self._chooser = Chooser(torch, device, self._launcher)
         self._transfer = Transfer(torch, device)
         self._graphs = Graphs(torch)
-        self._steps: dict[tuple[int, int], Step] = {}
+        self._steps: dict[tuple[int, int], Step | None] = {}  # None: there was no memory for it
         names = {v.name for v in self._network.inputs}
         attentions = [c for c in made.calls if isinstance(c, Attention)]
         self._decodes = bool(attentions) and names - {"query_start", "hidden_rows"} <= PADDING.keys()
@@ -202,10 +202,18 @@ class CudaExecutor(TorchExecutor):
         with self._there(), self._alone():
             return self._launched(feeds, choice)
 
-    def _there(self) -> AbstractContextManager[Any]:
-        """Where kernels are launched."""
-        there: AbstractContextManager[Any] = self._torch.cuda.device(self._device) if self._on_gpu else nullcontext()
-        return there
+    @contextmanager
+    def _there(self) -> Iterator[None]:
+        """Where kernels are launched. What is left of a run for which there was no memory is given back, so that the
+        next one finds some.
+        """
+        try:
+            with self._torch.cuda.device(self._device) if self._on_gpu else nullcontext():
+                yield
+        except MemoryLimitError:
+            if self._on_gpu:
+                self._torch.cuda.empty_cache()
+            raise
 
     def _launched(self, feeds: dict[str, Array], choice: Choice | None) -> Callable[[], Chosen]:
         """Starts a run; without a choice all outputs come back."""
@@ -279,7 +287,16 @@ class CudaExecutor(TorchExecutor):
         if not rows:
             return None
         columns = _columns(feeds["block_table"].shape[1])
-        return self._steps.get((rows, columns)) or self._capture(rows, columns)
+        if (rows, columns) not in self._steps:
+            try:
+                self._steps[rows, columns] = self._capture(rows, columns)
+            except RuntimeError as e:
+                if not (out_of_memory(e) or (e.__context__ is not None and out_of_memory(e.__context__))):
+                    raise  # the end of a capture may say that it failed, and not why
+                self._steps[rows, columns] = None  # such steps run call by call from now on
+                if self._on_gpu:
+                    self._torch.cuda.empty_cache()
+        return self._steps[rows, columns]
 
     def _capture(self, rows: int, columns: int) -> Step:
         layout = layout_of([v.name for v in self._network.inputs], rows, columns)
@@ -294,8 +311,7 @@ class CudaExecutor(TorchExecutor):
             return self._calls(given, dict(sizes), None, None, None)
 
         replay, found = self._graphs.captured(work)
-        step = self._steps[rows, columns] = Step(layout, memory, tensors, replay, found)
-        return step
+        return Step(layout, memory, tensors, replay, found)
 
     def _inputs(
         self, feeds: Mapping[str, Array], choice: Choice | None = None

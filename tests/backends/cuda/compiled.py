@@ -43,6 +43,8 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "many rows of int8": (kernels.product_tiles, "*i8", 8, {
         **TILES, "BN": 64, "BK": 64, "PAIR": True, "SCALED": True}),
     "many rows of int4": (kernels.group_tiles, "*u8", 8, {**TILES, "BN": 64, "HALF": 64, "PAIR": True}),
+    "expanded int8": (kernels.expand_rows, "*i8", 4, {"BN": 8, "BK": 512, "DEPENDENT": True}),
+    "expanded int4": (kernels.expand_groups, "*u8", 4, {"BN": 32, "HALF": 64, "DEPENDENT": True}),
     "choice": (choice_kernels.choose, "", 4, {
         "BN": 2048, "BP": 64, "DRAWN": True, "RANKED": False, "DEPENDENT": True}),
 }  # fmt: skip

@@ -199,6 +199,51 @@ def test_requests_of_all_kinds(made: Any) -> None:
         )
 
 
+def test_a_step_that_cannot_be_captured(made: Any) -> None:
+    """Without memory for its graph it runs call by call."""
+    session = made(precision="float32").on("cuda").session(kv_blocks=8)
+    executor = captures(session)
+
+    def short(work: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    executor._graphs.captured = short
+    feeds = step(3, 5, 2)
+    wanted = made(precision="float32").on("cuda").session(kv_blocks=8).run(feeds)["logits"]
+    assert np.abs(session.run(feeds)["logits"] - wanted).max() <= 1e-6
+    assert executor._steps == {(4, 64): None}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_requests_that_fail(made: Any, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory, or on a device that fails, a request ends with a typed error and its blocks come back."""
+    with ingot.LLM(made(precision="float32"), device="cuda") as llm:
+        executor: Any = llm._runner._session._executor  # type: ignore[attr-defined]
+        calls, wait = executor._calls, executor._transfer.wait
+
+        def fail(*_: Any) -> Any:
+            executor._calls, executor._transfer.wait = calls, wait
+            if late:
+                raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+        if late:
+            executor._transfer.wait = fail
+        else:
+            executor._calls = fail
+        error, said = (ingot.errors.IngotError, "no more use") if late else (ingot.errors.MemoryLimitError, "2 GiB")
+        with pytest.raises(error, match=said):
+            llm.generate([5, 9, 77], max_tokens=3)
+        assert llm.stats().blocks_used == 0
+        assert len(llm.generate([5, 9, 77], max_tokens=2, ignore_end=True).token_ids) == 2
+        gain = next(t for v, t in executor._loaded.tensors.items() if v.kind == "parameter" and t.dim() == 1)
+        kept = gain.clone()
+        gain.fill_(float("nan"))
+        with pytest.raises(ingot.errors.ValueFault, match="NaN"):
+            llm.generate([5, 9, 77], max_tokens=3)
+        gain.copy_(kept)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [("token_ids", 128, "embedding"), ("slot", 99999, "kv_write"), ("block_table", -2, "paged_attention")],
