@@ -58,7 +58,7 @@ size: wheel          ## the run-time set: how many distributions, how many bytes
 	$(BIN)/python -m tools.size build/wheel/*.whl
 
 docs: $(VENV)/docs   ## docs/ and a reference out of the docstrings as a site, build/docs/index.html; no network once installed
-	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 clean:               ## everything that was built
 	rm -rf $(VENV) build dist

@@ -27,6 +27,11 @@ EXCERPTS = {
 }
 # What comes before the blocks of a page, and what has to hold after them.
 BEFORE = {
+    "devices.md": """
+import torch, ingot
+engine = ingot.build(torch.nn.Linear(3, 2), (torch.ones(2, 3),), precision="bfloat16", report=False)
+tensor = torch.ones(2, 3)
+""",
     "embeddings.md": "import ingot\n",
     "importing.md": """
 import torch, ingot
@@ -79,6 +84,7 @@ def accuracy(engine, batch):
 """,
 }
 AFTER = {
+    "devices.md": "assert tuple(out.shape) == (2, 2)\n",
     "embeddings.md": "assert vectors.shape[0] == 1\n",
     "importing.md": "import os; assert os.path.getsize('model.pt2') > 0 and engine.inputs[0].dims[0] == 'N'\n",
     "onnx.md": "assert labels.tolist() == ['go', 'stop'] and outputs[0].tolist() == [4.0, 6.0]\n",
@@ -114,6 +120,8 @@ def test_excerpts_are_true(name: str) -> None:
 def test_blocks_run(name: str, tmp_path: Path) -> None:
     """All of a page's, one after the other in one process, as somebody would who reads it."""
     found = blocks(name)
+    if name == "devices.md":  # torch's device on the CPU, which every machine has
+        found = [block.replace('"cuda"', '"torch"').replace('"x"', "engine.inputs[0].name") for block in found]
     if name == "embeddings.md":  # a model of this repository, and a coroutine for what is awaited
         shutil.copytree(ROOT / "models" / "pico-python", tmp_path / "Qwen3-Embedding-0.6B")
         body = "".join(f"    {line}\n" for line in found[0].splitlines())
