@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot import _native
-from ingot.backends.device import Device
+from ingot.backends.device import Choice, Chosen, Device
 from ingot.errors import RequestError, TooLongError
 from ingot.llm.jobs import Drafter, EmbeddingJob, GenerationJob, Job, Result, Rows, ScoringJob
 from ingot.llm.kv_cache import KVCache
 from ingot.llm.loop import EngineLoop
 from ingot.llm.runner import Runner
+from ingot.llm.runner_behind import RunnerBehind
 from ingot.llm.sampling import SamplingParams, sampler_of
 from ingot.llm.scheduler import Chunk, Scheduler, StepPlan
 from ingot.llm.vectors import POOLINGS
@@ -41,12 +43,27 @@ def next_token(tokens: list[int]) -> int:
     return value
 
 
+def drawn(row: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float, uniform: float) -> int:
+    """A token as the sampler of the core chooses it."""
+    if temperature == 0:
+        return int(row.argmax())
+    weights = np.exp((row - row.max()) / temperature).astype(np.float64)
+    order = np.arange(len(row))
+    if top_k < len(row) or top_p < 1 or min_p > 0:
+        order = np.lexsort((order, -row))[:top_k]
+        before = weights[order].cumsum() - weights[order]
+        order = order[(before < (top_p * weights[order].sum() if top_p < 1 else np.inf)) & (weights[order] >= min_p)]
+    running = weights[order].cumsum()
+    return int(order[min(int((running <= uniform * running[-1]).sum()), len(order) - 1)])
+
+
 class FakeSession:
     """Keeps tokens by slot and reads contexts through the block table, as attention does with keys and values."""
 
     def __init__(self, block_size: int, blocks: int) -> None:
         self.block_size = block_size
         self.memory = np.full(blocks * block_size, -1)
+        self.chosen = np.zeros(1, np.int64)  # by the last launch
 
     def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
         assert all(array.dtype == np.int32 for array in feeds.values())
@@ -67,6 +84,18 @@ class FakeSession:
         logits = LOGITS[after[feeds["logit_rows"]]]
         states = np.stack([after, after % 7, after / 10], 1).astype(np.float32)
         return {"logits": logits, "hidden": states[feeds["hidden_rows"]]}
+
+    def launch(self, feeds: dict[str, Any], choice: Choice) -> Callable[[], Chosen]:
+        """Runs at once, as a device that chooses tokens itself, and tells later."""
+        before = np.append(self.chosen, -1)[choice.behind]
+        tokens = np.where(choice.behind >= 0, before, feeds["token_ids"])
+        found = self.run(feeds | {"token_ids": tokens.astype(np.int32)})
+        draws = zip(choice.temperature, choice.top_k, choice.top_p, choice.min_p, choice.uniform, strict=True)
+        rows = found["logits"][: len(choice.temperature)]
+        self.chosen = np.array([drawn(row, *how) for row, how in zip(rows, draws, strict=True)], np.int64)
+        logprobs = _native.log_probs(rows, self.chosen)
+        outputs = found | {"logits": found["logits"][list(choice.back)]}
+        return partial(Chosen, self.chosen, logprobs, outputs)
 
     device = Device()
     sample = staticmethod(_native.sample)
@@ -141,7 +170,7 @@ REQUESTS = st.lists(
     st.sampled_from([2, 8, 16]),
     st.integers(3, 30),
     st.integers(1, 3),
-    st.sampled_from([Runner, Ahead]),
+    st.sampled_from([Runner, Ahead, RunnerBehind]),
     st.none() | st.lists(st.booleans(), min_size=1, max_size=9),
 )
 def test_everybody_gets_what_they_would_have_got_alone(
@@ -312,15 +341,16 @@ def test_drafts_change_no_bit(words: dict[str, Any], script: list[bool]) -> None
     assert generated(make(40, 4, 64, 4, drafter=scripted(texts, script)), stops, **words) == ended
 
 
+@pytest.mark.parametrize("runner", [Ahead, RunnerBehind])
 @pytest.mark.parametrize("words", PARAMS.values(), ids=PARAMS)
-def test_a_step_behind_changes_no_bit(words: dict[str, Any]) -> None:
+def test_a_step_behind_changes_no_bit(words: dict[str, Any], runner: type[Runner]) -> None:
     plain = generated(make(40, 4, 64, 4), **words)
-    assert generated(make(40, 4, 64, 4, Ahead), **words) == plain
-    small = make(13, 4, 19, 3, Ahead)
+    assert generated(make(40, 4, 64, 4, runner), **words) == plain
+    small = make(13, 4, 19, 3, runner)
     assert generated(small, **words) == plain
     assert small._scheduler.preemptions
     stops = {plain[0][0][14], plain[1][0][20]}
-    assert generated(make(40, 4, 64, 4, Ahead), stops, **words) == generated(make(40, 4, 64, 4), stops, **words)
+    assert generated(make(40, 4, 64, 4, runner), stops, **words) == generated(make(40, 4, 64, 4), stops, **words)
 
 
 @pytest.mark.parametrize("count", range(1, 8))
