@@ -67,23 +67,30 @@ class Loaded:
 def load(torch: Any, opening: Opening, device: Any, target: Lowers = TORCH) -> Loaded:
     """Lowers an engine's network, and brings its weights to the device. Raises what reading, verifying and lowering do.
     """
-    portable = opening.header["networks"].get(opening.entry)
-    if portable is None:
-        raise UserError(f"the engine has no network {opening.entry!r}, which device torch needs: build it again")
-    with reading(opening.header):
-        network = from_json(portable, opening.external)
-    verify(network)
-    lowered = lower(computed(network, opening.header["config"]), target)
+    network, made = lowered(opening.header, opening.external, opening.entry, target)
     shown = Shown.of(opening.header, opening.tensor, network)
     reader = Reader(shown)
     tensors: dict[Value, Any] = {}
     total = 0
-    for value in (*lowered.parameters, *lowered.constants):
+    for value in (*made.parameters, *made.constants):
         with typed_errors(f"{value.name} on torch:{opening.device}"):
             array = value.array if value.kind == "constant" else stored(reader, value)
             tensors[value] = to_tensor(torch, array, device)
         total += array.nbytes
-    return Loaded(lowered, tensors, total)
+    return Loaded(made, tensors, total)
+
+
+def lowered(
+    header: Mapping[str, Any], external: Mapping[str, Any], entry: str, target: Lowers
+) -> tuple[Network, Network]:
+    """The portable network of an engine's entry, and what a target makes of it."""
+    portable = header["networks"].get(entry)
+    if portable is None:
+        raise UserError(f"the engine has no network {entry!r}, which device torch needs: build it again")
+    with reading(header):
+        network = from_json(portable, external)
+    verify(network)
+    return network, lower(computed(network, header["config"]), target)
 
 
 def stored(reader: Reader, value: Value) -> Array:

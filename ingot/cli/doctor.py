@@ -3,6 +3,7 @@
 examples:
   ingot doctor
   ingot doctor pico.ingot
+  ingot doctor pico.ingot --device cuda the GPU, a self-test of two seconds, and which ops are kernels there
   INGOT_ISA=avx2 ingot doctor           INGOT_ISA forces an instruction set level
 
 The exit code is 2 when a package is missing, or a kernel that SOURCE needs; all is printed first."""
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+from collections import Counter
 from typing import Any
 
 from ingot import _lazy
@@ -26,6 +28,7 @@ PACKAGES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "jinja2", "rich")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot doctor`."""
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="an .ingot engine, or what one can be built from")
+    parser.add_argument("--device", metavar="DEVICE", help="look at another device too: cuda, cuda:1, torch, …")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
@@ -55,9 +58,15 @@ def run(args: argparse.Namespace, out: Output) -> None:
     out.text("versions     " + ", ".join(f"{name} {version}" for name, version in versions.items() if version))
     if missing:
         out.text(f"missing      {', '.join(missing)}")
-    ops = None if args.source is None else _ops(open_source(args.source), native, out)
-    out.result({"machine": machine, "versions": versions, "ops": ops})
+    device, there = _device(args.device, out)
+    on_gpu = args.device is not None and args.device.partition(":")[0] == "cuda"
+    engine = None if args.source is None else open_source(args.source)
+    rows = _gpu_calls if on_gpu else _ops
+    ops = None if engine is None else rows(engine, native, out)
+    out.result({"machine": machine, "versions": versions, "device": device, "ops": ops})
     faults = [f"packages are missing: pip install {' '.join(missing)}"] if missing else []
+    if there:
+        faults.append(there)
     if kernels := [row["op"] for row in ops or () if row["runs"] == "missing"]:
         faults.append(
             f"{args.source} needs kernels, or versions of them, that ingot {__version__} lacks: {', '.join(kernels)}; "
@@ -65,6 +74,42 @@ def run(args: argparse.Namespace, out: Output) -> None:
         )
     if faults:
         raise UserError("; ".join(faults))
+
+
+def _device(word: str | None, out: Output) -> tuple[dict[str, Any] | None, str]:
+    """What is known of the device that was asked for, and what is wrong with it."""
+    if word is None:
+        return None, ""
+    try:
+        device = _lazy.load("ingot.backends.device:device_of")(word)
+    except UserError as e:
+        out.text(f"device       {word} cannot be used")
+        return {"name": word, "why": str(e)}, str(e)
+    found: dict[str, Any] = {"name": str(device)}
+    if device.runtime.name != "cuda":
+        out.text(f"device       {device} is there")
+        return found, ""
+    found |= _lazy.load("ingot.backends.cuda.examine:gpu")(device.name)
+    test = found["self_test"]
+    out.text(f"gpu          {device}: {found['name']}, compute capability {found['capability']}")
+    out.text(f"             {size(found['free'])} of {size(found['memory'])} free")
+    out.text(f"driver       {found['driver']} (CUDA {found['driver_cuda']}), torch {found['torch']} for CUDA "
+             f"{found['torch_cuda']}, Triton {_version('triton')}")  # fmt: skip
+    verdict = "works" if test["works"] else "FAILS"
+    out.text(f"self-test    {verdict} in {test['seconds']:.1f} s: kernels differ from torch by {test['product']:.1e} "
+             f"and {test['chain']:.1e}, copies at {test['bytes_per_second'] / 1e12:.2f} TB/s")  # fmt: skip
+    return found, "" if test["works"] else f"{device}: its kernels give wrong numbers; do not use it"
+
+
+def _gpu_calls(engine: Any, native: Any, out: Output) -> list[dict[str, Any]]:
+    """One row per call of the networks on device cuda: how it runs there."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for entry in engine.entries:
+        for call in _lazy.load("ingot.backends.cuda.examine:calls_of")(engine.header, engine.external, entry):
+            counts[call["call"], call["runs"]] += 1
+    rows = [{"op": name, "calls": count, "runs": runs} for (name, runs), count in counts.most_common()]
+    out.text("\n" + table([(r["op"], r["calls"], r["runs"]) for r in rows], ("op", "calls", "runs")))
+    return rows
 
 
 def _ops(engine: Any, native: Any, out: Output) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ examples:
   ingot inspect net.ingot --size N=8        the memory of a run at that size, and when it needs the most
   ingot inspect pico.ingot --network        the portable network, as text that reads back
   ingot inspect pico.ingot --program        the kernel calls, in order
+  ingot inspect net.ingot --program --device cuda   what is a kernel there and what a torch form; needs no GPU
   ingot inspect models/pico-python --why    which rewrites were made, and why others were not
   ingot inspect pico.ingot --verify         compare every weight with its digests"""
 
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--program", action="store_true", help="print the kernel calls")
     what.add_argument("--why", action="store_true", help="print what each rewrite decided")
     what.add_argument("--verify", action="store_true", help="check the digests of all weights")
+    parser.add_argument("--device", metavar="DEVICE", choices=("cpu", "cuda"), help="with --program: whose (cpu, cuda)")
     options.add_sizes(parser)
     parser.add_argument("--threads", type=options.positive, metavar="N", help="for which memory is planned")
 
@@ -46,8 +48,17 @@ def run(args: argparse.Namespace, out: Output) -> None:
     if Path(args.source).is_dir() and not (args.network or args.program or args.why):
         _directory(args, out)
         return
+    if args.device and not args.program:
+        raise UserError("--device says whose calls are listed: give --program too")
     engine = open_source(args.source)
-    if args.network:
+    if args.device == "cuda":
+        load = _lazy.load("ingot.backends.cuda.examine:calls_of")
+        calls = {entry: load(engine.header, engine.external, entry) for entry in engine.entries}
+        for entry, rows in calls.items():
+            shown = [(i, r["call"], r["runs"], "+".join(r["ops"]), r["where"] or "") for i, r in enumerate(rows)]
+            out.text(f"cuda {entry}\n" + table(shown, ("", "call", "runs", "ops", "in")))
+        out.result({"programs": {"cuda": calls}})
+    elif args.network:
         out.text(str(_network(engine)))
         out.result({"network": engine.header["networks"]["main"]})
     elif args.program:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ingot import _lazy, dtypes
 from ingot.backends.cuda.choice import WORDS, Chooser, kind_of, tokens_of
+from ingot.backends.cuda.driver import driver, require_room, why_not
 from ingot.backends.cuda.faults import BY_INTEGERS, faulty
 from ingot.backends.cuda.launch import (
     LEAST_GROUP,
@@ -59,7 +60,8 @@ def resolve(name: str) -> str:
     try:
         number = torch_device(f"cuda:{name or 0}").removeprefix("cuda:")
     except UserError as e:
-        raise UserError(f"device 'cuda:{name or 0}': {e}") from None
+        why = why_not(torch.version.cuda, int(name or 0), driver())
+        raise UserError(f"device 'cuda:{name or 0}': {f'{why}; ' if why else ''}{e}") from None
     found = torch.cuda.get_device_capability(int(number))
     if found < OLDEST:
         raise UserError(f"device 'cuda:{number}' has compute capability {found[0]}.{found[1]}; ingot's kernels need "
@@ -84,6 +86,8 @@ def open_on(torch: Any, device: Any, opening: Opening) -> TorchExecutor:
     there = replace(opening, device=str(device))
     if opening.threads is not None and device.type != "cpu":
         raise UserError(f"threads={opening.threads}: device cuda has no threads to choose")
+    if ("cuda", str(device), opening.entry) not in opening.kept and device.type == "cuda":
+        require_room(opening, available(opening.device))
     if opening.header["kind"] != "llm":
         return open_net(torch, device, there)
     key = ("cuda", str(device), opening.entry)

@@ -18,35 +18,20 @@ import numpy as np
 from ingot import dtypes
 from ingot.backends.cuda.net_calls import Call, net_program
 from ingot.backends.cuda.net_forms import Forms, NetMade, narrow, prepared
+from ingot.backends.cuda.net_target import NET
 from ingot.backends.cuda.program import Single
 from ingot.backends.device import Opening
 from ingot.backends.torch_executor import TorchExecutor, item_of, load, typed_errors, written
-from ingot.backends.torch_target import TorchTarget
 from ingot.errors import BusyError
 from ingot.ir import Network, Node, Value
 from ingot.ir.interpret import learn
 from ingot.ops.in_torch import call as by_form
 from ingot.ops.in_torch import check, first_line, known, of_device, out_of_memory, to_array, to_arrays, to_tensor
-from ingot.passes.dense_attention import dense_attention
-from ingot.passes.pipeline import Pass
 
 Array = np.ndarray[Any, Any]
 
 MOST_GRAPHS = 16  # of a session; the one that was used least recently goes
 MOST_SEEN = 256  # sets of input sizes that a session remembers
-
-
-class NetTarget(TorchTarget):
-    """The torch target, with attention as one op."""
-
-    @property
-    def passes(self) -> Sequence[Pass]:
-        found = list(super().passes)
-        at = next(i for i, stage in enumerate(found) if stage.name == "decompose")
-        return [*found[:at], Pass("dense attention", dense_attention), *found[at:]]
-
-
-NET = NetTarget()
 
 
 def open_net(torch: Any, device: Any, opening: Opening) -> NetExecutor:
