@@ -87,7 +87,8 @@ class ExternalOpError(UserError):
 
 
 class MismatchError(IngotError):
-    """Two networks that should compute the same do not: an imported one and its source, or the two of `ingot diff`."""
+    """Two networks that should compute the same do not: an imported one and its source, the two of `ingot diff`, or
+    an engine here and where it was built."""
 
     code = "mismatch"
 

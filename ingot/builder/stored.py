@@ -16,6 +16,7 @@ import numpy as np
 from ingot import dtypes
 from ingot.backends.stored import Derivation, Operands, Reader, Shown, as_known, unfit
 from ingot.builder.compile import Borrowed, owned
+from ingot.engine.self_test import KEY as SELF_TEST
 from ingot.engine.session import Engine
 from ingot.errors import IngotError, RecipeError
 from ingot.ir import Network
@@ -76,7 +77,7 @@ def remade(
     weights = {name: {**entry, "hash": []} for name, entry in header["weights"].items()}
     weights |= {one.tensor: {"recipe": one.recipe.json(), "hash": []} for one in remakes}
     tensors: dict[str, Any] = {n: found[n] if n in found else engine.tensor(n) for n in weights}
-    config = header["config"] if config is None else config
+    config = {k: v for k, v in (header["config"] if config is None else config).items() if k != SELF_TEST}
     return engine.with_tensors({**header, "weights": weights, "config": config}, tensors)
 
 

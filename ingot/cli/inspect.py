@@ -8,7 +8,8 @@ examples:
   ingot inspect pico.ingot --program        the kernel calls, in order
   ingot inspect net.ingot --program --device cuda   what is a kernel there and what a torch form; needs no GPU
   ingot inspect models/pico-python --why    which rewrites were made, and why others were not
-  ingot inspect pico.ingot --verify         compare every weight with its digests"""
+  ingot inspect pico.ingot --verify         compare every weight with its digests
+  ingot inspect net.ingot --check           repeat the build's self-test here: calibrated nets have one"""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--program", action="store_true", help="print the kernel calls")
     what.add_argument("--why", action="store_true", help="print what each rewrite decided")
     what.add_argument("--verify", action="store_true", help="check the digests of all weights")
+    what.add_argument("--check", action="store_true", help="compute on this machine what the build computed")
     parser.add_argument("--device", metavar="DEVICE", choices=("cpu", "cuda"), help="with --program: whose (cpu, cuda)")
     options.add_sizes(parser)
     parser.add_argument("--threads", type=options.positive, metavar="N", help="for which memory is planned")
@@ -44,6 +46,9 @@ def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot inspect`."""
     if args.verify:
         _verify(args.source, out)
+        return
+    if args.check:
+        _check(args.source, out)
         return
     if Path(args.source).is_dir() and not (args.network or args.program or args.why):
         _directory(args, out)
@@ -98,6 +103,14 @@ def _verify(source: str, out: Output) -> None:
     out.result({"path": source, "verified_bytes": checked})
 
 
+def _check(source: str, out: Output) -> None:
+    found = _lazy.load("ingot.engine.self_test:check")(open_source(source))
+    took = f"{found.seconds * 1e3:.1f} ms"
+    out.text(f"{source}: computes what its build did, up to {found.difference:.1e} of the outputs ({took})")
+    out.result({"path": source, "difference": found.difference, "tolerance": found.tolerance,
+                "seconds": found.seconds})  # fmt: skip
+
+
 def _directory(args: argparse.Namespace, out: Output) -> None:
     """A Hugging Face directory in words, and the engine that a build would make of it.
 
@@ -145,7 +158,8 @@ def _summary(engine: Any, args: argparse.Namespace, out: Output, more: dict[str,
     fusion = {entry: _fusion(program) for entry, program in programs.items()}
     memory = {entry: _memory(engine, entry, args, out) for entry in fusion}
     weights = {name: engine.tensor(name) for name in header["weights"]}
-    config = {name: value for name, value in header["config"].items() if name not in ("kv", "aliases", "quantization")}
+    unseen = ("kv", "aliases", "quantization", "self_test")
+    config = {name: value for name, value in header["config"].items() if name not in unseen}
     bytes_ = {name: int(array.nbytes) for name, array in weights.items()}
     kernels = {target: kernel_counts(program) for target, program in header["programs"].items()}
     out.text(f"{source}: {header['kind']} engine of format {header['format']}, made by {header['producer']}")

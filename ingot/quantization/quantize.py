@@ -15,6 +15,7 @@ import numpy as np
 from ingot._native import level
 from ingot.builder.build import Calibrated, Debug, Phases, Request, build_network, built, conclude
 from ingot.builder.layers import Stored, network_of
+from ingot.engine import self_test
 from ingot.engine.session import Engine, load
 from ingot.errors import UserError
 from ingot.ir import Network, Node
@@ -136,6 +137,8 @@ def quantize(
         phases = Phases(tell)
         engine = _calibrated(source, inputs, weights, precision, dynamic, report, debug or Debug(), phases, calibration)
         engine.log = [*engine.log, *calibration.remarks]
+    if (test := self_test.made(engine, calibration.error)) is not None:
+        engine.header["config"][self_test.KEY] = test
         if report_file is not None:
             with phases.phase("measure"):
                 calibration.report(engine).write(report_file)
@@ -235,6 +238,7 @@ class Calibration:
         self.data, self.options = data, options
         self.float: Engine | None = None  # once there is a plan, the engine that it is compared with, and its inputs
         self.feeds: Feeds = {}
+        self.error: float | None = None  # of the plan's outputs, from those in float
         self.tuning: Tuning | None = None
         self.remarks: list[str] = []
 
@@ -255,7 +259,9 @@ class Calibration:
         self.float, self.feeds = search.float, seen.kept[0]
         if self.options.tune is not None:
             choices = self._tuned(search, choices, phases)
-        return Calibrated(search.plan(choices), self.feeds)
+        plan = search.plan(choices)
+        self.error = plan.facts["error"]
+        return Calibrated(plan, self.feeds)
 
     def _tuned(self, search: _Search, choices: list[Choice], phases: Phases) -> list[Choice]:
         """The choices with layers in float where this is faster, by the file of measurements or by new ones."""
