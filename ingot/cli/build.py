@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights-from", choices=("random",), help="seeded random weights: config.json alone will do")
     parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from random")
     parser.add_argument("--no-report", action="store_true", help="do not compare with float32, nor with torch")
+    parser.add_argument("--report", metavar="FILE", help="write the report by layer: FILE.svg (a chart) or FILE.json")
     parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network's text after every pass there")
     group = parser.add_argument_group("calibrated int8, of nets (with --weights int8 --activations int8)")
     group.add_argument("--data", metavar="FILE.npz", help="inputs as the net will see them: an array for each, by name")
@@ -50,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        "first, or last; repeatable")  # fmt: skip
     group.add_argument("--tune", type=options.rate, metavar="SECONDS", help="measure on this machine which layers are "
                        "faster in float; kept in OUTPUT.tune.json, by which the next build decides")  # fmt: skip
-    group.add_argument("--report", metavar="FILE", help="write the quantisation report: FILE.svg or FILE.json")
     parser.add_argument("--check-stages", action="store_true", help="stop at the pass that changes the numbers (slow)")
 
 
@@ -91,6 +91,10 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.text(printable_lines(engine.summary))
     if args.data is not None:
         out.text(printable_lines(_lazy.load("ingot.quantization.report:Report").of(engine)))
+    if args.report is not None and args.data is None:
+        if engine.report is None:
+            raise UserError(f"{args.source} is an engine, whose report its build gave: build its source to have one")
+        _lazy.load("ingot.quantization.report:write_accuracy")(engine.report, args.report)
     if engine.report is not None:
         out.text(str(engine.report) + "\n")
     out.text(f"{path}: {size(written)} in {sum(seconds.values()):.2f} s")
@@ -113,10 +117,14 @@ def printable_lines(value: object) -> str:
 def _check_calibration(args: argparse.Namespace) -> None:
     """Raises UserError for words of a calibration that do not go together."""
     if args.data is None:
-        names = ("method", "budget", "keep", "report", "tune")
+        names = ("method", "budget", "keep", "tune")
         given = [f"--{name}" for name in names if getattr(args, name) is not None]
         if given:
             raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE.npz")
+        if args.report is not None:
+            _lazy.load("ingot.quantization.report:check_name")(args.report)
+            if args.no_report:
+                raise UserError("--report writes the report that --no-report leaves out: give one of them")
         return
     if (args.weights, args.activations) != ("int8", "int8"):
         raise UserError("--data calibrates a net in int8: give --weights int8 --activations int8 with it")

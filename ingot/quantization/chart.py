@@ -23,8 +23,8 @@ class Bar(NamedTuple):
     why: str
 
 
-def chart(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
-    """The SVG's text. The same bars give the same text."""
+def chart(title: str, subtitle: str, bars: Sequence[Bar], colours: str = "blue: int8; grey: float") -> str:
+    """The SVG's text, with a line below on what the colours mean. The same bars give the same text."""
     errors = [bar.error for bar in bars if bar.error is not None and 0 < bar.error < math.inf]
     high = math.ceil(math.log10(max(errors))) if errors else 0
     low = max(math.floor(math.log10(min(errors))), high - DECADES) if errors else -1
@@ -44,7 +44,7 @@ def chart(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
         lines.append(f'<text x="{x}" y="{bottom + 16}" text-anchor="middle" fill="#4a5568">1e{power}</text>')
     for i, bar in enumerate(bars):
         lines += _row(bar, TOP + ROW * i, low, high)
-    lines.append(f'<text x="16" y="{bottom + 34}" fill="#4a5568">blue: int8; grey: float</text>')
+    lines.append(f'<text x="16" y="{bottom + 34}" fill="#4a5568">{escape(colours)}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,6 +105,33 @@ class Report:
         check_name(path)
         text = self.svg() if path.endswith(".svg") else json.dumps(self.json(), indent=1, allow_nan=False) + "\n"
         write_whole(Path(path), text.encode())
+
+
+def write_accuracy(report: Any, path: str) -> None:
+    """The accuracy report of a build as a chart (.svg) or as data (.json).
+
+    Raises UserError for another name, and for a report without figures; FileError.
+    """
+    check_name(path)
+    rows = [*report.layers, *report.outputs]
+    if not rows:
+        raise UserError(f"{path}: there is nothing to draw: {report.note or 'nothing was compared'}")
+    if path.endswith(".json"):
+        text = json.dumps(_finite({"schema": 1, **report.json()}), indent=1, allow_nan=False) + "\n"
+    else:
+        bars = [Bar(row.name, row.relative, True, f"{row.relative:.1e}", row.odd) for row in rows]
+        title = "difference from float32 after each layer, relative"
+        text = chart(title, f"{report.inputs} inputs", bars, "outputs are the last bars")
+    write_whole(Path(path), text.encode())
+
+
+def _finite(value: Any) -> Any:
+    """A copy with null for NaN and infinities, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_name(path: str) -> None:
