@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; only --help, --version and a bad command line raise SystemExit."""
     args, unknown = _parser().parse_known_args(argv)
     if unknown:
-        args.parser.exit(2, f"{args.parser.prog}: error: {args.parser.none_of(unknown)}\n")
+        args.parser.error(args.parser.none_of(unknown))
     out = Output(args.json, args.quiet, args.debug)
     # Text that the terminal's encoding lacks is shown escaped: generating must not end in an encoding error.
     for stream in (sys.stdout, sys.stderr):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +18,11 @@ class Parser(argparse.ArgumentParser):
             return f"nothing takes {' '.join(unknown)}: {self.prog} --help lists the arguments"
         faults = [f"there is no option {word}{did_you_mean(word, self._option_string_actions)}" for word in options]
         return f"{'; '.join(faults)} ({self.prog} --help lists them)"
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with 2 and one line: a command's usage takes a screen, and --help has it."""
+        more = "" if "--help" in message else f" ({self.prog} --help explains it)"
+        self.exit(2, f"{self.prog}: error: {message}{more}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

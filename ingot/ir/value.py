@@ -64,12 +64,19 @@ class Value(Tensor):
     @property
     def shape(self) -> Shape:
         if isinstance(self.spec, StateSpec):
-            raise OpError(f"%{self.name} is a {self.spec}: it has no shape, its blocks belong to the session")
+            raise OpError(f"{self.said} is a {self.spec}: it has no shape, its blocks belong to the session")
         return self.spec.shape  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> DType:
         return self.spec.dtype  # type: ignore[no-any-return]
+
+    @property
+    def said(self) -> str:
+        """What messages call it: `%x`, or the op that made it where nobody gave it a name."""
+        if not self.name.isdecimal():
+            return f"%{self.name}"
+        return f"the result of {self.node.op.name}" if self.node is not None else "a tensor"
 
     def ndim(self) -> int:
         return len(self.shape)
@@ -95,18 +102,18 @@ class Value(Tensor):
 
     # -------------------------------------------------------------------------------------------- refusals that teach
     def __bool__(self) -> bool:
-        raise OpError(f"the truth of %{self.name} is known only at run time: use ops.where or ops.cond instead of if, "
+        raise OpError(f"the truth of {self.said} is known only at run time: use ops.where or ops.cond instead of if, "
                       "and `is` to compare tensors as objects")
 
     def __len__(self) -> int:
-        raise OpError(f"len() of %{self.name}: use .size(0) for its first dimension, which may be known only at run "
+        raise OpError(f"len() of {self.said}: use .size(0) for its first dimension, which may be known only at run "
                       "time, and .ndim() for the number of dimensions")
 
     def __iter__(self) -> Iterator[Value]:
-        raise OpError(f"%{self.name} cannot be iterated: use .split(1) or an index")
+        raise OpError(f"{self.said} cannot be iterated: use .split(1) or an index")
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        raise OpError(f"%{self.name} is a symbolic tensor without numbers: use ops of ingot on it, not NumPy's")
+        raise OpError(f"{self.said} is a symbolic tensor without numbers: use ops of ingot on it, not NumPy's")
 
     # -------------------------------------------------------------------------------------------- operators
     def __add__(self, other: Any) -> Value:
@@ -241,7 +248,7 @@ class Value(Tensor):
             return self.reshape(*(d for d in self.shape if d != 1))
         at = axis_of(dim, self.ndim(), "dim")
         if self.shape[at] != 1:
-            raise OpError(f"squeeze(%{self.name}: {self.spec}): dimension {dim} has size {self.shape[at]}, not 1")
+            raise OpError(f"squeeze({self.said}: {self.spec}): dimension {dim} has size {self.shape[at]}, not 1")
         return self.reshape(*self.shape[:at], *self.shape[at + 1 :])
 
     def split(self, sizes: Any, dim: int = 0) -> tuple[Value, ...]:
@@ -250,11 +257,11 @@ class Value(Tensor):
         total = self.shape[at]
         if isinstance(sizes, int):
             if not isinstance(total, int) or sizes <= 0:
-                raise OpError(f"split(%{self.name}: {self.spec}, {sizes}, dim={dim}): pieces of one positive size need "
+                raise OpError(f"split({self.said}: {self.spec}, {sizes}, dim={dim}): pieces of one positive size need "
                               "a dimension that is known; list the sizes instead")
             sizes = [min(sizes, total - start) for start in range(0, total, sizes)] or [0]
         if dims.add(0, *sizes) != total:
-            raise OpError(f"split(%{self.name}: {self.spec}): sizes {list(sizes)} do not add up to {total}")
+            raise OpError(f"split({self.said}: {self.spec}): sizes {list(sizes)} do not add up to {total}")
         pieces: list[Value] = []
         start: Dimension = 0
         for size in sizes:
@@ -323,9 +330,9 @@ def _index(x: Value, index: tuple[Any, ...]) -> Value:
     """Basic indexing: at most one slice op, then one reshape for dropped and added dimensions."""
     named = [i for i in index if i is not None and i is not Ellipsis]
     if sum(i is Ellipsis for i in index) > 1:
-        raise OpError(f"%{x.name}[...]: an index takes one ellipsis")
+        raise OpError(f"{x.said}[...]: an index takes one ellipsis")
     if len(named) > x.ndim():
-        raise OpError(f"%{x.name} has {x.ndim()} dimensions, the index names {len(named)}")
+        raise OpError(f"{x.said} has {x.ndim()} dimensions, the index names {len(named)}")
     if not any(i is Ellipsis for i in index):
         index = (*index, Ellipsis)
     cuts: dict[int, tuple[Dimension, Dimension, int]] = {}
@@ -346,7 +353,7 @@ def _index(x: Value, index: tuple[Any, ...]) -> Value:
             cuts[axis] = (dims.add(x.shape[axis], i) if isinstance(i, int) and i < 0 else i, 1, 1)
             axis += 1
         else:
-            raise OpError(f"%{x.name}[{type(i).__name__}]: an index may hold ints, slices, None and ...; "
+            raise OpError(f"{x.said}[{type(i).__name__}]: an index may hold ints, slices, None and ...; "
                           "use ops.take(x, index, axis) for a tensor of indices")
     cuts = {a: c for a, c in cuts.items() if c != (0, x.shape[a], 1)}
     cut = x._cut(cuts) if cuts else x
@@ -358,13 +365,13 @@ def _slice(x: Value, axis: int, part: slice) -> tuple[Dimension, Dimension, int]
     whole = x.shape[axis]
     step = 1 if part.step is None else part.step
     if type(step) is not int or step == 0:
-        raise OpError(f"%{x.name}: the step of a slice must be an int other than 0, not {step!r}")
+        raise OpError(f"{x.said}: the step of a slice must be an int other than 0, not {step!r}")
     ends = [None if end is None else as_size(end) for end in (part.start, part.stop)]
     if isinstance(whole, int) and not any(isinstance(e, Expr) for e in ends):
         run = range(*slice(ends[0], ends[1], step).indices(whole))
         return (run.start if len(run) else 0), len(run), step
     if step < 0:
-        raise OpError(f"%{x.name}: a slice with a negative step needs a dimension that is known, not {whole}")
+        raise OpError(f"{x.said}: a slice with a negative step needs a dimension that is known, not {whole}")
 
     known = x.network.dims
 

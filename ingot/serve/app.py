@@ -359,7 +359,7 @@ class App:
         if self.settings.trace:
             headers["x-ingot-trace"] = reply.trace()
         answer = Response(reply.whole(), headers=headers)
-        answer.raw_headers += _ignored(job.ignored)
+        answer.raw_headers += _ignored(job.ignored) + self._shortened(job, reply)
         return answer
 
     async def _stream(self, request: Request, job: schema.Job, reply: Reply) -> Response:
@@ -396,7 +396,19 @@ class App:
                 del self._replies[reply]
                 await block.__aexit__(None, None, None)
 
-        return _EventStream(events, reply.id, _ignored(job.ignored))
+        return _EventStream(events, reply.id, _ignored(job.ignored) + self._shortened(job, reply))
+
+    def _shortened(self, job: schema.Job, reply: Reply) -> list[tuple[bytes, bytes]]:
+        """The header that says how many tokens the context has for an answer, where more were asked for.
+
+        A stream begins before it is known how long the prompt is: then it is what a prompt of one token leaves.
+        """
+        ready = self.engine.ready
+        asked = job.requests[0].sampling.max_tokens
+        if ready is None or asked is None:
+            return []
+        room = ready.context_length - max((end.prompt_tokens for end in reply.ends), default=1)
+        return [(b"x-ingot-max-tokens", str(room).encode())] if asked > room else []
 
     def _count(self, request: Request, reply: Reply) -> None:
         usage = reply.usage()

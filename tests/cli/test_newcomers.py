@@ -49,6 +49,7 @@ def failing(capsys: Captured, *words: object) -> str:
 def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     said = failing(capsys, "build", PICO, "--percision", "bfloat16")
     assert "ingot build: error: there is no option --percision: did you mean --precision? (ingot build --help" in said
+    assert len(said.splitlines()) == len(failing(capsys, "diff", "a.ingot").splitlines()) == 1
     both = failing(capsys, "run", "net.ingot", "--radnom", "--siez=N=4")
     assert "--radnom: did you mean --random?; there is no option --siez: did you mean --size?" in both
     assert "there is no option --zzzz (" in failing(capsys, "doctor", "--zzzz")

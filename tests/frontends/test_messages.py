@@ -65,6 +65,33 @@ def test_modules(name: str) -> None:
     assert not (found := INSIDE.search(str(e.value))), (found, str(e.value))
 
 
+OWN: dict[str, Callable[[Any], Any]] = {  # what a Module of ours does with a tensor that has no name of its own
+    "its truth": lambda y: y if y > 0 else -y,
+    "its length": len,
+    "a loop": list,
+    "NumPy": np.asarray,
+    "a squeeze": lambda y: y.squeeze(1),
+    "pieces": lambda y: y.split([1, 2], 1),
+    "an index": lambda y: y[0, 0, 0],
+    "an index of text": lambda y: y["a"],
+    "a step": lambda y: y[::0],
+    "shapes": lambda y: ingot.ops.matmul(y, np.zeros((7, 7), np.float32)),
+    "types": lambda y: y + ingot.ops.cast(y, "int32"),
+    "an axis": lambda y: ingot.ops.softmax(y, axis=5),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_modules_of_ours(name: str) -> None:
+    class Net(ingot.nn.Module):  # type: ignore[misc]
+        def forward(self, x: ingot.Tensor) -> Any:
+            return OWN[name](ingot.ops.relu(x))
+
+    with pytest.raises((IngotError, TypeError)) as e:
+        ingot.build(Net(), {"x": ingot.Spec(("N", 4), "float32")}, report=False)
+    assert not (found := INSIDE.search(str(e.value))), (found, str(e.value))
+
+
 def node(op: str, *, inputs: tuple[str, ...] = ("x",), **attributes: Any) -> Any:
     return h.make_node(op, list(inputs), ["y"], **attributes)
 

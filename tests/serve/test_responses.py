@@ -171,3 +171,13 @@ def test_any_name_where_one_model_is_served() -> None:
         assert server.post(PATH, {"model": "o9", "input": "x", "max_output_tokens": 2}).json()["model"] == MODEL
         assert server.post("/v1/embeddings", {"model": "ada", "input": "x"}).json()["model"] == MODEL
         assert server.http.get("/openapi.json").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_the_context_shortens_says_how_long_it_may_be(server: Running, stream: bool) -> None:
+    body = {"model": MODEL, "prompt": "import os", "temperature": 0, "stop": ["\n"], "stream": stream}
+    assert "x-ingot-max-tokens" not in server.post("/v1/completions", body | {"max_tokens": 4}).headers
+    got = server.post("/v1/completions", body | {"max_tokens": 100_000})
+    context = server.http.get("/v1/models").json()["data"][0]["context_length"]
+    prompt = 1 if stream else got.json()["usage"]["prompt_tokens"]
+    assert got.status_code == 200 and got.headers["x-ingot-max-tokens"] == str(context - prompt)
