@@ -92,6 +92,16 @@ def test_modules_of_ours(name: str) -> None:
     assert not (found := INSIDE.search(str(e.value))), (found, str(e.value))
 
 
+@pytest.mark.parametrize(("inputs", "said"), [
+    ({"z": X}, "missing a required argument: 'x'"), ({"x": X, "y": X}, "unexpected keyword argument 'y'"),
+    ((X, X), "too many positional arguments"), ((), "missing a required argument: 'x'"),
+])  # fmt: skip
+def test_example_inputs_that_do_not_fit(inputs: Any, said: str) -> None:
+    with pytest.raises(UserError) as e:
+        ingot.build(_Net(torch.relu), inputs, report=False)
+    assert str(e.value).startswith("the example inputs do not fit _Net.forward(x): ") and said in str(e.value)
+
+
 def node(op: str, *, inputs: tuple[str, ...] = ("x",), **attributes: Any) -> Any:
     return h.make_node(op, list(inputs), ["y"], **attributes)
 

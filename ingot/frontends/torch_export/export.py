@@ -297,6 +297,7 @@ def _arguments(torch: Any, module: Any, inputs: Any, dynamic: Any) -> tuple[tupl
     if not isinstance(dynamic, Mapping):
         raise UserError('dynamic names dimensions by input: {"x": {0: "N"}}')
     names = list(inspect.signature(module.forward).parameters)
+    _check_fit(module, names, inputs)
     if isinstance(inputs, Mapping):
         order = {name: i for i, name in enumerate(names)}
         given = sorted(inputs.items(), key=lambda item: order.get(item[0], len(order)))
@@ -311,6 +312,20 @@ def _arguments(torch: Any, module: Any, inputs: Any, dynamic: Any) -> tuple[tupl
         )
     padded = [*given_names, *(f"argument {i}" for i in range(len(given_names), len(several)))]
     return tuple([_leaf(torch, n, v, dynamic.get(n)) for n, v in zip(padded, several, strict=True)]), {}
+
+
+def _check_fit(module: Any, names: list[str], inputs: Any) -> None:
+    """Raises UserError for example inputs that forward cannot be called with."""
+    signature = inspect.signature(module.forward)
+    try:
+        if isinstance(inputs, Mapping):
+            signature.bind(**inputs)
+        else:
+            signature.bind(*(inputs if isinstance(inputs, tuple | list) else (inputs,)))
+    except TypeError as e:
+        raise UserError(
+            f"the example inputs do not fit {type(module).__name__}.forward({', '.join(names)}): {e}"
+        ) from None
 
 
 def _leaf(torch: Any, name: str, value: Any, dynamic: Any) -> Any:
