@@ -2,6 +2,7 @@
 #include "grouped.h"
 
 #include <bit>
+#include <cstring>
 
 #include "packed_weight.h"
 #include "product.h"
@@ -37,12 +38,13 @@ void Grouped::prepare(const TensorView& panels) const {
     Pages pages(static_cast<std::size_t>(units() * (unit_words() + 16)) * 4, "the weight of a convolution in groups");
     auto* const to = reinterpret_cast<std::uint32_t*>(pages.data());  // which is zero
     auto* const start = reinterpret_cast<std::int32_t*>(to + units() * unit_words());
-    const auto* const from = panels.as<std::uint32_t>();
+    const auto* const from = panels.as<std::byte>();  // of int8 it may begin anywhere
     for (std::int64_t output = 0; output < groups_ * group_outputs_; ++output) {
-      const std::uint32_t* const panel = from + output / group_outputs_ * steps * kPanel + output % group_outputs_;
+      const std::byte* const panel = from + (output / group_outputs_ * steps * kPanel + output % group_outputs_) * 4;
       std::int32_t sum = 0;
       for (std::int64_t step = 0; step < steps; ++step) {
-        const std::uint32_t word = panel[step * kPanel];
+        std::uint32_t word;
+        std::memcpy(&word, panel + step * kPanel * 4, 4);
         to[output / 16 * unit_words() + step * 16 + output % 16] = word;
         for (int byte = 0; byte < 4; ++byte) sum += static_cast<std::int8_t>(word >> 8 * byte & 255);
       }
