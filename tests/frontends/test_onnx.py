@@ -117,7 +117,7 @@ def test_what_cannot_be_imported_is_listed_at_once() -> None:
 
 def test_inputs_on_whose_elements_the_network_depends() -> None:
     proto = model(
-        [node("ReduceSum", ["x", "axes"], ["y"])],
+        [node("Unsqueeze", ["x", "axes"], ["y"])],
         [value("x", FLOAT, [2, 3]), value("axes", INT64, [1])], [value("y", FLOAT, None)],
     )  # fmt: skip
     with pytest.raises(NeedsValues, match=r"axes must be known when the network is built, and is the input axes") as e:

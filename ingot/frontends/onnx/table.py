@@ -224,7 +224,8 @@ def known(call: Call, value: Value, name: str) -> Array:
     return found
 
 
-def _ints(call: Call, value: Any, name: str) -> tuple[int, ...]:
+def whole_numbers(call: Call, value: Any, name: str) -> tuple[int, ...]:
+    """The elements of an operand of integers. Raises Unknown; TypeError for other types."""
     found = known(call, value, name)
     if found.dtype.kind not in "iu":
         raise TypeError("must be integers")
@@ -258,7 +259,7 @@ def _dims(call: Call, value: Any, name: str) -> tuple[Any, ...]:
     """Sizes that are known, or computed from those of inputs; data has none of them."""
     tensor = _tensor(call, value, name)
     if call.contents(tensor) is not None or tensor.known is None:
-        return _ints(call, value, name)
+        return whole_numbers(call, value, name)
     return tuple(n if isinstance(n, Expr) else int(n) for n in tensor.known.reshape(-1))
 
 
@@ -268,7 +269,7 @@ def _bool(call: Call, value: Any, name: str) -> bool:
 
 _OPERANDS: dict[str, Callable[[Call, Any, str], Any]] = {
     "Tensor": _tensor, "MaybeTensor": _tensor, "Anything": lambda call, value, name: value,
-    "int": _first(_ints), "MaybeInt": _first(_ints), "Ints": _ints, "MaybeInts": _ints,
+    "int": _first(whole_numbers), "MaybeInt": _first(whole_numbers), "Ints": whole_numbers, "MaybeInts": whole_numbers,
     "float": _first(_floats), "MaybeFloat": _first(_floats), "Floats": _floats, "MaybeFloats": _floats,
     "Sizes": _sizes, "MaybeSizes": _sizes, "Size": _first(_sizes), "MaybeSize": _first(_sizes),
     "Typed": _typed, "MaybeTyped": _typed, "Strings": _strings, "StringsOrTensor": _strings_or_tensor,

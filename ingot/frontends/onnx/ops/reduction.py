@@ -10,30 +10,36 @@ from ingot import dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
 from ingot.dtypes import DType
+from ingot.frontends.onnx.ops.chosen_axes import ChosenAxes, along_chosen
 from ingot.frontends.onnx.ops.common import axes_at, cast, number, wide
 from ingot.frontends.onnx.ops.shape import part
-from ingot.frontends.onnx.table import Call, onnx
-from ingot.frontends.table import MaybeInt, MaybeInts, Result, Results, Tensor, Unsupported
+from ingot.frontends.onnx.table import Call, Unknown, onnx, whole_numbers
+from ingot.frontends.table import MaybeInt, MaybeInts, MaybeTensor, Result, Results, Sizes, Tensor, Unsupported
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
 from ingot.ir.spec import axis_of, elements
 
 Dims = tuple[Dimension, ...]
-Reduce = Callable[[Any, tuple[int, ...], bool], Any]
+Axes = tuple[int, ...] | ChosenAxes
+Reduce = Callable[[Any, Any, bool], Any]
+
+
+def _along(op: Callable[..., Any], x: Any, axes: Axes, keep: bool) -> Any:
+    return axes.reduce(op, x, keep) if isinstance(axes, ChosenAxes) else op(x, axes=axes, keepdims=keep)
 
 
 def _of(op: Callable[..., Any]) -> Reduce:
-    return lambda x, axes, keep: op(x, axes=axes, keepdims=keep)
+    return lambda x, axes, keep: _along(op, x, axes, keep)
 
 
 def _extreme(op: Callable[..., Any], neutral: float) -> Reduce:
-    def run(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-        if any(x.shape[a] == 0 for a in axes):
+    def run(x: Any, axes: Axes, keep: bool) -> Any:
+        if not isinstance(axes, ChosenAxes) and any(x.shape[a] == 0 for a in axes):
             shape = tuple(1 if i in axes else d for i, d in enumerate(x.shape) if keep or i not in axes)
             return F.expand(number(x, _end(x.dtype, neutral)), shape) if shape else number(x, _end(x.dtype, neutral))
         if x.dtype is dtypes.bool_:
-            return cast(op(cast(x, dtypes.uint8), axes=axes, keepdims=keep), dtypes.bool_)
-        return op(x, axes=axes, keepdims=keep)
+            return cast(_along(op, cast(x, dtypes.uint8), axes, keep), dtypes.bool_)
+        return _along(op, x, axes, keep)
 
     return run
 
@@ -49,9 +55,11 @@ def _end(kind: DType, towards: float) -> Any:
 _sum = _of(F.reduce_sum)
 
 
-def _mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _mean(x: Any, axes: Axes, keep: bool) -> Any:
     if x.dtype.is_float:
-        return F.reduce_mean(x, axes=axes, keepdims=keep)
+        return _along(F.reduce_mean, x, axes, keep)
+    if isinstance(axes, ChosenAxes):
+        raise Unknown(axes.operand, "the axes of a mean of integers")
     total = cast(F.reduce_sum(x, axes=axes, keepdims=keep), dtypes.float64)
     count = elements([x.shape[a] for a in axes])
     if not isinstance(count, int):
@@ -64,21 +72,23 @@ def _floating(x: Any) -> Any:
     return wide(x) if x.dtype.is_float else cast(x, dtypes.float64)
 
 
-def _l1(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _l1(x: Any, axes: Axes, keep: bool) -> Any:
     return _sum(x if x.dtype.kind == "uint" else F.abs(x), axes, keep)
 
 
-def _l2(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _l2(x: Any, axes: Axes, keep: bool) -> Any:
     y = _floating(x)
     return cast(F.sqrt(_sum(F.mul(y, y), axes, keep)), x.dtype)
 
 
-def _log_sum(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _log_sum(x: Any, axes: Axes, keep: bool) -> Any:
     return cast(F.log(_sum(_floating(x), axes, keep)), x.dtype)
 
 
-def _log_sum_exp(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _log_sum_exp(x: Any, axes: Axes, keep: bool) -> Any:
     y = _floating(x)
+    if isinstance(axes, ChosenAxes):  # that of several axes is that of one after the other
+        return cast(axes.reduce(lambda x, axes, keepdims: _log_sum_exp(x, axes, keepdims), y, keep), x.dtype)
     if any(y.shape[a] == 0 for a in axes):
         return cast(F.log(_sum(F.exp(y), axes, keep)), x.dtype)
     top = F.reduce_max(y, axes=axes, keepdims=True)
@@ -105,11 +115,17 @@ def _reduction(name: str, compute: Reduce) -> None:
 
     @onnx(name, since=first)
     def of_operand(
-        x: Tensor, axes: MaybeInts = None, *, keepdims: bool = True, noop_with_empty_axes: bool = False
+        call: Call, x: Tensor, axes: MaybeTensor = None, *, keepdims: bool = True, noop_with_empty_axes: bool = False
     ) -> Result:
-        if not axes and noop_with_empty_axes:  # as a reduction of each element by itself
+        named = axes is not None and axes.shape != (0,)
+        if not named and noop_with_empty_axes:  # as a reduction of each element by itself
             return F.reshape(compute(F.reshape(x, (*x.shape, 1)), (len(x.shape),), False), x.shape)
-        return compute(x, axes_at(axes or range(len(x.shape)), len(x.shape)), keepdims)
+        if not named or axes is None:
+            return compute(x, tuple(range(len(x.shape))), keepdims)
+        if call.contents(axes) is None:
+            return compute(x, ChosenAxes(call, axes, x), keepdims)
+        found = whole_numbers(call, axes, "axes")
+        return compute(x, axes_at(found or range(len(x.shape)), len(x.shape)), keepdims)
 
 
 for _name, _compute in _REDUCTIONS.items():
@@ -198,13 +214,13 @@ def _reversed(x: Any, axis: int) -> Any:
 
 
 @onnx("CumSum")
-def cumsum(x: Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Result:
-    return _running(F.cumsum, x, axis, 0, exclusive, reverse)
+def cumsum(call: Call, x: Tensor, axis: Tensor, *, exclusive: bool = False, reverse: bool = False) -> Result:
+    return along_chosen(call, x, axis, lambda at: _running(F.cumsum, x, at, 0, exclusive, reverse))
 
 
 @onnx("CumProd")
-def cumprod(x: Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Result:
-    return _running(F.cumprod, x, axis, 1, exclusive, reverse)
+def cumprod(call: Call, x: Tensor, axis: Tensor, *, exclusive: bool = False, reverse: bool = False) -> Result:
+    return along_chosen(call, x, axis, lambda at: _running(F.cumprod, x, at, 1, exclusive, reverse))
 
 
 # --------------------------------------------------------------------------------------------- sorted elements
@@ -221,7 +237,7 @@ def top_k_1(x: Tensor, *, k: int, axis: int = -1) -> Results:
 
 
 @onnx("TopK", since=10)
-def top_k(x: Tensor, k: Dims, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Results:
+def top_k(x: Tensor, k: Sizes, *, axis: int = -1, largest: bool = True, sorted: bool = True) -> Results:
     """As many as a size says are the first of all in order."""
     if len(k) != 1:
         raise Unsupported(f"k must be one number, not {len(k)}")
