@@ -267,7 +267,7 @@ def test_a_wheel_gives_its_native_core_alone(tmp_path: Path, monkeypatch: pytest
     assert unpacked == [*ours, "_native.abi3.so", "ingot-config.cmake", "native.sha256"]
     code = "import _ingot_prebuilt, sys; print(sys.meta_path[0].find_spec('ingot._native').origin)"
     found = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "site", capture_output=True, text=True, check=True
+        [sys.executable, "-S", "-c", code], cwd=tmp_path / "site", capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == str(tmp_path / "site" / "ingot" / "_native.abi3.so")
 
