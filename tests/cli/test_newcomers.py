@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import ingot
 from ingot import nn
 from ingot.cli.main import main
 from ingot.cli.output import phases
+from ingot.serve.server import SIGNALS
 
 PICO = Path(__file__).parents[2] / "models" / "pico-python"
 
@@ -72,6 +75,16 @@ def test_sizes_that_nobody_gave_are_said(net: Path, tmp_path: Path, capsys: Capt
     assert "seeded inputs" not in capsys.readouterr().err
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Puts back what `ingot serve`, whose process ends with it, leaves ignored: children would inherit that."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("command", ["generate --prompt x", "chat", "serve --port 0", "score --text {text}"])
 def test_a_network_is_sent_to_its_own_command(command: str, net: Path, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "text").write_text("some text")
