@@ -77,7 +77,7 @@ def _operations(equation: str, shapes: list[tuple[int, ...]]) -> int:
 
 def _session(equation: str, shapes: list[tuple[int, ...]], threads: int) -> Session:
     network = Network("einsum")
-    operands = [network.input(f"x{i}", Spec("float32", shape)) for i, shape in enumerate(shapes)]
+    operands = [network.input(f"x{i}", Spec(shape, "float32")) for i, shape in enumerate(shapes)]
     network.outputs["y"] = F.einsum(*operands, equation=equation)
     return build_network(network, {}).session(threads)
 

@@ -43,7 +43,7 @@ def against_torch(name: str, cases: Sequence[Case], options: Options) -> Result:
     rng = np.random.default_rng(0)
     for label, shape, ours, theirs in cases:
         network = Network(name)
-        network.outputs["y"] = ours(network.input("x", Spec("float32", shape)))
+        network.outputs["y"] = ours(network.input("x", Spec(shape, "float32")))
         x = rng.standard_normal(shape).astype(np.float32)
         session, given = build_network(network, {}).session(options.threads), torch.from_numpy(x)
         runs: dict[str, Run] = {"ingot": partial(session.run, {"x": x}), "torch": partial(theirs, given)}

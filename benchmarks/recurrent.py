@@ -50,7 +50,7 @@ def recurrent(options: Options) -> Result:
             weights = {f"layer.{k}": v.numpy() for k, v in peer.state_dict().items()}
             for rows in (1, 16):
                 x = rng.standard_normal((STEPS, rows, hidden)).astype(np.float32)
-                network = trace(Sequence(ours(hidden, hidden)), {"x": Spec("float32", x.shape)})
+                network = trace(Sequence(ours(hidden, hidden)), {"x": Spec(x.shape, "float32")})
                 session, given = build_network(network, weights).session(options.threads), torch.from_numpy(x)
                 runs: dict[str, Run] = {"ingot": partial(session.run, {"x": x}), "torch": partial(peer, given)}
                 times = alternate(runs, options.pairs)

@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> float | None:
     twin = in_torch() if importlib.util.find_spec("torch") else None
     if twin is not None:
         net.load_state_dict(twin.state_dict())
-    spec = ingot.Spec("float32", ("N", 3, "T", JOINTS))
+    spec = ingot.Spec(("N", 3, "T", JOINTS), "float32")
     engine = ingot.build(net, {"x": spec}, report=False, weights_from=None if twin is not None else "random")
 
     x = np.random.default_rng(0).standard_normal((options.batch, 3, options.frames, JOINTS)).astype(np.float32)

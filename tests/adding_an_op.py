@@ -93,7 +93,7 @@ def check_import(folder: Path) -> None:
 def check_kernel(kernel: Kernel) -> None:
     """The declaration chooses calls; rms_norm, which has its parameters and operands, stands in for the kernel."""
     net = Network("one")
-    x = net.input("x", Spec("float32", (5, 8)))
+    x = net.input("x", Spec((5, 8), "float32"))
     net.outputs["y"] = getattr(F, "unit_rms")(x, eps=0.25)  # noqa: B009
     assert compile_network(net).program["calls"][0]["host"] == "unit_rms"
     target = replace(CPU, kernels=(*CPU.kernels, replace(kernel, name="rms_norm")))
@@ -105,7 +105,7 @@ def check_kernel(kernel: Kernel) -> None:
     found = Engine.from_memory(engine.header, {}).run({"x": value})["y"]
     np.testing.assert_allclose(found, value / np.sqrt((value**2).mean(-1, keepdims=True) + 0.25), rtol=1e-5)
     wide = Network("wide")
-    wide.outputs["y"] = getattr(F, "unit_rms")(wide.input("x", Spec("float64", (5, 8))))  # noqa: B009
+    wide.outputs["y"] = getattr(F, "unit_rms")(wide.input("x", Spec((5, 8), "float64")))  # noqa: B009
     assert compile_network(wide, target).host_calls[0].why.endswith(
         "rms_norm: its x may be float32 or bfloat16 or float16, not float64"
     )

@@ -32,16 +32,16 @@ def llama(
     net = Network("main")
     tokens, requests, blocks, rows = Dim("T", max=512), Dim("B", max=64), Dim("N", max=64), Dim("R", max=64)
     i32 = dtypes.int32
-    ids = net.input("token_ids", Spec(i32, (tokens,)))
-    positions = net.input("positions", Spec(i32, (tokens,)))
-    start = net.input("query_start", Spec(i32, (requests + 1,)))
-    length = net.input("context_len", Spec(i32, (requests,)))
-    table = net.input("block_table", Spec(i32, (requests, blocks)))
-    slot = net.input("slot", Spec(i32, (tokens,)))
-    logit_rows = net.input("logit_rows", Spec(i32, (rows,)))
+    ids = net.input("token_ids", Spec((tokens,), i32))
+    positions = net.input("positions", Spec((tokens,), i32))
+    start = net.input("query_start", Spec((requests + 1,), i32))
+    length = net.input("context_len", Spec((requests,), i32))
+    table = net.input("block_table", Spec((requests, blocks), i32))
+    slot = net.input("slot", Spec((tokens,), i32))
+    logit_rows = net.input("logit_rows", Spec((rows,), i32))
 
     def weight(name: str, *shape: int) -> Value:
-        return net.values.get(name) or net.parameter(name, Spec(dtype, shape))
+        return net.values.get(name) or net.parameter(name, Spec(shape, dtype))
 
     def linear(x: Value, name: str, n: int) -> Value:
         y = F.matmul(x, weight(f"{name}.weight", n, x.shape[-1]), transpose_b=True)

@@ -43,7 +43,7 @@ def test_reference(net: Any, twin: Any, shape: tuple[int, ...]) -> None:
     ours, theirs = net(), twin()
     ours.load_state_dict(theirs.state_dict())
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    network = trace(ours, {"x": Spec("float32", ("N", *shape[1:]))})
+    network = trace(ours, {"x": Spec(("N", *shape[1:]), "float32")})
     (got,) = interpret(network, {"x": x}, ours.state_dict()).values()
     with torch.inference_mode():
         want = theirs(torch.from_numpy(x)).numpy()

@@ -221,7 +221,7 @@ class ProgramBuilder:
         parted = zip(choice.splits, node.given, strict=False)
         halved = {part[0]: True for part, value in parted if part and value in self.halves}
         if bound := node.op.bound_dims():
-            sizes = self._buffer(Spec(dtypes.int64, (len(bound),)), kind="temp")
+            sizes = self._buffer(Spec((len(bound),), dtypes.int64), kind="temp")
             version = self.target.by_name[choice.sizes].version
             self._emit(choice.sizes, dict(choice.sizes_params), reads, [sizes.buffer], node.where, version, bound)
         writes = self._results(node, choice.writes)

@@ -188,7 +188,7 @@ def _expert(whole: Any, e: int, start: int, size: int) -> Any:
     if isinstance(whole, Value) and whole.kind == "parameter":
         part = recipe_of(whole).then("slice", starts=(e, start, 0), sizes=(1, size, columns))
         part = part.then("reshape", shape=(size, columns))
-        return stored(whole.network, part, Spec(whole.dtype, (size, columns)), f"{whole.name}.{e}")
+        return stored(whole.network, part, Spec((size, columns), whole.dtype), f"{whole.name}.{e}")
     return f.view(f.slice(whole, [e, start, 0], (1, size, columns)), (size, columns), False)
 
 

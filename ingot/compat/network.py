@@ -131,7 +131,7 @@ class Network:
         del self.graph.dims[size.name]
         self.graph.dims[name] = named if known is None else dims.merge(known, named)
         sizes = [self.graph.dims[name] if i == index else size for i, size in enumerate(value.shape)]
-        value.spec = Spec(value.dtype, sizes)
+        value.spec = Spec(sizes, value.dtype)
 
     def cast(self, value: Value, dtype: DType, why: str) -> Value:
         """A cast that the user did not write, on record."""

@@ -176,7 +176,7 @@ class Tensor:
             )
         kind = as_dtype(dtype)
         data_type(kind)  # one that TensorRT has
-        self.value = self.network.add_input(name, Spec(kind, sizes_of(name, shape, dim_range)))
+        self.value = self.network.add_input(name, Spec(sizes_of(name, shape, dim_range), kind))
 
     @classmethod
     def of(cls, value: Value, network: Any) -> Tensor:

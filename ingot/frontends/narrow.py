@@ -32,7 +32,7 @@ class Narrow(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        return Spec(self.dtype, self.shape)
+        return Spec(self.shape, self.dtype)
 
 
 def is_narrow(dtype: DType) -> bool:
@@ -62,7 +62,7 @@ def restored(array: Array, dtype: DType) -> Array:
 
 def carried_spec(spec: Spec) -> Spec:
     """The Spec of what carries a tensor."""
-    return Spec(carrier(spec.dtype), spec.shape)
+    return Spec(spec.shape, carrier(spec.dtype))
 
 
 @cache

@@ -66,7 +66,7 @@ def scan(
     if any(not len(x.shape) for x in scanned_inputs):
         raise OpError("scan: what is scanned must have a dimension")
     rounds = scanned_inputs[0].shape[0] if length is None else as_size(length)
-    parts = [Spec(dtypes.get(x.dtype), x.shape[1:]) for x in scanned_inputs]
+    parts = [Spec(x.shape[1:], dtypes.get(x.dtype)) for x in scanned_inputs]
     body = branch(body_fn, *carried_inputs, *parts, *constant_inputs, name="body_fn")
     return F.scan(*carried_inputs, *scanned_inputs, *constant_inputs, body=body, length=rounds,
                   carried=len(carried_inputs), scanned=len(scanned_inputs), reverse=reverse)  # fmt: skip

@@ -208,5 +208,5 @@ class Eager(Network):
         for value, array in zip(node.outputs, run_node(node, tuple(v.array for v in inputs), self.sizes), strict=True):
             value.array = array
             if isinstance(value.spec, Spec):
-                value.spec = Spec(value.spec.dtype, array.shape)
+                value.spec = Spec(array.shape, value.spec.dtype)
         return made

@@ -19,21 +19,22 @@ MAX_ELEMENTS = 2**62
 
 
 class Spec:
-    """A tensor's dtype and shape, for example `bf16[T, 256]`. Immutable.
+    """A tensor's dtype and shape: `Spec(("T", 256), "bfloat16")` is shown as `bf16[T, 256]`. Immutable.
 
-    `Spec("float32", ("T", 8))` and `Spec(("T", 8), "float32")` are the same: a bare string in a shape names a dim.
+    shape: sizes; a string names a dim, or is an expression of some. dtype: one of ingot.dtypes, or its name. Raises
+    OpError for a shape that is none or too large, DTypeError for a dtype that is not known.
     """
 
     __slots__ = ("dtype", "shape")
     dtype: DType
     shape: Shape
 
-    def __init__(self, dtype: DType | str | Sequence[Any], shape: Sequence[Any] | DType | str = ()) -> None:
-        if isinstance(dtype, tuple | list):
-            dtype, shape = shape or "float32", dtype
-        kind = dtype if isinstance(dtype, DType) else dtypes.get(dtype)
+    def __init__(self, shape: Sequence[Any], dtype: DType | str = "float32") -> None:
         if isinstance(shape, str | DType):
-            raise OpError(f"a Spec needs one dtype and one shape, got {dtype!r} and {shape!r}")
+            raise OpError(f"a Spec takes its shape first, Spec((\"N\", 8), \"float32\"), and {shape!r:.80} is no shape")
+        if not isinstance(dtype, str | DType):
+            raise OpError(f"a Spec takes its shape first, Spec((\"N\", 8), \"float32\"), and {dtype!r:.80} is no dtype")
+        kind = dtype if isinstance(dtype, DType) else dtypes.get(dtype)
         whole = tuple([d if type(d) is int else dims.as_dim(d) for d in shape])
         elements = 1
         for d in whole:
@@ -47,10 +48,10 @@ class Spec:
         object.__setattr__(self, "shape", whole)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Spec is immutable; make another: Spec(dtype, shape) instead of setting {name}")
+        raise AttributeError(f"a Spec is immutable; make another: Spec(shape, dtype) instead of setting {name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Spec, (self.dtype, self.shape)
+        return Spec, (self.shape, self.dtype)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and self.dtype is other.dtype and self.shape == other.shape
@@ -66,7 +67,7 @@ class Spec:
     @classmethod
     def of(cls, array: np.ndarray[Any, Any] | np.generic) -> Spec:
         """The Spec of a NumPy array."""
-        return cls(dtypes.get(array.dtype), array.shape)
+        return cls(array.shape, dtypes.get(array.dtype))
 
     @property
     def rank(self) -> int:
@@ -79,7 +80,7 @@ class Spec:
 
     def like(self, dtype: DType | str | None = None, shape: Sequence[Any] | None = None) -> Spec:
         """This Spec with another dtype or shape."""
-        return Spec(self.dtype if dtype is None else dtype, self.shape if shape is None else shape)
+        return Spec(self.shape if shape is None else shape, self.dtype if dtype is None else dtype)
 
     def evaluate(self, values: Mapping[str, int]) -> tuple[int, ...]:
         """The shape as ints, given each dim's value."""

@@ -137,7 +137,7 @@ def _value(network: Network, name: str, where: str) -> Value:
 
 
 def _spec(t: dict[str, Any], network: Network) -> Spec:
-    return Spec(dtypes.get(t["dtype"]), [dims.substitute(dims.from_json(d), network.dims) for d in t["shape"]])
+    return Spec([dims.substitute(dims.from_json(d), network.dims) for d in t["shape"]], dtypes.get(t["dtype"]))
 
 
 def _decoded(data: str, name: str) -> bytes:
@@ -321,6 +321,6 @@ def parse_spec(text: str, known: Mapping[str, Dimension] | None = None) -> Spec 
     try:
         body = ast.parse(f"({tensor[2]},)" if tensor[2] else "()", mode="eval").body
         shape = tuple(map(dims.from_ast, body.elts if isinstance(body, ast.Tuple) else [body]))
-        return Spec(dtypes.get(tensor[1]), [dims.substitute(d, known or {}) for d in shape])
+        return Spec([dims.substitute(d, known or {}) for d in shape], dtypes.get(tensor[1]))
     except (SyntaxError, DimError, DTypeError) as e:
         raise NetworkError(f"{text[:80]!r} is not a type such as f32[T, 8]: {e}") from None

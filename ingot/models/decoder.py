@@ -225,16 +225,16 @@ def input_specs(config: LanguageConfig) -> dict[str, Spec]:
     requests = Dim("B", 1, 1, MAX_STEP_TOKENS)
     blocks = Dim("N", 1, None, config.context_length)
     rows, states = Dim("R", 0, 1, MAX_STEP_TOKENS), Dim("E", 0, 1, MAX_STEP_TOKENS)
-    choice = {"long_rope": Spec("int32", (tokens,))} if config.short_length is not None else {}
+    choice = {"long_rope": Spec((tokens,), "int32")} if config.short_length is not None else {}
     return {
-        "token_ids": Spec("int32", (tokens,)),
-        "positions": Spec("int32", (tokens,)),
-        "query_start": Spec("int32", (requests + 1,)),
-        "context_len": Spec("int32", (requests,)),
-        "block_table": Spec("int32", (requests, blocks)),
-        "slot": Spec("int32", (tokens,)),
-        "logit_rows": Spec("int32", (rows,)),
-        "hidden_rows": Spec("int32", (states,)),
+        "token_ids": Spec((tokens,), "int32"),
+        "positions": Spec((tokens,), "int32"),
+        "query_start": Spec((requests + 1,), "int32"),
+        "context_len": Spec((requests,), "int32"),
+        "block_table": Spec((requests, blocks), "int32"),
+        "slot": Spec((tokens,), "int32"),
+        "logit_rows": Spec((rows,), "int32"),
+        "hidden_rows": Spec((states,), "int32"),
         **choice,
     }
 

@@ -137,7 +137,7 @@ def _prompt(fields: Fields) -> str:
 def input_specs(config: EncoderConfig) -> dict[str, Spec]:
     """A batch of B texts, T tokens each; `mask`: which are tokens, and not padding."""
     shape = (Dim("B", 1, 1, MAX_BATCH), Dim("T", 1, None, config.context_length))
-    return {"token_ids": Spec("int32", shape), "positions": Spec("int32", shape), "mask": Spec("bool", shape)}
+    return {"token_ids": Spec(shape, "int32"), "positions": Spec(shape, "int32"), "mask": Spec(shape, "bool")}
 
 
 def engine_config(config: EncoderConfig, dtype: DType, pooling: Pooling) -> dict[str, Any]:

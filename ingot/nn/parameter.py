@@ -48,13 +48,13 @@ class Parameter:
         if value is None:
             if shape is None:
                 raise ModuleError("Parameter() needs a shape (or a value that has one)")
-            self.spec = Spec("float32" if dtype is None else dtype, tuple(shape))
+            self.spec = Spec(tuple(shape), "float32" if dtype is None else dtype)
             if not all(isinstance(size, int) and size > 0 for size in self.spec.shape):
                 raise ModuleError(f"Parameter({self.spec}): every size must be a positive int")
             return
         array = as_array(value)
         kind = dtypes.get(array.dtype if dtype is None else dtype)
-        self.spec = Spec(kind, array.shape if shape is None else tuple(shape))
+        self.spec = Spec(array.shape if shape is None else tuple(shape), kind)
         self.value = array
 
     @property

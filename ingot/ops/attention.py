@@ -49,7 +49,7 @@ class RopeTable(Op):
         require_index(positions=positions)
         require(len(positions.shape) == 1 and len(inv_freq.shape) == 1, "positions and inv_freq must be vectors")
         require(inv_freq.dtype is dtypes.float32, "inv_freq must be float32: narrower ones lose the position")
-        table = Spec(dtypes.float32, (positions.shape[0], inv_freq.shape[0]))
+        table = Spec((positions.shape[0], inv_freq.shape[0]), dtypes.float32)
         return table, table
 
     def reference(self, positions: Array, inv_freq: Array) -> tuple[Array, Array]:
@@ -261,7 +261,7 @@ class PagedAttention(Op):
         require(query_start.shape[0] == dims.add(requests, 1),
                 f"query_start must have {dims.add(requests, 1)} entries, one more than context_len's {requests}")
         require(block_table.shape[0] == requests, f"block_table must have {requests} rows, as many as context_len")
-        require(slopes is None or slopes == Spec(dtypes.float32, (heads,)),
+        require(slopes is None or slopes == Spec((heads,), dtypes.float32),
                 f"slopes must be f32[{heads}], one per head, not {slopes}")
         require(self.scale > 0 and self.scale < float("inf"), f"scale must be positive and finite, not {self.scale}")
         require(self.window is None or self.window > 0, f"window must be positive, not {self.window}")

@@ -77,7 +77,7 @@ class Binary(Op):
         kinds = [dtypes.float32, dtypes.bfloat16] * cls.floats + [dtypes.int32, dtypes.int8] * cls.integers
         a, b = draw.broadcastable(2)
         dtype = draw.choice(kinds)
-        return Case("random", (Spec(dtype, a), Spec(dtype, b)))
+        return Case("random", (Spec(a, dtype), Spec(b, dtype)))
 
 
 WRAPS = (Case("int8 wraps", (i8(50), i8(50))), Case("int32", (i32(3, 1), i32(4))), Case("int64", (i64(3), i64(3))))
@@ -262,7 +262,7 @@ class Comparison(Binary):
         bools = dtype is dtypes.bool_ and self.step in ("eq", "ne")
         require(dtype in dtypes.FLOATS or dtype in dtypes.INTEGERS or bools,
                 f"{dtype.name} operands are not taken; cast them first")
-        return Spec(dtypes.bool_, broadcast(a.shape, b.shape))
+        return Spec(broadcast(a.shape, b.shape), dtypes.bool_)
 
     def reference(self, a: Array, b: Array) -> Array:
         return np.asarray(type(self).compute(a, b))

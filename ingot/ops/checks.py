@@ -30,7 +30,7 @@ class Assertion(Op):
 
     def infer(self, condition: Spec) -> Spec:
         require(condition.dtype is dtypes.bool_, "condition must be bool; compare it with 0 first")
-        return Spec(dtypes.bool_, ())
+        return Spec((), dtypes.bool_)
 
     def reference(self, condition: Array) -> Array:
         if not condition.all():

@@ -19,43 +19,43 @@ Array = np.ndarray[Any, Any]
 
 
 def f32(*shape: Any) -> Spec:
-    return Spec(dtypes.float32, shape)
+    return Spec(shape, dtypes.float32)
 
 
 def bf16(*shape: Any) -> Spec:
-    return Spec(dtypes.bfloat16, shape)
+    return Spec(shape, dtypes.bfloat16)
 
 
 def f16(*shape: Any) -> Spec:
-    return Spec(dtypes.float16, shape)
+    return Spec(shape, dtypes.float16)
 
 
 def f64(*shape: Any) -> Spec:
-    return Spec(dtypes.float64, shape)
+    return Spec(shape, dtypes.float64)
 
 
 def i32(*shape: Any) -> Spec:
-    return Spec(dtypes.int32, shape)
+    return Spec(shape, dtypes.int32)
 
 
 def i64(*shape: Any) -> Spec:
-    return Spec(dtypes.int64, shape)
+    return Spec(shape, dtypes.int64)
 
 
 def i8(*shape: Any) -> Spec:
-    return Spec(dtypes.int8, shape)
+    return Spec(shape, dtypes.int8)
 
 
 def i4(*shape: Any) -> Spec:
-    return Spec(dtypes.int4, shape)
+    return Spec(shape, dtypes.int4)
 
 
 def u8(*shape: Any) -> Spec:
-    return Spec(dtypes.uint8, shape)
+    return Spec(shape, dtypes.uint8)
 
 
 def boolean(*shape: Any) -> Spec:
-    return Spec(dtypes.bool_, shape)
+    return Spec(shape, dtypes.bool_)
 
 
 def widen(x: Array) -> Array:
@@ -112,7 +112,7 @@ def same_dtype(**operands: Spec) -> DType:
 def broadcast_specs(a: Spec, b: Spec, dtype: DType) -> Spec:
     if a.dtype is dtype and (a.shape == b.shape or not b.shape):
         return a
-    return Spec(dtype, broadcast(a.shape, b.shape))
+    return Spec(broadcast(a.shape, b.shape), dtype)
 
 
 def certainly_negative(d: Dimension) -> bool:

@@ -140,7 +140,7 @@ class Einsum(Op):
         require(dtype in dtypes.FLOATS or dtype in (dtypes.int32, dtypes.int64), f"no products of {dtype.name}")
         equation = parse(self.equation, [len(s.shape) for s in specs])
         sizes = sizes_of(equation, [s.shape for s in specs])
-        return Spec(dtype, tuple(sizes[label] for label in equation.output))
+        return Spec(tuple(sizes[label] for label in equation.output), dtype)
 
     def steps(self, *specs: Spec) -> int:
         """Every operand at every index of all labels: no order of contraction is looked for."""

@@ -64,7 +64,7 @@ def sizes_for(network: Network, xs: tuple[Spec, ...]) -> dict[str, Dimension]:
 
 
 def _with(sizes: dict[str, Dimension], spec: Spec) -> Spec:
-    return Spec(spec.dtype, [dims.substitute(d, sizes) for d in spec.shape])
+    return Spec([dims.substitute(d, sizes) for d in spec.shape], spec.dtype)
 
 
 def _list(specs: tuple[Spec, ...]) -> str:
@@ -170,7 +170,7 @@ class Cond(Op):
     )
 
     def infer(self, predicate: Spec, *xs: Spec) -> tuple[Spec, ...]:
-        require(predicate == Spec(dtypes.bool_, ()), f"predicate must be a bool scalar, not {predicate}")
+        require(predicate == Spec((), dtypes.bool_), f"predicate must be a bool scalar, not {predicate}")
         one, other = _results("then_branch", self.then_branch, xs), _results("else_branch", self.else_branch, xs)
         require(one == other, f"then_branch gives ({_list(one)}), else_branch ({_list(other)})")
         return one
@@ -221,14 +221,14 @@ class WhileLoop(Op):
 
     def infer(self, *xs: Spec) -> tuple[Spec, ...]:
         require(0 < self.limit <= MAX_ROUNDS, f"limit must be positive and at most {MAX_ROUNDS}, not {self.limit}")
-        require(_results("condition", self.condition, xs) == (Spec(dtypes.bool_, ()),),
+        require(_results("condition", self.condition, xs) == (Spec((), dtypes.bool_),),
                 "condition must give one bool scalar")
         got = _results("body", self.body, xs)
         require(got[: len(xs)] == xs, f"body gives ({_list(got)}), it must give what it takes: ({_list(xs)})")
         kept, rounds = got[len(xs) :], self.rounds
         require(bool(kept) or rounds is None, "rounds must be left out where nothing is kept of them")
         require(not kept or (isinstance(rounds, Dim) and rounds.unbacked), "rounds must be an unbacked dim")
-        return (*xs, *(Spec(spec.dtype, [rounds, *spec.shape]) for spec in kept))
+        return (*xs, *(Spec([rounds, *spec.shape], spec.dtype) for spec in kept))
 
     def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
         if self.rounds is not None or len(self.body.outputs) <= len(specs):
@@ -316,7 +316,7 @@ class Scan(Op):
         wanted = xs[: self.carried]
         require(got[: self.carried] == wanted,
                 f"body gives ({_list(got)}), which must begin with what is carried: ({_list(wanted)})")
-        return (*wanted, *(Spec(spec.dtype, (self.length, *spec.shape)) for spec in got[self.carried :]))
+        return (*wanted, *(Spec((self.length, *spec.shape), spec.dtype) for spec in got[self.carried :]))
 
     def parts(self, xs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """What one round takes."""

@@ -34,7 +34,7 @@ from ingot.ops.common import (
     widen,
 )
 
-UINT64 = Spec(dtypes.uint64, (9,))
+UINT64 = Spec((9,), dtypes.uint64)
 _NOT_ZERO = each(dims_compared(operator.ne))
 
 
@@ -88,7 +88,7 @@ class Cast(Op):
              no_engine="float8_e4m3fn"),
         Case("to 4 bits", (i32(9),), {"dtype": "int4"}, no_engine="int4"),
         Case("no such dtype", (f32(3),), {"dtype": "float31"}, error="attribute dtype must be an element type"),
-        Case("complex", (Spec(dtypes.complex64, (3,)),), {"dtype": "float32"}, error="take its real part"),
+        Case("complex", (Spec((3,), dtypes.complex64),), {"dtype": "float32"}, error="take its real part"),
     )
 
     @classmethod
@@ -98,7 +98,7 @@ class Cast(Op):
     def infer(self, x: Spec) -> Spec:
         require("complex" not in (x.dtype.kind, self.dtype.kind) or x.dtype.kind == self.dtype.kind,
                 "a complex number has no real form; take its real part")
-        return Spec(self.dtype, x.shape)
+        return Spec(x.shape, self.dtype)
 
     def reference(self, x: Array) -> Array:
         if dtypes.get(x.dtype).kind == "complex":
@@ -196,7 +196,7 @@ class Bitcast(Op):
                 f"{x.dtype.name} and {self.dtype.name} have no bits in common; cast it")
         require(x.dtype.bits == self.dtype.bits,
                 f"{x.dtype.name} has {x.dtype.bits} bits and {self.dtype.name} has {self.dtype.bits}")
-        return Spec(self.dtype, x.shape)
+        return Spec(x.shape, self.dtype)
 
     def reference(self, x: Array) -> Array:
         return x.view(self.dtype.numpy)
@@ -241,7 +241,7 @@ class Quantize(Op):
         low, high = integer_range(self.dtype)
         require(low <= self.minimum < self.maximum <= high, f"minimum and maximum must lie in {low}..{high}, in order")
         _check_scale(x, scale, zero, self.dtype)
-        return Spec(self.dtype, x.shape)
+        return Spec(x.shape, self.dtype)
 
     def reference(self, x: Array, scale: Array, zero: Array | None = None) -> Array:
         wide = widen(x)
@@ -294,7 +294,7 @@ class QuantizeRows(Op):
         require_float(x=x)
         require(x.dtype is not dtypes.float64, "x must be float32, bfloat16 or float16: scales are float32")
         require(bool(x.shape) and x.shape[-1] != 0, f"needs rows of at least one element, not {show(x.shape)}")
-        return Spec(dtypes.int8, x.shape), Spec(dtypes.float32, (*x.shape[:-1], 1))
+        return Spec(x.shape, dtypes.int8), Spec((*x.shape[:-1], 1), dtypes.float32)
 
     def reference(self, x: Array) -> tuple[Array, Array]:
         wide = widen(x)
@@ -322,7 +322,7 @@ class QuantizeRows(Op):
     @classmethod
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(least=1, min_rank=1)
-        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.float16]), shape),))
+        return Case("random", (Spec(shape, draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.float16])),))
 
 
 @op("dequantize")
@@ -344,13 +344,13 @@ class Dequantize(Op):
         Case("zero points", (u8(2, 3, 9), f32(3, 1), u8(3, 1))),
         Case("sums of products", (i32(4, 5), f32(5))),
         Case("to float64", (i8(9), f32()), {"dtype": "float64"}),
-        Case("4 bits: no expression, runs by itself", (Spec(dtypes.int4, (2, 3, 4)), f32(2, 3, 1)),
+        Case("4 bits: no expression, runs by itself", (Spec((2, 3, 4), dtypes.int4), f32(2, 3, 1)),
              no_engine="int4"),
         Case("groups of 4 bits: products take them, alone it runs by itself",
-             (Spec(dtypes.int4, (5, 64)), f32(5, 2)), {"group": 32, "dtype": "bfloat16"}, no_engine="int4"),
+             (Spec((5, 64), dtypes.int4), f32(5, 2)), {"group": 32, "dtype": "bfloat16"}, no_engine="int4"),
         Case("groups with zero points", (u8(3, 24), f32(3, 3), u8(3, 3)), {"group": 8},
              host="groups are for products, which take them with their weight"),
-        Case("int8 zero points of 4 bits", (Spec(dtypes.int4, (5, 64)), f32(5, 2), i8(5, 2)),
+        Case("int8 zero points of 4 bits", (Spec((5, 64), dtypes.int4), f32(5, 2), i8(5, 2)),
              {"group": 32}, no_engine="int4"),
         Case("groups that do not divide", (i8(3, 24), f32(3, 5)), {"group": 5}, error="groups of 5 must divide"),
         Case("a scale of no group", (i8(3, 24), f32(3, 1)), {"group": 8}, error=r"scale must be \(3, 3\)"),
@@ -366,16 +366,16 @@ class Dequantize(Op):
             self._check_groups(q, scale, zero)
         else:
             _check_scale(q, scale, zero, q.dtype)
-        return Spec(self.dtype, q.shape)
+        return Spec(q.shape, self.dtype)
 
     def _check_groups(self, q: Spec, scale: Spec, zero: Spec | None) -> None:
         last = q.shape[-1] if q.shape else 0
         fits = isinstance(last, int) and self.group > 0 and last % self.group == 0
         require(fits, f"groups of {self.group} must divide the last dimension of q, {last}")
         wanted = (*q.shape[:-1], int(last) // self.group)
-        require(scale == Spec(dtypes.float32, wanted), f"scale must be {show(wanted)} of float32, not {scale}")
+        require(scale == Spec(wanted, dtypes.float32), f"scale must be {show(wanted)} of float32, not {scale}")
         kinds = (q.dtype, dtypes.int8) if q.dtype is dtypes.int4 else (q.dtype,)
-        require(zero is None or any(zero == Spec(kind, wanted) for kind in kinds),
+        require(zero is None or any(zero == Spec(wanted, kind) for kind in kinds),
                 f"zero must be {show(wanted)} of {' or '.join(kind.name for kind in kinds)}")
 
     def reference(self, q: Array, scale: Array, zero: Array | None = None) -> Array:

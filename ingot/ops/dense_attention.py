@@ -132,9 +132,9 @@ class ScaledDotProductAttention(Op):
             require(broadcast(mask.shape, scores) == scores,
                     f"a mask of shape {show(mask.shape)} does not broadcast to the scores {show(scores)}")
         if not self.heads_inside:
-            return Spec(q.dtype, (*leading, tokens, width))
+            return Spec((*leading, tokens, width), q.dtype)
         require(len(leading) >= 1, "heads_inside needs a dimension of heads before the tokens")
-        return Spec(q.dtype, (*leading[:-1], tokens, leading[-1], width))
+        return Spec((*leading[:-1], tokens, leading[-1], width), q.dtype)
 
     def scale_of(self, q: Any) -> float:
         """What multiplies the scores, for queries of a known width."""
@@ -238,11 +238,11 @@ class ScaledDotProductAttention(Op):
         leading = draw.broadcastable(3, rank=2)
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
         shapes = (tokens, width), (seen, width), (seen, values)
-        specs = [Spec(dtype, (*a, *b)) for a, b in zip(leading, shapes, strict=True)]
+        specs = [Spec((*a, *b), dtype) for a, b in zip(leading, shapes, strict=True)]
         if draw.boolean():
             scores = (*broadcast(*leading), tokens, seen)
             kept = tuple(1 if draw.boolean() else d for d in scores)
-            specs.append(Spec(draw.choice([dtypes.bool_, dtypes.float32]), kept[draw.choice(range(len(kept) + 1)):]))
+            specs.append(Spec(kept[draw.choice(range(len(kept) + 1)):], draw.choice([dtypes.bool_, dtypes.float32])))
         inside = bool(broadcast(*leading)) and draw.boolean()
         return Case("random", tuple(specs), {"causal": draw.boolean(), "heads_inside": inside,
                                              "empty_rows": draw.choice(EMPTY_ROWS)})

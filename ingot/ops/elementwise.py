@@ -75,7 +75,7 @@ class Unary(Op):
     @classmethod
     def draw(cls, draw: Any) -> Case:
         kinds = [dtypes.float32, dtypes.bfloat16, dtypes.float16] + [dtypes.int32, dtypes.int8] * cls.integers
-        return Case("random", (Spec(draw.choice(kinds), draw.shape()),))
+        return Case("random", (Spec(draw.shape(), draw.choice(kinds)),))
 
 
 INTEGER_CASES = (Case("int32", (i32(5),)), Case("int8", (i8(2, 3),)))
@@ -346,7 +346,7 @@ class Where(Op):
 
     def infer(self, condition: Spec, a: Spec, b: Spec) -> Spec:
         require(condition.dtype is dtypes.bool_, "condition must be bool; compare it with 0 first")
-        return Spec(same_dtype(a=a, b=b), broadcast(condition.shape, a.shape, b.shape))
+        return Spec(broadcast(condition.shape, a.shape, b.shape), same_dtype(a=a, b=b))
 
     def reference(self, condition: Array, a: Array, b: Array) -> Array:
         return np.where(condition, a, b)

@@ -69,7 +69,7 @@ class Fourier(Op):
         shape = [draw.choice([0, 1, 2, 5]) for _ in range(draw.choice([0, 1, 2]))]
         at = draw.choice(range(len(shape) + 1))
         shape.insert(at, draw.choice([*range(1, 40), 64, 74, 97]))
-        spec = Spec(draw.choice([dtypes.float32, dtypes.bfloat16]), (*shape, 2) if cls.of_pairs else tuple(shape))
+        spec = Spec((*shape, 2) if cls.of_pairs else tuple(shape), draw.choice([dtypes.float32, dtypes.bfloat16]))
         axis = draw.choice([at, at - len(shape)])
         return Case("random", (spec,), {"axis": axis, "norm": draw.choice(NORMS), **attrs})
 
@@ -152,7 +152,7 @@ class Rfft(Fourier):
         at = self.check(x)
         size = x.shape[at]
         wanted = dims.add(dims.floordiv(size, 2), 1) if self.onesided else size
-        return Spec(x.dtype, (*x.shape[:at], wanted, *x.shape[at + 1 :], 2))
+        return Spec((*x.shape[:at], wanted, *x.shape[at + 1 :], 2), x.dtype)
 
     def reference(self, x: Array) -> Array:
         at = self.place(x.ndim)
@@ -164,7 +164,7 @@ class Rfft(Fourier):
 
     def torch(self, torch: Any, x: Any) -> Any:
         if 0 in x.shape:
-            return x.new_zeros(self.infer(Spec("float32", tuple(x.shape))).evaluate({}))
+            return x.new_zeros(self.infer(Spec(tuple(x.shape), "float32")).evaluate({}))
         to = torch.fft.rfft if self.onesided else torch.fft.fft
         wide = x if x.itemsize > 4 else x.float()
         return torch.view_as_real(to(wide, dim=self.axis, norm=self.norm)).to(x.dtype)
@@ -207,7 +207,7 @@ class Irfft(Fourier):
         at = self.check(x)
         size = self.length(x.shape[at])
         require(dims.bounds(size)[1] >= 1, f"n must be at least 1, not {size}")
-        return Spec(x.dtype, (*x.shape[:at], size, *x.shape[at + 1 : -1]))
+        return Spec((*x.shape[:at], size, *x.shape[at + 1 : -1]), x.dtype)
 
     def length(self, given: Dimension) -> Dimension:
         """How many real numbers there are of that many complex ones."""
@@ -224,7 +224,7 @@ class Irfft(Fourier):
     def torch(self, torch: Any, x: Any) -> Any:
         n = int(self.length(x.shape[self.place(x.ndim)]))
         if 0 in x.shape:
-            return x.new_zeros(self.infer(Spec("float32", tuple(x.shape))).evaluate({}))
+            return x.new_zeros(self.infer(Spec(tuple(x.shape), "float32")).evaluate({}))
         return torch.fft.irfft(_torch_numbers(torch, x), n=n, dim=self.axis, norm=self.norm).to(x.dtype)
 
     @classmethod
@@ -262,7 +262,7 @@ class Unfold(Op):
         require(not certainly_negative(rest),
                 f"windows of {self.size} elements do not fit into the {x.shape[at]} of axis {self.axis}")
         count = dims.add(dims.floordiv(rest, self.step), 1)
-        return Spec(x.dtype, (*x.shape[:at], count, *x.shape[at + 1 :], self.size))
+        return Spec((*x.shape[:at], count, *x.shape[at + 1 :], self.size), x.dtype)
 
     def reference(self, x: Array) -> Array:
         self.infer(Spec.of(x))

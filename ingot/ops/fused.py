@@ -114,10 +114,10 @@ class FusedElementwise(Op):
         require(bool(xs), "needs an operand")
         check_types(self._checked, [x.dtype for x in xs], [dtypes.get(d) for d in self.dtypes])
         shape = broadcast(*(x.shape for x in xs))
-        return tuple(Spec(dtype, shape) for dtype in self.dtypes)
+        return tuple(Spec(shape, dtype) for dtype in self.dtypes)
 
     def working(self, *xs: Spec) -> int:
-        return len(self.expression[0]) * int(Spec("bool", broadcast(*(x.shape for x in xs))).elements) * 8
+        return len(self.expression[0]) * int(Spec(broadcast(*(x.shape for x in xs)), "bool").elements) * 8
 
     def reference(self, *xs: Array) -> Any:
         found = tuple(evaluate(expr_json(self.expression), xs, [dtypes.get(d) for d in self.dtypes]))

@@ -111,7 +111,7 @@ class _HostCall:
         return d
 
     def _spec(self, dtype: str, shape: Sequence[Any]) -> Spec:
-        return Spec(dtypes.get(dtype), [dims.substitute(dims.from_json(d), self.known) for d in shape])
+        return Spec([dims.substitute(dims.from_json(d), self.known) for d in shape], dtypes.get(dtype))
 
     def _check(self, op: Op, operands: tuple[Spec, ...], results: Declared) -> tuple[Spec, ...]:
         """What the op's rule makes of operands, which has to be what the program declares."""

@@ -177,7 +177,7 @@ def run(torch: Any, network: Network, operands: Sequence[Any], device: Any = Non
 
 def by_simpler_ops(torch: Any, op: Op, operands: Sequence[Any]) -> Any:
     """The one result of an op, by what it is made of (Op.decompose)."""
-    return run(torch, _simpler(op, tuple(Spec(_name(x), tuple(x.shape)) for x in operands)), operands)[0]
+    return run(torch, _simpler(op, tuple(Spec(tuple(x.shape), _name(x)) for x in operands)), operands)[0]
 
 
 @lru_cache(maxsize=64)

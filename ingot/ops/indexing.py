@@ -57,7 +57,7 @@ class Embedding(Op):
     def infer(self, ids: Spec, weight: Spec) -> Spec:
         require_index(ids=ids)
         require(len(weight.shape) == 2, "weight must be [rows, width]")
-        return Spec(weight.dtype, (*ids.shape, weight.shape[1]))
+        return Spec((*ids.shape, weight.shape[1]), weight.dtype)
 
     def reference(self, ids: Array, weight: Array) -> Array:
         return weight[in_range("embedding", ids, -len(weight) if self.from_end else 0, len(weight))]
@@ -78,8 +78,8 @@ class Embedding(Op):
 
     @classmethod
     def draw(cls, draw: Any) -> Case:
-        return Case("random", (Spec(draw.choice([dtypes.int32, dtypes.int64]), draw.shape(max_rank=2)),
-                               Spec(draw.choice([dtypes.float32, dtypes.bfloat16]), (draw.size(1), draw.size()))))
+        return Case("random", (Spec(draw.shape(max_rank=2), draw.choice([dtypes.int32, dtypes.int64])),
+                               Spec((draw.size(1), draw.size()), draw.choice([dtypes.float32, dtypes.bfloat16]))))
 
 
 @op("take")
@@ -98,7 +98,7 @@ class Take(Op):
         Case("the rows of logits", (bf16("T", 8), i32("R"))),
         Case("columns by a matrix", (f32(3, 9), i64(2, 4)), {"axis": 1}),
         Case("one", (f32(5, 3), i32())),
-        Case("int8", (Spec("int8", (5, 3)), i32(4)), {"axis": -1}),
+        Case("int8", (Spec((5, 3), "int8"), i32(4)), {"axis": -1}),
         Case("counted from the end", (f32("T", 3), i64(2, 9)), {"axis": 1, "from_end": True}),
         Case("float index", (f32(3), f32(3)), error="index must be int32 or int64"),
         Case("a scalar", (f32(), i32(3)), error="axis 0 is out of range"),
@@ -107,7 +107,7 @@ class Take(Op):
     def infer(self, x: Spec, index: Spec) -> Spec:
         require_index(index=index)
         axis = axis_of(self.axis, len(x.shape))
-        return Spec(x.dtype, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+        return Spec((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
 
     def reference(self, x: Array, index: Array) -> Array:
         axis = axis_of(self.axis, x.ndim)
@@ -172,7 +172,7 @@ class Gather(Op):
         for i, (have, want) in enumerate(zip(x.shape, index.shape, strict=True)):
             fits = i == axis or have == want or not certainly_negative(dims.add(have, dims.mul(want, -1)))
             require(fits, f"index has size {want} at dimension {i}, x only {have}")
-        return Spec(x.dtype, index.shape)
+        return Spec(index.shape, x.dtype)
 
     def reference(self, x: Array, index: Array) -> Array:
         axis = axis_of(self.axis, x.ndim)
@@ -209,7 +209,7 @@ class NonZero(Op):
         Case("numbers of unknown count", (f32("T"),)),
         Case("int32", (i32(3, 2, 2),)),
         Case("bfloat16", (bf16(5, 4),)),
-        Case("float64", (Spec("float64", (2, 9)),)),
+        Case("float64", (Spec((2, 9), "float64"),)),
         Case("nothing", (i32(0),)),
         Case("no rows", (i32(0, 3),)),
         Case("a scalar", (f32(),), error="x needs at least one dimension"),
@@ -220,7 +220,7 @@ class NonZero(Op):
         require(len(x.shape) >= 1, "x needs at least one dimension")
         require(isinstance(self.count, Dim) and self.count.unbacked,
                 "count must be an unbacked dim: leave it out, or give Dim(name, unbacked=True)")
-        return Spec(dtypes.int64, (len(x.shape), self.count))
+        return Spec((len(x.shape), self.count), dtypes.int64)
 
     def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
         if self.count is not None:
@@ -270,7 +270,7 @@ class Iota(Op):
             low = 0 if self.dtype.kind == "uint" else -(2 ** (self.dtype.bits - 1))
             for edge in (self.start, self.start + (self.size - 1) * self.step):
                 require(low <= edge < low + 2**self.dtype.bits, f"{edge} does not fit {self.dtype.name}")
-        return Spec(self.dtype, (self.size,))
+        return Spec((self.size,), self.dtype)
 
     def reference(self) -> Array:
         numbers = np.arange(int(self.size), dtype=np.int64) * self.step + int(self.start)
@@ -295,7 +295,7 @@ class ShapeOf(Op):
     )
 
     def infer(self, x: Spec) -> Spec:
-        return Spec(dtypes.int64, (len(x.shape),))
+        return Spec((len(x.shape),), dtypes.int64)
 
     def reference(self, x: Array) -> Array:
         return np.array(x.shape, np.int64)

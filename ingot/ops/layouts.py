@@ -248,10 +248,10 @@ class Entry(NamedTuple):
         dtype = unpacked_dtype(stored[0].dtype)
         require(dtype in (*WEIGHTS, *INTEGERS), "what lies in a layout are floats, int8 or int4")
         shapes = layout.shapes(self.op, dtype, len(self.places), self.sizes)
-        for spec, wanted in zip(stored, [Spec(packed_dtype(dtype), shape) for shape in shapes], strict=True):
+        for spec, wanted in zip(stored, [Spec(shape, packed_dtype(dtype)) for shape in shapes], strict=True):
             require(spec == wanted,
                     f"what is stored in {self.layout} must be {wanted.dtype.name}{list(wanted.shape)}, not {spec}")
-        return [Spec(dtype, self.sizes[: layout.rank])] * len(self.places)
+        return [Spec(self.sizes[: layout.rank], dtype)] * len(self.places)
 
     def unpack(self, stored: Sequence[Any]) -> Sequence[Any]:
         """The operands of what is stored."""

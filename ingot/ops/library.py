@@ -128,7 +128,7 @@ class Declared:
                 fits = fits and known == given
             shown = ", ".join(f"{n} = {size}" for n, size in sizes.items())
             require(fits, f"{name} must be {wanted}{f', where {shown}' if shown else ''}")
-        made = tuple(Spec(r.dtype, [d if isinstance(d, int) else sizes[str(d)] for d in r.shape]) for r in self.results)
+        made = tuple(Spec([d if isinstance(d, int) else sizes[str(d)] for d in r.shape], r.dtype) for r in self.results)
         return made if len(made) > 1 else made[0]
 
 
@@ -180,7 +180,7 @@ def _spec(text: str, where: str) -> Spec:
             raise OpError("its type or a size is none")
         if len(sizes) > MAX_RANK:
             raise OpError(f"it has more than {MAX_RANK} dimensions")
-        return Spec(dtype, [int(size) if size.isdigit() else dims.Dim(size) for size in sizes])
+        return Spec([int(size) if size.isdigit() else dims.Dim(size) for size in sizes], dtype)
     except (OpError, DimError, DTypeError) as e:
         raise OpError(f"{where}: {text[:80]!r} is no tensor: {e}") from None
 

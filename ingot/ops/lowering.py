@@ -357,7 +357,7 @@ class Lowered(Op):
         for extra in extras:
             require(extra.shape in shapes,
                     f"an operand of the epilogue must be {' or '.join(map(show, shapes))}, not {show(extra.shape)}")
-        return Spec(self.dtype, result.shape)
+        return Spec(result.shape, self.dtype)
 
     def _check_outside(self, x: DType) -> None:
         around = isinstance(self.inner, Conv) and x is dtypes.int8 and -128 <= self.outside <= 127

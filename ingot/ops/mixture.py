@@ -54,7 +54,7 @@ def mix(x: Array, router: Array, top_k: int, normalize: bool, experts: Sequence[
 def _check(x: Spec, router: Spec, experts: int, top_k: int) -> None:
     require(x.dtype in WEIGHTS, f"x must be float32, bfloat16 or float16, not {x.dtype.name}")
     require(len(x.shape) == 2, "x must be [tokens, width]")
-    require(router == Spec(dtypes.float32, (x.shape[0], experts)),
+    require(router == Spec((x.shape[0], experts), dtypes.float32),
             f"router must be f32[{x.shape[0]}, {experts}], a score for each expert")
     require(1 <= top_k <= min(experts, MAX_TOP_K),
             f"top_k must lie in 1..{min(experts, MAX_TOP_K)}, not {top_k}")

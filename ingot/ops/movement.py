@@ -44,13 +44,13 @@ class Reshape(Op):
             require(not any(map(certainly_negative, self.shape)), f"sizes must not be negative: {show(self.shape)}")
             found = elements(self.shape)
             require(found == total, f"x has {total} elements, {show(self.shape)} has {found}")
-            return Spec(x.dtype, self.shape)
+            return Spec(self.shape, x.dtype)
         rest = elements(d for d in self.shape if d != -1)
         require(rest != 0, f"-1 in {show(self.shape)} cannot be worked out beside a size of 0")
         require(not certainly_negative(rest), f"sizes must not be negative: {show(self.shape)}")
         size = dims.floordiv(total, rest)
         require(dims.mul(size, rest) == total, f"{total} elements are not a multiple of {rest}")
-        return Spec(x.dtype, tuple(size if d == -1 else d for d in self.shape))
+        return Spec(tuple(size if d == -1 else d for d in self.shape), x.dtype)
 
     def settled(self, *results: Any) -> Op:
         """With the size that was worked out: beside a size that is 0 in a run, NumPy could not."""
@@ -90,7 +90,7 @@ class Permute(Op):
         order = self.order(len(x.shape))
         require(sorted(order) == list(range(len(x.shape))),
                 f"{show(self.dims)} is not a permutation of the {len(x.shape)} dimensions of x")
-        return Spec(x.dtype, tuple(x.shape[d] for d in order))
+        return Spec(tuple(x.shape[d] for d in order), x.dtype)
 
     def reference(self, x: Array) -> Array:
         return x.transpose(self.order(x.ndim))
@@ -118,7 +118,7 @@ class Expand(Op):
     )
 
     def infer(self, x: Spec) -> Spec:
-        return Spec(x.dtype, self.sizes(x.shape))
+        return Spec(self.sizes(x.shape), x.dtype)
 
     def sizes(self, shape: Shape) -> Shape:
         """The sizes of the result."""
@@ -169,7 +169,7 @@ class WithShape(Op):
         for i, (size, wanted) in enumerate(zip(x.shape, self.shape, strict=True)):
             fits = may_be(size, wanted) or self.broadcast and may_be(size, 1)
             require(fits, f"{self.text or 'view'}: dimension {i} is {size}, and {wanted} is needed")
-        return Spec(x.dtype, self.shape)
+        return Spec(self.shape, x.dtype)
 
     def reference(self, x: Array) -> Array:
         for size, wanted in zip(x.shape, self.shape, strict=True):
@@ -226,7 +226,7 @@ class Slice(Op):
             require(inside, f"dimension {i} reaches {last}, and x has {x.shape[i]} elements there")
             require(dims.bounds(size)[0] < 1 or not certainly_negative(minus(x.shape[i], start, 1)),
                     f"dimension {i} starts at {start}, and x has {x.shape[i]} elements there")
-        return Spec(x.dtype, self.sizes)
+        return Spec(self.sizes, x.dtype)
 
     def reference(self, x: Array) -> Array:
         self.infer(Spec.of(x))
@@ -275,7 +275,7 @@ class Concat(Op):
             require(x.rank == first.rank, f"operand {i} has rank {x.rank}, operand 0 {first.rank}")
             for axis, (a, b) in enumerate(zip(x.shape, first.shape, strict=True)):
                 require(axis == dim or a == b, f"operand {i} has size {a} at dimension {axis}, operand 0 has {b}")
-        return Spec(first.dtype, (*first.shape[:dim], dims.add(*(x.shape[dim] for x in xs)), *first.shape[dim + 1 :]))
+        return Spec((*first.shape[:dim], dims.add(*(x.shape[dim] for x in xs)), *first.shape[dim + 1 :]), first.dtype)
 
     def reference(self, *xs: Array) -> Array:
         return np.concatenate(xs, self.dim)
@@ -326,7 +326,7 @@ class Pad(Op):
         for i, (d, a, b) in enumerate(zip(x.shape, self.before, self.after, strict=True)):
             left = _left(d, a, b)
             require(not certainly_negative(left), f"dimension {i} would leave {left} elements")
-        return Spec(x.dtype, [dims.add(d, a, b) for d, a, b in zip(x.shape, self.before, self.after, strict=True)])
+        return Spec([dims.add(d, a, b) for d, a, b in zip(x.shape, self.before, self.after, strict=True)], x.dtype)
 
     def reference(self, x: Array) -> Array:
         self.infer(Spec.of(x))

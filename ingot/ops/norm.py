@@ -83,7 +83,7 @@ class RmsNorm(Op):
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(least=1, min_rank=1)
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
-        specs = (Spec(dtype, shape), Spec(dtype, shape[-1:]))[: draw.choice([1, 2])]
+        specs = (Spec(shape, dtype), Spec(shape[-1:], dtype))[: draw.choice([1, 2])]
         return Case("random", specs, {"shift": draw.choice([0.0, 1.0])} if len(specs) == 2 else {})
 
 
@@ -132,8 +132,8 @@ class LayerNorm(Op):
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(least=2, min_rank=1)
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
-        vector = Spec(dtype, shape[-1:])
-        return Case("random", (Spec(dtype, shape), vector, vector)[: draw.choice([1, 2, 3])])
+        vector = Spec(shape[-1:], dtype)
+        return Case("random", (Spec(shape, dtype), vector, vector)[: draw.choice([1, 2, 3])])
 
 
 def _channels(x: Spec, channels_last: bool, **vectors: Spec | None) -> Any:
@@ -234,7 +234,7 @@ class GroupNorm(Op):
         sizes = tuple(draw.choice([2, 3, 5, 7]) for _ in range(draw.choice([1, 2, 3])))
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
         sample = (*sizes, *vector) if last else (*vector, *sizes)
-        specs = (Spec(dtype, (draw.choice([0, 1, 2]), *sample)), Spec(dtype, vector), Spec(dtype, vector))
+        specs = (Spec((draw.choice([0, 1, 2]), *sample), dtype), Spec(vector, dtype), Spec(vector, dtype))
         return Case("random", specs[: draw.choice([1, 2, 3])], {"groups": groups, "channels_last": last})
 
 
@@ -299,5 +299,5 @@ class BatchNorm(Op):
         channels = (draw.choice([1, 3, 8]),)
         sizes = tuple(draw.choice([1, 2, 5]) for _ in range(draw.choice([0, 1, 2, 3])))
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
-        x, vector = Spec(dtype, (draw.choice([0, 1, 2]), *channels, *sizes)), Spec(dtype, channels)
+        x, vector = Spec((draw.choice([0, 1, 2]), *channels, *sizes), dtype), Spec(channels, dtype)
         return Case("random", (x, vector, vector, vector, vector)[: draw.choice([3, 4, 5])])

@@ -84,7 +84,7 @@ class Sort(Ordered):
 
     def infer(self, x: Spec) -> tuple[Spec, Spec]:
         axis_of(self.axis, len(x.shape))
-        return x, Spec(dtypes.int64, x.shape)
+        return x, Spec(x.shape, dtypes.int64)
 
     def reference(self, x: Array) -> tuple[Array, Array]:
         axis = axis_of(self.axis, x.ndim)
@@ -98,7 +98,7 @@ class Sort(Ordered):
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(min_rank=1)
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int32])
-        return Case("random", (Spec(dtype, shape),), {"axis": draw.axis(len(shape)), "descending": draw.boolean()})
+        return Case("random", (Spec(shape, dtype),), {"axis": draw.axis(len(shape)), "descending": draw.boolean()})
 
 
 @op("top_k")
@@ -125,7 +125,7 @@ class TopK(Ordered):
         most = f" to {size}, the size of axis {axis}" if isinstance(size, int) else ""
         require(self.k >= 0 and (not isinstance(size, int) or self.k <= size), f"k must be from 0{most}, not {self.k}")
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
-        return Spec(x.dtype, shape), Spec(dtypes.int64, shape)
+        return Spec(shape, x.dtype), Spec(shape, dtypes.int64)
 
     def reference(self, x: Array) -> tuple[Array, Array]:
         axis = axis_of(self.axis, x.ndim)
@@ -173,7 +173,7 @@ class Bucketize(Op):
         require_number(x=x)
         rows = len(x.shape) == len(boundaries.shape) > 0 and x.shape[:-1] == boundaries.shape[:-1]
         require(rows or len(boundaries.shape) == 1, "boundaries must have one dimension, or x's leading dimensions")
-        return Spec(dtypes.int64, x.shape)
+        return Spec(x.shape, dtypes.int64)
 
     def reference(self, x: Array, boundaries: Array) -> Array:
         side: Any = "right" if self.right else "left"
@@ -199,7 +199,7 @@ class Bucketize(Op):
     @classmethod
     def draw(cls, draw: Any) -> Case:
         dtype = draw.choice([dtypes.float32, dtypes.int32])
-        return Case("random", (Spec(dtype, draw.shape()), Spec(dtype, (draw.size(),))), {"right": draw.boolean()})
+        return Case("random", (Spec(draw.shape(), dtype), Spec((draw.size(),), dtype)), {"right": draw.boolean()})
 
 
 def _scan_wide(x: Array) -> Any:
@@ -243,7 +243,7 @@ class Scan(Op):
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(min_rank=1)
         dtype = draw.choice([dtypes.float32] + [dtypes.int32] * (cls is not LogCumSumExp))
-        return Case("random", (Spec(dtype, shape),), {"axis": draw.axis(len(shape))})
+        return Case("random", (Spec(shape, dtype),), {"axis": draw.axis(len(shape))})
 
 
 _INTEGERS = (
@@ -306,7 +306,7 @@ class Extreme(Ordered):
 
     def infer(self, x: Spec) -> tuple[Spec, Spec]:
         axis_of(self.axis, len(x.shape))
-        return x, Spec(dtypes.int64, x.shape)
+        return x, Spec(x.shape, dtypes.int64)
 
     def reference(self, x: Array) -> tuple[Array, Array]:
         axis, wide = axis_of(self.axis, x.ndim), widen(x)
@@ -322,7 +322,7 @@ class Extreme(Ordered):
     @classmethod
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(min_rank=1)
-        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int32]), shape),),
+        return Case("random", (Spec(shape, draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int32])),),
                     {"axis": draw.axis(len(shape))})  # fmt: skip
 
 

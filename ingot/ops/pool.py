@@ -121,7 +121,7 @@ class Pool(Op):
 
         out = g.windows(sizes)
         require_sizes(out, rule, g.channels_last)
-        return Spec(x.dtype, shape_of(batch, out, channels, g.channels_last))
+        return Spec(shape_of(batch, out, channels, g.channels_last), x.dtype)
 
     def working(self, x: Spec) -> int:
         g = self.geometry
@@ -177,7 +177,7 @@ class Pool(Op):
         sizes = [max(n - a - b, 1) + draw.choice([0, 1, 2, 5])
                  for n, a, b in zip(spans, attrs["pre_padding"], attrs["post_padding"], strict=True)]
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
-        x = Spec(dtype, shape_of(draw.choice([0, 1, 2]), sizes, draw.choice([1, 3, 8]), last))
+        x = Spec(shape_of(draw.choice([0, 1, 2]), sizes, draw.choice([1, 3, 8]), last), dtype)
         return Case("random", (x,), attrs)
 
 
@@ -403,7 +403,7 @@ class AdaptivePool(Op):
         require(len(self.sizes) == len(sizes),
                 f"sizes needs one entry for each of the {len(sizes)} spatial dimensions, got {list(self.sizes)}")
         require(all(dims.bounds(n)[1] >= 1 for n in self.sizes), f"sizes must be at least 1, got {list(self.sizes)}")
-        return Spec(x.dtype, shape_of(batch, self.sizes, channels, self.channels_last))
+        return Spec(shape_of(batch, self.sizes, channels, self.channels_last), x.dtype)
 
     def working(self, x: Spec) -> int:
         _, given, channels = sizes_of(x, self.channels_last)
@@ -446,4 +446,4 @@ class AdaptivePool(Op):
                  "kind": draw.choice(["average", "greatest"]), "channels_last": last}
         shape = shape_of(draw.choice([0, 1, 2]), [draw.choice([1, 2, 4, 7]) for _ in range(rank)],
                          draw.choice([1, 3, 17]), last)
-        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.bfloat16]), shape),), attrs)
+        return Case("random", (Spec(shape, draw.choice([dtypes.float32, dtypes.bfloat16])),), attrs)

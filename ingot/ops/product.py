@@ -62,8 +62,8 @@ class Matmul(Op):
         require(out.kind == dtype.kind and out.bits >= min(dtype.bits, 32) or out is dtype or dtype.is_float
                 and out in dtypes.FLOATS, f"out_dtype {out.name} cannot hold products of {dtype.name}")
         if len(a.shape) == len(b.shape) == 2:
-            return Spec(out, (m, n))
-        return Spec(out, (*broadcast(a.shape[:-2], b.shape[:-2]), m, n))
+            return Spec((m, n), out)
+        return Spec((*broadcast(a.shape[:-2], b.shape[:-2]), m, n), out)
 
     def steps(self, a: Spec, b: Spec) -> int:
         return product_steps(int(self.infer(a, b).elements) * int(a.shape[-2 if self.transpose_a else -1]), a.dtype)
@@ -99,7 +99,7 @@ class Matmul(Op):
         ta, tb = draw.boolean(), draw.boolean()
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.int8])
         a, b = (k, m) if ta else (m, k), (n, k) if tb else (k, n)
-        return Case(f"random {show(left)}", (Spec(dtype, (*left, *a)), Spec(dtype, (*right, *b))),
+        return Case(f"random {show(left)}", (Spec((*left, *a), dtype), Spec((*right, *b), dtype)),
                     {"transpose_a": ta, "transpose_b": tb})
 
 

@@ -90,7 +90,7 @@ class Recurrent(Op):
         if lengths is not None:
             require_index(lengths=lengths)
             require(lengths.shape == (rows,), f"lengths must be {show((rows,))}, not {show(lengths.shape)}")
-        y, h, c = (Spec(gates.dtype, shape) for shape in ((steps, rows, width), (rows, width), (rows, units)))
+        y, h, c = (Spec(shape, gates.dtype) for shape in ((steps, rows, width), (rows, width), (rows, units)))
         return y, h, c
 
     def working(self, *specs: Any) -> int:
@@ -195,9 +195,9 @@ class Recurrent(Op):
     def draw(cls, draw: Any) -> Case:
         steps, rows, units = draw.size(), draw.size(), draw.size(1)
         dtype, each = draw.choice([dtypes.float32, dtypes.bfloat16]), cls.gates_each
-        states = [Spec(dtype, (rows, units))] * ((cls.outputs or 2) - 1)
-        specs: list[Any] = [Spec(dtype, (steps, rows, each * units)), Spec(dtype, (each * units, units)), *states,
-                            Spec(dtype, (each * units,))]
+        states = [Spec((rows, units), dtype)] * ((cls.outputs or 2) - 1)
+        specs: list[Any] = [Spec((steps, rows, each * units), dtype), Spec((each * units, units), dtype), *states,
+                            Spec((each * units,), dtype)]
         if draw.boolean():
             specs.append(i32(rows))
         return Case("random", tuple(specs), {"reverse": draw.boolean()})

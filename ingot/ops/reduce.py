@@ -48,7 +48,7 @@ class Reduce(Op):
         (require_number if self.integers else require_float)(x=x)
         axes = axes_of(self.axes, len(x.shape))
         require(self.empty or all(x.shape[a] != 0 for a in axes), f"{self.name} of no elements has no value")
-        return Spec(x.dtype, reduced(x.shape, axes, self.keepdims))
+        return Spec(reduced(x.shape, axes, self.keepdims), x.dtype)
 
     def reference(self, x: Array) -> Array:
         axes = axes_of(self.axes, x.ndim)
@@ -64,7 +64,7 @@ class Reduce(Op):
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(least=0 if cls.empty else 1)
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16] + [dtypes.int32] * cls.integers)
-        return Case("random", (Spec(dtype, shape),), {"axes": draw.axes(len(shape)), "keepdims": draw.boolean()})
+        return Case("random", (Spec(shape, dtype),), {"axes": draw.axes(len(shape)), "keepdims": draw.boolean()})
 
 
 def _over_dims(function: Callable[..., Any], of_nothing: int | None = None) -> Callable[..., Array]:
@@ -200,7 +200,7 @@ class ArgMax(Op):
         require_number(x=x)
         axis = axis_of(self.axis, len(x.shape))
         require(x.shape[axis] != 0, "argmax of no elements has no value")
-        return Spec(dtypes.int64, reduced(x.shape, (axis,), self.keepdims))
+        return Spec(reduced(x.shape, (axis,), self.keepdims), dtypes.int64)
 
     def reference(self, x: Array) -> Array:
         return np.asarray(np.argmax(widen(x), axis=self.axis, keepdims=self.keepdims), np.int64)
@@ -247,7 +247,7 @@ class Normalised(Op):
     def draw(cls, draw: Any) -> Case:
         shape = draw.shape(min_rank=1, least=1)
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16])
-        return Case("random", (Spec(dtype, shape),), {"axis": draw.axis(len(shape))})
+        return Case("random", (Spec(shape, dtype),), {"axis": draw.axis(len(shape))})
 
 
 def _shifted(x: Array, axis: int) -> Array:

@@ -113,7 +113,7 @@ class Resize(Op):
         require(len(self.sizes) == len(sizes),
                 f"sizes needs one entry for each of the {len(sizes)} spatial dimensions, got {list(self.sizes)}")
         require(all(dims.bounds(n)[1] >= 1 for n in self.sizes), f"sizes must be at least 1, got {list(self.sizes)}")
-        return Spec(x.dtype, shape_of(batch, self.sizes, channels, self.channels_last))
+        return Spec(shape_of(batch, self.sizes, channels, self.channels_last), x.dtype)
 
     def working(self, x: Spec) -> int:
         _, given, channels = sizes_of(x, self.channels_last)
@@ -177,7 +177,7 @@ class Resize(Op):
                  "align_corners": draw.boolean(), "channels_last": last}  # fmt: skip
         shape = shape_of(draw.choice([0, 1, 2]), [draw.choice([1, 2, 3, 6]) for _ in range(rank)],
                          draw.choice([1, 3, 17]), last)  # fmt: skip
-        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.bfloat16]), shape),), attrs)
+        return Case("random", (Spec(shape, draw.choice([dtypes.float32, dtypes.bfloat16])),), attrs)
 
 
 # ---------------------------------------------------------------------------------------------- where a grid says
@@ -240,7 +240,7 @@ class GridSample(Op):
         require(grid.dtype is dtypes.float32, "grid must be float32; cast it first")
         require(len(grid.shape) == rank + 2 and grid.shape[0] == batch and grid.shape[-1] == rank,
                 f"grid must be [{batch}, sizes…, {rank}], got {list(grid.shape)}")
-        return Spec(x.dtype, shape_of(batch, grid.shape[1:-1], channels, self.channels_last))
+        return Spec(shape_of(batch, grid.shape[1:-1], channels, self.channels_last), x.dtype)
 
     def working(self, x: Spec, grid: Spec) -> int:
         _, _, channels = sizes_of(x, self.channels_last)
@@ -328,4 +328,4 @@ class GridSample(Op):
         batch = draw.choice([0, 1, 2])
         x = shape_of(batch, [draw.choice([1, 2, 3, 6]) for _ in range(rank)], draw.choice([1, 3, 17]), last)
         places = (batch, *(draw.choice([0, 1, 2, 5]) for _ in range(rank)), rank)
-        return Case("random", (Spec(draw.choice([dtypes.float32, dtypes.bfloat16]), x), Spec("float32", places)), attrs)
+        return Case("random", (Spec(x, draw.choice([dtypes.float32, dtypes.bfloat16])), Spec(places, "float32")), attrs)

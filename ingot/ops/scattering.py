@@ -202,7 +202,7 @@ class GatherND(Places):
         depth = _depth(index, len(x.shape), self.batch_dims)
         for i, (a, b) in enumerate(zip(x.shape[: self.batch_dims], index.shape[: self.batch_dims], strict=True)):
             require(a == b, f"batch dimension {i} is {a} in x and {b} in index")
-        return Spec(x.dtype, (*index.shape[:-1], *x.shape[self.batch_dims + depth :]))
+        return Spec((*index.shape[:-1], *x.shape[self.batch_dims + depth :]), x.dtype)
 
     def reference(self, x: Array, index: Array) -> Array:
         first, depth = self.batch_dims, index.shape[-1]

@@ -46,7 +46,7 @@ class SizesOf(Op):
         unbacked = all(isinstance(d, Dim) and d.unbacked for d in sizes)
         require(unbacked and len(set(sizes)) == len(sizes) == count,
                 f"sizes must be {count} different unbacked dims: leave them out, or give Dim(name, unbacked=True)")
-        return tuple(Spec(dtypes.bool_, (d, 0)) for d in sizes)
+        return tuple(Spec((d, 0), dtypes.bool_) for d in sizes)
 
     def bind(self, fresh: Callable[..., Dim], *specs: Any) -> Op:
         count = specs[0].elements

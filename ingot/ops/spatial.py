@@ -283,7 +283,7 @@ class Conv(Op):
             return f"({sizes[i]} + {self.pre_padding[i]} + {self.post_padding[i]} - {span}) // {self.stride[i]} + 1"
 
         require_sizes(out, rule, self.channels_last)
-        return Spec(x.dtype, shape_of(batch, out, outputs, self.channels_last))
+        return Spec(shape_of(batch, out, outputs, self.channels_last), x.dtype)
 
     def windows(self, sizes: Sequence[Dimension], kernel: Sequence[int]) -> list[Dimension]:
         """How often the kernel fits into each dimension."""
@@ -332,8 +332,8 @@ class Conv(Op):
         sizes = [n + draw.choice([0, 1, 2, 5]) for n in least]
         inner, outputs = draw.choice([1, 2, 3, 8]), groups * draw.choice([1, 2, 5])
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.float16])
-        x = Spec(dtype, shape_of(draw.choice([0, 1, 2]), sizes, inner * groups, last))
-        specs = (x, Spec(dtype, (outputs, inner, *kernel)), Spec(dtype, (outputs,)))
+        x = Spec(shape_of(draw.choice([0, 1, 2]), sizes, inner * groups, last), dtype)
+        specs = (x, Spec((outputs, inner, *kernel), dtype), Spec((outputs,), dtype))
         return Case("random", specs[: draw.choice([2, 3])], attrs)
 
 
@@ -527,7 +527,7 @@ class ConvTranspose(Op):
             return f"({sizes[i]} - 1) * {self.stride[i]} + {span} - {self.pre_padding[i]} - {self.post_padding[i]}"
 
         require_sizes(out, rule, self.channels_last)
-        return Spec(x.dtype, shape_of(batch, out, outputs, self.channels_last))
+        return Spec(shape_of(batch, out, outputs, self.channels_last), x.dtype)
 
     def reached(self, sizes: Sequence[Dimension], kernel: Sequence[int]) -> list[Dimension]:
         """How far the kernel reaches in each dimension, without the padding."""
@@ -586,6 +586,6 @@ class ConvTranspose(Op):
             sizes.append(max(-(-rest // attrs["stride"][i]) + 1, 1) + draw.choice([0, 1, 2, 4]))
         inner, outputs = draw.choice([1, 2, 3, 8]), draw.choice([1, 2, 5])
         dtype = draw.choice([dtypes.float32, dtypes.bfloat16, dtypes.float16])
-        x = Spec(dtype, shape_of(draw.choice([0, 1, 2]), sizes, inner * groups, last))
-        specs = (x, Spec(dtype, (inner * groups, outputs, *kernel)), Spec(dtype, (outputs * groups,)))
+        x = Spec(shape_of(draw.choice([0, 1, 2]), sizes, inner * groups, last), dtype)
+        specs = (x, Spec((inner * groups, outputs, *kernel), dtype), Spec((outputs * groups,), dtype))
         return Case("random", specs[: draw.choice([2, 3])], attrs)

@@ -124,6 +124,6 @@ class SelectiveScan(Op):
         rows, steps, groups, each, states = draw.size(), draw.size(), draw.choice([1, 2, 3]), draw.size(1), draw.size()
         dtype, channels = draw.choice([dtypes.float32, dtypes.bfloat16]), groups * each
         wide = draw.choice([dtype, dtypes.float32])
-        x, b = Spec(dtype, (rows, steps, channels)), Spec(dtype, (rows, steps, groups, states))
-        return Case("random", (x, x, Spec(wide, (channels, states)), b, b, Spec(wide, (channels,)),
-                               Spec(wide, (rows, channels, states))))  # fmt: skip
+        x, b = Spec((rows, steps, channels), dtype), Spec((rows, steps, groups, states), dtype)
+        return Case("random", (x, x, Spec((channels, states), wide), b, b, Spec((channels,), wide),
+                               Spec((rows, channels, states), wide)))  # fmt: skip

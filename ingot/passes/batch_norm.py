@@ -122,7 +122,7 @@ def _scaled(network: Network, node: Node) -> Value:
     channels = mean.shape
     with network.insert_before(node):
         factor, addend = (
-            F.reshape(stored(network, recipe, Spec(dtypes.float32, channels), f"{_prefix(node)}.{name}"),
+            F.reshape(stored(network, recipe, Spec(channels, dtypes.float32), f"{_prefix(node)}.{name}"),
                       (*channels, *[1] * (len(x.shape) - 2)))
             for name, recipe in (("scale", scale), ("shift", shift))
         )  # fmt: skip
@@ -144,7 +144,7 @@ def _folded(network: Network, node: Node) -> Value:
     scaled = combine("scale", [unrounded(weight), scale], axis=axis).then("cast", dtype=dtype.name)
     w = stored(network, scaled, weight.spec, f"{weight.name}.folded")
     name = prior.name if prior is not None else f"{weight.name.rpartition('.')[0] or weight.name}.bias"
-    b = stored(network, shift.then("cast", dtype=dtype.name), Spec(dtype, mean.shape), f"{name}.folded")
+    b = stored(network, shift.then("cast", dtype=dtype.name), Spec(mean.shape, dtype), f"{name}.folded")
     with network.insert_before(maker):
         if not isinstance(op, Matmul):
             return network.emit(op, (maker.inputs[0], w, b))  # type: ignore[no-any-return]

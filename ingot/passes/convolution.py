@@ -182,7 +182,7 @@ def _phase_weight(network: Network, weight: Value, phase: Phase, groups: int, na
     if weight.kind == "constant":
         return network.constant(evaluate(recipe, {"w": weight.array}))
     shape = (groups * each, phase.size * (channels // groups))
-    return stored(network, recipe, Spec(weight.dtype, shape), name)
+    return stored(network, recipe, Spec(shape, weight.dtype), name)
 
 
 # ---------------------------------------------------------------------------------------- weights that a run computes

@@ -361,4 +361,4 @@ def _floats(network: Network, node: Node) -> Value:
             network, "reshape", [scale], f"{scale.name}.reshaped", shape=shape)  # fmt: skip
         return derive(network, "dequantize", [q, scale], name, **args, scale=1.0)
     recipe = recipe_of(q).then("dequantize", **args, scale=float(scale.array.item()))
-    return stored(network, recipe, Spec(op.dtype, q.shape), name)
+    return stored(network, recipe, Spec(q.shape, op.dtype), name)

@@ -89,7 +89,7 @@ def _packed_moe(network: Network, node: Node) -> Value:
     for name, groups, parts in (("gate_up", zip(gates, ups, strict=True), 2), ("down", zip(downs, strict=True), 1)):
         panels = [combine("pack_panels", [recipe_of(v) for v in group]) for group in groups]
         shape = packed_shape(x.dtype, *((inner, hidden) if parts == 2 else (hidden, inner)), parts)
-        spec = Spec(x.dtype, (count * shape[0], *shape[1:]))
+        spec = Spec((count * shape[0], *shape[1:]), x.dtype)
         joined.append(stored(network, combine("concat", panels, axis=0), spec, f"{stem}.{name}.packed"))
     places = tuple(range(2, 2 + 3 * count))
     op = Lowered(inner=node.op, layouts=(

@@ -114,5 +114,5 @@ def section(network: Network, name: str, nodes: list[Node]) -> Section:
     plain = {found.dim.name for v in new.inputs for d in v.spec.shape if (found := affine(d))}
     sizes = {f"size.{n}": d for n, d in used.items() if n not in plain and not d.unbacked}
     for label, d in sizes.items():
-        new.input(label, Spec(uint8, (d,)))
+        new.input(label, Spec((d,), uint8))
     return Section(name, new, reads, writes, sizes)

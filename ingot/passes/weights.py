@@ -40,7 +40,7 @@ def derive(network: Network, step: str, values: Sequence[Value], name: str, **ar
         return network.constant(evaluate(made, {str(i): v.array for i, v in enumerate(values)}))
     recipe = combine(step, [recipe_of(v) for v in values], **args)
     dtype, shape = recipe.steps[-1].step.infer([(v.dtype, v.shape) for v in values], **args)
-    return stored(network, recipe, Spec(dtype, shape), name)
+    return stored(network, recipe, Spec(shape, dtype), name)
 
 
 def stored(network: Network, recipe: Recipe, spec: Spec, name: str) -> Value:

@@ -71,7 +71,7 @@ def _switched(network: Network, layers: Sequence[tuple[Any, float | None]]) -> s
     name = "rounded"
     while name in network.values:
         name += "'"
-    flags = network.input(name, Spec("bool", (len(layers),)))
+    flags = network.input(name, Spec((len(layers),), "bool"))
     with unscoped():
         for i, (node, scale) in enumerate(layers):
             if scale is None:

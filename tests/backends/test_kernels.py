@@ -242,11 +242,11 @@ def node(f: Any, *specs: Spec) -> Node:
 def test_a_kernel_that_declines_passes_the_node_on() -> None:
     """matmul_packed wants panels; matmul takes no float64 and no integers, and the next ones do."""
     kinds = ("float32", "float64", "int8")
-    nodes = [node(F.matmul, *[Spec(kind, (3, 3))] * 2) for kind in kinds]
+    nodes = [node(F.matmul, *[Spec((3, 3), kind)] * 2) for kind in kinds]
     assert [k.name for k in CPU.table["matmul"]] == ["matmul_packed", "matmul", "matmul_float64", "matmul_integer"]
     names = [choice.kernel for choice in map(CPU.choose, nodes) if isinstance(choice, KernelCall)]
     assert names == ["matmul", "matmul_float64", "matmul_integer"]
-    turned = node(lambda a, b: F.matmul(a, b, transpose_b=True), *[Spec("int8", (3, 3))] * 2)
+    turned = node(lambda a, b: F.matmul(a, b, transpose_b=True), *[Spec((3, 3), "int8")] * 2)
     none = CPU.choose(turned)
     assert isinstance(none, Refusal)
     assert none.why == ("matmul_packed: its weight is not in panels; "
@@ -261,7 +261,7 @@ def kernel(name: str, runs: Any, **more: Any) -> Kernel:
 
 
 def test_choices_of_a_target() -> None:
-    relu = node(F.relu, Spec("float32", (3,)))
+    relu = node(F.relu, Spec((3,), "float32"))
     never = kernel("never", lambda op, node: Refusal("it is tired"))
     first, second = (kernel(name, lambda op, node: {}) for name in ("first", "second"))
     target = replace(CPU, kernels=(never, first, second))
@@ -281,12 +281,12 @@ def test_choices_of_a_target() -> None:
 ])  # fmt: skip
 def test_a_declaration_that_breaks_its_own_schema(params: str, found: dict[str, Any], why: str) -> None:
     with pytest.raises(NetworkError, match=why.replace("|", r"\|")):
-        kernel("k", lambda op, node: found, params=params).choose(node(F.relu, Spec("float32", (3,))))
+        kernel("k", lambda op, node: found, params=params).choose(node(F.relu, Spec((3,), "float32")))
 
 
 def test_operands_by_their_marks() -> None:
     """Without counts the first marks take what there is."""
-    add = node(F.add, Spec("float32", (3,)), Spec("float32", (3,)))
+    add = node(F.add, Spec((3,), "float32"), Spec((3,), "float32"))
     operands = (Operand("x", STORED), Operand("a?", STORED), Operand("*rest", STORED))
     for counts, strides in (({}, 1), ({"a": 0}, 2)):
         one = Kernel("k", operands=operands, results=(Operand("y", STORED),), flops=None,
@@ -304,7 +304,7 @@ def test_operands_by_their_marks() -> None:
 ])  # fmt: skip
 def test_a_kernel_has_to_be_told_of_an_absent_operand(found: Any, chosen: bool) -> None:
     """Else it would take the next one for it."""
-    norm = node(lambda x, b: F.layer_norm(x, None, b), Spec("float32", (2, 3)), Spec("float32", (3,)))
+    norm = node(lambda x, b: F.layer_norm(x, None, b), Spec((2, 3), "float32"), Spec((3,), "float32"))
     operands = (Operand("x", STORED), Operand("weight?", STORED), Operand("bias?", STORED))
     got = Kernel("k", operands=operands, results=(Operand("y", STORED),), params="weight?: flag", flops=None,
                  runs={"layer_norm": lambda op, node: found}).choose(norm)  # fmt: skip
@@ -314,7 +314,7 @@ def test_a_kernel_has_to_be_told_of_an_absent_operand(found: Any, chosen: bool) 
 def test_a_kernel_runs_nodes_with_an_epilogue_or_those_without() -> None:
     plain = kernel("plain", lambda op, node: {})
     ending = kernel("ending", lambda op, node: {}, operands=(*plain.operands, Operand("*extras", STORED)))
-    relu = node(F.relu, Spec("float32", (3,)))
+    relu = node(F.relu, Spec((3,), "float32"))
     assert ending.choose(relu) == Refusal("it runs lowered nodes, which have an epilogue")
     assert isinstance(plain.choose(relu), KernelCall)
     low = pipeline.lower(nets.llama(layers=1), CPU)
@@ -330,7 +330,7 @@ def test_a_kernel_runs_nodes_with_an_epilogue_or_those_without() -> None:
     (lambda x: F.rms_norm(x, eps=-1.0), "eps"), (lambda x: F.layer_norm(x, eps=1e7), "eps"),
 ])  # fmt: skip
 def test_what_kernels_decline(build: Any, why: str) -> None:
-    choice = CPU.choose(node(build, Spec("float32", (2, 4, 6, 6))))
+    choice = CPU.choose(node(build, Spec((2, 4, 6, 6), "float32")))
     assert isinstance(choice, Refusal) and why in choice.why
 
 
@@ -362,7 +362,7 @@ def test_heads_that_attention_takes() -> None:
     def node(q: int, v: int) -> Any:
         net = Network("net")
         shapes = {"q": (2, 600, 7, q), "k": (2, 600, 9, q), "v": (2, 600, 9, v)}
-        F.scaled_dot_product_attention(*(net.input(n, Spec("float32", s)) for n, s in shapes.items()))
+        F.scaled_dot_product_attention(*(net.input(n, Spec(s, "float32")) for n, s in shapes.items()))
         return net.nodes[-1]
 
     for q, v, taken in ((512, 512, True), (513, 8, False), (8, 513, False)):
@@ -379,13 +379,13 @@ def test_lengths_that_transforms_take(name: str, length: int, taken: bool) -> No
     """2^20 complex numbers; an even number of real ones is half as many of those, an odd one as many."""
     shape = {"fft": (3, length, 2), "rfft": (3, length), "irfft": (3, length // 2 + 1, 2)}[name]
     attrs = {"n": length} if name == "irfft" else {}
-    choice = CPU.choose(node(lambda x: getattr(F, name)(x, **attrs), Spec("float32", shape)))
+    choice = CPU.choose(node(lambda x: getattr(F, name)(x, **attrs), Spec(shape, "float32")))
     assert isinstance(choice, KernelCall) is taken, choice
 
 
 def test_a_lowered_group_norm_with_an_eps_that_is_none() -> None:
     net = Network("net")
-    x, w = net.input("x", Spec("float32", (2, 4, 6, 6))), net.parameter("w", Spec("float32", (4, 4, 3, 3)))
+    x, w = net.input("x", Spec((2, 4, 6, 6), "float32")), net.parameter("w", Spec((4, 4, 3, 3), "float32"))
     net.output("y", F.group_norm(F.conv(x, w, **CONV), groups=2, eps=-1.0))
     lowered = [n for n in pipeline.lower(net, CPU).nodes if isinstance(n.op, Lowered)]
     (choice,) = [CPU.choose(n) for n in lowered if n.op.inner.name == "group_norm"]

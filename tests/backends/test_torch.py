@@ -220,15 +220,15 @@ def test_a_recipe_that_does_not_give_its_tensor() -> None:
 
 def test_a_weight_that_cannot_be_had_back() -> None:
     network = Network("n")
-    x = network.input("x", Spec("float32", ("T", 4)))
-    network.output("y", F.matmul(x, network.parameter("w", Spec("float32", (4, 4)))))
+    x = network.input("x", Spec(("T", 4), "float32"))
+    network.output("y", F.matmul(x, network.parameter("w", Spec((4, 4), "float32"))))
     engine = build_network(network, {"w": np.eye(4, dtype=np.float32)})
     (entry,) = engine.header["weights"].values()
     cast, *layouts = entry["recipe"]["steps"]
     later = [[name, version, {**args, "in": [i + 2 for i in args["in"]]}] for name, version, args in layouts]
     cast[2]["in"] = [0]
     entry["recipe"] = {"sources": ["w", "v"], "steps": [cast, ["scale", 1, {"axis": 0, "in": [2, 1]}], *later]}
-    network.parameter("v", Spec("float32", (4,)))
+    network.parameter("v", Spec((4,), "float32"))
     engine.header["networks"]["main"] = _lazy.load("ingot.ir.text:to_json")(network)
     with pytest.raises(UserError, match="w cannot be had for device torch: w is stored only in a form"):
         engine.session(device="torch:cpu")
@@ -239,9 +239,9 @@ def test_a_weight_that_cannot_be_had_back() -> None:
 
 def small(dtype: str = "float32") -> Engine:
     network = Network("n")
-    x = network.input("x", Spec(dtype, ("T", 4)))
-    ids = network.input("ids", Spec("int32", ("T",)))
-    table = network.parameter("table", Spec(dtype, (9, 4)))
+    x = network.input("x", Spec(("T", 4), dtype))
+    ids = network.input("ids", Spec(("T",), "int32"))
+    table = network.parameter("table", Spec((9, 4), dtype))
     network.output("y", x + F.embedding(ids, table))
     return build_network(network, {"table": np.arange(36).reshape(9, 4).astype(dtypes.get(dtype).numpy)})
 
@@ -279,8 +279,8 @@ def test_steps_that_describe_nothing(device: str, name: str, value: int) -> None
 def test_states_that_no_memory_holds() -> None:
     network = Network("n")
     state = network.state("kv", StateSpec("float32", heads=10**8, head_dim=10**4))
-    k, slot = network.input("k", Spec("float32", ("T", 10**8, 10**4))), network.input("slot", Spec("int32", ("T",)))
-    network.parameter("table", Spec("float32", (9, 4)))
+    k, slot = network.input("k", Spec(("T", 10**8, 10**4), "float32")), network.input("slot", Spec(("T",), "int32"))
+    network.parameter("table", Spec((9, 4), "float32"))
     F.kv_write(state, k, k, slot)
     network.output("y", slot + 1)
     session = small()
@@ -339,7 +339,7 @@ def test_sizes_without_elements(device: str) -> None:
     """As on the CPU: extremes of nothing, and results without elements that torch refuses to make."""
     n, t = Dim("N", 0), Dim("T", 0)
     net = Network("net")
-    x, i = net.input("x", Spec("float32", (n, t, 4))), net.input("i", Spec("int32", (n, t, 4)))
+    x, i = net.input("x", Spec((n, t, 4), "float32")), net.input("i", Spec((n, t, 4), "int32"))
     window = {"kernel": (2, 2), "stride": (1, 1), "pre_padding": (0, 0), "post_padding": (0, 0)}
     net.outputs.update(
         largest=F.reduce_max(x, axes=(1,)), least=F.reduce_min(i, axes=(1,)), most=F.reduce_max(i, axes=(1,)),
@@ -359,7 +359,7 @@ def test_sizes_without_elements(device: str) -> None:
 def test_sizes_that_an_op_does_not_take(device: str) -> None:
     """The last of no rows: torch's IndexError has no type of ours."""
     net, t = Network("net"), Dim("T", 0)
-    net.outputs["y"] = F.slice(net.input("x", Spec("float32", (t, 3))), (t - 1, 0), (1, 3), (1, 1))
+    net.outputs["y"] = F.slice(net.input("x", Spec((t, 3), "float32")), (t - 1, 0), (1, 3), (1, 1))
     session = build_network(net, {}).session(device=device)
     with pytest.raises(ValueFault, match="slice"):
         session.run({"x": np.ones((0, 3), np.float32)})
@@ -369,7 +369,7 @@ def test_sizes_that_an_op_does_not_take(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_who_writes_to_a_result_changes_nothing_else(device: str) -> None:
     net = Network("net")
-    x, w = net.input("x", Spec("float32", (2, 3))), net.parameter("w", Spec("float32", (2, 3)))
+    x, w = net.input("x", Spec((2, 3), "float32")), net.parameter("w", Spec((2, 3), "float32"))
     net.outputs.update(w=w, turned=F.permute(w, (1, 0)), x=x, rows=F.reshape(x, (3, 2)), sum=x + w)
     session = build_network(net, {"w": np.ones((2, 3), np.float32)}).session(device=device)
     given = {"x": np.full((2, 3), 2, np.float32)}
@@ -384,7 +384,7 @@ def test_whole_numbers_are_held_as_whole_numbers(device: str) -> None:
     """float32 has 24 bits of a number, float64 53."""
     for dtype, most in (("int32", 2**31 - 1), ("int64", 2**62 + 1)):
         net = Network("net")
-        x = net.input("x", Spec(dtype, (4,)))
+        x = net.input("x", Spec((4,), dtype))
         net.outputs.update(low=F.clip(x, 0.0, None), high=F.clip(x, None, 2.0**31))
         given = np.array([2**24 + 1, -5, most, most - 2], dtype)
         got = build_network(net, {}).on(device).run({"x": given})
@@ -458,7 +458,7 @@ def test_a_callers_autocast_changes_no_bit() -> None:
 
 def _linear() -> Network:
     network = Network("n")
-    x, w = network.input("x", Spec("float32", ("T", 64))), network.parameter("w", Spec("float32", (64, 64)))
+    x, w = network.input("x", Spec(("T", 64), "float32")), network.parameter("w", Spec((64, 64), "float32"))
     network.outputs["y"] = F.matmul(x, w, transpose_b=True)
     return network
 

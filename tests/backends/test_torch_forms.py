@@ -318,14 +318,14 @@ def test_what_a_device_does_not_compute_is_answered_by_the_reference(
     def form(self: Op, torch: Any, x: Any) -> Any:
         raise error
 
-    node = one_of(OPS["neg"](), Spec("float32", (2,)))
+    node = one_of(OPS["neg"](), Spec((2,), "float32"))
     monkeypatch.setattr(OPS["neg"], "torch", form)
     (found,), by_reference = call(torch, node, node.op, [torch.ones(2)], CPU, {})
     assert by_reference and found.tolist() == [-1, -1]
 
 
 def test_other_errors_of_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = one_of(OPS["neg"](), Spec("float32", (2,)))
+    node = one_of(OPS["neg"](), Spec((2,), "float32"))
     for error, kind in ((RuntimeError("no such luck\nstack"), ValueFault), (TypeError("a fault of ours"), TypeError),
                         (torch.AcceleratorError("CUDA error: an illegal memory access"), torch.AcceleratorError)):
 

@@ -98,7 +98,7 @@ def test_a_decoder_reads_back_once_a_step(pico: Path, monkeypatch: pytest.Monkey
 def test_a_net_reads_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one output, without anything that may be a fault."""
     network = Network("n")
-    x = network.input("x", Spec("float32", ("T", 4)))
+    x = network.input("x", Spec(("T", 4), "float32"))
     network.output("y", F.softmax(x * 2.0))
     session = build_network(network, {}).session(device="torch:cpu")
     reads = Reads(monkeypatch)
@@ -122,8 +122,8 @@ def test_states_stay_where_they_are() -> None:
 def test_results_are_nobody_elses() -> None:
     """What shows a weight, a constant or another result may be written to."""
     network = Network("n")
-    x = network.input("x", Spec("float32", (2, 3)))
-    weight = network.parameter("w", Spec("float32", (2, 3)))
+    x = network.input("x", Spec((2, 3), "float32"))
+    weight = network.parameter("w", Spec((2, 3), "float32"))
     network.output("turned", F.permute(weight, (1, 0)))
     network.output("same", x)
     network.output("again", F.reshape(x, (6,)))
@@ -157,7 +157,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def net() -> Any:
     network = Network("n")
-    x = network.input("x", Spec("float32", ("T",)))
+    x = network.input("x", Spec(("T",), "float32"))
     network.output("y", F.neg(x))
     return build_network(network, {})
 
@@ -280,7 +280,7 @@ def test_memory_that_is_free_on_a_device(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_alive_at_once_is_planned() -> None:
     """x and its exp; that and its negation, for x is gone; that, for it is wanted, and the sum."""
     network = Network("net")
-    x = network.input("x", Spec("float32", (Dim("N", min=2, max=64), 4)))
+    x = network.input("x", Spec((Dim("N", min=2, max=64), 4), "float32"))
     network.outputs["y"] = y = F.neg(F.exp(x))
     network.outputs["z"] = F.reduce_sum(F.sqrt(F.abs(y)))
     session = build_network(network, {}).session(device="torch:cpu")
@@ -302,7 +302,7 @@ def test_what_is_alive_at_once_is_planned() -> None:
 
 def test_sizes_that_only_a_run_shows_are_not_planned() -> None:
     network = Network("net")
-    x = network.input("x", Spec("float32", (Dim("N"),)))
+    x = network.input("x", Spec((Dim("N"),), "float32"))
     network.outputs["y"] = F.nonzero(F.abs(x))
     session = build_network(network, {}).session(device="torch:cpu")
     with pytest.raises(ArgumentError, match="only a run shows all sizes"):

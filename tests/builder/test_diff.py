@@ -69,8 +69,8 @@ def test_the_layer_that_differs_is_found() -> None:
 
 def test_values_are_those_of_the_interpreter() -> None:
     net = Network("net")
-    x = net.input("x", Spec("float32", (5, 8)))
-    h = F.relu(F.matmul(x, net.parameter("w", Spec("float32", (8, 6)))))
+    x = net.input("x", Spec((5, 8), "float32"))
+    h = F.relu(F.matmul(x, net.parameter("w", Spec((8, 6), "float32"))))
     net.outputs["y"] = F.softmax(h) + h
     weights = {"w": np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)}
     engine = build_network(net, weights)
@@ -105,7 +105,7 @@ def test_modules_at_the_top_are_layers_where_none_are_numbered() -> None:
             return self.down(ingot.functional.relu(self.up(x)))
 
     engines = [
-        ingot.build(Net(), {"x": Spec("float32", (3, 8))}, weights_from="random", precision=p, report=False)
+        ingot.build(Net(), {"x": Spec((3, 8), "float32")}, weights_from="random", precision=p, report=False)
         for p in ("bfloat16", "float32")
     ]
     feeds = {"x": np.ones((3, 8), np.float32)}
@@ -125,7 +125,7 @@ def test_a_value_that_is_stored_only_folded_is_left_out_by_name() -> None:
             return self.head(ingot.functional.relu(self.norm(self.conv(x))))
 
     engines = [
-        ingot.build(Net(), {"x": Spec("float32", (1, 3, 9, 9))}, weights_from="random", precision=p, report=False)
+        ingot.build(Net(), {"x": Spec((1, 3, 9, 9), "float32")}, weights_from="random", precision=p, report=False)
         for p in ("bfloat16", "float32")
     ]
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 9, 9)).astype(np.float32)}
@@ -149,7 +149,7 @@ def test_a_weight_that_is_stored_in_parts(precision: str) -> None:
     wanted = state["up.weight"].astype(weight.dtype.numpy)
     assert found["up.weight"].tobytes() == wanted.tobytes()
     weight.recipe = recipe_of(weight).then("transpose", axes=(3, 2, 1, 0))
-    weight.spec = Spec(weight.dtype, weight.shape[::-1])
+    weight.spec = Spec(weight.shape[::-1], weight.dtype)
     stored = Stored(engine, network_of(engine))
     assert stored.lacking(weight) == []
     np.testing.assert_array_equal(stored.make({"w": weight})["w"], wanted.T)
@@ -173,7 +173,7 @@ def test_layers_whose_inputs_have_dims_only_in_expressions() -> None:
         def forward(self, x: Any) -> Any:
             return self.second(ingot.functional.relu(self.first(x)))
 
-    spec = Spec("float32", (ingot.Dim("N"), 3, ingot.Dim("H"), ingot.Dim("W")))
+    spec = Spec((ingot.Dim("N"), 3, ingot.Dim("H"), ingot.Dim("W")), "float32")
     narrow = ingot.build(Net(), {"x": spec}, weights_from="random", precision="bfloat16")  # its report is cut likewise
     assert narrow.report.outputs[0].relative < 0.05
     wide = ingot.build(Net(), {"x": spec}, weights_from="random", report=False)
@@ -190,7 +190,7 @@ def test_layers_whose_inputs_have_dims_only_in_expressions() -> None:
 def test_other_networks_are_refused() -> None:
     a = llama("float32")
     net = Network("net")
-    net.outputs["y"] = net.input("x", Spec("float32", (3,))) + 1
+    net.outputs["y"] = net.input("x", Spec((3,), "float32")) + 1
     with pytest.raises(UserError, match="different networks: inputs"):
         compared(a, build_network(net, {}))
     with pytest.raises(UserError, match="different networks"):

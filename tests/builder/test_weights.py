@@ -306,8 +306,8 @@ def test_what_stays_as_it_is_is_said() -> None:
 def test_weights_read_otherwise_stay() -> None:
     """A matrix that something else reads too, one that is multiplied from the left, one without elements."""
     net = Network("net")
-    x = net.input("x", Spec("float32", ("T", 6)))
-    both, left, none = (net.parameter(n, Spec("float32", s)) for n, s in (("a", (6, 6)), ("b", (4, 6)), ("c", (0, 6))))
+    x = net.input("x", Spec(("T", 6), "float32"))
+    both, left, none = (net.parameter(n, Spec(s, "float32")) for n, s in (("a", (6, 6)), ("b", (4, 6)), ("c", (0, 6))))
     y = F.matmul(x, both, transpose_b=True) + F.reduce_sum(both, (0, 1))
     net.output("y", y)
     net.output("z", F.matmul(left, y, transpose_b=True))
@@ -323,8 +323,8 @@ def test_weights_read_otherwise_stay() -> None:
 def test_a_table_is_looked_up_as_integers() -> None:
     """The rows are dequantised after they are taken: exactly what the references give."""
     net = Network("net")
-    ids = net.input("ids", Spec("int32", ("T",)))
-    table = net.parameter("table", Spec("bfloat16", (70, 12)))
+    ids = net.input("ids", Spec(("T",), "int32"))
+    table = net.parameter("table", Spec((70, 12), "bfloat16"))
     net.output("rows", F.embedding(ids, table))
     w = {"table": np.random.default_rng(0).standard_normal((70, 12)).astype(table.dtype.numpy)}
     engine = build_network(net, w, format=INT8)
@@ -348,9 +348,9 @@ def test_a_network_with_its_own_dequantize() -> None:
     are applied at the build."""
     for scale_shape, stored in (((40, 1), "int8"), ((), "float32"), ((1, 24), "float32")):
         net = Network("net")
-        x = net.input("x", Spec("float32", ("T", 24)))
-        q = net.parameter("q", Spec("int8", (40, 24)))
-        scale = net.parameter("scale", Spec("float32", scale_shape))
+        x = net.input("x", Spec(("T", 24), "float32"))
+        q = net.parameter("q", Spec((40, 24), "int8"))
+        scale = net.parameter("scale", Spec(scale_shape, "float32"))
         net.output("y", F.matmul(x, F.dequantize(q, scale), transpose_b=True))
         rng = np.random.default_rng(0)
         values = {"q": rng.integers(-128, 128, (40, 24)).astype(np.int8),

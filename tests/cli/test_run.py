@@ -45,7 +45,7 @@ class Net(ingot.nn.Module):
 
 def build() -> Engine:
     n = ingot.Dim("N", 1, 3, 16)
-    specs = {"x": Spec("float32", (n, 8)), "shift": Spec("float32", (4,)), "tokens": Spec("int64", (n + 1,))}
+    specs = {"x": Spec((n, 8), "float32"), "shift": Spec((4,), "float32"), "tokens": Spec((n + 1,), "int64")}
     return ingot.build(Net(), specs, weights_from="random", report=False)  # type: ignore[no-any-return]
 
 
@@ -154,7 +154,7 @@ def test_a_language_model_is_sent_to_its_own_commands(pico_engine: Path) -> None
 
 def test_sizes_beyond_the_machine_are_an_error_before_the_run(engine: Path, tmp_path: Path) -> None:
     net = Network("net")
-    net.outputs["y"] = net.input("x", Spec("float32", (ingot.Dim("N"), 1 << 20))) + 1
+    net.outputs["y"] = net.input("x", Spec((ingot.Dim("N"), 1 << 20), "float32")) + 1
     build_network(net, {}).save(tmp_path / "wide.ingot")
     done = command("run", tmp_path / "wide.ingot", "--random", "--size", "N=2000000", code=1)
     assert "are available" in done.stderr
@@ -172,7 +172,7 @@ def test_misfits_of_one_engine() -> None:
 
 def test_bfloat16_goes_through_files(tmp_path: Path) -> None:
     net = Network("net")
-    x = net.input("x", Spec("bfloat16", (3, 4)))
+    x = net.input("x", Spec((3, 4), "bfloat16"))
     net.outputs["y"] = x * 2
     build_network(net, {}).save(tmp_path / "net.ingot")
     first = as_json("run", tmp_path / "net.ingot", "--random", "-o", tmp_path / "out.npz")
@@ -337,7 +337,7 @@ assert not [m for m in sys.modules if m.startswith(("ingot.passes", "ingot.ops",
 
 def test_diff(engine: Path, tmp_path: Path) -> None:
     n = ingot.Dim("N", 1, 3, 16)
-    specs = {"x": Spec("float32", (n, 8)), "shift": Spec("float32", (4,)), "tokens": Spec("int64", (n + 1,))}
+    specs = {"x": Spec((n, 8), "float32"), "shift": Spec((4,), "float32"), "tokens": Spec((n + 1,), "int64")}
     narrow = tmp_path / "bf16.ingot"
     ingot.build(Net(), specs, weights_from="random", precision="bfloat16", report=False).save(narrow)
     found = as_json("diff", narrow, engine)

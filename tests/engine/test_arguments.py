@@ -25,7 +25,7 @@ X = np.ones((2, 4), np.float32)
 def engine() -> Engine:
     """y = 2x of x [N, 4]."""
     net = Network("double")
-    x = net.input("x", Spec("float32", (Dim("N", 0, None, 8), 4)))
+    x = net.input("x", Spec((Dim("N", 0, None, 8), 4), "float32"))
     net.outputs["y"] = F.add(x, x)
     return build_network(net, {})
 

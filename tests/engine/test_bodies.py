@@ -23,8 +23,8 @@ Array = np.ndarray[Any, Any]
 def network() -> Network:
     """s = s · w + part over x's parts, where a branch halves s by h."""
     net = Network()
-    x = net.input("x", Spec("float32", (Dim("T"), 2, 3)))
-    w, h = net.parameter("w", Spec("float32", (3, 3))), net.parameter("h", Spec("float32", (3,)))
+    x = net.input("x", Spec((Dim("T"), 2, 3), "float32"))
+    w, h = net.parameter("w", Spec((3, 3), "float32")), net.parameter("h", Spec((3,), "float32"))
     s = F.sum(x, 0)
 
     def step(s: Any, part: Any, w: Any, h: Any) -> Any:
@@ -90,7 +90,7 @@ def twice(op: str) -> Callable[[Any, Any, Any], Any]:
 @pytest.mark.parametrize("op", ["cond", "while_loop", "scan"])
 def test_a_weight_that_is_given_twice(op: str, tmp_path: Path) -> None:
     net = Network()
-    x, w = net.input("x", Spec("float32", (Dim("T"), 3))), net.parameter("w", Spec("float32", (3,)))
+    x, w = net.input("x", Spec((Dim("T"), 3), "float32")), net.parameter("w", Spec((3,), "float32"))
     for i, value in enumerate(twice(op)(x, w, net.constant(np.array([1, 2, 3], np.float32)))):
         net.output(f"y{i}", value)
     weights = {"w": np.array([0.5, -1, 2], np.float32)}
@@ -106,10 +106,10 @@ def test_a_weight_that_is_given_twice(op: str, tmp_path: Path) -> None:
 
 def test_a_constant_of_a_body_that_is_used_twice_is_stored_once() -> None:
     inner = Network("inner")
-    a = inner.input("a", Spec("float32", (64,)))
+    a = inner.input("a", Spec((64,), "float32"))
     inner.output("r", F.mul(a, inner.constant(np.arange(64, dtype=np.float32))))
     net = Network()
-    x = net.input("x", Spec("float32", (64,)))
+    x = net.input("x", Spec((64,), "float32"))
     for i, limit in enumerate((0.0, 1.0)):
         net.output(f"y{i}", ops.cond(F.gt(F.sum(x), limit), x, then_branch=inner, else_branch=inner))
     engine = build_network(net, {})

@@ -191,7 +191,7 @@ def test_a_module_of_float64() -> None:
         def forward(self, x: Any) -> Any:
             return ingot.functional.matmul(x, self.weight, transb=True)
 
-    inputs = {"x": Spec("float64", ("N", 3))}
+    inputs = {"x": Spec(("N", 3), "float64")}
     module = Double()
     with pytest.raises(DTypeError, match=WORDS.format("parameter weight and 1 more")):
         ingot.build(module, inputs)

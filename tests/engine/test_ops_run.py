@@ -16,7 +16,7 @@ from ingot.ir.interpret import interpret
 from tests.ops.check import assert_close, make_network, sample, sizes_for
 from tests.ops.draw import Draw
 
-F32 = Spec("float32", (3,))
+F32 = Spec((3,), "float32")
 CASES = [(cls, case) for _, cls in sorted(OPS.items()) for case in cls.cases if case.error is None]
 DRAWN = [cls for _, cls in sorted(OPS.items()) if cls.draw is not None]
 
@@ -84,7 +84,7 @@ def test_a_fallback_is_seen() -> None:
 def test_a_network_of_many_kinds_of_calls() -> None:
     """Views of views, a product of computed operands, a host call whose size is bound at run time."""
     net = Network("mixed")
-    x = net.input("x", Spec("float32", ("T", 12)))
+    x = net.input("x", Spec(("T", 12), "float32"))
     heads: Value = F.permute(F.reshape(x, ("T", 3, 4)), (1, 0, 2))
     scores = F.softmax(F.matmul(heads, heads, transpose_b=True) * 0.5)
     mixed = F.reshape(F.permute(F.matmul(scores, heads), (1, 0, 2)), ("T", 12))

@@ -47,7 +47,7 @@ class Net:
         name = f"w{len(self.weights)}"
         scale = 1 / math.sqrt(max(math.prod(shape[1:]), 1))
         self.weights[name] = random(*shape, seed=len(self.weights)) * np.float32(scale)
-        return self.network.parameter(name, Spec("float32", shape))
+        return self.network.parameter(name, Spec(shape, "float32"))
 
     def build(self) -> Engine:
         return build_network(self.network, self.weights)
@@ -57,7 +57,7 @@ class Net:
 def convolutional() -> Engine:
     """Every spatial kernel in a row: x [B, 3, 12, 12] → y [B, 5]."""
     net = Net()
-    x = net.network.input("x", Spec("float32", (BATCH, 3, 12, 12)))
+    x = net.network.input("x", Spec((BATCH, 3, 12, 12), "float32"))
     x = functional.relu(functional.conv2d(x, net.weight(8, 3, 3, 3), net.weight(8), padding=1))
     x = functional.conv2d(x, net.weight(8, 1, 3, 3), padding=1, groups=8)
     x = functional.group_norm(x, 2, net.weight(8), net.weight(8))
@@ -75,8 +75,8 @@ def encoder(dtype: str = "float32") -> Engine:
     """An encoder layer: x [B, T, 32] and mask [B, T] → y [B, T, 32]."""
     net = Net()
     tokens = Dim("T", 0, None, 256)
-    x = net.network.input("x", Spec("float32", (BATCH, tokens, 32)))
-    mask = net.network.input("mask", Spec("bool", (BATCH, tokens)))
+    x = net.network.input("x", Spec((BATCH, tokens, 32), "float32"))
+    mask = net.network.input("mask", Spec((BATCH, tokens), "bool"))
 
     def heads(weight: Value) -> Any:
         return functional.permute(F.reshape(functional.linear(x, weight), (BATCH, tokens, 4, 8)), (0, 2, 1, 3))
@@ -259,9 +259,9 @@ def test_results_go_into_arrays_of_any_layout(net: tuple[Engine, dict[str, Array
 
 def test_results_that_would_overwrite_themselves_are_refused() -> None:
     net = Network("net")
-    x = net.input("x", Spec("float32", ("N", 4)))
+    x = net.input("x", Spec(("N", 4), "float32"))
     net.outputs["a"], net.outputs["b"] = x + x, x * x
-    total = net.input("s", Spec("float32", ()))
+    total = net.input("s", Spec((), "float32"))
     net.outputs["c"] = total + total
     engine = build_network(net, {})
     feeds = {"x": random(3, 4), "s": np.array(2, np.float32)}
@@ -347,7 +347,7 @@ PASSING: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 def test_nan_and_infinity_pass_as_in_torch(name: str) -> None:
     ours, theirs = PASSING[name]
     net = Network("net")
-    net.outputs["y"] = ours(net.input("x", Spec("float32", (BATCH, 2, 4, 6))))
+    net.outputs["y"] = ours(net.input("x", Spec((BATCH, 2, 4, 6), "float32")))
     engine = build_network(net, {})
     rng = np.random.default_rng(0)
     fine = random(8, 2, 4, 6)
@@ -409,7 +409,7 @@ def test_a_second_run_on_a_busy_session_is_refused(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(HostCalls, "__call__", waiting)
     net = Net()
-    x = net.network.input("x", Spec("float32", (BATCH, 3, 12, 12)))
+    x = net.network.input("x", Spec((BATCH, 3, 12, 12), "float32"))
     y = functional.relu(functional.conv2d(x, net.weight(8, 3, 3, 3)))
     net.network.outputs["y"] = y
     lines = functional.view(functional.cast(y, "float64"), (BATCH, 8, 100))
@@ -432,7 +432,7 @@ def test_a_second_run_on_a_busy_session_is_refused(monkeypatch: pytest.MonkeyPat
 def test_an_engine_keeps_few_idle_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """32 runs at once need 32 sessions; when they have ended two are left with their arenas, which later runs take."""
     net = Net()
-    x = net.network.input("x", Spec("float32", (BATCH, 8)))
+    x = net.network.input("x", Spec((BATCH, 8), "float32"))
     net.network.outputs["y"] = functional.linear(x, net.weight(8, 8))
     engine = net.build()
     made: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -468,7 +468,7 @@ def test_an_engine_keeps_few_idle_sessions(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_run_may_begin_at_any_line_of_another() -> None:
     """As in a signal handler or a destructor, on the same thread: neither waits for the other."""
     net = Net()
-    x = net.network.input("x", Spec("float32", (BATCH, 8)))
+    x = net.network.input("x", Spec((BATCH, 8), "float32"))
     net.network.outputs["y"] = functional.relu(x)
     engine = net.build()
     feeds = {"x": random(4, 8)}
@@ -502,8 +502,8 @@ def test_a_run_may_begin_at_any_line_of_another() -> None:
 def test_a_run_that_fails_gives_its_session_back() -> None:
     """Whether inputs, values or sizes are refused: the next run is right, in the same session."""
     net = Net()
-    x = net.network.input("x", Spec("float32", (BATCH, 8)))
-    rows = net.network.input("rows", Spec("int32", (BATCH,)))
+    x = net.network.input("x", Spec((BATCH, 8), "float32"))
+    rows = net.network.input("rows", Spec((BATCH,), "int32"))
     chosen = F.take(functional.relu(x), rows)
     net.network.outputs["y"] = F.cumsum(chosen, 0)
     net.network.outputs["k"] = F.top_k(x, 0, 3)[0]

@@ -29,8 +29,8 @@ Array = np.ndarray[Any, Any]
 
 def simple(dtype: str = "float32") -> Engine:
     net = Network("net")
-    x = net.input("x", Spec(dtype, (Dim("T", 0, None, 64), 4)))
-    y = net.input("y", Spec("int32", (Dim("T"),)))
+    x = net.input("x", Spec((Dim("T", 0, None, 64), 4), dtype))
+    y = net.input("y", Spec((Dim("T"),), "int32"))
     net.outputs["sum"] = x + x
     net.outputs["twice"] = y * 2
     return build_network(net, {})
@@ -148,7 +148,7 @@ def test_strided_inputs_are_read() -> None:
 def test_large_arrays_are_read_and_written_where_they_lie() -> None:
     """The same numbers from arrays that can stay, from those that cannot, and where inputs and results share memory."""
     net = Network("large")
-    x = net.input("x", Spec("float32", (Dim("N"), 256)))
+    x = net.input("x", Spec((Dim("N"), 256), "float32"))
     y = functional.relu(functional.permute(x, (1, 0)) + 1.0)
     net.outputs = {"y": y, "again": y, "places": functional.nonzero(x)}
     session = build_network(net, {}).session(threads=2)
@@ -225,7 +225,7 @@ def test_a_session_runs_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(HostCalls, "__call__", waiting)
     net = Network("net")
-    x = net.input("x", Spec("float64", (1, 2, 2)))
+    x = net.input("x", Spec((1, 2, 2), "float64"))
     net.outputs["y"] = functional.conv1d(x, np.array([[[1.0], [2.0]]]))  # of float64: no kernel
     session = build_network(net, {}).session()
     data = {"x": np.array([[[0.0, 1.0], [2.0, 3.0]]])}

@@ -230,12 +230,12 @@ def test_softmax_of_rows_of_minus_infinity(log: bool) -> None:
 
 def test_queries_and_values_made_of_bools_are_no_masks() -> None:
     net = Network("net")
-    hidden = net.input("hidden", Spec("bool", (2, 3, 5, 8)))
-    k = net.input("k", Spec("float32", (2, 3, 7, 8)))
-    shown = net.input("shown", Spec("bool", (2, 3, 7, 4)))
+    hidden = net.input("hidden", Spec((2, 3, 5, 8), "bool"))
+    k = net.input("k", Spec((2, 3, 7, 8), "float32"))
+    shown = net.input("shown", Spec((2, 3, 7, 4), "bool"))
     net.outputs["y"] = F.scaled_dot_product_attention(F.cast(hidden, "float32"), k, F.cast(shown, "float32"))
     assert shows(net, hidden) is None and shows(net, shown) is None
-    seen = net.input("seen", Spec("bool", (5, 7)))
+    seen = net.input("seen", Spec((5, 7), "bool"))
     net.outputs["z"] = F.scaled_dot_product_attention(F.cast(hidden, "float32"), k, k, seen)
     assert shows(net, seen) is True and shows(net, hidden) is None
 
@@ -243,9 +243,9 @@ def test_queries_and_values_made_of_bools_are_no_masks() -> None:
 def test_drawn_masks_hide_no_row_whole() -> None:
     """Key 0 is seen by all rows of all masks, whichever value hides and whatever stands between."""
     net = Network("masks")
-    x = net.input("x", Spec("float32", ("N", 4, 4)))
+    x = net.input("x", Spec(("N", 4, 4), "float32"))
     names = ("hides", "shows", "denied", "both", "unknown")
-    hides, shown, denied, both, unknown = (net.input(n, Spec("bool", ("N", 4))) for n in names)
+    hides, shown, denied, both, unknown = (net.input(n, Spec(("N", 4), "bool")) for n in names)
     apart = [F.reshape(m, (m.shape[0], 1, 4)) for m in (hides, shown, denied, both, unknown)]
     y = F.where(apart[0], np.float32(-np.inf), x)
     y = F.where(F.logical_and(apart[1], apart[3]), y, np.float32(np.finfo(np.float32).min))

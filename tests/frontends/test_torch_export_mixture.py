@@ -66,7 +66,7 @@ def test_groups_that_do_not_fit_their_matrices() -> None:
     network = Network("main")
     shapes = {"x": (9, 6), "weight": (4, 6, 5), "ends": (4,)}
     for name, shape in (("x", (9,)), ("x", (9, 7)), ("weight", (6, 5)), ("ends", (3,)), ("weight", (0, 6, 5))):
-        given = {n: Spec("int32" if n == "ends" else "float32", s) for n, s in {**shapes, name: shape}.items()}
+        given = {n: Spec(s, "int32" if n == "ends" else "float32") for n, s in {**shapes, name: shape}.items()}
         values = [network.input(f"{name}.{shape}.{n}", spec) for n, spec in given.items()]
         with pytest.raises(Unsupported, match="rows"):
             mixture.grouped_mm_fallback(*values)

@@ -220,7 +220,7 @@ def recorded(name: str, more: int = 0) -> tuple[Network, dict[str, Array]]:
     """The network, for a number n to which `more` is added, and its weights."""
     net = NETS[name]
     network = Network()
-    x, n = network.input("x", Spec("float32", (T, B, WIDE))), network.input("n", Spec("int32", ())) + more
+    x, n = network.input("x", Spec((T, B, WIDE), "float32")), network.input("n", Spec((), "int32")) + more
     weights = {f"w{i}": (RNG.standard_normal(shape) * 0.4).astype(np.float32) for i, shape in enumerate(net.weights)}
     made = net.net(x, n, *(network.parameter(k, Spec.of(w)) for k, w in weights.items()))
     for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
@@ -290,7 +290,7 @@ def test_weights_are_stored_once() -> None:
 def test_what_is_the_same_in_all_rounds() -> None:
     """Of a scan what is neither carried nor cut into rounds, of a branch all."""
     net = Network("net")
-    x, w = net.input("x", Spec("f32", (3, 4))), net.input("w", Spec("f32", (4,)))
+    x, w = net.input("x", Spec((3, 4), "f32")), net.input("w", Spec((4,), "f32"))
     F.scan(lambda s, x, w: (s + x * w, s), [w], [x], [w])
     F.cond(F.sum(w, 0) > 0, lambda x, w: x + w, lambda x, w: x - w, [x, w])
     scan, cond = (node.op for node in net.nodes if bodies.bodies(node.op))
@@ -300,7 +300,7 @@ def test_what_is_the_same_in_all_rounds() -> None:
 def test_branches_that_agree_keep_their_type() -> None:
     """Counts stay counts in a network of bfloat16."""
     net = Network("net")
-    x = net.input("x", Spec("f32", (3,)))
+    x = net.input("x", Spec((3,), "f32"))
     net.outputs["y"] = F.cond(F.sum(x, 0) > 0, lambda x: F.argmax(x, 0), lambda x: F.argmax(-x, 0), [x])
     (made,) = in_precision(net, "bfloat16").outputs.values()
     assert made.dtype is net.outputs["y"].dtype
@@ -309,7 +309,7 @@ def test_branches_that_agree_keep_their_type() -> None:
 def test_memory_is_planned_with_the_bodies() -> None:
     """A body that holds 4 MiB has them in the arena of the program around it."""
     network = Network()
-    x = network.input("x", Spec("float32", (B, 1024)))
+    x = network.input("x", Spec((B, 1024), "float32"))
     wide = lambda s, x: (s + F.sum(F.matmul(F.unsqueeze(x, 1), F.unsqueeze(s, 0)), 0), s)  # noqa: E731  [1024, 1024]
     network.output("y", F.scan(wide, [F.sum(x, 0)], [x])[0])
     session = build_network(network, {}).session()
@@ -322,7 +322,7 @@ def test_memory_is_planned_with_the_bodies() -> None:
 # -------------------------------------------------------------------------------------------------------------- faults
 def test_a_loop_that_does_not_end() -> None:
     network = Network()
-    n = network.input("n", Spec("int32", ()))
+    n = network.input("n", Spec((), "int32"))
     with network.scope("model"):
         y = F.while_loop(lambda i, n: F.lt(i, n), lambda i, n: (i + 1, n), [n * 0, n], limit=10)[0]
     network.output("y", y)
@@ -338,7 +338,7 @@ def test_a_loop_that_does_not_end() -> None:
 
 def test_a_fault_inside() -> None:
     network = Network()
-    table, i = network.input("t", Spec("float32", (4, 2))), network.input("i", Spec("int32", (T,)))
+    table, i = network.input("t", Spec((4, 2), "float32")), network.input("i", Spec((T,), "int32"))
     network.output("y", F.scan(lambda i, t: F.embedding(i, t), [], [i], [table]))
     engine = build_network(network, {})
     feeds = {"t": np.ones((4, 2), np.float32), "i": np.array([0, 3, 9], np.int32)}
@@ -350,7 +350,7 @@ def test_a_fault_inside() -> None:
 
 def test_what_is_refused() -> None:
     network = Network()
-    x, n = network.input("x", Spec("float32", (T, B, WIDE))), network.input("n", Spec("int32", ()))
+    x, n = network.input("x", Spec((T, B, WIDE), "float32")), network.input("n", Spec((), "int32"))
     with pytest.raises(OpError, match="length must be given"):
         F.scan(lambda s: s, [n])
     with pytest.raises(OpError, match="has to be T long"):

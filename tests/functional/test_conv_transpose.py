@@ -68,7 +68,7 @@ def test_one_dimension(kernel: int, stride: int, dilation: int, groups: int) -> 
     network, wanted = Network(), {}
     weight, bias = integers(1, 4, 3, kernel), integers(2, 3 * groups)
     feeds = {f"x{size}": integers(size, 2, 4, size) for size in (1, 2, 5)}
-    inputs = {name: network.input(name, Spec("float32", ("N", *x.shape[1:]))) for name, x in feeds.items()}
+    inputs = {name: network.input(name, Spec(("N", *x.shape[1:]), "float32")) for name, x in feeds.items()}
     paddings = range(dilation * (kernel - 1) + 4)
     for (name, x), padding, extra in itertools.product(feeds.items(), paddings, range(max(stride, dilation) + 1)):
         how = {"stride": stride, "padding": padding, "output_padding": extra, "dilation": dilation, "groups": groups}
@@ -96,7 +96,7 @@ def test_the_textbook_case_of_padding_beyond_the_kernel() -> None:
     """ConvTranspose2d(…, kernel 2, stride 2, padding 2)."""
     x, weight = integers(0, 1, 2, 5, 6), integers(1, 2, 3, 2, 2)
     network = Network()
-    network.output("y", F.conv_transpose2d(network.input("x", Spec("float32", ("N", 2, "H", "W"))), weight, None, 2, 2))
+    network.output("y", F.conv_transpose2d(network.input("x", Spec(("N", 2, "H", "W"), "float32")), weight, None, 2, 2))
     want = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(weight), None, 2, 2).numpy()
     np.testing.assert_array_equal(native(network).run({"x": x})["y"], want)
 
@@ -144,10 +144,10 @@ def test_any_number_of_dimensions(c: dict[str, Any]) -> None:
     lead = () if c["batch"] is None else ("N",)
     shape = (*lead, x.shape[1], *(Dim(f"S{i}", n) if c["open"] else n for i, n in enumerate(c["sizes"])))
     feeds = {"x": sample.astype(kind.numpy)}
-    operands = [network.input("x", Spec(kind, shape))]
+    operands = [network.input("x", Spec(shape, kind))]
     if c["computed"]:
         feeds["w"] = weight.astype(kind.numpy)
-        operands.append(network.input("w", Spec(kind, weight.shape)))
+        operands.append(network.input("w", Spec(weight.shape, kind)))
     else:
         operands.append(network.constant(weight.astype(kind.numpy)))
     operands += [] if bias is None else [network.constant(bias.astype(kind.numpy))]
@@ -162,9 +162,9 @@ def test_any_number_of_dimensions(c: dict[str, Any]) -> None:
 def test_sizes_beyond_32_bits() -> None:
     """Right from the shape rule alone; nothing is allocated."""
     weight = np.ones((1, 1, 2, 2), np.float32)
-    x = Network().input("x", Spec("float32", (1, 1, 1 << 20, 1 << 15)))
+    x = Network().input("x", Spec((1, 1, 1 << 20, 1 << 15), "float32"))
     assert F.conv_transpose2d(x, weight, stride=2).shape == (1, 1, 1 << 21, 1 << 16)
-    huge = Network().input("x", Spec("float32", (1 << 30, 1, 1 << 20, 1 << 12)))
+    huge = Network().input("x", Spec((1 << 30, 1, 1 << 20, 1 << 12), "float32"))
     with pytest.raises(OpError, match="too large"):
         F.conv_transpose2d(huge, weight, stride=(1 << 15, 1 << 12))
 
@@ -175,6 +175,6 @@ def test_strides_of_many_phases(stride: tuple[int, ...], kernel: tuple[int, ...]
     x, w, b = integers(1, 1, 2, *[2] * len(stride)), integers(2, 2, 3, *kernel), integers(3, 3)
     network = Network()
     name = f"conv_transpose{len(stride)}d"
-    network.output("y", getattr(F, name)(network.input("x", Spec("float32", x.shape)), w, b, stride=stride))
+    network.output("y", getattr(F, name)(network.input("x", Spec(x.shape, "float32")), w, b, stride=stride))
     want = getattr(torch.nn.functional, name)(*map(torch.from_numpy, (x, w, b)), stride=stride)
     np.testing.assert_array_equal(native(network).run({"x": x})["y"], want.numpy())

@@ -34,7 +34,7 @@ def pairs(x: torch.Tensor) -> Array:
 def native(function: Callable[..., Any], shapes: list[tuple[Any, ...]], *runs: list[Array]) -> list[Array]:
     """The results of an engine, which takes no host call, of operands of these shapes."""
     network = Network()
-    network.output("y", function(*(network.input(f"x{i}", Spec("float32", s)) for i, s in enumerate(shapes))))
+    network.output("y", function(*(network.input(f"x{i}", Spec(s, "float32")) for i, s in enumerate(shapes))))
     engine = build_network(network, {})
     assert engine._native.host_calls("main") == []
     session = engine.session(2)

@@ -264,7 +264,7 @@ DYNAMIC: dict[str, Callable[[Any], Any]] = {
 def test_dynamic_sizes(name: str) -> None:
     """Recorded once with a named dim, run at several sizes."""
     network = Network()
-    network.outputs["y"] = DYNAMIC[name](network.input("x", Spec("float32", (Dim("N", 1, 3, 8), 6))))
+    network.outputs["y"] = DYNAMIC[name](network.input("x", Spec((Dim("N", 1, 3, 8), 6), "float32")))
     for size in (1, 2, 5):
         x = normal(size, 6)
         agree([interpret(network, {"x": x})["y"]], [np.asarray(DYNAMIC[name](x))])
@@ -318,7 +318,7 @@ def test_refused(name: str) -> None:
 
 
 def test_unknown_sizes_are_refused_where_a_number_is_needed() -> None:
-    x = Network().input("x", Spec("float32", ("N", 4)))
+    x = Network().input("x", Spec(("N", 4), "float32"))
     for call in (lambda: F.split(x, 2, 0), lambda: F.chunk(x, 2, 0), lambda: F.unbind(x, 0)):
         with pytest.raises(OpError, match="must be known"):
             call()
@@ -343,7 +343,7 @@ def test_constants() -> None:
     assert F.constant_to_tensor_(2.5, to_array=False).shape == () and F.constant_to_tensor_(True).dtype == bool
     np.testing.assert_array_equal(F.arange(2, 9, "int32", 3), np.array([2, 5, 8], np.int32))
     network = Network()
-    y = F.constant(normal(4)) + network.input("x", Spec("float32", ("N", 4)))
+    y = F.constant(normal(4)) + network.input("x", Spec(("N", 4), "float32"))
     assert str(y.spec) == "f32[N, 4]" and len(network.constants) == 1
 
 
@@ -361,7 +361,7 @@ def test_choices_and_loops() -> None:
         return F.while_loop(lambda i, a: F.lt(i, 3), lambda i, a: (F.add(i, 1), F.add(a, a)), [start, x])[1]
 
     network = Network()
-    x = network.input("x", Spec("float32", (Dim("N"),)))
+    x = network.input("x", Spec((Dim("N"),), "float32"))
     network.output("chosen", choose(x))
     network.output("doubled", double(x))
     for array in (np.ones(3, np.float32), -np.ones(2, np.float32)):

@@ -84,7 +84,7 @@ def test_unique_slices(dtype: str, shape: tuple[int, ...], dim: int) -> None:
         network = Network()
         size: list[Any] = list(shape)
         size[dim] = Dim("N") if named else size[dim]
-        value = network.input("x", Spec(dtype, tuple(size)))
+        value = network.input("x", Spec(tuple(size), dtype))
         for i, y in enumerate(_several(F.unique(value, True, True, consecutive=consecutive, dim=dim))):
             network.output(f"y{i}", y)
         their = torch.unique_consecutive if consecutive else torch.unique
@@ -98,9 +98,9 @@ def test_unique_slices(dtype: str, shape: tuple[int, ...], dim: int) -> None:
 def test_slices_that_have_no_order() -> None:
     network = Network()
     with pytest.raises(OpError, match="slices along dimension 0 of .* have no elements"):
-        F.unique(network.input("x", Spec("float32", (3, 0))), dim=0)
+        F.unique(network.input("x", Spec((3, 0), "float32")), dim=0)
     with pytest.raises(OpError, match="slices of N elements, a size that only a run shows"):
-        F.unique(network.input("y", Spec("float32", (3, Dim("N")))), dim=0)
+        F.unique(network.input("y", Spec((3, Dim("N")), "float32")), dim=0)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
@@ -118,7 +118,7 @@ def test_scatter_reduce(dtype: str, reduce: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_narrow_floats_add_up_in_float32(dtype: str) -> None:
     """1000 times 0.001: 1 after one rounding; in the type itself the sum would stop growing."""
-    kind = Spec(dtype, ()).dtype.numpy
+    kind = Spec((), dtype).dtype.numpy
     ones = np.full(1000, 0.001, kind)
     found = F.scatter_add(np.zeros(1, kind), 0, np.zeros(1000, np.int64), ones)
     np.testing.assert_array_equal(found, np.add.reduce(ones.astype(np.float64)).astype(kind))
@@ -146,8 +146,8 @@ def test_sorted_places_and_scans() -> None:
         agree(lambda x, m, r=right: F.bucketize(x, m, r),
               lambda x, m, r=right: torch.bucketize(x, m, right=r), x, marks[0])  # fmt: skip
         network = Network()
-        rows = network.input("rows", Spec("int64", (Dim("N"), 8)))
-        values = network.input("values", Spec("int64", (Dim("N"), 5)))
+        rows = network.input("rows", Spec((Dim("N"), 8), "int64"))
+        values = network.input("values", Spec((Dim("N"), 5), "int64"))
         network.output("y", F.searchsorted(rows, values, right))
         found = build_network(network, {}).run({"rows": marks, "values": x})["y"]
         np.testing.assert_array_equal(found, torch.searchsorted(*map(torch.from_numpy, (marks, x)), right=right))
@@ -245,7 +245,7 @@ def test_slices_beyond_the_edges(dtype: str, mode: str) -> None:
         np.testing.assert_array_equal(call(x), want)
         for shape in ((5, 4), (Dim("N"), Dim("M"))):
             network = Network()
-            network.output("y", call(network.input("x", Spec(dtype, shape))))
+            network.output("y", call(network.input("x", Spec(shape, dtype))))
             engine = build_network(network, {})
             assert engine._native.host_calls("main") == []
             np.testing.assert_array_equal(engine.run({"x": x})["y"], want)
@@ -258,7 +258,7 @@ def test_slices_of_one_element_and_of_none() -> None:
         with pytest.raises(OpError, match="has no elements"):
             F.slice(one[:0], (0,), (2,), mode=mode)
         network = Network()
-        network.output("y", F.slice(network.input("x", Spec("float32", (Dim("N"),))), (0,), (2,), mode=mode))
+        network.output("y", F.slice(network.input("x", Spec((Dim("N"),), "float32")), (0,), (2,), mode=mode))
         engine = build_network(network, {})
         np.testing.assert_array_equal(engine.run({"x": one})["y"], [7, 7])
         with pytest.raises(ValueFault, match="out of range"):

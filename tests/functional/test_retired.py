@@ -264,7 +264,7 @@ def test_rand_of_neighbouring_seeds_and_places_is_not_related() -> None:
 
 def test_rand_in_an_engine_is_native_and_the_same() -> None:
     network = Network()
-    x = network.input("x", Spec("float32", (Dim("N"), 3)))
+    x = network.input("x", Spec((Dim("N"), 3), "float32"))
     network.output("y", F.rand(F.shape(x), 0, 2) + x)
     engine = build_network(network, {})
     assert engine._native.host_calls("main") == []
@@ -290,7 +290,7 @@ def test_constants_to_tensors() -> None:
     assert [x.dtype.name for x in F.constants_to_tensors_(3, small, large)] == ["int64"] * 3
     assert [x.dtype.name for x in F.constants_to_tensors_(2**40, small)] == ["int64"] * 2
     assert [x.dtype.name for x in F.constants_to_tensors_(3)] == ["int64"]
-    value = Network().input("x", Spec("int32", (2,)))
+    value = Network().input("x", Spec((2,), "int32"))
     assert [x.dtype.name for x in F.constants_to_tensors_(value, large)] == ["int64", "int64"]
 
 
@@ -304,7 +304,7 @@ def test_logn_scaling_and_alibi_slopes() -> None:
 
 def test_assertion() -> None:
     network = Network()
-    x = network.input("x", Spec("int32", (Dim("N"),)))
+    x = network.input("x", Spec((Dim("N"),), "int32"))
     F.assertion(F.gt(x, 0), "numbers must be above 0")
     F.assertion(F.eq(F.shape(x, 0), x.size(0)), "certainly so: nothing is left of it")
     network.output("y", x + 1)
@@ -379,10 +379,10 @@ def test_quirks_of_the_retired_api() -> None:
 
     network = Network()
     known = Dim("N"), 3, Dim("H"), Dim("W")
-    value, row = network.input("x", Spec("float32", known)), network.input("row", Spec("int64", (Dim("W"),)))
-    weight = network.input("weight", Spec("float32", (2, 3, 2, 2)))
+    value, row = network.input("x", Spec(known, "float32")), network.input("row", Spec((Dim("W"),), "int64"))
+    weight = network.input("weight", Spec((2, 3, 2, 2), "float32"))
     assert value.is_dynamic() and value.is_dynamic(0) and not value.is_dynamic(1)
-    assert not network.input("fixed", Spec("float32", (2, 3))).is_dynamic()
+    assert not network.input("fixed", Spec((2, 3), "float32")).is_dynamic()
     network.output("at least", value >= 0)
     network.output("at most", value <= 0)
     network.output("conv", F.conv2d(value, F.mul(weight, 2)))

@@ -20,8 +20,8 @@ from ingot.passes import bodies
 
 Array = np.ndarray[Any, Any]
 B, L = Dim("B", 0, 2, 16), Dim("L", 0, 3, 64)
-X = Spec("float32", (B, L, 8))
-LENGTH = Spec("int64", ())
+X = Spec((B, L, 8), "float32")
+LENGTH = Spec((), "int64")
 TABLE = np.arange(64 * 8, dtype=np.float32).reshape(64, 8)
 SIZES = ((2, 3), (1, 7), (0, 0))  # of batch and length
 
@@ -368,7 +368,7 @@ def test_bodies_make_sizes_of_their_data(monkeypatch: pytest.MonkeyPatch) -> Non
         return F.cond(n > 2, more, lambda a, t: t, [n, total])
 
     network = Network()
-    counts = network.input("n", Spec("int64", (L,)))
+    counts = network.input("n", Spec((L,), "int64"))
     network.output("y", F.scan(step, [], [counts]))
     engine = build_network(network, {})
     assert engine._native.host_calls("main") == []

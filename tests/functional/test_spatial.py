@@ -323,7 +323,7 @@ def test_dynamic_sizes(name: str) -> None:
     run, spec = DYNAMIC[name]
     network = Network()
     sizes = ("N", 3, Dim("H", 3, None, 64), Dim("W", 3, None, 64))
-    network.outputs["y"] = run(network.input("x", Spec("float32", sizes)))
+    network.outputs["y"] = run(network.input("x", Spec(sizes, "float32")))
     assert str(network.outputs["y"].spec) == spec
     for n, h, w in ((1, 3, 4), (2, 7, 6), (0, 5, 5)):
         x = normal(n, 3, h, w)
@@ -376,7 +376,7 @@ def test_refused(name: str) -> None:
 
 
 def test_unknown_sizes_are_refused_where_a_number_is_needed() -> None:
-    x = Network().input("x", Spec("float32", ("N", 3, "H", 8)))
+    x = Network().input("x", Spec(("N", 3, "H", 8), "float32"))
     with pytest.raises(OpError, match="only known at run time, H, with stride 2"):
         F.conv2d(x, W, stride=2, padding_mode="same_upper")
     with pytest.raises(OpError, match=r"a factor of 4\.35 needs sizes that are known"):
@@ -386,12 +386,12 @@ def test_unknown_sizes_are_refused_where_a_number_is_needed() -> None:
 def test_sizes_beyond_every_memory() -> None:
     """Right, or a typed error, from the shape rule alone: nothing is allocated."""
     network = Network()
-    weight = network.input("w", Spec("float32", (64, 3, 3, 3)))
-    x = network.input("x", Spec("float32", (1 << 20, 3, 1 << 16, 1 << 16)))
+    weight = network.input("w", Spec((64, 3, 3, 3), "float32"))
+    x = network.input("x", Spec((1 << 20, 3, 1 << 16, 1 << 16), "float32"))
     y = F.conv2d(x, weight, padding=1)
     assert y.shape == (1 << 20, 64, 1 << 16, 1 << 16)  # 2^58 elements
     with pytest.raises(OpError, match="too large"):
-        F.conv_transpose2d(y, network.input("v", Spec("float32", (64, 64, 3, 3))), stride=8)
+        F.conv_transpose2d(y, network.input("v", Spec((64, 64, 3, 3), "float32")), stride=8)
 
 
 def test_narrow_floats_resample_in_float32() -> None:

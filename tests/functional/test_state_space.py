@@ -48,7 +48,7 @@ def scanned(given: dict[str, Array]) -> tuple[Array, Array]:
 def test_scan(groups: int) -> None:
     given = operands(groups)
     network, steps = Network(), Dim("T", 0, 64)
-    values = {k: network.input(k, Spec("float32", (*v.shape[:-1], steps) if v.shape[-1] == T else v.shape))
+    values = {k: network.input(k, Spec((*v.shape[:-1], steps) if v.shape[-1] == T else v.shape, "float32"))
               for k, v in given.items()}  # fmt: skip
     y, state = F.selective_scan(**values, delta_softplus=True)
     network.output("y", y)
@@ -67,9 +67,9 @@ def test_steps_one_by_one_have_the_bits_of_all_at_once() -> None:
     weight, bias = normal(D, 4), normal(D)
     given = operands(1)
     network, steps = Network(), Dim("T", 0, 64)
-    values = {k: network.input(k, Spec("float32", (*v.shape[:-1], steps) if v.shape[-1] == T else v.shape))
+    values = {k: network.input(k, Spec((*v.shape[:-1], steps) if v.shape[-1] == T else v.shape, "float32"))
               for k, v in given.items()}  # fmt: skip
-    h0, w0 = network.input("h0", Spec("float32", (N, D, S))), network.input("w0", Spec("float32", (N, D, 3)))
+    h0, w0 = network.input("h0", Spec((N, D, S), "float32")), network.input("w0", Spec((N, D, 3), "float32"))
     u, window = F.causal_conv1d(values.pop("u"), network.constant(weight), network.constant(bias), w0, "silu")
     y, state = F.selective_scan(u, **values, delta_softplus=True, initial_state=h0)
     for name, value in (("y", y), ("h0", state), ("w0", window)):

@@ -26,8 +26,8 @@ BIAS = np.arange(6, dtype=np.float32)
 def network_of(name: str, **attributes: Any) -> Network:
     """An op on x with a bias and without the weight that stands before it."""
     network = Network()
-    x = network.input("x", Spec("float32", (Dim("B"), 4, 6)))
-    bias = network.parameter("bias", Spec("float32", (6 if name == "layer_norm" else 4,)))
+    x = network.input("x", Spec((Dim("B"), 4, 6), "float32"))
+    bias = network.parameter("bias", Spec((6 if name == "layer_norm" else 4,), "float32"))
     network.output("y", getattr(F, name)(x, None, bias, **attributes))
     return verify(network)
 
@@ -95,7 +95,7 @@ def test_in_a_host_call() -> None:
 
 def test_what_has_to_be_there() -> None:
     network = Network()
-    x = network.input("x", Spec("float32", (3,)))
+    x = network.input("x", Spec((3,), "float32"))
     with pytest.raises(OpError, match="a must be given"):
         F.add(None, x)
     with pytest.raises(OpError, match="x must be given"):

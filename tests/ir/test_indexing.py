@@ -20,7 +20,7 @@ T = Dim("T")
 
 def indexed(shape: tuple[Any, ...], index: Any, sizes: tuple[int, ...]) -> tuple[np.ndarray[Any, Any], Network]:
     net = Network("net")
-    x = net.input("x", Spec("int64", shape))
+    x = net.input("x", Spec(shape, "int64"))
     net.output("y", x[index])
     array = np.arange(np.prod(sizes)).reshape(sizes)
     return interpret(net, {"x": array})["y"], net
@@ -73,10 +73,10 @@ def test_a_size_that_is_known_to_lie_inside() -> None:
         (slice(0, rows - 1), rows - 1), (slice(-3, None), 3), (slice(2, 1), 0), (slice(None, None, 2), (rows + 1) // 2),
     ):  # fmt: skip
         net = Network("net")
-        assert net.input("x", Spec("int64", (rows,)))[index].shape == (size,)
+        assert net.input("x", Spec((rows,), "int64"))[index].shape == (size,)
     net = Network("net")
-    assert str(net.input("x", Spec("int64", (rows,)))[:4].shape[0]) == "min(4, R)"
-    assert str(net.input("y", Spec("int64", (rows,)))[-4:].shape[0]) == "R - max(0, R - 4)"
+    assert str(net.input("x", Spec((rows,), "int64"))[:4].shape[0]) == "min(4, R)"
+    assert str(net.input("y", Spec((rows,), "int64"))[-4:].shape[0]) == "R - max(0, R - 4)"
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from ingot.ir.interpret import learn
 
 def net() -> Network:
     network = Network()
-    x = network.input("x", Spec("f32", (Dim("T", 1, max=4), 3)))
-    y = network.input("y", Spec("f32", ("T", 3)))
-    network.output("z", ops.rms_norm(x + y, network.parameter("w", Spec("f32", (3,)))))
+    x = network.input("x", Spec((Dim("T", 1, max=4), 3), "f32"))
+    y = network.input("y", Spec(("T", 3), "f32"))
+    network.output("z", ops.rms_norm(x + y, network.parameter("w", Spec((3,), "f32"))))
     return network
 
 
@@ -59,8 +59,8 @@ def test_taps_see_every_node() -> None:
 def test_states_are_replaced_by_their_last_version() -> None:
     network = Network()
     cache = network.state("kv.0", StateSpec("f32", heads=1, head_dim=2))
-    k = network.input("k", Spec("f32", ("T", 1, 2)))
-    slot = network.input("slot", Spec("i32", ("T",)))
+    k = network.input("k", Spec(("T", 1, 2), "f32"))
+    slot = network.input("slot", Spec(("T",), "i32"))
     ops.kv_write(ops.kv_write(cache, k, k, slot), k * 2, k, slot + 1)
     before = np.zeros((1, 4, 2, 1, 2), np.float32)
     states = {"kv.0": before}
@@ -117,17 +117,17 @@ def test_bad_metadata_are_faults(changed: dict[str, Any], message: str) -> None:
 
 def test_a_slot_outside_the_cache_is_a_fault() -> None:
     network = Network()
-    k = network.input("k", Spec("f32", (1, 1, 2)))
+    k = network.input("k", Spec((1, 1, 2), "f32"))
     cache = network.state("kv", StateSpec("f32", heads=1, head_dim=2))
-    ops.kv_write(cache, k, k, network.input("s", Spec("i32", (1,))))
+    ops.kv_write(cache, k, k, network.input("s", Spec((1,), "i32")))
     with pytest.raises(ValueFault, match=r"kv_write\(cache=.*slot 8 of token 0 is outside the cache of 8 slots"):
         interpret(network, {"k": ones(1, 1, 2), "s": np.array([8], np.int32)},
                   states={"kv": np.zeros((2, 4, 2, 1, 2), np.float32)})
 
 
 def test_a_loop_that_does_not_end_ends() -> None:
-    forever = ops.control.branch(lambda i: F.equal(i, i), Spec("i32", ()))
-    count = ops.control.branch(lambda i: i + 1, Spec("i32", ()))
+    forever = ops.control.branch(lambda i: F.equal(i, i), Spec((), "i32"))
+    count = ops.control.branch(lambda i: i + 1, Spec((), "i32"))
     with pytest.raises(ValueFault, match="still holds after 10 rounds"):
         ops.while_loop(np.array(0, np.int32), condition=forever, body=count, limit=10)
 
@@ -202,7 +202,7 @@ def test_malformed_expressions_are_refused(expr: Any, message: str) -> None:
 
 def test_a_result_lives_as_long_as_it_is_needed() -> None:
     net = Network()
-    first = net.input("x", Spec("f32", (4,))).exp()
+    first = net.input("x", Spec((4,), "f32")).exp()
     second = F.neg(first)
     net.outputs["y"] = F.add(F.sqrt(F.abs(second)), second)
     made: dict[str, Any] = {}
@@ -218,8 +218,8 @@ def test_a_result_lives_as_long_as_it_is_needed() -> None:
 
 def test_a_size_below_zero_names_the_input() -> None:
     net = Network()
-    x = net.input("x", Spec("f32", ("N",)))
-    rest = net.input("rest", Spec("f32", (dims.add(x.shape[0], -5),)))
+    x = net.input("x", Spec(("N",), "f32"))
+    rest = net.input("rest", Spec((dims.add(x.shape[0], -5),), "f32"))
     net.outputs["y"] = F.neg(rest)
     with pytest.raises(InputError, match=r"rest"):
         interpret(net, {"x": np.ones(3, np.float32), "rest": np.ones(0, np.float32)})
@@ -227,7 +227,7 @@ def test_a_size_below_zero_names_the_input() -> None:
 
 def test_a_size_that_a_run_shows_is_held_to_its_bound() -> None:
     net = Network()
-    net.outputs["y"] = y = F.nonzero(net.input("x", Spec("f32", (4,))))
+    net.outputs["y"] = y = F.nonzero(net.input("x", Spec((4,), "f32")))
     node = net.nodes[0]
     (bound,) = (d for d in y.shape if isinstance(d, Dim))
     assert bound.max == 4

@@ -21,7 +21,7 @@ def net() -> Network:
 
 
 def f32(network: Network, name: str, *shape: Any) -> Value:
-    return network.input(name, Spec("f32", shape))
+    return network.input(name, Spec(shape, "f32"))
 
 
 # ------------------------------------------------------------------------------------------------ methods and numbers
@@ -30,7 +30,7 @@ def test_reductions_as_methods_drop_the_dimension_unless_asked() -> None:
     for name in ("sum", "mean", "max", "min", "argmax"):
         for words in ({}, {"keepdim": True}):
             net = Network()
-            net.outputs["y"] = getattr(net.input("x", Spec("f32", (3, 4))), name)(1, **words)
+            net.outputs["y"] = getattr(net.input("x", Spec((3, 4), "f32")), name)(1, **words)
             want = getattr(array, name)(1, keepdims=bool(words))
             np.testing.assert_allclose(interpret(net, {"x": array})["y"], want, rtol=1e-6)
             assert net.outputs["y"].shape == want.shape
@@ -66,7 +66,7 @@ def test_only_small_integers_are_followed_as_sizes() -> None:
 
 # ------------------------------------------------------------------------------------------------ errors read well
 def test_an_error_names_op_operands_place_rule_and_line(net: Network) -> None:
-    x, w = f32(net, "x", "T", 8), net.parameter("w", Spec("f32", (4,)))
+    x, w = f32(net, "x", "T", 8), net.parameter("w", Spec((4,), "f32"))
     with net.scope("model"), net.scope("layers.3.norm"), pytest.raises(OpError) as raised:
         ops.rms_norm(x, w)
     assert str(raised.value).startswith(
@@ -123,7 +123,7 @@ def test_misuse_is_refused_with_what_to_do(net: Network, call: Any, message: str
 def test_numbers_and_arrays_become_constants(net: Network) -> None:
     x = f32(net, "x", "T", 3)
     y = (x + 1) * 1 + np.ones(3, np.float32) + (1 - x)
-    assert [c.spec for c in net.constants] == [Spec("f32", ()), Spec("f32", (3,))], "equal numbers share a constant"
+    assert [c.spec for c in net.constants] == [Spec((), "f32"), Spec((3,), "f32")], "equal numbers share a constant"
     assert y.spec == x.spec
     z = np.ones(3, np.float32) - x
     assert isinstance(z, Value), "an array on the left leaves the operator to the value"
@@ -178,14 +178,14 @@ def test_dims_of_one_name_merge(net: Network) -> None:
 
 
 def test_spec_takes_both_orders() -> None:
-    assert Spec((Dim("N", 1, 8, 64), 3), "float32") == Spec("f32", ("N", 3))
-    assert str(Spec("bf16", ("T", 256))) == "bf16[T, 256]"
+    assert Spec((Dim("N", 1, 8, 64), 3), "float32") == Spec(("N", 3), "f32")
+    assert str(Spec(("T", 256), "bf16")) == "bf16[T, 256]"
     assert str(StateSpec("bf16", heads=2, head_dim=64)) == "state kv_cache<bf16, heads=2, head_dim=64>"
     for shape in ((-1, 2), (1,) * 17, (2**40, 2**40)):
         with pytest.raises(OpError):
-            Spec("f32", shape)
+            Spec(shape, "f32")
     with pytest.raises(AttributeError, match="immutable"):
-        Spec("f32", (1,)).dtype = dtypes.int8
+        Spec((1,), "f32").dtype = dtypes.int8
 
 
 # ------------------------------------------------------------------------------------------------ values like arrays
@@ -274,8 +274,8 @@ def test_remove_refuses_what_is_read(net: Network) -> None:
 def test_remove_dead_keeps_state_writes(net: Network) -> None:
     cache = net.state("kv.0", StateSpec("f32", heads=1, head_dim=4))
     k = f32(net, "k", "T", 1, 4)
-    ops.kv_write(cache, k, k, net.input("slot", Spec("i32", ("T",))))
-    unused = net.parameter("w", Spec("f32", (3,)))
+    ops.kv_write(cache, k, k, net.input("slot", Spec(("T",), "i32")))
+    unused = net.parameter("w", Spec((3,), "f32"))
     assert net.remove_dead() == 0
     assert unused.name not in net.values and net.parameters == []
 
@@ -302,4 +302,4 @@ def test_eager_values_carry_numbers() -> None:
     assert hits.shape == (2, 2), "what the data show is known"
     assert ops.take(y, hits[0]).shape == (2, 2)
     with pytest.raises(InputError, match="%late has no numbers"):
-        eager.input("late", Spec("f32", (2,))) + 1
+        eager.input("late", Spec((2,), "f32")) + 1

@@ -21,7 +21,7 @@ LARGE = np.full((2, 4), 300, np.float16)  # whose square no float16 holds
 
 def inputs(*dtypes_: str) -> tuple[Network, list[Any]]:
     net = Network("scope")
-    return net, [net.input(f"x{i}", Spec(dtype, (2, 4))) for i, dtype in enumerate(dtypes_)]
+    return net, [net.input(f"x{i}", Spec((2, 4), dtype)) for i, dtype in enumerate(dtypes_)]
 
 
 def names(net: Network) -> list[str]:
@@ -77,7 +77,7 @@ def test_what_moves_elements_leaves_their_type() -> None:
 
 def test_other_types_stay_what_they_are() -> None:
     net = Network("scope")
-    whole, flags = net.input("i", Spec("int32", (3,))), net.input("b", Spec("bool", (3,)))
+    whole, flags = net.input("i", Spec((3,), "int32")), net.input("b", Spec((3,), "bool"))
     with ingot.precision("float16"):
         assert (whole + whole).dtype is dtypes.int32 and ops.logical_not(flags).dtype is dtypes.bool_
     assert "cast" not in names(net)
@@ -119,14 +119,14 @@ def test_a_scope_survives_a_build_in_another_precision(cast: bool) -> None:
     if cast:
         net.forward = lambda x: fn.sqrt(fn.mul(*[fn.cast(net.layer(x), "float32")] * 2))  # type: ignore[method-assign]
     net.layer.weight.value = np.eye(4, dtype=np.float32)
-    engine = ingot.build(net, {"x": Spec("float32", (2, 4))}, precision="float16", report=False)
+    engine = ingot.build(net, {"x": Spec((2, 4), "float32")}, precision="float16", report=False)
     (found,) = engine.run({"x": LARGE.astype(np.float32)}).values()
     np.testing.assert_array_equal(found, LARGE.astype(np.float32))
 
 
 def test_a_build_has_a_precision_of_its_own() -> None:
     with ingot.precision("float32"), pytest.raises(UserError, match="inside of a precision scope"):
-        ingot.build(Scoped(), {"x": Spec("float32", (2, 4))}, weights_from="random")
+        ingot.build(Scoped(), {"x": Spec((2, 4), "float32")}, weights_from="random")
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("int8", "int8 is none of float32, bfloat16"), ("float64", "none of")])

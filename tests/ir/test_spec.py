@@ -10,34 +10,36 @@ import pytest
 
 from ingot import dtypes
 from ingot.dims import Dim
-from ingot.errors import IngotError, OpError
+from ingot.errors import DTypeError, IngotError, OpError
 from ingot.ir import Spec, StateSpec
 from ingot.ir.spec import axes_of, axis_of, broadcast, elements
 
 T, S = Dim("T"), Dim("S")
 
 
-def test_a_spec_is_written_in_two_ways() -> None:
-    spec = Spec("float32", ("T", 8))
-    assert spec == Spec(("T", 8), "float32") == Spec(["T", 8]) == Spec(dtypes.float32, [T, np.int64(8)])
+def test_a_spec_is_its_shape_and_its_dtype() -> None:
+    spec = Spec(("T", 8), "float32")
+    assert spec == Spec(["T", 8]) == Spec([T, np.int64(8)], dtypes.float32)
     assert (str(spec), spec.rank, spec.elements, hash(spec)) == ("f32[T, 8]", 2, 8 * T, hash(Spec(("T", 8))))
-    assert spec != Spec("float16", ("T", 8)) and spec != Spec("float32", ("T", 9)) and spec != "f32[T, 8]"
-    assert (spec.like("int8"), spec.like(shape=())) == (Spec("int8", ("T", 8)), Spec("float32"))
+    assert spec != Spec(("T", 8), "float16") and spec != Spec(("T", 9), "float32") and spec != "f32[T, 8]"
+    assert (spec.like("int8"), spec.like(shape=())) == (Spec(("T", 8), "int8"), Spec((), "float32"))
     assert spec.evaluate({"T": 3}) == (3, 8) and pickle.loads(pickle.dumps(spec)) == spec
-    assert Spec.of(np.zeros((2, 3), np.int8)) == Spec("int8", (2, 3))
+    assert Spec.of(np.zeros((2, 3), np.int8)) == Spec((2, 3), "int8")
     with pytest.raises(AttributeError, match="immutable"):
         spec.shape = ()
 
 
 def test_the_limits_of_a_shape() -> None:
     for shape in ((1,) * 16, (2**62,), (2**31, 2**31), (0, 2**62), (T, 2**62), (0,)):
-        Spec("int8", shape)
+        Spec(shape, "int8")
     for bad in ((1,) * 17, (2**62 + 1,), (2**31, 2**31, 2), (-1,), (T, -1), (1.5,)):
         with pytest.raises(IngotError):
-            Spec("int8", bad)
-    for words in (("float32", "float32"), ("float32", dtypes.int8), ("float7", ())):
-        with pytest.raises(IngotError):
+            Spec(bad, "int8")
+    for words in (("float32", ("N", 8)), ("float32",), (dtypes.int8, ()), ((), ("N", 8)), ((), None)):
+        with pytest.raises(OpError, match=r'takes its shape first, Spec\(\("N", 8\), "float32"\)'):
             Spec(*words)
+    with pytest.raises(DTypeError):
+        Spec((), "float7")
 
 
 def test_the_limits_of_a_state() -> None:

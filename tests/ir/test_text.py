@@ -23,7 +23,7 @@ def rich() -> Network:
     """Every kind of value and attribute, odd names, big and small constants of all types."""
     net = sound()
     x = net.inputs[0]
-    odd = net.parameter('odd "name", of {x} @ %1', Spec("bf16", (3, 4)))
+    odd = net.parameter('odd "name", of {x} @ %1', Spec((3, 4), "bf16"))
     with net.scope('blocks[0].weird "path" {@}'):
         net.output("cast = odd?", ops.cast(odd, "float32"))
     net.output("clipped", ops.clip(x, float("-inf"), 1e30))
@@ -52,7 +52,7 @@ def test_json_reads_back() -> None:
 
 def test_a_network_that_was_read_runs() -> None:
     net = Network()
-    x = net.input("x", Spec("f32", ("T", 3)))
+    x = net.input("x", Spec(("T", 3), "f32"))
     net.output("y", ops.softmax(x * 3)[-1:])
     feeds = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
     expected = interpret(net, feeds)["y"]
@@ -72,7 +72,7 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 @given(names, names, names)
 def test_any_name_reads_back(name: str, where: str, output: str) -> None:
     net = Network("n")
-    x = net.input(name, Spec("f32", (2,)))
+    x = net.input(name, Spec((2,), "f32"))
     with net.scope(where):
         net.output(output, ops.neg(x))
     again = parse(str(net))

@@ -21,12 +21,12 @@ from ingot.ops.reduce import Softmax
 def sound() -> Network:
     """A network that keeps every rule: a state, a nested network, a constant, an unbacked dim."""
     net = Network()
-    x = net.input("x", Spec("f32", ("T", 4)))
-    w = net.parameter("w", Spec("f32", (4,)))
+    x = net.input("x", Spec(("T", 4), "f32"))
+    w = net.parameter("w", Spec((4,), "f32"))
     cache = net.state("kv", StateSpec("f32", heads=1, head_dim=4))
     k = x.view(0, 1, 4)
-    after = ops.kv_write(cache, k, k, net.input("slot", Spec("i32", ("T",))))
-    step = [net.input(n, Spec("i32", s)) for n, s in (("start", (2,)), ("context", (1,)), ("table", (1, 8)))]
+    after = ops.kv_write(cache, k, k, net.input("slot", Spec(("T",), "i32")))
+    step = [net.input(n, Spec(s, "i32")) for n, s in (("start", (2,)), ("context", (1,)), ("table", (1, 8)))]
     net.output("attended", ops.paged_attention(k, after, *step, scale=0.5))
     net.output("y", ops.rms_norm(x * 2, w))
     net.output("hits", ops.nonzero(x > 0))
@@ -54,7 +54,7 @@ def cycle(net: Network) -> None:
 
 
 def foreign(net: Network) -> None:
-    other = Network("other").input("z", Spec("f32", ("T", 4)))
+    other = Network("other").input("z", Spec(("T", 4), "f32"))
     set_inputs(net, "greater", other, net.constants[0])
 
 
@@ -106,18 +106,18 @@ BREAKS: list[tuple[Callable[[Network], Any], str]] = [
     (lambda n: set_attribute(n, "reshape", "shape", [1, 4]), "attribute shape is not stored in its normal form"),
     (lambda n: set_attribute(n, "cond", "then_branch", None), "then_branch must be a Network"),
     (unregistered, "there is no op 'unknown'"),
-    (lambda n: setattr(first(n, "mul").output, "spec", Spec("f32", (3,))), r"gives f32\[T, 4\], but its values are"),
+    (lambda n: setattr(first(n, "mul").output, "spec", Spec((3,), "f32")), r"gives f32\[T, 4\], but its values are"),
     (lambda n: setattr(n.inputs[0], "spec", n.states[0].spec), r"input %x is state"),
-    (lambda n: setattr(n.inputs[0], "spec", Spec("i32", ("T", 4))), "operands are|x must be|differ|is int32"),
+    (lambda n: setattr(n.inputs[0], "spec", Spec(("T", 4), "i32")), "operands are|x must be|differ|is int32"),
     (lambda n: setattr(first(n, "mul").output, "name", "x"), "two values are named %x"),
     (lambda n: n.values.update(old=n.inputs[0]), "%old is the name of %x"),
     (lambda n: n.values.pop("x"), "%x is not in the network's table of values"),
     (lambda n: n.nodes.append(first(n, "mul")), r"makes %\d+ a second time"),
     (lambda n: setattr(first(n, "mul"), "inputs", (n.inputs[0], n.inputs[0])), r"%c\d+ lists %\d+ = mul as a user"),
     (lambda n: n.outputs.update(kv=first(n, "kv_write").output), "output kv: .* is a state; states persist"),
-    (lambda n: n.outputs.update(z=Network("o").input("z", Spec("f32", ()))), "output z: %z is not a value of this"),
+    (lambda n: n.outputs.update(z=Network("o").input("z", Spec((), "f32"))), "output z: %z is not a value of this"),
     (lambda n: setattr(n.constants[0], "array", np.zeros(3)), "constant %c0 is declared f32.., its data differ"),
-    (lambda n: setattr(n.parameters[0], "spec", Spec("f32", ("T",))), "a weight's shape is known when it is built"),
+    (lambda n: setattr(n.parameters[0], "spec", Spec(("T",), "f32")), "a weight's shape is known when it is built"),
     (lambda n: setattr(n.parameters[0], "kind", "input"), "%w is listed as parameter, but is a input"),
     (lambda n: n.dims.update(S=Dim("T")), "dim T is filed under S"),
     (lambda n: n.nodes.append(first(n, "nonzero")), "binds nonzero0, which is bound already"),
@@ -149,7 +149,7 @@ def test_each_rule(damage: Callable[[Network], Any], message: str) -> None:
 @pytest.mark.parametrize(("faults", "more"), [(SHOWN, ""), (SHOWN + 2, "2 more")])
 def test_the_first_offenders_are_named(faults: int, more: str) -> None:
     net = Network("net")
-    x = net.input("x", Spec("f32", (4,)))
+    x = net.input("x", Spec((4,), "f32"))
     for i in range(faults):
         net.outputs[f"y{i}"] = ops.softmax(x, 0)
         object.__setattr__(net.nodes[-1].op, "axis", None)

@@ -51,7 +51,7 @@ def scaled() -> Iterator[type[Op]]:
 def file_of(version: Any, attrs: Any) -> dict[str, Any]:
     """The JSON form of y = test_scaled(x), as an older or newer release wrote it."""
     net = Network("n")
-    x = net.input("x", Spec("f32", (2,)))
+    x = net.input("x", Spec((2,), "f32"))
     net.output("y", functions["test_scaled"](x, numerator=1.0))
     data = copy.deepcopy(to_json(net))
     data["nodes"][0].update(version=version, attrs=attrs)
@@ -136,7 +136,7 @@ def test_a_cast_of_version_1_may_have_quantised() -> None:
 
 def test_rms_norm_of_version_1_has_no_shift() -> None:
     net = Network("n")
-    x, w = net.input("x", Spec("f32", (2, 8))), net.input("w", Spec("f32", (8,)))
+    x, w = net.input("x", Spec((2, 8), "f32")), net.input("w", Spec((8,), "f32"))
     net.output("y", ops.rms_norm(x, w, eps=1e-5))
     data = to_json(net)
     data["nodes"][0].update(version=1, attrs={"eps": 1e-5})

@@ -77,7 +77,7 @@ def test_reshaping_with_sizes_that_a_run_knows() -> None:
 
 def a_view(build: Any, window: Window, shape: Any = (T, 6)) -> Window | None:
     net = Network("net")
-    x: Value = net.input("x", Spec("float32", shape))
+    x: Value = net.input("x", Spec(shape, "float32"))
     build(x)
     return view(window, net.nodes[-1])
 

@@ -114,7 +114,7 @@ def main(words: list[str]) -> None:
         for dtype in (dtypes.float32, dtypes.bfloat16):
             print(name, dtype.name, flush=True)
             net = Network("net")
-            given = [net.input(f"x{i}", Spec(dtype, shape)) for i, shape in enumerate(shapes)]
+            given = [net.input(f"x{i}", Spec(shape, dtype)) for i, shape in enumerate(shapes)]
             net.outputs["y"] = build(*given)
             arrays = [rng.standard_normal(shape).astype(dtype.numpy) for shape in shapes]
             session = build_network(net, {}).session(threads=2)

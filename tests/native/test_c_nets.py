@@ -59,8 +59,8 @@ NETS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 def network_of(net: Callable[..., Any]) -> Network:
     network = Network()
-    x = network.input("x", Spec("float32", (Dim("T", 0, None, 64), 3)))
-    n = network.input("n", Spec("int32", (3,)))
+    x = network.input("x", Spec((Dim("T", 0, None, 64), 3), "float32"))
+    n = network.input("n", Spec((3,), "int32"))
     network.output("y", net(x, n, F.cast(F.sum(F.cast(n, "float32"), 0), "int32")))
     return network
 

@@ -274,7 +274,7 @@ def test_from_c(program: Path, tmp_path: Path, name: str) -> None:
 def test_sizes_that_are_data_from_c(program: Path, tmp_path: Path) -> None:
     """A range, a reshape, a slice and a padding by numbers that a net computes of its data."""
     network = Network()
-    n = F.cast(F.sum(network.input("x", Spec("float32", (Dim("T"),))), 0), "int32")
+    n = F.cast(F.sum(network.input("x", Spec((Dim("T"),), "float32")), 0), "int32")
     row = F.cast(F.arange(0, n * 2, "int32"), "float32")
     network.output("range", row)
     network.output("view", F.view(row, F.stack([n, F.constant(np.array(2, np.int32))])))

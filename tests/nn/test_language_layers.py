@@ -49,7 +49,7 @@ def test_experts(shape: tuple[int, ...], top_k: int, normalize: bool, activation
             gate, up, down = (held[f"experts.{e}.{name}.weight"] for name in ("gate_proj", "up_proj", "down_proj"))
             want[t] += share * (down @ (getattr(functional, activation)(gate @ row) * (up @ row)))
     dims = ("N", *shape[1:])
-    check(layer, {"x": Spec("float32", dims)}, {"x": x}, want.reshape(shape))
+    check(layer, {"x": Spec(dims, "float32")}, {"x": x}, want.reshape(shape))
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -65,7 +65,7 @@ def test_attention_of_an_encoder(masked: bool, head: int | None, scaling: float)
     scores = scores.masked_fill(~torch.tensor(mask)[:, None, None], -math.inf) if masked else scores
     y = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).reshape(2, 6, 3 * size)
     want = functional.linear(y, held["dense.weight"], held["dense.bias"])
-    specs = {"x": Spec("float32", ("B", "S", 12))} | ({"attention_mask": Spec("bool", ("B", "S"))} if masked else {})
+    specs = {"x": Spec(("B", "S", 12), "float32")} | ({"attention_mask": Spec(("B", "S"), "bool")} if masked else {})
     check(layer, specs, {"x": x} | ({"attention_mask": mask} if masked else {}), want)
 
 
@@ -74,7 +74,7 @@ def test_an_adapter(alpha: float | None) -> None:
     layer = nn.LoRA(12, 9, 4, alpha)
     held, x = filled(layer), RNG.standard_normal((2, 3, 12)).astype(np.float32)
     want = torch.tensor(x) @ held["lora_A.weight"].T @ held["lora_B.weight"].T * ((alpha or 4) / 4)
-    check(layer, {"x": Spec("float32", ("N", 3, 12))}, {"x": x}, want)
+    check(layer, {"x": Spec(("N", 3, 12), "float32")}, {"x": x}, want)
 
 
 @pytest.mark.parametrize(("build", "why"), [

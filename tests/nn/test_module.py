@@ -210,7 +210,7 @@ def test_ids_of_virtual_tokens_are_rows_of_a_task() -> None:
     table, prompts = (rng.standard_normal((n, 4)).astype(np.float32) for n in (5, 6))
     layer.load_state_dict({"weight": table})
     kinds = {"ids": ("T",), "prompt_table": (6, 4), "tasks": ("T",), "task_vocab_size": (1,)}
-    specs = {name: Spec("float32" if name == "prompt_table" else "int32", shape) for name, shape in kinds.items()}
+    specs = {name: Spec(shape, "float32" if name == "prompt_table" else "int32") for name, shape in kinds.items()}
     engine = build(layer, specs, report=False)
     feeds = {"ids": [0, 5, 7, 4, 6], "tasks": [0, 0, 1, 1, 1], "task_vocab_size": [3]}
     given = {name: np.array(x, np.int32) for name, x in feeds.items()} | {"prompt_table": prompts}
@@ -223,7 +223,7 @@ def test_ids_of_virtual_tokens_are_rows_of_a_task() -> None:
 def test_tied_parameters_are_one_value() -> None:
     net = filled(Tied())
     assert [name for name, _ in net.named_parameters()] == ["table.weight"]
-    network = trace(net, {"ids": Spec("int32", ("T",))})
+    network = trace(net, {"ids": Spec(("T",), "int32")})
     assert [value.name for value in network.parameters] == ["table.weight"]
     state = net.state_dict()
     assert list(state) == ["table.weight", "head.weight"]
@@ -238,7 +238,7 @@ def test_tied_parameters_are_one_value() -> None:
 
 def test_trace() -> None:
     net = filled(Block())
-    network = trace(net, {"x": Spec("float32", (Dim("N", 1, 2, 64), 4))})
+    network = trace(net, {"x": Spec((Dim("N", 1, 2, 64), 4), "float32")})
     assert [v.name for v in network.inputs] == ["x"] and list(network.outputs) == ["output_0"]
     assert [v.name for v in network.parameters] == ["first.weight", "first.bias", "second.weight", "scale"]
     assert [node.where for node in network.nodes] == ["first", "first", "", "second", ""]
@@ -261,7 +261,7 @@ def test_outputs_are_named() -> None:
             parts = F.split(x, 1, 1)
             return {"left": parts[0], "right": parts[1]} if self.form == "dict" else parts
 
-    spec = {"x": Spec("float32", ("N", 2))}
+    spec = {"x": Spec(("N", 2), "float32")}
     assert list(trace(Several("dict"), spec).outputs) == ["left", "right"]
     assert list(trace(Several("tuple"), spec).outputs) == ["output_0", "output_1"]
     x = np.arange(4, dtype=np.float32).reshape(2, 2)
@@ -270,7 +270,7 @@ def test_outputs_are_named() -> None:
 
 def test_inputs_must_fit_forward() -> None:
     with pytest.raises(ModuleError, match=r"Block.forward\(x\): unknown inputs: y; inputs without a Spec: x"):
-        trace(Block(), {"y": Spec("float32", (2, 4))})
+        trace(Block(), {"y": Spec((2, 4), "float32")})
     with pytest.raises(ModuleError, match="not a Spec: x"):
         trace(Block(), {"x": (2, 4)})  # type: ignore[dict-item]
 
@@ -281,7 +281,7 @@ def test_results_must_be_tensors() -> None:
             return {"x": x, "n": 3}
 
     with pytest.raises(ModuleError, match="'n' is a int"):
-        trace(Bad(), {"x": Spec("float32", (1,))})
+        trace(Bad(), {"x": Spec((1,), "float32")})
 
 
 def test_errors_name_the_module() -> None:
@@ -294,7 +294,7 @@ def test_errors_name_the_module() -> None:
             return self.inner(x)
 
     with pytest.raises(OpError, match=r"matmul\(a=f32\[N, 3\], b=f32\[4, 4\]\) in inner"):
-        trace(Outer(), {"x": Spec("float32", ("N", 3))})
+        trace(Outer(), {"x": Spec(("N", 3), "float32")})
 
 
 def test_a_module_outside_the_tree() -> None:
@@ -305,13 +305,13 @@ def test_a_module_outside_the_tree() -> None:
             return stray[0](x)
 
     with pytest.raises(ModuleError, match="of a module outside the tree"):
-        trace(Hidden(), {"x": Spec("float32", (1, 4))})
+        trace(Hidden(), {"x": Spec((1, 4), "float32")})
 
 
 def test_eager_needs_values_and_arrays() -> None:
     with pytest.raises(ModuleError, match=r"first.weight: Parameter\(f32\[8, 4\]\) has no value"):
         Block()(np.zeros((1, 4), np.float32))
-    network = trace(Block(), {"x": Spec("float32", (1, 4))})
+    network = trace(Block(), {"x": Spec((1, 4), "float32")})
     with pytest.raises(ModuleError, match="outside of a trace"):
         Block()(network.inputs[0])
 
@@ -325,7 +325,7 @@ def test_symbolic_methods_work_eagerly_too() -> None:
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     want = (x[:, :3] - x[:, 3:]) / 2
     np.testing.assert_array_equal(Views()(x), want)
-    network = trace(Views(), {"x": Spec("float32", ("N", 6))})
+    network = trace(Views(), {"x": Spec(("N", 6), "float32")})
     np.testing.assert_array_equal(interpret(network, {"x": x})["output_0"], want)
 
 

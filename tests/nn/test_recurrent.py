@@ -99,7 +99,7 @@ def inputs_of(layer: Any, rows: Any, steps: Any) -> tuple[Any, ...]:
 def test_against_torch(name: str) -> None:
     """Interpreted and run, at several sizes of batch and sequence, none included."""
     ours, theirs = both(name)
-    network = trace(Flat(ours), {"x": Spec("float32", inputs_of(ours, N, T))})
+    network = trace(Flat(ours), {"x": Spec(inputs_of(ours, N, T), "float32")})
     weights = named(weights_of(theirs))
     engine = build_network(network, weights)
     assert engine._native.host_calls("main") == []
@@ -121,9 +121,9 @@ def test_first_states_and_single_sequences(name: str) -> None:
     for single in (False, True):
         given = [s[:, 0] for s in first] if single else first
         seen = (x[0] if ours.batch_first else x[:, 0]) if single else x
-        specs = {"x": Spec("float32", seen.shape)}
+        specs = {"x": Spec(seen.shape, "float32")}
         names = ["h", "c"][: len(given)]
-        shaped = {n: Spec("float32", s.shape) for n, s in zip(names, given, strict=True)}
+        shaped = {n: Spec(s.shape, "float32") for n, s in zip(names, given, strict=True)}
 
         network = trace(Flat(ours), {**specs, **shaped})
         engine = build_network(network, named(weights))
@@ -138,7 +138,7 @@ def test_first_states_and_single_sequences(name: str) -> None:
 def test_lengths_are_those_of_packed_sequences(name: str) -> None:
     ours, theirs = both(name)
     weights = weights_of(theirs)
-    specs = {"x": Spec("float32", inputs_of(ours, N, T)), "lengths": Spec("int64", (N,))}
+    specs = {"x": Spec(inputs_of(ours, N, T), "float32"), "lengths": Spec((N,), "int64")}
 
     engine = build_network(trace(Flat(ours), specs), named(weights))
     assert engine._native.host_calls("main") == []
@@ -159,7 +159,7 @@ def test_lengths_are_those_of_packed_sequences(name: str) -> None:
 @pytest.mark.parametrize("name", ["LSTM, layers in both directions", "GRU", "RNN"])
 def test_a_row_alone_has_the_bits_that_it_has_in_company(name: str) -> None:
     ours, theirs = both(name)
-    network = trace(Flat(ours), {"x": Spec("float32", inputs_of(ours, N, T))})
+    network = trace(Flat(ours), {"x": Spec(inputs_of(ours, N, T), "float32")})
     weights = named(weights_of(theirs))
     x = normal(*inputs_of(ours, 40, 9))
     engine, results = build_network(network, weights), []
@@ -179,7 +179,7 @@ def test_narrow_floats_keep_the_state_in_float32(dtype: str) -> None:
     weights = {k: v.astype(ingot.dtypes.get(dtype).numpy) for k, v in weights_of(torch.nn.LSTM(6, 20)).items()}
     theirs.load_state_dict({k: torch.from_numpy(v.astype(np.float64)) for k, v in weights.items()})
     x = normal(100, 3, 6).astype(ingot.dtypes.get(dtype).numpy)
-    engine = build_network(trace(Flat(layer), {"x": Spec(dtype, (T, N, 6))}), named(weights))
+    engine = build_network(trace(Flat(layer), {"x": Spec((T, N, 6), dtype)}), named(weights))
     assert engine._native.host_calls("main") == []
     want = flat(theirs(torch.from_numpy(x.astype(np.float64))))
     for a, b in zip(engine.run({"x": x}).values(), want, strict=True):
@@ -201,7 +201,7 @@ def test_cells(name: str, shape: tuple[int, ...]) -> None:
     tensors = tuple(map(torch.from_numpy, given))
     for used, state in (((), None), (given, tensors if len(given) > 1 else tensors[0])):
         feeds = dict(zip(("x", "h", "c"), (x, *used), strict=False))
-        network = trace(Flat(ours), {k: Spec("float32", v.shape) for k, v in feeds.items()})
+        network = trace(Flat(ours), {k: Spec(v.shape, "float32") for k, v in feeds.items()})
         engine = build_network(network, named(weights_of(theirs)))
         want = theirs(torch.from_numpy(x), state)
         for a, b in zip(engine.run(feeds).values(), flat([want]), strict=True):
@@ -269,7 +269,7 @@ def test_fixed_weights_are_packed_once() -> None:
 
     for computed in (False, True):
         log: Log = []
-        low = pipeline.lower(trace(First(computed), {"x": Spec("float32", (5, "N", 8))}), CPU, log=log)
+        low = pipeline.lower(trace(First(computed), {"x": Spec((5, "N", 8), "float32")}), CPU, log=log)
         packed = [v for node in low.nodes for v in node.inputs if v.name.endswith(".packed")]
         assert len(packed) == (0 if computed else 3)
         assert any("packed at every run" in event.verdict for event in log) == computed

@@ -92,7 +92,7 @@ def test_against_torch(name: str) -> None:
     with torch.no_grad():
         want = theirs(torch.tensor(x)).numpy()
     np.testing.assert_allclose(ours(x), want, rtol=2e-5, atol=1e-5)
-    network = trace(ours, {"x": Spec("float32", shape)})
+    network = trace(ours, {"x": Spec(shape, "float32")})
     state = ours.state_dict()
     for results in (interpret(network, {"x": x}, state), build_network(network, state).run({"x": x})):
         (got,) = results.values()
@@ -187,7 +187,7 @@ def test_output_size_of_run_time(batched: bool) -> None:
     first = ("N",) if batched else ()
     h, w = Dim("H", 1, None, 99), Dim("W", 1, None, 99)
     network = trace(net, {
-        "x": Spec("float32", (*first, 2, (h - 1) // 2 + 1, "V")), "like": Spec("float32", (*first, 3, h, w)),
+        "x": Spec((*first, 2, (h - 1) // 2 + 1, "V"), "float32"), "like": Spec((*first, 3, h, w), "float32"),
     })  # fmt: skip
     (out,) = network.outputs.values()
     assert out.shape[-2:] == (h, w)
@@ -213,12 +213,12 @@ def test_output_size_of_run_time(batched: bool) -> None:
 
 def test_output_size_of_a_dim_with_known_difference() -> None:
     network = trace(UpTo(transposed()), {
-        "x": Spec("float32", (1, 2, "H", "H")), "like": Spec("float32", (1, 3, Dim("H") * 2, Dim("H") * 2 - 1)),
+        "x": Spec((1, 2, "H", "H"), "float32"), "like": Spec((1, 3, Dim("H") * 2, Dim("H") * 2 - 1), "float32"),
     })  # fmt: skip
     assert [node.op.name for node in network.nodes] == ["conv_transpose"]
     with pytest.raises(ModuleError, match=r"sizes go from \[2\*H - 1, 2\*H - 1\] to \[2\*H, 2\*H\]"):
         trace(UpTo(transposed()), {
-            "x": Spec("float32", (1, 2, "H", "H")), "like": Spec("float32", (1, 3, Dim("H") * 2, Dim("H") * 2 + 1)),
+            "x": Spec((1, 2, "H", "H"), "float32"), "like": Spec((1, 3, Dim("H") * 2, Dim("H") * 2 + 1), "float32"),
         })  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def sizes_for(case: Case) -> dict[str, int]:
 
 def sample(op: Op, specs: tuple[Any, ...], sizes: Mapping[str, int], seed: int) -> tuple[Array, ...]:
     rng = np.random.default_rng(seed)
-    static = tuple(Spec(s.dtype, s.evaluate(sizes)) if isinstance(s, Spec) else s for s in specs)
+    static = tuple(Spec(s.evaluate(sizes), s.dtype) if isinstance(s, Spec) else s for s in specs)
     if op.sample is not None:
         return tuple(np.asarray(a) for a in op.sample(rng, *static))
     return tuple(random_array(rng, s) for s in static)
@@ -89,7 +89,7 @@ def make_network(cls: type[Op], case: Case, stored: Collection[str] = ()) -> tup
         values.append(network.state(name, spec) if isinstance(spec, StateSpec) else make(name, spec))
     shown = {n for v in network.inputs for n in dims.dims_of(v.shape)}
     for name in sorted(sizes_for(case).keys() - shown):  # dims that only attributes name come from somewhere too
-        network.input(f"shows_{name}", Spec("bool", (name,)))
+        network.input(f"shows_{name}", Spec((name,), "bool"))
     with network.scope("model.layers.3"):
         result = functions[cls.name](*values, **case.attrs)
     for i, value in enumerate(result if isinstance(result, tuple) else (result,)):

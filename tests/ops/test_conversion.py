@@ -100,7 +100,7 @@ def built(op: Any, pairs: list[tuple[dtypes.DType, dtypes.DType]]) -> Any:
     inputs: dict[dtypes.DType, Any] = {}
     for source, target in pairs:
         if source not in inputs:
-            inputs[source] = network.input(source.name, Spec(source, ("N",)))
+            inputs[source] = network.input(source.name, Spec(("N",), source))
         network.output(f"{source.name}_{target.name}", op(inputs[source], target))
     engine = build_network(network, {})
     assert engine._native.host_calls("main") == [], "every pair runs natively"
@@ -179,7 +179,7 @@ def test_floats_of_8_bits(name: str) -> None:
 def test_a_computed_bfloat16_is_rounded_before_it_jumps() -> None:
     """Fused sums are not rounded to bfloat16, but what is cut off or compared is the bfloat16 number, as unfused."""
     network = Network("jumps")
-    a, b = (network.input(name, Spec(dtypes.bfloat16, ("N",))) for name in "ab")
+    a, b = (network.input(name, Spec(("N",), dtypes.bfloat16)) for name in "ab")
     network.output("whole", ops.cast(a + b, "int32"))
     network.output("floor", ops.floor(a + b))
     network.output("equal", ops.equal(a + b, b))
@@ -197,7 +197,7 @@ def test_a_computed_bfloat16_is_rounded_before_it_jumps() -> None:
 def test_the_retired_cast_quantises_and_every_other_road_converts() -> None:
     x = np.array([0.6, 1.5, -1.7, 2.9, 300, np.nan], np.float32)
     network = Network("roads")
-    value = network.input("x", Spec(dtypes.float32, (6,)))
+    value = network.input("x", Spec((6,), dtypes.float32))
     network.output("quantised", functional.cast(value, "int8"))
     network.output("method", value.cast("int8"))
     network.output("to", value.to("int8"))

@@ -37,7 +37,7 @@ def clip_rows(version: int = 1, **body: Any) -> Callable[..., Any]:
         names: tuple[int, ...] = ()
 
         def infer(self, x: Spec) -> tuple[Spec, Spec]:
-            return x, Spec("int64", (x.shape[0],))
+            return x, Spec((x.shape[0],), "int64")
 
         def reference(self, x: Any) -> Any:
             return np.clip(x, -self.limit, self.limit), (np.abs(x) > self.limit).sum(1)
@@ -64,7 +64,7 @@ class Net(nn.Module):
 def engine() -> Any:
     net = Net()
     net.layer.weight.value = np.eye(4, dtype=np.float32)
-    return ingot.build(net, {"x": Spec("float32", (Dim("N", 1, 4, 64), 4))})
+    return ingot.build(net, {"x": Spec((Dim("N", 1, 4, 64), 4), "float32")})
 
 
 def check(engine: Any, x: Any = X) -> None:
@@ -95,7 +95,7 @@ def test_eager_and_interpreted() -> None:
     np.testing.assert_array_equal(clipped, np.clip(X, -2, 2))
     np.testing.assert_array_equal(count, (np.abs(X) > 2).sum(1))
     net = Network("own")
-    net.outputs["y"] = CLIP(net.input("x", Spec("float32", ("N", 4))))[0]
+    net.outputs["y"] = CLIP(net.input("x", Spec(("N", 4), "float32")))[0]
     np.testing.assert_array_equal(interpret(net, {"x": X}, {})["y"], np.clip(X, -1, 1))
 
 
@@ -119,7 +119,7 @@ def test_it_becomes_simpler_ops_where_it_says_so(tmp_path: Path) -> None:
 
     twice = ingot.external_op("acme.twice")(Twice)
     net = Network("own")
-    net.outputs["y"] = twice(net.input("x", Spec("float32", (3, 4))))
+    net.outputs["y"] = twice(net.input("x", Spec((3, 4), "float32")))
     built = build_network(net, {})
     assert not built._native.host_calls("main") and built.header["external_ops"][0]["name"] == "acme.twice"
     np.testing.assert_array_equal(built.run({"x": X})["y"], 2 * X)
@@ -147,7 +147,7 @@ def test_an_op_that_is_missing_or_another(engine: Any, tmp_path: Path, ops: Any,
 
 def test_ops_that_an_engine_does_not_need_are_no_fault(tmp_path: Path) -> None:
     net = Network("plain")
-    net.outputs["y"] = F.relu(net.input("x", Spec("float32", (3, 4))))
+    net.outputs["y"] = F.relu(net.input("x", Spec((3, 4), "float32")))
     plain = build_network(net, {})
     assert "external_ops" not in plain.header
     plain.save(tmp_path / "net.ingot")
@@ -200,7 +200,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 def test_results_are_checked(body: dict[str, Any], error: str) -> None:
     op = wrong(**body)
     net = Network("own")
-    net.outputs["y"] = F.add(op(net.input("x", Spec("float32", (3, 4)))), 1.0)
+    net.outputs["y"] = F.add(op(net.input("x", Spec((3, 4), "float32"))), 1.0)
     built = build_network(net, {})
     with pytest.raises(ExternalOpError, match=error):
         built.run({"x": X})
@@ -210,7 +210,7 @@ def test_results_are_checked(body: dict[str, Any], error: str) -> None:
 
 def test_bools_are_bools() -> None:
     twos = np.full(X.shape, 2, np.uint8).view(bool)
-    op = wrong(infer=lambda self, x: Spec("bool", x.shape), reference=lambda self, x: twos)
+    op = wrong(infer=lambda self, x: Spec(x.shape, "bool"), reference=lambda self, x: twos)
     with pytest.raises(ExternalOpError, match="neither 0 nor 1"):
         op(X)
 
@@ -225,7 +225,7 @@ def test_bools_are_bools() -> None:
 def test_rules_are_checked(infer: Any, error: str) -> None:
     net = Network("own")
     with pytest.raises(ExternalOpError, match=error):
-        wrong(infer=infer)(net.input("x", Spec("float32", (3, 4))))
+        wrong(infer=infer)(net.input("x", Spec((3, 4), "float32")))
 
 
 def test_a_rule_refuses_like_ours() -> None:
@@ -392,7 +392,7 @@ def test_a_library_of_ops(library: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(y, X * by * 3)
     assert count.tolist() == [8]
     net = Network("own")
-    x = net.input("x", Spec("float32", ("N", 4)))
+    x = net.input("x", Spec(("N", 4), "float32"))
     y, count = scale(x, by)
     assert str(y.spec) == "f32[N, 4]" and str(count.spec) == "i64[1]"
     net.outputs |= {"y": F.relu(y), "count": count}
@@ -476,7 +476,7 @@ def test_signatures_that_are_none(signature: str, error: str) -> None:
 def test_build_takes_what_it_is_given() -> None:
     """Two ops of one name in a network are an error: an engine could not tell them apart."""
     net = Network("own")
-    x = net.input("x", Spec("float32", (3, 4)))
+    x = net.input("x", Spec((3, 4), "float32"))
     net.outputs |= {"a": wrong()(x), "b": wrong()(x)}
     with pytest.raises(UserError, match="two ops are called acme.wrong"):
         build_network(net, {})

@@ -59,7 +59,7 @@ def calls_of(cls: type[Op]) -> list[tuple[Json, tuple[Array, ...]]]:
         arrays = sample(op, case.specs, sizes, 0)
         bound = {d.name: None for d in op.bound_dims()}
         known = {name: size for name, size in sizes.items() if name not in bound}
-        specs = tuple(Spec(v.spec.dtype, [dims.substitute(d, known) for d in v.spec.shape]) for v in node.outputs)
+        specs = tuple(Spec([dims.substitute(d, known) for d in v.spec.shape], v.spec.dtype) for v in node.outputs)
         found.append((program_of(op, arrays, specs, **bound), arrays))
     return found
 
@@ -156,7 +156,7 @@ def _survives(program: Json, arrays: tuple[Array, ...]) -> bool:
 
 def cumsum() -> tuple[Json, tuple[Array, ...]]:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    return program_of(OPS["cumsum"](axis=1), (x,), (Spec("float32", (3, 4)),)), (x,)
+    return program_of(OPS["cumsum"](axis=1), (x,), (Spec((3, 4), "float32"),)), (x,)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_reference_that_gives_something_else_is_a_fault_of_ours(monkeypatch: p
 
 def test_no_warning_leaves_a_reference() -> None:
     x = np.array([np.inf, -np.inf, np.nan, 3e38, 3e38], np.float32)
-    program = program_of(OPS["cumsum"](axis=0), (x,), (Spec("float32", (5,)),))
+    program = program_of(OPS["cumsum"](axis=0), (x,), (Spec((5,), "float32"),))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isnan(run(program, (x,))[0][1:]).all()
@@ -229,7 +229,7 @@ def test_dims_in_attributes_have_their_values_of_the_run() -> None:
 def test_what_has_no_elements_is_made_of_nothing() -> None:
     """Rows of a table [0, 10^9]: the zeros that index -1 chooses would be 4 GB."""
     table, index = np.empty((0, 10**9), np.float32), np.empty(0, np.int32)
-    program = program_of(OPS["take"](axis=0), (table, index), (Spec("float32", (0, 10**9)),))
+    program = program_of(OPS["take"](axis=0), (table, index), (Spec((0, 10**9), "float32"),))
     assert run(program, (table, index))[0].shape == (0, 10**9)
 
 
@@ -237,7 +237,7 @@ def test_memory_beside_operands_and_results_has_a_bound(monkeypatch: pytest.Monk
     """Scores of attention: 16 MB for operands of 48 KB. Above the bound they are refused, else right."""
     q, k, v = (np.random.default_rng(i).standard_normal((1, 2000, 2)).astype(np.float32) for i in range(3))
     op = OPS["scaled_dot_product_attention"]()
-    program = program_of(op, (q, k, v), (Spec("float32", (1, 2000, 2)),))
+    program = program_of(op, (q, k, v), (Spec((1, 2000, 2), "float32"),))
     monkeypatch.setattr(host, "MAX_WORKING", 32 << 20)
     with pytest.raises(MemoryLimitError, match="would need .* MiB beside its operands and results"):
         run(program, (q, k, v))
@@ -305,7 +305,7 @@ def test_a_packed_table_is_not_read_from_its_end() -> None:
     table = pack_panels([np.arange(12, dtype=np.float32).reshape(3, 4)])
     for ids in ([2, -1], [3]):
         operands = (np.array(ids, np.int32), table)
-        program = program_of(op, operands, (Spec("float32", (len(ids), 4)),))
+        program = program_of(op, operands, (Spec((len(ids), 4), "float32"),))
         with pytest.raises(ValueFault, match=r"index -?\d is out of range 0..2"):
             run(program, operands)
 
@@ -318,7 +318,7 @@ def test_networks_of_many_values_are_weighed_in_time() -> None:
         made = [F.abs(a) for _ in range(count)]
         return functools.reduce(F.add, made)
 
-    spec = Spec("int32", ())
+    spec = Spec((), "int32")
     network = branch(wide, spec)
     started = time.process_time()
     working = WhileLoop(condition=network, body=network).working(spec)
@@ -355,5 +355,5 @@ def test_a_call_that_would_take_hours_is_refused(number: int) -> None:
     specs = tuple(map(Spec.of, operands))
     inner = branch(lambda *xs: apply(op, xs), *operands)
     assert WhileLoop(condition=inner, body=inner).steps(*specs) > 2 * op.steps(*specs) > 2 * host.MAX_STEPS
-    assert Cond(then_branch=inner, else_branch=inner).steps(Spec("bool", ()), *specs) > op.steps(*specs)
+    assert Cond(then_branch=inner, else_branch=inner).steps(Spec((), "bool"), *specs) > op.steps(*specs)
     assert time.process_time() - started < 5

@@ -26,7 +26,7 @@ PANELS = (X, ("panels", (1,), 40, 6))
 
 def network(layouts: Any = PANELS, weight: tuple[int, ...] = (2, 6, 32), inner: Op = PRODUCT) -> Network:
     net = Network("one")
-    operands = (net.input("x", Spec("float32", (3, 6))), net.parameter("w", Spec("float32", weight)))
+    operands = (net.input("x", Spec((3, 6), "float32")), net.parameter("w", Spec(weight, "float32")))
     net.outputs["y"] = net.emit(LOWERED(inner=inner, layouts=layouts, epilogue=IDENTITY, dtype="float32"), operands)
     return net
 
@@ -57,11 +57,11 @@ def test_a_layout_holds_its_operands(name: str, op: Op, count: int, sizes: tuple
     rng = np.random.default_rng(0)
     form = entry(op, (name, tuple(range(1, 1 + count)), *sizes))
     shape = sizes[: LAYOUTS[name].rank]
-    kind = Spec(dtype, ()).dtype.numpy
+    kind = Spec((), dtype).dtype.numpy
     operands = [rng.standard_normal(shape).astype(kind) for _ in range(count)]
     stored = form.pack(operands)
     assert len(stored) == form.arrays
-    assert form.specs([Spec.of(a) for a in stored]) == [Spec(dtype, shape)] * count
+    assert form.specs([Spec.of(a) for a in stored]) == [Spec(shape, dtype)] * count
     for found, wanted in zip(form.unpack(stored), operands, strict=True):
         assert found.dtype == wanted.dtype and found.shape == wanted.shape
         np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
@@ -105,7 +105,7 @@ def test_a_good_one_is_read_and_a_newer_one_says_so() -> None:
 @pytest.mark.parametrize("inner", [F.relu.op(), LOWERED(inner=F.relu.op(), layouts=())])
 def test_only_ops_with_kernels_are_inside(inner: Any) -> None:
     with pytest.raises(OpError, match=f"{inner.name} has no lowered form"):
-        LOWERED(inner=inner, layouts=(X,)).infer(Spec("float32", (3,)))
+        LOWERED(inner=inner, layouts=(X,)).infer(Spec((3,), "float32"))
 
 
 @pytest.mark.parametrize("layouts", [
@@ -119,7 +119,7 @@ def test_layouts_that_are_none(layouts: Any) -> None:
         network(layouts)
 
 
-IMAGE, FLAT = Spec("float32", (1, 5, 4)), Spec("float32", (1, 12, 32))
+IMAGE, FLAT = Spec((1, 5, 4), "float32"), Spec((1, 12, 32), "float32")
 
 
 @pytest.mark.parametrize(("inner", "layout", "stored", "message"), [
@@ -149,17 +149,17 @@ def test_layouts_of_convolutions_that_are_none(inner: Op, layout: Any, stored: S
 def test_epilogues_that_are_none(attrs: dict[str, Any], message: str) -> None:
     given = {"inner": PRODUCT, "layouts": PANELS, "epilogue": IDENTITY, "dtype": "float32", **attrs}
     with pytest.raises(OpError, match=message):
-        LOWERED(**given).infer(Spec("float32", (3, 6)), Spec("float32", (2, 6, 32)))
+        LOWERED(**given).infer(Spec((3, 6), "float32"), Spec((2, 6, 32), "float32"))
 
 
 def test_nothing_is_rounded_before_the_epilogue() -> None:
     """The sum of two results that bfloat16 does not tell apart."""
     net = Network("one")
-    x, w = (net.input(name, Spec("bfloat16", (2, 2))) for name in "xw")
+    x, w = (net.input(name, Spec((2, 2), "bfloat16")) for name in "xw")
     steps = (("input", "float32", 0), ("const", "float32", -1.0), ("add", "float32", 0, 1))
     op = LOWERED(inner=PRODUCT, layouts=plain(2), epilogue=(steps, (2,)), dtype="float32")
     net.emit(op, (x, w))
-    kind = Spec("bfloat16", ()).dtype.numpy
+    kind = Spec((), "bfloat16").dtype.numpy
     x_, w_ = np.array([[1, 2**-6], [1, 0]]).astype(kind), np.array([[1, 2**-6], [1, 0]]).astype(kind)
     np.testing.assert_array_equal(op.reference(x_, w_), np.array([[2**-12, 0], [0, 0]], np.float32))
 
@@ -194,7 +194,7 @@ def test_which_kernel_runs_it() -> None:
     untouched = network(plain(2), (6, 40), F.matmul.op()).nodes[0]
     assert chosen(untouched).endswith("matmul_float64: it has no epilogue; matmul_integer: it has no epilogue")
     plain_one = Network("plain")
-    F.matmul(plain_one.input("x", Spec("float32", (3, 6))), plain_one.input("w", Spec("float32", (6, 4))))
+    F.matmul(plain_one.input("x", Spec((3, 6), "float32")), plain_one.input("w", Spec((6, 4), "float32")))
     assert chosen(plain_one.nodes[0]) == "matmul"
 
 
@@ -209,6 +209,6 @@ def test_which_kernel_runs_it() -> None:
 def test_which_kernel_runs_a_convolution(groups: int, layout: Any, stored: tuple[int, ...], kernel: str) -> None:
     net = Network("one")
     op = LOWERED(inner=conv(1, groups), layouts=(X, layout), epilogue=IDENTITY, dtype="float32")
-    net.emit(op, (net.input("x", IMAGE), net.parameter("w", Spec("float32", stored))))
+    net.emit(op, (net.input("x", IMAGE), net.parameter("w", Spec(stored, "float32"))))
     assert chosen(net.nodes[0]) == kernel
     assert isinstance(CPU.choose(net.nodes[0]), KernelCall if " " not in kernel else Refusal)

@@ -32,7 +32,7 @@ def test_named_dims_give_the_same_sizes(cls: type[Op], data: st.DataObject) -> N
     op, (x, *rest) = cls(**case.attrs), case.specs
     channels = len(x.shape) - 1 if case.attrs.get("channels_last") else 1
     names = {f"d{i}": size for i, size in enumerate(x.shape) if i != channels}
-    symbolic = Spec(x.dtype, [size if i == channels else Dim(f"d{i}") for i, size in enumerate(x.shape)])
+    symbolic = Spec([size if i == channels else Dim(f"d{i}") for i, size in enumerate(x.shape)], x.dtype)
     assert op.infer(symbolic, *rest).evaluate(names) == op.infer(x, *rest).shape
 
 
@@ -47,19 +47,19 @@ def test_a_transposed_convolution_undoes_the_sizes_of_a_convolution(data: st.Dat
         return
     common: dict[str, Any] = {"stride": (stride,), "dilation": (dilation,), "pre_padding": (before,)}
     down = OPS["conv"](**common, post_padding=(after,))
-    count = down.infer(Spec("float32", (1, 1, size)), Spec("float32", (1, 1, kernel))).shape[2]
+    count = down.infer(Spec((1, 1, size), "float32"), Spec((1, 1, kernel), "float32")).shape[2]
     left = (size + before + after - span) % stride
     up = OPS["conv_transpose"](**common, post_padding=(after - left,))
-    assert up.infer(Spec("float32", (1, 1, count)), Spec("float32", (1, 1, kernel))).shape[2] == size
+    assert up.infer(Spec((1, 1, count), "float32"), Spec((1, 1, kernel), "float32")).shape[2] == size
 
 
 def test_sizes_that_cannot_be() -> None:
     """A dim whose bounds leave no result is refused when the network is recorded."""
-    weight = Spec("float32", (1, 1, 5))
+    weight = Spec((1, 1, 5), "float32")
     conv = OPS["conv"](stride=(1,), pre_padding=(0,), post_padding=(0,), dilation=(1,))
     with pytest.raises(OpError, match=r"dimension 2 .* size H - 4 = \(H \+ 0 \+ 0 - 5\) // 1 \+ 1"):
-        conv.infer(Spec("float32", (1, 1, Dim("H", 1, None, 4))), weight)
-    assert str(conv.infer(Spec("float32", (1, 1, Dim("H", 1, None, 5))), weight)) == "f32[1, 1, H - 4]"
+        conv.infer(Spec((1, 1, Dim("H", 1, None, 4)), "float32"), weight)
+    assert str(conv.infer(Spec((1, 1, Dim("H", 1, None, 5)), "float32"), weight)) == "f32[1, 1, H - 4]"
 
 
 def run_time_cases() -> dict[str, tuple[Any, dict[int, tuple[int, ...] | None]]]:
@@ -89,7 +89,7 @@ def test_sizes_that_only_a_run_shows(name: str) -> None:
     """No elements are legal then, fewer are refused, by the interpreter and by engines alike."""
     function, expected = run_time_cases()[name]
     network = Network()
-    network.output("y", function(network.input("x", Spec("float32", (2, 3, "H")))))
+    network.output("y", function(network.input("x", Spec((2, 3, "H"), "float32"))))
     engine = build_network(network, {})
     for size, wanted in expected.items():
         feeds = {"x": np.ones((2, 3, size), np.float32)}
@@ -111,8 +111,8 @@ def test_more_elements_than_32_bits_count(cls: type[Op]) -> None:
     attrs: dict[str, Any] = {"stride": (2,), "pre_padding": (1,), "post_padding": (1,)}
     attrs |= {"kernel": (4,)} if "kernel" in cls.attributes else {}
     attrs |= {"dilation": (1,)} if "dilation" in cls.attributes else {}
-    weights = [] if "kernel" in cls.attributes else [Spec("float32", (64, 64, 4))]
-    out = cls(**attrs).infer(Spec("float32", (4, 64, big)), *weights)
+    weights = [] if "kernel" in cls.attributes else [Spec((64, 64, 4), "float32")]
+    out = cls(**attrs).infer(Spec((4, 64, big), "float32"), *weights)
     assert out.shape == (4, 64, 2 * big if cls.name == "conv_transpose" else big // 2)
 
 
@@ -123,7 +123,7 @@ def compare_with_parameters(cls: type[Op], case: Case, seed: int) -> None:
     arrays = sample(cls(**case.attrs), case.specs, {}, seed)
     network = Network()
     shape = [size if i == channels else Dim(f"d{i}") for i, size in enumerate(x.shape)]
-    values = [network.input("x", Spec(x.dtype, shape))]
+    values = [network.input("x", Spec(shape, x.dtype))]
     values += [network.parameter(name, spec) for name, spec in zip(names[1:], rest, strict=False)]
     network.output("y", getattr(ops, cls.name)(*values, **case.attrs))
     weights = dict(zip(names[1:], arrays[1:], strict=False))
@@ -158,7 +158,7 @@ def test_wide_convolutions(dtype: str, size: tuple[int, int]) -> None:
     ):  # fmt: skip
         inputs, outputs = 70, 45
         sides = (inputs, outputs) if op == "conv_transpose" else (outputs, inputs)
-        specs = Spec(dtype, (2, inputs, *size)), Spec(dtype, (*sides, *kernel)), Spec(dtype, (outputs,))
+        specs = Spec((2, inputs, *size), dtype), Spec((*sides, *kernel), dtype), Spec((outputs,), dtype)
         compare_with_parameters(OPS[op], Case("wide", specs, attrs), 0)
 
 

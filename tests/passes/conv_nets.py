@@ -20,7 +20,7 @@ class Builder:
         self.dtype = dtype
 
     def param(self, name: str, *shape: int) -> Value:
-        return self.net.parameter(name, Spec(self.dtype, shape))
+        return self.net.parameter(name, Spec(shape, self.dtype))
 
     def conv(
         self, name: str, x: Value, outputs: int, kernel: Any = 3, *, stride: Any = 1, padding: Any = None,
@@ -73,7 +73,7 @@ def pool(x: Value, kind: str = "avg_pool", **more: Any) -> Value:
 def resnet(dtype: str = "float32", *, channels: int = 8, blocks: int = 2) -> Network:
     """A stem, bottleneck blocks (the first with a strided shortcut), pooling and a classifier."""
     b = Builder("resnet", dtype)
-    x = b.net.input("pixels", Spec(dtype, (Dim("N", 1), 3, 32, 32)))
+    x = b.net.input("pixels", Spec((Dim("N", 1), 3, 32, 32), dtype))
     y = F.relu(b.batch_norm("stem.bn", b.conv("stem.conv", x, channels, 7, stride=2, bias=False)))
     y = pool(y, "max_pool", kernel=(3, 3), pre_padding=(1, 1), post_padding=(1, 1))
     for i in range(blocks):
@@ -98,7 +98,7 @@ def _bottleneck(b: Builder, name: str, x: Value, outputs: int, stride: int) -> V
 def unet(dtype: str = "float32", *, channels: int = 8) -> Network:
     """One level down and up: convolution, group norm and mish; average pooling, a transposed convolution, concat."""
     b = Builder("unet", dtype)
-    x = b.net.input("pixels", Spec(dtype, (Dim("N", 1), 3, 16, 16)))
+    x = b.net.input("pixels", Spec((Dim("N", 1), 3, 16, 16), dtype))
 
     def block(name: str, v: Value, outputs: int) -> Value:
         for i in range(2):
@@ -115,7 +115,7 @@ def unet(dtype: str = "float32", *, channels: int = 8) -> Network:
 def stgcn(dtype: str = "float32", *, channels: int = 8) -> Network:
     """Two blocks of graph convolution and convolution over time; the second changes width and stride."""
     b = Builder("stgcn", dtype)
-    x = b.net.input("poses", Spec(dtype, (Dim("N", 1), 3, 12, 5)))
+    x = b.net.input("poses", Spec((Dim("N", 1), 3, 12, 5), dtype))
     adjacency = b.param("A", 3, 5, 5)
     y = _graph_block(b, "blocks.0", x, adjacency, channels, 1, None)
     y = _graph_block(b, "blocks.1", y, adjacency, channels, 1, y)

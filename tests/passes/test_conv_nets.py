@@ -120,7 +120,7 @@ def test_another_precision_rounds_folded_weights_once() -> None:
 def images(build: Callable[[Builder, Value], Value], *, channels: int = 6, dtype: str = "float32") -> Network:
     """A network of one input x [N, channels, 8, 8] with the one output y."""
     b = Builder("net", dtype)
-    b.net.outputs["y"] = build(b, b.net.input("x", Spec(dtype, (Dim("N", 1), channels, 8, 8))))
+    b.net.outputs["y"] = build(b, b.net.input("x", Spec((Dim("N", 1), channels, 8, 8), dtype)))
     return b.net
 
 
@@ -147,7 +147,7 @@ def test_batch_norm_goes_where_it_costs_nothing(build: Any, ops: list[str], dtyp
 def test_batch_norm_after_a_linear_layer() -> None:
     for bias in (False, True):
         b = Builder("net")
-        x = b.net.input("x", Spec(F32, (Dim("N"), 6)))
+        x = b.net.input("x", Spec((Dim("N"), 6), F32))
         y = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
         b.net.outputs["y"] = b.batch_norm("bn", y + b.param("b", 4) if bias else y)
         low = lowered(b.net)
@@ -158,7 +158,7 @@ def test_batch_norm_after_a_linear_layer() -> None:
 def test_batch_norm_after_a_linear_layer_whose_rows_are_joined() -> None:
     for bias in (False, True):
         b = Builder("net")
-        x = b.net.input("x", Spec(F32, (Dim("N"), 5, 6)))
+        x = b.net.input("x", Spec((Dim("N"), 5, 6), F32))
         y: Value = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
         y = y + b.param("b", 4) if bias else y
         b.net.outputs["y"] = F.relu(F.reshape(b.batch_norm("bn", y.flatten(0, 1)), y.shape))
@@ -167,7 +167,7 @@ def test_batch_norm_after_a_linear_layer_whose_rows_are_joined() -> None:
 
 def test_batch_norm_after_a_linear_layer_whose_rows_are_joined_twice() -> None:
     b = Builder("net")
-    x = b.net.input("x", Spec(F32, (Dim("N"), 4, 5, 6)))
+    x = b.net.input("x", Spec((Dim("N"), 4, 5, 6), F32))
     y: Value = F.matmul(x, b.param("w", 4, 6), transpose_b=True)
     rows = F.reshape(F.reshape(y, (Dim("N"), 20, 4)), (Dim("N") * 20, 4))
     b.net.outputs["y"] = b.batch_norm("bn", rows)
@@ -177,7 +177,7 @@ def test_batch_norm_after_a_linear_layer_whose_rows_are_joined_twice() -> None:
 
 def test_batch_norm_of_an_inputs_rows() -> None:
     b = Builder("net")
-    x = b.net.input("x", Spec(F32, (Dim("N"), 5, 6)))
+    x = b.net.input("x", Spec((Dim("N"), 5, 6), F32))
     b.net.outputs["y"] = b.batch_norm("bn", x.flatten(0, 1))
     assert computing(lowered(b.net)) == ["fused_elementwise"]
 
@@ -190,15 +190,15 @@ def test_batch_norm_of_rows_that_are_no_product() -> None:
         lambda b, x: F.matmul(x, b.param("w", 6, 6)) + F.relu(x),  # the sum is no product with a bias
     ):
         b = Builder("net")
-        x = b.net.input("x", Spec(F32, (Dim("N"), 6)))
+        x = b.net.input("x", Spec((Dim("N"), 6), F32))
         b.net.outputs["y"] = b.batch_norm("bn", F.reshape(build(b, x), x.shape))
         assert not any(v.name.endswith("folded") for v in lowered(b.net).parameters)
 
 
 def test_batch_norm_of_float64_has_no_recipe() -> None:
     net, log = Network("net"), list[Any]()
-    x = net.input("x", Spec("float64", (2, 3, 4)))
-    net.outputs["y"] = F.batch_norm(x, *(net.parameter(name, Spec("float64", (3,))) for name in ("mean", "var")))
+    x = net.input("x", Spec((2, 3, 4), "float64"))
+    net.outputs["y"] = F.batch_norm(x, *(net.parameter(name, Spec((3,), "float64")) for name in ("mean", "var")))
     batch_norm.batch_norm(net, log)
     assert [n.op.name for n in net.nodes] == ["batch_norm"] and "it is computed in float64" in str(log[0])
 
@@ -233,7 +233,7 @@ def test_zeros_around_an_image_are_the_convolutions_own(
 ) -> None:
     """Zeros, in spatial dimensions alone, and none taken away."""
     b = Builder("net")
-    x = b.net.input("x", Spec(F32, (3, 4, 8, 8)))
+    x = b.net.input("x", Spec((3, 4, 8, 8), F32))
     padded = F.pad(x, before, after, value=value)
     w = b.param("w", 5, padded.shape[1], 3, 3)
     b.net.outputs["y"] = F.conv(padded, w, stride=(1, 1), pre_padding=(1, 0), post_padding=(0, 1), dilation=(1, 1))
@@ -246,7 +246,7 @@ def test_zeros_around_an_image_are_the_convolutions_own(
 @pytest.mark.parametrize("after", [(0, 1, 2, 0), (0, 0, 0, 1)])
 def test_zeros_around_an_image_that_is_channels_last(after: tuple[int, ...]) -> None:
     b = Builder("net")
-    padded = F.pad(b.net.input("x", Spec(F32, (3, 8, 8, 4))), (0, 1, 0, 0), after)
+    padded = F.pad(b.net.input("x", Spec((3, 8, 8, 4), F32)), (0, 1, 0, 0), after)
     same = {"stride": (1, 1), "pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1)}
     b.net.outputs["y"] = F.conv(padded, b.param("w", 5, padded.shape[3], 3, 3), channels_last=True, **same)
     want = interpret(b.net, feeds(b.net, 2), weights(b.net))["y"]
@@ -264,7 +264,7 @@ def test_a_parameter_beside_placed_values_is_stored_as_they_lie() -> None:
 
 def test_ops_that_are_channels_last_already_stay_so() -> None:
     b = Builder("net")
-    x = b.net.input("x", Spec(F32, (Dim("N"), 6, 8, 8)))
+    x = b.net.input("x", Spec((Dim("N"), 6, 8, 8), F32))
     b.net.outputs["y"] = F.relu(b.conv("c", x, 8))
     channels_last.channels_last(b.net, [])
     once = str(b.net)
@@ -323,7 +323,7 @@ def test_what_becomes_of_pieces(build: Any, ops: list[str]) -> None:
 
 def test_networks_without_images_stay_as_they_are() -> None:
     net = Network("net")
-    x = net.input("x", Spec(F32, (2, 3, 4)))
+    x = net.input("x", Spec((2, 3, 4), F32))
     net.outputs["y"] = F.exp(F.permute(x, (2, 0, 1)))
     before = str(net)
     channels_last.channels_last(net, [])
@@ -359,7 +359,7 @@ def test_reshapes_of_what_is_held_in_another_order(old: Any, new: Any, order: An
 def test_sizes_of_1_in_front_come_back() -> None:
     """One value for each channel of one image, computed by loops that are turned: before a pool, and beside one."""
     net = Network("net")
-    x = net.input("x", Spec(F32, (1, 6, 1, 1)))
+    x = net.input("x", Spec((1, 6, 1, 1), F32))
     net.outputs["y"] = F.concat(F.exp(x) * 2, pool(F.cos(x), "max_pool", kernel=(1, 1)), dim=1)
     low = lowered(net)
     assert str(low.outputs["y"].spec) == "f32[1, 12, 1, 1]"
@@ -390,7 +390,7 @@ def test_a_computed_weight_is_laid_out_in_each_run(groups: int) -> None:
     def net(computed: bool) -> Network:
         def weight(b: Builder, name: str, *shape: int) -> Value:
             w = b.param(name, *shape)
-            return w * b.net.input(f"{name}_scale", Spec(F32, (1,))) if computed else w
+            return w * b.net.input(f"{name}_scale", Spec((1,), F32)) if computed else w
 
         return images(lambda b, x: F.conv_transpose(
             F.conv(x, weight(b, "w", 6, 6 // groups, 3, 3), stride=(1, 2), **attrs),
@@ -404,7 +404,7 @@ def test_a_computed_weight_is_laid_out_in_each_run(groups: int) -> None:
 
 def test_a_computed_weight_of_open_sizes_is_left_to_the_reference() -> None:
     net = images(lambda b, x: F.conv(
-        x, b.net.input("w", Spec(F32, ("O", 6, 3, 3))), stride=(1, 1), pre_padding=(1, 1), post_padding=(1, 1),
+        x, b.net.input("w", Spec(("O", 6, 3, 3), F32)), stride=(1, 1), pre_padding=(1, 1), post_padding=(1, 1),
         dilation=(1, 1)))
     log: Log = []
     assert "conv" in computing(pipeline.lower(net, CPU, log=log))
@@ -417,7 +417,7 @@ def test_a_computed_weight_of_open_sizes_is_left_to_the_reference() -> None:
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_images_of_any_rank_and_size(rank: int) -> None:
     b = Builder("net")
-    x = b.net.input("x", Spec(F32, (Dim("N", 1), 4, *[Dim(f"S{i}", 1) for i in range(rank)])))
+    x = b.net.input("x", Spec((Dim("N", 1), 4, *[Dim(f"S{i}", 1) for i in range(rank)]), F32))
     y = mish(b.group_norm("n", b.conv("a", x, 8), 2))
     y = F.relu(b.batch_norm("bn", b.conv("b", y, 8, groups=8)) + y)
     y = b.conv("c", F.concat([y, x], 1), 6, 1)
@@ -499,7 +499,7 @@ def test_what_joining_leaves_to_copy(build: Any, left: dict[str, int]) -> None:
 def test_an_equation_with_an_ellipsis_keeps_its_order(equation: str, stays: bool) -> None:
     """One operand with one is enough; the numbers are the same either way."""
     b = Builder("net")
-    x = b.conv("conv", b.net.input("x", Spec(F32, (Dim("N"), 3, 6, 5))), 4)
+    x = b.conv("conv", b.net.input("x", Spec((Dim("N"), 3, 6, 5), F32)), 4)
     b.net.outputs["y"] = F.einsum(x, b.param("graph", 5, 7), equation=equation)
     log: Log = []
     lowered(b.net, log)
@@ -508,7 +508,7 @@ def test_an_equation_with_an_ellipsis_keeps_its_order(equation: str, stays: bool
 
 def test_a_batch_norm_is_not_folded_into_a_computed_weight() -> None:
     b = Builder("net")
-    x, weight = b.net.input("x", Spec(F32, (Dim("N"), 3, 6, 5))), b.net.input("w", Spec(F32, (4, 3, 3, 3)))
+    x, weight = b.net.input("x", Spec((Dim("N"), 3, 6, 5), F32)), b.net.input("w", Spec((4, 3, 3, 3), F32))
     y = F.conv(x, weight, stride=(1, 1), pre_padding=(1, 1), post_padding=(1, 1), dilation=(1, 1))
     b.net.outputs["y"] = b.batch_norm("norm", y)
     log: Log = []

@@ -27,7 +27,7 @@ def network(build: Callable[..., Any], dtype: str = "float32", mask: str = "bool
     """build(q, k, v, mask) as a network."""
     net = Network("net")
     kinds = {"q": dtype, "k": dtype, "v": dtype, "mask": mask}
-    net.outputs["y"] = build(*(net.input(n, Spec(kinds[n], shapes.get(n, SHAPES[n]))) for n in SHAPES))
+    net.outputs["y"] = build(*(net.input(n, Spec(shapes.get(n, SHAPES[n]), kinds[n])) for n in SHAPES))
     return net
 
 
@@ -152,7 +152,7 @@ def test_products_of_three_dimensions() -> None:
 def test_products_of_three_dimensions_between_those_of_five() -> None:
     """Leading dimensions that a reshape joins and parts again around one product."""
     net = Network("net")
-    a, b = (net.input(name, Spec("f32", shape)) for name, shape in (("a", (2, 3, 4, 5, 6)), ("b", (2, 3, 4, 6, 7))))
+    a, b = (net.input(name, Spec(shape, "f32")) for name, shape in (("a", (2, 3, 4, 5, 6)), ("b", (2, 3, 4, 6, 7))))
     flat = [F.reshape(x, (24, *x.shape[3:])) for x in (a, b)]
     net.outputs["y"] = F.reshape(F.matmul(*flat), (2, 3, 4, 5, 7))
     rewrite.apply(net, [dense_attention.JOINED], [])
@@ -185,7 +185,7 @@ def test_einsum_written_attention() -> None:
 
 def test_parts_of_one_projection_are_read_in_place() -> None:
     net = Network("net")
-    x = net.input("x", Spec("float32", ("B", "T", 3, 4, 8)))
+    x = net.input("x", Spec(("B", "T", 3, 4, 8), "float32"))
     parts = [F.slice(x, (0, 0, i, 0, 0), ("B", "T", 1, 4, 8), (1,) * 5) for i in range(3)]
     q, k, v = (F.permute(F.reshape(part, ("B", "T", 4, 8)), (0, 2, 1, 3)) for part in parts)
     y = F.matmul(F.softmax(F.mul(F.matmul(q, k, transpose_b=True), 0.35)), v)
@@ -256,7 +256,7 @@ def test_what_stays(build: Callable[..., Any], why: str | None) -> None:
 
 def test_weights_that_are_read_elsewhere_stay() -> None:
     net = Network("net")
-    q, k, v = (net.input(n, Spec("float32", SHAPES[n])) for n in "qkv")
+    q, k, v = (net.input(n, Spec(SHAPES[n], "float32")) for n in "qkv")
     scores = F.matmul(q, k, transpose_b=True)
     weights = F.softmax(scores)
     net.outputs["y"], net.outputs["weights"] = F.matmul(weights, v), weights
@@ -274,7 +274,7 @@ def safe(scores: Value) -> Any:
 @pytest.mark.parametrize("masked", [False, True])
 def test_scores_that_are_read_elsewhere_stay(masked: bool, softmax: Callable[[Value], Value]) -> None:
     net = Network("net")
-    q, k, v, m = (net.input(n, Spec("float32", SHAPES[n])) for n in SHAPES)
+    q, k, v, m = (net.input(n, Spec(SHAPES[n], "float32")) for n in SHAPES)
     scores = F.matmul(q, k, transpose_b=True)
     scores = scores + m if masked else scores
     net.outputs["y"] = F.matmul(softmax(scores), v)

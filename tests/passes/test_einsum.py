@@ -29,7 +29,7 @@ F32 = dtypes.float32
 
 def network_of(equation: str, *shapes: tuple[Any, ...]) -> Network:
     net = Network("einsum")
-    operands = [net.input(f"x{i}", Spec(F32, shape)) for i, shape in enumerate(shapes)]
+    operands = [net.input(f"x{i}", Spec(shape, F32)) for i, shape in enumerate(shapes)]
     net.outputs = {"y": F.einsum(*operands, equation=equation)}
     return net
 
@@ -81,7 +81,7 @@ def test_memory(equation: str, a: tuple[int, ...], b: tuple[int, ...], stored: b
     0.4 MB for each thread whatever the sizes, and 0.1 MB where b is small.
     """
     net = Network("einsum")
-    x, w = net.input("x0", Spec(dtype, a)), (net.parameter if stored else net.input)("x1", Spec(dtype, b))
+    x, w = net.input("x0", Spec(a, dtype)), (net.parameter if stored else net.input)("x1", Spec(b, dtype))
     net.outputs = {"y": F.einsum(x, w, equation=equation)}
     weights = {"x1": np.ones(b, dtypes.get(dtype).numpy)} if stored else {}
     session = build_network(net, weights).session(threads=2)
@@ -105,8 +105,8 @@ def test_named_equations_copy_nothing(equation: str, a: tuple[int, ...], b: tupl
 def test_channels_last_operand_is_read_in_place() -> None:
     """A graph convolution between channels-last convolutions: one product, no copy, channels stay innermost."""
     net = Network("graph")
-    y = net.input("y", Spec(F32, (2, 15, 18, 3 * 32)))  # what a channels-last convolution gives: [N, T, V, K·C]
-    graph = net.parameter("A", Spec(F32, (3, 18, 18)))
+    y = net.input("y", Spec((2, 15, 18, 3 * 32), F32))  # what a channels-last convolution gives: [N, T, V, K·C]
+    graph = net.parameter("A", Spec((3, 18, 18), F32))
     x = F.reshape(F.permute(y, (0, 3, 1, 2)), (2, 3, 32, 15, 18))
     z = F.einsum(x, graph, equation="nkctv,kvw->nctw")
     net.outputs = {"y": F.permute(z, (0, 2, 3, 1))}
@@ -119,8 +119,8 @@ def test_channels_last_operand_is_read_in_place() -> None:
 
 def test_product_with_a_weight_is_a_linear_layer() -> None:
     net = Network("linear")
-    x = net.input("x", Spec(F32, (ingot.Dim("N"), 7, 5)))
-    net.outputs = {"y": F.einsum(x, net.parameter("w", Spec(F32, (5, 9))), equation="nti,io->nto")}
+    x = net.input("x", Spec((ingot.Dim("N"), 7, 5), F32))
+    net.outputs = {"y": F.einsum(x, net.parameter("w", Spec((5, 9), F32)), equation="nti,io->nto")}
     assert kernels(net) == ["matmul_packed"]
 
 
@@ -157,7 +157,7 @@ def test_random_equations_agree_with_torch(case: tuple[str, list[tuple[int, ...]
     net = Network("einsum")
     dims = {n: ingot.Dim(f"D{n}", 2) for n in (2, 3, 5)}
     known = [shapes, [tuple(dims.get(n, n) for n in s) for s in shapes]][seed // 5]
-    operands = [net.input(f"x{i}", Spec(dtype, shape)) for i, shape in enumerate(known)]
+    operands = [net.input(f"x{i}", Spec(shape, dtype)) for i, shape in enumerate(known)]
     net.outputs = {"y": F.einsum(*operands, equation=equation)}
     engine = build_network(net, {})
     assert not [c for c in engine.header["programs"]["cpu"]["entries"]["main"]["calls"] if "host" in c]

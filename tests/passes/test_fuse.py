@@ -33,12 +33,12 @@ class Made:
         self.log: Log = []
 
     def input(self, *shape: Any, dtype: str = "float32") -> Value:
-        value = self.net.input(f"x{len(self.net.inputs)}", Spec(dtype, shape or (T, 6)))
+        value = self.net.input(f"x{len(self.net.inputs)}", Spec(shape or (T, 6), dtype))
         self.arrays[value.name] = RNG.standard_normal(value.spec.evaluate({"T": 3})).astype(value.dtype.numpy)
         return value
 
     def weight(self, *shape: int, dtype: str = "float32") -> Value:
-        value = self.net.parameter(f"w{len(self.net.parameters)}", Spec(dtype, shape))
+        value = self.net.parameter(f"w{len(self.net.parameters)}", Spec(shape, dtype))
         self.arrays[value.name] = RNG.standard_normal(shape).astype(value.dtype.numpy)
         return value
 

@@ -28,7 +28,7 @@ class Net:
         self.rng = np.random.default_rng(0)
         self.weights: dict[str, Array] = {}
         self.feeds = {"x": self.rng.standard_normal(shape).astype(np.float32)}
-        self.x = self.network.input("x", Spec("float32", shape))
+        self.x = self.network.input("x", Spec(shape, "float32"))
 
     def scalars(self, scale: float, zero: int, kind: str) -> tuple[Value, ...]:
         array = self.network.constant(np.float32(scale))
@@ -42,7 +42,7 @@ class Net:
 
     def stored(self, name: str, array: Array) -> Value:
         self.weights[name] = array
-        return self.network.parameter(name, Spec(str(array.dtype), array.shape))
+        return self.network.parameter(name, Spec(array.shape, str(array.dtype)))
 
     def weight(self, *shape: int, outputs: int = 0, kind: str = "int8", one: bool = False) -> Value:
         """A stored weight of integers, with a scale for each output or one for all."""

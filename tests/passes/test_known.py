@@ -23,7 +23,7 @@ Build = Callable[[Any, Any], Any]
 def network(build: Build) -> Network:
     """build(x, i) of x: f32[T, 4] and a counter i: i64[T]."""
     net = Network("net")
-    x = net.input("x", Spec("float32", (T, 4)))
+    x = net.input("x", Spec((T, 4), "float32"))
     i = F.add(F.iota(size=T, dtype=dtypes.int64), net.constant(np.array(0)))
     net.outputs["y"] = F.logical_or(build(x, i), F.reshape(F.greater(x, 9.0), (T, 4)))
     return net
@@ -95,7 +95,7 @@ def test_a_value_read_twice_at_every_step_is_followed_once() -> None:
 def test_a_mask_that_hides_nothing_is_none(hidden: bool) -> None:
     """As transformers and torch.onnx write the mask of an encoder: positions of 0 and more, 0 and the least float."""
     net = Network("net")
-    q, k, v = (net.input(name, Spec("float32", ("N", 2, T, 8))) for name in "qkv")
+    q, k, v = (net.input(name, Spec(("N", 2, T, 8), "float32")) for name in "qkv")
     seen = F.greater_equal(F.reshape(F.iota(size=T, dtype=dtypes.int64), (1, 1, 1, T)), int(hidden))
     low = np.array(np.finfo(np.float32).min)
     mask = F.where(F.logical_and(np.array(True), F.expand(seen, (q.shape[0], 1, T, T))), np.array(0, np.float32), low)
@@ -111,7 +111,7 @@ def test_a_mask_that_hides_nothing_is_none(hidden: bool) -> None:
 @pytest.mark.parametrize("op", ["logical_and", "logical_or"])
 def test_what_a_constant_of_bools_does_not_change(op: str) -> None:
     net = Network("net")
-    x = net.input("x", Spec("bool", (T, 1)))
+    x = net.input("x", Spec((T, 1), "bool"))
     same = F.expand(net.constant(np.array(op == "logical_and")), (1, 3))
     net.outputs["y"] = getattr(F, op)(F.logical_not(F.logical_not(x)), same)
     given = {"x": np.array([[True], [False]])}

@@ -53,7 +53,7 @@ CONSTANTS = (math.nan, math.inf, -math.inf, 1e38, 1e15, 1e-45)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_networks_stay_as_they_are(constant: float) -> None:
     net = Network("net")
-    x, w = net.input("x", Spec("float32", (3, 8))), net.parameter("w", Spec("float32", (8,)))
+    x, w = net.input("x", Spec((3, 8), "float32")), net.parameter("w", Spec((8,), "float32"))
     for name, build in BUILDS.items():
         net.outputs[name] = build(x, w, np.float32(constant))
     rng = np.random.default_rng(0)
@@ -67,8 +67,8 @@ def test_networks_stay_as_they_are(constant: float) -> None:
 def test_the_weights_of_very_many_channels_are_not_repeated(channels: int, one: bool) -> None:
     """An element for each group becomes one for each channel, by an index each in the engine's header."""
     net = Network("net")
-    x, groups = net.input("x", Spec("float32", (1, channels, 2))), 4
-    w, b = (net.parameter(name, Spec("float32", (groups,))) for name in "wb")
+    x, groups = net.input("x", Spec((1, channels, 2), "float32")), 4
+    w, b = (net.parameter(name, Spec((groups,), "float32")) for name in "wb")
     inner = F.group_norm(F.reshape(x, (1, groups, channels // groups, 2)), w, b, groups=groups)
     net.outputs["y"] = F.reshape(inner, x.shape)
     log: Log = []

@@ -44,7 +44,7 @@ def ops_of(net: Network) -> list[str]:
 def vector(build: Callable[[Value], Any], *, size: int = 6) -> Network:
     """A network of one input x [T, size] with the one output y."""
     net = Network("net")
-    x = net.input("x", Spec(F32, (Dim("T"), size)))
+    x = net.input("x", Spec((Dim("T"), size), F32))
     net.outputs["y"] = build(x)
     return net
 
@@ -137,8 +137,8 @@ def test_a_pass_that_breaks_the_network_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_the_log_says_what_was_refused_and_why() -> None:
     net = Network("net")
-    x = net.input("x", Spec(F32, (Dim("T"), 6)))
-    y = F.matmul(x, net.parameter("w", Spec(F32, (4, 6))), transpose_b=True)
+    x = net.input("x", Spec((Dim("T"), 6), F32))
+    y = F.matmul(x, net.parameter("w", Spec((4, 6), F32)), transpose_b=True)
     net.outputs["a"], net.outputs["b"] = F.silu(y), y
     log: Log = []
     pipeline.lower(net, CPU, log=log)
@@ -299,8 +299,8 @@ def test_a_group_stays_within_the_limits_of_an_expression() -> None:
 
 def linear_net(epilogue: Callable[..., Value], *, weights: int = 1, transpose: bool = True) -> Network:
     net = Network("net")
-    x = net.input("x", Spec(F32, (Dim("T"), 6)))
-    params = [net.parameter(f"w{i}", Spec(F32, (4, 6) if transpose else (6, 4))) for i in range(weights)]
+    x = net.input("x", Spec((Dim("T"), 6), F32))
+    params = [net.parameter(f"w{i}", Spec((4, 6) if transpose else (6, 4), F32)) for i in range(weights)]
     products = [F.matmul(x, w, transpose_b=transpose) for w in params]
     net.outputs["y"] = epilogue(net, x, *products)
     return net
@@ -316,7 +316,7 @@ def lowered_ops(net: Network) -> list[str]:
 
 
 def test_products_take_their_epilogue() -> None:
-    assert lowered_ops(linear_net(lambda net, x, y: F.gelu(y + net.parameter("b", Spec(F32, (4,)))))) == [
+    assert lowered_ops(linear_net(lambda net, x, y: F.gelu(y + net.parameter("b", Spec((4,), F32))))) == [
         "matmul_packed"
     ]
     assert lowered_ops(linear_net(lambda net, x, y: F.cast(y * 2, "bfloat16"))) == ["matmul_packed"]
@@ -340,19 +340,19 @@ def test_siblings_with_constant_weights_and_with_rows_of_integers() -> None:
     """Convolutions of 1×1 whose weights are constants, of other widths; and products of the same rows of int8."""
     rng = np.random.default_rng(0)
     net = Network("net")
-    x = net.input("x", Spec(F32, (1, 6, 5, 5)))
+    x = net.input("x", Spec((1, 6, 5, 5), F32))
     for i, n in enumerate((3, 40, 7)):
         weight = net.constant(rng.standard_normal((n, 6, 1, 1)).astype(np.float32))
         one = {"stride": (1, 1), "pre_padding": (0, 0), "post_padding": (0, 0), "dilation": (1, 1), "groups": 1}
-        net.outputs[f"y{i}"] = F.softmax(F.conv(x, weight, net.parameter(f"b{i}", Spec(F32, (n,))), **one), axis=1)
+        net.outputs[f"y{i}"] = F.softmax(F.conv(x, weight, net.parameter(f"b{i}", Spec((n,), F32)), **one), axis=1)
     values = {v.name: rng.standard_normal(v.spec.evaluate({})).astype(np.float32) for v in net.parameters}
     feeds = {"x": rng.standard_normal((1, 6, 5, 5)).astype(np.float32)}
     lowered = pipeline.lower(net, CPU, check=pipeline.Check(feeds, values, tolerance=1e-5))
     assert ops_of(lowered).count("matmul_packed") == 1
     net = Network("net")
-    rows = F.quantize_rows(net.input("x", Spec(F32, (4, 9))))
+    rows = F.quantize_rows(net.input("x", Spec((4, 9), F32)))
     for i, n in enumerate((3, 40)):
-        weight, scales = net.parameter(f"w{i}", Spec("int8", (n, 9))), net.parameter(f"s{i}", Spec(F32, (n, 1)))
+        weight, scales = net.parameter(f"w{i}", Spec((n, 9), "int8")), net.parameter(f"s{i}", Spec((n, 1), F32))
         product = F.matmul(F.dequantize(*rows), F.dequantize(weight, scales), transpose_b=True)
         net.outputs[f"y{i}"] = F.softmax(product)
     values = {f"w{i}": rng.integers(-127, 128, (n, 9)).astype(np.int8) for i, n in enumerate((3, 40))}
@@ -370,8 +370,8 @@ def test_products_of_computed_operands_use_the_general_kernel() -> None:
 
 def test_rows_that_are_known_are_stored() -> None:
     net = Network("net")
-    x = net.input("x", Spec("int32", (2, 5)))
-    words, places, bias = (net.parameter(n, Spec(F32, (9, 6) if n != "bias" else (3, 4))) for n in ("w", "p", "bias"))
+    x = net.input("x", Spec((2, 5), "int32"))
+    words, places, bias = (net.parameter(n, Spec((9, 6) if n != "bias" else (3, 4), F32)) for n in ("w", "p", "bias"))
     ids = net.constant(np.arange(5, dtype=np.int64)[None])
     index = net.constant(np.array([[2, 0], [1, 1]], np.int32))
     net.outputs["y"] = F.embedding(x, words) + F.embedding(ids, places)
@@ -387,15 +387,15 @@ def test_rows_that_are_known_are_stored() -> None:
 @pytest.mark.parametrize("index", [[0, 9], [-1, 2], []])
 def test_rows_that_are_not_there_are_left_to_the_run(index: list[int]) -> None:
     net, log = Network("net"), []
-    net.outputs["y"] = F.embedding(net.constant(np.array(index, np.int32)), net.parameter("w", Spec(F32, (9, 6))))
+    net.outputs["y"] = F.embedding(net.constant(np.array(index, np.int32)), net.parameter("w", Spec((9, 6), F32)))
     pipeline.lower(net, CPU, log=log)
     assert any(e.rule == "lookups" for e in log)
 
 
 def test_one_weight_in_two_places_is_packed_once() -> None:
     net = Network("net")
-    x = net.input("x", Spec(F32, (Dim("T"), 6)))
-    w = net.parameter("w", Spec(F32, (6, 6)))
+    x = net.input("x", Spec((Dim("T"), 6), F32))
+    w = net.parameter("w", Spec((6, 6), F32))
     net.outputs["y"] = F.matmul(F.tanh(F.matmul(x, w, transpose_b=True)), w, transpose_b=True)
     lowered = pipeline.lower(net, CPU)
     assert [v.name for v in lowered.parameters] == ["w.packed"]
@@ -482,7 +482,7 @@ def test_rules_that_never_rest_are_an_error() -> None:
 ])
 def test_what_a_mask_means(use: Callable[[Value, Value], Value], meaning: bool | None) -> None:
     net = Network()
-    mask, x = net.input("mask", Spec("bool", (4,))), net.input("x", Spec("f32", (4,)))
+    mask, x = net.input("mask", Spec((4,), "bool")), net.input("x", Spec((4,), "f32"))
     net.outputs["y"] = use(mask, x)
     assert shows(net, mask) is meaning
 
@@ -513,7 +513,7 @@ def test_layers_are_found_by_module_path() -> None:
 def test_a_state_that_crosses_layers_keeps_the_network_whole() -> None:
     """One state does, and one does not."""
     net = Network("net")
-    x, slot = net.input("x", Spec(F32, (3, 2, 8))), net.input("slot", Spec("int32", (3,)))
+    x, slot = net.input("x", Spec((3, 2, 8), F32)), net.input("slot", Spec((3,), "int32"))
     for name, layers in (("a", (0, 0)), ("b", (1, 2))):
         state = net.state(name, StateSpec("f32", heads=2, head_dim=8))
         for layer in layers:
@@ -549,8 +549,8 @@ def test_widened_networks_are_float32_throughout() -> None:
 
 def test_an_input_that_nothing_reads_is_not_cast() -> None:
     net = Network("net")
-    net.input("unread", Spec("float32", (3,)))
-    net.outputs["y"] = F.exp(net.input("x", Spec("float32", (3,))))
+    net.input("unread", Spec((3,), "float32"))
+    net.outputs["y"] = F.exp(net.input("x", Spec((3,), "float32")))
     narrow = in_precision(net, dtypes.bfloat16)
     assert [node.op.name for node in narrow.nodes] == ["cast", "exp", "cast"]
     assert [value.name for value in narrow.inputs] == ["unread", "x"]
@@ -558,7 +558,7 @@ def test_an_input_that_nothing_reads_is_not_cast() -> None:
 
 def test_a_node_that_one_rule_took_is_gone_for_the_next() -> None:
     net = Network("net")
-    net.outputs["y"] = F.neg(F.exp(net.input("x", Spec("float32", (3,)))))
+    net.outputs["y"] = F.neg(F.exp(net.input("x", Spec((3,), "float32"))))
     rules = [Rule(name, lambda x: F.neg(F.exp(x)), made) for name, made in (
         ("first", lambda x: F.sqrt(x)), ("second", lambda x: F.abs(x)))]  # fmt: skip
     log: Log = []
@@ -569,11 +569,11 @@ def test_a_node_that_one_rule_took_is_gone_for_the_next() -> None:
 def test_a_widened_network_has_wide_inputs_and_outputs() -> None:
     """float64 becomes float32 inside alone: what is given and what comes out keep it."""
     net = Network("net")
-    net.outputs["y"] = F.exp(net.input("x", Spec("bfloat16", (3,))))
+    net.outputs["y"] = F.exp(net.input("x", Spec((3,), "bfloat16")))
     wide = widen(net)
     assert wide.inputs[0].dtype is F32 and wide.outputs["y"].dtype is F32
     double = Network("net")
-    double.outputs["y"] = F.exp(double.input("x", Spec("float64", (3,))))
+    double.outputs["y"] = F.exp(double.input("x", Spec((3,), "float64")))
     single = without_float64(double)
     assert single.inputs[0].dtype.name == single.outputs["y"].dtype.name == "float64"
     assert [node.op.name for node in single.nodes] == ["cast", "exp", "cast"]
@@ -610,7 +610,7 @@ def test_what_a_network_casts_itself_stays() -> None:
 def test_what_no_precision_can_be_given_to_is_an_error() -> None:
     """An op that takes float32 alone is not given it silently: only floats that do not fit together are cast."""
     net = Network("net")
-    positions = net.input("positions", Spec("int32", (Dim("T"),)))
-    net.outputs["cos"], net.outputs["sin"] = F.rope_table(positions, net.parameter("inv_freq", Spec(F32, (4,))))
+    positions = net.input("positions", Spec((Dim("T"),), "int32"))
+    net.outputs["cos"], net.outputs["sin"] = F.rope_table(positions, net.parameter("inv_freq", Spec((4,), F32)))
     with pytest.raises(OpError, match="rope_table"):
         in_precision(net, dtypes.bfloat16)

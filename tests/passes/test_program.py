@@ -36,7 +36,7 @@ def kernels(program: dict[str, Any]) -> list[str]:
 
 def net_of(build: Any, shape: tuple[Any, ...] = (Dim("T"), 12)) -> Network:
     net = Network("net")
-    net.outputs["y"] = build(net.input("x", Spec(F32, shape)))
+    net.outputs["y"] = build(net.input("x", Spec(shape, F32)))
     return net
 
 
@@ -54,7 +54,7 @@ def test_calls_of_the_host_are_listed_with_their_reason() -> None:
 
 def test_a_walk_backwards_that_no_pass_replaced_is_a_call_of_the_host() -> None:
     net = Network("net")
-    net.outputs["y"] = net.input("x", Spec("f32", (4,)))[::-1]
+    net.outputs["y"] = net.input("x", Spec((4,), "f32"))[::-1]
     builder = ProgramBuilder(net, CPU)
     builder.build()
     (said,) = builder.host_calls
@@ -82,7 +82,7 @@ def test_a_kernel_that_needs_rows_gets_a_copy_once() -> None:
 
 def test_outputs_have_memory_of_their_own() -> None:
     net = Network("net")
-    x = net.input("x", Spec(F32, (Dim("T"), 4)))
+    x = net.input("x", Spec((Dim("T"), 4), F32))
     y = F.exp(x)
     net.outputs |= {
         "x": x,
@@ -109,7 +109,7 @@ def test_states_are_aliased_in_place() -> None:
 
 def test_a_dim_that_nothing_binds_is_an_error() -> None:
     net = Network("net")
-    x = net.input("x", Spec(F32, (Dim("T") * Dim("S"),)))
+    x = net.input("x", Spec((Dim("T") * Dim("S"),), F32))
     net.outputs["y"] = F.exp(x)
     with pytest.raises(NetworkError, match=r"no input has the dim\(s\) S, T, or a multiple, as a size"):
         program_of(net)
@@ -117,7 +117,7 @@ def test_a_dim_that_nothing_binds_is_an_error() -> None:
 
 def test_what_has_no_form_names_the_node() -> None:
     net = Network("net")
-    x = net.input("x", Spec("int8", (2,) * 9))
+    x = net.input("x", Spec((2,) * 9, "int8"))
     net.outputs["y"] = F.neg(x)
     with pytest.raises(NetworkError, match="at most 8"):
         program_of(net)
@@ -156,7 +156,7 @@ def test_merging_of_dims() -> None:
 def linear(x: Value, n: int) -> Value:
     """A product whose kernel writes rows at a distance."""
     net = x.network
-    weight = net.parameter(f"w{len(net.parameters)}", Spec(F32, (n, x.shape[-1])))
+    weight = net.parameter(f"w{len(net.parameters)}", Spec((n, x.shape[-1]), F32))
     return F.matmul(x, weight, transpose_b=True)  # type: ignore[no-any-return]
 
 
@@ -203,7 +203,7 @@ def test_results_are_written_into_their_place(build: Any, calls: str) -> None:
     is a call of its own.
     """
     net = Network("net")
-    made = build(net.input("x", Spec(F32, (Dim("T"), 12))))
+    made = build(net.input("x", Spec((Dim("T"), 12), F32)))
     for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
         net.outputs[f"y{i}"] = value
     rng = np.random.default_rng(0)

@@ -30,8 +30,8 @@ SHAPES = {"table": (9, 64), "up": (8, 64), "down": (64, 8), "bias": (8,), "norm"
 def network() -> tuple[Network, dict[str, Array]]:
     """A row of a table, normed, by a matrix [outputs, inputs], and back by one [inputs, outputs]."""
     net = Network("net")
-    of = {name: net.parameter(name, Spec("float32", shape)) for name, shape in SHAPES.items()}
-    rows = F.embedding(net.input("ids", Spec("int32", (Dim("T"),))), of["table"])
+    of = {name: net.parameter(name, Spec(shape, "float32")) for name, shape in SHAPES.items()}
+    rows = F.embedding(net.input("ids", Spec((Dim("T"),), "int32")), of["table"])
     wide = F.matmul(F.rms_norm(rows, of["norm"], eps=1e-6), of["up"], transpose_b=True) + of["bias"]
     net.outputs["y"] = F.matmul(F.matmul(rows, of["down"]), of["up"]) + F.matmul(wide, of["up"])
     rng = np.random.default_rng(0)
@@ -78,8 +78,8 @@ def test_tables_and_matrices_become_integers(word: str, limit: int, group: int) 
 def test_rows_that_several_products_read_are_rounded_once() -> None:
     """Whatever the order of the weights: `common` keeps one of what each product asks for."""
     net = Network("net")
-    a, b = (net.parameter(name, Spec("float32", (8, 64))) for name in "ab")
-    x = net.input("x", Spec("float32", (Dim("T"), 64)))
+    a, b = (net.parameter(name, Spec((8, 64), "float32")) for name in "ab")
+    x = net.input("x", Spec((Dim("T"), 64), "float32"))
     net.outputs["y"] = F.exp(F.matmul(x, b, transpose_b=True)) + F.matmul(x, a, transpose_b=True)
     low = pipeline.lower(verify(quantized(net, weight_format("int8", "int8"))), CPU)
     assert [nets.op_name(n) for n in low.nodes].count("quantize_rows") == 1
@@ -88,8 +88,8 @@ def test_rows_that_several_products_read_are_rounded_once() -> None:
 def test_what_stays_says_why() -> None:
     def said(build: Any) -> list[str]:
         net = Network("net")
-        w = net.parameter("w", Spec("float32", (16, 16)))
-        net.outputs["y"] = build(net.input("x", Spec("float32", (16, 16))), w)
+        w = net.parameter("w", Spec((16, 16), "float32"))
+        net.outputs["y"] = build(net.input("x", Spec((16, 16), "float32")), w)
         log: Log = []
         new = quantized(net, FORMATS["int8"], log)
         assert bool(log) == any(v.dtype is dtypes.float32 for v in new.parameters if v.name == "w")
@@ -111,10 +111,10 @@ def test_what_stays_says_why() -> None:
 def test_integers_without_a_packed_product(dtype: str, group: int, why: str) -> None:
     """They are dequantised first, and the numbers are right."""
     net = Network("net")
-    q = net.parameter("q", Spec(dtype, (8, 16)))
-    scales = net.parameter("s", Spec("float32", (8, 16 // group if group else 1)))
+    q = net.parameter("q", Spec((8, 16), dtype))
+    scales = net.parameter("s", Spec((8, 16 // group if group else 1), "float32"))
     made: Value = F.dequantize(q, scales, dtype=dtypes.float32, group=group)
-    net.outputs["y"] = F.matmul(net.input("x", Spec("float32", (3, 16))), made, transpose_b=True)
+    net.outputs["y"] = F.matmul(net.input("x", Spec((3, 16), "float32")), made, transpose_b=True)
     rng = np.random.default_rng(1)
     whole = rng.integers(-7, 8, (8, 16))
     weights = {"q": whole.astype(dtypes.get(dtype).numpy), "s": rng.uniform(0.5, 2, scales.shape).astype(np.float32)}
@@ -131,9 +131,9 @@ def test_integers_without_a_packed_product(dtype: str, group: int, why: str) -> 
 def loops() -> tuple[Network, dict[str, Array]]:
     """A scan and a loop that read the matrix u, and a choice in the loop that reads a table."""
     net = Network("net")
-    x, n = net.input("x", Spec("float32", (Dim("T"), 3, 64))), net.input("n", Spec("int32", ()))
+    x, n = net.input("x", Spec((Dim("T"), 3, 64), "float32")), net.input("n", Spec((), "int32"))
     shapes = {"w": (64, 64), "u": (64, 64), "table": (9, 64)}
-    w, u, table = (net.parameter(name, Spec("float32", shape)) for name, shape in shapes.items())
+    w, u, table = (net.parameter(name, Spec(shape, "float32")) for name, shape in shapes.items())
 
     def step(h: Any, x: Any, w: Any, u: Any) -> Any:
         h = functional.tanh(functional.matmul(x, w, transb=True) + functional.matmul(h, u, transb=True))
@@ -196,8 +196,8 @@ def handed_on(w: Any, n: Any) -> Any:
 ])  # fmt: skip
 def test_weights_of_bodies_that_stay(net: Any, why: str) -> None:
     network, log = Network("net"), Log()
-    w = network.parameter("w", Spec("float32", (64, 64)))
-    network.output("y", net(w, network.input("n", Spec("int32", ()))))
+    w = network.parameter("w", Spec((64, 64), "float32"))
+    network.output("y", net(w, network.input("n", Spec((), "int32"))))
     new = quantized(network, FORMATS["int8"], log)
     assert [v.name for v in new.parameters] == ["w"]
     assert len(log) == 1 and re.search(f"w stays float32: {why}", str(log[0]))

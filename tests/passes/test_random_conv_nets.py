@@ -27,7 +27,7 @@ class Maker:
         self.draw = draw
         self.b = Builder("random")
         shape = (Dim("N", 0, None, 9), CHANNELS, SIZE, SIZE)
-        self.values: list[Value] = [self.b.net.input(name, Spec("float32", shape)) for name in "xy"]
+        self.values: list[Value] = [self.b.net.input(name, Spec(shape, "float32")) for name in "xy"]
 
     def one_of(self, *options: Any) -> Any:
         return self.draw(st.sampled_from(options))

@@ -29,9 +29,9 @@ class Maker:
         self.draw = draw
         self.net = Network("random")
         self.values: list[Value] = [
-            self.net.input("x", Spec("float32", (ROWS, WIDTH))),
-            self.net.input("y", Spec("float32", (ROWS, WIDTH))),
-            self.net.input("i", Spec("int32", (ROWS, WIDTH))),
+            self.net.input("x", Spec((ROWS, WIDTH), "float32")),
+            self.net.input("y", Spec((ROWS, WIDTH), "float32")),
+            self.net.input("i", Spec((ROWS, WIDTH), "int32")),
         ]
         self.weights: dict[str, Any] = {}
 
@@ -49,7 +49,7 @@ class Maker:
         name = f"w{len(self.weights)}"
         rng = np.random.default_rng(len(self.weights))
         self.weights[name] = (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
-        return self.net.parameter(name, Spec("float32", shape))
+        return self.net.parameter(name, Spec(shape, "float32"))
 
     def call(self) -> None:
         kinds = [name for name in sorted(dir(self)) if name.startswith("make_")]

@@ -206,7 +206,7 @@ def test_slice_takes_a_box() -> None:
 def test_panels_of_groups_are_those_of_the_recipe(groups: int, each: int, dtype: str) -> None:
     """What the reference of a grouped convolution packs, the pass's recipe packs too; and it comes back bit for bit."""
     net = Network("net")
-    weight = net.parameter("w", Spec(dtype, (groups * each, 9)))
+    weight = net.parameter("w", Spec((groups * each, 9), dtype))
     w = bits((groups * each, 9), dtype)
     made = packed_groups(net, weight, groups, "w.packed")
     stored = R.evaluate(made.recipe, {"w": w})

@@ -21,7 +21,7 @@ def weight(x: Any, array: Any) -> Any:
     """A parameter of the network, in the type of x; its name says its numbers."""
     name = f"w{array.shape}{array.flat[0]}"
     known = {v.name: v for v in x.network.parameters}
-    return known[name] if name in known else x.network.parameter(name, Spec(x.dtype, array.shape))
+    return known[name] if name in known else x.network.parameter(name, Spec(array.shape, x.dtype))
 
 
 WEIGHTS = {f"w{a.shape}{a.flat[0]}": a for a in (W, -W, W[:5, :27].reshape(5, 3, 3, 3))}
@@ -56,10 +56,10 @@ SHOWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_cast_rounds_what_it_widens(name: str, narrow: str) -> None:
     call, array = COMPUTED[name]
-    kind = Spec(narrow, ()).dtype.numpy
+    kind = Spec((), narrow).dtype.numpy
     for show in (lambda y: y, *(ours for ours, _ in SHOWN.values())):
         network = Network()
-        network.output("y", show(call(F.cast(network.input("x", Spec("float32", array.shape)), narrow))))
+        network.output("y", show(call(F.cast(network.input("x", Spec(array.shape, "float32")), narrow))))
         weights = {v.name: WEIGHTS[v.name] for v in network.parameters}
         found = build_network(network, weights).run({"x": array})["y"]
         if found.dtype == kind:

@@ -28,7 +28,7 @@ FEEDS = {
 def network(build: Build) -> Network:
     """Outputs of x: f32[T, 6] and i: i32[T, 6]."""
     net = Network("net")
-    x, i = net.input("x", Spec("float32", (T, 6))), net.input("i", Spec("int32", (T, 6)))
+    x, i = net.input("x", Spec((T, 6), "float32")), net.input("i", Spec((T, 6), "int32"))
     made = build(x, i)
     for number, value in enumerate(made if isinstance(made, tuple) else (made,)):
         net.outputs[f"y{number}"] = value
@@ -123,10 +123,10 @@ def zero(x: Value) -> Value:
 
 def test_what_would_take_long_is_left_to_the_run() -> None:
     """A stranger's network is lowered too, before anybody runs it: no loops, and seconds of other work in all."""
-    turns = branch(lambda i: F.not_equal(i, 0), Spec("int32", ()), name="turns")
-    same = branch(lambda i: F.add(i, 0), Spec("int32", ()), name="same")
+    turns = branch(lambda i: F.not_equal(i, 0), Spec((), "int32"), name="turns")
+    same = branch(lambda i: F.add(i, 0), Spec((), "int32"), name="same")
     loop: dict[str, Any] = {"condition": turns, "body": same}
-    inside = branch(lambda i: F.while_loop(i, **loop), Spec("int32", ()), name="inside")
+    inside = branch(lambda i: F.while_loop(i, **loop), Spec((), "int32"), name="inside")
     log: Log = []
     assert after(simplify.fold, lambda x, i: F.while_loop(zero(x), **loop), log) == ["while_loop"]
     either: Build = lambda x, i: F.cond(  # noqa: E731

@@ -17,7 +17,7 @@ from ingot.passes.weights import MAX_JOINED, MAX_LOOKED_UP, derive, joined_name,
 
 
 def parameter(net: Network, name: str, *shape: int, dtype: str = "float32") -> Value:
-    return net.parameter(name, Spec(dtype, shape))
+    return net.parameter(name, Spec(shape, dtype))
 
 
 def test_a_recipe_is_made_once() -> None:
@@ -25,13 +25,13 @@ def test_a_recipe_is_made_once() -> None:
     net = Network("net")
     a, b = parameter(net, "a", 2, 3), parameter(net, "b", 2, 3)
     first = derive(net, "transpose", [a], "t", axes=(1, 0))
-    assert (first.name, first.spec) == ("t", Spec("float32", (3, 2)))
+    assert (first.name, first.spec) == ("t", Spec((3, 2), "float32"))
     assert derive(net, "transpose", [a], "t", axes=(1, 0)) is first
     second = derive(net, "transpose", [b], "t", axes=(1, 0))
     third = derive(net, "concat", [a, b], "t", axis=0)
     assert (second.name, third.name, third.shape) == ("t.1", "t.2", (4, 3))
     assert derive(net, "transpose", [b], "t", axes=(1, 0)) is second
-    taken = net.input("x", Spec("float32", (1,)))
+    taken = net.input("x", Spec((1,), "float32"))
     assert stored(net, recipe_of(a), a.spec, "x").name == "x.1" and net.values["x"] is taken
 
 
@@ -120,8 +120,8 @@ def test_rows_that_are_left_to_a_run() -> None:
     assert "outside of the table" in looked_up((9, 4), [-1], 1)[1]
     for computed in (True, False):
         net = Network("net")
-        table = net.input("t", Spec("float32", (9, 4))) if computed else parameter(net, "w", 9, 4)
-        index = net.constant(np.zeros(2, np.int32)) if computed else net.input("i", Spec("int32", (2,)))
+        table = net.input("t", Spec((9, 4), "float32")) if computed else parameter(net, "w", 9, 4)
+        index = net.constant(np.zeros(2, np.int32)) if computed else net.input("i", Spec((2,), "int32"))
         net.outputs["y"] = F.embedding(index, table)
         weights.lookups(net, [])
         assert [node.op.name for node in net.nodes] == ["embedding"]

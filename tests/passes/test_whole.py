@@ -25,7 +25,7 @@ class Net:
         self.rng = np.random.default_rng(0)
         self.weights: dict[str, Array] = {}
         self.feeds = {"x": (self.rng.standard_normal(shape) * 3 + 0.5).astype(np.float32)}
-        self.x = self.network.input("x", Spec("float32", shape))
+        self.x = self.network.input("x", Spec(shape, "float32"))
 
     def rounded(self, x: Value, kind: str) -> tuple[Value, Value, Value]:
         """Integers, their scale and their zero point, both computed."""
@@ -41,7 +41,7 @@ class Net:
             return self.network.constant(array)
         name = f"w{len(self.weights)}"
         self.weights[name] = array
-        return self.network.parameter(name, Spec(str(array.dtype), array.shape))
+        return self.network.parameter(name, Spec(array.shape, str(array.dtype)))
 
     def weight(self, kind: str, shape: tuple[int, ...], known: bool = False) -> Value:
         low, high = (0, 255) if kind == "uint8" else (-128, 127)

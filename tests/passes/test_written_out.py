@@ -28,8 +28,8 @@ Build = Callable[..., Any]
 def network(build: Build, shape: tuple[Any, ...] = ("N", 3, 8), dtype: str = "float32") -> Network:
     """build(x, w, b) as a network; w and b are parameters with an element for each of the last dimension."""
     net = Network("net")
-    x = net.input("x", Spec(dtype, shape))
-    w, b = (net.parameter(name, Spec(dtype, shape[-1:])) for name in ("w", "b"))
+    x = net.input("x", Spec(shape, dtype))
+    w, b = (net.parameter(name, Spec(shape[-1:], dtype)) for name in ("w", "b"))
     made = build(x, w, b)
     for number, value in enumerate(made if isinstance(made, tuple) else (made,)):
         net.outputs[f"y{number}"] = value
@@ -196,7 +196,7 @@ def test_what_is_nearly_one_stays(name: str) -> None:
 def test_a_value_read_twice_at_every_step_is_followed_once(build: Build) -> None:
     """2⁶⁰ paths lead from the last of these to the sigmoid."""
     net = Network("net")
-    y = x = net.input("x", Spec("float32", (4,)))
+    y = x = net.input("x", Spec((4,), "float32"))
     for number in range(60):
         y = build(y, y) if number else F.mul(F.add(y, 1.0), F.sigmoid(x))
     net.outputs["y"] = F.mul(y, F.rsqrt(F.add(F.reduce_mean(F.mul(y, y), (-1,), True), EPS)))
@@ -208,7 +208,7 @@ def test_a_value_read_twice_at_every_step_is_followed_once(build: Build) -> None
 @pytest.mark.parametrize("dtype", ["float64", "int32"])
 def test_dtypes_that_the_ops_do_not_take(dtype: str) -> None:
     net = Network("net")
-    x = net.input("x", Spec(dtype, (3, 8)))
+    x = net.input("x", Spec((3, 8), dtype))
     if dtype == "int32":
         net.outputs["y"] = F.mul(x, F.add(x, 1))
     else:
@@ -224,8 +224,8 @@ def test_dtypes_that_the_ops_do_not_take(dtype: str) -> None:
 def images(build: Build, **parameters: tuple[int, ...]) -> Network:
     """build(x, parameters…) of x [N, 6, 4, 5] as a network."""
     net = Network("net")
-    x = net.input("x", Spec("float32", ("N", 6, 4, 5)))
-    net.outputs["y"] = build(x, *(net.parameter(n, Spec("float32", shape)) for n, shape in parameters.items()))
+    x = net.input("x", Spec(("N", 6, 4, 5), "float32"))
+    net.outputs["y"] = build(x, *(net.parameter(n, Spec(shape, "float32")) for n, shape in parameters.items()))
     return net
 
 
@@ -315,7 +315,7 @@ TABLES: dict[str, tuple[str, Build]] = {
 def test_rows_of_a_table(name: str) -> None:
     want, build = TABLES[name]
     net = Network("net")
-    net.outputs["y"] = build(net.input("i", Spec("int64", ("N", 2))), net.parameter("w", Spec("float32", (4, 6))))
+    net.outputs["y"] = build(net.input("i", Spec(("N", 2), "int64")), net.parameter("w", Spec((4, 6), "float32")))
     x, p = {"i": np.array([[-1, 3], [0, 2]])}, {"w": np.arange(24, dtype=np.float32).reshape(4, 6)}
     found = build_network(net, p).run(x)["y"]
     np.testing.assert_array_equal(found, interpret(net, x, p)["y"])
@@ -325,7 +325,7 @@ def test_rows_of_a_table(name: str) -> None:
 
 def test_a_table_that_is_taken_from_is_stored_as_integers() -> None:
     net = Network("net")
-    ids, table = net.input("i", Spec("int64", ("N",))), net.parameter("w", Spec("float32", (4, 32)))
+    ids, table = net.input("i", Spec(("N",), "int64")), net.parameter("w", Spec((4, 32), "float32"))
     net.outputs["y"] = F.take(table, ids, axis=0, from_end=True)
     p = {"w": np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)}
     engine = build_network(net, p, format=weight_format("int8"))

@@ -35,8 +35,8 @@ def net(seed: int = 0) -> tuple[Network, dict[str, Array]]:
     n = Network("net")
     shapes = {"a": (8, 3, 3, 3), "b": (8, 8, 3, 3), "up": (8, 4, 2, 2), "fc": (4, 6), "bias": (8,)}
     weights = {name: (rng.standard_normal(s) * 0.2).astype(np.float32) for name, s in shapes.items()}
-    w = {name: n.parameter(name, Spec("float32", s)) for name, s in shapes.items()}
-    x = n.input("x", Spec("float32", ("N", 3, 8, 8)))
+    w = {name: n.parameter(name, Spec(s, "float32")) for name, s in shapes.items()}
+    x = n.input("x", Spec(("N", 3, 8, 8), "float32"))
     with n.scope("stem"):
         y = F.relu(F.conv(x, w["a"], w["bias"], **WINDOW))
     y = F.max_pool(y, **{**WINDOW, "kernel": (2, 2), "stride": (2, 2), "pre_padding": (0, 0), "post_padding": (0, 0)})
@@ -130,9 +130,9 @@ def test_new_weights_keep_the_scales(engine: Engine) -> None:
 
 def test_what_is_moved_together_has_one_scale() -> None:
     n = Network("joined")
-    w = n.parameter("w", Spec("float32", (4, 6, 1, 1)))
-    v = n.parameter("v", Spec("float32", (2, 4, 1, 1)))
-    x, z = (n.input(name, Spec("float32", ("N", 3, 4, 4))) for name in "xz")
+    w = n.parameter("w", Spec((4, 6, 1, 1), "float32"))
+    v = n.parameter("v", Spec((2, 4, 1, 1), "float32"))
+    x, z = (n.input(name, Spec(("N", 3, 4, 4), "float32")) for name in "xz")
     whole = {**WINDOW, "pre_padding": (0, 0), "post_padding": (0, 0)}
     n.output("y", F.conv(F.conv(F.concat(x, F.mul(z, 0.5), dim=1), w, **whole), v, **whole))
     rng = np.random.default_rng(0)
@@ -286,7 +286,7 @@ def test_an_engine_of_floats_is_a_source() -> None:
 
 def test_plans_of_other_networks_and_damaged_ones(engine: Engine) -> None:
     other = Network("other")
-    other.output("y", F.relu(other.input("x", Spec("float32", (2,)))))
+    other.output("y", F.relu(other.input("x", Spec((2,), "float32"))))
     with pytest.raises(NetworkError, match="has 0 layers, and the plan is for 4 others"):
         ingot.passes.calibrated.computed(other, engine.config)
     plan = engine.config["quantization"]

@@ -229,7 +229,7 @@ class _Importer:
         sizes = self._sizes(kind, name)
         if len(sizes) >= MAX_RANK:
             raise self.error(f"input {name[:80]} has {len(sizes)} dimensions of strings, the most are {MAX_RANK - 1}")
-        spec = Spec(dtypes.int32, (*sizes, self._dim(f"{name}_length")))
+        spec = Spec((*sizes, self._dim(f"{name}_length")), dtypes.int32)
         scope.values[name] = Text(self.network.input(name, checked(spec, name, self.name)))
         self.inputs[name] = name
         self.text.add(name)
@@ -243,7 +243,7 @@ class _Importer:
         return Narrow(value, spec.dtype) if is_narrow(spec.dtype) else value
 
     def _declared(self, kind: Any, name: str) -> Spec:
-        return Spec(dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}"), self._sizes(kind, name))
+        return Spec(self._sizes(kind, name), dtype_of(kind.elem_type, f"{self.name}: input {name[:80]}"))
 
     def _sizes(self, kind: Any, name: str) -> list[Dimension]:
         if not kind.HasField("shape"):

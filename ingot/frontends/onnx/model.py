@@ -78,7 +78,7 @@ def sparse_spec(tensors: Tensors, tensor: Any) -> Spec:
         raise tensors.error(
             tensor.values, f"is sparse, {stored:,} of {count:,} elements: ingot stores all of them; save it densely"
         )
-    return Spec(values.dtype, shape)
+    return Spec(shape, values.dtype)
 
 
 def sparse(tensors: Tensors, tensor: Any) -> Array:

@@ -73,7 +73,7 @@ class Tensors:
         self._check_one_place(tensor)
         if tensor.data_location != EXTERNAL:
             self._check_length(tensor, kind, sizes)
-        return Spec(kind, sizes)
+        return Spec(sizes, kind)
 
     def _check_one_place(self, tensor: Any) -> None:
         if tensor.HasField("segment"):

@@ -161,16 +161,16 @@ def _parameters(network: Network, weight: Value, weights: IntegerWeights) -> dic
     outputs, inputs = weights.shape(weight.name)
     groups = (outputs, inputs // form.group if form.group else 1)
     specs = {
-        "integers": (form.dtype.name, Spec(form.dtype, (outputs, inputs))),
-        "scales": ("scales", Spec(dtypes.float32, groups)),
+        "integers": (form.dtype.name, Spec((outputs, inputs), form.dtype)),
+        "scales": ("scales", Spec(groups, dtypes.float32)),
     }
     if form.zeros:
-        specs["zeros"] = ("zeros", Spec(dtypes.int8, groups))
+        specs["zeros"] = ("zeros", Spec(groups, dtypes.int8))
     made = {part: network.parameter(f"{weight.name}.{end}", spec) for part, (end, spec) in specs.items()}
     if form.order is not None:
         name = weights.orders[weight.name]
         known = network.values.get(name)
-        made["order"] = network.parameter(name, Spec(dtypes.int32, (inputs,))) if known is None else known
+        made["order"] = network.parameter(name, Spec((inputs,), dtypes.int32)) if known is None else known
     return made
 
 

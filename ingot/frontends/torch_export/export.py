@@ -410,7 +410,7 @@ def _source(torch: Any, tensors: Mapping[str, Any], state: Iterable[str]) -> Sou
             raise ModuleError(f"{name} is a {type(tensor).__name__}, not a tensor")
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise ModuleError(f"{name} is a {tensor.layout} tensor; only plain ones are supported")
-        made = Spec(dtypes.get(str(tensor.dtype).removeprefix("torch.")), tuple(tensor.shape))
+        made = Spec(tuple(tensor.shape), dtypes.get(str(tensor.dtype).removeprefix("torch.")))
         return key(tensor), made
 
     return Source(spec, _Arrays(tensors), {name: key(tensors[name]) for name in state})

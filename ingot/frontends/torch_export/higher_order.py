@@ -87,7 +87,7 @@ def scan(blocks: Blocks, body: Any, carried: Any, scanned: Any, others: Any = ()
     rest = _tensors(others, "operands of a scan")
     if not parts or not all(x.shape for x in parts):
         raise Unsupported("it scans nothing")
-    specs = [*(x.spec for x in xs), *(Spec(x.dtype, x.shape[1:]) for x in parts), *(x.spec for x in rest)]
+    specs = [*(x.spec for x in xs), *(Spec(x.shape[1:], x.dtype) for x in parts), *(x.spec for x in rest)]
     operands = (*xs, *parts, *rest)
     network = blocks.network_of(body, operands, specs)
     return _results(F.scan(*operands, body=network, length=parts[0].shape[0], carried=len(xs), scanned=len(parts)))

@@ -380,7 +380,7 @@ class _Importer:
         """
         if node.op == "aten.lstm.input":
             sizes = stated.shape
-            return sizes[1:2] == (1,) and Spec(stated.dtype, (sizes[0], *sizes[2:])) == found
+            return sizes[1:2] == (1,) and Spec((sizes[0], *sizes[2:]), stated.dtype) == found
         if node.op in ("aten._unique2.default", "aten.bincount.default"):
             return stated.shape == found.shape
         return any(name in self.mistold for name in refs(a.value for a in node.arguments))
@@ -408,7 +408,7 @@ class _Importer:
         """What the file says about a tensor, for one that `stands_in` for a fault with any dim for sizes unsaid."""
         meta, size = self.graph.tensors[name], self._standing_in if stands_in else self._dimension
         try:
-            return Spec(meta.dtype, tuple(map(size, meta.sizes)))
+            return Spec(tuple(map(size, meta.sizes)), meta.dtype)
         except OpError as e:
             raise self.error(f"{name[:80]}: {e}") from None
 
@@ -569,7 +569,7 @@ def _unbacked(size: Expr) -> bool:
 
 def _in_pairs(spec: Spec) -> Spec:
     part = PARTS.get(spec.dtype)
-    return carried_spec(spec) if part is None else Spec(part, (*spec.shape, 2))
+    return carried_spec(spec) if part is None else Spec((*spec.shape, 2), part)
 
 
 _STATELESS = (

@@ -158,7 +158,7 @@ def _window(member: str, meta: TensorMeta, size: int) -> Stored | str:
     last = offset[0] + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     if elements and last >= size // item:
         return f"it reaches element {last:,} of a storage of {size // item:,}"
-    return Stored(member, Spec(meta.dtype, sizes), strides, offset[0])
+    return Stored(member, Spec(sizes, meta.dtype), strides, offset[0])
 
 
 def model_name(archive: Archive) -> str:

@@ -97,7 +97,7 @@ def loop(call: Call, most: MaybeTensor, go: MaybeTensor, *initial: Anything, bod
 
 
 def _as_loop(call: Call, most: Any, go: Any, start: Any, initial: list[Value], graph: Any) -> Results:
-    specs = [Spec(dtypes.int64, ()), Spec(dtypes.bool_, ()), *(x.spec for x in initial)]
+    specs = [Spec((), dtypes.int64), Spec((), dtypes.bool_), *(x.spec for x in initial)]
     made = call.body(graph, specs)
     network, count = made.network, len(initial)
     results = list(network.outputs.values())
@@ -142,7 +142,7 @@ def _as_while(
 ) -> Results:  # fmt: skip
     i, condition = network.inputs[:2]
     own = network.inputs[2 + len(initial) :]
-    limit = None if most is None else network.input("limit", Spec(dtypes.int64, ()))
+    limit = None if most is None else network.input("limit", Spec((), dtypes.int64))
     network.inputs[:] = [i, condition, *network.inputs[2 : 2 + len(initial)], *own, *([] if limit is None else [limit])]
     passed = network.inputs[2 + len(initial) :]
     _outputs(network, [F.add(i, number(i, 1)), going, *carried, *passed, *kept])
@@ -249,7 +249,7 @@ def _scanned(
         if axis:
             x = F.permute(x, (axis, *(a for a in range(len(x.shape)) if a != axis)))
         scanned.append(_reversed(x) if ways[i] else x)
-    specs = [*(x.spec for x in xs[:carried]), *(Spec(x.dtype, x.shape[1:]) for x in scanned)]
+    specs = [*(x.spec for x in xs[:carried]), *(Spec(x.shape[1:], x.dtype) for x in scanned)]
     made = call.body(graph, specs)
     if not scanned:
         raise Unsupported("it scans nothing")

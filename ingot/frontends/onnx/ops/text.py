@@ -197,7 +197,7 @@ def regex_full_match(call: Call, x: Strings, *, pattern: str) -> Result:
     rows, count = _rows(x)
     classes = len(found.boundaries)
     body = Network("automaton")
-    state, code = (body.input(name, Spec(dtypes.int32, (count,))) for name in ("state", "code"))
+    state, code = (body.input(name, Spec((count,), dtypes.int32)) for name in ("state", "code"))
     kind = F.sub(cast(F.bucketize(code, body.constant(found.boundaries), right=True), dtypes.int32), np.int32(1))
     place = F.add(F.mul(state, np.int32(classes)), F.maximum(kind, np.int32(0)))
     moved = F.take(body.constant(found.moves.reshape(-1)), place, axis=0)
@@ -307,7 +307,7 @@ def _at_delimiter(rows: Any, count: Any, there: Any, delimiter: str, most: Any) 
 def _apart(found: Any, count: Any, length: Any, size: int) -> Any:
     """Of places where a delimiter begins, from the left those that no other one before covers."""
     body = Network("delimiters")
-    left, here = body.input("left", Spec(dtypes.int32, (count,))), body.input("here", Spec(dtypes.int32, (count,)))
+    left, here = body.input("left", Spec((count,), dtypes.int32)), body.input("here", Spec((count,), dtypes.int32))
     free = F.logical_and(F.equal(left, np.int32(0)), F.not_equal(here, np.int32(0)))
     body.output("left", F.where(free, np.int32(size - 1), F.maximum(F.sub(left, np.int32(1)), np.int32(0))))
     body.output("begins", cast(free, dtypes.int32))

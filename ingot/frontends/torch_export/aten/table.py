@@ -88,7 +88,7 @@ class Complex:
 
     @property
     def spec(self) -> Spec:
-        return Spec(self.dtype, self.shape)
+        return Spec(self.shape, self.dtype)
 
     def __repr__(self) -> str:
         return f"%{self.pairs.name}"
