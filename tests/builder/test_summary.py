@@ -110,4 +110,5 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatc
             progress("import", done, 40_000)
     assert err.getvalue().splitlines() == ["import: 2,000 of 40,000", "import: 4,000 of 40,000"]
     with source.progress_bar(Output(False, True, False)) as progress:
-        assert progress is None
+        progress("import", 5000, 40_000)
+    assert len(err.getvalue().splitlines()) == 2

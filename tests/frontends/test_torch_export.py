@@ -110,7 +110,7 @@ def test_precision_and_report(precision: str) -> None:
 def test_a_module_in_half_precision_stays_there(dtype: torch.dtype) -> None:
     engine = build(Small().to(dtype), (torch.randn(2, 3, 6, 6, dtype=dtype),))
     assert engine.config["precision"] == engine.inputs[0].dtype == str(dtype).removeprefix("torch.")
-    assert engine.report.source.startswith("against torch")
+    assert engine.report.source.startswith("the network in float32 against torch")
 
 
 def test_without_torch_nothing_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

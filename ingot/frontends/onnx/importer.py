@@ -13,7 +13,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot.dims import Dim, Dimension
 from ingot.dtypes import DType
-from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError
+from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError, ValueFault
 from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
 from ingot.frontends.onnx import ops  # noqa: F401  fills the table
 from ingot.frontends.onnx.agreement import agreeing
@@ -373,7 +373,7 @@ class _Importer:
         except Unknown as e:
             self.wanted |= self._origins(e.value)
             self._fail(scope, node, e)
-        except (Unsupported, OpError, DimError, DTypeError, UnsupportedError) as e:
+        except (Unsupported, OpError, DimError, DTypeError, UnsupportedError, ValueFault) as e:
             self._fail(scope, node, e)
         finally:
             scope.network.where = before
