@@ -33,17 +33,7 @@ engine = ingot.build(torch.nn.Linear(3, 2), (torch.ones(2, 3),), precision="bflo
 tensor = torch.ones(2, 3)
 """,
     "embeddings.md": "import ingot\n",
-    "importing.md": """
-import torch, ingot
-torch.manual_seed(0)
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 4, 3)
-    def forward(self, x):
-        return self.conv(x).relu()
-model, image = Net(), torch.randn(2, 3, 8, 8)
-""",
+    "importing.md": "import torch\ntorch.manual_seed(0)\n",
     "onnx.md": """
 import numpy, onnx, ingot
 from onnx import TensorProto, helper
@@ -55,7 +45,6 @@ words_of = lambda name: helper.make_tensor_value_info(name, TensorProto.STRING, 
 encoder = helper.make_node("LabelEncoder", ["word"], ["label"], domain="ai.onnx.ml",
                            keys_strings=["green", "red"], values_strings=["go", "stop"])
 saved(encoder, [words_of("word")], words_of("label"), "text.onnx")
-engine = ingot.build("text.onnx", report=False)
 floats = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
 saved(helper.make_node("Add", ["x", "y"], ["z"]), [floats("x"), floats("y")], floats("z"), "model.onnx")
 x, y = numpy.float32([1, 2]), numpy.float32([3, 4])
@@ -87,7 +76,7 @@ AFTER = {
     "devices.md": "assert tuple(out.shape) == (2, 2)\n",
     "embeddings.md": "assert vectors.shape[0] == 1\n",
     "importing.md": "import os; assert os.path.getsize('model.pt2') > 0 and engine.inputs[0].dims[0] == 'N'\n",
-    "onnx.md": "assert labels.tolist() == ['go', 'stop'] and outputs[0].tolist() == [4.0, 6.0]\n",
+    "onnx.md": "assert labels.tolist() == ['go', 'stop'] and outputs[0].tolist() == z.tolist() == [4.0, 6.0]\n",
     "own-ops.md": "assert engine.run(np.full((1, 4), 9, np.float32))['y'].max() == 2\n",
     "quantization.md": "import os; assert os.path.exists('net.ingot')\n",
 }
