@@ -27,6 +27,7 @@ EXCERPTS = {
 }
 # What comes before the blocks of a page, and what has to hold after them.
 BEFORE = {
+    "chat.md": "",
     "devices.md": """
 import torch, ingot
 engine = ingot.build(torch.nn.Linear(3, 2), (torch.ones(2, 3),), precision="bfloat16", report=False)
@@ -73,6 +74,7 @@ def accuracy(engine, batch):
 """,
 }
 AFTER = {
+    "chat.md": "assert answer.finish_reason in ('stop', 'length')\n",
     "devices.md": "assert tuple(out.shape) == (2, 2)\n",
     "embeddings.md": "assert vectors.shape[0] == 1\n",
     "importing.md": "import os; assert os.path.getsize('model.pt2') > 0 and engine.inputs[0].dims[0] == 'N'\n",
@@ -111,6 +113,8 @@ def test_blocks_run(name: str, tmp_path: Path) -> None:
     found = blocks(name)
     if name == "devices.md":  # torch's device on the CPU, which every machine has
         found = [block.replace('"cuda"', '"torch"').replace('"x"', "engine.inputs[0].name") for block in found]
+    if name == "chat.md":
+        (tmp_path / "models").symlink_to(ROOT / "models")
     if name == "embeddings.md":  # a model of this repository, and a coroutine for what is awaited
         shutil.copytree(ROOT / "models" / "pico-python", tmp_path / "Qwen3-Embedding-0.6B")
         body = "".join(f"    {line}\n" for line in found[0].splitlines())
