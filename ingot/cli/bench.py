@@ -14,8 +14,8 @@ fit the caches go beyond 1.
 
 In a profile a call's time is the median of --repeat runs. "of the roof" (the roofline model, docs/performance.md) is
 the least time that the call could take, over its time. The least time is that of its bytes at the memory's bandwidth,
-or of its operations at the peak of our own product. On another --device than the CPU the calls are the network's ops,
-and --bandwidth is the one roof."""
+or of its operations at the speed of ingot's own matrix product. On another --device than the CPU the calls are the
+network's ops, and --bandwidth is the one roof."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ WARM_UP = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot bench`."""
-    options.add_model(parser)
+    options.add_model(parser, options.SOURCE)
     group = parser.add_argument_group("what to measure")
     group.add_argument(
-        "--what", choices=("decode", "prefill"), default="decode", help="of a language model (default: decode)"
-    )
+        "--what", choices=("decode", "prefill"), default="decode",
+        help="of a language model: a step that adds a token to each request, or one that computes a prompt "
+        "(default: decode)",
+    )  # fmt: skip
     group.add_argument(
         "--length",
         type=options.positive,
@@ -49,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--batch", type=options.positive, default=1, metavar="N", help="requests in a decoding step (default: 1)"
     )
-    group.add_argument("--repeat", type=options.positive, default=30, metavar="N", help="measurements (default: 30)")
+    group.add_argument("--repeat", type=options.positive, default=30, metavar="N", help="how often (default: 30)")
     group.add_argument("--bandwidth", type=options.rate, metavar="GB/S", help="the memory's read bandwidth, if known")
     group.add_argument(
         "--profile",

@@ -12,7 +12,8 @@ examples:
   ingot build net.onnx --weights int8 --activations int8 --data calib.npz --tune 30         measures what pays
 
 The report says how far each layer is from float32. A .pt2 file is also compared with what torch computes from it, where
-torch is installed. --no-report leaves both out. Dynamic sizes are those that the file was exported with."""
+torch is installed, an .onnx file with ONNX Runtime. --no-report leaves all of this out. Sizes that runs may choose are
+those that the file was exported with."""
 
 from __future__ import annotations
 
@@ -34,24 +35,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="a Hugging Face directory, a .gguf, .pt2 or .onnx file; or an engine, to merge --lora into",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: the source's name with .ingot, here")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the engine (default: SOURCE's name with .ingot)")
     options.add_formats(parser)
     options.add_lora(parser)
-    parser.add_argument("--weights-from", choices=("random",), help="seeded random weights: config.json alone will do")
-    parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from random")
-    parser.add_argument("--no-report", action="store_true", help="do not compare with float32, nor with torch")
-    parser.add_argument("--report", metavar="FILE", help="write the report by layer: FILE.svg (a chart) or FILE.json")
-    parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network's text after every pass there")
+    parser.add_argument("--weights-from", choices=("random",), help="random weights: config.json alone will do")
+    parser.add_argument("--seed", type=options.natural, default=0, metavar="N", help="of --weights-from (default: 0)")
+    parser.add_argument("--no-report", action="store_true", help="compare neither with float32 nor the source")
+    parser.add_argument("--report", metavar="FILE", help="write the errors by layer: FILE.svg (a chart), FILE.json")
+    parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network after every compiler pass there")
     group = parser.add_argument_group("calibrated int8, of nets (with --weights int8 --activations int8)")
     group.add_argument("--data", metavar="FILE.npz", help="inputs as the net will see them: an array for each, by name")
-    group.add_argument("--method", choices=("mse", "entropy", "percentile", "min-max"), help="of ranges (default: mse)")
+    group.add_argument("--method", choices=("mse", "entropy", "percentile", "min-max"),
+                       help="how the ranges of values are chosen (default: mse)")  # fmt: skip
     group.add_argument("--budget", type=options.tolerance, metavar="E", help="largest relative error of an output: "
                        "layers stay float until it is kept")  # fmt: skip
     group.add_argument("--keep", action="append", metavar="NAME", help="leave layers float: a name with * and ?, "
                        "first, or last; repeatable")  # fmt: skip
     group.add_argument("--tune", type=options.rate, metavar="SECONDS", help="measure on this machine which layers are "
                        "faster in float; kept in OUTPUT.tune.json, by which the next build decides")  # fmt: skip
-    parser.add_argument("--check-stages", action="store_true", help="stop at the pass that changes the numbers (slow)")
+    parser.add_argument(
+        "--check-stages", action="store_true", help="run the network after every pass; stop where numbers change (slow)"
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> None:

@@ -29,8 +29,8 @@ USUAL = 8  # a dim of unknown purpose: enough for a sequence to be one, and for 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot diff`."""
-    parser.add_argument("source", metavar="A", help="an .ingot engine, or what one can be built from")
-    parser.add_argument("other", metavar="B", help="what it is compared with: the same")
+    parser.add_argument("source", metavar="A", help=options.SOURCE)
+    parser.add_argument("other", metavar="B", help="what it is compared with, the same kinds")
     parser.add_argument("--values", action="store_true", help="compare every value, not only what leaves a layer")
     parser.add_argument(
         "--tolerance", type=options.tolerance, metavar="T", help="the largest relative difference that is all right"

@@ -17,6 +17,7 @@ from collections import Counter
 from typing import Any
 
 from ingot import _lazy
+from ingot.cli import options
 from ingot.cli.inspect import all_calls, kernel_counts, open_source
 from ingot.cli.output import Output, size, table
 from ingot.errors import UserError
@@ -27,7 +28,7 @@ PACKAGES = ("numpy", "ml_dtypes", "safetensors", "tokenizers", "jinja2", "rich")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot doctor`."""
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help="an .ingot engine, or what one can be built from")
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help=options.SOURCE)
     parser.add_argument("--device", metavar="DEVICE", help="look at another device too: cuda, cuda:1, torch, …")
 
 

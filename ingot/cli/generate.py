@@ -5,9 +5,9 @@ examples:
   ingot generate models/pico-python --prompt-file start.py --temperature 0.8 --top-k 40 --seed 7
   cat start.py | ingot generate pico.ingot --prompt-file - --stop "\\nclass " --json
 
-Greedy unless --temperature is given. With --n above 1 the texts come one after the other, each whole. With --json
-`seconds` has: load (from the start of the process until the model is ready), first_token (from then on) and total (of
-the process); with --n above 1 `answers` has all of them, and what is said of one is said of the first."""
+Without --temperature the likeliest token is taken (greedy). With --n above 1 the texts come one after the other, each
+whole. With --json `seconds` has: load (from the start of the process until the model is ready), first_token (from then
+on) and total (of the process). With --n above 1 `answers` has all answers, and the other fields are the first one's."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ examples:
   ingot inspect net.ingot --size N=8        the memory of a run at that size, and when it needs the most
   ingot inspect pico.ingot --network        the portable network, as text that reads back
   ingot inspect pico.ingot --program        the kernel calls, in order
-  ingot inspect net.ingot --program --device cuda   what is a kernel there and what a torch form; needs no GPU
+  ingot inspect net.ingot --program --device cuda   which calls are kernels there, and which are torch's; needs no GPU
   ingot inspect models/pico-python --why    which rewrites were made, and why others were not
   ingot inspect pico.ingot --verify         compare every weight with its digests
   ingot inspect net.ingot --check           repeat the build's self-test here: calibrated nets have one"""
@@ -30,16 +30,16 @@ from ingot.errors import IngotError, UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot inspect`."""
-    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or what one can be built from")
+    parser.add_argument("source", metavar="SOURCE", help=options.SOURCE)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--network", action="store_true", help="print the portable network")
-    what.add_argument("--program", action="store_true", help="print the kernel calls")
-    what.add_argument("--why", action="store_true", help="print what each rewrite decided")
-    what.add_argument("--verify", action="store_true", help="check the digests of all weights")
-    what.add_argument("--check", action="store_true", help="compute on this machine what the build computed")
-    parser.add_argument("--device", metavar="DEVICE", choices=("cpu", "cuda"), help="with --program: whose (cpu, cuda)")
+    what.add_argument("--network", action="store_true", help="print the network, as it is before it is compiled")
+    what.add_argument("--program", action="store_true", help="print the calls of kernels (native code), in their order")
+    what.add_argument("--why", action="store_true", help="print which rewrites the compiler made, and why not others")
+    what.add_argument("--verify", action="store_true", help="compare all weights with their digests in the file")
+    what.add_argument("--check", action="store_true", help="repeat the self-test of a calibrated net on this machine")
+    parser.add_argument("--device", metavar="DEVICE", choices=("cpu", "cuda"), help="whose calls --program prints")
     options.add_sizes(parser)
-    parser.add_argument("--threads", type=options.positive, metavar="N", help="for which memory is planned")
+    parser.add_argument("--threads", type=options.positive, metavar="N", help="how many threads memory is planned for")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:

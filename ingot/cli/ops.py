@@ -4,7 +4,9 @@ examples:
   ingot ops                                 every op
   ingot ops matmul conv                     these
   ingot ops --dtype float16 --host          what is a host call in float16
-  ingot ops --json | python -m json.tool"""
+  ingot ops --json | python -m json.tool
+
+A host call is an op that runs in Python, in NumPy, because no kernel (native code) takes its element type."""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot ops`."""
     parser.add_argument("op", nargs="*", metavar="OP", help="only these ops")
     parser.add_argument("--dtype", metavar="TYPE", help="only this element type, and the ops that take it")
-    parser.add_argument("--host", action="store_true", help="only ops that are host calls for some element type")
+    parser.add_argument("--host", action="store_true", help="only ops that run in Python for some element type")
 
 
 def run(args: argparse.Namespace, out: Output) -> None:

@@ -9,6 +9,10 @@ from typing import Any
 
 from ingot.words import ACTIVATIONS, KV, PRECISIONS, WEIGHTS, precision_word
 
+SOURCE = "an .ingot engine; or a Hugging Face directory, a .gguf, .pt2 or .onnx file, which is built in memory first"
+MODEL = "an .ingot engine; or a Hugging Face directory or a .gguf file, which is built in memory first"
+THREADS = "how many threads compute (default: as many as there are processors that this process may use)"
+
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -25,21 +29,30 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision", type=precision_word, choices=PRECISIONS, help="type to compute in (default: the checkpoint's)"
     )
-    group.add_argument("--weights", choices=WEIGHTS, help="how weights are stored (default: same, as the precision)")
+    group.add_argument(
+        "--weights", choices=WEIGHTS,
+        help="how weights are stored: in the precision, or as integers; int4 with a scale for each group of 32, 64 or "
+        "128 (default: same, in the precision)",
+    )  # fmt: skip
     group.add_argument(
         "--activations", choices=ACTIVATIONS,
-        help="what rows become for products with int8 weights (default: same, the precision)",
+        help="what flows between layers becomes, before it meets weights of int8 (default: same, the precision)",
     )  # fmt: skip
-    group.add_argument("--kv", choices=KV, help="how the KV cache is stored (default: same, in the precision)")
-    group.add_argument("--device", metavar="DEVICE", help="where to run: cpu, torch, cuda, … (default: cpu)")
+    group.add_argument(
+        "--kv", choices=KV,
+        help="how keys and values of past tokens are stored, the KV cache (default: same, in the precision)",
+    )  # fmt: skip
+    group.add_argument(
+        "--device", metavar="DEVICE", help="where to run: cpu, torch, cuda, … (default: cpu; docs/devices.md)"
+    )
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """A language model to run, and how."""
-    parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or what one can be built from")
+def add_model(parser: argparse.ArgumentParser, source: str = MODEL) -> None:
+    """A language model to run, and how. source: what SOURCE may be."""
+    parser.add_argument("source", metavar="SOURCE", help=source)
     add_formats(parser)
     group = parser.add_argument_group("resources")
-    group.add_argument("--threads", type=positive, metavar="N", help="default: the processors this process may use")
+    group.add_argument("--threads", type=positive, metavar="N", help=THREADS)
     group.add_argument(
         "--context",
         type=positive,
@@ -50,7 +63,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--kv-memory",
         type=byte_count,
         metavar="BYTES",
-        help="for the KV cache, such as 512MB or 2GiB (default: sized to the machine)",
+        help="memory for keys and values of past tokens, such as 512MB or 2GiB (default: sized to the machine)",
     )
     add_lora(parser)
 
@@ -62,12 +75,12 @@ def add_sampling(parser: argparse.ArgumentParser, length: str) -> None:
     sampling.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token (default: 0)")
     sampling.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens (default: 0, all)")
     sampling.add_argument(
-        "--top-p", type=float, metavar="P", help="only the likeliest tokens that reach P (default: 1)"
+        "--top-p", type=float, metavar="P", help="only the likeliest tokens, until they reach P in sum (default: 1)"
     )
     sampling.add_argument(
-        "--min-p", type=float, metavar="P", help="only tokens P times as probable as the likeliest (default: 0)"
+        "--min-p", type=float, metavar="P", help="only tokens P times as probable as the likeliest or more (default: 0)"
     )
-    sampling.add_argument("--seed", type=int, metavar="N", help="equal seeds give equal text (default: drawn anew)")
+    sampling.add_argument("--seed", type=int, metavar="N", help="equal seeds give equal text (default: a new one)")
     sampling.add_argument(
         "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
     )
@@ -76,12 +89,12 @@ def add_sampling(parser: argparse.ArgumentParser, length: str) -> None:
         help="above 1: tokens of prompt and text become less likely, by a factor (default: 1)",
     )  # fmt: skip
     sampling.add_argument(
-        "--presence-penalty", type=float, metavar="P", help="taken off tokens that are in the text (default: 0)"
+        "--presence-penalty", type=float, metavar="P", help="taken off the score of tokens in the text (default: 0)"
     )
     sampling.add_argument(
-        "--frequency-penalty", type=float, metavar="P", help="the same, as often as they are there (default: 0)"
+        "--frequency-penalty", type=float, metavar="P", help="the same, for each time they are in the text (default: 0)"
     )
-    sampling.add_argument("--n", type=int, metavar="N", help="so many answers; the i-th draws by seed + i (default: 1)")
+    sampling.add_argument("--n", type=int, metavar="N", help="how many answers; the i-th has the seed + i (default: 1)")
     sampling.add_argument("--ignore-end", action="store_true", default=None, help="go on past the model's end token")
 
 
@@ -114,8 +127,8 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--input-dir", metavar="DIR", help="a folder with NAME.npy for the inputs")
     group.add_argument("--npz", metavar="FILE", help="a .npz file with arrays of the inputs' names")
-    group.add_argument("--random", action="store_true", help="draw the inputs that are not given, from the seed")
-    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of --random (default: 0)")
+    group.add_argument("--random", action="store_true", help="random numbers for inputs that are not given")
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help="the seed of --random (default: 0)")
     add_sizes(group)
 
 
@@ -123,7 +136,8 @@ def add_sizes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
     """The sizes of dims, where there are no arrays to show them."""
     parser.add_argument(
         "--size", action="append", default=[], metavar="DIM=N",
-        help="of a network: a dim's size (default: the one it was tuned for, or the smallest)",
+        help="of a network: a size that runs choose, by its name; repeatable (default: what it was tuned for, or the "
+        "smallest)",
     )  # fmt: skip
 
 

@@ -6,8 +6,9 @@ examples:
   ingot plan pico.ingot --concurrency 64 --json
 
 Of a directory only config.json (and the headers of its weights) are read: a folder with nothing but a config.json can
-be planned. A model runs so with `--context L --kv-memory BYTES`. Not counted are the interpreter, its libraries and
-the tokenizer (about 0.1 GB), nor what building in memory takes for a while.
+be planned. A model runs so with `--context L --kv-memory BYTES`. Keys and values of past tokens are called the
+KV cache. Not counted are the interpreter, its libraries and the tokenizer (about 0.1 GB), nor what building in memory
+takes for a while.
 
 The exit code is 0 when that fits in --memory (without it: in what this machine has left) and 2 when it does not. The
 plan is printed either way; an error then says what would fit. MB and GB are 1000² and 1000³ bytes, MiB and GiB 1024²
@@ -39,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory", type=options.byte_count, metavar="BYTES",
-        help="that there is, such as 24GB or 24GiB (default: what this machine has left)",
+        help="the memory that there is, such as 24GB or 24GiB (default: what this machine has left)",
     )  # fmt: skip
     options.add_formats(parser)
-    parser.add_argument("--threads", type=options.positive, metavar="N", help="default: those that may be used here")
+    parser.add_argument("--threads", type=options.positive, metavar="N", help=options.THREADS)
 
 
 def run(args: argparse.Namespace, out: Output) -> None:

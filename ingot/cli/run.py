@@ -30,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_inputs(parser)
     parser.add_argument("-o", "--output", metavar="FILE.npz|DIR", help="write the results there")
     options.add_formats(parser)
-    parser.add_argument(
-        "--threads", type=options.positive, metavar="N", help="default: the processors this process may use"
-    )
+    parser.add_argument("--threads", type=options.positive, metavar="N", help=options.THREADS)
 
 
 def run(args: argparse.Namespace, out: Output) -> None:

@@ -1,9 +1,10 @@
-"""Score a text: how many nats a token costs a language model on average.
+"""Score a text: how well a language model predicts it, in nats a token (less is better).
 
 examples:
   ingot score pico.ingot --text models/pico-python/heldout.txt --window 512 --json
 
-The text is encoded whole and cut into windows; each begins with an empty context. No token is added."""
+What a token costs is the negative natural logarithm of the probability that the model gave it. The text is encoded
+whole and cut into windows; each begins with an empty context. No token is added."""
 
 from __future__ import annotations
 

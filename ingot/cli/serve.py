@@ -50,17 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-wait", type=options.tolerance, default=60.0, metavar="SECONDS",
-        help="refuse what would wait longer, by the pace of the answers before it (default: 60; 0: never)",
+        help="refuse requests that would wait longer, by the pace of the answers so far (default: 60; 0: never)",
     )  # fmt: skip
-    group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt anew")
+    group.add_argument("--no-prefix-cache", action="store_true", help="compute prompts whole, however they begin")
     group.add_argument(
-        "--drain", type=options.tolerance, default=30.0, metavar="SECONDS", help="for running answers (default: 30)"
+        "--drain",
+        type=options.tolerance,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long running answers may go on when the server is told to end (default: 30)",
     )
     group.add_argument(
         "--step-timeout", type=options.tolerance, default=300.0, metavar="SECONDS",
-        help="kill and restart an engine that is silent, or one step of which takes, so long (default: 300; 0: never)",
+        help="restart the model's process when it is silent, or one step of it takes, so long (default: 300; 0: never)",
     )  # fmt: skip
-    group.add_argument("--trace", action="store_true", help="tell clients where the time of an answer went")
+    group.add_argument("--trace", action="store_true", help="tell clients where their answer's time went")
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

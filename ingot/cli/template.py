@@ -19,7 +19,7 @@ def add_chat_template(group: argparse._ArgumentGroup) -> None:
     """The option of the commands that hold conversations."""
     group.add_argument(
         "--chat-template", metavar=f"FILE|{PLAIN}",
-        help=f"Jinja in place of the model's own; {PLAIN}: a built-in one for models that have none",
+        help=f"a chat template (Jinja) in place of the model's own; {PLAIN}: a built-in one for models that have none",
     )  # fmt: skip
 
 
