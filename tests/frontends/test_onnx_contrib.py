@@ -34,12 +34,17 @@ def one(name: str) -> Probe:
     return probe
 
 
-def test_keys_that_share_a_buffer_are_a_fault() -> None:
-    """Seven past tokens, of which four count: present would stand in their place."""
+@pytest.mark.parametrize(
+    ("lengths", "total"),
+    [([0, 8, 1], 8), ([1, 1, 9], 9), ([2, 3, 8], 7), ([-3, 8, 8], 8), ([8, 8, 8], 12)],
+    ids=["no tokens", "more than past and new", "more than the longest", "negative", "a longest beyond past and new"],
+)
+def test_lengths_that_do_not_fit_are_a_fault(lengths: list[int], total: int) -> None:
+    """Seven past tokens and a new one."""
     probe = one("GroupQueryAttention: a token behind past")
     operands = list(probe.operands)
-    operands[5] = np.full(3, 4, np.int32)
-    with pytest.raises(IngotError, match="seqlens_k . 1 must be the number of past and new tokens"):
+    operands[5:7] = np.array(lengths, np.int32) - 1, np.array(total, np.int32)
+    with pytest.raises(IngotError, match="seqlens_k . 1 must be at least the number of new tokens"):
         ours(probe._replace(operands=tuple(operands)))
 
 

@@ -320,6 +320,18 @@ def grouped() -> Iterator[Probe]:
     yield Probe(op, "a token behind past, a window", (*one, *past, *lengths(8)), {**base, "local_window_size": 4},
                 results=3)  # fmt: skip
     yield Probe(op, "a token behind past, sinks", (*one, *past, *lengths(8), *none, sink), base, results=3, dims=free)
+    apart = np.array([3, 7, 5], np.int32), number(8, np.int32)
+    yield Probe(op, "a token behind past of different lengths", (*one, *past, *apart), base, results=3, dims=free)
+    yield Probe(op, "different lengths, rotary and a window", (*one, *past, *apart, *tables),
+                {**base, "do_rotary": 1, "local_window_size": 4}, results=3, dims=free)  # fmt: skip
+    yield Probe(op, "different lengths, sinks and a softcap", (*one, *past, *apart, *none, sink),
+                {**base, "softcap": 1.5}, results=3, dims=free)  # fmt: skip
+    yield Probe(op, "different lengths, a bias of the scores",
+                (*one, *past, *apart, None, None, None, normal(1, h, 1, 8)), base, results=3, dims=free)  # fmt: skip
+    yield Probe(op, "a buffer with room for more", (*one, *past, np.array([3, 0, 4], np.int32), number(5, np.int32),
+                *tables), {**base, "do_rotary": 1}, results=3, dims=free)  # fmt: skip
+    yield Probe(op, "a prompt into a buffer with room for more", (q, k, v, *past, *lengths(t), *tables),
+                {**base, "do_rotary": 1}, results=3, dims={3: "N", 5: "T", 7: "P"})  # fmt: skip
     first = [x[:1].copy() for x in (q, k, v)]
     before = [x[:1].copy() for x in past]
     yield Probe(op, "several tokens behind past", (*first, *before, np.array([11], np.int32), number(12, np.int32)),

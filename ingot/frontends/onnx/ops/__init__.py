@@ -11,6 +11,7 @@ from ingot.frontends.onnx.ops import (  # noqa: F401
     loss,
     microsoft,
     microsoft_attention,
+    microsoft_grouped,
     microsoft_quantised,
     norm,
     quantised,

@@ -12,7 +12,6 @@ from ingot.frontends.onnx.ops.attention import (
     plain_attention,
     rotary_embedding,
     window,
-    written_out,
 )
 from ingot.frontends.onnx.ops.common import cast, number, size_value
 from ingot.frontends.onnx.ops.linear import matmul, matmul_integer
@@ -24,13 +23,13 @@ from ingot.ir import F
 FILTER = -10000.0  # what is added to the score of a key that a mask hides
 
 
-def _flat(x: Any) -> Any:
+def flat(x: Any) -> Any:
     """[N, H, T, D] as [N, T, H·D]."""
     n, h, t, d = x.shape
     return F.reshape(F.permute(x, (0, 2, 1, 3)), (n, t, dims.mul(h, d)))
 
 
-def _given(call: Call, *results: Any) -> Result:
+def given(call: Call, *results: Any) -> Result:
     """As many results as the node names."""
     return results[: call.outputs] if call.outputs > 1 else results[0]
 
@@ -71,7 +70,7 @@ def _attended(
     seen = window(query, keys, size_value(query, past) if past != 0 else None, causal, -1, -1)
     if mask is not None:
         added = _summed(_masked(mask, query, keys, fill), added)
-    return _flat(plain_attention(query, key, value, seen, added, scale or None))
+    return flat(plain_attention(query, key, value, seen, added, scale or None))
 
 
 @onnx("Attention", domain=MICROSOFT)
@@ -156,7 +155,7 @@ def multi_head_attention(
     if mask is not None and len(mask.shape) == 1 and mask.shape[0] != query.shape[0]:
         mask = part(mask, 0, 0, query.shape[0])  # lengths of the keys, and what packed sequences have behind them
     found = _attended(query, key, value, past, mask, added, mask_filter_value, scale, unidirectional)
-    return _given(call, found, key, value)
+    return given(call, found, key, value)
 
 
 def _unpacked(q: Any, k: Any, v: Any, heads: int) -> list[Any]:
@@ -186,91 +185,6 @@ def _biased(parts: list[Any], bias: Any, heads: int, ready: bool) -> list[Any]:
         found.append(x if ready and i else F.add(x, own))
         at = dims.add(at, width)
     return found
-
-
-# --------------------------------------------------------------------------------------------- grouped queries
-
-
-@onnx("GroupQueryAttention", domain=MICROSOFT, folds=False)
-def group_query_attention(
-    call: Call, q: Tensor, k: MaybeTensor = None, v: MaybeTensor = None, past_key: MaybeTensor = None,
-    past_value: MaybeTensor = None, lengths: MaybeTensor = None, total: MaybeTensor = None, cos: MaybeTensor = None,
-    sin: MaybeTensor = None, positions: MaybeTensor = None, added: MaybeTensor = None, sink: MaybeTensor = None, *,
-    num_heads: int, kv_num_heads: int, scale: float = 0.0, softcap: float = 0.0, do_rotary: bool = False,
-    rotary_interleaved: bool = False, local_window_size: int = -1, smooth_softmax: int = 0, qk_output: int = 0,
-    k_quant_type: str = "NONE", v_quant_type: str = "NONE", kv_cache_bit_width: int = 0,
-) -> Result:  # fmt: skip
-    """With past keys of the sequence's own length, as decoders export it: present is past and new together.
-
-    Requests of a prompt may be shorter than it. A request whose length is not that of its past and new tokens, as where
-    past and present share a buffer, is a fault at run time.
-    """
-    if lengths is None:
-        raise Unsupported("the lengths (seqlens_k) are missing")
-    if qk_output or kv_cache_bit_width or {k_quant_type, v_quant_type} != {"NONE"}:
-        raise Unsupported("scores as a result, and quantised caches, are not supported")
-    if k is None or v is None:
-        width = q.shape[2]
-        if not isinstance(width, int):
-            raise Unsupported("the packed width must be known")
-        head = width // (num_heads + 2 * kv_num_heads)
-        sizes = (head * num_heads, head * kv_num_heads, head * kv_num_heads)
-        q, k, v = (part(q, 2, sum(sizes[:i]), n) for i, n in enumerate(sizes))
-    past: Dimension = past_key.shape[2] if past_key is not None else 0
-    query, key, value = in_heads(q, num_heads), in_heads(k, kv_num_heads), in_heads(v, kv_num_heads)
-    t = query.shape[2]
-    _check_lengths(query, lengths, past, t)
-    if do_rotary:
-        if cos is None or sin is None:
-            raise Unsupported("rotary embeddings need their tables")
-        if positions is None:
-            positions = F.add(F.reshape(counting(query, t), (1, t)), size_value(query, past))
-        query, key = (
-            rotary_embedding(x, cos, sin, positions, interleaved=rotary_interleaved) for x in (query, key)
-        )
-    if past_key is not None and past_value is not None and past != 0:
-        key, value = F.concat(past_key, key, dim=2), F.concat(past_value, value, dim=2)
-    back = local_window_size - 1 if local_window_size > 0 else -1
-    seen = window(query, key.shape[2], size_value(query, past) if past != 0 else None, True, back, -1)
-    if smooth_softmax > 0 or sink is not None:
-        found = _with_sink(query, key, value, seen, added, sink, scale, softcap)
-    elif softcap:
-        found = written_out(query, key, value, seen, added, scale or None, softcap, 0, None)[0]
-    else:
-        found = plain_attention(query, key, value, seen, added, scale or None)
-    return _given(call, _flat(found), key, value)
-
-
-def _check_lengths(query: Any, lengths: Any, past: Dimension, t: Dimension) -> None:
-    """`lengths` are those of the whole requests, less one."""
-    count = F.add(cast(lengths, dtypes.int64), number(cast(lengths, dtypes.int64), 1))
-    whole, new = size_value(query, dims.add(past, t)), size_value(query, t)
-    good: Any = F.equal(count, whole)
-    if past == 0:
-        good = F.less_equal(count, new)
-    elif not isinstance(past, int):
-        prompt = F.equal(size_value(query, past), number(count, 0))
-        good = F.logical_or(good, F.logical_and(prompt, F.less_equal(count, new)))
-    F.assertion(good, message="GroupQueryAttention: seqlens_k + 1 must be the number of past and new tokens")
-
-
-def _with_sink(
-    query: Any, key: Any, value: Any, seen: Any, added: Any, sink: Any, scale: float, softcap: float
-) -> Any:
-    """With a score more in each row, that of a key without a value: 0, or what `sink` [H] says."""
-    n, _, s, d = key.shape
-    key, value = (F.concat(x, F.expand(number(x, 0), (n, x.shape[1], 1, x.shape[3])), dim=2) for x in (key, value))
-    heads, t = query.shape[1:3]
-    shown = F.expand(number(query, 0), (1, 1, t, s)) if added is None else added
-    if seen is not None:
-        shown = F.where(seen, shown, number(shown, float("-inf")))
-    shown = F.expand(shown, (shown.shape[0], heads, t, s))
-    one = number(query, 0) if sink is None else F.reshape(cast(sink, shown.dtype), (1, heads, 1, 1))
-    column = F.expand(one, (shown.shape[0], heads, t, 1))
-    mask = F.concat(shown, column, dim=3)
-    if softcap:
-        return written_out(query, key, value, None, mask, scale or None, softcap, 0, None)[0]
-    return plain_attention(query, key, value, None, mask, scale or None)
 
 
 @onnx("RotaryEmbedding", domain=MICROSOFT)
