@@ -123,7 +123,7 @@ def _together(xs: Sequence[Any], groups: Sequence[Sequence[tuple[int, int]]], on
             continue
         least = {d for d in sizes if ones and dims.bounds(d)[1] <= 1}  # as x[:1] has: 0 or 1
         wanted = min(sizes - least or sizes, key=lambda d: (not isinstance(d, int), len(str(d)), str(d)))
-        if not all(may_be(d, wanted) for d in sizes):
+        if not all(d in least or may_be(d, wanted) for d in sizes):
             continue
         said = f"{' and '.join(_text(x.shape) for x in xs)} together: %s must be {wanted}"
         for i, axis in group:

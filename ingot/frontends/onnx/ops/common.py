@@ -10,10 +10,11 @@ import numpy as np
 from ingot import dtypes
 from ingot.dims import Dimension
 from ingot.dtypes import DType
-from ingot.frontends.onnx.table import MAX_MADE, Call
+from ingot.frontends.onnx.table import MAX_MADE, Call, Unknown
 from ingot.frontends.table import Unsupported
 from ingot.ir import F, Value
-from ingot.ir.spec import axis_of
+from ingot.ir.sizes import MAX_BOUND, as_shape
+from ingot.ir.spec import axis_of, elements
 from ingot.ops.indexing import Iota
 
 
@@ -79,6 +80,22 @@ def size_value(x: Value, size: Dimension) -> Any:
     if isinstance(size, int):
         return x.network.constant(np.array(size, np.int64))
     return F.reshape(x.network.emit(Iota(size=1, start=size, dtype=dtypes.int64), ()), ())
+
+
+def read_shape(call: Call, x: Any, shape: Any, allowzero: bool) -> tuple[Dimension, ...]:
+    """Sizes that are data: 0 keeps the size of x there, and -1 takes what the others leave."""
+    count = shape.shape[0] if len(shape.shape) == 1 else None
+    if not isinstance(count, int) or count > MAX_BOUND:
+        raise Unknown(shape, "shape")
+    sizes = cast(shape, dtypes.int64)
+    zero, one = number(sizes, 0), number(sizes, 1)
+    if not allowzero:
+        own = [*x.shape[:count], *[0] * (count - len(x.shape))]
+        sizes = F.where(F.equal(sizes, zero), size_tensor(call, own), sizes)
+    open_ = F.equal(sizes, number(sizes, -1))
+    others = F.reduce_prod(F.where(open_, one, sizes), axes=(0,))
+    left = F.floordiv(size_value(x, elements(x.shape)), F.maximum(others, one))
+    return as_shape(F.where(open_, left, sizes))
 
 
 def wide(x: Any) -> Any:

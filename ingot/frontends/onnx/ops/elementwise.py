@@ -23,10 +23,10 @@ from ingot.frontends.arithmetic import (
 )
 from ingot.frontends.narrow import Narrow, decoded, encoded, is_narrow
 from ingot.frontends.onnx.float_sizes import rounded
-from ingot.frontends.onnx.ops.common import cast, number, size_tensor, wide
+from ingot.frontends.onnx.ops.common import cast, few, number, size_tensor, wide
 from ingot.frontends.onnx.table import Anything, Call, StringsOrTensor, Typed, onnx
 from ingot.frontends.onnx.text import Text, same
-from ingot.frontends.table import MaybeFloat, MaybeInt, MaybeTensor, Result, Tensor, Unsupported
+from ingot.frontends.table import MaybeInt, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
 from ingot.ir.expr import integer_range
 from ingot.ir.sizes import MAX_KNOWN
@@ -345,11 +345,35 @@ def dropout_7(call: Call, x: Tensor, *, ratio: float = 0.5, seed: MaybeInt = Non
 
 @onnx("Dropout", since=12)
 def dropout(
-    call: Call, x: Tensor, ratio: MaybeFloat = None, training: MaybeTensor = None, *, seed: MaybeInt = None
+    call: Call, x: Tensor, ratio: MaybeTensor = None, training: MaybeTensor = None, *, seed: MaybeInt = None
 ) -> Result:
-    if training is not None and (training.array is None or training.array.any()) and ratio != 0.0:
-        raise Unsupported("in training mode it is random; export the model for inference (model.eval())")
-    return (x, _all_true(x)) if call.outputs > 1 else x
+    """In training mode the seed says what is left out: the same in every run, as all random numbers of an engine."""
+    share = number(x, 0.5) if ratio is None else F.reshape(ratio, ())
+    trains = None if training is None else call.contents(training)
+    none_left_out = (known := call.contents(share)) is not None and not known.any()
+    if training is None or none_left_out or trains is not None and not trains.any():
+        return (x, _all_true(x)) if call.outputs > 1 else x
+    kept = F.greater_equal(x.network.constant(_even(x, seed)), cast(share, dtypes.float64))
+    scale = F.reciprocal(F.sub(number(wide(share), 1), wide(share)))
+    found = F.mul(F.mul(cast(kept, x.dtype), x), cast(scale, x.dtype))
+    if trains is None:
+        now = F.reshape(training, ())
+        found, kept = F.where(now, found, x), F.logical_or(kept, F.logical_not(now))
+    return (found, kept) if call.outputs > 1 else found
+
+
+def _even(x: Value, seed: int | None) -> Any:
+    """A number of 0..1 for each element: those that NumPy's generator makes of the seed, as in the standard's tests."""
+    if seed is None or not 0 <= seed < 1 << 32:
+        raise Unsupported(
+            "in training mode it is random, and an engine gives the same in every run: export the model for inference "
+            "(model.eval()), or give the node a seed from 0 to 2^32 - 1"
+        )
+    count = x.spec.elements
+    if not isinstance(count, int):
+        raise Unsupported(f"in training mode it needs sizes that are known, and those of {x.spec} are not")
+    few(count)
+    return np.random.RandomState(seed).uniform(size=x.shape)
 
 
 def _all_true(x: Value) -> Any:

@@ -126,12 +126,13 @@ def binarizer(x: Tensor, *, threshold: float = 0.0) -> Result:
 
 @onnx("NonMaxSuppression", folds=False)
 def non_max_suppression(
-    call: Call, boxes: Tensor, scores: Tensor, most: MaybeInt = None, overlap: MaybeTensor = None,
+    call: Call, boxes: Tensor, scores: Tensor, most: MaybeTensor = None, overlap: MaybeTensor = None,
     least: MaybeTensor = None, *, center_point_box: int = 0,
 ) -> Result:  # fmt: skip
     """By a loop over the boxes of each class in the order of their scores: one is kept that no kept one overlaps."""
     batches, classes, count = scores.shape
-    if not most:
+    known = None if most is None else call.contents(most)
+    if most is None or known is not None and not known.any():
         return call.network.constant(np.zeros((0, 3), np.int64))
     corners = _corners(boxes, center_point_box)
     ordered, order = F.sort(scores, axis=2, descending=True)
@@ -159,7 +160,7 @@ def non_max_suppression(
     own = F.expand(F.reshape(steps, (1, 1, count)), shape)
     alive = fn.scan(step, [alive], [steps, rows], [own])
     first = F.cumsum(cast(alive, dtypes.int64), axis=2)
-    kept = F.logical_and(alive, F.less_equal(first, number(first, most)))
+    kept = F.logical_and(alive, F.less_equal(first, F.reshape(cast(most, dtypes.int64), ())))
     found = F.nonzero(kept)  # [3, kept], in the order of batch, class, score
     kept_count = found.shape[1]
     batch, kind, at = (F.reshape(F.slice(found, (i, 0), (1, kept_count), (1, 1)), (kept_count,)) for i in range(3))

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.onnx.float_sizes import MAX_UNDER, share
+from ingot.frontends.onnx.float_sizes import MAX_UNDER, numbers, share
 from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, size_value
+from ingot.frontends.onnx.ops.resizing import Axis, Way, along
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import window
-from ingot.frontends.onnx.table import MAX_PIECES, onnx
+from ingot.frontends.onnx.table import MAX_PIECES, Call, Unknown, onnx
 from ingot.frontends.table import (
     Floats,
-    MaybeFloats,
     MaybeInts,
     MaybeTensor,
     Result,
@@ -34,28 +35,6 @@ Array = np.ndarray[Any, Any]
 MaybeSizes = tuple[Dimension, ...] | None
 
 MAX_MATRIX = 1 << 23  # elements of the weights of one axis
-
-
-class Way(NamedTuple):
-    """How a resize reads: the attributes of the node."""
-
-    mode: str
-    coordinates: str
-    nearest: str
-    a: float
-    antialias: bool
-    exclude_outside: bool
-    beyond: float
-
-
-class Axis(NamedTuple):
-    """One axis that changes: from a size to another, by a scale; `region` of tf_crop_and_resize."""
-
-    axis: int
-    size: Any
-    to: Any
-    scale: Any
-    region: tuple[float, float]
 
 
 # ------------------------------------------------------------------------------------------ weights of an axis
@@ -189,6 +168,8 @@ def _no_ones(axes: Sequence[Axis], way: Way) -> bool:
 
 def _exact(one: Axis) -> Any:
     """Whether the scale is what the two sizes say; NaN is that of sizes that were given."""
+    if isinstance(one.scale, Value):
+        return False
     if math.isnan(one.scale):
         return True
     if isinstance(one.size, int) and isinstance(one.to, int):
@@ -205,14 +186,17 @@ def _resized(x: Any, axes: Sequence[Axis], way: Way) -> Any:
         changed = [one for one in axes if one in changed or not _exact(one)]
     else:
         return x
-    found = _by_kernel(x, changed, way)
+    data = any(isinstance(n, Value) for one in changed for n in (one.scale, *one.region))
+    found = None if data else _by_kernel(x, changed, way)
+    if found is None and not data:
+        found = _by_factors(x, changed, way)
     if found is not None:
         return found
-    if not all(isinstance(n, int) for one in changed for n in (one.size, one.to)):
-        return _of_any_size(x, changed, way)
     wide = x if x.dtype.is_float and x.dtype.bits >= 32 or way.mode == "nearest" else cast(x, dtypes.float32)
+    crops = way.coordinates == "tf_crop_and_resize"
+    still = None if crops else _still(x, changed)
     for one in changed:
-        wide = _along(wide, one, way)
+        wide = _along(wide, one, way) if one.known else along(wide, one, way, None if crops else _same(x, one, still))
     if wide.dtype is not x.dtype and x.dtype.is_integer:
         wide = F.round(wide)
     return cast(wide, x.dtype)
@@ -221,16 +205,18 @@ def _resized(x: Any, axes: Sequence[Axis], way: Way) -> Any:
 _COMPOSED = {("linear", 1): "linear", ("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic"}
 
 
-def _of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
-    """By a scale that is no ratio of sizes which only a run knows: its places are computed in the run."""
+def _by_factors(x: Any, axes: Sequence[Axis], way: Way) -> Any:
+    """By scales that are no ratio of sizes which only a run knows, between so many neighbours; None elsewhere."""
+    if all(one.known for one in axes) or any(math.isnan(one.scale) for one in axes):
+        return None
     rank = len(x.shape) - 2
     centred = way.coordinates == "half_pixel" or way.coordinates == "pytorch_half_pixel" and _no_ones(axes, way)
     mode = _COMPOSED.get((way.mode, rank), "") if centred else ""
     if way.mode == "nearest" and way.coordinates == "asymmetric" and way.nearest == "floor":
-        return _nearest_of_any_size(x, axes, way)
+        return _nearest_by_factors(x, axes)
     odd = way.antialias or way.exclude_outside or way.mode == "cubic" and way.a != -0.75
-    if not mode or odd or any(one.axis < 2 or math.isnan(one.scale) for one in axes) or not x.dtype.is_float:
-        raise _needs_sizes(x, way)
+    if not mode or odd or any(one.axis < 2 for one in axes) or not x.dtype.is_float:
+        return None
     targets, still = [resample.Target(n) for n in x.shape[2:]], _still(x, axes)
     for one in axes:
         exact = Fraction(one.scale).limit_denominator(MAX_UNDER)  # 1.7, of which the file has the nearest float32
@@ -241,8 +227,7 @@ def _of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
 
 def _still(x: Any, axes: Sequence[Axis]) -> Any:
     """Whether in a run no axis changes its size, as 1.1 leaves 9: ONNX Runtime then gives x as it is. None: never."""
-    if any(one.scale >= 2 or isinstance(one.to, int) and isinstance(one.size, int) and one.to != one.size
-           for one in axes):  # fmt: skip
+    if any(not isinstance(one.scale, Value) and one.scale >= 2 or one.known and one.to != one.size for one in axes):
         return None
     still: Any = None
     for one in axes:
@@ -251,23 +236,20 @@ def _still(x: Any, axes: Sequence[Axis]) -> Any:
     return still
 
 
+def _same(x: Any, one: Axis, still: Any) -> Any:
+    """Whether an axis stays as it is: by itself, where the sizes or a scale of 1 say so, or `still` of all together."""
+    if not isinstance(one.scale, Value):
+        return F.equal(size_value(x, one.size), size_value(x, one.to)) if math.isnan(one.scale) else still
+    alone = F.equal(one.scale, number(one.scale, 1))
+    return alone if still is None else F.logical_or(alone, still)
+
+
 def _unless(still: Any, step: float) -> Any:
     return np.float32(step) if still is None else F.where(still, np.float32(1), np.float32(step))
 
 
-def _needs_sizes(x: Any, way: Way) -> Unsupported:
-    more = " with antialias" if way.antialias else " with exclude_outside" if way.exclude_outside else ""
-    nearest = f", {way.nearest}" if way.mode == "nearest" else ""
-    return Unsupported(
-        f"{way.mode} ({way.coordinates}{nearest}){more} needs sizes that are known, and those of {x.spec} are not: "
-        "give the input fixed sizes, or resize before the network"
-    )
-
-
-def _nearest_of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
+def _nearest_by_factors(x: Any, axes: Sequence[Axis]) -> Any:
     """The element at ⌊place / scale⌋ along each axis, as float32 divides."""
-    if any(math.isnan(one.scale) for one in axes):
-        raise _needs_sizes(x, way)
     still = _still(x, axes)
     for one in axes:
         places = F.iota(one.to, dtype=dtypes.float32)
@@ -278,44 +260,59 @@ def _nearest_of_any_size(x: Any, axes: Sequence[Axis], way: Way) -> Any:
     return x
 
 
-def _scaled(x: Any, size: Dimension, scale: float) -> Dimension:
+def _scaled(x: Any, size: Dimension, scale: Any) -> Dimension:
     """⌊size · scale⌋ in float32; where no fraction says it, a run counts it."""
-    if scale == 1:
+    if isinstance(scale, Value):
+        factor = cast(scale, dtypes.float32)
+    elif scale == 1:
         return size
-    try:
-        return share(size, scale)
-    except Unsupported:
-        whole = F.floor(F.mul(cast(size_value(x, size), dtypes.float32), np.float32(scale)))
-        return as_size(F.cast(whole, dtypes.int64))
+    else:
+        try:
+            return share(size, scale)
+        except Unsupported:
+            factor = np.float32(scale)
+    whole = F.floor(F.mul(cast(size_value(x, size), dtypes.float32), factor))
+    return as_size(F.cast(whole, dtypes.int64))
 
 
 def _axes(
-    x: Any, at: Sequence[int], scales: Sequence[float] | None, sizes: Sequence[Any] | None, policy: str,
-    regions: Sequence[float] | None,
+    x: Any, at: Sequence[int], scales: Sequence[Any] | None, sizes: Sequence[Any] | None, policy: str,
+    regions: Sequence[Any] | None,
 ) -> list[Axis]:  # fmt: skip
     if (scales is None) == (sizes is None) or len(scales or sizes or ()) != len(at):
         raise Unsupported("it needs either scales or sizes, one for each axis")
+    own: list[Dimension] = [x.shape[axis] for axis in at]
+    if scales is not None:
+        targets, factors = [_scaled(x, size, scale) for size, scale in zip(own, scales, strict=True)], list(scales)
+    elif sizes is not None and policy == "stretch":
+        targets, factors = list(sizes), list(map(_ratio, own, sizes))
+    else:
+        assert sizes is not None
+        targets, common = _of_one_ratio(x, own, sizes, policy == "not_larger")
+        factors = [common] * len(own)
     found = []
-    common = None
-    if sizes is not None and policy != "stretch":
-        if not all(isinstance(n, int) for n in (*sizes, *(x.shape[a] for a in at))):
-            raise Unsupported(
-                f"keep_aspect_ratio_policy {policy:.20} chooses the scale by the sizes, and those of {x.spec} are not "
-                "all known: give the input fixed sizes, or resize before the network"
-            )
-        ratios = [to / x.shape[a] for a, to in zip(at, sizes, strict=True)]
-        common = min(ratios) if policy == "not_larger" else max(ratios)
     for i, axis in enumerate(at):
-        size = x.shape[axis]
-        if scales is not None:
-            scale, to = scales[i], _scaled(x, size, scales[i])
-        else:
-            assert sizes is not None
-            to = sizes[i] if common is None else math.floor(common * size + 0.5)
-            scale = common if common is not None else _ratio(size, to)
         region = (0.0, 1.0) if regions is None else (regions[i], regions[len(at) + i])
-        found.append(Axis(axis, size, to, scale, region))
+        found.append(Axis(axis, own[i], targets[i], factors[i], region))
     return found
+
+
+def _of_one_ratio(x: Any, own: Sequence[Any], sizes: Sequence[Any], least: bool) -> tuple[list[Dimension], Any]:
+    """The sizes that keep the ratios of one's own, and the scale: the least of those to the sizes, or the greatest."""
+    if all(isinstance(n, int) for n in (*own, *sizes)):
+        ratio = (min if least else max)(to / size for size, to in zip(own, sizes, strict=True))
+        return [math.floor(ratio * size + 0.5) for size in own], ratio
+    targets = []
+    for mine, to in zip(own, sizes, strict=True):  # ⌊mine · other to / other + 1/2⌋, of all others
+        rounded = [
+            dims.floordiv(dims.add(dims.mul(dims.mul(mine, n), 2), size), dims.mul(size, 2))
+            for size, n in zip(own, sizes, strict=True) if (size, n) != (mine, to)
+        ]  # fmt: skip
+        targets.append((dims.minimum if least else dims.maximum)(to, *rounded))
+    ratios = [
+        F.div(*(cast(size_value(x, n), dtypes.float64) for n in pair)) for pair in zip(sizes, own, strict=True)
+    ]  # fmt: skip
+    return targets, functools.reduce(F.minimum if least else F.maximum, ratios)
 
 
 def _ratio(size: Dimension, to: Dimension) -> float:
@@ -326,11 +323,11 @@ def _ratio(size: Dimension, to: Dimension) -> float:
 
 
 @onnx("Resize", until=10)
-def resize_10(x: Tensor, scales: Floats, *, mode: str = "nearest") -> Result:
-    return _upsampled(x, scales, mode)
+def resize_10(call: Call, x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Result:
+    return _upsampled(x, _numbers(call, scales, "scales"), mode)
 
 
-def _upsampled(x: Any, scales: Sequence[float], mode: str) -> Any:
+def _upsampled(x: Any, scales: Sequence[Any] | None, mode: str) -> Any:
     way = Way("linear" if mode in ("linear", "bilinear") else mode, "asymmetric", "floor", -0.75, False, False, 0.0)
     return _resized(x, _axes(x, range(len(x.shape)), scales, None, "stretch", None), way)
 
@@ -341,13 +338,28 @@ def upsample_7(x: Tensor, *, scales: Floats, mode: str = "nearest") -> Result:
 
 
 @onnx("Upsample", since=9)
-def upsample_9(x: Tensor, scales: Floats, *, mode: str = "nearest") -> Result:
-    return _upsampled(x, scales, mode)
+def upsample_9(call: Call, x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Result:
+    return _upsampled(x, _numbers(call, scales, "scales"), mode)
+
+
+def _numbers(call: Call, x: Any, name: str) -> list[Any] | None:
+    """The elements of an operand: numbers, and tensors of one where only a run knows them. None: it has none."""
+    if x is None:
+        return None
+    count = x.shape[0] if len(x.shape) == 1 else None
+    found = call.contents(x)
+    if found is not None:
+        return [float(n) for n in found.reshape(-1)] or None
+    if not isinstance(count, int):
+        raise Unknown(x, name)
+    few(count)
+    each = zip(numbers(x), range(count), strict=True)
+    return [F.reshape(part(x, 0, i, 1), ()) if n is None else n for n, i in each] or None
 
 
 @onnx("Resize", since=11)
 def resize(
-    x: Tensor, roi: MaybeFloats = None, scales: MaybeFloats = None, sizes: MaybeSizes = None, *,
+    call: Call, x: Tensor, roi: MaybeTensor = None, scales: MaybeTensor = None, sizes: MaybeSizes = None, *,
     antialias: bool = False, axes: MaybeInts = None, coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75, exclude_outside: bool = False, extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",
@@ -357,8 +369,11 @@ def resize(
     if mode not in ("nearest", "linear", "cubic") or nearest_mode not in _NEAREST:
         raise Unsupported(f"the mode {mode:.40}, {nearest_mode:.40} is not known")
     at = axes_at(range(len(x.shape)) if axes is None else axes, len(x.shape))
-    regions = roi if coordinate_transformation_mode == "tf_crop_and_resize" else None
-    return _resized(x, _axes(x, at, scales or None, sizes or None, keep_aspect_ratio_policy, regions), way)
+    regions = _numbers(call, roi, "roi") if coordinate_transformation_mode == "tf_crop_and_resize" else None
+    if regions is not None and len(regions) != 2 * len(at):
+        raise Unsupported(f"roi has {len(regions)} numbers, and {2 * len(at)} are needed")
+    factors = _numbers(call, scales, "scales")
+    return _resized(x, _axes(x, at, factors, sizes or None, keep_aspect_ratio_policy, regions), way)
 
 
 # ------------------------------------------------------------------------------------------------ places as data

@@ -11,7 +11,7 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, size_tensor, size_value
+from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, read_shape, size_tensor, size_value
 from ingot.frontends.onnx.table import MAX_PIECES, Anything, Call, MaybeNDArray, Unknown, onnx
 from ingot.frontends.onnx.table import Sequence as TensorSequence
 from ingot.frontends.table import (
@@ -140,10 +140,9 @@ def eye_like(x: Tensor, *, dtype: MaybeDType = None, k: int = 0) -> Result:
 @onnx("Reshape", moves=True)
 def reshape(call: Call, x: Tensor, shape: Tensor, *, allowzero: bool = False) -> Result:
     found = call.contents(shape)
-    if found is None and shape.known is not None:
-        found = shape.known
+    found = shape.known if found is None else found
     if found is None:
-        raise Unknown(shape, "shape")
+        return F.reshape(*to_reshape(x, read_shape(call, x, shape, allowzero)))
     wanted = [n if isinstance(n, dims.Expr) else int(n) for n in found.reshape(-1)]
     for i, n in enumerate(wanted):
         if isinstance(n, int) and n == 0 and not allowzero:
