@@ -9,7 +9,8 @@ from ingot.errors import UserError
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 SAME = "same"  # weights as the precision has them
-WEIGHTS = (SAME, "int8", "int4-g32", "int4-g64", "int4-g128")  # ir/weight_format.py says what they mean
+INT4 = tuple(f"int4-g{group}{zeros}" for zeros in ("", "-asym") for group in (32, 64, 128))
+WEIGHTS = (SAME, "int8", *INT4)  # ir/weight_format.py says what they mean
 
 
 ACTIVATIONS = (SAME, "int8")

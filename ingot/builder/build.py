@@ -144,7 +144,8 @@ def build(
             parameter or an input, is built only when this is given: then nothing inside is float64. A float32 network
             may compute in float64.
         weights: how the matrices of linear layers and the tables are stored: same (in the precision), int8 with a scale
-            for each output, or int4-g32, int4-g64, int4-g128 with one for so many inputs (tables: int8).
+            for each output, or int4-g32, int4-g64, int4-g128 with one for so many inputs (tables: int8), each of them
+            with zero points too as int4-g32-asym and so on.
             Products are computed in the precision; engine.log says which weights stay floats.
         activations: what rows become before they meet such a matrix: same (the precision), or int8 with a scale for
             each row, which wants weights="int8"; sums are then of whole numbers.

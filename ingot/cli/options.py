@@ -32,7 +32,7 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--weights", choices=WEIGHTS,
         help="how weights are stored: in the precision, or as integers; int4 with a scale for each group of 32, 64 or "
-        "128 (default: same, in the precision)",
+        "128, -asym with a zero point too (default: same, in the precision)",
     )  # fmt: skip
     group.add_argument(
         "--activations", choices=ACTIVATIONS,

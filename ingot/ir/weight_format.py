@@ -16,6 +16,7 @@ class WeightFormat:
     """Integers of `dtype` from −`limit`, and a float32 scale for every output and `group` of inputs (0: all of them).
 
     In a network such a weight is `dequantize(integers, scales)`. dtype None: as they are, in the engine's precision.
+    zeros: whether each group has an int8 zero point too, and the weight is `dequantize(integers, scales, zeros)`.
     activations: whether rows become int8 too, with a scale for each (`quantize_rows`), before they meet such a weight.
     """
 
@@ -24,6 +25,7 @@ class WeightFormat:
     limit: int = 0
     group: int = 0
     activations: bool = False
+    zeros: bool = False
 
     @property
     def asked(self) -> tuple[str | None, str | None]:
@@ -38,7 +40,10 @@ class WeightFormat:
 
 AS_IS = WeightFormat("same")
 INT8 = WeightFormat("int8", dtypes.int8, 127)
-FORMATS = {f.word: f for f in (AS_IS, INT8, *(WeightFormat(f"int4-g{n}", dtypes.int4, 8, n) for n in (32, 64, 128)))}
+GROUPS = (32, 64, 128)
+_INT4 = (WeightFormat(f"int4-g{n}", dtypes.int4, 8, n) for n in GROUPS)
+_ASYMMETRIC = (WeightFormat(f"int4-g{n}-asym", dtypes.int4, 8, n, zeros=True) for n in GROUPS)
+FORMATS = {f.word: f for f in (AS_IS, INT8, *_INT4, *_ASYMMETRIC)}
 INTEGERS = (dtypes.int8, dtypes.int4)  # what a product takes beside floats of its rows' type
 
 

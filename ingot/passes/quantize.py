@@ -137,11 +137,18 @@ def _fits(weight: Value, format: WeightFormat) -> WeightFormat:
     return format.per_output if format.group and sizes(weight)[-1] % format.group else format
 
 
-def integers(network: Network, weight: Value, format: WeightFormat) -> tuple[Value, Value]:
-    """The parameters that a weight [outputs, inputs] becomes: its integers, and their scales [outputs, groups]."""
+def integers(network: Network, weight: Value, format: WeightFormat) -> tuple[Value, ...]:
+    """The parameters that a weight [outputs, inputs] becomes: its integers, their scales [outputs, groups], and where
+    the format has them their zero points."""
     kind = _fits(weight, format)
     assert kind.dtype is not None
-    args = {"group": kind.group, "limit": kind.limit}
+    args: dict[str, Any] = {"group": kind.group, "limit": kind.limit}
+    if kind.zeros:
+        scales = derive(network, "ranged_scales", [weight], f"{weight.name}.scales", **args)
+        zeros = derive(network, "centred_zeros", [weight, scales], f"{weight.name}.zeros", **args)
+        name = f"{weight.name}.{kind.dtype.name}"
+        made = derive(network, "quantize_to_zeros", [weight, scales, zeros], name, dtype=kind.dtype.name, **args)
+        return made, scales, zeros
     step = "scales" if kind.dtype.bits == 8 else "fitted_scales"
     scales = derive(network, step, [weight], f"{weight.name}.scales", **args)
     name = f"{weight.name}.{kind.dtype.name}"

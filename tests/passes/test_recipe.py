@@ -15,7 +15,7 @@ from ingot import dtypes
 from ingot.errors import EngineVersionError, RecipeError
 from ingot.ir import Network, Spec
 from ingot.ir import recipe as R
-from ingot.ir.steps.quantize import TRIED
+from ingot.ir.steps.quantize import PARTS, TRIED
 from ingot.ops.layouts import LAYOUTS, pack_groups, phases, unpack_groups
 from ingot.ops.panels import pack_panels, packed_shape, unpack_panels
 from ingot.ops.spatial import ConvTranspose
@@ -145,6 +145,42 @@ def test_fitted_scales_leave_the_smallest_error(group: int) -> None:
             quantized(np.full((2, 32), bad, np.float32), "int4", group, 8, "fitted_scales")
 
 
+@pytest.mark.parametrize("group", [0, 32])
+def test_ranged_scales_and_their_zero_points_leave_the_smallest_error(group: int) -> None:
+    """Against a search in float64 over parts of each range; one-sided groups, zeros, and the ends of float32."""
+    w = (np.random.default_rng(0).standard_normal((40, 96)) * 0.05 + 0.04).astype(np.float32)
+    w[2], w[3], w[4], w[5], w[6, 1:] = -abs(w[2]) - 1, 0, w[4] * 1e38, w[5] * 1e-38, 0
+    args = {"group": group, "limit": 8}
+    weight = R.source("w")
+    scales = weight.then("ranged_scales", **args)
+    zeros = R.combine("centred_zeros", [weight, scales], **args)
+    whole = R.combine("quantize_to_zeros", [weight, scales, zeros], dtype="int4", **args)
+    s, z, q = (R.evaluate(made, {"w": w}) for made in (scales, zeros, whole))
+    assert (s.dtype, z.dtype, q.dtype) == (np.float32, np.int8, dtypes.int4.numpy)
+    assert s.shape == z.shape == (40, 3 if group else 1) and z.min() >= -8 and z.max() <= 7
+    wide = w.astype(np.float64).reshape(*s.shape, -1)
+    low, high = np.minimum(wide.min(-1), 0), np.maximum(wide.max(-1), 0)
+    unit = np.maximum(high - low, 1e-300)[..., None]
+
+    def left(scale: Any, zero: Any, integers: Any) -> Any:
+        return (((((integers - zero[..., None]) * scale[..., None]) - wide) / unit) ** 2).sum(-1)
+
+    tried = []
+    for part in PARTS:
+        scale = np.where(high > low, (high - low) / 15 * part, 1)
+        zero = np.clip(np.rint(-0.5 - (low + high) / 2 / scale), -8, 7)
+        tried.append(left(scale, zero, np.clip(np.rint(wide / scale[..., None]) + zero[..., None], -8, 7)))
+    error = left(s.astype(np.float64), z, q.astype(np.float64).reshape(wide.shape))
+    assert error.sum() <= 1.01 * np.min(tried, 0).sum()
+    plain, plain_scale = quantized(w, "int4", group, 8, "fitted_scales")
+    symmetric = left(plain_scale.astype(np.float64), np.zeros(s.shape), plain.astype(np.float64).reshape(wide.shape))
+    assert error.sum() < 0.8 * symmetric.sum()
+    assert (q[3].astype(int) == z[3].repeat(96 // s.shape[1])).all() and (s[3] == 1).all(), "0 is an integer"
+    for bad in (np.inf, np.nan):
+        with pytest.raises(RecipeError, match="not finite"):
+            R.evaluate(scales, {"w": np.full((2, 32), bad, np.float32)})
+
+
 def test_large_weights_are_quantised_a_few_rows_at_a_time() -> None:
     w = np.random.default_rng(0).standard_normal((1100, 2048)).astype(np.float32)
     q, scale = quantized(w, "int8", 0, 127)
@@ -267,6 +303,11 @@ def test_add_rounds_once() -> None:
         ("norm_shift", {"bias": True, "prior": False}, [(5,), (5,)], "takes 3 vectors, not 2"),
         ("add", {}, [(5,), (4,)], r"two tensors of one shape, not \[5\] and \[4\]"),
         ("add", {}, [(5,)], "takes two tensors, not 1"),
+        ("quantize", {"dtype": "int4", "group": 0, "limit": 8}, [(4, 3)], "a weight and its scales, not 1"),
+        ("quantize_to_zeros", {"dtype": "int4", "group": 0, "limit": 8}, [(4, 3), (4, 1)], "zero points, not 2"),
+        ("quantize_to_zeros", {"dtype": "int4", "group": 0, "limit": 8}, [(4, 3), (4, 1), (4, 1)], "zero points are f"),
+        ("centred_zeros", {"group": 0, "limit": 8}, [(4, 3), (4, 2)], "its scales are float32"),
+        ("centred_zeros", {"group": 0, "limit": 127}, [(4, 3), (4, 1)], "which ends at 127"),
         ("take", {"axis": 1, "indices": (0, 3)}, [(4, 3)], "do not lie along axis 1"),
         ("take", {"axis": 2, "indices": (0,)}, [(4, 3)], "do not lie along axis 2"),
     ],

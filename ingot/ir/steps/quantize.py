@@ -7,11 +7,16 @@ The last dimension is what a product sums over; `group` of it share a scale, or 
 to limit, or to the largest of their type. A scale is the largest magnitude divided by `limit` (`scales`), so that
 nothing saturates, or the one of several that leaves the smallest squared error (`fitted_scales`), as few integers want;
 where all weights are zero it is 1.
+
+With zero points an integer q stands for (q − zero) · scale: all 2 · limit integers serve the range of a group, which
+need not lie around 0. A zero point follows from its scale (`centred_zeros`): the middle of the range lands between the
+two integers in the middle. So the scale alone is searched for (`ranged_scales`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +28,7 @@ from ingot.ir.steps.check import is_dtype, is_finite, is_int, is_whole, one
 AT_ONCE = 1 << 20  # elements of a weight that are widened at a time; bounds the float32 intermediates …
 FITTED_AT_ONCE = 1 << 16  # … and so do these, which stay in a core's cache while they are read again and again
 TRIED = (-1.0, -0.5, 0.0, 0.5, 1.0)  # what is added to the limit that the largest magnitude is divided by
+PARTS = (1.04, 1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # of a range with its ends, what its integers are spread over
 
 
 def scales_shape(shape: Shape, group: int) -> Shape:
@@ -39,13 +45,16 @@ def _scales_infer(known: Sequence[Known], group: int, limit: int) -> Known:
     return dtypes.float32, scales_shape(shape, group)
 
 
-def _quantize_infer(known: Sequence[Known], dtype: str, group: int, limit: int) -> Known:
-    require(len(known) == 2, f"takes a weight and its scales, not {len(known)} operands")
+def _quantize_infer(known: Sequence[Known], dtype: str, group: int, limit: int, count: int) -> Known:
+    wanted = "a weight and its scales" if count == 2 else "a weight, its scales and its zero points"
+    require(len(known) == count, f"takes {wanted}, not {len(known)} operands")
     target = dtypes.get(dtype)
     require(target.kind == "int" and 0 < limit <= 2 ** (target.bits - 1), f"{limit} does not fit {dtype}")
     require(target.bits <= 8, f"weights are stored in integers of at most 8 bits, not as {dtype}")
-    (_, shape), scales = known
+    (_, shape), scales, *zeros = known
     require(scales == _scales_infer(known[:1], group, limit), f"its scales are {scales[0].name}{list(scales[1])}")
+    for kind, other in zeros:
+        require(kind is dtypes.int8 and other == scales[1], f"its zero points are {kind.name}{list(other)}")
     return target, shape
 
 
@@ -106,20 +115,92 @@ def _fitted(wide: Array, limit: int) -> Array:
     return scales
 
 
-def _quantize_apply(arrays: Sequence[Array], dtype: str, group: int, limit: int) -> Array:
+def _zeros_infer(known: Sequence[Known], group: int, limit: int) -> Known:
+    require(len(known) == 2, f"takes a weight and its scales, not {len(known)} operands")
+    scales = _scales_infer(known[:1], group, limit)
+    require(known[1] == scales, f"its scales are {known[1][0].name}{list(known[1][1])}")
+    require(limit <= 64, f"zero points of integers from -{limit} are int8, which ends at 127")
+    return dtypes.int8, scales[1]
+
+
+def _range(wide: Array) -> tuple[Array, Array]:
+    """The lowest and the highest of each group and 0, which is then an integer itself."""
+    low, high = np.minimum(wide.min(-1), 0), np.maximum(wide.max(-1), 0)
+    _check_finite(low)
+    _check_finite(high)
+    return low, high
+
+
+def _centred(low: Array, high: Array, scales: Array, limit: int) -> Array:
+    """The zero points with which the middle of a range lands at −1/2, held in the integers from −limit."""
+    zeros = np.rint(np.float32(-0.5) - (low / scales + high / scales) * np.float32(0.5))
+    return np.clip(zeros, -limit, limit - 1)
+
+
+def _ranged_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
+    weight = arrays[0]
+    found = np.empty(scales_shape(weight.shape, group), np.float32)
+    flat = found.reshape(-1, found.shape[-1])
+    for rows, wide in _blocks(weight, group, FITTED_AT_ONCE):
+        flat[rows] = _ranged(wide, limit)
+    return found
+
+
+def _ranged(wide: Array, limit: int) -> Array:
+    """The scale of each group that leaves the smallest squared error with the zero point that follows from it: of those
+    with which so many parts of the range are told apart."""
+    low, high = _range(wide)
+    unit = np.maximum(high, -low)  # so that neither squares nor reciprocals leave float32's range
+    unit[unit == 0] = 1
+    wide, low, high = wide / unit[..., None], low / unit, high / unit
+    whole = high / np.float32(2 * limit - 1) - low / np.float32(2 * limit - 1)
+    none = whole == 0
+    whole[none] = 1
+    best, scales = np.full(whole.shape, np.inf, np.float32), whole.copy()
+    for part in PARTS:
+        tried = whole * np.float32(part)
+        zeros = _centred(low, high, tried, limit)[..., None]
+        q = np.rint(wide / tried[..., None])
+        np.clip(q, -limit - zeros, limit - 1 - zeros, out=q)
+        q *= tried[..., None]
+        q -= wide
+        left = np.einsum("rgi,rgi->rg", q, q)
+        better = left < best
+        best[better], scales[better] = left[better], tried[better]
+    scales *= unit
+    scales[none | (scales == 0)] = 1  # all are zero, or so small that their scale is
+    return scales
+
+
+def _zeros_apply(arrays: Sequence[Array], group: int, limit: int) -> Array:
     weight, scales = arrays
+    found = np.empty(scales.shape, np.int8)
+    flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1])
+    for rows, wide in _blocks(weight, group):
+        flat[rows] = _centred(*_range(wide), by_row[rows], limit).astype(np.int8)
+    return found
+
+
+def _quantize_apply(arrays: Sequence[Array], dtype: str, group: int, limit: int) -> Array:
+    weight, scales, *zeros = arrays
     target = dtypes.get(dtype)
     found, most = np.empty(weight.shape, target.numpy), min(limit, 2 ** (target.bits - 1) - 1)
     flat, by_row = found.reshape(-1, found.shape[-1]), scales.reshape(-1, scales.shape[-1], 1)
+    added = zeros[0].reshape(by_row.shape).astype(np.float32) if zeros else None
     for rows, wide in _blocks(weight, group):
-        whole = np.clip(np.rint(wide / by_row[rows]), -limit, most)
+        whole = np.rint(wide / by_row[rows])
+        whole = np.clip(whole if added is None else whole + added[rows], -limit, most)
         flat[rows] = whole.reshape(len(whole), -1).astype(np.int8).astype(found.dtype)
     return found
 
 
+_QUANTIZE = {"dtype": is_dtype, "group": is_int, "limit": is_int}
 register(Step("scales", 1, _scales_infer, _scales_apply, {"group": is_int, "limit": is_int}))
 register(Step("fitted_scales", 1, _scales_infer, _fitted_apply, {"group": is_int, "limit": is_int}))
-register(Step("quantize", 1, _quantize_infer, _quantize_apply, {"dtype": is_dtype, "group": is_int, "limit": is_int}))
+register(Step("ranged_scales", 1, _scales_infer, _ranged_apply, {"group": is_int, "limit": is_int}))
+register(Step("centred_zeros", 1, _zeros_infer, _zeros_apply, {"group": is_int, "limit": is_int}))
+register(Step("quantize", 1, partial(_quantize_infer, count=2), _quantize_apply, _QUANTIZE))
+register(Step("quantize_to_zeros", 1, partial(_quantize_infer, count=3), _quantize_apply, _QUANTIZE))
 
 
 # dequantize: (q − zero) · scale in float32, rounded once, by one scale or those of a second operand that broadcasts.
@@ -177,7 +258,5 @@ register(
 )  # fmt: skip
 register(Step("signed", 1, _signed_infer, lambda xs: (xs[0] ^ np.uint8(128)).view(np.int8), {},
               lambda array, known: [array.view(np.uint8) ^ np.uint8(128)]))  # fmt: skip
-register(
-    Step("zero_products", 1, _zero_products_infer, lambda xs: np.asarray(-xs[0] * xs[1].astype(np.float32)), {})
-)
+register(Step("zero_products", 1, _zero_products_infer, lambda xs: np.asarray(-xs[0] * xs[1].astype(np.float32)), {}))
 register(Step("row_sums", 1, _row_sums_infer, _row_sums_apply, {"factor": is_whole}))
