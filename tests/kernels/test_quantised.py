@@ -64,6 +64,51 @@ def test_products(name: str, rows: int, n: int, k: int) -> None:
         np.testing.assert_array_equal(found, want)
 
 
+def added(steps: list[Any], kind: str, operand: int) -> None:
+    """Adds an operand to the last value: (q - 3) * 0.5 of one of whole numbers."""
+    last = len(steps) - 1
+    whole = kind in ("int8", "uint8")
+    steps.append(("input", "int64" if whole else "float32", operand))
+    if whole:
+        steps += [("const", "int64", 3), ("sub", "int64", last + 1, last + 2), ("to_float", "float32", last + 3)]
+        steps += [("const", "float32", 0.5), ("mul", "float32", last + 4, last + 5)]
+    steps.append(("add", "float32", last, len(steps) - 1))
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "uint8"])
+@pytest.mark.parametrize("residual", [None, "float32", "bfloat16", "int8", "uint8"])
+@pytest.mark.parametrize("shifted", [False, True], ids=["one bias", "two"])
+@pytest.mark.parametrize("limited", [False, True], ids=["", "relu"])
+def test_scaled_sums(kind: str, residual: str | None, shifted: bool, limited: bool) -> None:
+    """Every way in which sums of whole numbers end in most layers, for odd numbers of rows and of columns."""
+    rng = np.random.default_rng(5)
+    n, k = 103, 33
+    for rows in (1, 7, 15):
+        steps: list[Any] = list(SCALED)
+        extras = operands(rng, "int8", (rows, n))
+        if shifted:
+            extras.append(rng.standard_normal(n).astype(np.float32))
+            added(steps, "float32", 3)
+        if residual is not None:
+            numbers = rng.integers(0, 256, (rows, n)).astype(np.uint8)
+            extras.append(numbers if residual == "uint8" else numbers.view(np.int8) if residual == "int8" else
+                          rng.standard_normal((rows, n)).astype(dtypes.get(residual).numpy))  # fmt: skip
+            added(steps, residual, len(extras))
+        if limited:
+            last = len(steps) - 1
+            steps += [("const", "float32", 0.0), ("max", "float32", last, last + 1)]
+        expr: Any = (tuple(steps), (len(steps) - 1,))
+        if kind in ("int8", "uint8"):
+            low, high = (-128.0, 127.0) if kind == "int8" else (0.0, 255.0)
+            expr = quantising(steps, 0.5, 7.0, low, high, kind)
+        x, w = wholes(rng, (rows, k)), wholes(rng, (n, k))
+        want = evaluate(expr_json(expr), [exact_int8(x, w).astype(np.float32), *extras], [dtypes.get(kind)])[0]
+        params = {"n": n, "k": k, "parts": 1, "epilogue": expr_json(expr)}
+        found = run_stored("matmul_packed", params, [x, Weight(pack([w])), *extras], [(kind, (rows, n))], 2)[0]
+        # In float32, for NumPy knows no NaN of bfloat16.
+        np.testing.assert_array_equal(found.astype(np.float32), want.astype(np.float32))
+
+
 WINDOWS = [
     (2, (9, 7), 3, 40, square(3, 2, 1)),
     (1, (6, 5), 6, 10, square(3, 1, 2, groups=2)),

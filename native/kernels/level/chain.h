@@ -26,10 +26,16 @@ struct Ending {
   float factor, low, high, zero;  // low and high are those before the zero point is added
 };
 
+struct Chain;
+typedef void (*ScaledRows)(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t column);
+
 struct Chain {
   static constexpr int kMost = 16;
   int count;  // of the links before the ending
   bool scaled;  // the first two are a product with one float32 row and a sum with another
+  // What runs all rows of two vectors where little follows these: another such sum, a residual, a lower limit. Or null.
+  ScaledRows rows;
+  int residual;  // its link
   Link links[kMost];
   Ending ending;
 };
@@ -70,16 +76,14 @@ inline void end_chain(Chain& chain) {
   chain.ending = ending;
 }
 
-/// Whether the first two links are value * row + row, as sums of integers begin.
-inline bool is_scaled(const Chain& chain, const TileOperand* in) {
-  const auto row = [&](int at, Step step) {
-    const Link& link = chain.links[at];
-    if (link.step != step || link.operand <= 0) return false;
-    const TileOperand& o = in[link.operand];
-    return o.dtype == DType::float32 && o.row_stride == 0 && o.spacing() == Spacing::dense;
-  };
-  return chain.count >= 2 && row(0, Step::mul) && row(1, Step::add);
+/// Whether there is such a link with a row of float32 that all rows share.
+inline bool takes_row(const Chain& chain, const TileOperand* in, int at, Step step) {
+  if (at >= chain.count || chain.links[at].step != step || chain.links[at].operand <= 0) return false;
+  const TileOperand& o = in[chain.links[at].operand];
+  return o.dtype == DType::float32 && o.row_stride == 0 && o.spacing() == Spacing::dense;
 }
+
+ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
 
 /// Whether the expression is a chain from operand 0, a dense float32. The rows of its other operands are dense or repeat one
 /// value: what load_rows reads.
@@ -141,7 +145,8 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   }
   if (value != code.outputs[0]) return false;
   if (is_chain_byte(out.dtype)) end_chain(chain);
-  chain.scaled = is_scaled(chain, in);
+  chain.scaled = takes_row(chain, in, 0, Step::mul) && takes_row(chain, in, 1, Step::add);
+  chain.rows = chain.scaled ? scaled_rows_of(chain, in, out) : nullptr;
   return true;
 }
 
@@ -306,10 +311,126 @@ INGOT_INLINE void chain_rows(const Chain& chain, const TileOperand* in, const Ti
   store_rows(out, row, column, lanes, v);
 }
 
-/// All columns of R rows.
+/// Whole numbers in the range of a byte, from floats that are in that of the ending: two rows of two vectors.
+template <class T>
+INGOT_INLINE void store_ended(T* p, std::int64_t stride, const Ending& ending, const Vec (&v)[2][2]) {
+  const Vec factor = broadcast(ending.factor), low = broadcast(ending.low), high = broadcast(ending.high);
+#if defined(__AVX512BW__)
+  const __m512i zero_point = _mm512_set1_epi32((int)ending.zero);
+  __m512i q[2][2];
+  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+      const __m512 scaled = (v[r][c] * factor).v;
+      const __m512 least = _mm512_maskz_max_ps(_mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q), scaled, low.v);
+      const __m512i whole = _mm512_cvt_roundps_epi32(_mm512_min_ps(least, high.v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      q[r][c] = _mm512_add_epi32(whole, zero_point);
+    }
+  }
+  const __m512i first = _mm512_packs_epi32(q[0][0], q[0][1]), second = _mm512_packs_epi32(q[1][0], q[1][1]);
+  const __m512i mixed = __is_same(T, std::int8_t) ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i bytes = _mm512_permutexvar_epi32(order, mixed);
+  _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(bytes));
+  _mm256_storeu_si256((__m256i*)(p + stride), _mm512_extracti64x4_epi64(bytes, 1));
+#else
+  const Vec zero_point = broadcast(ending.zero);
+  _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+    _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+      const Vec scaled = v[r][c] * factor;
+      store(p + r * stride + c * kLanes, round_even(min(high, max(low, select(is_nan(scaled), zero(), scaled)))) + zero_point);
+    }
+  }
+#endif
+}
+
+struct NoResidual {};
+template <class T>
+constexpr bool is_byte = __is_same(T, std::int8_t) || __is_same(T, std::uint8_t);
+
+/// Two vectors of all rows: sum * scale + bias, then another bias, a residual and a lower limit, if there are such; the result may be
+/// quantised.
+template <class Residual, class Out>
+__attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows,
+                                           std::int64_t column) {
+  const float* const sums = (const float*)in[0].data + column;
+  const float* const scales = (const float*)in[chain.links[0].operand].data + column;
+  const float* const biases = (const float*)in[chain.links[1].operand].data + column;
+  const Vec scale[2] = {load(scales), load(scales + kLanes)}, bias[2] = {load(biases), load(biases + kLanes)};
+  const Link& added = chain.links[chain.residual];
+  const bool twice = chain.residual == 3;
+  const float* const shifts = twice ? (const float*)in[chain.links[2].operand].data + column : biases;
+  const Vec shift[2] = {load(shifts), load(shifts + kLanes)};
+  const Vec residual_zero = broadcast(added.zero), residual_scale = broadcast(added.scale);
+  const Link& last = chain.links[chain.count - 1];
+  const Vec low = last.step == Step::max ? load(last.constant) : broadcast(-__builtin_inff());
+  Out* const to = (Out*)out.data + column;
+  for (std::int64_t row = 0; row < rows; row += 2) {
+    const bool one = row + 1 == rows;
+    const std::int64_t at[2] = {row, one ? row : row + 1};  // the last of an odd number twice
+    Vec v[2][2];
+    _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = load(sums + at[r] * in[0].row_stride + c * kLanes) * scale[c] + bias[c];
+    }
+    if (twice) {
+      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + shift[c];
+      }
+    }
+    if constexpr (!__is_same(Residual, NoResidual)) {
+      const TileOperand& o = in[added.operand];
+      const Residual* const from = (const Residual*)o.data + column;
+      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) {
+          Vec w = load(from + at[r] * o.row_stride + c * kLanes);
+          if constexpr (is_byte<Residual>) w = (w - residual_zero) * residual_scale;
+          v[r][c] = v[r][c] + w;
+        }
+      }
+    }
+    if constexpr (is_byte<Out>) {
+      store_ended(to + row * out.row_stride, one ? 0 : out.row_stride, chain.ending, v);
+    } else {
+      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
+      }
+      if constexpr (__is_same(Out, bfloat16))
+        if (store_rounded(to + row * out.row_stride, one ? 0 : out.row_stride, v)) continue;
+      _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
+        _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) store(to + at[r] * out.row_stride + c * kLanes, v[r][c]);
+      }
+    }
+  }
+}
+
+template <class Residual>
+INGOT_INLINE ScaledRows scaled_rows_to(const Chain& chain, const TileOperand& out) {
+  if (out.dtype == DType::float32) return scaled_rows<Residual, float>;
+  if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16>;
+  if (!chain.ending.present) return nullptr;
+  const float least = chain.ending.low + chain.ending.zero, most = chain.ending.high + chain.ending.zero;
+  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_rows<Residual, std::int8_t> : nullptr;
+  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_rows<Residual, std::uint8_t> : nullptr;
+}
+
+/// What runs such a chain, whose first links scale it; null where others follow than a second bias, a residual and a lower limit.
+inline ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
+  int at = takes_row(chain, in, 2, Step::add) ? 3 : 2;
+  const TileOperand* residual = nullptr;
+  chain.residual = at;
+  if (at < chain.count && chain.links[at].step == Step::add && chain.links[at].operand > 0) residual = &in[chain.links[at++].operand];
+  if (at < chain.count && chain.links[at].step == Step::max && chain.links[at].constant != nullptr && !chain.ending.present) ++at;
+  if (at != chain.count || (residual != nullptr && residual->spacing() != Spacing::dense)) return nullptr;
+  if (residual == nullptr) return scaled_rows_to<NoResidual>(chain, out);
+  if (residual->dtype == DType::float32) return scaled_rows_to<float>(chain, out);
+  if (residual->dtype == DType::bfloat16) return scaled_rows_to<bfloat16>(chain, out);
+  if (residual->dtype == DType::int8) return scaled_rows_to<std::int8_t>(chain, out);
+  return residual->dtype == DType::uint8 ? scaled_rows_to<std::uint8_t>(chain, out) : nullptr;
+}
+
+/// The columns of R rows from that one on.
 template <int R>
-INGOT_INLINE void chain_band(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t row, std::int64_t width) {
-  std::int64_t column = 0;
+INGOT_INLINE void chain_band(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t row, std::int64_t column,
+                             std::int64_t width) {
   for (; column + 2 * kLanes <= width; column += 2 * kLanes) chain_rows<R, 2>(chain, in, out, row, column, 2 * kLanes);
   for (; column < width; column += kLanes)
     chain_rows<R, 1>(chain, in, out, row, column, width - column < kLanes ? (int)(width - column) : kLanes);
@@ -317,10 +438,13 @@ INGOT_INLINE void chain_band(const Chain& chain, const TileOperand* in, const Ti
 
 /// What run_tile does, for any number of rows and columns.
 inline void run_chain(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows, std::int64_t width) {
-  std::int64_t row = 0;
-  for (; row + 4 <= rows; row += 4) chain_band<4>(chain, in, out, row, width);
-  if (row + 2 <= rows) chain_band<2>(chain, in, out, row, width), row += 2;
-  if (row < rows) chain_band<1>(chain, in, out, row, width);
+  std::int64_t row = 0, column = 0;
+  if (chain.rows != nullptr)
+    for (; column + 2 * kLanes <= width; column += 2 * kLanes) chain.rows(chain, in, out, rows, column);
+  if (column == width) return;
+  for (; row + 4 <= rows; row += 4) chain_band<4>(chain, in, out, row, column, width);
+  if (row + 2 <= rows) chain_band<2>(chain, in, out, row, column, width), row += 2;
+  if (row < rows) chain_band<1>(chain, in, out, row, column, width);
 }
 
 }  // namespace
