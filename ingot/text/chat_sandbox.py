@@ -46,7 +46,10 @@ _GIVEN = (
     jinja2.runtime.BlockReference,
 )  # fmt: skip
 _KNOWN = (*_VALUES, *_GIVEN)
-_MAKERS = {dict: ("fromkeys",), str: ("maketrans",), bytes: ("fromhex",), float: ("fromhex",), int: ("from_bytes",)}
+_MAKERS = {
+    dict: ("fromkeys",), str: ("maketrans",), bytes: ("fromhex",), float: ("fromhex", "from_number"),
+    complex: ("from_number",), int: ("from_bytes",),
+}  # fmt: skip
 
 
 class _Refusal(Exception):
@@ -107,9 +110,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         name, owner = obj.__name__, obj.__self__
         if name in ("format", "format_map"):  # only as `_Format`
             return False
-        return name in _made_by(owner) or (
-            isinstance(owner, _KNOWN) and super().is_safe_attribute(owner, name, obj)
-        )
+        return name in _made_by(owner) or (isinstance(owner, _KNOWN) and super().is_safe_attribute(owner, name, obj))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """The sandbox's own form of `str.format`, which looks up fields as templates do."""
