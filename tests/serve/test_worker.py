@@ -100,8 +100,9 @@ class Inside:
 
     def close(self) -> None:
         self._ours.shutdown(socket.SHUT_RDWR)
-        self._thread.join(60)
-        assert not self._thread.is_alive()
+        for thread in (self._thread, self._reader):  # neither reads a socket that is closed
+            thread.join(60)
+            assert not thread.is_alive()
         self._ours.close()
 
 
