@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "backends.cost": BASE,
     "builder": COMPILER | RUN | {"backends", "models"},
     "quantization": COMPILER | RUN | {"backends", "builder", "llm.memory", "source"},  # what values are
+    "quantization.smooth": COMPILER | RUN | {"builder", "models", "quantization", "text"},  # of language models
     "onnx_backend": COMPILER | RUN | {"builder"},  # ONNX's interface over engines
     "compat": COMPILER | RUN | {"builder"},  # the retired API, on all that builds
     "engine": RUN,

@@ -20,7 +20,7 @@ from ingot.backends.device import Device, device_of
 from ingot.builder import adapter as lora_adapter
 from ingot.builder import report as accuracy
 from ingot.builder.blame import blame
-from ingot.builder.compile import Borrowed, Compiled, compile_network, header_of, make_tensors
+from ingot.builder.compile import Beside, Borrowed, Compiled, compile_network, header_of, make_tensors
 from ingot.builder.layers import empty_cache
 from ingot.builder.summary import host_share, summary
 from ingot.engine.inputs import sizes_that_run
@@ -51,6 +51,7 @@ from ingot.written import write_whole
 Array = np.ndarray[Any, Any]
 Feeds = Callable[[Engine], Mapping[str, Array]]
 Calibrate = Callable[[Network, Mapping[str, Array], "Phases"], "Calibrated"]  # of a network and its weights
+Smooth = Callable[[models.LoadedModel, Network, "Phases"], "Smoothed"]
 
 FILE = "file."
 BUILT = (".pt2", ".onnx")  # files of networks that have no adapters
@@ -96,6 +97,14 @@ class Calibrated(NamedTuple):
     feeds: Mapping[str, Array]
 
 
+class Smoothed(NamedTuple):
+    """A language model's network with smoothed rows, its new parameters' values, and what its config says of it."""
+
+    network: Network
+    values: Mapping[str, Array]
+    config: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Request:
     """What `build` was asked for, beside the source."""
@@ -110,6 +119,7 @@ class Request:
     lora_scale: float | None = None
     weights: WeightFormat = AS_IS
     calibrate: Calibrate | None = None
+    smooth: Smooth | None = None  # of language models, in the place of `calibrate`
     kv: str = SAME
 
 
@@ -265,15 +275,22 @@ def _build_directory(path: Path, request: Request) -> Engine:
                 request.lora, network, check_scale(request.lora_scale), model.config.get("unit_rows", ())
             )
             adapter.check_base(model.weights)
-    wide: Mapping[str, Array] = model.weights
+    weights: Mapping[str, Array] = model.weights
+    config, format, calibrate, beside = model.config, request.weights, request.calibrate, None
+    if request.smooth is not None and network.states:
+        network, beside, facts = request.smooth(model, network, phases)
+        weights, config = Beside(weights, beside), {**config, **facts}
+        format, calibrate = weight_format("int8", "int8"), None
+    wide = weights
     if request.report is not False and model.config["precision"] != "float32" and not request.weights_from:
         with phases.phase("read"):
             wide = models.load(path, "float32").weights
+            wide = wide if beside is None else Beside(wide, beside)
     report = model.example if request.report is True and model.example else request.report
     engine = build_network(
-        network, model.weights, config=model.config, kind=model.kind, files=model.files, report=report, wide=wide,
-        seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=request.weights,
-        calibrate=request.calibrate, kv=request.kv,
+        network, weights, config=config, kind=model.kind, files=model.files, report=report, wide=wide,
+        seed=request.seed, phases=phases, debug=request.debug, adapter=adapter, format=format, calibrate=calibrate,
+        kv=request.kv,
     )  # fmt: skip
     engine.summary = replace(engine.summary, remarks=(*remarks, *engine.summary.remarks))
     return engine

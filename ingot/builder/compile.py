@@ -27,6 +27,7 @@ from ingot.passes.calibrated import Plan, placed, weight_scales
 from ingot.passes.pipeline import Check, lower
 from ingot.passes.quantize import quantized
 from ingot.passes.rewrite import Log
+from ingot.passes.smooth import factors
 from ingot.passes.weights import recipe_of
 from ingot.passes.zero_points import stored_zeros
 from ingot.version import __version__
@@ -61,7 +62,8 @@ def compile_network(
     lowered = lower(made, target, log=log, dump=dump, check=check)
     builder = ProgramBuilder(lowered, target)
     program = builder.build()
-    kept = {v.name: v for v in (*stored_zeros(made), *(() if plan is None else weight_scales(made)))}
+    beside = (*stored_zeros(made), *factors(network), *(() if plan is None else weight_scales(made)))
+    kept = {v.name: v for v in beside}
     return Compiled(target, lowered, program, {**kept, **builder.weights}, builder.host_calls, log)
 
 
@@ -79,6 +81,23 @@ class Borrowed(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+
+class Beside(Mapping[str, Array]):
+    """Weights, and a few more beside them."""
+
+    def __init__(self, weights: Mapping[str, Array], more: Mapping[str, Array]) -> None:
+        self._weights, self._more = weights, more
+
+    def __getitem__(self, name: str) -> Array:
+        return self._more[name] if name in self._more else self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._weights
+        yield from self._more
+
+    def __len__(self) -> int:
+        return len(self._weights) + len(self._more)
 
 
 class _Lent(Borrowed):

@@ -43,8 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-report", action="store_true", help="compare neither with float32 nor the source")
     parser.add_argument("--report", metavar="FILE", help="write the errors by layer: FILE.svg (a chart), FILE.json")
     parser.add_argument("--dump-stages", metavar="FOLDER", help="write the network after every compiler pass there")
-    group = parser.add_argument_group("calibrated int8, of nets (with --weights int8 --activations int8)")
-    group.add_argument("--data", metavar="FILE.npz", help="inputs as the net will see them: an array for each, by name")
+    group = parser.add_argument_group("calibrated int8 (with --weights int8 --activations int8)")
+    group.add_argument(
+        "--data", metavar="FILE",
+        help="inputs as the net will see them: FILE.npz, an array for each; for a language model a text",
+    )  # fmt: skip
+    group.add_argument(
+        "--smooth", type=options.share, metavar="ALPHA",
+        help="of a language model, 0 to 1: how far large channels become smaller, and their weights larger (default: "
+        "the best for each norm)",
+    )  # fmt: skip
     group.add_argument("--method", choices=("mse", "entropy", "percentile", "min-max"),
                        help="how the ranges of values are chosen (default: mse)")  # fmt: skip
     group.add_argument("--budget", type=options.tolerance, metavar="E", help="largest relative error of an output: "
@@ -93,7 +101,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
         out.note(f"{len(kept)} weight(s) are not stored as {args.weights}: {kept[0]}" + ", …" * (len(kept) > 1))
     if engine.summary is not None:  # None: the source is an engine, which was built before
         out.text(printable_lines(engine.summary))
-    if args.data is not None:
+    if "quantization" in engine.config and args.data is not None:
         out.text(printable_lines(_lazy.load("ingot.quantization.report:Report").of(engine)))
     if args.report is not None and args.data is None:
         if engine.report is None:
@@ -121,19 +129,19 @@ def printable_lines(value: object) -> str:
 def _check_calibration(args: argparse.Namespace) -> None:
     """Raises UserError for words of a calibration that do not go together."""
     if args.data is None:
-        names = ("method", "budget", "keep", "tune")
+        names = ("method", "budget", "keep", "tune", "smooth")
         given = [f"--{name}" for name in names if getattr(args, name) is not None]
         if given:
-            raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE.npz")
+            raise UserError(f"{', '.join(given)} is for a calibration: give its data too, --data FILE")
         if args.report is not None:
             _lazy.load("ingot.quantization.report:check_name")(args.report)
             if args.no_report:
                 raise UserError("--report writes the report that --no-report leaves out: give one of them")
         return
     if (args.weights, args.activations) != ("int8", "int8"):
-        raise UserError("--data calibrates a net in int8: give --weights int8 --activations int8 with it")
+        raise UserError("--data calibrates int8: give --weights int8 --activations int8 with it")
     if args.lora is not None or args.weights_from is not None:
-        raise UserError("--data is for nets; --lora and --weights-from are for language models")
+        raise UserError("--data calibrates the weights of SOURCE: --lora and --weights-from do not go with it")
 
 
 def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> Any:
@@ -144,6 +152,8 @@ def _calibrated(args: argparse.Namespace, path: str, words: dict[str, Any]) -> A
         method=args.method or "mse",
         budget=args.budget,
         keep=args.keep or (),
+        smooth=args.smooth,
+        kv=args.kv or "same",
         report_file=args.report,
         tune=args.tune,
         tune_file=f"{path}.tune.json" if args.tune is not None else None,

@@ -200,6 +200,14 @@ def tolerance(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = tolerance(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 1")
+    return value
+
+
 def byte_count(text: str) -> int:
     """A number of bytes, with an optional unit: 2G and 2GB are 2 · 1000³, 2Gi and 2GiB are 2 · 1024³."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?", text, re.IGNORECASE | re.ASCII)

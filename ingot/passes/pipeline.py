@@ -22,7 +22,7 @@ from ingot.ir.interpret import interpret
 from ingot.ir.precision import unscoped
 from ingot.ir.recipe import evaluate
 from ingot.ir.verify import held, same, verify
-from ingot.passes import batch_norm, known, simplify, weights, written_out
+from ingot.passes import batch_norm, known, simplify, smooth, weights, written_out
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import recipe_of
@@ -91,6 +91,7 @@ def portable() -> list[Pass]:
     """The passes that every target begins with: they fold what is known, also into weights."""
     return [
         Pass("remove dead", simplify.remove_dead),
+        Pass("scaled weights", smooth.scaled_weights),
         Pass("fold", simplify.fold),
         Pass("comparisons", known.comparisons),
         Pass("algebra", simplify.algebra),

@@ -20,6 +20,7 @@ from ingot.ops.product import Matmul
 from ingot.passes.bodies import closed, opened, read_alike
 from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log, apply, detach, note
+from ingot.passes.smooth import scaled_weights
 from ingot.passes.weights import derive, recipe_of, sizes
 from ingot.passes.written_out import ROWS
 
@@ -33,6 +34,7 @@ def quantized(network: Network, format: WeightFormat, log: Log | None = None) ->
     new = clone(network)
     decisions: Log = [] if log is None else log
     apply(new, (ROWS,), decisions)
+    scaled_weights(new, decisions)
     _quantize(new, format, {recipe_of(weight) for weight in _chosen(new, decisions)})
     new.remove_dead()
     return new

@@ -31,12 +31,13 @@ from ingot.quantization.data import Batches
 from ingot.quantization.mixed import left_float
 from ingot.quantization.observers import Means, Observer
 from ingot.quantization.ranges import check_method, range_of
-from ingot.quantization.report import Report, check_name, measured
+from ingot.quantization.report import Report, check_name, measured, write_accuracy
 from ingot.quantization.running import Feeds, Prepared, Taps, apart, made, run
 from ingot.quantization.sensitivity import sensitivity
+from ingot.quantization.smooth import Smoothing
 from ingot.quantization.tuning import WHY, Clock, Tuning, key_of, read, tuned
 from ingot.source import is_engine
-from ingot.words import check_words
+from ingot.words import SAME, check_words
 
 Array = np.ndarray[Any, Any]
 Metric = Callable[[Engine], float]
@@ -82,21 +83,24 @@ def quantize(
     batches: int | None = MOST_BATCHES,
     tune: float | None = None,
     tune_file: str | os.PathLike[str] | None = None,
+    smooth: float | None = None,
+    kv: str = SAME,
     report: bool = True,
     report_file: str | None = None,
     progress: Asked = None,
     debug: Debug | None = None,
 ) -> Engine:
-    """An engine in calibrated INT8 (docs/quantization.md).
+    """An engine in calibrated INT8 (docs/quantization.md); of a language model, with smoothed rows (docs/weights.md).
 
     Convolutions, transposed convolutions and products with weights take int8: weights with a scale for each output,
     inputs with one for the tensor, which is the largest magnitude to tell apart divided by 127.
 
     Args:
-        source: what `ingot.build` takes, except language models; a Network, or an Engine.
+        source: what `ingot.build` takes; a Network, or an Engine of a net.
         data: batches that the network is typically run on: a DataLoader, or any iterable of dicts by the inputs' names,
             of tuples in their order (what is left over, such as labels, is not read), or of arrays for one input; or
-            the path of a .npz file. It is read once. Floats become the inputs' type, nothing else is converted.
+            the path of a .npz file. For a language model: the path of a text, or strings. It is read once. Floats
+            become the inputs' type, nothing else is converted.
         inputs, precision, dynamic: as for `ingot.build`.
         weights: the values of a Network's parameters by name; for no other source.
         method: mse, entropy, percentile or min-max: how the largest magnitude is chosen from those that were seen.
@@ -116,6 +120,9 @@ def quantize(
             measurement begins after that.
         tune_file: where this is kept (JSON). If it holds this network's, nothing is measured, and equal files give
             equal engines.
+        smooth: of a language model, from 0 to 1: how far channels that are large in the rows of a product are made
+            smaller there and larger in its weights. Default: what leaves the smallest error of each product.
+        kv: of a language model, as for `ingot.build`.
         report: whether to compare the outputs with those in float32, as `ingot.build` does.
         report_file: where the quantisation report goes: .svg (a chart) or .json. Both engines are timed for it.
         progress, debug: as for `ingot.build`.
@@ -127,17 +134,27 @@ def quantize(
     """
     if scope() is not None:
         raise UserError("quantize is called inside of a precision scope: call it outside, with its own precision=…")
-    check_words(precision, None)
+    check_words(precision, None, kv=kv)
+    _check_smooth(smooth)
     options = _options(method, percentile, budget, metric, keep, bias_correction, errors, samples, batches)
     options = dataclasses.replace(options, **_tune_words(tune, tune_file))
     if report_file is not None:
         check_name(report_file)
-    calibration = Calibration(data, options)
+    words = {"method": method != "mse", "budget": budget is not None, "metric": metric is not None, "keep": bool(keep),
+             "tune": tune is not None}  # fmt: skip
+    smoothing = Smoothing(data, smooth, [word for word, given in words.items() if given])
+    calibration = Calibration(data, options, smooth is not None or kv != SAME)
     with told(progress) as tell:
         phases = Phases(tell)
-        engine = _calibrated(source, inputs, weights, precision, dynamic, report, debug or Debug(), phases, calibration)
+        request = Request(
+            precision, report, None, 0, debug or Debug(), phases, calibrate=calibration, smooth=smoothing, kv=kv
+        )
+        engine = _calibrated(source, inputs, weights, dynamic, request, calibration)
         engine.log = [*engine.log, *calibration.remarks]
-    if (test := self_test.made(engine, calibration.error)) is not None:
+    if KEY not in engine.config:
+        if report_file is not None:
+            write_accuracy(engine.report, report_file)
+    elif (test := self_test.made(engine, calibration.error)) is not None:
         engine.header["config"][self_test.KEY] = test
         if report_file is not None:
             with phases.phase("measure"):
@@ -145,6 +162,12 @@ def quantize(
     if progress is None:
         conclude(engine)
     return engine
+
+
+def _check_smooth(smooth: Any) -> None:
+    number = isinstance(smooth, int | float) and not isinstance(smooth, bool)
+    if smooth is not None and not (number and 0 <= smooth <= 1):
+        raise UserError(f"smooth must be a number from 0 to 1, not {smooth!r:.60}")
 
 
 def _tune_words(tune: Any, file: str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -157,25 +180,26 @@ def _tune_words(tune: Any, file: str | os.PathLike[str] | None) -> dict[str, Any
 
 
 def _calibrated(
-    source: Any, inputs: Any, weights: Mapping[str, Any] | None, precision: str | None, dynamic: Any, report: bool,
-    debug: Debug, phases: Phases, calibration: Calibration,
-) -> Engine:  # fmt: skip
+    source: Any,
+    inputs: Any,
+    weights: Mapping[str, Any] | None,
+    dynamic: Any,
+    request: Request,
+    calibration: Calibration,
+) -> Engine:
     """The engine of any source."""
     if isinstance(source, Network | Engine) or (isinstance(source, str | os.PathLike) and is_engine(source)):
-        if inputs is not None or dynamic is not None or precision is not None:
+        if inputs is not None or dynamic is not None or request.precision is not None:
             raise UserError("inputs, dynamic and precision are for sources that are built; this one has its own")
         network, values, config, files = _of_network(source, weights) if isinstance(source, Network) else (
             _of_engine(source if isinstance(source, Engine) else load(source))
         )  # fmt: skip
         return build_network(
-            network, values, config=config, files=files, report=report, phases=phases, debug=debug,
-            calibrate=calibration,
+            network, values, config=config, files=files, report=request.report, phases=request.phases,
+            debug=request.debug, calibrate=calibration,
         )  # fmt: skip
     if weights is not None:
         raise UserError("weights are the values of a Network's parameters; this source has its own")
-    request = Request(
-        precision, report, None, 0, debug, phases, weights=AS_IS, calibrate=calibration
-    )
     return built(source, inputs, dynamic, request)
 
 
@@ -226,16 +250,16 @@ def _of_engine(engine: Engine) -> Any:
 def _check_kind(network: Network) -> None:
     if network.states:
         raise UserError(
-            'a language model has no calibration of this kind: build it with weights="int8", activations="int8", which '
-            "gives every row a scale of its own, without data"
+            "a language model is calibrated from its folder, with a text as data, and not from an engine or a Network"
         )
 
 
 class Calibration:
     """What makes the plan of a network when it is built."""
 
-    def __init__(self, data: Any, options: Options) -> None:
+    def __init__(self, data: Any, options: Options, of_llm: bool = False) -> None:
         self.data, self.options = data, options
+        self.of_llm = of_llm  # whether something was asked for that only a language model has
         self.float: Engine | None = None  # once there is a plan, the engine that it is compared with, and its inputs
         self.feeds: Feeds = {}
         self.error: float | None = None  # of the plan's outputs, from those in float
@@ -244,6 +268,8 @@ class Calibration:
 
     def __call__(self, network: Network, weights: Mapping[str, Array], phases: Phases) -> Calibrated:
         _check_kind(network)
+        if self.of_llm:
+            raise UserError("smooth and kv are for language models, and this is a net: leave them out")
         ready = prepared(network)
         layers = layers_of(ready)
         values = Prepared(ready, weights)

@@ -58,6 +58,18 @@ def _times_apply(arrays: Sequence[Array], number: float) -> Array:
     return np.asarray((arrays[0].astype(np.float32) * np.float32(number)).astype(arrays[0].dtype))
 
 
+# reciprocal: 1 / x for each number, in float32, rounded once to its type.
+def _reciprocal_apply(arrays: Sequence[Array]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray((np.float32(1) / arrays[0].astype(np.float32)).astype(arrays[0].dtype))
+
+
+def _reciprocal_infer(known: Sequence[Known]) -> Known:
+    dtype, shape = one(known)
+    require(dtype.is_float, f"{dtype.name} has no reciprocals")
+    return dtype, shape
+
+
 # add: the sum of two tensors of one shape, in float32, rounded once to the first one's type.
 def _add_infer(known: Sequence[Known]) -> Known:
     require(len(known) == 2, f"takes two tensors, not {len(known)} operands")
@@ -101,9 +113,8 @@ def _norm_shift_apply(arrays: Sequence[Array], bias: bool, prior: bool) -> Array
 
 register(Step("cast", 1, lambda known, dtype: (dtypes.get(dtype), one(known)[1]), _cast_apply, {"dtype": is_dtype}))
 register(Step("times", 1, lambda known, number: one(known), _times_apply, {"number": is_finite}))
+register(Step("reciprocal", 1, _reciprocal_infer, _reciprocal_apply, {}))
 register(Step("add", 1, _add_infer, _add_apply, {}))
 register(Step("scale", 1, _scale_infer, _scale_apply, {"axis": is_int}))
-register(
-    Step("norm_scale", 1, lambda known, eps: _vectors_infer(known, 1, 2), _norm_scale_apply, {"eps": is_positive})
-)
+register(Step("norm_scale", 1, lambda known, eps: _vectors_infer(known, 1, 2), _norm_scale_apply, {"eps": is_positive}))
 register(Step("norm_shift", 1, _norm_shift_infer, _norm_shift_apply, {"bias": is_bool, "prior": is_bool}))
