@@ -455,3 +455,52 @@ def test_a_number_of_boxes_that_a_run_says() -> None:
     for most, kept in ((0, []), (1, [0]), (5, [0, 2])):
         found = net.run({"boxes": boxes, "x": scores, "most": np.array([most])})["y"]
         assert found[:, 2].tolist() == kept
+
+
+def test_a_slice_whose_ends_a_run_says() -> None:
+    """From the last element below 0, and clamped, as NumPy does."""
+    net = engine([node("Slice", ["x", "from", "to", "axes", "steps"], ["y"])],
+                 {"x": ["n", 7], "from": (INT64, [2]), "to": (INT64, [2])},
+                 {"axes": np.array([0, 1]), "steps": np.array([1, 2])})  # fmt: skip
+    x = floats(9, 7)
+    for start, end in (((0, 1), (4, 7)), ((-5, -4), (-1, 99)), ((3, -99), (2, -1)), ((9, 6), (99, 7))):
+        found = net.run({"x": x, "from": np.array(start), "to": np.array(end)})["y"]
+        assert np.array_equal(found, x[start[0] : end[0], start[1] : end[1] : 2])
+
+
+def test_pads_that_a_run_says() -> None:
+    """Those below 0 cut; a constant among them leaves its dimension as it is known."""
+    net = engine([node("Concat", ["none", "low", "none", "high"], ["pads"], axis=0),
+                  node("Pad", ["x", "pads", "value"], ["y"])],
+                 {"x": ["n", 3, "w"], "low": (INT64, [1]), "high": (INT64, [1])},
+                 {"none": np.array([0, 0]), "value": np.float32(2)})  # fmt: skip
+    assert str(net.outputs[0]).startswith("y: f32[n, 3, ")
+    x = floats(2, 3, 5)
+    for low, high in ((1, 3), (0, 0), (-2, 4), (2, -1), (-1, -4)):
+        wide = np.pad(x, ((0, 0), (0, 0), (max(low, 0), max(high, 0))), constant_values=2)
+        wanted = wide[:, :, max(-low, 0) : wide.shape[2] - max(-high, 0)]
+        assert np.array_equal(net.run({"x": x, "low": np.array([low]), "high": np.array([high])})["y"], wanted)
+    with pytest.raises(IngotError, match="pads below 0 cut more than there is"):
+        net.run({"x": x, "low": np.array([-7]), "high": np.array([0])})
+
+
+def test_a_range_of_floats_whose_ends_a_run_says() -> None:
+    net = engine([node("Range", ["x", "to", "by"], ["y"])], {"x": [], "to": [], "by": []})
+    for start, end, step in ((0, 5, 1), (0.5, 3, 0.25), (4, 0, -1.5), (1, 1, 1), (2, 0, 1)):
+        given = {"x": np.float32(start), "to": np.float32(end), "by": np.float32(step)}
+        np.testing.assert_allclose(net.run(given)["y"], np.arange(start, end, step, np.float32))
+
+
+@pytest.mark.parametrize("op", ["Round", "Sqrt", "Ceil"])
+def test_sizes_that_a_run_counts_in_floats(op: str) -> None:
+    """No fraction says them: the run computes them as the model does."""
+    net = engine(
+        [node("Shape", ["x"], ["shape"]), node("Cast", ["shape"], ["real"], to=FLOAT),
+         node("Mul", ["real", "by"], ["a"]), node("Add", ["a", "half"], ["b"]), node(op, ["b"], ["c"]),
+         node("Cast", ["c"], ["to"], to=INT64), node("Slice", ["x", "zero", "to"], ["y"])],
+        {"x": ["n"]}, {"by": np.float32([0.7]), "half": np.float32([-0.5]), "zero": np.array([0])},
+    )  # fmt: skip
+    rounded = {"Round": np.round, "Sqrt": np.sqrt, "Ceil": np.ceil}[op]
+    for n in (1, 10, 23, 400):
+        size = int(rounded(np.float32(n) * np.float32(0.7) - np.float32(0.5)))
+        assert net.run({"x": floats(n)})["y"].shape == (size,)

@@ -75,15 +75,6 @@ def rounded(x: Value) -> list[Dimension] | None:
         return None  # a run counts them
 
 
-def numbers(x: Value, depth: int = 0) -> list[float | None]:
-    """The elements of a tensor [n] that are numbers, and None for the others."""
-    if x.array is not None:
-        return [float(n) for n in np.asarray(x.array).reshape(-1).astype(np.float64)]
-    if depth < MAX_DEPTH and x.node is not None and x.node.op.name == "concat" and len(x.shape) == 1:
-        return [n for part in x.node.inputs for n in numbers(part, depth + 1)]
-    return [None] * int(x.shape[0])
-
-
 def _followed(x: Value, depth: int) -> Parts | None:
     """The elements in their order; None where one is something else."""
     count = x.spec.elements

@@ -14,6 +14,7 @@ from ingot.frontends.onnx.ops import (  # noqa: F401
     microsoft_grouped,
     microsoft_quantised,
     norm,
+    padding,
     quantised,
     recurrent,
     reduction,

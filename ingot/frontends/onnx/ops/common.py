@@ -17,6 +17,8 @@ from ingot.ir.sizes import MAX_BOUND, as_shape
 from ingot.ir.spec import axis_of, elements
 from ingot.ops.indexing import Iota
 
+MAX_NESTED = 24  # of tensors that are joined of others, which are looked into
+
 
 def cast(x: Any, dtype: DType) -> Any:
     """x as another type; the same one costs nothing."""
@@ -80,6 +82,29 @@ def size_value(x: Value, size: Dimension) -> Any:
     if isinstance(size, int):
         return x.network.constant(np.array(size, np.int64))
     return F.reshape(x.network.emit(Iota(size=1, start=size, dtype=dtypes.int64), ()), ())
+
+
+def each(call: Call, x: Value, name: str, depth: int = 0) -> list[Any]:
+    """The elements of a tensor [n]: numbers and sizes where they are known, tensors without dimensions elsewhere.
+
+    Raises Unknown where their number is not known.
+    """
+    found = call.contents(x)
+    found = x.known if found is None else found
+    if found is not None:
+        return list(found.reshape(-1).tolist())
+    if len(x.shape) != 1 or not isinstance(x.shape[0], int):
+        raise Unknown(x, name)
+    if depth < MAX_NESTED and x.node is not None and x.node.op.name == "concat":
+        return [n for part in x.node.inputs for n in each(call, part, name, depth + 1)]
+    return [F.reshape(F.slice(x, (i,), (1,), (1,)), ()) for i in range(few(x.shape[0]))]
+
+
+def integers(call: Call, x: Value, name: str) -> list[Any]:
+    """`each` of integers, data as int64."""
+    if not x.dtype.is_integer:
+        raise Unsupported(f"{name} must be integers, not {x.spec}")
+    return [cast(n, dtypes.int64) if isinstance(n, Value) else n for n in each(call, x, name)]
 
 
 def read_shape(call: Call, x: Any, shape: Any, allowzero: bool) -> tuple[Dimension, ...]:

@@ -13,12 +13,12 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.onnx.float_sizes import MAX_UNDER, numbers, share
-from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, size_value
+from ingot.frontends.onnx.float_sizes import MAX_UNDER, share
+from ingot.frontends.onnx.ops.common import axes_at, cast, each, few, number, size_value
 from ingot.frontends.onnx.ops.resizing import Axis, Way, along
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import window
-from ingot.frontends.onnx.table import MAX_PIECES, Call, Unknown, onnx
+from ingot.frontends.onnx.table import MAX_PIECES, Call, onnx
 from ingot.frontends.table import (
     Floats,
     MaybeInts,
@@ -343,18 +343,8 @@ def upsample_9(call: Call, x: Tensor, scales: Tensor, *, mode: str = "nearest") 
 
 
 def _numbers(call: Call, x: Any, name: str) -> list[Any] | None:
-    """The elements of an operand: numbers, and tensors of one where only a run knows them. None: it has none."""
-    if x is None:
-        return None
-    count = x.shape[0] if len(x.shape) == 1 else None
-    found = call.contents(x)
-    if found is not None:
-        return [float(n) for n in found.reshape(-1)] or None
-    if not isinstance(count, int):
-        raise Unknown(x, name)
-    few(count)
-    each = zip(numbers(x), range(count), strict=True)
-    return [F.reshape(part(x, 0, i, 1), ()) if n is None else n for n, i in each] or None
+    """The elements of an operand of floats, as `each`. None: it has none."""
+    return None if x is None else each(call, x, name) or None
 
 
 @onnx("Resize", since=11)

@@ -11,7 +11,17 @@ import numpy as np
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.common import axes_at, cast, few, number, read_shape, size_tensor, size_value
+from ingot.frontends.onnx.ops.common import (
+    axes_at,
+    cast,
+    few,
+    integers,
+    number,
+    read_shape,
+    size_tensor,
+    size_value,
+    wide,
+)
 from ingot.frontends.onnx.table import MAX_PIECES, Anything, Call, MaybeNDArray, Unknown, onnx
 from ingot.frontends.onnx.table import Sequence as TensorSequence
 from ingot.frontends.table import (
@@ -30,11 +40,11 @@ from ingot.frontends.table import (
 )
 from ingot.ir import F, Value
 from ingot.ir.checked import to_reshape, to_shape
-from ingot.ir.sizes import as_shape
+from ingot.ir.sizes import as_shape, as_size
 from ingot.ir.spec import axis_of, broadcast, elements
 
 Dims = tuple[Dimension, ...]
-MaybeDims = tuple[Dimension, ...] | None
+MaybeSizes = tuple[Dimension, ...] | None
 
 # --------------------------------------------------------------------------------------------- constants, sizes
 
@@ -79,7 +89,7 @@ def size_of(x: Tensor) -> Result:
 
 @onnx("Range")
 def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Result:
-    """Of integers the bounds may be data, or sizes; of floats they have to be known, or sizes in steps of 1."""
+    """The bounds may be data, or sizes; the step of integers has to be known."""
     kind = start.dtype
     if kind.is_integer:
         step = call.contents(delta)
@@ -102,9 +112,10 @@ def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Result:
     if any(array is None for array in known) and one == 1 and first_size is not None and last_size is not None:
         count = dims.maximum(dims.add(last_size, dims.mul(first_size, -1)), 0)
         return cast(F.iota(size=count, start=first_size, dtype=dtypes.int64), kind)
-    for x, array in zip((start, limit, delta), known, strict=True):
-        if array is None:
-            raise Unknown(x, "a bound of floats,")
+    if any(array is None for array in known):
+        first_, last_, gap_ = (F.reshape(wide(x), ()) for x in (start, limit, delta))
+        size = as_size(cast(F.maximum(F.ceil(F.div(F.sub(last_, first_), gap_)), 0.0), dtypes.int64))
+        return cast(F.add(first_, F.mul(cast(F.iota(size=size, dtype=dtypes.int64), gap_.dtype), gap_)), kind)
     first, last, gap = (float(array.reshape(())) for array in known if array is not None)
     count = few(max(0, math.ceil((last - first) / gap)))
     return (first + gap * np.arange(count, dtype=np.float64)).astype(kind.numpy)
@@ -302,12 +313,31 @@ def sliced(x: Any, axis: int, start: Dimension, end: Dimension, step: int) -> An
     return part(x, axis, low, count, step)
 
 
-def _sliced(x: Value, starts: Dims, ends: Dims, axes: Ints | None, steps: Ints | None) -> Any:
+def _sliced_by_data(x: Any, axis: int, start: Any, end: Any, step: int) -> Any:
+    """x[start:end:step] where a run says an end, which it counts from the last element below 0, and clamps."""
+    whole = x.shape[axis]
+    if step < 1:
+        raise Unknown(start if isinstance(start, Value) else end, "an end of a slice with a step below 1")
+    count = size_value(x, whole)
+
+    def at(end: Any) -> Dimension:
+        if not isinstance(end, Value):
+            return _clamped(end, whole, 0, whole)
+        zero = number(end, 0)
+        return as_size(F.where(F.less(end, zero), F.maximum(F.add(end, count), zero), F.minimum(end, count)))
+
+    low, high = at(start), at(end)
+    left = dims.ceil_div(dims.add(high, dims.mul(low, -1)), step)
+    return part(x, axis, low, dims.maximum(left, 0) if dims.bounds(left)[0] < 0 else left, step)
+
+
+def _sliced(x: Value, starts: Sequence[Any], ends: Sequence[Any], axes: Ints | None, steps: Ints | None) -> Any:
     at = axes_at(range(len(starts)) if axes is None else axes, len(x.shape))
     by = (1,) * len(starts) if steps is None else steps
     result: Any = x
     for axis, start, end, step in zip(at, starts, ends, by, strict=True):
-        result = sliced(result, axis, start, end, step)
+        data = isinstance(start, Value) or isinstance(end, Value)
+        result = (_sliced_by_data if data else sliced)(result, axis, start, end, step)
     return result
 
 
@@ -317,8 +347,10 @@ def slice_1(x: Tensor, *, starts: Ints, ends: Ints, axes: MaybeInts = None) -> R
 
 
 @onnx("Slice", since=10, moves=True)
-def slice_10(x: Tensor, starts: Dims, ends: Dims, axes: MaybeInts = None, steps: MaybeInts = None) -> Result:
-    return _sliced(x, starts, ends, axes, steps)
+def slice_10(
+    call: Call, x: Tensor, starts: Tensor, ends: Tensor, axes: MaybeInts = None, steps: MaybeInts = None
+) -> Result:
+    return _sliced(x, integers(call, starts, "starts"), integers(call, ends, "ends"), axes, steps)
 
 
 def _split(call: Call, x: Value, axis: int, sizes: Any, count: int) -> Results:
@@ -357,7 +389,7 @@ def split_2(call: Call, x: Tensor, *, axis: int = 0, split: MaybeInts = None) ->
 
 @onnx("Split", since=13, moves=True)
 def split_13(
-    call: Call, x: Tensor, split: MaybeDims = None, *, axis: int = 0, num_outputs: MaybeInt = None
+    call: Call, x: Tensor, split: MaybeSizes = None, *, axis: int = 0, num_outputs: MaybeInt = None
 ) -> Results:
     return _split(call, x, axis, split, num_outputs or call.outputs)
 
@@ -367,111 +399,6 @@ def pieces(x: Value, axis: int, count: Dimension) -> int:
     if not isinstance(count, int) or count > MAX_PIECES:
         raise Unsupported(f"into how many pieces {x.spec} is cut must be known, and at most {MAX_PIECES:,}")
     return count
-
-
-_MODES = {"constant", "reflect", "edge", "wrap"}
-
-
-def padded(x: Any, before: Sequence[Dimension], after: Sequence[Dimension], mode: str, value: Any) -> Any:
-    """x padded, or cut where a count is negative. Counts that are sizes are for the mode constant alone."""
-    if mode == "constant":
-        return F.pad(x, before=tuple(before), after=tuple(after), value=value)
-    if not all(isinstance(n, int) for n in (*before, *after)):
-        sizes = ", ".join(map(str, (*before, *after)))
-        raise Unsupported(f"padding by sizes ({sizes}) with the mode {mode}: pads must be constants of the model")
-    return _repeated(x, [int(n) for n in before], [int(n) for n in after], mode)
-
-
-def _repeated(x: Any, before: Sequence[int], after: Sequence[int], mode: str) -> Any:
-    cut = [(max(0, -a), max(0, -b)) for a, b in zip(before, after, strict=True)]
-    for axis, (low, high) in enumerate(cut):
-        if low or high:
-            x = part(x, axis, low, dims.add(x.shape[axis], -low - high))
-    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
-        if low > 0 or high > 0:
-            x = _edges(x, axis, max(low, 0), max(high, 0), mode)
-    return x
-
-
-def _edges(x: Any, axis: int, low: int, high: int, mode: str) -> Any:
-    """Padding by what x has; an index of what is repeated, where x is shorter than its padding."""
-    size = x.shape[axis]
-    if isinstance(size, int):
-        at = np.arange(-low, few(low + size + high) - low)
-        if mode == "reflect":
-            period = max(2 * (size - 1), 1)
-            at = np.abs(at) % period
-            at = np.where(at >= size, period - at, at) if size > 1 else np.zeros_like(at)
-        else:
-            at = np.clip(at, 0, size - 1) if mode == "edge" else at % size
-        return F.take(x, x.network.constant(at.astype(np.int64)), axis=axis)
-    if mode == "reflect":
-        first, last = part(x, axis, low, low, -1), part(x, axis, dims.add(size, -2), high, -1)
-    elif mode == "wrap":
-        first, last = part(x, axis, dims.add(size, -low), low), part(x, axis, 0, high)
-    else:
-        shape = [[*x.shape[:axis], n, *x.shape[axis + 1 :]] for n in (low, high)]
-        first = F.expand(part(x, axis, 0, 1), tuple(shape[0]))
-        last = F.expand(part(x, axis, dims.add(size, -1), 1), tuple(shape[1]))
-    return F.concat(*[first] * (low > 0), x, *[last] * (high > 0), dim=axis)
-
-
-@onnx("Pad", until=10)
-def pad_2(x: Tensor, *, pads: Ints, mode: str = "constant", value: float = 0.0) -> Result:
-    return _pad(x, pads, None, mode, value)
-
-
-@onnx("Pad", since=11)
-def pad_11(
-    x: Tensor, pads: Dims, value: MaybeTensor = None, axes: MaybeInts = None, *, mode: str = "constant"
-) -> Result:
-    if mode == "constant" and value is not None and value.array is None:
-        return _pad_by(x, pads, axes, value)
-    fill = 0.0 if value is None or value.array is None else value.array.reshape(()).item()
-    return _pad(x, pads, axes, mode, fill)
-
-
-def _counts(x: Value, pads: Dims, axes: Ints | None) -> tuple[list[Dimension], list[Dimension]]:
-    at = axes_at(range(len(x.shape)) if axes is None else axes, len(x.shape))
-    if len(pads) != 2 * len(at):
-        raise Unsupported(f"pads has {len(pads)} entries for {len(at)} dimensions")
-    before: list[Dimension] = [0] * len(x.shape)
-    after: list[Dimension] = [0] * len(x.shape)
-    for i, axis in enumerate(at):
-        before[axis], after[axis] = pads[i], pads[len(at) + i]
-    return before, after
-
-
-def _pad(x: Value, pads: Dims, axes: Ints | None, mode: str, value: Any) -> Any:
-    if mode not in _MODES:
-        raise Unsupported(f"the mode {mode:.40} is not one of {', '.join(sorted(_MODES))}")
-    before, after = _counts(x, pads, axes)
-    return padded(x, before, after, mode, value)
-
-
-def _pad_by(x: Value, pads: Dims, axes: Ints | None, value: Value) -> Any:
-    """Padding by a number that is data: where a padded mask says so."""
-    before, after = _counts(x, pads, axes)
-    inside = F.expand(x.network.constant(np.array(True)), x.shape)
-    kept = padded(inside, before, after, "constant", 0)
-    return F.where(kept, padded(x, before, after, "constant", 0), F.reshape(value, ()))
-
-
-@onnx("CenterCropPad")
-def center_crop_pad(x: Tensor, shape: Ints, *, axes: MaybeInts = None) -> Result:
-    result: Any = x
-    for axis, wanted in zip(axes_at(range(len(x.shape)) if axes is None else axes, len(x.shape)), shape, strict=True):
-        size = result.shape[axis]
-        if not isinstance(size, int):
-            raise Unsupported(f"the size {size} must be known")
-        if wanted < size:
-            result = part(result, axis, (size - wanted) // 2, wanted)
-        elif wanted > size:
-            more = wanted - size
-            before = [more // 2 if i == axis else 0 for i in range(len(x.shape))]
-            after = [more - more // 2 if i == axis else 0 for i in range(len(x.shape))]
-            result = padded(result, before, after, "constant", 0)
-    return result
 
 
 @onnx("Trilu")
