@@ -377,6 +377,17 @@ def test_a_resize_by_scales_that_a_run_knows(words: Any) -> None:
         np.testing.assert_allclose(net.run({"x": x, "s": scales})["y"], wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_a_resize_of_a_vector_and_of_nothing(mode: str) -> None:
+    resize = [node("Resize", ["x", "", "", "to"], ["y"], mode=mode)]
+    net, x, to = engine(resize, {"x": ["n"], "to": (INT64, [1])}), floats(5), np.array([8])
+    np.testing.assert_allclose(
+        net.run({"x": x, "to": to})["y"], engine(resize, {"x": [5]}, {"to": to}).run({"x": x})["y"], rtol=1e-5
+    )
+    with pytest.raises(IngotError, match="out of range"):
+        net.run({"x": x[:0], "to": to})
+
+
 def test_a_resize_of_a_region_that_a_run_knows() -> None:
     words = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
     resize = [node("Resize", ["x", "roi", "", "to"], ["y"], axes=[2, 3], **words)]

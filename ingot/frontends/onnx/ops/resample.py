@@ -15,7 +15,7 @@ from ingot import functional as fn
 from ingot.dims import Dimension
 from ingot.frontends.onnx.float_sizes import MAX_UNDER, share
 from ingot.frontends.onnx.ops.common import axes_at, cast, each, few, number, size_value
-from ingot.frontends.onnx.ops.resizing import Axis, Way, along
+from ingot.frontends.onnx.ops.resizing import Axis, Way, along, by_matrix
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.ops.spatial import window
 from ingot.frontends.onnx.table import MAX_PIECES, Call, onnx
@@ -115,10 +115,7 @@ def _along(x: Any, one: Axis, way: Way) -> Any:
         found = F.take(x, x.network.constant(index), axis=one.axis)
     else:
         matrix = x.network.constant(_weights(one, way, at).astype(x.dtype.numpy))
-        rank = len(x.shape)
-        order = (*(i for i in range(rank) if i != one.axis), one.axis)
-        product = F.matmul(F.permute(x, order), matrix, transpose_b=True)
-        found = F.permute(product, tuple(order.index(i) for i in range(rank)))
+        found = by_matrix(x, matrix, one.axis)
     outside = (at < 0) | (at > one.size - 1)
     if way.coordinates == "tf_crop_and_resize" and outside.any():
         mask = x.network.constant(outside.reshape([-1 if i == one.axis else 1 for i in range(len(x.shape))]))
@@ -255,7 +252,7 @@ def _nearest_by_factors(x: Any, axes: Sequence[Axis]) -> Any:
         places = F.iota(one.to, dtype=dtypes.float32)
         places = places if isinstance(places, Value) else x.network.constant(places)
         last = cast(size_value(x, dims.add(one.size, -1)), dtypes.float32)
-        index = F.minimum(F.floor(F.div(places, _unless(still, one.scale))), last)
+        index = F.maximum(F.minimum(F.floor(F.div(places, _unless(still, one.scale))), last), 0.0)
         x = F.take(x, cast(index, dtypes.int32), axis=one.axis)
     return x
 

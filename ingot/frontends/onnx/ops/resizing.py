@@ -67,7 +67,7 @@ def along(x: Any, one: Axis, way: Way, still: Any) -> Any:
     if still is not None:
         at = F.where(still, _counted(x, one.to, kind), at)
     if way.mode == "nearest":
-        index = F.minimum(F.maximum(_NEAREST[way.nearest](at), 0.0), last)
+        index = F.maximum(F.minimum(_NEAREST[way.nearest](at), last), 0.0)  # of no elements the first: a fault
         found = F.take(x, cast(index, dtypes.int64), axis=one.axis)
     else:
         found = _weighted(x, one, way, at, scale, still)
@@ -122,7 +122,7 @@ def _places(x: Any, one: Axis, way: Way, kind: DType) -> tuple[Any, Any]:
 
 def _weighted(x: Any, one: Axis, way: Way, at: Any, scale: Any, still: Any) -> Any:
     """By a product with the weights of all elements, and of so many of the edge beside them as a mean may reach."""
-    size, rank, kind = one.size, len(x.shape), at.dtype
+    size, kind = one.size, at.dtype
     narrow: Any = None
     if way.antialias:
         narrow = F.minimum(scale, 1.0)
@@ -131,7 +131,7 @@ def _weighted(x: Any, one: Axis, way: Way, at: Any, scale: Any, still: Any) -> A
     whole = dims.add(size, dims.mul(beside, 2))
     place = F.sub(_counted(x, whole, dtypes.int64), size_value(x, beside))
     last = size_value(x, dims.add(size, -1))
-    inside = F.minimum(F.maximum(place, number(place, 0)), last)
+    inside = F.maximum(F.minimum(place, last), number(place, 0))
     at = F.reshape(F.minimum(F.maximum(at, -1.0), _real(x, size, kind)), (one.to, 1))
     distance = F.abs(F.sub(F.reshape(cast(place, kind), (1, whole)), at))
     weights = _kernel(way, distance if narrow is None else F.mul(distance, narrow))
@@ -140,9 +140,16 @@ def _weighted(x: Any, one: Axis, way: Way, at: Any, scale: Any, still: Any) -> A
         weights = F.where(own, weights, number(weights, 0))
     if way.exclude_outside or narrow is not None:
         weights = F.div(weights, F.reduce_sum(weights, axes=(1,), keepdims=True))
-    order = (*(i for i in range(rank) if i != one.axis), one.axis)
-    padded = F.permute(F.take(x, inside, axis=one.axis), order)
-    product = F.matmul(padded, cast(weights, x.dtype), transpose_b=True)
+    return by_matrix(F.take(x, inside, axis=one.axis), cast(weights, x.dtype), one.axis)
+
+
+def by_matrix(x: Any, weights: Any, axis: int) -> Any:
+    """x with sums of its elements along an axis, by the rows of weights [to, size]."""
+    rank = len(x.shape)
+    if rank == 1:
+        return F.reshape(F.matmul(F.reshape(x, (1, *x.shape)), weights, transpose_b=True), (weights.shape[0],))
+    order = (*(i for i in range(rank) if i != axis), axis)
+    product = F.matmul(F.permute(x, order), weights, transpose_b=True)
     return F.permute(product, tuple(order.index(i) for i in range(rank)))
 
 
