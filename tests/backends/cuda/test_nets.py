@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -271,3 +272,27 @@ def test_tensors_of_the_device() -> None:
         (found,) = session.run({"x": torch.utils.dlpack.from_dlpack(there.flip(0))}).values()
     other.synchronize()
     assert float((found.cpu() - wanted.flip(0)).abs().max()) <= 4e-3 * float(wanted.abs().max())
+
+
+def test_an_engine_travels(tmp_path: Path) -> None:
+    """Built on a CPU, saved, loaded: the file runs on the device and then on the CPU, with the module's numbers."""
+    engine, module, x = built("words")
+    engine.save(tmp_path / "words.ingot")
+    engine = ingot.load(tmp_path / "words.ingot")
+    wanted = module(x).detach().numpy()
+    for device in ("cuda", "cpu"):
+        (found,) = engine.session(device=device).run({"x": x.numpy()}).values()
+        assert np.abs(found - wanted).max() <= 4e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_calibrated_nets(name: str) -> None:
+    """int8 of a net whose ranges were measured: the CPU's numbers, for sums of int8 are exact on both."""
+    _, module, x = built(name)
+    engine = ingot.quantize(module, [x], (x,), dynamic={"x": {0: "N"}}, errors=False, report=False)
+    session = engine.session(device="cuda")
+    assert "quantize" in {item.get("kernel") for item in session.profile({"x": x.numpy()})}
+    for batch in (1, 2):
+        (wanted,) = engine.run({"x": x[:batch].numpy()}).values()
+        (found,) = session.run({"x": x[:batch].numpy()}).values()
+        np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
