@@ -12,15 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ingot import dtypes
 from ingot.frontends.recording import Recorder
 from ingot.ir import Node, Op, Value
+from ingot.ops.conversion import Cast, Dequantize
 from ingot.ops.product import Matmul
 from ingot.ops.spatial import Conv, ConvTranspose
 
 Array = np.ndarray[Any, Any]
 
 MAX_BYTES = 1 << 28  # of one weight as floats
-OPS = frozenset(("cast", "dequantize", "mul", "permute", "reshape", "slice", "sub", "take"))
+OPS = frozenset(
+    ("cast", "concat", "dequantize", "floordiv", "mod", "mul", "permute", "reshape", "slice", "sub", "take")
+)
 
 
 class Made(NamedTuple):
@@ -75,7 +79,23 @@ def widened(network: Recorder, integers: Collection[str] | None = None) -> dict[
             name = network.free_name(f"{value.name}.computed")
             made[name] = how
             network.replace(value, network.parameter(name, value.spec))
+    for node in [n for n in network.nodes if _is_grouped(n) and n.output in found and n.output.uses]:
+        network.rewire(node, tuple(_as_parameter(network, v, found, made) for v in node.inputs))
     return made
+
+
+def _as_parameter(network: Recorder, value: Value, found: Mapping[Value, Made], made: dict[str, Made]) -> Value:
+    """An operand of a weight in groups, computed when an engine is built; all of them are parameters then."""
+    if value.kind == "parameter":
+        return value
+    name = network.free_name(f"{value.name}.computed")
+    made[name] = found[value] if value in found else Made(Cast(dtype=value.dtype), (value.array,))
+    return network.parameter(name, value.spec)
+
+
+def _is_grouped(node: Node) -> bool:
+    """Whether a node is a weight of int4 in groups, as products take it."""
+    return isinstance(node.op, Dequantize) and node.op.group > 0 and node.inputs[0].dtype is dtypes.int4
 
 
 def _is_computed(node: Node, found: Mapping[Value, Made]) -> bool:
@@ -84,7 +104,8 @@ def _is_computed(node: Node, found: Mapping[Value, Made]) -> bool:
         return False
     sizes = [v.spec.elements for v in (node.output, *node.inputs)]
     known = [n for n in sizes if isinstance(n, int)]
-    if len(known) < len(sizes) or known[0] > max(known[1:]):  # two that broadcast may make any number of elements
+    grows = node.op.name != "concat" and len(known) == len(sizes) and known[0] > max(known[1:])
+    if len(known) < len(sizes) or grows:  # two that broadcast may make any number of elements
         return False
     return known[0] * node.output.dtype.bits <= 8 * MAX_BYTES
 
@@ -101,7 +122,7 @@ def _reads(user: Node, value: Value) -> bool:
     node = value.node
     if node is None or node.op.name != "dequantize" or len(user.inputs) < 2 or user.inputs[1] is not value:
         return True
-    if isinstance(user.op, Matmul) and user.op.transpose_b and len(node.inputs) == 2:
+    if isinstance(user.op, Matmul) and user.op.transpose_b and (len(node.given) == 2 or _is_grouped(node)):
         return False
     x = user.inputs[0].node
     return not (isinstance(user.op, Conv | ConvTranspose | Matmul) and x is not None and x.op.name == "dequantize")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from ingot import dtypes
 from ingot.dtypes import DType
 from ingot.errors import OpError
-from ingot.ir import F, Network, Op, StateSpec, Value
+from ingot.ir import F, Network, Node, Op, StateSpec, Value
 from ingot.ops.control import CONTROL, Cond, bodies, body_operands, carried
+from ingot.ops.conversion import Dequantize
 
 FLOATS = (dtypes.float32, dtypes.bfloat16, dtypes.float16)
 
@@ -18,14 +20,15 @@ def in_precision(network: Network, dtype: DType) -> Network:
     """A copy whose parameters and states are of `dtype`, and with them all that is computed from them.
 
     Inputs and outputs keep their types: casts stand at the border. What the network casts by itself stays as written,
-    and constants stay in theirs until they meet a tensor of another. Raises OpError where an op takes neither.
+    scales of stored integers stay float32, and constants stay in theirs until they meet a tensor of another. Raises
+    OpError where an op takes neither.
     """
     new = Network(network.name)
     copies = {network.absent: new.absent}
     for value in network.inputs:
         copies[value] = new.input(value.name, value.spec)
     for value in network.parameters:
-        kind = dtype if value.dtype in FLOATS else value.dtype
+        kind = dtype if value.dtype in FLOATS and not _is_scales(value) else value.dtype
         copies[value] = new.parameter(value.name, value.spec.like(dtype=kind))
     for value in network.states:
         spec: StateSpec = value.spec
@@ -46,9 +49,22 @@ def _compute(network: Network, new: Network, copies: dict[Value, Value], dtype: 
         copies[value] = new.constant(value.array, value.name)
     for node in network.nodes:
         with new.scope(node.where):
-            made = _emit(new, node.op, tuple(copies[v] for v in node.inputs), dtype)
+            op: Any = node.op
+            if _is_weight(node):
+                op = Dequantize(dtype=dtype, group=op.group)
+            made = _emit(new, op, tuple(copies[v] for v in node.inputs), dtype)
         for old, result in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=True):
             copies[old] = result
+
+
+def _is_scales(value: Value) -> bool:
+    """Whether a parameter is the scales of stored integers, which are float32 in any precision."""
+    return bool(value.uses) and all(_is_weight(node) and node.inputs[0] is not value for node in value.uses)
+
+
+def _is_weight(node: Node) -> bool:
+    """Whether a node is a weight that is stored as integers."""
+    return isinstance(node.op, Dequantize) and all(v.kind == "parameter" for v in node.given)
 
 
 def _with_bodies(op: Op, operands: Sequence[Value], dtype: DType) -> Op:

@@ -37,6 +37,9 @@ from ingot.frontends.table import (
 )
 from ingot.ir import F
 from ingot.ir.spec import axis_of, elements
+from ingot.ir.weight_format import GROUPS
+
+MOST = 1 << 28  # elements of a weight that stays integers: what is made when an engine is built is held in memory
 
 onnx("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
 onnx("DequantizeLinear", domain=MICROSOFT, folds=False)(dequantize_linear)
@@ -226,6 +229,9 @@ def matmul_n_bits(
     if bits not in (2, 4, 8) or groups is not None or block_size < 1:
         raise Unsupported("only 2, 4 and 8 bits without group indices are supported")
     blocks = -(-K // block_size)
+    if _is_group(packed, scales, zeros, N, K, bits, block_size):
+        found = F.matmul(x, _grouped(packed, scales, zeros, (N, K), block_size, x.dtype), transpose_b=True)
+        return found if bias is None else F.add(found, bias)
     whole = F.reshape(_unpacked(packed, bits), (N, blocks, block_size))
     scale = F.reshape(cast(scales, dtypes.float32), (N, blocks, 1))
     if zeros is not None and zeros.dtype.is_float:
@@ -242,6 +248,29 @@ def matmul_n_bits(
         weight = F.slice(weight, (0, 0), (N, K), (1, 1))
     found = F.matmul(x, cast(weight, x.dtype), transpose_b=True)
     return found if bias is None else F.add(found, bias)
+
+
+def _is_group(packed: Any, scales: Any, zeros: Any, outputs: int, inputs: int, bits: int, size: int) -> bool:
+    """Whether a weight is stored, and products take it as int4 in groups."""
+    stored = all(v is None or v.kind in ("parameter", "constant") for v in (packed, scales, zeros))
+    whole = zeros is None or zeros.dtype is dtypes.uint8
+    return stored and whole and bits == 4 and size in GROUPS and inputs % size == 0 and 0 < outputs * inputs <= MOST
+
+
+def _grouped(packed: Any, scales: Any, zeros: Any, shape: tuple[int, int], size: int, dtype: Any) -> Any:
+    """The weight [outputs, inputs] of int4 in groups; its integers and zero points are those of the file less 8."""
+    by_group = (shape[0], shape[1] // size)
+    whole = cast(_less_8(F.reshape(_unpacked(packed, 4), shape)), dtypes.int4)
+    scale = F.reshape(cast(scales, dtypes.float32), by_group)
+    if zeros is None:
+        return F.dequantize(whole, scale, dtype=dtype, group=size)
+    flat = F.slice(_unpacked(F.reshape(zeros, (shape[0], -1)), 4), (0, 0), by_group, (1, 1))
+    return F.dequantize(whole, scale, _less_8(flat), dtype=dtype, group=size)
+
+
+def _less_8(unsigned: Any) -> Any:
+    signed = cast(unsigned, dtypes.int8)
+    return F.sub(signed, number(signed, 8))
 
 
 def _unpacked(packed: Any, bits: int) -> Any:
