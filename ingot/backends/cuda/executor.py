@@ -45,6 +45,7 @@ from ingot.ir import Network, Node, Op, StateSpec, Value
 from ingot.ir.interpret import learn
 from ingot.ops.conversion import Dequantize
 from ingot.ops.in_torch import call, check, known, out_of_memory, to_tensor
+from ingot.ops.indexing import Embedding
 
 Array = np.ndarray[Any, Any]
 
@@ -426,6 +427,9 @@ class CudaExecutor(TorchExecutor):
         if isinstance(op, Dequantize) and node.inputs[0] in self._made.groups:
             operands[0] = unpacked(self._torch, operands[0], self._made.groups[node.inputs[0]])
         results, by_reference = call(self._torch, node, op, operands, self._device, sizes)
+        if isinstance(op, Embedding) and node.inputs[1] in self._made.groups:  # rows of two integers a byte
+            group, rows = self._made.groups[node.inputs[1]], results[0]
+            results = (unpacked(self._torch, rows.flatten(0, -2), group).view(*rows.shape[:-1], -1),)
         for value, result in zip(node.outputs, results, strict=True):
             tensors[value] = result
             if op.binds:

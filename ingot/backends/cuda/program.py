@@ -17,6 +17,7 @@ from ingot.ops.attention import KvWrite, PagedAttention, Rope
 from ingot.ops.binary import Add, Mul
 from ingot.ops.conversion import Dequantize
 from ingot.ops.elementwise import Silu
+from ingot.ops.indexing import Embedding
 from ingot.ops.norm import RmsNorm
 from ingot.ops.product import Matmul
 
@@ -220,7 +221,8 @@ def _factor(node: Node) -> Factor | None:
         kind = dtypes.int4 if group else dtypes.int8
         outputs = (stored.shape[0], stored.shape[1] // group if group else 1)
         fits = stored.dtype is kind and scales.shape == outputs and group == (power(group) if group else 0)
-        fits &= all(isinstance(reader.op, Dequantize) for reader in stored.uses)
+        # Rows of a table that is the head too are looked up as they are stored.
+        fits &= all(isinstance(reader.op, (Dequantize, Embedding)) for reader in stored.uses)
         if not fits or scales.kind != "parameter" or scales.dtype is not dtypes.float32 or (group and group < 8):
             return None
         found = Factor(stored, scales, group)

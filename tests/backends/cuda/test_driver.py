@@ -128,5 +128,6 @@ def test_doctor(engine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     code, _, error = said(capsys, "doctor", "--device", "gpu")
     assert code == 2 and "is not available" in error
     pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
-    test = ingot._lazy.load("ingot.backends.cuda.examine:self_test")(torch, torch.device("cpu"))
+    there = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    test = ingot._lazy.load("ingot.backends.cuda.examine:self_test")(torch, there)
     assert test["works"] and test["product"] < 1e-6 and test["chain"] < 1e-6

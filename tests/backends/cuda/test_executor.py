@@ -18,6 +18,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingo
 
 from ingot.backends.cuda import executor as cuda  # noqa: E402
 from ingot.backends.cuda.program import Attention, Product, Single  # noqa: E402
+from ingot.ops.conversion import Dequantize  # noqa: E402
 
 GPU = torch.cuda.is_available()
 
@@ -66,6 +67,16 @@ def test_calls_of_a_llama(made: Any) -> None:
     assert qkv.norm and gate_up.norm and not output.norm and not down.norm and products[-1].norm
     rest = {c.nodes[0].op.name for c in found if isinstance(c, Single)}
     assert rest == {"rope_table", "embedding", "reshape", "take", "rms_norm"}
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4-g32"])
+def test_a_head_that_is_the_table(made: Any, weights: str) -> None:
+    """It is multiplied with as it is stored: only the rows that were looked up are turned into floats."""
+    found = calls(made(precision="float32", weights=weights))
+    products = [c for c in found if isinstance(c, Product)]
+    assert len(products) == 4 + 1 and products[-1].norm is not None and products[-1].factors[0].scales is not None
+    turned = [c.nodes[0] for c in found if isinstance(c, Single) and isinstance(c.nodes[0].op, Dequantize)]
+    assert [node.inputs[0].node.op.name for node in turned] == ["embedding"]
 
 
 @pytest.mark.parametrize("weights", ["same", "int8", "int4-g32"])
