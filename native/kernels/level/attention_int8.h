@@ -58,12 +58,13 @@ INGOT_INLINE Ints four_bytes(const std::int8_t* p) {
   return broadcast_int(word);
 }
 
-/// sum + the products of weights, which have no sign, and values.
-INGOT_INLINE Ints dot_weights(Ints sum, Ints weights, Ints values) {
+/// Adds to sum the products of four bytes without a sign and four with one. (Written as an instruction where there are many
+/// sums: GCC 12 puts two moves of registers beside every three of the intrinsic here.)
+INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
 #if defined(__AVX512VNNI__)
-  return {_mm512_dpbusd_epi32(sum.v, weights.v, values.v)};
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(without.v), "v"(with.v));
 #else
-  return {_mm256_dpbusd_avx_epi32(sum.a, weights.a, values.a), _mm256_dpbusd_avx_epi32(sum.b, weights.b, values.b)};
+  sum = {_mm256_dpbusd_avx_epi32(sum.a, without.a, with.a), _mm256_dpbusd_avx_epi32(sum.b, without.b, with.b)};
 #endif
 }
 
@@ -99,7 +100,7 @@ void score_quads_tile(const Parts& p, const Operands& o, int r, int group, float
       for (int i = 0; i < R; ++i) {
         const Ints x = four_bytes(q[i].digits + 2 * from + k), y = four_bytes(q[i].digits + 2 * from + kLanes + k);
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) high[i][v] = dot4(high[i][v], key[v], x), low[i][v] = dot4(low[i][v], key[v], y);
+        for (int v = 0; v < V; ++v) add_dots(high[i][v], key[v], x), add_dots(low[i][v], key[v], y);
       }
     }
   }
@@ -184,7 +185,7 @@ void add_quads_tile(const Parts& p, const Operands& o, int r, float* scores, int
     for (int i = 0; i < R; ++i) {
       const Ints x = four_bytes(w[i].high + 4 * quad), y = four_bytes(w[i].low + 4 * quad);
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) high[i][v] = dot_weights(high[i][v], x, value[v]), low[i][v] = dot_weights(low[i][v], y, value[v]);
+      for (int v = 0; v < V; ++v) add_dots(high[i][v], x, value[v]), add_dots(low[i][v], y, value[v]);
     }
   }
 #pragma GCC unroll 8
