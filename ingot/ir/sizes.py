@@ -120,12 +120,12 @@ def _bind(value: Any) -> Array:
 
 
 def _text(value: Any, depth: int = 0) -> str:
-    """The expression that makes a value: `sub(%length, 2)`."""
+    """The expression that makes a value: `sub(length, 2)`."""
     if value.array is not None and value.array.size == 1:
         return str(value.array.item())
     node = value.node
     if node is None or depth == SHOWN:
-        return "…" if value.name.isdecimal() else f"%{value.name}"
+        return "…" if value.name.isdecimal() else value.name
     return f"{node.op.name}({', '.join(_text(v, depth + 1) for v in node.inputs)})"
 
 

@@ -129,14 +129,15 @@ def graph(op: str, *inputs: str, before: Any = (), kinds: Any = None, **more: An
     return proto([*before, node(op, *inputs, **more)], **kinds)
 
 
-LENGTH = [helper.make_node("ReduceSum", ["n"], ["m"], keepdims=0, name="/encoder/ReduceSum")]
 WITH_N = {"x": (FLOAT, ["N", 3]), "n": (INT64, [2])}
+WITH_PADS = {"x": (FLOAT, ["N", 3]), "n": (INT64, [4])}
+WITH_SIZES = {"x": (FLOAT, ["N", 3]), "m": (INT64, ["K"])}
 WITH_FLOATS = {"x": (FLOAT, ["N", 3, "H", "W"]), "n": (FLOAT, [4])}
 ONNX: dict[str, tuple[Callable[[], Any], str]] = {
-    "sizes that are data": (
-        lambda: graph("Resize", "x", "", "n", kinds=WITH_FLOATS, mode="nearest"), "Resize.*encoder.*what to do"),
-    "a repeated number that is data": (
-        lambda: graph("Split", "x", "m", before=LENGTH, kinds=WITH_N, axis=0), "Split"),
+    "axes that are data": (lambda: graph("Slice", "x", "n", "n", "n", kinds=WITH_N), "axes.*input n.*what to do"),
+    "pads that are data of another mode": (lambda: graph("Pad", "x", "n", kinds=WITH_PADS, mode="reflect"), "constant"),
+    "more sizes that are data than a tensor has": (
+        lambda: graph("Tile", "x", "m", kinds=WITH_SIZES), "Tile.*encoder.*at most 8 numbers.*what to do"),
     "an op that is not there": (lambda: graph("Frobnicate", "x"), "Frobnicate.*encoder.*what to do"),
     "an attribute that is not there": (lambda: graph("Relu", "x", alpha=3.0), "Relu"),
     "an attribute of another type": (lambda: graph("LeakyRelu", "x", alpha="much"), "LeakyRelu"),

@@ -111,7 +111,7 @@ NODES: dict[str, tuple[Any, dict[str, Any], str]] = {  # the node, its constants
     "a domain": (node("Relu", domain="org.other"), {}, "there is no such op"),
     "an axis": (node("Flatten", axis=7), {}, "axis 7 is out of range"),
     "an attribute": (node("Relu", alpha=2.0), {}, "alpha = 2.0 is not supported"),
-    "a factor": (node("Resize", inputs=("x", "", "s")), {"s": np.float32([1.7371, 1])}, "sizes that are known"),
+    "a factor": (node("Resize", inputs=("x", "", "s")), {"s": np.float32([-1.7371, 1])}, "a scale of -1.7371;"),
     "a kernel": (node("Conv", inputs=("x", "w")), {"w": np.ones((2, 3, 3), np.float32)}, "Conv"),
     "a shape": (node("Reshape", inputs=("x", "s")), {"s": np.int64([5, 7])}, "Reshape"),
     "a type": (node("And", inputs=("x", "x")), {}, "And"),

@@ -96,6 +96,6 @@ def test_as_many_of_the_first_as_a_run_says() -> None:
         found = net.run({"x": x, "k": np.array([k])})
         np.testing.assert_array_equal(found["at"], np.argsort(-x, axis=1, kind="stable")[:, :k])
         np.testing.assert_array_equal(found["y"], -np.sort(-x, axis=1)[:, :k])
-    for k, said in ((7, "inputs of these sizes do not fit together"), (-1, "it is %k .-1")):
+    for k, said in ((7, "inputs of these sizes do not fit together"), (-1, "it is k .-1")):
         with pytest.raises(IngotError, match=said):
             net.run({"x": x, "k": np.array([k])})

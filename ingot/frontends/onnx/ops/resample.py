@@ -278,6 +278,9 @@ def _axes(
 ) -> list[Axis]:  # fmt: skip
     if (scales is None) == (sizes is None) or len(scales or sizes or ()) != len(at):
         raise Unsupported("it needs either scales or sizes, one for each axis")
+    for scale in scales or ():
+        if not isinstance(scale, Value) and not 0 < scale < math.inf:
+            raise Unsupported(f"a scale of {scale:.6g}; it must be greater than 0 and finite")
     own: list[Dimension] = [x.shape[axis] for axis in at]
     if scales is not None:
         targets, factors = [_scaled(x, size, scale) for size, scale in zip(own, scales, strict=True)], list(scales)
