@@ -23,8 +23,6 @@ constexpr int kRows = 2, kVecRegisters = 4, kAccumulatorRegisters = 8, kTwoPanel
 // What is read once is fetched so long before: bytes of weights, and groups of their scales.
 constexpr int kAhead = 4096, kScalesAhead = 16;
 
-#define INGOT_UNROLL _Pragma("GCC unroll 16")
-
 /// Where the weights go on after this block, fetched while it is computed.
 struct Ahead {
   const std::byte* from;

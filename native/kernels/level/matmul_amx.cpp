@@ -1,8 +1,10 @@
-// Matrix products of bfloat16 and int8 with packed weights on AMX tiles, for every number of rows; and small ones of computed bfloat16.
+// Matrix products of bfloat16 and int8 with packed weights on AMX tiles (a row or two of narrow weights by vectors, matmul_amx_rows.h);
+// and small ones of computed bfloat16.
 //
 // A panel's 32 outputs are two B tiles (row stride 128 bytes), rows of x are A tiles of 16 rows (fewer when the whole
 // product has fewer), k goes in steps of 32 (int8: 64). With two tiles of rows: 2 x 2 accumulator tiles. The last step of a k that is no
 // multiple of that works on a zero padded copy, since tiles would read past the panel.
+#include "matmul_amx_rows.h"
 #include "matmul_blocks.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -134,37 +136,72 @@ INGOT_INLINE void two_tiles(const std::byte* x, const std::byte* w, const std::b
   INGOT_TILE_STORE(3, below + 16, bytes);
 }
 
-/// Pairs (k, k + 1) of a panel for 16 outputs from `column` on. `Exact`: the values are ones that bfloat16 has.
-template <bool Exact>
-INGOT_INLINE void store_pairs(std::byte* panel, int k, int column, Vec even, Vec odd) {
-  const auto rounded = [](Vec x) {
-    const Ints word = bits(x), lowest = shift_right<16>(word) & broadcast_int(1);
-    return Exact ? word : word + broadcast_int(0x7fff) + lowest;
-  };
-  const Ints pair = (shift_right<16>(rounded(even)) & broadcast_int(0xffff)) | (rounded(odd) & broadcast_int((std::int32_t)0xffff0000));
-  store((float*)(panel + (k * kPanel + 2 * column) * 2), from_bits(pair));
+/// Up to Count tiles of rows against one panel of whole numbers: each group's sums are exact but for x, and are added times its
+/// scale.
+template <int Count>
+INGOT_INLINE void tiles_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* tail, int steps, int rows, float* to) {
+  constexpr int kScalesAhead = 16;  // groups
+  constexpr int kBytes = kPanel * 4;
+  alignas(64) float sums[2][Count * 16 * kPanel];  // in turn, so that a group's need not wait until those before are read
+  const float* scales = p.scales;
+  bool first = p.first;
+  for (int s = 0, turn = 0; s < steps; scales += kPanel, turn ^= 1, first = false) {
+    float* const own = sums[turn];
+    const int end = s + p.group / 32 < steps ? s + p.group / 32 : steps;
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (Count == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (; s < end; ++s) {
+      const std::byte* b = tail != nullptr && s + 1 == steps ? tail : p.w + s * kStepBytes;
+      INGOT_TILE_LOAD(4, x + s * 64, kXStride);
+      INGOT_TILE_LOAD(6, b, 128);
+      _tile_dpbf16ps(0, 4, 6);
+      INGOT_TILE_LOAD(7, b + 64, 128);
+      _tile_dpbf16ps(1, 4, 7);
+      if constexpr (Count == 2) {
+        INGOT_TILE_LOAD(5, x + 16 * kXStride + s * 64, kXStride);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    INGOT_TILE_STORE(0, own, kBytes);
+    INGOT_TILE_STORE(1, own + 16, kBytes);
+    if constexpr (Count == 2) {
+      INGOT_TILE_STORE(2, own + 16 * kPanel, kBytes);
+      INGOT_TILE_STORE(3, own + 16 * kPanel + 16, kBytes);
+    }
+    written(own);
+    prefetch((const std::byte*)(scales + kScalesAhead * kPanel), kBytes);
+    const Vec low = load(scales), high = load(scales + kLanes);
+    for (int r = 0; r < rows; ++r) {
+      float* const sum = to + r * p.stride;
+      const float* const of_group = own + r * kPanel;
+      store(sum, fma(load(of_group), low, first ? zero() : load(sum)));
+      store(sum + kLanes, fma(load(of_group + kLanes), high, first ? zero() : load(sum + kLanes)));
+    }
+  }
 }
 
-void unpack_int8(const std::byte* from, int k, std::byte* panel) {
-  for (int row = 0; row < k; row += 4, from += kPackedBytes)
+/// A block of words as a panel of pairs. It is read here first: what follows is fetched 4 KiB ahead.
+template <int Bits>
+void unpack_words(const std::byte* from, int k, std::byte* panel) {
+  constexpr int kPair = kPanel * 4;  // bytes of a pair of all outputs
+  for (int row = 0; row < k; row += 32 / Bits, from += kPackedBytes, panel += 16 / Bits * kPair) {
+    prefetch(from + 4096, kPackedBytes);
     for (int column = 0; column < kPanel; column += kLanes) {
-      const Ints word = words_at(from, column);
-      store_pairs<true>(panel, row, column, value_of<8, 0>(word), value_of<8, 1>(word));
-      store_pairs<true>(panel, row + 2, column, value_of<8, 2>(word), value_of<8, 3>(word));
+      const Ints words = words_at(from, column);
+      const auto put = [&](int pair, Ints values) { store((float*)(panel + pair * kPair + column * 4), from_bits(values)); };
+      put(0, pair_of<Bits, 0>(words));
+      put(1, pair_of<Bits, 1>(words));
+      if constexpr (Bits == 4) {
+        put(2, pair_of<Bits, 2>(words));
+        put(3, pair_of<Bits, 3>(words));
+      }
     }
-}
-
-/// Times the scales of their groups, rounded once. `first`: of the block among all of k, which says whose scales are whose.
-void unpack_int4(const std::byte* from, std::int64_t first, int k, const float* scales, int group, std::byte* panel) {
-  for (int row = 0; row < k; row += 8, from += kPackedBytes)
-    for (int column = 0; column < kPanel; column += kLanes) {
-      const Ints word = words_at(from, column);
-      const Vec scale = load(scales + (first + row) / group * kPanel + column);
-      store_pairs<false>(panel, row, column, value_of<4, 0>(word) * scale, value_of<4, 1>(word) * scale);
-      store_pairs<false>(panel, row + 2, column, value_of<4, 2>(word) * scale, value_of<4, 3>(word) * scale);
-      store_pairs<false>(panel, row + 4, column, value_of<4, 4>(word) * scale, value_of<4, 5>(word) * scale);
-      store_pairs<false>(panel, row + 6, column, value_of<4, 6>(word) * scale, value_of<4, 7>(word) * scale);
-    }
+  }
 }
 
 template <class T>
@@ -174,15 +211,15 @@ struct Tiles {
   static constexpr bool integers = sizeof(T) == 1;
   static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
   static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
-  static constexpr bool row_sums = false, pads_rows = true, ends_rows = false, scales_sums = false;
-  static constexpr int two_panels_rows = 0, unpacks_rows = 0;
+  static constexpr bool row_sums = false, pads_rows = true, ends_rows = false, scales_sums = !integers;
+  static constexpr int two_panels_rows = 0, unpacks_rows = kVectorRows;
 
-  /// A block of k of the job's panel `number`, from the block's value `first` on.
-  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t number, const std::byte* from, std::int64_t first, int k, std::byte* panel) {
-    if (job.packing == Packing::int8) return unpack_int8(from, k, panel);
-    unpack_int4(from, first, k, job.scales + number * scales_of_panel(job), job.group, panel);
+  INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
+    if (job.packing == Packing::int8) return unpack_words<8>(from, k, panel);
+    unpack_words<4>(from, k, panel);
   }
   INGOT_INLINE void multiply(const BlockProduct& p) {
+    if constexpr (!integers) if (p.packing != Packing::same) return multiply_words(p);
     const int steps = (p.k + k_step - 1) / k_step, over = p.k % k_step;
     alignas(64) std::byte padded[kStepBytes];
     const std::byte* tail = nullptr;
@@ -194,6 +231,16 @@ struct Tiles {
     }
     written(padded);
     const int tiles = (p.rows + 15) / 16, pairs = (tiles + 1) / 2;
+    if constexpr (!integers) if (p.scales != nullptr) {
+      for (int t = 0; t < tiles; t += 2) {
+        const std::byte* const x = p.x + t * 16 * kXStride;
+        float* const to = p.accumulators + t * 16 * p.stride;
+        const int rows = p.rows - t * 16 < 32 ? p.rows - t * 16 : 32;
+        if (t + 2 <= tiles) tiles_of_groups<2>(p, x, tail, steps, rows, to);
+        else tiles_of_groups<1>(p, x, tail, steps, rows, to);
+      }
+      return;
+    }
     const int share = kStepBytes / pairs & -64;
     int t = 0;
     for (; t + 2 <= tiles; t += 2)

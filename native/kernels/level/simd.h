@@ -33,6 +33,7 @@
 #include "seen.h"
 
 #define INGOT_INLINE static inline __attribute__((always_inline))
+#define INGOT_UNROLL _Pragma("GCC unroll 16")  // loops whose Vecs are registers
 
 namespace ingot::INGOT_LEVEL {
 

@@ -17,8 +17,6 @@ constexpr int kRows = 2, kBothHalves = 1;
 #endif
 constexpr int kPanel = 32;
 
-#define INGOT_UNROLL _Pragma("GCC unroll 16")
-
 // The interpolation points other than 0 and infinity are ±kNear and ±kFar.
 constexpr float kNear = 5.0f / 8, kFar = 3.0f / 2;
 constexpr float kNear2 = kNear * kNear, kFar2 = kFar * kFar;
