@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import tempfile
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def torch2trt(
     """An engine of a torch module, as a torch module that is called like it.
 
     Args:
-        module: a torch.nn.Module; inputs: example tensors, in the order of its forward.
+        module: a torch.nn.Module; inputs: example tensors, in the order of its forward. Both may lie on a GPU.
         fp16_mode: weights and what is between layers in float16; inputs and outputs keep their types.
         int8_mode: matrices of linear layers and tables as int8 with scales (docs/weights.md).
         max_batch_size: above 1, the first dimension of every input may be from 1 to this.
@@ -57,6 +58,9 @@ def torch2trt(
     if max_batch_size > 1:
         names = list(inspect.signature(module.forward).parameters)[: len(given)]
         dynamic = {name: {0: Dim("batch", 1, None, max_batch_size)} for name in names}
+    if any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers())):
+        module = copy.deepcopy(module).cpu()
+    given = tuple(x.cpu() if getattr(x, "is_cuda", False) else x for x in given)
     engine = build(
         module, given, precision="float16" if fp16_mode else None, weights="int8" if int8_mode else "same",
         dynamic=dynamic,
@@ -78,18 +82,32 @@ def _module_class() -> type[Any]:
         def __init__(self, engine: Engine | None = None) -> None:
             super().__init__()
             self.engine = engine
+            self._elsewhere: tuple[Engine, dict[str, Engine]] | None = None  # an engine, and itself on GPUs
 
         def forward(self, *inputs: Any, **named: Any) -> Any:
-            """Tensors on the CPU in the model's order → a tensor, a tuple of them, or a dict as the model gives."""
+            """Tensors in the model's order → a tensor, a tuple of them, or a dict as the model gives.
+
+            Where one lies on a GPU, the engine runs on device cuda there, on torch's current stream, and so do results.
+            """
             if self.engine is None:
                 raise refused("a TRTModule without an engine", "call load_state_dict first")
             ports = [port.name for port in self.engine.inputs]
             feeds = dict(zip(ports, inputs, strict=False)) | named
-            found = self.engine.run({name: _plain(value) for name, value in feeds.items()})
-            tensors = {name: numpy_to_torch(array) for name, array in found.items()}
+            number = next((value.device.index for value in feeds.values() if getattr(value, "is_cuda", False)), None)
+            engine = self.engine if number is None else self._there(f"cuda:{number}")
+            found = engine.run({name: _plain(value) for name, value in feeds.items()})
+            tensors = {name: x if isinstance(x, torch.Tensor) else numpy_to_torch(x) for name, x in found.items()}
             if not all(name.startswith("output_") for name in tensors):
                 return tensors
             return next(iter(tensors.values())) if len(tensors) == 1 else tuple(tensors.values())
+
+        def _there(self, device: str) -> Engine:
+            """The engine with its sessions on a GPU."""
+            assert self.engine is not None
+            if self._elsewhere is None or self._elsewhere[0] is not self.engine:
+                self._elsewhere = (self.engine, {})
+            found = self._elsewhere[1].get(device)
+            return found or self._elsewhere[1].setdefault(device, self.engine.on(device))
 
         def get_extra_state(self) -> Any:
             """The engine's bytes, as a tensor."""

@@ -296,3 +296,29 @@ def test_calibrated_nets(name: str) -> None:
         (wanted,) = engine.run({"x": x[:batch].numpy()}).values()
         (found,) = session.run({"x": x[:batch].numpy()}).values()
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.skipif(not GPU, reason="tensors of a GPU")
+def test_torch2trt_on_the_device() -> None:
+    """A module and tensors there, on a stream of the caller; an engine from a state dict; a tensor of the CPU after."""
+    module = Images().eval().cuda()
+    x = torch.randn(2, 3, 4, 6, device="cuda")
+    ours = ingot.torch2trt(module, [x], fp16_mode=True, max_batch_size=4)
+    assert next(module.parameters()).is_cuda
+    from ingot.compat.torch2trt import TRTModule
+
+    other = TRTModule()
+    other.load_state_dict(ours.state_dict())
+    stream = torch.cuda.Stream()
+    with torch.no_grad():
+        wanted = module(x)
+        for made in (ours, other):
+            for _ in range(3):  # call by call, captured, replayed
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    found = made(x)
+                stream.synchronize()
+                assert found.is_cuda and float((found - wanted).abs().max()) <= 4e-3 * float(wanted.abs().max())
+        on_host = ours(x.cpu())
+    assert not on_host.is_cuda
+    assert float((on_host - wanted.cpu()).abs().max()) <= 4e-3 * float(wanted.abs().max())
