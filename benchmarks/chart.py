@@ -94,7 +94,12 @@ def _people(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _cell(share: Mapping[str, Any] | None) -> str:
     if share is None:
         return ""
-    return f"{share['value']:.3g} {share['unit']}, {share['share']:.0%}"
+    return f"{_figure(share['value'])} {share['unit']}, {share['share']:.0%}"
+
+
+def _figure(value: float) -> str:
+    """Three significant digits, or all of a whole number that has more."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def svg(machines: Mapping[str, Machine]) -> str:
@@ -127,7 +132,8 @@ def _panel(axis: Any, title: str, found: Mapping[str, Mapping[str, Any]]) -> Non
             label = who if who not in drawn else None
             drawn.add(who)
             axis.barh(at, 100 * share["share"], color=COLOURS.get(who, OTHER), label=label, height=0.9)
-            axis.text(100 * share["share"] + 0.8, at, f"{share['value']:.3g} {share['unit']}", va="center", fontsize=6)
+            text = f"{_figure(share['value'])} {share['unit']}"
+            axis.text(100 * share["share"] + 0.8, at, text, va="center", fontsize=6)
             at += 1
         at += 1
     axis.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
