@@ -170,6 +170,21 @@ def conv_packed() -> Iterator[Template]:
         yield t
 
 
+def conv_narrow() -> Iterator[Template]:
+    """Few outputs, whose vectors lie along the patches."""
+    for dtype, axes, epilogue in itertools.product(FLOATS, (1, 2, 3), ("plain", "bias", "integer")):
+        t = Template(f"conv_packed.narrow.{dtype}.{axes}d.{epilogue}")
+        images, channels, outputs = t.size("images", 0, 3), t.size("c", 16, 80), t.size("n", 1, 8)
+        sx, sy, params = window(t, axes, MOST[axes])
+        x = t.input("x", [images, *sx, channels], dtype)
+        w = t.weight("w", panels(outputs, calc("*", *params["kernel"], channels), dtype), dtype)
+        more, expression = extras(t, epilogue, [images, *sy, outputs])
+        y = t.result([images, *sy, outputs], t.choice("y_dtype", *FLOATS))
+        params |= {"outputs": outputs, "channels": channels, "groups": 1}
+        t.call("conv_packed", [x, w, *more], [y], epilogue=expression, **params)
+        yield t
+
+
 def conv_groups() -> Iterator[Template]:
     """Groups of few channels, of which a vector holds several."""
     dtypes, epilogues = ("float32", "bfloat16", "int8"), ("plain", "bias", "integer")
@@ -441,6 +456,7 @@ FAMILIES = (
     matmul,
     moe,
     conv_packed,
+    conv_narrow,
     conv_groups,
     conv_transpose_packed,
     conv_depthwise,

@@ -259,7 +259,9 @@ MODELS = (
         "basic-pitch==0.4.0", "738adb503aae7fdfc7d1e1511aa0ce35052315f260a19531ef4c356708425db0",
         "basic_pitch/saved_models/icassp_2022/nmp.onnx",
         "2c3c1d144bfa61ad236e92e169c13535c880469a12a047d4e73451f2c059a0ec",
-    ), notes, ((1,), (3,))),
+    ), notes, ((1,), (3,)), differs=(
+        "logarithms of small powers: against float64 ingot is 2.4e-4 off at a batch of 3, ONNX Runtime 3.7e-4"
+    )),
     Trained("end-of-turn-int8", Shipped(
         "pipecat-ai==1.14.0", "0352f504b44e78bdf524e45af4bc759601c835b9b7dc195efe5e03384b974a44",
         "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",

@@ -1,8 +1,8 @@
 // conv_packed: convolution of channels-last x by a constant weight stored in panels, with an epilogue. It is
 // matmul_packed's product over patches of x, which are gathered block by block. conv_transpose_packed: the same for
 // every phase of the output positions modulo the stride, each of which is an ordinary convolution with stride 1. A
-// 3x3 convolution of floats with stride 1 goes by Winograd (winograd.h) where that is faster than the level's direct product; groups of few
-// channels by vectors that hold several of them (grouped.h).
+// 3x3 convolution of floats with stride 1 goes by Winograd (winograd.h) where that is faster than the level's direct product; groups of
+// few channels by vectors that hold several of them (grouped.h); a handful of outputs by vectors along the patches (narrow.h).
 //
 // Limits: 1 to 3 spatial dimensions; x and the weight are both float32, bfloat16, float16 or int8; sums are float32, or of int8 whole
 // numbers which the epilogue gets as float32. The last
@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "grouped.h"
+#include "narrow.h"
 #include "product.h"
 #include "window.h"
 #include "winograd.h"
@@ -155,6 +156,8 @@ class ConvPacked final : public Convolution {
     const Window& window = p_.window;
     if (window.axes == 2 && plain(window.axis[1]) && plain(window.axis[2]) && p_.groups == 1 && p_.dtype != DType::int8 && constant_weight)
       winograd_.emplace(p_.outputs, p_.channels, p_.dtype, epilogue_, p_.level);
+    if (p_.groups == 1 && constant_weight && Narrow::suits(p_.channels, p_.outputs, p_.dtype, window, product_.speed))
+      narrow_.emplace(p_.channels, p_.outputs, p_.dtype, p_.window, epilogue_, p_.level);
     const GroupedProduct grouped = Grouped::suits(p_.groups, p_.group_channels(), p_.group_outputs(), p_.dtype, p_.level);
     if (grouped != nullptr && constant_weight)
       grouped_.emplace(p_.groups, p_.group_channels(), p_.group_outputs(), p_.dtype, p_.window, p_.outside, epilogue_, grouped);
@@ -167,6 +170,10 @@ class ConvPacked final : public Convolution {
       grouped_->prepare(in[1]);
       return grouped_->scratch();
     }
+    if (narrow_) {
+      narrow_->prepare(in[1]);
+      return narrow_->scratch();
+    }
     if (by_winograd(out[0])) {
       winograd_->prepare(in[1], out[0]);
       return winograd_->scratch(out[0], threads);
@@ -174,10 +181,11 @@ class ConvPacked final : public Convolution {
     return {0, scratch(rows_of(out[0]), p_.window.positions(), threads)};
   }
 
-  bool keeps(std::size_t operand) const override { return (winograd_ || grouped_) && operand == 1; }
+  bool keeps(std::size_t operand) const override { return (winograd_ || grouped_ || narrow_) && operand == 1; }
 
   void run(Views in, Views out, const Worker& worker) const override {
     if (grouped_) return grouped_->run(in, out[0], worker);
+    if (narrow_) return narrow_->run(in, out[0], worker);
     if (by_winograd(out[0])) return transform(in, out[0], worker);
     multiply({&p_.window, &in[1], pixels_of(out[0]), 0, nullptr}, in, out[0], 2, worker);
   }
@@ -198,6 +206,7 @@ class ConvPacked final : public Convolution {
 
   std::optional<Winograd> winograd_;  // for the shapes that it suits
   std::optional<Grouped> grouped_;    // for all shapes
+  std::optional<Narrow> narrow_;      // for all shapes
 };
 
 /// A phase: the outputs o = phase (mod stride), whose window over x has stride 1; taps in ascending order of the input pixel.

@@ -57,6 +57,7 @@ NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "conv, pointwise": (lambda x, w: functional.conv2d(x, w), ((3, 167, 17, 19), (201, 167, 1, 1))),
     "conv in groups": (lambda x, w: functional.conv2d(x, w, groups=2), ((3, 134, 17, 19), (62, 67, 3, 3))),
     "conv, depthwise": (lambda x, w: functional.conv2d(x, w, groups=703), ((2, 703, 7, 9), (703, 1, 7, 7))),
+    "conv, few outputs": (lambda x, w: functional.conv2d(x, w, padding=2), ((3, 67, 17, 19), (3, 67, 5, 5))),
     "conv 1-D": (lambda x, w: functional.conv1d(x, w, padding=2), ((9, 131, 67), (67, 131, 5))),
     "conv 3-D": (lambda x, w: functional.conv3d(x, w, padding=1), ((2, 41, 5, 9, 11), (31, 41, 3, 3, 3))),
     "conv_transpose": (lambda x, w: functional.conv_transpose2d(x, w, stride=2), ((3, 67, 17, 19), (67, 53, 3, 3))),

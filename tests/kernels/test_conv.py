@@ -247,6 +247,55 @@ def test_groups_of_few_channels(dtype: str, groups: int, channels: int, outputs:
     assert np.array_equal(found[..., others], one[..., others])
 
 
+FEW = [  # sizes of x, channels, outputs
+    ("one output", (9, 41), 32, 1, square(5, 1, 2)),
+    ("two, dilated", (13, 15), 33, 2, square(5, 1, 4, 2)),
+    ("three, strided", (11, 64), 48, 3, Window((3, 5), (2, 3), (1, 0), (0, 7), (1, 1))),
+    ("seven", (8, 9), 64, 7, square(5, 1, 2)),
+    ("eight", (7, 70), 64, 8, square(3, 1, 1)),
+    ("a long line", (300,), 3, 1, Window((129,), (1,), (64,), (60,), (1,))),
+    ("in space", (4, 5, 19), 40, 2, square(3, 1, 1, rank=3)),
+    ("larger than x", (2, 3), 40, 4, square(5, 1, 4)),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("sizes", "channels", "outputs", "window"), [case[1:] for case in FEW], ids=[case[0] for case in FEW]
+)
+def test_few_outputs(dtype: str, sizes: Sizes, channels: int, outputs: int, window: Window) -> None:
+    """Vectors lie along the patches: the same bits in any company, of all channels or some of a wider tensor's."""
+    rng = np.random.default_rng(outputs)
+    x, w = operands(rng, 2, sizes, channels, outputs, window, dtype)
+    exact, scale = reference(x, w, window)
+    one = conv(x, w, window)
+    close(one, exact, scale, "float32")
+    for threads in (2, 3):
+        assert np.array_equal(conv(x, w, window, threads=threads), one)
+    assert np.array_equal(conv(x[1:], w, window), one[1:])
+    close(conv(x, w, window, dtype), exact, scale, dtype)
+    wide = draw(rng, (*x.shape[:-1], channels + 3), dtype)
+    wide[..., 2:-1] = x
+    apart = View(wide, x.shape, tuple(s // wide.itemsize for s in wide.strides), 2)
+    close(conv(apart, w, window), exact, scale, "float32")
+    x[0] = np.nan
+    assert np.array_equal(conv(x, w, window)[1:], one[1:])
+
+
+@pytest.mark.parametrize("outputs", [1, 5])
+def test_extras_of_few_outputs(outputs: int) -> None:
+    rng = np.random.default_rng(outputs)
+    window = square(5, 1, 2)
+    x, w = operands(rng, 2, (9, 21), 40, outputs, window, "float32")
+    bias, one = draw(rng, (outputs,), "float32"), draw(rng, (), "float32")
+    wide = draw(rng, (2, 9, 21, outputs + 4), "bfloat16")
+    residual = View(wide, (2, 9, 21, outputs), tuple(s // 2 for s in wide.strides), 3)
+    found = conv(x, w, window, "float32", EPILOGUE, (bias, residual, one), threads=2)
+    exact, scale = reference(x, w, window)
+    inner = (exact + bias + wide[..., 3 : outputs + 3].astype(np.float64)) * one.astype(np.float64)
+    close(found, 1 / (1 + np.exp(-inner)), scale * np.abs(one) + 1, "float32")
+
+
 @pytest.mark.parametrize(("groups", "channels", "outputs"), [(32, 8, 8), (3, 4, 4), (5, 16, 16), (7, 16, 4)])
 @pytest.mark.parametrize("outside", [0, -7])
 def test_groups_of_int8(groups: int, channels: int, outputs: int, outside: int) -> None:

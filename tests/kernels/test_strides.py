@@ -233,6 +233,8 @@ def cases() -> Iterator[tuple[str, Case]]:
             yield f"irfft {name} {axis}", [Call("irfft", [z], [(dtype, x.shape)], how)]
     yield "conv_packed winograd", convolution(F32, 40, 20, 3, 1, stored=True)
     yield "conv_packed groups", convolution(F32, 24, 24, 3, 1, stored=True, groups=3)
+    yield "conv_packed few outputs", convolution(F32, 3, 40, 3, 1, stored=True)
+    yield "conv_packed few outputs float16", convolution(np.float16, 1, 40, 5, 1, stored=True)
     yield "conv_packed winograd float16", convolution(np.float16, 40, 20, 3, 1, stored=True)
     taps = {"outputs": 40, "channels": 6, "groups": 1, "kernel": [2, 2], "stride": [2, 2], "dilation": [1, 1]}
     phases = [packed(40, 6, F32) for _ in range(4)]

@@ -1,0 +1,128 @@
+// Convolutions with few outputs for one level: vectors along a patch, a block of neighbouring pixels and some outputs in registers.
+#include "narrow.h"
+
+#include "simd.h"
+#include "typed.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kSums = 24;  // of 32 registers
+#elif defined(__AVX2__)
+constexpr int kSums = 6;  // of two registers: 12 of 16
+#else
+constexpr int kSums = 2;
+#endif
+
+/// sum[o][p] += the products of `length` values of P pixels, `apart` bytes from one to the next, with those of N outputs.
+template <class T, int N, int P>
+INGOT_INLINE void add_run(Vec (&sum)[N][P], const std::byte* x, std::int64_t apart, const float* w, std::int64_t w_output,
+                          std::int64_t length) {
+  const auto add = [&](std::int64_t at, const auto& read) __attribute__((always_inline)) {
+    Vec weight[N];
+#pragma GCC unroll 4
+    for (int o = 0; o < N; ++o) weight[o] = read(w + o * w_output + at);
+#pragma GCC unroll 24
+    for (int p = 0; p < P; ++p) {
+      const Vec value = read((const T*)(x + p * apart) + at);
+#pragma GCC unroll 4
+      for (int o = 0; o < N; ++o) sum[o][p] = fma(value, weight[o], sum[o][p]);
+    }
+  };
+  std::int64_t at = 0;
+  for (; at + kLanes <= length; at += kLanes) add(at, [](const auto* from) __attribute__((always_inline)) { return load(from); });
+  const int rest = (int)(length - at);
+  if (rest > 0) add(at, [=](const auto* from) __attribute__((always_inline)) { return load_partial(from, rest); });
+}
+
+/// P neighbouring outputs from `column` on, of N channels from `output` on. `across`: the taps that they all find along the line.
+template <class T, int N, int P>
+INGOT_INLINE void narrow_tile(const NarrowJob& job, int output, const Span& across, float* values) {
+  Vec sum[N][P];
+#pragma GCC unroll 4
+  for (int o = 0; o < N; ++o)
+#pragma GCC unroll 24
+    for (int p = 0; p < P; ++p) sum[o][p] = zero();
+  const std::int64_t apart = job.axis[2].stride * job.x_step[2];
+  const std::int64_t runs = job.together ? across.count > 0 : across.count;
+  const std::int64_t length = job.together ? across.count * job.channels : job.channels;
+  for (std::int64_t z = 0; z < job.planes.count; ++z)
+    for (std::int64_t y = 0; y < job.lines.count; ++y) {
+      const std::byte* x = job.x + (job.planes.first + z * job.axis[0].dilation) * job.x_step[0] +
+                           (job.lines.first + y * job.axis[1].dilation) * job.x_step[1] + across.first * job.x_step[2];
+      const std::int64_t line = (job.planes.skipped + z) * job.axis[1].kernel + job.lines.skipped + y;
+      const float* w = job.w + output * job.w_output + line * job.w_line + across.skipped * job.channels;
+      for (std::int64_t i = 0; i < runs; ++i, x += job.axis[2].dilation * job.x_step[2], w += job.channels)
+        add_run<T, N, P>(sum, x, apart, w, job.w_output, length);
+    }
+#pragma GCC unroll 24
+  for (int p = 0; p < P; ++p)
+#pragma GCC unroll 4
+    for (int o = 0; o < N; ++o) values[p * job.outputs + output + o] = reduce_add(sum[o][p]);
+}
+
+/// Outputs [first, last) of the line, of N channels.
+template <class T, int N>
+void narrow_columns(const NarrowJob& job, int output, std::int64_t first, std::int64_t last, float* values) {
+  constexpr int kBlock = kSums / N < 12 ? kSums / N : 12;
+  const WindowAxis& axis = job.axis[2];
+  for (std::int64_t column = first; column < last;) {
+    const Span across = span_of(axis, column);
+    if constexpr (kBlock > 1) {
+      // The taps that a block's first and last pixel find are all found by those between them.
+      if (last - column >= kBlock && across.count == axis.kernel && span_of(axis, column + kBlock - 1).count == axis.kernel) {
+        narrow_tile<T, N, kBlock>(job, output, across, values);
+        column += kBlock, values += kBlock * job.outputs;
+        continue;
+      }
+    }
+    narrow_tile<T, N, 1>(job, output, across, values);
+    ++column, values += job.outputs;
+  }
+}
+
+template <class T>
+void narrow_outputs(const NarrowJob& job, std::int64_t first, std::int64_t last) {
+  int output = 0;
+  if constexpr (kSums >= 4)
+    for (; output + 4 <= job.outputs; output += 4) narrow_columns<T, 4>(job, output, first, last, job.values);
+  for (; output + 2 <= job.outputs; output += 2) narrow_columns<T, 2>(job, output, first, last, job.values);
+  if (output < job.outputs) narrow_columns<T, 1>(job, output, first, last, job.values);
+}
+
+/// The same epilogue over one long row in the place of rows of one output.
+inline EpilogueJob turned(const EpilogueJob& epilogue, TileOperand* extras) {
+  EpilogueJob row = epilogue;
+  for (int i = 0; i < epilogue.extra_count; ++i) {
+    const TileOperand& o = epilogue.extras[i];
+    extras[i] = {o.data, o.dtype, 0, o.row_stride};
+  }
+  row.extras = extras;
+  row.out = {epilogue.out.data, epilogue.out.dtype, 0, 1};
+  return row;
+}
+
+void run(const NarrowJob& job) {
+  TileOperand extras[kMaxInputs];
+  const bool one_row = job.outputs == 1 && job.epilogue.out.row_stride == 1;
+  const EpilogueJob epilogue = one_row ? turned(job.epilogue, extras) : job.epilogue;
+  EpilogueTile tile;
+  begin_epilogue(epilogue, tile);
+  const std::int64_t step = kNarrowValues / job.outputs;
+  for (std::int64_t first = job.first; first < job.last; first += step) {
+    const std::int64_t last = job.last - first < step ? job.last : first + step;
+    with_floats(job.dtype, (const void*)job.x, [&]<class T>(const T*) { narrow_outputs<T>(job, first, last); });
+    const std::int64_t row = first - job.first, rows = last - first;
+    if (!one_row) run_epilogue(epilogue, tile, job.values, job.outputs, row, rows, 0, job.outputs);
+    for (std::int64_t at = 0; one_row && at < rows; at += kTile)
+      run_epilogue(epilogue, tile, job.values + at, 0, 0, 1, row + at, rows - at < kTile ? rows - at : kTile);
+  }
+}
+
+}  // namespace
+
+const NarrowTable narrow_table = {run, convert};
+
+}  // namespace ingot::INGOT_LEVEL

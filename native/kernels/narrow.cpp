@@ -1,0 +1,82 @@
+// How the lines of a convolution with few outputs are divided among the workers, and the weight as they read it.
+#include "narrow.h"
+
+#include "packed_weight.h"
+#include "product.h"
+
+namespace ingot {
+
+bool Narrow::suits(std::int64_t channels, std::int64_t outputs, DType dtype, const Window& window, int speed) {
+  if (outputs > kNarrowOutputs || dtype == DType::int8) return false;
+  // In vector instructions for a pixel. Adding up an output's lanes and its epilogue count as twelve; packing a patch as 1/8 of its
+  // values.
+  const std::int64_t k = window.positions() * channels, taps = window.axis[2].dilation == 1 ? window.axis[2].kernel : 1;
+  const std::int64_t vectors = window.positions() / taps * ((taps * channels + 15) / 16);
+  return (vectors + 12) * outputs <= k / speed + k / 8;
+}
+
+Narrow::Narrow(std::int64_t channels, std::int64_t outputs, DType dtype, const Window& window, const Epilogue& epilogue, Level level)
+    : channels_(channels), outputs_(outputs), dtype_(dtype), window_(window), epilogue_(epilogue),
+      table_(half_for(narrow_halves, level)) {}
+
+void Narrow::prepare(const TensorView& panels) const {
+  std::call_once(once_, [&] {
+    const std::int64_t line = window_.axis[2].kernel * channels_, lines = window_.axis[0].kernel * window_.axis[1].kernel;
+    Pages pages(static_cast<std::size_t>(outputs_ * output_values()) * 4, "the weight of a convolution with few outputs");
+    auto* const to = reinterpret_cast<float*>(pages.data());  // which is zero
+    const PackedWeight weight(dtype_, lines * line);
+    for (std::int64_t output = 0; output < outputs_; ++output)
+      for (std::int64_t k = 0; k < lines * line; ++k) {
+        const std::int64_t at = weight.begin(output) + (k / weight.depth() * kPanel) * weight.depth() + k % weight.depth();
+        table_.convert(panels.at(at), dtype_, to + output * output_values() + k / line * line_values() + k % line, DType::float32, 1);
+      }
+    pages_ = std::move(pages);
+  });
+}
+
+/// A worker's memory.
+struct Narrow::Memory {
+  std::byte* epilogue;
+  float* values;
+
+  Memory(Frame& frame, const Epilogue& epilogue_of) : epilogue(epilogue_of.take(frame)), values(frame.take<float>(kNarrowValues)) {}
+};
+
+Scratch Narrow::scratch() const { return {0, bytes_of_layout<Memory>(epilogue_)}; }
+
+void Narrow::run(Views in, const TensorView& y_view, const Worker& worker) const {
+  if (y_view.elements() == 0) return;
+  const Spatial x(in[0], window_.axes), y(y_view, window_.axes);
+  const Window window = window_.over(in[0]);
+  const std::int64_t width = static_cast<std::int64_t>(size_of(dtype_));
+  const LineTasks tasks(y, worker.count, kTile);
+  const auto memory = layout_at<Memory>(worker.local, epilogue_);
+  TileOperand extras[kMaxExtras];
+  NarrowJob job{};
+  for (int i = 0; i < kAxes; ++i) job.axis[i] = window.axis[i], job.x_step[i] = x.stride[1 + i] * width;
+  job.dtype = dtype_;
+  job.together = window.axis[2].dilation == 1 && job.x_step[2] == channels_ * width;
+  job.w = reinterpret_cast<const float*>(pages_.data());
+  job.w_output = output_values(), job.w_line = line_values();
+  job.channels = channels_;
+  job.outputs = static_cast<int>(outputs_);
+  job.epilogue = epilogue_.job(extras, in.size() - 2, memory.epilogue);
+  job.values = memory.values;
+  const Share share = share_of(tasks.count(), worker.index, worker.count);
+  for (std::int64_t task = share.first; task < share.last; ++task) {
+    const Line line(y, task / tasks.channel_parts / tasks.column_parts);
+    const Share columns = share_of(y.shape[3], static_cast<int>(task / tasks.channel_parts % tasks.column_parts),
+                                   static_cast<int>(tasks.column_parts));
+    job.x = in[0].as<std::byte>() + line.image * x.stride[0] * width;
+    job.planes = span_of(job.axis[0], line.plane);
+    job.lines = span_of(job.axis[1], line.line);
+    job.first = columns.first, job.last = columns.last;
+    const std::int64_t row = ((line.image * y.shape[1] + line.plane) * y.shape[2] + line.line) * y.shape[3] + columns.first;
+    for (std::size_t i = 2; i < in.size(); ++i) extras[i - 2] = placed(in[i], y_view, row, 0);
+    job.epilogue.out = placed(y_view, y_view, row, 0);
+    job.epilogue.out.column_stride = 1;
+    table_.run(job);
+  }
+}
+
+}  // namespace ingot
