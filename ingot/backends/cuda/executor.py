@@ -19,8 +19,6 @@ from ingot.backends.cuda.choice import WORDS, Chooser, kind_of, tokens_of
 from ingot.backends.cuda.driver import driver, require_room, why_not
 from ingot.backends.cuda.faults import BY_INTEGERS, faulty
 from ingot.backends.cuda.launch import (
-    LEAST_GROUP,
-    ROWS,
     TILE_ROWS,
     Form,
     Launcher,
@@ -473,8 +471,6 @@ class CudaExecutor(TorchExecutor):
         rows = len(x)
         dtype = getattr(self._torch, found.outs[0].dtype.name)
         if not rows or x.stride(1) != 1 or (rows > TILE_ROWS and dtype != x.dtype):
-            return False
-        if rows > ROWS and 0 < weight.group < LEAST_GROUP:
             return False
         norm = None
         if found.norm is not None:

@@ -39,30 +39,21 @@ def _number(byte, OFFSET: tl.constexpr):
 
 
 @triton.jit
-def _wide(weight, SCALED: tl.constexpr):
-    """A weight in float32; int8 if it is scaled."""
-    if SCALED:
-        return _number(weight.to(tl.uint8, bitcast=True) ^ 128, 128)
-    else:
-        return weight.to(tl.float32)
-
-
-@triton.jit
-def _finish(sums, others, extra, out, row, columns, n, extra_stride, out_stride,
-            PAIR: tl.constexpr, EXTRA: tl.constexpr):
-    """Sums of a row as the result: silu(a) · b of a pair, plus a residual row or a bias."""
+def finish(sums, others, extra, out, row, columns, mask, extra_stride, out_stride, PAIR: tl.constexpr,
+           EXTRA: tl.constexpr):  # fmt: skip
+    """Sums as the result: silu(a) · b of a pair, plus a residual row or a bias."""
     if PAIR:
         sums = sums / (1.0 + tl.exp(-sums)) * others
     if EXTRA:
-        sums += tl.load(extra + row * extra_stride + columns, mask=columns < n, other=0.0).to(tl.float32)
-    tl.store(out + row * out_stride + columns, sums.to(out.dtype.element_ty), mask=columns < n)
+        sums += tl.load(extra + row * extra_stride + columns, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + row * out_stride + columns, sums.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def product_rows(
-    x, gain, weight, second, scales, second_scales, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride,
-    ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr,
-    SCALED: tl.constexpr, EXTRA: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, gain, weight, second, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride, ROWS: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[ROWS, n] = norm(x)[ROWS, k] · weight[n, k]ᵀ and what follows it, for few rows.
 
@@ -78,59 +69,11 @@ def product_rows(
     after_others(DEPENDENT)
     for row in tl.static_range(ROWS):
         values = _row(x, gain, row, x_stride, k, eps, shift, BK, NORM)
-        sums = tl.sum(_wide(w, SCALED) * values[None, :], axis=1)
+        sums = tl.sum(w.to(tl.float32) * values[None, :], axis=1)
         others = sums
         if PAIR:
-            others = tl.sum(_wide(v, SCALED) * values[None, :], axis=1)
-        if SCALED:
-            sums *= tl.load(scales + columns, mask=columns < n, other=0.0)
-            if PAIR:
-                others *= tl.load(second_scales + columns, mask=columns < n, other=0.0)
-        _finish(sums, others, extra, out, row, columns, n, extra_stride, out_stride, PAIR, EXTRA)
-
-
-@triton.jit
-def product_groups(
-    x, gain, weight, second, scales, second_scales, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride,
-    ROWS: tl.constexpr, BN: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
-    PAIR: tl.constexpr, EXTRA: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """As product_rows, of weights in groups of 4 bits: uint8 [n, k / 2], scales float32 [n, groups].
-
-    Byte j of a group holds its elements j and j + HALF, as q + 8 each; GROUPS is a power of two.
-    """
-    columns = tl.program_id(0) * BN + tl.arange(0, BN)
-    group = tl.arange(0, GROUPS)
-    j = tl.arange(0, HALF)
-    count = k // (2 * HALF)
-    known = (columns < n)[:, None] & (group < count)[None, :]
-    where = columns.to(tl.int64)[:, None, None] * (k // 2) + group[None, :, None] * HALF + j[None, None, :]
-    w = tl.load(weight + where, mask=known[:, :, None], other=0, eviction_policy="evict_first")
-    scale_at = columns[:, None] * count + group[None, :]
-    s = tl.load(scales + scale_at, mask=known, other=0.0)
-    if PAIR:
-        v = tl.load(second + where, mask=known[:, :, None], other=0, eviction_policy="evict_first")
-        t = tl.load(second_scales + scale_at, mask=known, other=0.0)
-    after_others(DEPENDENT)
-    low_at = group[:, None] * (2 * HALF) + j[None, :]
-    valid = (group < count)[:, None] & (j >= 0)[None, :]
-    for row in tl.static_range(ROWS):
-        low = tl.load(x + row * x_stride + low_at, mask=valid, other=0.0).to(tl.float32)
-        high = tl.load(x + row * x_stride + low_at + HALF, mask=valid, other=0.0).to(tl.float32)
-        if NORM:
-            squares = tl.sum(tl.sum(low * low + high * high, axis=1), axis=0)
-            scale = 1.0 / tl.sqrt(squares / k + eps)
-            low *= scale * (tl.load(gain + low_at, mask=valid, other=0.0).to(tl.float32) + shift)
-            high *= scale * (tl.load(gain + low_at + HALF, mask=valid, other=0.0).to(tl.float32) + shift)
-            low = low.to(x.dtype.element_ty).to(tl.float32)
-            high = high.to(x.dtype.element_ty).to(tl.float32)
-        parts = _number(w & 15, 8) * low[None, :, :] + _number(w >> 4, 8) * high[None, :, :]
-        sums = tl.sum(tl.sum(parts, axis=2) * s, axis=1)
-        others = sums
-        if PAIR:
-            parts = _number(v & 15, 8) * low[None, :, :] + _number(v >> 4, 8) * high[None, :, :]
-            others = tl.sum(tl.sum(parts, axis=2) * t, axis=1)
-        _finish(sums, others, extra, out, row, columns, n, extra_stride, out_stride, PAIR, EXTRA)
+            others = tl.sum(v.to(tl.float32) * values[None, :], axis=1)
+        finish(sums, others, extra, out, row, columns, columns < n, extra_stride, out_stride, PAIR, EXTRA)
 
 
 @triton.jit
@@ -175,7 +118,7 @@ def group_tiles(
     BM: tl.constexpr, BN: tl.constexpr, HALF: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
     STAGES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """As product_tiles, of weights as product_groups reads them: a group is summed from zero, then scaled."""
+    """As product_tiles, of weights of 4 bits as `launch.packed` lays them: a group is summed from zero, then scaled."""
     columns = tl.program_id(1) * BN + tl.arange(0, BN)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     after_others(DEPENDENT)
@@ -217,14 +160,14 @@ def expand_rows(weight, scales, out, n, k, BN: tl.constexpr, BK: tl.constexpr, D
     at = tl.program_id(1) * BK + tl.arange(0, BK)
     inside = (row < n)[:, None] & (at < k)[None, :]
     where = row.to(tl.int64)[:, None] * k + at[None, :]
-    w = _wide(tl.load(weight + where, mask=inside, other=0), True)
+    w = _number(tl.load(weight + where, mask=inside, other=0).to(tl.uint8, bitcast=True) ^ 128, 128)
     found = w * tl.load(scales + row, mask=row < n, other=0.0)[:, None]
     tl.store(out + where, found.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def expand_groups(weight, scales, out, n, k, BN: tl.constexpr, HALF: tl.constexpr, DEPENDENT: tl.constexpr):
-    """out[n, k] = weight · scale of 4 bits in groups, as product_groups reads them; a program has one group of rows."""
+    """out[n, k] = weight · scale of 4 bits in groups, as `launch.packed` lays them; a program has one group of rows."""
     after_others(DEPENDENT)
     row = tl.program_id(0) * BN + tl.arange(0, BN)
     group = tl.program_id(1)

@@ -14,16 +14,18 @@ import numpy as np
 
 from ingot import _lazy
 
-ROWS = 4  # up to so many (twice with int4), weights stay in registers and rows pass by; with more the matrix units pay
+ROWS = 4  # up to so many, weights stay in registers and rows pass by; with more the matrix units pay
 TILE_ROWS = 64  # with more, a program of the matrix units' kernel has more rows than these
 EXPANDED_ROWS = 512  # with more, weights of integers become floats for the library's product, one product at a time
 MOST_INPUTS = 32768  # of a product whose weight rows are held whole
 SPLITS = 16  # of a request's context, at most
 KEYS = 32  # that attention takes at a time
 LINES = 128  # of queries that prefill attention takes at a time
-LEAST_GROUP = 32  # of integers of 4 bits, for the matrix units
+LEAST_GROUP = 32  # of integers of 4 bits: 16 bytes are of one group
 PROGRAMS = 2048  # of decode attention: with more, the context of a request is not divided
-IN_THREAD = 64  # elements of a weight that a thread holds; twice as many of integers where few threads are enough
+IN_THREAD = 64  # elements of a weight of floats that a thread holds
+BASE = 0x4B000000  # the bits of 2²³, whose mantissa holds integers
+UNIT = 16  # inputs of a product of integers by few rows are a multiple of this
 
 
 def power(n: int) -> int:
@@ -65,6 +67,18 @@ class Weight:
 
 
 @dataclass(frozen=True)
+class Block:
+    """What a program of a product of integers by few rows has at a time: `rows` of the weight, of these `chunks` (a
+    power of two) of 16 bytes each. resident: programs for each multiprocessor.
+    """
+
+    warps: int
+    rows: int
+    chunks: int
+    resident: int
+
+
+@dataclass(frozen=True)
 class Form:
     """How attention computes. cos, sin: float32 [T, R], by which queries and keys are rotated; None: they are not.
     halves: whether pairs are i and i + R. window: 0 is none; softcap: 0 is none; slopes: float32 [H], of ALiBi.
@@ -85,7 +99,10 @@ class Form:
 
 
 def packed(torch: Any, weight: Any, group: int) -> Any:
-    """Integers of 4 bits, int8 [n, k], as product_groups reads them: uint8 [n, k / 2]."""
+    """Integers of 4 bits, int8 [n, k], as the kernels read them: uint8 [n, k / 2].
+
+    Byte j of a group holds its elements j and j + group / 2, as q + 8 each.
+    """
     n, k = weight.shape
     halves = (weight + 8).to(torch.uint8).view(n, k // group, 2, group // 2)
     return (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(n, k // 2).contiguous()
@@ -102,18 +119,28 @@ def unpacked(torch: Any, weight: Any, group: int) -> Any:
 class Launcher:
     """The kernels on one device. `dependent`: whether each is started while the one before it still runs.
 
-    shapes: warps of a program and the weight rows that it holds, for products of (outputs, inputs, parts, bits), where
-    others than `shape` gives are wanted.
+    blocks: for products of integers of (outputs, inputs, parts, bits), where others than `block` gives are wanted.
     """
 
     torch: Any
     dependent: bool = False
-    shapes: dict[tuple[int, int, int, int], tuple[int, int]] = field(default_factory=dict)
+    blocks: dict[tuple[int, int, int, int], Block] = field(default_factory=dict)
 
     @cached_property
     def kernels(self) -> Any:
         """The module of kernels."""
         return _lazy.load("ingot.backends.cuda.kernels")
+
+    @cached_property
+    def integer_kernels(self) -> Any:
+        """The module of those for integers."""
+        return _lazy.load("ingot.backends.cuda.integer_kernels")
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        """Of the device; when interpreting one, so that programs have several blocks."""
+        cuda = self.torch.cuda
+        return int(cuda.get_device_properties(cuda.current_device()).multi_processor_count) if self.dependent else 1
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -123,12 +150,13 @@ class Launcher:
     def product(self, x: Any, weight: Weight, out: Any, norm: Norm | None = None, extra: Any = None) -> None:
         """out[T, n] = norm(x)[T, k] · weightᵀ, plus `extra` [T, n] or [n]. Rows may lie apart in x, extra and out."""
         rows = int(x.shape[0])
-        if rows > (2 * ROWS if weight.group else ROWS):
+        integers = weight.scales is not None
+        if rows > ROWS or (integers and weight.inputs % UNIT):
             if norm is not None:
                 normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
                 self.norm(x, norm, normed)
                 x = normed
-            if weight.scales is not None and rows > EXPANDED_ROWS:
+            if integers and rows > EXPANDED_ROWS:
                 weight = self._expanded(weight, x.dtype)
             whole = weight.scales is None and x.dtype == out.dtype
             (self._whole if whole else self._tiles)(x, weight, out, extra)
@@ -136,38 +164,49 @@ class Launcher:
         n, k = weight.outputs, weight.inputs
         stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
         gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
-        tensors = (x, gain, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out)
-        numbers = (n, k, eps, shift, x.stride(0), stride, out.stride(0))
         flags = {"NORM": norm is not None, "PAIR": weight.second is not None, "EXTRA": extra is not None,
                  "DEPENDENT": self.dependent}  # fmt: skip
-        wide = power(k)
-        warps, held = self.shape(weight)
-        for at in range(0, rows, ROWS):
-            count = min(ROWS, rows - at)
-            cut = [_from(t, at) for t in (x, extra if stride else None, out)]
-            given = (cut[0], *tensors[1:6], cut[1] if stride else tensors[6], cut[2])
-            grid = (-(-n // held),)
-            if weight.group:
-                self.kernels.product_groups[grid](
-                    *given, *numbers, ROWS=count, BN=held, GROUPS=power(k // weight.group), HALF=weight.group // 2,
-                    num_warps=warps, **flags, **self.options,
-                )  # fmt: skip
-            else:
-                self.kernels.product_rows[grid](
-                    *given, *numbers, ROWS=count, BN=held, BK=wide, SCALED=weight.scales is not None,
-                    num_warps=warps, **flags, **self.options,
-                )  # fmt: skip
+        numbers = (eps, shift, x.stride(0), stride, out.stride(0))
+        if not integers:
+            warps, held = self.shape(weight)
+            self.kernels.product_rows[(-(-n // held),)](
+                x, gain, weight.first, *_or(x, weight.second, extra), out, n, k, *numbers, ROWS=rows, BN=held,
+                BK=power(k), num_warps=warps, **flags, **self.options,
+            )  # fmt: skip
+            return
+        block = self.block(weight, rows)
+        words = [None if w is None else w.view(self.torch.int32) for w in (weight.first, weight.second)]
+        line = weight.first.shape[1] // 16
+        self.integer_kernels.product_integers[(min(-(-n // block.rows), self.multiprocessors * block.resident),)](
+            x, gain, words[0], *_or(x, words[1], weight.scales, weight.second_scales, extra), out, n, BASE, *numbers,
+            ROWS=rows, R=power(rows), K=k, BN=block.rows, CHUNKS=block.chunks, PARTS=-(-line // block.chunks),
+            HALF=weight.group // 2, FULL=power(k), num_warps=block.warps,
+            **flags, **self.options,
+        )  # fmt: skip
 
     def shape(self, weight: Weight) -> tuple[int, int]:
-        """Warps of a program, and the weight rows that it holds in registers."""
+        """Warps of a program, and the weight rows of floats that it holds in registers."""
+        n, wide = weight.outputs, power(weight.inputs)
+        warps = 4 if wide <= 8192 else min(16, wide // 2048)
+        parts = 2 if weight.second is not None else 1
+        return warps, min(max(1, IN_THREAD * 32 * warps // wide // parts), power(n))
+
+    def block(self, weight: Weight, rows: int) -> Block:
+        """What a program of a product of integers has at a time."""
         n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
-        bits = 4 if weight.group else 8 * weight.first.element_size()
-        if (n, k, parts, bits) in self.shapes:
-            return self.shapes[n, k, parts, bits]
-        wide = power(k)
-        warps = 4 if wide <= 8192 or (bits == 4 and wide <= 16384) else min(16, wide // 2048)
-        elements = IN_THREAD if bits > 8 or warps > 4 else 2 * IN_THREAD
-        return warps, min(max(1, elements * 32 * warps // wide // (parts if bits > 8 else 1)), power(n))
+        key = (n, k, parts, 4 if weight.group else 8)
+        if key in self.blocks:
+            return self.blocks[key]
+        line = power(k // (32 if weight.group else 16))
+        if weight.group:
+            chunks, held = min(line, 128), 4 // parts
+        elif line <= 256:
+            chunks, held = line, 4
+        else:
+            chunks, held = 128, 8 // parts
+        warps = 8 if chunks == 256 and parts == 1 else max(1, min(4, chunks // 32))
+        resident = 3 if chunks == 256 and parts == 2 else max(4, 16 // warps)
+        return Block(warps, min(held, power(n)), chunks, resident)
 
     def _expanded(self, weight: Weight, dtype: Any) -> Weight:
         """The numbers that integers and scales stand for, for as long as one product takes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ingot import dtypes
-from ingot.backends.cuda.launch import MOST_INPUTS, power
+from ingot.backends.cuda.launch import LEAST_GROUP, MOST_INPUTS, power
 from ingot.ir import Network, Node, Value
 from ingot.ops.attention import KvWrite, PagedAttention, Rope
 from ingot.ops.binary import Add, Mul
@@ -223,7 +223,7 @@ def _factor(node: Node) -> Factor | None:
         fits = stored.dtype is kind and scales.shape == outputs and group == (power(group) if group else 0)
         # Rows of a table that is the head too are looked up as they are stored.
         fits &= all(isinstance(reader.op, (Dequantize, Embedding)) for reader in stored.uses)
-        if not fits or scales.kind != "parameter" or scales.dtype is not dtypes.float32 or (group and group < 8):
+        if not fits or scales.kind != "parameter" or scales.dtype is not dtypes.float32 or 0 < group < LEAST_GROUP:
             return None
         found = Factor(stored, scales, group)
     else:

@@ -22,7 +22,7 @@ def test_for_sm_90() -> None:
     )
     assert run.returncode == 0, run.stderr[-2000:]
     found = json.loads(run.stdout)
-    assert len(found) == 12
+    assert len(found) == 13
     matrix = {"prompt", "many rows of int8", "many rows of int4"}  # one program of 8 warps at a time
     for name, said in found.items():
         assert said["STACK"] == said["LOCAL"] == 0, f"{name} spills: {said}"

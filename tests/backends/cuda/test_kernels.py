@@ -68,32 +68,37 @@ def test_product(rows: int, n: int, k: int, dtype: Any, pair: bool, norm: bool, 
     close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, added), dtype, library)
 
 
-@pytest.mark.parametrize("rows", [1, 6])
-def test_product_of_int8(rows: int) -> None:
-    x = draw(rows, 90, dtype=HALF, seed=1)
-    first, second = torch.randint(-127, 128, (2, 20, 90), dtype=torch.int8, device=DEVICE)
-    scales = [draw(20, dtype=torch.float32, seed=s).abs() / 500 for s in (2, 3)]
-    out = torch.full((rows, 20), float("nan"), dtype=HALF, device=DEVICE)
-    LAUNCHER.product(x, Weight(first, scales[0], second, scales[1]), out)
-    wide = [w.float() * s[:, None] for w, s in zip((first, second), scales, strict=True)]
-    close(out, wanted_of(x, None, *wide, None), HALF)
-
-
-@pytest.mark.parametrize(("rows", "group", "pair", "norm"), [(1, 32, False, True), (6, 128, True, False)])
-def test_product_of_groups(rows: int, group: int, pair: bool, norm: bool) -> None:
-    k = 3 * group
-    x = draw(rows, k, dtype=HALF, seed=1)
-    given = Norm(draw(k, dtype=HALF, seed=4), 1e-5, 0.0) if norm else None
-    weights = list(torch.randint(-8, 8, (1 + pair, 9, k), dtype=torch.int8, device=DEVICE))
-    scales = [draw(9, 3, dtype=torch.float32, seed=s).abs() / 20 for s in (2, 3)[: 1 + pair]]
-    stored = [packed(torch, w, group) for w in weights]
-    assert torch.equal(unpacked(torch, stored[0], group), weights[0])
-    residual = draw(rows, 9, dtype=HALF, seed=7)
-    out = torch.full((rows, 9), float("nan"), dtype=HALF, device=DEVICE)
-    weight = Weight(stored[0], scales[0], *((stored[1], scales[1]) if pair else (None, None)), group)
-    LAUNCHER.product(x, weight, out, given, residual)
-    wide = [w.float() * s.repeat_interleave(group, 1) for w, s in zip(weights, scales, strict=True)]
-    close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, residual), HALF)
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "group", "pair", "norm"),
+    [
+        (1, 20, 90, 0, True, False),  # no words of four: by the matrix units
+        (6, 20, 96, 0, True, False),
+        (1, 9, 4112, 0, False, True),  # in two parts
+        (3, 19, 80, 0, True, True),
+        (1, 19, 96, 32, False, True),
+        (2, 5, 4224, 64, False, True),
+        (4, 9, 192, 64, True, True),
+        (6, 9, 384, 128, True, False),
+    ],
+)
+def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, norm: bool) -> None:
+    most = 8 if group else 127
+    x = draw(rows, k + 8, dtype=HALF, seed=1)[:, :k]
+    given = Norm(draw(k, dtype=HALF, seed=4), 1e-5, 1.0) if norm else None
+    weights = list(torch.randint(-most, most, (1 + pair, n, k), dtype=torch.int8, device=DEVICE))
+    scales = [draw(n, k // (group or k), dtype=torch.float32, seed=s).abs() / 20 / most for s in (2, 3)[: 1 + pair]]
+    stored = [packed(torch, w, group) for w in weights] if group else weights
+    if group:
+        assert torch.equal(unpacked(torch, stored[0], group), weights[0])
+    residual = draw(rows, n, dtype=HALF, seed=7)
+    out = torch.full((rows, n + 1), float("nan"), dtype=HALF, device=DEVICE)
+    of_kernels = [s if group else s.view(-1) for s in scales]
+    weight = Weight(stored[0], of_kernels[0], *((stored[1], of_kernels[1]) if pair else (None, None)), group)
+    LAUNCHER.product(x, weight, out[:, :n], given, residual)
+    wide = [w.float() * s.repeat_interleave(group or k, 1) for w, s in zip(weights, scales, strict=True)]
+    wanted = wanted_of(x, given, wide[0], wide[1] if pair else None, residual)
+    close(out[:, :n], wanted, HALF, 1 if rows <= ROWS else 2)
+    assert out[:, n].isnan().all()
 
 
 def rotated(x: Any, cos: Any, sin: Any, halves: bool) -> Any:
