@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, cast
 from ingot import dims, dtypes
 from ingot.backends.base import Target
 from ingot.backends.kernel import KernelCall, Reads, Refusal
-from ingot.dims import Dim
+from ingot.dims import Dim, Dimension
 from ingot.errors import NetworkError
 from ingot.ir import Network, Node, Op, Spec, StateSpec, Value
 from ingot.ir.spec import axis_of
 from ingot.ir.text import attrs_json
 from ingot.ir.window import Window, dense_strides, merged, split, view
 from ingot.ops.control import CONTROL, Cond, Scan, WhileLoop, bodies, body_operands, sizes_for
-from ingot.ops.movement import Concat, Permute, WithShape
+from ingot.ops.movement import Concat, Permute, Slice, WithShape
 from ingot.passes.bodies import refusal, unchanged
 
 PROGRAM_VERSION = 1
@@ -182,17 +182,38 @@ class ProgramBuilder:
         else:
             self.windows[node.output] = found
             if isinstance(node.op, WithShape):
-                self._check(node, node.op)
+                self._check_sizes(node, node.op)
+            elif isinstance(node.op, Slice):
+                self._check_box(node, node.op)
 
-    def _check(self, node: Node, op: WithShape) -> None:
-        """What a run has to confirm of a view's sizes."""
-        text = f"{node.where}: {op.text or 'view'}" if node.where else op.text or "view"
+    def _check(self, node: Node, text: str, size: Dimension, wanted: Dimension, or_one: bool = False) -> None:
+        text = f"{node.where}: {text}" if node.where else text
         text = text.encode()[:MAX_TEXT].decode(errors="ignore")
+        sizes = {"size": dims.to_json(size), "wanted": dims.to_json(wanted)}
+        self.checks.append({**sizes, "or_one": or_one, "text": text})
+
+    def _check_sizes(self, node: Node, op: WithShape) -> None:
+        """What a run has to confirm of a view's sizes."""
         for size, wanted in zip(node.inputs[0].shape, op.shape, strict=True):
-            if size == wanted:
-                continue
-            sizes = {"size": dims.to_json(size), "wanted": dims.to_json(wanted)}
-            self.checks.append({**sizes, "or_one": op.broadcast, "text": text})
+            if size != wanted:
+                self._check(node, op.text or "view", size, wanted, op.broadcast)
+
+    def _check_box(self, node: Node, op: Slice) -> None:
+        """A slice of which nothing proves that it lies in its operand: along each dimension, since what lies beyond
+        one, in a row or in the buffer that the operand is a window of, is memory of something else.
+        """
+        known = self.network.dims
+        for axis, (start, size, step, n) in enumerate(zip(op.starts, op.sizes, op.strides, node.inputs[0].shape,
+                                                          strict=True)):  # fmt: skip
+            end = dims.add(start, dims.mul(dims.add(size, -1), step), 1)
+            beyond = dims.add(end, dims.mul(n, -1))
+            some = 1 if dims.bounds(size, known)[0] > 0 else dims.minimum(size, 1)  # of nothing any place is as good
+            if dims.bounds(start, known)[0] < 0 and some != 0:
+                text = f"slice along dimension {axis} from {start}: it begins before the first element"
+                self._check(node, text, dims.mul(dims.minimum(start, 0), some), 0)
+            if dims.bounds(beyond, known)[1] > 0 and some != 0:
+                text = f"slice along dimension {axis} from {start} to {end}: there are {n} elements"
+                self._check(node, text, dims.add(n, dims.mul(dims.maximum(beyond, 0), some)), n)
 
     def _halves(self, node: Node) -> Window | None:
         """A reshape that would be a copy, where all kernels that read it take the dimension that it merges as two."""

@@ -243,6 +243,8 @@ class Slice(Op):
             return x.new_empty([size for _, size, _ in box])
         for axis, (start, size, stride) in enumerate(box):
             last = start + (size - 1) * stride
+            if min(start, last) < 0:  # which torch counts from the end
+                raise ValueFault(f"slice: dimension {axis} begins at {min(start, last)}, before the first element")
             whole = x.narrow(axis, min(start, last), abs(last - start) + 1)
             whole = whole[(*[slice(None)] * axis, slice(None, None, abs(stride)))]
             x = whole.flip(axis) if stride < 0 else whole

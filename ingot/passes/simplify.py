@@ -256,7 +256,8 @@ def _is_uniform(array: np.ndarray[Any, Any]) -> bool:
 
 
 def reversals(network: Network, log: Log) -> None:
-    """A slice with a negative step takes its elements by index along that dim: views walk forward only."""
+    """A slice with a negative step is turned by index along that dim: views walk forward only. That it lies in its
+    operand is left to the view; an index of -1 would take a zero."""
     dead: list[Node] = []
     for node in list(network.nodes):
         op: Any = node.op
@@ -264,19 +265,17 @@ def reversals(network: Network, log: Log) -> None:
             continue
         x = node.inputs[0]
         with network.insert_before(node):
-            keep = [(s, n, t) if t > 0 else (0, d, 1) for s, n, t, d in zip(*_box(op), x.shape, strict=True)]
-            new = F.slice(x, *map(tuple, zip(*keep, strict=True)))
-            for axis, (start, size, step) in enumerate(zip(*_box(op), strict=True)):
+            ahead = [(s, n, t) if t > 0 else (dims.add(s, dims.mul(dims.add(n, -1), t)), n, -t)
+                     for s, n, t in zip(op.starts, op.sizes, op.strides, strict=True)]  # fmt: skip
+            new = F.slice(x, *map(tuple, zip(*ahead, strict=True)))
+            for axis, (size, step) in enumerate(zip(op.sizes, op.strides, strict=True)):
                 if step < 0:
-                    index = network.emit(Iota(size=size, start=start, step=step, dtype=dtypes.int64), ())
+                    last = dims.add(size, -1)
+                    index = network.emit(Iota(size=size, start=last, step=-1, dtype=dtypes.int64), ())
                     new = F.take(new, index, axis)
         network.replace(node.output, new)
         dead.extend(detach(network, node))
     network.remove(dict.fromkeys(dead))
-
-
-def _box(op: Slice) -> tuple[Any, Any, Any]:
-    return op.starts, op.sizes, op.strides
 
 
 # What an iota's kernel writes itself; other integers are cast.

@@ -229,14 +229,32 @@ class Reduce final : public Kernel {
     return how_ == Reduction::sum || how_ == Reduction::prod ? value : static_cast<std::uint64_t>(best);
   }
 
+  /// Takes the dimensions that repeat an element off a view of integers; returns how often, modulo 2^64. Sizes that are
+  /// data are sums of so many ones (a view with stride 0): they may be 2^46, and take no time.
+  static std::uint64_t take_repeats(TensorView& view) {
+    std::uint64_t times = 1;
+    int kept = 0;
+    for (int i = 0; i < view.rank; ++i) {
+      if (view.stride[i] == 0 && view.shape[i] > 0) {
+        times *= static_cast<std::uint64_t>(view.shape[i]);
+        continue;
+      }
+      view.shape[kept] = view.shape[i];
+      view.stride[kept++] = view.stride[i];
+    }
+    view.rank = kept;
+    return times;
+  }
+
   void run_integers(const Parts& parts, const TensorView& y, const Worker& worker) const {
     TensorView outer = parts.reduced;
+    const std::uint64_t times = how_ == Reduction::prod ? 1 : take_repeats(outer);
     const Run last = take_last(outer);
     const Share share = share_of(parts.kept.elements(), worker.index, worker.count);
     with_integers(outer.dtype, [&](auto type) {
       const auto* x = parts.kept.as<const decltype(type)>();
       for (std::int64_t i = share.first; i < share.last; ++i)
-        store_integer(y, i, reduce_integers(x + offset_of(parts.kept, i), outer, last));
+        store_integer(y, i, reduce_integers(x + offset_of(parts.kept, i), outer, last) * (how_ == Reduction::sum ? times : 1));
     });
   }
 

@@ -119,6 +119,10 @@ def read_shape(call: Call, x: Any, shape: Any, allowzero: bool) -> tuple[Dimensi
         sizes = F.where(F.equal(sizes, zero), size_tensor(call, own), sizes)
     open_ = F.equal(sizes, number(sizes, -1))
     others = F.reduce_prod(F.where(open_, one, sizes), axes=(0,))
+    several = F.reduce_sum(cast(open_, dtypes.int64), axes=(0,))
+    one_is = F.logical_and(F.equal(several, one), F.not_equal(others, zero))
+    F.assertion(F.logical_or(F.equal(several, zero), one_is),
+                message="Reshape: of its sizes one may be -1, and none 0 beside it")  # fmt: skip
     left = F.floordiv(size_value(x, elements(x.shape)), F.maximum(others, one))
     return as_shape(F.where(open_, left, sizes))
 

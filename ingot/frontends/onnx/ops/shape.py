@@ -39,7 +39,7 @@ from ingot.frontends.table import (
     Unsupported,
 )
 from ingot.ir import F, Value
-from ingot.ir.checked import to_reshape, to_shape
+from ingot.ir.checked import to_expand, to_reshape, to_shape
 from ingot.ir.sizes import as_shape, as_size
 from ingot.ir.spec import axis_of, broadcast, elements
 
@@ -114,7 +114,11 @@ def arange(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Result:
         return cast(F.iota(size=count, start=first_size, dtype=dtypes.int64), kind)
     if any(array is None for array in known):
         first_, last_, gap_ = (F.reshape(wide(x), ()) for x in (start, limit, delta))
-        size = as_size(cast(F.maximum(F.ceil(F.div(F.sub(last_, first_), gap_)), 0.0), dtypes.int64))
+        ends = [cast(x, dtypes.float64) for x in (first_, last_, gap_)]  # in which runtimes count
+        steps = F.div(F.sub(ends[1], ends[0]), ends[2])
+        rule = "Range: start, limit and delta must be numbers, and delta not 0"
+        F.assertion(F.less(F.abs(steps), math.inf), message=rule)
+        size = as_size(cast(F.maximum(F.ceil(steps), 0.0), dtypes.int64))
         return cast(F.add(first_, F.mul(cast(F.iota(size=size, dtype=dtypes.int64), gap_.dtype), gap_)), kind)
     first, last, gap = (float(array.reshape(())) for array in known if array is not None)
     count = few(max(0, math.ceil((last - first) / gap)))
@@ -214,14 +218,30 @@ def transpose(x: Tensor, *, perm: MaybeInts = None) -> Result:
 
 @onnx("Expand", moves=True)
 def expand(x: Tensor, shape: Sizes) -> Result:
-    """Both broadcast: a size of 1 keeps the operand's."""
+    """Both broadcast: a size of 1 keeps the other's."""
     rank = max(len(x.shape), len(shape))
     own = (1,) * (rank - len(x.shape)) + x.shape
     wanted = (1,) * (rank - len(shape)) + tuple(shape)
-    sizes = tuple(w if o == 1 else o for o, w in zip(own, wanted, strict=True))
     if all(isinstance(d, int) for d in (*own, *wanted)):
-        sizes = broadcast(own, wanted)
-    return F.expand(x, sizes)
+        return F.expand(x, broadcast(own, wanted))
+    sizes = tuple(map(_either, own, wanted))
+    for size, said in zip(sizes, wanted, strict=True):
+        if said not in (1, size):  # x is held to the size by the expand below, and the one that is said here
+            fits = F.logical_or(*(F.equal(size_value(x, said), size_value(x, n)) for n in (1, size)))
+            F.assertion(fits, message=f"Expand: [{', '.join(map(str, x.shape))}] does not broadcast to the shape given")
+    return F.expand(*to_expand(x, sizes))
+
+
+def _either(own: Dimension, wanted: Dimension) -> Dimension:
+    """The size of what has one of two that are equal, or of which one is 1, where a run shows which."""
+    if own in (1, wanted) or wanted == 1:
+        return wanted if own == 1 else own
+    for size in (own, wanted):
+        low, high = dims.bounds(size)
+        if low > 1 or high < 1:  # it is no 1, so the other is 1 or the same
+            return size
+    least = dims.minimum(own, wanted, 1)
+    return dims.mul(dims.maximum(own, wanted), least)
 
 
 @onnx("Tile", moves=True)
