@@ -26,7 +26,8 @@ SAMPLES = {"float32": 5, "bfloat16": 1, "int64": 2, "bool": 1}  # of an op, by e
 # Relative and absolute.
 TOLERANCE = {torch.bfloat16: (2e-2, 1e-2), torch.float32: (1e-4, 1e-5), torch.float64: (1e-7, 1e-9)}
 RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "empty")  # no two runs agree
-TIES = ("sort", "argsort", "topk")  # torch leaves the order of equal elements open; of these only float32 has none
+# torch leaves the order of equal elements open; of these only float32 has none.
+TIES = ("sort", "argsort", "topk", "kthvalue")
 PASSED, FAILED, REFUSED = "passed", "failed", "refused"
 MOST = 60  # lines of a list
 
@@ -111,7 +112,28 @@ def compared(info: Any, kind: str, sample: Any) -> Result:
         return Result(info.name, kind, FAILED, f"{type(e).__name__}: {' '.join(str(e).split())[:300]}")
     native = not engine._native.host_calls("main")
     why = difference(found, want)
+    if why and kind == "bfloat16" and _closer(found, want, exact(info, sample)):
+        why = ""
     return Result(info.name, kind, FAILED if why else PASSED, why, native)
+
+
+def exact(info: Any, sample: Any) -> Sequence[Any]:
+    """torch's results of a sample of bfloat16 in float64."""
+    arguments = pytree.tree_map_only(
+        torch.Tensor, lambda x: x.double() if x.is_floating_point() else x, (sample.input, sample.args, sample.kwargs)
+    )
+    module = Call(info.op, arguments).eval()
+    return tuple(module(*module.tensors))
+
+
+def _closer(found: Sequence[Any], want: Sequence[Any], oracle: Sequence[Any]) -> bool:
+    """Whether no result is further from the exact one than torch's own, which rounds between the steps of an op."""
+
+    def error(x: Any, y: Any) -> float:
+        return float((x.double() - y.double()).abs().max())
+
+    ours = [torch.from_numpy(x.astype("float32")) for x in found]
+    return all(error(a, o) <= error(b, o) for a, b, o in zip(ours, want, oracle, strict=True))
 
 
 def difference(found: Sequence[Any], want: Sequence[Any]) -> str:
@@ -147,7 +169,8 @@ def op_info() -> Outcome:
     body = [
         f"{len(NAMES) - len(missing)} of the {len(NAMES)} plain functions of the retired API are there"
         + (f"; missing: {', '.join(missing)}." if missing else "."),
-        f"{len(database())} ops of torch's op_db lead to ops that the importer has; their first samples, as engines:",
+        f"{len(database())} ops of torch's op_db lead to ops that the importer has; their first samples, as engines "
+        "(one of bfloat16 passes too where it is no further from torch's float64 than torch's own bfloat16):",
         table(["type", PASSED, FAILED, REFUSED, "engines without host calls"], rows),
         "Ops that an engine runs natively, by element type of their own cases:", _share(),
         *_listed("Failed:", failed), *_listed("Refused, with the number of samples:", refused),
