@@ -1,9 +1,10 @@
 """Products of a few rows by weights of integers, in Triton: what decoding in int8 and int4 spends its time in.
 
-A thread has chunks of 16 bytes of several rows of the weight. It takes words of four bytes or eight nibbles apart by
-masks, which leave each number where it lies in the mantissa of 2²³, and multiplies it with an element of x that has
-been divided by its place: a mask, a subtraction and a product for each. Chunks are the first dimension of all tensors,
-for Triton lays the lanes of a warp along it then, of the weight as of x, and no number has to change its thread.
+A row of x becomes integers of 22 bits and a sign by a power of two, its largest number 2²¹ or more: bfloat16 loses
+nothing down to 2⁻¹⁴ of the largest. Their three signed bytes, packed four elements a word, meet the bytes of the weight
+in an instruction of four products (dp4a), and these sums are exact. Chunks of 16 bytes of the weight are the first
+dimension of all tensors, for Triton lays the lanes of a warp along it then, of the weight as of x, and no number has to
+change its thread.
 """
 
 from __future__ import annotations
@@ -12,6 +13,28 @@ import triton
 import triton.language as tl
 
 from ingot.backends.cuda.kernels import after_others, finish
+
+
+@triton.jit
+def dot_bytes(sums, word, other, SIGNED: tl.constexpr, NATIVE: tl.constexpr):
+    """sums plus the products of the four bytes of two words; those of `word` have a sign if SIGNED, the others have."""
+    if NATIVE:
+        if SIGNED:
+            found = tl.inline_asm_elementwise(
+                "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [word, other, sums], tl.int32, True, 1
+            )
+        else:
+            found = tl.inline_asm_elementwise(
+                "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", [word, other, sums], tl.int32, True, 1
+            )
+    else:
+        found = sums
+        for i in tl.static_range(4):
+            a = (word << (24 - 8 * i)) >> 24
+            if not SIGNED:
+                a = a & 255
+            found += a * ((other << (24 - 8 * i)) >> 24)
+    return found
 
 
 @triton.jit
@@ -39,14 +62,17 @@ def _scales(scales, block, part, n, K: tl.constexpr, BN: tl.constexpr, CHUNKS: t
 
 
 @triton.jit
-def _place(part, CHUNKS: tl.constexpr, HALF: tl.constexpr):
-    """The first element of a row that belongs to each chunk; of nibbles the first in the low halves."""
-    chunk = part * CHUNKS + tl.arange(0, CHUNKS)
+def _places(piece: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr):
+    """Elements of a row that belong to each chunk, eight of them: [CHUNKS, 1, 8].
+
+    Two pieces make the sixteen of a chunk of bytes; of nibbles four do, the first two in the low halves of bytes.
+    """
     if HALF:
-        chunk = chunk // (HALF // 16) * (2 * HALF) + chunk % (HALF // 16) * 16
+        chunk = piece // 4 * CHUNKS + tl.arange(0, CHUNKS)
+        first = chunk // (HALF // 16) * (2 * HALF) + chunk % (HALF // 16) * 16 + piece % 4 // 2 * HALF
     else:
-        chunk *= 16
-    return chunk[:, None, None] + tl.arange(0, 8)[None, None, :]
+        first = (piece // 2 * CHUNKS + tl.arange(0, CHUNKS)) * 16
+    return (first + piece % 2 * 8)[:, None, None] + tl.arange(0, 8)[None, None, :]
 
 
 @triton.jit
@@ -62,13 +88,7 @@ def _gains(gain, at, shift, K: tl.constexpr):
 
 
 @triton.jit
-def _normed(values, gains, factor, like):
-    """Values, normalised: rounded as the op alone would round them."""
-    return (values * factor[None, :, None] * gains).to(like.dtype.element_ty).to(tl.float32)
-
-
-@triton.jit
-def _fours(v):
+def _four(v):
     """Of [A, B, C, 2, 2] the four of [A, B, C]. Dimensions are never added to a tensor: that would move its numbers."""
     even, odd = tl.split(v)
     a, c = tl.split(even)
@@ -77,115 +97,143 @@ def _fours(v):
 
 
 @triton.jit
-def _eights(v):
-    """Of [CHUNKS, R, 8] the eight of [CHUNKS, 1, R]."""
-    even, odd = tl.split(tl.reshape(v, [v.shape[0], 1, v.shape[1], 2, 2, 2]))
-    a, c, e, g = _fours(even)
-    b, d, f, h = _fours(odd)
-    return a, b, c, d, e, f, g, h
+def _packed(a, b, c, d):
+    """Bytes 0, 1 and 2 of four integers, a word each."""
+    low = (a & 0xFF) | ((b & 0xFF) << 8) | ((c & 0xFF) << 16) | (d << 24)
+    middle = ((a >> 8) & 0xFF) | (b & 0xFF00) | ((c & 0xFF00) << 8) | ((d & 0xFF00) << 16)
+    high = ((a >> 16) & 0xFF) | ((b >> 8) & 0xFF00) | (c & 0xFF0000) | ((d & 0xFF0000) << 8)
+    return low, middle, high
 
 
 @triton.jit
-def _add(sums, word, MASK: tl.constexpr, base, MIDDLE: tl.constexpr, element, place: tl.constexpr):
-    """sums [CHUNKS, BN, R] plus what words [CHUNKS, BN, 1] hold at MASK (over `base`, less MIDDLE) times an
-    element of each chunk and row, [CHUNKS, 1, R], by its place."""
-    number = ((word & MASK) ^ base).to(tl.float32, bitcast=True) - (8388608.0 + MIDDLE)
-    return sums + number * (element * place)
+def _bytes(values, factor):
+    """Values [CHUNKS, R, 8] times a factor a row, rounded, as three words of signed bytes for each four: six of
+    [CHUNKS, 1, R]."""
+    whole = (values * factor[None, :, None] + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
+    digits = (whole + 0x808080) ^ 0x808080
+    even, odd = tl.split(tl.reshape(digits, [values.shape[0], 1, values.shape[1], 2, 2, 2]))
+    a, c, e, g = _four(even)
+    b, d, f, h = _four(odd)
+    return _packed(a, b, c, d) + _packed(e, f, g, h)
 
 
 @triton.jit
-def dot8(sums, words, x, y, base):
-    """Plus signed bytes of words [CHUNKS, BN, 4] times the elements of a chunk, sixteen in order."""
-    elements = x + y
-    fours = _fours(tl.reshape(words, [words.shape[0], words.shape[1], 1, 2, 2]))
+def _rows_of(
+    x, gains, eps, x_stride, K: tl.constexpr, PIECES: tl.constexpr, CHUNKS: tl.constexpr, HALF: tl.constexpr,
+    ROWS: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """The rows of x as words of bytes, six for each piece, and what a sum of products with them is multiplied with.
+
+    Normalised with these gains if NORM: rounded then, as the op alone would round it.
+    """
+    values = (_lines(x, x_stride, _places(0, CHUNKS, HALF), K, ROWS, R),)
+    for i in tl.static_range(1, PIECES):
+        values = values + (_lines(x, x_stride, _places(i, CHUNKS, HALF), K, ROWS, R),)
+    if NORM:
+        squares = values[0] * values[0]
+        for i in tl.static_range(1, PIECES):
+            squares += values[i] * values[i]
+        scale = (1.0 / tl.sqrt(tl.sum(tl.sum(squares, axis=2), axis=0) / K + eps))[None, :, None]
+        normed = ((values[0] * scale * gains[0]).to(x.dtype.element_ty).to(tl.float32),)
+        for i in tl.static_range(1, PIECES):
+            normed = normed + ((values[i] * scale * gains[i]).to(x.dtype.element_ty).to(tl.float32),)
+        values = normed
+    # As integers magnitudes are ordered as they are, and infinities and NaNs are the largest.
+    top = values[0].to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    for i in tl.static_range(1, PIECES):
+        top = tl.maximum(top, values[i].to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+    power = tl.max(tl.max(top, axis=2), axis=0) & 0x7F800000
+    power = tl.maximum(power, 0x0D800000).to(tl.float32, bitcast=True)  # 2⁻¹⁰⁰ of zeros
+    factor = 2097152.0 / power  # 2²¹; without a number, 0 times infinity is none either
+    words = _bytes(values[0], factor)
+    for i in tl.static_range(1, PIECES):
+        words = words + _bytes(values[i], factor)
+    return words, power * 4.76837158203125e-07
+
+
+@triton.jit
+def _add8(low, middle, high, words, x, AT: tl.constexpr, NATIVE: tl.constexpr):
+    """Sums of products of words [CHUNKS, BN, 4] of bytes with x, by which of its bytes it was."""
+    four = _four(tl.reshape(words, [words.shape[0], words.shape[1], 1, 2, 2]))
     for i in tl.static_range(4):
-        word = fours[i] ^ -0x7F7F7F80  # a byte is q + 128 now
-        high = word >> 16
-        sums = _add(sums, word, 0xFF, base, 128, elements[4 * i], 1.0)
-        sums = _add(sums, word, 0xFF00, base, 32768, elements[4 * i + 1], 0.00390625)
-        sums = _add(sums, high, 0xFF, base, 128, elements[4 * i + 2], 1.0)
-        sums = _add(sums, high, 0xFF00, base, 32768, elements[4 * i + 3], 0.00390625)
-    return sums
+        low = dot_bytes(low, four[i], x[AT + 3 * i], True, NATIVE)
+        middle = dot_bytes(middle, four[i], x[AT + 3 * i + 1], True, NATIVE)
+        high = dot_bytes(high, four[i], x[AT + 3 * i + 2], True, NATIVE)
+    return low, middle, high
 
 
 @triton.jit
-def dot4(sums, words, x, y, more_x, more_y, base):
-    """As dot8, of nibbles q + 8: low ones of bytes belong to the first sixteen elements, high ones to the others."""
-    low = x + y
-    up = more_x + more_y
-    fours = _fours(tl.reshape(words, [words.shape[0], words.shape[1], 1, 2, 2]))
+def _add4(low, middle, high, words, x, AT: tl.constexpr, NATIVE: tl.constexpr):
+    """As _add8, of nibbles q + 8: the low ones of bytes are multiplied with the first two pieces of x."""
+    four = _four(tl.reshape(words, [words.shape[0], words.shape[1], 1, 2, 2]))
     for i in tl.static_range(8):
-        word = fours[i // 2] >> (i % 2 * 16)
-        sums = _add(sums, word, 0xF, base, 8, low[2 * i], 1.0)
-        sums = _add(sums, word, 0xF0, base, 128, up[2 * i], 0.0625)
-        sums = _add(sums, word, 0xF00, base, 2048, low[2 * i + 1], 0.00390625)
-        sums = _add(sums, word, 0xF000, base, 32768, up[2 * i + 1], 0.000244140625)
-    return sums
+        word = (four[i % 4] >> (i // 4 * 4)) & 0x0F0F0F0F
+        low = dot_bytes(low, word, x[AT + 3 * i], False, NATIVE)
+        middle = dot_bytes(middle, word, x[AT + 3 * i + 1], False, NATIVE)
+        high = dot_bytes(high, word, x[AT + 3 * i + 2], False, NATIVE)
+    return low, middle, high
+
+
+@triton.jit
+def _less8(x, PARTS: tl.constexpr, NATIVE: tl.constexpr):
+    """What sums of nibbles q + 8 begin with, so that they end as those of q: three for each part."""
+    begin = _less8_of(x, 0, NATIVE)
+    for part in tl.static_range(1, PARTS):
+        begin = begin + _less8_of(x, part, NATIVE)
+    return begin
+
+
+@triton.jit
+def _less8_of(x, part: tl.constexpr, NATIVE: tl.constexpr):
+    low = x[0] * 0
+    middle = low
+    high = low
+    eights = low - 0x07070708  # four bytes of −8
+    for i in tl.static_range(8):
+        low = dot_bytes(low, eights, x[24 * part + 3 * i], True, NATIVE)
+        middle = dot_bytes(middle, eights, x[24 * part + 3 * i + 1], True, NATIVE)
+        high = dot_bytes(high, eights, x[24 * part + 3 * i + 2], True, NATIVE)
+    return low, middle, high
 
 
 @triton.jit
 def product_integers(
-    x, gain, weight, second, scales, second_scales, extra, out, n, base, eps, shift, x_stride, extra_stride, out_stride,
+    x, gain, weight, second, scales, second_scales, extra, out, n, eps, shift, x_stride, extra_stride, out_stride,
     ROWS: tl.constexpr, R: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, CHUNKS: tl.constexpr, PARTS: tl.constexpr,
-    HALF: tl.constexpr, FULL: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
+    HALF: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr, NATIVE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[ROWS, n] = norm(x)[ROWS, K] · weight[n, K]ᵀ and what follows it, for few rows.
 
     weight: int32 words of int8 [n, K], with a scale an output; or, where HALF is not 0, of nibbles as `launch.packed`
-    lays them, in groups of 2 · HALF with a scale each. base: the bits of 2²³; were it known when compiling, a mask
-    would take two instructions. R and FULL are the powers of two from ROWS and K on. A program has every so manieth
-    block of BN rows of the weight, in PARTS of CHUNKS times 16 bytes of a row: it loads the next part while it sums
-    one, the first one before it waits for x. Where all of K is one part, it holds x.
+    lays them, in groups of 2 · HALF with a scale each. R is the power of two from ROWS on. A program holds x, and has
+    every so manieth block of BN rows of the weight, in PARTS of CHUNKS times 16 bytes of a row: it loads the next part
+    while it sums one, the first one before it waits for x. NATIVE: on a GPU, not interpreted.
     """
     WORDS: tl.constexpr = K // 8 if HALF else K // 4
+    PIECES: tl.constexpr = PARTS * (4 if HALF else 2)
     first = tl.program_id(0)
     step = tl.num_programs(0)
-    blocks = tl.cdiv(n, BN)
     w = _words(weight, first, 0, n, WORDS, BN, CHUNKS)
     s = _scales(scales, first, 0, n, K, BN, CHUNKS, HALF)
     if PAIR:
         v = _words(second, first, 0, n, WORDS, BN, CHUNKS)
         t = _scales(second_scales, first, 0, n, K, BN, CHUNKS, HALF)
-    if PARTS == 1:
-        at = _place(0, CHUNKS, HALF)
-        if NORM:
-            gain_a = _gains(gain, at, shift, K)
-            gain_b = _gains(gain, at + 8, shift, K)
-            if HALF:
-                gain_c = _gains(gain, at + HALF, shift, K)
-                gain_d = _gains(gain, at + HALF + 8, shift, K)
-        after_others(DEPENDENT)
-        a = _lines(x, x_stride, at, K, ROWS, R)
-        b = _lines(x, x_stride, at + 8, K, ROWS, R)
-        if HALF:
-            c = _lines(x, x_stride, at + HALF, K, ROWS, R)
-            d = _lines(x, x_stride, at + HALF + 8, K, ROWS, R)
-        if NORM:
-            squares = a * a + b * b
-            if HALF:
-                squares += c * c + d * d
-            factor = 1.0 / tl.sqrt(tl.sum(tl.sum(squares, axis=2), axis=0) / K + eps)
-            a = _normed(a, gain_a, factor, x)
-            b = _normed(b, gain_b, factor, x)
-            if HALF:
-                c = _normed(c, gain_c, factor, x)
-                d = _normed(d, gain_d, factor, x)
-        xa = _eights(a)
-        xb = _eights(b)
-        if HALF:
-            xc = _eights(c)
-            xd = _eights(d)
-    else:
-        after_others(DEPENDENT)
-        if NORM:
-            whole = tl.arange(0, FULL)[:, None]
-            line = tl.arange(0, R)[None, :]
-            found = tl.load(x + line * x_stride + whole, mask=(whole < K) & (line < ROWS), other=0.0).to(tl.float32)
-            factor = 1.0 / tl.sqrt(tl.sum(found * found, axis=0) / K + eps)
-    for block in range(first, blocks, step):
+    gains = x
+    if NORM:
+        gains = (_gains(gain, _places(0, CHUNKS, HALF), shift, K),)
+        for i in tl.static_range(1, PIECES):
+            gains = gains + (_gains(gain, _places(i, CHUNKS, HALF), shift, K),)
+    after_others(DEPENDENT)
+    lines, back = _rows_of(x, gains, eps, x_stride, K, PIECES, CHUNKS, HALF, ROWS, R, NORM)
+    if HALF:
+        begin = _less8(lines, PARTS, NATIVE)
+    for block in range(first, tl.cdiv(n, BN), step):
+        zero = tl.zeros((CHUNKS, BN, R), tl.int32)
+        low, middle, high = zero, zero, zero
+        low2, middle2, high2 = zero, zero, zero
         sums = tl.zeros((CHUNKS, BN, R), tl.float32)
-        others = tl.zeros((CHUNKS, BN, R), tl.float32)
+        others = sums
         for part in tl.static_range(PARTS):
             later = block + (step if part + 1 == PARTS else 0)
             w_next = _words(weight, later, (part + 1) % PARTS, n, WORDS, BN, CHUNKS)
@@ -197,39 +245,28 @@ def product_integers(
                 t_next = t
                 if HALF or part + 1 == PARTS:
                     t_next = _scales(second_scales, later, (part + 1) % PARTS, n, K, BN, CHUNKS, HALF)
-            if PARTS > 1:
-                place = _place(part, CHUNKS, HALF)
-                part_a = _lines(x, x_stride, place, K, ROWS, R)
-                part_b = _lines(x, x_stride, place + 8, K, ROWS, R)
-                if NORM:
-                    part_a = _normed(part_a, _gains(gain, place, shift, K), factor, x)
-                    part_b = _normed(part_b, _gains(gain, place + 8, shift, K), factor, x)
-                xa = _eights(part_a)
-                xb = _eights(part_b)
-                if HALF:
-                    part_c = _lines(x, x_stride, place + HALF, K, ROWS, R)
-                    part_d = _lines(x, x_stride, place + HALF + 8, K, ROWS, R)
-                    if NORM:
-                        part_c = _normed(part_c, _gains(gain, place + HALF, shift, K), factor, x)
-                        part_d = _normed(part_d, _gains(gain, place + HALF + 8, shift, K), factor, x)
-                    xc = _eights(part_c)
-                    xd = _eights(part_d)
             if HALF:
-                zero = tl.zeros((CHUNKS, BN, R), tl.float32)
-                sums += dot4(zero, w, xa, xb, xc, xd, base) * s
+                a, b, c = begin[3 * part] + zero, begin[3 * part + 1] + zero, begin[3 * part + 2] + zero
+                low, middle, high = _add4(a, b, c, w, lines, 24 * part, NATIVE)
+                sums += (low + (middle << 8) + (high << 16)).to(tl.float32) * s
                 if PAIR:
-                    others += dot4(zero, v, xa, xb, xc, xd, base) * t
+                    low, middle, high = _add4(a, b, c, v, lines, 24 * part, NATIVE)
+                    others += (low + (middle << 8) + (high << 16)).to(tl.float32) * t
             else:
-                sums = dot8(sums, w, xa, xb, base)
+                low, middle, high = _add8(low, middle, high, w, lines, 12 * part, NATIVE)
                 if PAIR:
-                    others = dot8(others, v, xa, xb, base)
+                    low2, middle2, high2 = _add8(low2, middle2, high2, v, lines, 12 * part, NATIVE)
             if part + 1 == PARTS:
-                total = tl.sum(sums, axis=0)
+                if not HALF:
+                    sums = (low + (middle << 8)).to(tl.float32) + high.to(tl.float32) * 65536.0
+                total = tl.sum(sums, axis=0) * back[None, :]
                 if not HALF:
                     total *= s
                 rest = total
                 if PAIR:
-                    rest = tl.sum(others, axis=0)
+                    if not HALF:
+                        others = (low2 + (middle2 << 8)).to(tl.float32) + high2.to(tl.float32) * 65536.0
+                    rest = tl.sum(others, axis=0) * back[None, :]
                     if not HALF:
                         rest *= t
                 column = (block * BN + tl.arange(0, BN))[:, None]

@@ -24,7 +24,6 @@ LINES = 128  # of queries that prefill attention takes at a time
 LEAST_GROUP = 32  # of integers of 4 bits: 16 bytes are of one group
 PROGRAMS = 2048  # of decode attention: with more, the context of a request is not divided
 IN_THREAD = 64  # elements of a weight of floats that a thread holds
-BASE = 0x4B000000  # the bits of 2²³, whose mantissa holds integers
 UNIT = 16  # inputs of a product of integers by few rows are a multiple of this
 
 
@@ -178,9 +177,9 @@ class Launcher:
         words = [None if w is None else w.view(self.torch.int32) for w in (weight.first, weight.second)]
         line = weight.first.shape[1] // 16
         self.integer_kernels.product_integers[(min(-(-n // block.rows), self.multiprocessors * block.resident),)](
-            x, gain, words[0], *_or(x, words[1], weight.scales, weight.second_scales, extra), out, n, BASE, *numbers,
+            x, gain, words[0], *_or(x, words[1], weight.scales, weight.second_scales, extra), out, n, *numbers,
             ROWS=rows, R=power(rows), K=k, BN=block.rows, CHUNKS=block.chunks, PARTS=-(-line // block.chunks),
-            HALF=weight.group // 2, FULL=power(k), num_warps=block.warps,
+            HALF=weight.group // 2, NATIVE=x.is_cuda, num_warps=block.warps,
             **flags, **self.options,
         )  # fmt: skip
 
@@ -192,21 +191,25 @@ class Launcher:
         return warps, min(max(1, IN_THREAD * 32 * warps // wide // parts), power(n))
 
     def block(self, weight: Weight, rows: int) -> Block:
-        """What a program of a product of integers has at a time."""
+        """What a program of a product of integers has at a time: the best of some 20 each, on an H200."""
         n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
         key = (n, k, parts, 4 if weight.group else 8)
         if key in self.blocks:
             return self.blocks[key]
         line = power(k // (32 if weight.group else 16))
-        if weight.group:
-            chunks, held = min(line, 128), 4 // parts
-        elif line <= 256:
-            chunks, held = line, 4
+        chunks = min(line, 128 if weight.group else 256)
+        if line > chunks:  # a thread holds much of x
+            wide = rows == 2 and not weight.group
+            chunks = 512 if wide else 256
+            warps, held, resident = (8, 4, 2) if rows == 1 else (16, 4, 1) if wide else (8, 2, 1)
+        elif rows > 1:
+            warps, held, resident = 4 if weight.group else 8, 4 // parts, 3 if rows == 2 else 2
+        elif parts > 1:
+            warps, held, resident = (2, 2, 6) if weight.group else (4, 4, 3)
         else:
-            chunks, held = 128, 8 // parts
-        warps = 8 if chunks == 256 and parts == 1 else max(1, min(4, chunks // 32))
-        resident = 3 if chunks == 256 and parts == 2 else max(4, 16 // warps)
-        return Block(warps, min(held, power(n)), chunks, resident)
+            warps, held, resident = (4, 8, 4 if n > 16384 else 2) if weight.group else (8, 4, 4)
+        used = max(1, min(warps, chunks // 32))
+        return Block(used, min(held, power(n)), min(chunks, line), resident * warps // used)
 
     def _expanded(self, weight: Weight, dtype: Any) -> Weight:
         """The numbers that integers and scales stand for, for as long as one product takes."""

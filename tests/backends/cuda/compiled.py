@@ -30,18 +30,20 @@ BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "s
 NUMBERS = ("eps", "shift", "scale", "softcap")
 HEADS = {"HEADS": 32, "KV": 8, "D": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 16}
 TILES = {"BM": 128, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
-WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "FULL": 4096, "NORM": False}
+WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
 # The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's type, warps, constants.
 CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "bfloat16": (kernels.product_rows, "*bf16", 4, {**ROWS, "BN": 2, "BK": 4096}),
     "bfloat16 pair": (kernels.product_rows, "*bf16", 4, {**ROWS, "BN": 1, "BK": 4096, "PAIR": True}),
     "bfloat16 long": (kernels.product_rows, "*bf16", 8, {**ROWS, "BN": 1, "BK": 16384}),
     "int8 pair": (integer_kernels.product_integers, "*i32", 4, {
-        **WORDS, "BN": 2, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True}),
-    "int8 long": (integer_kernels.product_integers, "*i32", 4, {
-        **WORDS, "K": 14336, "BN": 4, "CHUNKS": 128, "PARTS": 7, "EXTRA": True}),
+        **WORDS, "BN": 4, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True}),
+    "int8 long": (integer_kernels.product_integers, "*i32", 8, {
+        **WORDS, "K": 14336, "BN": 4, "CHUNKS": 256, "PARTS": 4, "EXTRA": True}),
     "int4": (integer_kernels.product_integers, "*i32", 4, {
-        **WORDS, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
+        **WORDS, "BN": 8, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
+    "int4 of four rows": (integer_kernels.product_integers, "*i32", 4, {
+        **WORDS, "ROWS": 4, "R": 4, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
     "attention": (kernels.decode_attention, "", 4, {
         **HEADS, "R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "SPLITS": 16, "DEPENDENT": True}),
     "prompt": (kernels.prefill_attention, "", 8, {**HEADS, "BM": 128, "BN": 64, "STAGES": 3, "DEPENDENT": True}),

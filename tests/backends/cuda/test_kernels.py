@@ -101,6 +101,21 @@ def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, 
     assert out[:, n].isnan().all()
 
 
+@pytest.mark.parametrize("group", [0, 32])
+def test_products_of_integers_with_odd_rows(group: int) -> None:
+    """A row of zeros, one with numbers from far apart, and one without a number, each for itself."""
+    k = 64
+    x = draw(3, k, dtype=torch.float32, seed=1)
+    x[0], x[1, ::2], x[1, 1::2], x[2, 5] = 0, 1e35, 1e-30, float("nan")
+    ints = torch.randint(-8, 8, (4, k), dtype=torch.int8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    stored, scales = (packed(torch, ints, group), torch.ones(4, 2)) if group else (ints, torch.ones(4))
+    out = torch.full((3, 4), float("nan"), dtype=torch.float32, device=DEVICE)
+    LAUNCHER.product(x, Weight(stored, scales.to(DEVICE) / 1e3, group=group), out)
+    assert not out[0].any()
+    close(out[1:2], x[1:2].double() @ ints.double().T / 1e3, torch.float32)
+    assert not out[2].isfinite().any()
+
+
 def rotated(x: Any, cos: Any, sin: Any, halves: bool) -> Any:
     r = cos.shape[1]
     wide = x.float().clone()
