@@ -36,6 +36,7 @@ FORMATS = (
     Format("int8, rows of int8", "int8", "int8", "int8", 0.9),
     Format("int4-g32", "int4-g32", None, None, 0.8),
     Format("int4-g128", "int4-g128", None, "int4", 0.8),
+    Format("int4-g128, rows of int8", "int4-g128", "int8", "int4", 0.8),
 )
 
 

@@ -36,7 +36,7 @@ def matmul_packed() -> Iterator[Template]:
         gate = steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
         t.call("matmul_packed", [x, w], [y], n=n, k=k, parts=2, epilogue=gate)
         yield t
-    for dtype, stored, parts in itertools.product(FLOATS, ("int8", "uint8"), (1, 2)):
+    for dtype, stored, parts in itertools.product((*FLOATS, "int8"), ("int8", "uint8"), (1, 2)):
         t = Template(f"matmul_packed.{dtype}.{stored}.{parts}")
         m, n = t.size("m", 0, 140), t.size("n", 1, 129)
         group = t.choice("group", 32, 64, 128)
@@ -46,7 +46,7 @@ def matmul_packed() -> Iterator[Template]:
             operands.append(t.weight("scales", panels(n, calc("//", k, group), "float32", parts), "float32"))
         params = {"group": group} if stored == "uint8" else {}
         expression = FLOAT if parts == 1 else steps(f("input", 0), f("silu", 0), f("input", 1), f("mul", 1, 2))
-        y = t.result([m, n], t.choice("y_dtype", dtype, *FLOATS))
+        y = t.result([m, n], t.choice("y_dtype", *FLOATS))
         t.call("matmul_packed", operands, [y], n=n, k=k, parts=parts, epilogue=expression, **params)
         yield t
     for dtype in FLOATS:  # more rows, and deeper ones, than are packed at a time

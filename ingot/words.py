@@ -46,8 +46,11 @@ def check_words(
         raise UserError(f"activations must be one of {', '.join(ACTIVATIONS)}, not {activations!r:.60}")
     if kv is not None and kv not in KV:
         raise UserError(f"kv must be one of {', '.join(KV)}, not {kv!r:.60}")
-    if activations == "int8" and weights != "int8":
-        raise UserError(f"activations 'int8' are multiplied with weights 'int8', not {weights or SAME!r}: give both")
+    if activations == "int8" and weights in (None, SAME):
+        raise UserError(
+            f"activations 'int8' are multiplied with weights of int8 or int4, not {weights or SAME!r}: give both, "
+            "weights='int8' or 'int4-g128' for example"
+        )
 
 
 def check_built(

@@ -38,7 +38,7 @@ const Epilogue& epilogue_of(const Product& p) {
 }
 
 void multiply(Team& team, const Product& p, const std::byte* x, const std::byte* w, std::byte* y, std::vector<std::byte*>& scratch) {
-  const PackedProduct& product = product_for(current_level(), kDType);
+  const PackedProduct& product = product_for(current_level(), kDType, kPacking == Packing::int4 ? DType::uint8 : kDType);
   const Epilogue& epilogue = epilogue_of(p);
   const std::int64_t units = (p.n + kPanel - 1) / kPanel;
   team.run([&](int i) {

@@ -158,7 +158,7 @@ def build(
             with zero points too as int4-g32-asym and so on.
             Products are computed in the precision; engine.log says which weights stay floats.
         activations: what rows become before they meet such a matrix: same (the precision), or int8 with a scale for
-            each row, which wants weights="int8"; sums are then of whole numbers.
+            each row, which wants weights of int8 or int4; sums are then of whole numbers.
         kv: how the key-value cache of a language model is stored: same (in the precision), or int8 with a scale for
             each key and value of a head (docs/weights.md).
         device: where the engine's sessions run unless they are told otherwise ("torch:cuda"); the engine, and the file

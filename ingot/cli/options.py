@@ -36,7 +36,8 @@ def add_formats(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--activations", choices=ACTIVATIONS,
-        help="what flows between layers becomes, before it meets weights of int8 (default: same, the precision)",
+        help="what flows between layers becomes, before it meets weights of int8 or int4 (default: same, the "
+        "precision)",
     )  # fmt: skip
     group.add_argument(
         "--kv", choices=KV,

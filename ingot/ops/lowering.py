@@ -91,7 +91,8 @@ class Lowered(Op):
 
     A layout is (its name, the operands that it holds, its sizes…); ("plain", (i,)) is operand i itself. With an
     epilogue `inner` computes in float32 and nothing is rounded before the epilogue's result, of type `dtype`; of int8
-    with int8 it sums exactly, and the epilogue reads the sums as float32, rounded once. The result of sums may be int8
+    with int8 it sums exactly, and the epilogue reads the sums as float32, rounded once (of int8 with int4 those of each
+    group, which are scaled and added in float32). The result of sums may be int8
     or uint8, which the epilogue makes. Its further operands are per channel, like the result, one number (of sums), or
     one for each row or place (of a product or a convolution). `parts`: `inner` runs so often, on the first operand and,
     each time, on the next of the others; the epilogue reads all results. `group`: a weight is int4 followed by its
@@ -128,6 +129,12 @@ class Lowered(Op):
              _with(PRODUCT, X, ("panels", (1,), 40, 6), epilogue=SCALED, dtype="bfloat16")),
         Case("rows of int8 with two weights", (i8(3, 6), i8(4, 2, 32, 4)),
              _with(PRODUCT, X, ("panels", (1, 2), 40, 6), epilogue=SILU_MUL, parts=2)),
+        Case("rows of int8 with int4 in groups", (i8("T", 64), u8(2, 8, 32, 4), f32(2, 2, 32), f32("T", 1)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 64), ("panels", (2,), 40, 2), epilogue=TIMES, dtype="bfloat16",
+                   group=32)),
+        Case("rows of int8 with groups of 8", (i8("T", 16), u8(2, 2, 32, 4), f32(2, 2, 32)),
+             _with(PRODUCT, X, ("panels", (1,), 40, 16), ("panels", (2,), 40, 2), group=8),
+             host="its groups are 32, 64 or 128"),
         Case("two of int4", (bf16("T", 64), u8(4, 8, 32, 4), f32(4, 2, 32), bf16("T", 40)),
              _with(PRODUCT, X, ("panels", (1, 3), 40, 64), ("panels", (2, 4), 40, 2), dtype="bfloat16", parts=2,
                    group=32, epilogue=((*SILU_MUL[0], ("input", "float32", 2), ("add", "float32", 3, 4)), (5,)))),
@@ -248,7 +255,7 @@ class Lowered(Op):
              _with(_up(stride=2), X, ("phases", (1,), 3, 8, 2, 2), epilogue=PLUS, dtype="bfloat16"),
              error="operand of the epilogue must be"),
         Case("rows of int8 by floats", (i8(3, 6), f32(1, 6, 32)), _with(PRODUCT, X, ("panels", (1,), 5, 6)),
-             error="int8 is multiplied with int8, not with float32"),
+             error="int8 is multiplied with int8 or groups of int4, not float32"),
         Case("more of int8 than int32 holds", (i8(3, 131072), i8(1, 32768, 32, 4)),
              _with(PRODUCT, X, ("panels", (1,), 5, 131072)), error="at most 131071 products of int8"),
         Case("an epilogue on rows of a table", (i32(3), f32(1, 6, 32)),
@@ -380,10 +387,13 @@ class Lowered(Op):
         if x.dtype is dtypes.int8:
             weight = others[0]
             require(isinstance(self.inner, SUMS), f"{self.inner.name} takes no int8")
-            require(weight.dtype is dtypes.int8, f"int8 is multiplied with int8, not with {weight.dtype.name}")
+            stored = (dtypes.int8, dtypes.int4) if self.group else (dtypes.int8,)
+            require(weight.dtype in stored, f"int8 is multiplied with int8 or groups of int4, not {weight.dtype.name}")
             outputs = 1 if isinstance(self.inner, ConvTranspose) else 0  # which dimension; the others are summed over
             count = int(elements(weight.shape[:outputs] + weight.shape[outputs + 1 :]))
             require(count <= MOST_INT8, f"a sum has at most {MOST_INT8} products of int8, not {count}")
+            if self.group:
+                others = infer(Dequantize(group=self.group), others, "its layouts")
             return tuple(s.like(dtype=dtypes.float32) for s in (x, *others))
         if self.group:
             others = infer(Dequantize(dtype=x.dtype, group=self.group), others, "its layouts")
@@ -431,10 +441,11 @@ class Lowered(Op):
         runs = self.runs(self.unpacked(operands, Entry.unpack))
         if self.epilogue is None:
             return runs
+        whole_numbers = operands[0].dtype == np.int8  # their sums are exact, and those of groups are scaled unrounded
+        wide = np.float64 if whole_numbers else np.float32
         if self.group:
-            whole = Dequantize(dtype=dtypes.get(operands[0].dtype), group=self.group)
+            whole = Dequantize(dtype=dtypes.get(wide if whole_numbers else operands[0].dtype), group=self.group)
             runs = [(x, whole.reference(*weight)) for x, *weight in runs]
-        wide = np.float64 if operands[0].dtype == np.int8 else np.float32  # sums of int8 are exact
         return [[a.astype(wide, copy=False) for a in run] for run in runs]
 
     def _finished(self, results: Sequence[Array], extras: Sequence[Array]) -> Array:

@@ -22,12 +22,13 @@ from ingot.ir.expr import (
     is_needless_rounding,
     without_needless_rounding,
 )  # fmt: skip
+from ingot.ir.weight_format import INTEGERS
 from ingot.ops.binary import Add
 from ingot.ops.conversion import Dequantize
 from ingot.ops.fused import IDENTITY, SCALED, TIMES, WEIGHTS, FusedElementwise, expr_tuple
 from ingot.ops.lowering import BYTES, INT4_GROUPS, MOST_INT8, PRODUCT, SUMS, Lowered, plain
 from ingot.ops.product import Matmul
-from ingot.passes.integers import FIXED, factors, no_factors, numbers, sums
+from ingot.passes.integers import FIXED, factors, no_factors, numbers, quantised_rows, sums
 from ingot.passes.layout import is_product
 from ingot.passes.rewrite import Log, Rule, apply, detach, note
 from ingot.passes.weights import derive, joined_name, sizes
@@ -224,7 +225,7 @@ def _linear(network: Network, node: Node, of: Factor) -> Value:
     if rows is not None:
         operands[0], per_row = rows
         operands.append(per_row)
-        epilogue = SCALED
+        epilogue = TIMES if group else SCALED
     made = Lowered(inner=PRODUCT, layouts=layouts, epilogue=epilogue, dtype=node.output.dtype, group=group)
     return network.emit(made, tuple(operands))  # type: ignore[no-any-return]
 
@@ -244,18 +245,8 @@ def factor(node: Node) -> Factor | str:
         return "the second operand is no parameter of rank 2, so the general product is used"
     if 0 in found.weight.shape:
         return "a weight without elements"
-    summed = found.weight.dtype is dtypes.int8 and sizes(found.weight)[1] <= MOST_INT8
-    return found._replace(rows=_quantised_rows(x) if summed else None)
-
-
-def _quantised_rows(x: Value) -> tuple[Value, Value] | None:
-    """The int8 numbers that x is made of, and their scales, one for each row; None where it is made otherwise."""
-    made: Any = x.node
-    if made is None or not isinstance(made.op, Dequantize) or made.op.group or len(made.inputs) != 2:
-        return None
-    numbers, scales = made.inputs
-    by_rows = scales.shape == (*x.shape[:-1], 1)
-    return (numbers, scales) if numbers.dtype is dtypes.int8 and by_rows and x.dtype is not dtypes.float64 else None
+    summed = found.weight.dtype in INTEGERS and sizes(found.weight)[1] <= MOST_INT8
+    return found._replace(rows=quantised_rows(x) if summed else None)
 
 
 def _integers(node: Node) -> Factor | str:
@@ -464,8 +455,9 @@ def siblings(network: Network, log: Log) -> None:
                 note(log, "siblings", node, why)
             else:
                 x, weight = node.inputs[:2]
-                columns = tuple(id(v) for v in node.inputs[2:] if len(v.shape) > 1)
-                key = (id(x), node.op, weight.shape[1], tuple(v.spec.dtype for v in node.inputs[1:]), columns)
+                op: Any = node.op
+                rows = tuple(id(v) for v in node.inputs[op.held :] if len(v.shape) > 1)
+                key = (id(x), op, weight.shape[1], tuple(v.spec.dtype for v in node.inputs[1:]), rows)
                 families.setdefault(key, []).append(node)
     dead: list[Node] = []
     for nodes in families.values():

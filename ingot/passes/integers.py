@@ -59,6 +59,16 @@ def numbers(x: Value) -> Numbers | str:
     return found if found.integers.dtype is dtypes.int8 else f"its x is {found.integers.dtype.name}"
 
 
+def quantised_rows(x: Value) -> tuple[Value, Value] | None:
+    """The int8 numbers that x is made of, and their scales, one for each row; None where it is made otherwise."""
+    made: Any = x.node
+    if made is None or not isinstance(made.op, Dequantize) or made.op.group or len(made.inputs) != 2:
+        return None
+    numbers, scales = made.inputs
+    by_rows = scales.shape == (*x.shape[:-1], 1)
+    return (numbers, scales) if numbers.dtype is dtypes.int8 and by_rows and x.dtype is not dtypes.float64 else None
+
+
 def _one_scale(x: Value) -> Numbers | None:
     """The integers of one scale and zero point that x is made of."""
     node = x.node

@@ -3,7 +3,8 @@
     x · ((q − z) s)ᵀ  =  x · (q s)ᵀ + G(x) · (−z s)ᵀ
 
 G(x) are the sums of x over each group of inputs, in float32: for groups of 128 the second product is one of a 128th of
-the inputs. Both are added in float32 and rounded once.
+the inputs. Of rows of int8 they are sums of whole numbers, which are exact, times a row's scale. Both are added in
+float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ingot.ir import F, Network, Node, Value
 from ingot.ops.conversion import Dequantize
 from ingot.ops.fused import WEIGHTS
 from ingot.ops.product import Matmul
+from ingot.passes.integers import quantised_rows
 from ingot.passes.rewrite import Log, detach, note
 from ingot.passes.weights import derive, sizes
 
@@ -79,11 +81,17 @@ def _two_products(network: Network, node: Node, sums: dict[tuple[Value, int], Va
     integers, scales, zeros = made.inputs
     group = made.op.group or sizes(integers)[1]
     if (x, group) not in sums:
-        wide = x if x.dtype is dtypes.float32 else F.cast(x, dtypes.float32)
-        parts = F.reshape(wide, shape=(*x.shape[:-1], sizes(integers)[1] // group, group))
-        sums[x, group] = F.reduce_sum(parts, axes=(-1,))
+        sums[x, group] = _sums_of_groups(x, sizes(integers)[1] // group, group)
     less = derive(network, "zero_products", [scales, zeros], f"{zeros.name}.products")
     whole = F.matmul(x, network.emit(made.op, (integers, scales)), transpose_b=True, out_dtype=dtypes.float32)
     # The larger product last: fusion lets that take the epilogue, and then the small ones of q, k and v become one.
     found = F.add(F.matmul(sums[x, group], less, transpose_b=True), whole)
     return found if node.output.dtype is dtypes.float32 else F.cast(found, node.output.dtype)  # type: ignore[no-any-return]
+
+
+def _sums_of_groups(x: Value, count: int, group: int) -> Value:
+    rows = quantised_rows(x)
+    wide = x if rows is None else rows[0]
+    wide = wide if wide.dtype is dtypes.float32 else F.cast(wide, dtypes.float32)
+    found = F.reduce_sum(F.reshape(wide, shape=(*x.shape[:-1], count, group)), axes=(-1,))
+    return found if rows is None else F.mul(found, rows[1])  # type: ignore[no-any-return]

@@ -3,7 +3,8 @@
 // that operand's k is two dimensions, so that sums over two labels need no copy where these do not lie together.
 //
 // Limits: x and b are float32, bfloat16 or float16, the weight is of x's type or narrower (packed_weight.h); sums are float32. In
-// matmul_packed x may be int8 beside a weight of int8: sums are whole numbers, which the epilogue gets as float32.
+// matmul_packed x may be int8 beside a weight of int8 or of 4 bits: sums are whole numbers, of 4 bits those of groups, which the epilogue
+// gets as float32.
 // matmul_packed: y may be int8 or uint8, as the epilogue's last step makes them; rows of x and y are dense and equally far apart; extras broadcast to [rows, n]. matmul: any strides of a and b;
 // rows of y are dense.
 #include <algorithm>
@@ -101,7 +102,7 @@ std::unique_ptr<Kernel> make_matmul_packed(const nlohmann::json& json, Types in,
   if (group != 0) require_dtype(name, "the scales", in[2].dtype, {DType::float32});
   Epilogue epilogue(params, parts, in.subspan(1 + weight.operands()), out, level);
   params.done();
-  return std::make_unique<MatmulPacked>(n, k, parts, weight, std::move(epilogue), product_for(level, in[0].dtype));
+  return std::make_unique<MatmulPacked>(n, k, parts, weight, std::move(epilogue), product_for(level, in[0].dtype, in[1].dtype));
 }
 
 /// An operand of a product as two dimensions behind its batches, and how its k lies.

@@ -15,7 +15,6 @@ Packing packing_of(DType stored) {
 }  // namespace
 
 void require_weight(std::string_view kernel, const char* what, DType weight, DType x, std::int64_t group) {
-  if (x == DType::int8) require_dtype(kernel, what, weight, {x});
   require_dtype(kernel, what, weight, {x, DType::int8, DType::uint8});
   const bool grouped = packing_of(weight) == Packing::int4;
   if (grouped != (group != 0)) refuse(kernel, std::string(what) + " of 4 bits, and no other, has scales of groups");

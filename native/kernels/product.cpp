@@ -12,11 +12,12 @@ int read_outside(Params& params, DType x) {
   return outside;
 }
 
-const PackedProduct& product_for(Level level, DType dtype) {
+const PackedProduct& product_for(Level level, DType dtype, DType weight) {
   PackedProduct MatmulTable::*const member = dtype == DType::float32   ? &MatmulTable::float32
                                              : dtype == DType::float16 ? &MatmulTable::float16
-                                             : dtype == DType::int8    ? &MatmulTable::int8
-                                                                       : &MatmulTable::bfloat16;
+                                             : dtype != DType::int8    ? &MatmulTable::bfloat16
+                                             : weight == DType::uint8  ? &MatmulTable::int8_int4
+                                                                       : &MatmulTable::int8;
   return member_for(matmul_halves, level, member);
 }
 

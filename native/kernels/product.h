@@ -15,7 +15,9 @@ constexpr std::initializer_list<DType> kProductResults = {DType::float32, DType:
 /// The parameter outside: what lies around x, which is int8.
 int read_outside(Params& params, DType x);
 
-const PackedProduct& product_for(Level level, DType dtype);
+/// For rows of that type; `weight`: a packed weight's elements (packed_weight.h).
+const PackedProduct& product_for(Level level, DType dtype, DType weight);
+inline const PackedProduct& product_for(Level level, DType dtype) { return product_for(level, dtype, dtype); }
 
 /// A worker's memory for products with a packed weight. The product's own `bytes` lie last: only plan() has to say how many.
 struct ProductMemory {

@@ -31,6 +31,8 @@ COSTS: list[tuple[Call, int | None, int | None]] = [
     (call("elementwise", "5x7 7 -> 5x7", expression=SILU_MUL), 35 * 2, None),
     (call("matmul_packed", "3x40 33x40 -> 3x33", n=33, k=40, parts=1), 2 * 3 * 40 * 33, None),
     (call("matmul_packed", "3x40 66x40 -> 3x33", n=33, k=40, parts=2), 2 * 3 * 40 * 33 * 2, None),
+    (call("matmul_packed", "int8:3x64 uint8:2x8x32x4 2x2x32 3x1 -> 3x40", n=40, k=64, parts=1, group=32),
+     2 * 3 * 64 * 40, None),
     (call("matmul", "2x3x4 2x4x5 -> 2x3x5"), 2 * 2 * 3 * 5 * 4, None),
     (call("matmul_float64", "float64:3x4 float64:4x5 -> float64:3x5"), 2 * 3 * 5 * 4, None),
     (call("matmul_integer", "int8:3x4 int8:4x5 -> int32:3x5"), 2 * 3 * 5 * 4, None),

@@ -59,10 +59,10 @@ def product8(x: Array, parts: list[Array], out: str = "float32", epilogue: Any =
 
 
 def product4(x: Array, parts: list[Array], scales: list[Array], group: int, out: str = "float32", epilogue: Any = None,
-             threads: int = 1) -> Array:  # fmt: skip
+             extras: tuple[Operand, ...] = (), threads: int = 1) -> Array:  # fmt: skip
     n, k = parts[0].shape
     params = {"n": n, "k": k, "parts": len(parts), "group": group, "epilogue": epilogue or IDENTITY}
-    operands = [x, Weight(pack4(parts)), Weight(pack_scales(scales))]
+    operands = [x, Weight(pack4(parts)), Weight(pack_scales(scales)), *extras]
     return run("matmul_packed", params, operands, [(out, (*x.shape[:-1], n))], threads)[0]
 
 
@@ -150,6 +150,60 @@ def test_rows_of_int4_do_not_depend_on_their_company(dtype: str, k: int, group: 
             part = np.ascontiguousarray(x[start : start + count])
             found = product4(part, [q], [scale], group)
             assert np.array_equal(found, whole[start : start + count], equal_nan=True), (count, start)
+
+
+def draw_int8(rows: int, n: int, k: int, group: int) -> tuple[Array, Array, Array]:
+    """Rows of int8, weights of 4 bits, and scales that are powers of two, so that float32 holds every sum."""
+    rng = np.random.default_rng(n * 1000 + k + rows)
+    x, q = rng.integers(-128, 128, (rows, k)).astype(np.int8), rng.integers(-8, 8, (n, k)).astype(np.int8)
+    return x, q, np.exp2(rng.integers(-3, 3, (n, -(-k // group)))).astype(np.float32)
+
+
+def exact4(x: Array, q: Array, scale: Array, group: int) -> Array:
+    """Whole numbers of each group, times its scale."""
+    found = np.zeros((len(x), len(q)))
+    for g in range(scale.shape[1]):
+        part = slice(g * group, (g + 1) * group)
+        found += (x[:, part].astype(np.int64) @ q[:, part].T.astype(np.int64)) * scale[:, g].astype(np.float64)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "group"), [(33, 64, 32), (299, 200, 64), (70, 517, 128), (32, 5, 32), (70, 1030, 32)]
+)
+@pytest.mark.parametrize("rows", [1, 2, 6, 7, 14, 15, 40])
+def test_rows_of_int8_with_int4(n: int, k: int, group: int, rows: int) -> None:
+    x, q, scale = draw_int8(rows, n, k, group)
+    x[0], q[0] = -128, -8  # the largest sums
+    want = exact4(x, q, scale, group)
+    assert np.array_equal(product4(x, [q], [scale], group), want)
+    assert np.array_equal(product4(x, [q], [scale], group, threads=2), want)
+
+
+def test_rows_of_int8_with_int4_in_two_parts() -> None:
+    """Both parts' sums, a scale for each row, and a gate between them."""
+    x, gate, scale = draw_int8(40, 100, 300, 64)
+    up, rows = gate[::-1].copy(), np.random.default_rng(8).uniform(1e-4, 3e-4, (40, 1)).astype(np.float32)
+    steps = [["input", "float32", 0], ["input", "float32", 1], ["input", "float32", 2], ["mul", "float32", 0, 2],
+             ["mul", "float32", 1, 2], ["silu", "float32", 3], ["mul", "float32", 5, 4]]  # fmt: skip
+    found = product4(x, [gate, up], [scale, scale], 64, epilogue={"steps": steps, "outputs": [6]}, extras=(rows,))
+    a, b = (exact4(x, q, scale, 64) * rows for q in (gate, up))
+    np.testing.assert_allclose(found, a / (1 + np.exp(-a)) * b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("k", "group"), [(77, 32), (320, 64), (1500, 128)])
+def test_rows_of_int8_with_int4_do_not_depend_on_their_company(k: int, group: int) -> None:
+    """Bit for bit with scales of any value: few rows meet the words of 4 bits, many the bytes that these were made."""
+    x, q, scale = draw_int8(150, 130, k, group)
+    scale *= np.random.default_rng(9).uniform(0.5, 1, scale.shape).astype(np.float32)
+    whole = product4(x, [q], [scale], group)
+    check_int4(whole, x.astype(np.float32), q, scale, group)
+    for threads in (2, 3):
+        assert np.array_equal(product4(x, [q], [scale], group, threads=threads), whole)
+    for count in (1, 2, 5, 6, 7, 16, 33, 129):
+        for start in (0, 7, 150 - count):
+            part = np.ascontiguousarray(x[start : start + count])
+            assert np.array_equal(product4(part, [q], [scale], group), whole[start : start + count]), (count, start)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

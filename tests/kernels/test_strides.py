@@ -143,6 +143,10 @@ def cases() -> Iterator[tuple[str, Case]]:
         total = {"op": "sum", "axes": axes, "keepdims": False}
         yield f"reduce float64 {axes}", [Call("reduce", wide[1:], [(np.float64, kept)], total)]
     yield "matmul_packed int8", linear(I8, (2, 9), 75, 21, EPILOGUE, extras(2, 9, 75, dtype=F32))
+    words = [integers(256, 3, 8, 32, 4, dtype=np.uint8), random(F32, 3, 2, 32, seed=1)]
+    four = {"n": 75, "k": 64, "parts": 1, "group": 32, "epilogue": EPILOGUE}
+    operands = [random(I8, 2, 9, 64), *words, *extras(2, 9, 75, dtype=F32)]
+    yield "matmul_packed int8 by 4 bits", [Call("matmul_packed", operands, [(F32, (2, 9, 75))], four)]
     yield "conv_packed int8", convolution(I8, 75, 6, 3, 1)
     vectors = [random(F32, 75, seed=3), random(F32, 75, seed=4)]
     requantised = expr_json(REQUANTISED)

@@ -362,6 +362,26 @@ def test_siblings_with_constant_weights_and_with_rows_of_integers() -> None:
     assert ops_of(lowered).count("matmul_packed") == 1
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+def test_rows_of_integers_by_groups_of_int4(zeros: bool) -> None:
+    """Products of the same rows are one; zero points have a second one of sums of the whole numbers of groups."""
+    rng = np.random.default_rng(3)
+    net, values = Network("net"), {}
+    rows = F.quantize_rows(net.input("x", Spec((4, 64), F32)))
+    for i, n in enumerate((3, 40)):
+        weight, scales = net.parameter(f"w{i}", Spec((n, 64), "int4")), net.parameter(f"s{i}", Spec((n, 2), F32))
+        zero = [net.parameter(f"z{i}", Spec((n, 2), "int8"))] if zeros else []
+        product = F.matmul(F.dequantize(*rows), F.dequantize(weight, scales, *zero, group=32), transpose_b=True)
+        net.outputs[f"y{i}"] = F.softmax(product)
+        values[f"w{i}"] = rng.integers(-8, 8, (n, 64)).astype(dtypes.int4.numpy)
+        values[f"s{i}"] = rng.random((n, 2), np.float32)
+        values |= {v.name: rng.integers(-99, 99, (n, 2)).astype(np.int8) for v in zero}
+    feeds = {"x": rng.standard_normal((4, 64)).astype(np.float32)}
+    lowered = pipeline.lower(net, CPU, check=pipeline.Check(feeds, values, tolerance=2e-5))
+    read = [n.inputs[0].dtype.name for n in lowered.nodes if nets.op_name(n) == "matmul_packed"]
+    assert sorted(read) == (["float32", "int8", "int8"] if zeros else ["int8"])
+
+
 def test_products_of_computed_operands_use_the_general_kernel() -> None:
     net = vector(lambda x: F.matmul(x, x, transpose_b=True))
     lowered = pipeline.lower(net, CPU)

@@ -58,16 +58,6 @@ INGOT_INLINE Ints four_bytes(const std::int8_t* p) {
   return broadcast_int(word);
 }
 
-/// Adds to sum the products of four bytes without a sign and four with one. (Written as an instruction where there are many
-/// sums: GCC 12 puts two moves of registers beside every three of the intrinsic here.)
-INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
-#if defined(__AVX512VNNI__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(without.v), "v"(with.v));
-#else
-  sum = {_mm256_dpbusd_avx_epi32(sum.a, without.a, with.a), _mm256_dpbusd_avx_epi32(sum.b, without.b, with.b)};
-#endif
-}
-
 #if defined(__AVX512VNNI__)
 constexpr int kQuadRows = 6;
 constexpr int quad_vectors(int rows) { return rows <= 3 ? 4 : 2; }  // 24 of 32 registers hold sums

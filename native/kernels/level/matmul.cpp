@@ -2,11 +2,12 @@
 // avx512_vnni.
 //
 // A register tile of up to kRows rows by one or two vectors of 16 outputs; a row of x is broadcast value by value (bfloat16
-// dot products: pair by pair; int8: four by four). Limits: none beyond matmul.h; any k, any number of rows.
+// dot products: pair by pair; int8: four by four, also with weights of 4 bits). Limits: none beyond matmul.h; any k, any number of rows.
 #include <utility>
 
 #include "matmul_blocks.h"
 #include "matmul_grouped.h"
+#include "nibbles.h"
 #include "quads.h"
 
 namespace ingot::INGOT_LEVEL {
@@ -108,8 +109,8 @@ struct InWords {
 };
 
 /// One step of `Way`, which is one or several of the kind's.
-template <class Kind, class Way, int R, int C, int... N>
-INGOT_INLINE void add_step(Vec (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart, std::integer_sequence<int, N...>) {
+template <class Kind, class Way, int R, int C, class Sum, int... N>
+INGOT_INLINE void add_step(Sum (&a)[R][C], const std::byte* x, const std::byte* w, std::int64_t w_apart, std::integer_sequence<int, N...>) {
   const auto add = [&]<int I>(std::integral_constant<int, I>) __attribute__((always_inline)) {
     typename Kind::Values b[C];
     INGOT_UNROLL for (int c = 0; c < C; ++c) b[c] = Way::template values<I>(w + c / 2 * w_apart + c % 2 * (Way::bytes / 2));
@@ -134,6 +135,46 @@ __attribute__((noinline)) void unpack_any(const MatmulJob& job, const std::byte*
   if (job.packing == Packing::int8)
     return unpack_words<Kind, 8>(from, k, panel, std::make_integer_sequence<int, 4 / Kind::w_depth>());
   unpack_words<Kind, 4>(from, k, panel, std::make_integer_sequence<int, 8 / Kind::w_depth>());
+}
+
+/// The sums of each group as int32, from what the packed row says on; times their scale they are added to the float32 sums, in memory.
+template <class Kind, class Way, int R, int C>
+INGOT_INLINE void tile_of_groups(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, Sums sums, int column,
+                                 Ahead ahead) {
+  constexpr int kSteps = Way::depth / Kind::w_depth;
+  const int steps = (p.k + Way::depth - 1) / Way::depth, of_group = p.group / Way::depth;
+  const float* scales = p.scales + column;
+  const std::byte* starts = x + kRowSum;
+  std::int64_t stride = p.stride, apart = p.apart;  // of `from`
+  bool first = p.first;
+  for (int s = 0; s < steps; scales += kPanel, starts += 4) {
+    Ints sum[R][C];
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints start = broadcast_int(*(const std::int32_t*)(starts + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) sum[r][c] = start;
+    }
+    for (const int end = s + of_group < steps ? s + of_group : steps; s < end; ++s) {
+      if (s == ahead.turn) ahead.from = ahead.then;
+      INGOT_UNROLL for (int panel = 0; panel < (C + 1) / 2; ++panel) {
+        __builtin_prefetch(ahead.from + panel * p.w_apart);
+        __builtin_prefetch(ahead.from + panel * p.w_apart + 64);
+      }
+      ahead.from += ahead.advance;
+      add_step<Kind, Way, R, C>(sum, x, w, p.w_apart, std::make_integer_sequence<int, kSteps>());
+      x += Kind::x_bytes * kSteps;
+      w += Way::bytes;
+    }
+    INGOT_UNROLL for (int c = 0; c < C; ++c) {
+      const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
+      if (p.packing == Packing::int4) __builtin_prefetch(at + kScalesAhead * kPanel);
+      const Vec scale = load(at);
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        const Vec before = first ? zero() : load(from + r * stride + c / 2 * apart + c % 2 * kLanes);
+        store(sums.to + r * sums.stride + c / 2 * sums.apart + c % 2 * kLanes, fma(to_float(sum[r][c]), scale, before));
+      }
+    }
+    first = false, from = sums.to, stride = sums.stride, apart = sums.apart;
+  }
 }
 
 /// A block's sums for R rows and C vectors of outputs: of one panel (1 or 2 vectors), or of two (4), `w_apart` bytes and `apart` sums
@@ -200,18 +241,25 @@ INGOT_INLINE void tile_product(const BlockProduct& p, const std::byte* x, const 
   }
 }
 
+template <class Kind, class Way, int R, int C>
+INGOT_INLINE void any_tile(const BlockProduct& p, const std::byte* x, const std::byte* w, const float* from, const Sums& sums, int column,
+                           const Ahead& ahead) {
+  if constexpr (Kind::sums_of_groups) tile_of_groups<Kind, Way, R, C>(p, x, w, from, sums, column, ahead);
+  else tile_product<Kind, Way, R, C>(p, x, w, from, sums, column, ahead);
+}
+
 template <class Kind, class Way, int R>
 void rows_product(const BlockProduct& p, int first_row, const Sums& sums, const Ahead& ahead) {
   const std::byte* x = p.x + first_row * kXStride;
   const float* from = p.accumulators + first_row * p.stride;
   if constexpr (R <= kTwoPanelsRows) {  // few sums to a panel: two panels hide the latency of one another's
-    if (p.panels == 2) return tile_product<Kind, Way, R, 4>(p, x, p.w, from, sums, 0, ahead);
+    if (p.panels == 2) return any_tile<Kind, Way, R, 4>(p, x, p.w, from, sums, 0, ahead);
   }
   if constexpr (R * 2 * kVecRegisters <= kAccumulatorRegisters) {
-    tile_product<Kind, Way, R, 2>(p, x, p.w, from, sums, 0, ahead);
+    any_tile<Kind, Way, R, 2>(p, x, p.w, from, sums, 0, ahead);
   } else {
-    tile_product<Kind, Way, R, 1>(p, x, p.w, from, sums, 0, ahead);
-    tile_product<Kind, Way, R, 1>(p, x, p.w + Way::bytes / 2, from + kLanes, {sums.to + kLanes, sums.stride, sums.apart, 0}, kLanes,
+    any_tile<Kind, Way, R, 1>(p, x, p.w, from, sums, 0, ahead);
+    any_tile<Kind, Way, R, 1>(p, x, p.w + Way::bytes / 2, from + kLanes, {sums.to + kLanes, sums.stride, sums.apart, 0}, kLanes,
                                   {p.w, Way::bytes, p.w, -1});
   }
 }
@@ -279,7 +327,7 @@ struct OneByOne {
   typedef Vec Values;
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 1, w_depth = 1, w_bytes = kPanel * sizeof(T), x_bytes = 4;
-  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) { return load((const T*)w); }
   template <int Bits, int N>
@@ -305,7 +353,7 @@ struct Pairs {
   typedef __m512bh Values;
   static constexpr Blocking blocking = kPairBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) { return (__m512bh)_mm512_loadu_si512(w); }
   template <int Bits, int N>
@@ -332,7 +380,7 @@ struct Pairs {  // without the instruction: the even value of each pair, then th
   };
   static constexpr Blocking blocking = kVectorBlocking;
   static constexpr int k_step = 2, w_depth = 2, w_bytes = kPanel * 4, x_bytes = 8;
-  static constexpr bool integers = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr bool integers = false, sums_of_groups = false, row_sums = false, pads_rows = false, ends_rows = true, scales_sums = true;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
   INGOT_INLINE Values values(const std::byte* w) {
     const Ints pair = bits(load((const float*)w));
@@ -368,9 +416,9 @@ struct Quads {
   typedef Ints Values;
   static constexpr Blocking blocking = kQuadBlocking;
   static constexpr int k_step = 4, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
-  static constexpr bool integers = true, row_sums = kRowSums, pads_rows = false, ends_rows = true, scales_sums = false;
+  static constexpr bool integers = true, sums_of_groups = false, row_sums = kRowSums, pads_rows = false, ends_rows = true, scales_sums = false;
   static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = 0;
-  INGOT_INLINE void sum_row(std::byte* row, int depth) { store_row_sum(row, depth); }
+  INGOT_INLINE void finish_row(const MatmulJob&, std::byte* row, int depth) { store_row_sum(row, depth); }
   INGOT_INLINE Values values(const std::byte* w) { return load_quads(w); }
   template <int R, int C>
   INGOT_INLINE void add(Vec (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
@@ -384,6 +432,40 @@ struct Quads {
   }
 };
 
+/// Rows of int8 with weights of 4 bits.
+struct Nibbles {
+  typedef std::int8_t Source;
+  typedef std::int8_t Packed;
+  typedef Ints Values;
+  static constexpr Blocking blocking = kNibbleBlocking;
+  static constexpr int k_step = 8, w_depth = 4, w_bytes = kPanel * 4, x_bytes = 4;
+  static constexpr bool integers = false, sums_of_groups = true, row_sums = true, pads_rows = false, ends_rows = true, scales_sums = true;
+  static constexpr int two_panels_rows = kTwoPanelsRows, unpacks_rows = kFewRows;
+  INGOT_INLINE void finish_row(const MatmulJob& job, std::byte* row, int depth) {
+    pack_for_nibbles(row, (int)round_up(depth, k_step), job.group);
+  }
+  INGOT_INLINE Values values(const std::byte* w) { return words_at(w, 0); }
+  template <int, int N>
+  INGOT_INLINE Values values_of(Ints words) { return bytes_of_nibbles<N>(words); }
+  INGOT_INLINE void store_values(std::byte* to, Values values) { store((float*)to, from_bits(values)); }
+  template <int R, int C>
+  INGOT_INLINE void add(Ints (&a)[R][C], const std::byte* x, const Values (&b)[C]) {
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Ints v = broadcast_int(*(const std::int32_t*)(x + r * kXStride));
+      INGOT_UNROLL for (int c = 0; c < C; ++c) add_bytes(a[r][c], b[c], v);
+    }
+  }
+  INGOT_INLINE void unpack(const MatmulJob&, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
+    unpack_words<Nibbles, 4>(from, k, panel, std::make_integer_sequence<int, 2>());
+  }
+  INGOT_INLINE void multiply(const BlockProduct& p) {
+    if constexpr (kFewRows > 0) {
+      if (p.packing == Packing::int4) return multiply_rows<Nibbles, InWords<Nibbles, 4>>(p, std::make_integer_sequence<int, kFewRows>());
+    }
+    multiply_rows<Nibbles, AsRead<Nibbles, true>>(p, std::make_integer_sequence<int, kRows>());
+  }
+};
+
 }  // namespace
 
 // A level has what its instructions make faster than at the level that it extends.
@@ -393,6 +475,7 @@ const MatmulTable matmul_table = {
     .grouped_bfloat16 = run_grouped<PairWords>,
 #elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     .int8 = {run_job<Quads>, Quads::blocking},
+    .int8_int4 = {run_job<Nibbles>, Nibbles::blocking},
 #if defined(__AVX512VNNI__)
     .grouped_int8 = run_grouped<QuadWords>,
 #endif
@@ -401,6 +484,7 @@ const MatmulTable matmul_table = {
     .float16 = {run_job<OneByOne<float16>>, OneByOne<float16>::blocking, 1, pack_panel<std::uint16_t, 1>},
     .bfloat16 = {run_job<Pairs>, Pairs::blocking, 1, pack_panel<std::uint16_t, 2>},
     .int8 = {run_job<Quads>, Quads::blocking},
+    .int8_int4 = {run_job<Nibbles>, Nibbles::blocking},
 #if defined(__AVX512F__)
     .grouped_float32 = run_grouped<FloatWords>,
 #endif

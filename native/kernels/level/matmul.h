@@ -5,7 +5,8 @@
 //
 // The order of summation of an output is the same for every number of rows, block and thread: k runs upwards in one
 // float32 accumulator, which is kept as it is between blocks of k. So a row's result does not depend on its company. Rows of int8
-// are summed as int32, exactly (k is at most kMostInt8), and become float32, rounded once, before the epilogue.
+// are summed as int32, exactly (k is at most kMostInt8), and become float32, rounded once, before the epilogue; with weights of 4 bits
+// each group by itself, whose sum times its scale is added in float32.
 #pragma once
 
 #include <cstddef>
@@ -55,11 +56,12 @@ constexpr Blocking kPairBlocking = {512, 128, 256, 4, 4, 6, 1 << 18};     // bfl
 constexpr Blocking kTileBlocking = {512, 512, 256, 8, 8, 8, 1 << 19};     // AMX
 constexpr Blocking kQuadBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};     // int8
 constexpr Blocking kTileQuadBlocking = {512, 512, 512, 8, 8, 8, 1 << 20};  // int8 on AMX
+constexpr Blocking kNibbleBlocking = {512, 128, 512, 4, 4, 6, 1 << 19};   // int8 with weights of 4 bits
 constexpr std::int64_t kLong = 640;
 
 /// Most k of a product of int8: sums of so many products of -128 and -128 fit into int32.
 constexpr std::int64_t kMostInt8 = (std::int64_t{1} << 31) / (128 * 128) - 1;
-/// Where a packed block of a row of int8 has -128 times its sum, as int32 (quads.h).
+/// Where a packed block of a row of int8 has -128 times its sum, as int32 (quads.h), or what the sums of groups begin with (nibbles.h).
 constexpr std::int64_t kRowSum = 512;
 
 /// x as patches: a row of the product is an output pixel, k = (positions of the window row-major, channel), `outside` outside x.
@@ -213,6 +215,7 @@ typedef void (*GroupedProduct)(const GroupedJob& job);
 /// A level leaves out what it does as the level that it extends; products in groups may be missing at all.
 struct MatmulTable {
   PackedProduct float32 = {}, float16 = {}, bfloat16 = {}, int8 = {};
+  PackedProduct int8_int4 = {};  // rows of int8 with weights of 4 bits; the others take all packings, int8 but `same` only
   GroupedProduct grouped_float32 = nullptr, grouped_bfloat16 = nullptr, grouped_int8 = nullptr;
 };
 

@@ -83,7 +83,7 @@ void pack_block(const MatmulJob& job, std::int64_t first_row, std::int64_t rows,
   if (over != 0)
     for (std::int64_t r = 0; r < rows; ++r) __builtin_memset(packed + r * kXStride + depth * (int)sizeof(Packed), 0, over);
   if constexpr (Kind::row_sums)
-    for (std::int64_t r = 0; r < rows; ++r) Kind::sum_row(packed + r * kXStride, depth);
+    for (std::int64_t r = 0; r < rows; ++r) Kind::finish_row(job, packed + r * kXStride, depth);
   if (Kind::pads_rows)
     for (std::int64_t r = rows; r < padded_rows; ++r)
       __builtin_memset(packed + r * kXStride, 0, depth * (int)sizeof(Packed) + over);
@@ -250,7 +250,7 @@ INGOT_INLINE bool ends_rows(const MatmulJob& job, RowsEnd& end) {
   for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
   end.job = &job;
   if (!chain_of(job.epilogue.code, in, job.epilogue.out, end.chain)) return false;
-  end.direct = !Kind::integers && is_direct<typename Kind::Source>(job, end);
+  end.direct = sizeof(typename Kind::Source) > 1 && is_direct<typename Kind::Source>(job, end);
   return true;
 }
 

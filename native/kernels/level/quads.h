@@ -71,6 +71,18 @@ INGOT_INLINE Ints dot4(Ints sum, Ints w, Ints x) {
 #endif
 }
 
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+/// Adds to sum the products of four bytes without a sign and four with one. (Written as an instruction where there are many
+/// sums: GCC 12 puts two moves of registers beside every three of the intrinsic here.)
+INGOT_INLINE void add_dots(Ints& sum, Ints without, Ints with) {
+#if defined(__AVX512VNNI__)
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(without.v), "v"(with.v));
+#else
+  sum = {_mm256_dpbusd_avx_epi32(sum.a, without.a, with.a), _mm256_dpbusd_avx_epi32(sum.b, without.b, with.b)};
+#endif
+}
+#endif
+
 /// Writes -128 times the sum of a packed row's `depth` values behind them.
 [[maybe_unused]] INGOT_INLINE void store_row_sum(std::byte* row, int depth) {
   const std::int8_t* const x = (const std::int8_t*)row;

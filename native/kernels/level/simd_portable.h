@@ -86,6 +86,7 @@ INGOT_INLINE Ints operator+(Ints x, Ints y) INGOT_EACH2(Ints, (Ints4)((Words4)X 
 INGOT_INLINE Ints operator-(Ints x, Ints y) INGOT_EACH2(Ints, (Ints4)((Words4)X - (Words4)Y))
 INGOT_INLINE Ints operator&(Ints x, Ints y) INGOT_EACH2(Ints, X & Y)
 INGOT_INLINE Ints operator|(Ints x, Ints y) INGOT_EACH2(Ints, X | Y)
+INGOT_INLINE Ints operator^(Ints x, Ints y) INGOT_EACH2(Ints, X ^ Y)
 template <int N>
 INGOT_INLINE Ints shift_left(Ints x) INGOT_EACH1(Ints, X << N)
 template <int N>

@@ -79,10 +79,12 @@ def test_a_head_that_is_the_table(made: Any, weights: str) -> None:
     assert [node.inputs[0].node.op.name for node in turned] == ["embedding"]
 
 
-@pytest.mark.parametrize("weights", ["same", "int8", "int4-g32"])
-def test_text(made: Any, weights: str) -> None:
+@pytest.mark.parametrize(("weights", "activations"), [
+    ("same", "same"), ("int8", "same"), ("int4-g32", "same"), ("int4-g32", "int8"),
+])  # fmt: skip
+def test_text(made: Any, weights: str, activations: str) -> None:
     """Greedy text as on the CPU: whole prompts by torch forms, then decodes by the kernels."""
-    built = made(precision="float32", weights=weights)
+    built = made(precision="float32", weights=weights, activations=activations)
     prompt, words = [5, 9, 77, 3, 12], {"max_tokens": 24 if GPU else 3, "ignore_end": True}
     expected = ingot.LLM(built).generate(prompt, **words)
     with ingot.LLM(built, device="cuda") as llm:
