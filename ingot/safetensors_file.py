@@ -38,8 +38,8 @@ def open_regular(path: Path) -> int:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        raise CheckpointError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CheckpointError(f"{path} is not a regular file")

@@ -92,7 +92,8 @@ class Budget:
         sizes = [elements(v.shape) for v in node.outputs]
         if any(isinstance(n, Expr) for n in sizes) or any(isinstance(d, Expr) for d in _attribute_dims(node)):
             return "its size is known only at run time"
-        if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in sizes):
+        rows = [elements(tuple(d for d in v.shape if d != 0)) for v in node.outputs]  # NumPy has none of 2⁶² · 0 either
+        if any(isinstance(n, int) and n > MAX_FOLDED_ELEMENTS for n in rows):
             return f"its result would have more than {MAX_FOLDED_ELEMENTS:,} elements"
         if _loops(node.op):
             return "how often it turns only a run shows"

@@ -11,7 +11,7 @@ import numpy as np
 
 from ingot.builder.build import Phases, Smoothed
 from ingot.builder.layers import BLOCK
-from ingot.errors import FileError, UserError, ValueFault
+from ingot.errors import CheckpointError, FileError, UserError, ValueFault
 from ingot.ir import Network
 from ingot.models.decoder import example_step
 from ingot.models.load import LoadedModel
@@ -19,12 +19,14 @@ from ingot.passes.clone import clone
 from ingot.passes.rewrite import Log
 from ingot.passes.smooth import LIMIT, Place, places, smoothed
 from ingot.quantization.running import TAPPED, made
+from ingot.safetensors_file import read_small
 from ingot.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
 
 KEY = "smooth"  # of what was chosen, in an engine's config
 ALPHAS = (0.2, 0.35, 0.5, 0.65, 0.8)  # that are tried where nobody says one, beside leaving rows as they are
+MAX_BYTES = 1 << 28  # of a file of text
 PIECES = 16  # of the texts, spread over them, that are run
 TOKENS = 512  # of a piece, at most
 CHARACTERS = 8 * TOKENS  # of a piece: more tokens than are taken, of nearly any text
@@ -172,9 +174,9 @@ def _texts(data: Any) -> list[str]:
                 f"{path}: a language model is calibrated with a text, not with arrays: give a file in UTF-8"
             )
         try:
-            return [path.read_bytes().decode("utf-8")]
-        except OSError as e:
-            raise FileError(f"{path} cannot be read: {e.strerror}") from None
+            return [read_small(path, MAX_BYTES).decode("utf-8")]
+        except CheckpointError as e:  # no file, a pipe that nobody writes to, a large file
+            raise FileError(str(e)) from None
         except UnicodeDecodeError as e:
             raise FileError(f"{path} is not UTF-8 text (byte {e.start})") from None
     if not isinstance(data, Iterable) or isinstance(data, Mapping | np.ndarray):
@@ -201,7 +203,9 @@ def _pieces(texts: Sequence[str], model: LoadedModel) -> list[Array]:
     chosen = np.unique(np.linspace(0, len(cut) - 1, min(PIECES, len(cut))).astype(int))
     most = min(TOKENS, model.config["context_length"])
     found = [np.array(tokenizer.encode_plain(cut[i])[:most], np.int32) for i in chosen]
-    return [ids for ids in found if len(ids)]
+    if not (pieces := [ids for ids in found if len(ids)]):
+        raise UserError("data has no text that this model's tokenizer makes tokens of")
+    return pieces
 
 
 def _begins(text: str) -> Iterator[int]:

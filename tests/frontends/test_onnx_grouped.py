@@ -11,6 +11,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import ingot.onnx_backend as backend  # noqa: E402
+from ingot.errors import IngotError  # noqa: E402
 
 HEADS, GROUPS, WIDTH, LONGEST = 4, 2, 16, 32
 RNG = np.random.default_rng(3)
@@ -106,3 +107,16 @@ def test_requests_of_different_lengths(attributes: dict[str, Any], sink: bool, b
             np.testing.assert_allclose(y[i, :own], wanted[0][:own], rtol=1e-4, atol=1e-5)
             for mine, other in zip((keys[i], values[i]), wanted[1:], strict=True):
                 np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("past", [0, 4])
+def test_lengths_that_are_none(past: int) -> None:
+    """0 and less, also where the new tokens are the first: nothing would say that a request has no token."""
+    net = backend.prepare(model({}, False, False))
+    for lengths, new in (([0, 3], 3), ([-(2**31) + 1, 3], 3), ([2**31, 3], 3), ([3, 4], 3), ([0, 1], 1)):
+        given = feeds([1, 1], new, new, past, False)
+        given["lengths"] = np.array([n - 1 for n in lengths], np.int32)
+        with pytest.raises(IngotError, match="seqlens_k \\+ 1 must be at least"):
+            net.run({n: x for n, x in given.items() if n != "sink"})
+    with pytest.raises(IngotError, match="softcap is -1; it must be greater than 0"):
+        backend.prepare(model({"softcap": -1.0}, False, False))

@@ -104,3 +104,17 @@ def test_ranges_of_floats_are_counted_in_doubles() -> None:
             run(*values)
     with pytest.raises(IngotError, match="out of range"):
         run(0, 1e30, 1)
+
+
+def test_scales_that_are_none() -> None:
+    net = engine([node("Resize", ["x", "", "s"], ["y"], mode="linear")], {"x": ["n"], "s": [1]})
+    assert net.run({"x": floats(4), "s": np.float32([1.5])})["y"].shape == (6,)
+    for scale in (0, -0.0, -1, np.nan, np.inf):
+        with pytest.raises(IngotError, match="Resize: a scale must be greater than 0 and finite"):
+            net.run({"x": floats(4), "s": np.float32([scale])})
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**40, 0), (0, 2**62, 0)])
+def test_nothing_of_a_size_that_no_array_has(shape: tuple[int, ...]) -> None:
+    with pytest.raises(IngotError, match="64 TiB|too large"):
+        engine([node("ConstantOfShape", ["to"], ["y"])], {}, {"to": np.array(shape)}).run({})

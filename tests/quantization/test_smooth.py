@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -198,10 +199,15 @@ def test_command_line(uneven: Path, tmp_path: Path, capsys: Any) -> None:
 def test_what_is_refused(uneven: Path, tmp_path: Path) -> None:
     (tmp_path / "bytes.txt").write_bytes(b"good\xff")
     (tmp_path / "empty.txt").write_text(" \n")
+    with (tmp_path / "large.txt").open("wb") as large:
+        large.truncate(1 << 40)  # nothing of it is read
+    os.mkfifo(tmp_path / "pipe.txt")
     for data, error, told in (
         (tmp_path / "calib.npz", UserError, "with a text, not with arrays"), (7, UserError, "not a int"),
         (tmp_path / "bytes.txt", FileError, r"not UTF-8 text \(byte 4\)"), ([b"x"], UserError, "number 0 of data"),
-        (tmp_path / "none.txt", FileError, "cannot be read"), (tmp_path / "empty.txt", UserError, "no text"),
+        (tmp_path / "none.txt", FileError, "cannot be opened"), (tmp_path / "empty.txt", UserError, "no text"),
+        (tmp_path / "large.txt", FileError, "such a file has at most 268,435,456"), ("\0", FileError, "null byte"),
+        (tmp_path / "pipe.txt", FileError, "not a regular file"), (tmp_path, FileError, "not a regular file"),
     ):  # fmt: skip
         with pytest.raises(error, match=told):
             ingot.quantize(uneven, data)

@@ -29,8 +29,8 @@ from ingot.ir.checked import to_concat, to_expand, to_reshape
 from ingot.ir.sizes import as_size
 
 _LENGTHS = (
-    "GroupQueryAttention: seqlens_k + 1 must be at least the number of new tokens, unless these are the first, and at "
-    "most total_sequence_length, which is at most that of past and new tokens"
+    "GroupQueryAttention: seqlens_k + 1 must be at least the number of new tokens (1 where these are the first), and "
+    "at most total_sequence_length, which is at most that of past and new tokens"
 )
 
 
@@ -56,6 +56,8 @@ def group_query_attention(
     """Present has as many tokens as the longest request, or as past where that has room for more."""
     if lengths is None:
         raise Unsupported("the lengths (seqlens_k) are missing")
+    if softcap < 0:
+        raise Unsupported(f"softcap is {softcap:g}; it must be greater than 0, or 0 for none")
     if qk_output or kv_cache_bit_width or {k_quant_type, v_quant_type} != {"NONE"}:
         raise Unsupported("scores as a result, and quantised caches, are not supported")
     if k is None or v is None:
@@ -71,7 +73,8 @@ def group_query_attention(
     count = F.add(cast(count, dtypes.int64), number(cast(count, dtypes.int64), 1))
     before: Before | None = None
     if past_key is None or past_value is None or past_key.shape[2] == 0:
-        F.assertion(F.less_equal(count, size_value(query, t)), message=_LENGTHS)
+        some = F.greater_equal(count, number(count, 1))
+        F.assertion(F.logical_and(some, F.less_equal(count, size_value(query, t))), message=_LENGTHS)
     else:
         before = _before(query, past_key.shape[2], count, total)
     if do_rotary:
@@ -112,7 +115,8 @@ def _before(query: Any, past: Dimension, count: Any, total: Any) -> Before:
     behind = F.where(F.equal(whole, new), number(count, 0), F.sub(count, new))
     held = F.logical_and(F.greater_equal(behind, number(count, 0)), F.less_equal(behind, size_value(query, past)))
     within = F.logical_and(F.less_equal(count, whole), F.less_equal(whole, most))
-    F.assertion(F.logical_and(held, within), message=_LENGTHS)
+    some = F.greater_equal(count, number(count, 1))
+    F.assertion(F.logical_and(some, F.logical_and(held, within)), message=_LENGTHS)
     return Before(behind, whole, room if total is None else dims.minimum(as_size(total), room))
 
 

@@ -261,6 +261,8 @@ def _scaled(x: Any, size: Dimension, scale: Any) -> Dimension:
     """⌊size · scale⌋ in float32; where no fraction says it, a run counts it."""
     if isinstance(scale, Value):
         factor = cast(scale, dtypes.float32)
+        usable = F.logical_and(F.greater(factor, 0.0), F.less(factor, math.inf))
+        F.assertion(usable, message="Resize: a scale must be greater than 0 and finite")
     elif scale == 1:
         return size
     else:
