@@ -207,7 +207,7 @@ def test_output_size_of_run_time(batched: bool) -> None:
             run(*wrong)
         height, width, v = wrong
         feeds = {"x": normal(*outer, 2, (height + 1) // 2, v), "like": normal(*outer, 3, height, width)}
-        with pytest.raises(InputError, match="reaches outside .*: inputs of these sizes do not fit together"):
+        with pytest.raises(InputError, match="up: slice along .*: it begins before the first element; .*V=4"):
             engine.run(feeds)
 
 
