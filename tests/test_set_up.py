@@ -332,6 +332,18 @@ def test_a_terminal_gets_one_line_that_changes(tmp_path: Path) -> None:
     assert "  92 of 92  native/src/file92.cpp " in said and said.endswith(" \r")
 
 
+def test_the_time_that_is_left_goes_by_the_pace_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(compiling, "monotonic", lambda: next(now))  # each step takes ten seconds
+    stream = io.StringIO()
+    progress = compiling.Progress(stream, 2)
+    for done in range(1, 21):
+        progress.line(f"[{done}/20] Building CXX object a.dir/native/src/a.cpp.o")
+    lines = stream.getvalue().splitlines()
+    assert lines[1].startswith("  2 of 20, about ") and lines[1].endswith(" left")
+    assert lines[-2].startswith("  18 of 20, about ") and "seconds left" in lines[-2] and lines[-1] == "  20 of 20"
+
+
 def test_a_failure_shows_what_the_compiler_said(tmp_path: Path) -> None:
     fault = ["FAILED: CMakeFiles/a.dir/x.cpp.o", "g++ -o x.cpp.o", "x.cpp:1:2: error: expected ';'", "  1 | int a"]
     code, said = compile_with(tmp_path, io.StringIO(), [*STEPS[:9], *fault, STEPS[9], "ninja: build stopped"], 3)

@@ -70,6 +70,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot build`."""
     check_target(args.device, "engines are built")
     if args.output is None and _lazy.load("ingot.source:is_engine")(args.source):
+        _lazy.load("ingot.engine.session:load")(args.source)  # what is no engine is said to be what it is
         raise UserError(f"{args.source} is an engine already: name the file of the other one, -o FILE")
     path = args.output or default_name(args.source)
     check_output(path, args.source)

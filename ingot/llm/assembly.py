@@ -13,7 +13,7 @@ from ingot.llm.runner import Runner
 from ingot.llm.runner_behind import RunnerBehind
 from ingot.llm.scheduler import Scheduler
 
-_WHAT = {"network": "an engine of a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
+_WHAT = {"network": "a plain network", "llm": "a language model", "encoder": "an encoder of texts"}
 _HOW = {
     "network": "`ingot run` runs it (in Python, ingot.load(…).run)",
     "llm": "`ingot generate`, `chat` and `serve` run it (in Python, ingot.LLM)",

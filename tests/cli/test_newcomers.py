@@ -62,6 +62,18 @@ def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     assert "there is no op matmull: did you mean matmul?" in failing(capsys, "ops", "matmull")
 
 
+def test_ops_by_the_names_that_torch_has(capsys: Captured) -> None:
+    """What an importer's refusal, or torch's own print, shows: that name is what a user looks for."""
+    for name in ("aten.relu6.default", "aten.relu6", "relu6"):
+        assert main(["ops", name]) == 0
+        shown = capsys.readouterr()
+        assert f"{name} is an op of torch that ingot takes" in shown.err
+        assert "\nclip " in shown.out and "\n1 op. Of" in shown.out
+    assert main(["ops", "conv2d", "--dtype", "float16", "--json"]) == 0
+    assert "conv" in [row["op"] for row in json.loads(capsys.readouterr().out)["ops"]]
+    assert "ingot takes no op aten.linalg_inv.default of torch" in failing(capsys, "ops", "aten.linalg_inv.default")
+
+
 def test_sizes_that_nobody_gave_are_said(net: Path, tmp_path: Path, capsys: Captured) -> None:
     for command in (["run", net, "--random"], ["bench", net, "--repeat", 1, "--bandwidth", 1]):
         assert main(list(map(str, command))) == 0
@@ -90,7 +102,23 @@ def test_a_network_is_sent_to_its_own_command(command: str, net: Path, tmp_path:
     (tmp_path / "text").write_text("some text")
     name, *words = command.format(text=tmp_path / "text").split()
     said = failing(capsys, name, net, *words)
-    assert f"{net} is an engine of a plain network, not a language model: `ingot run` runs it" in said
+    assert f"{net} is a plain network, not a language model: `ingot run` runs it" in said
+
+
+def test_build_without_a_name_says_what_a_wrong_file_is(net: Path, tmp_path: Path, capsys: Captured) -> None:
+    """It was taken for an engine, whatever it was."""
+    (tmp_path / "model.py").write_text("import torch\n")
+    (tmp_path / "weights.pt").write_bytes(b"\x80\x02}q\x00.")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04 archive/data.pkl")
+    (tmp_path / "notes").write_text("hello")
+    for name, words in (
+        ("model.py", "is Python code, which ingot does not run"),
+        ("weights.pt", "is a file of torch.save, a pickle"),
+        ("pytorch_model.bin", "is a file of torch.save, a pickle"),
+        ("notes", "it is cut off or no engine"),
+    ):
+        assert words in failing(capsys, "build", tmp_path / name)
+    assert f"{net} is an engine already: name the file of the other one" in failing(capsys, "build", net)
 
 
 def test_plan_says_what_a_wrong_file_is(net: Path, tmp_path: Path, capsys: Captured) -> None:

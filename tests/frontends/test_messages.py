@@ -4,6 +4,7 @@ sizes, values and graphs inside.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable
@@ -95,11 +96,25 @@ def test_modules_of_ours(name: str) -> None:
 @pytest.mark.parametrize(("inputs", "said"), [
     ({"z": X}, "missing a required argument: 'x'"), ({"x": X, "y": X}, "unexpected keyword argument 'y'"),
     ((X, X), "too many positional arguments"), ((), "missing a required argument: 'x'"),
+    ((2, 3), "; for an input of these sizes give (torch.zeros(2, 3),)"),
 ])  # fmt: skip
 def test_example_inputs_that_do_not_fit(inputs: Any, said: str) -> None:
     with pytest.raises(UserError) as e:
         ingot.build(_Net(torch.relu), inputs, report=False)
     assert str(e.value).startswith("the example inputs do not fit _Net.forward(x): ") and said in str(e.value)
+
+
+def test_a_spec_in_the_place_of_an_example() -> None:
+    """As a module of ours takes it."""
+    with pytest.raises(UserError) as e:
+        ingot.build(_Net(torch.relu), {"x": ingot.Spec(("N", 3, 8), "float32")}, report=False)
+    assert "x is an ingot.Spec, and a torch module is built with example inputs: give a tensor such as " in str(e.value)
+    found = re.search(r"such as (torch.*), and dynamic=(.*) for the sizes", str(e.value))
+    assert found is not None
+    example, dynamic = found.groups()
+    words = {"dynamic": ast.literal_eval(dynamic), "report": False}
+    built = ingot.build(_Net(torch.relu), {"x": eval(example, {"torch": torch})}, **words)
+    assert str(built.inputs[0]) == "x: f32[N, 3, 8]"
 
 
 def node(op: str, *, inputs: tuple[str, ...] = ("x",), **attributes: Any) -> Any:

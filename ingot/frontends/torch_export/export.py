@@ -323,8 +323,10 @@ def _check_fit(module: Any, names: list[str], inputs: Any) -> None:
         else:
             signature.bind(*(inputs if isinstance(inputs, tuple | list) else (inputs,)))
     except TypeError as e:
+        sizes = isinstance(inputs, tuple | list) and len(inputs) > 0 and all(type(size) is int for size in inputs)
+        hint = f"; for an input of these sizes give (torch.zeros{tuple(inputs)},)" if sizes else ""
         raise UserError(
-            f"the example inputs do not fit {type(module).__name__}.forward({', '.join(names)}): {e}"
+            f"the example inputs do not fit {type(module).__name__}.forward({', '.join(names)}): {e}{hint}"
         ) from None
 
 
@@ -339,6 +341,8 @@ def _leaf(torch: Any, name: str, value: Any, dynamic: Any) -> Any:
     if isinstance(value, Mapping):
         named = dynamic if isinstance(dynamic, Mapping) else {}
         return {key: _leaf(torch, f"{name}_{key}", item, named.get(key)) for key, item in value.items()}
+    if isinstance(value, Spec):
+        raise UserError(_example_of(name, value))
     if isinstance(value, np.ndarray | np.generic):
         value = _tensor(torch, np.asarray(value))
     axes = dynamic or {}
@@ -354,6 +358,17 @@ def _leaf(torch: Any, name: str, value: Any, dynamic: Any) -> Any:
             )
         found[axis_of(axis, value.dim(), f"dynamic[{name!r}]: dimension")] = size
     return Leaf(name, value, found)
+
+
+def _example_of(name: str, spec: Spec) -> str:
+    """What to say of a Spec among the example inputs: what to give instead, with its sizes."""
+    sizes = ", ".join(str(size) if type(size) is int else "4" for size in spec.shape)
+    named = {axis: str(size) for axis, size in enumerate(spec.shape) if type(size) is not int}
+    dynamic = f", and dynamic={ {name: named}!r} for the sizes that may change" if named else ""
+    return (
+        f"{name} is an ingot.Spec, and a torch module is built with example inputs: give a tensor such as "
+        f"torch.zeros([{sizes}], dtype=torch.{spec.dtype.name}){dynamic}"
+    )
 
 
 def _tensor(torch: Any, array: Array) -> Any:
