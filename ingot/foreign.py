@@ -119,6 +119,18 @@ def missing(path: Path) -> str | None:
     return f"{path}: there is no such file{near}"
 
 
+def near_folder(path: Path) -> Path | None:
+    """The folder that was probably meant by one that is not there: its name is close to this, or begins so."""
+    try:
+        folders = (entry.name for entry in os.scandir(path.parent) if entry.is_dir())
+        names = [name for name, _ in zip(folders, range(MAX_NAMES), strict=False) if not name.startswith(".")]
+    except OSError:
+        return None
+    begun = [name for name in names if name.startswith(path.name)] if len(path.name) > 2 else []
+    found = difflib.get_close_matches(path.name, names, 1, 0.7) or (begun if len(begun) == 1 else [])
+    return path.parent / found[0] if found else None
+
+
 def _near(path: Path) -> Path | None:
     """A file or a folder beside it whose name is close."""
     try:

@@ -24,10 +24,11 @@ _EPILOG = """examples:
   ingot generate models/pico-python --prompt "def quicksort(items):"     a Hugging Face directory, no build step
   ingot build models/pico-python -o pico.ingot --precision bfloat16      one file that starts at once
   ingot generate pico.ingot --prompt "import os" --temperature 0.8 --top-p 0.95 --seed 7
-  ingot chat pico.ingot --chat-template chatml.jinja                     in turns, at the terminal
-  ingot serve pico.ingot --port 8000                                     over HTTP, for OpenAI's clients and browsers
+  ingot chat pico.ingot --chat-template plain                            in turns, at the terminal
+  ingot serve pico.ingot --port 8000 --chat-template plain               over HTTP, for OpenAI's clients and browsers
   ingot plan models/pico-python --concurrency 16 --context 512           what memory that takes, before it loads
   ingot score pico.ingot --text heldout.txt --window 512 --json
+  ingot build net.pt2 -o net.ingot                                       a torch network, or net.onnx
   ingot run net.ingot --input x=image.npy -o out.npz                     a plain network, once
   ingot doctor pico.ingot                                                what runs it on this machine
 
@@ -36,7 +37,14 @@ _EPILOG = """examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; only --help, --version and a bad command line raise SystemExit."""
-    args, unknown = _parser().parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
+    if words[0] in ("help", "version"):  # as other programs have them
+        words = [*words[1:2], "--help"] if words[0] == "help" else ["--version"]
+    args, unknown = parser.parse_known_args(words)
     if unknown:
         args.parser.error(args.parser.none_of(unknown))
     out = Output(args.json, args.quiet, args.debug)

@@ -171,6 +171,13 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """A port to listen on, or 0."""
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, a number from 0 to 65535")
+    return int(text)
+
+
 def number(text: str) -> float:
     """Any finite number."""
     try:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
-    group.add_argument("--port", type=options.natural, default=8000, help="0 takes a free one (default: 8000)")
+    group.add_argument("--port", type=options.port, default=8000, help="0 takes a free one (default: 8000)")
     group.add_argument("--api-key-file", metavar="FILE", help="a file with the key: all but /health and /ready need it")
     group.add_argument("--model-name", metavar="NAME", help="what requests call the model (default: SOURCE's name)")
     group.add_argument("--any-model", action="store_true", help="take requests that call the model anything")
@@ -71,8 +71,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Carries out `ingot serve`."""
     for package in PACKAGES:
         _lazy.optional(package, "ingot serve", "ingot[serve]")
-    if args.port > 65535:
-        raise UserError(f"--port {args.port}: ports end at 65535")
     server, frames = _lazy.load("ingot.serve.server"), _lazy.load("ingot.serve.frames")
     words = options.model_words(args)
     template, stop = chat_template(args.chat_template)

@@ -50,6 +50,8 @@ def resolve_directory(source: str | os.PathLike[str]) -> Path:
         return path.resolve()
     if path.exists():
         raise CheckpointError(f"{text} is a file; give the folder that holds config.json and the safetensors files")
+    if (near := foreign.near_folder(path)) is not None:
+        raise CheckpointError(f"{text}: there is no such folder: did you mean {near}?")
     if _HUB_ID.match(text) and not text.startswith("."):
         folder = text.rsplit("/", 1)[-1]
         raise CheckpointError(

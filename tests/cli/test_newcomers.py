@@ -62,6 +62,28 @@ def test_a_mistyped_word_is_shown_with_its_near_miss(capsys: Captured) -> None:
     assert "there is no op matmull: did you mean matmul?" in failing(capsys, "ops", "matmull")
 
 
+def test_what_is_typed_before_anything_is_known(capsys: Captured) -> None:
+    assert main([]) == 2
+    assert "examples:\n  ingot generate models/pico-python" in capsys.readouterr().err
+    asked = {"help": "usage: ingot ", "help build": "usage: ingot build", "version": "ingot "}
+    for words, shown in asked.items():
+        with pytest.raises(SystemExit) as e:
+            main(words.split())
+        assert not e.value.code and capsys.readouterr().out.startswith(shown)
+    assert "'http' is no port, a number from 0 to 65535" in failing(capsys, "serve", PICO, "--port", "http")
+
+
+def test_a_folder_that_was_mistyped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """Where the one that was meant is beside it, nobody is sent to the Hub."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "pico-python").mkdir(parents=True)
+    for name in ("models/pico", "models/pico-pyhton", "models/pico_python"):
+        for command in (["generate", name, "--prompt", "x"], ["build", name], ["plan", name], ["inspect", name]):
+            said = failing(capsys, *command)
+            assert f"{name}: there is no such folder: did you mean models/pico-python?" in said
+    assert "hf download meta-llama/Llama-3.2-1B" in failing(capsys, "build", "meta-llama/Llama-3.2-1B")
+
+
 def test_ops_by_the_names_that_torch_has(capsys: Captured) -> None:
     """What an importer's refusal, or torch's own print, shows: that name is what a user looks for."""
     for name in ("aten.relu6.default", "aten.relu6", "relu6"):
