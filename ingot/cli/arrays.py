@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,24 @@ def storable(array: Array) -> Array:
     return array.astype(np.float32) if dtypes.get(array.dtype) is dtypes.bfloat16 else array
 
 
+def check_name(path: str, results: Sequence[str]) -> None:
+    """Raises UserError for a path that write_arrays would take otherwise than it looks."""
+    kind = Path(path).suffix
+    if kind == ".npy" and len(results) != 1:
+        raise UserError(f"-o {path}: one .npy file holds one array, and there are {len(results)}: write to a .npz file")
+    if kind not in ("", ".npy", ".npz") and not path.endswith("/") and not Path(path).is_dir():
+        raise UserError(f"-o {path}: write to a .npz file, to a .npy file, or to a folder, {path}/")
+
+
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
-    """Writes NAME.npy files into one .npz file, when the path ends so, or else into a folder. Raises FileError."""
+    """Writes NAME.npy files into one .npz file, when the path ends so, or else into a folder; an only array into a file
+    that ends in .npy. Raises FileError, and UserError as check_name does.
+    """
+    check_name(path, list(arrays))
+    if path.endswith(".npy"):
+        (array,) = arrays.values()
+        write_whole(Path(path), _npy(array))
+        return
     if not path.endswith(".npz"):
         _write_folder(Path(path), arrays)
         return
@@ -75,6 +91,10 @@ def _write_folder(folder: Path, arrays: Mapping[str, Array]) -> None:
     except OSError as e:
         raise FileError(f"{folder} cannot be written: {e.strerror}") from None
     for name, array in arrays.items():
-        data = io.BytesIO()
-        np.lib.format.write_array(data, storable(array), allow_pickle=False)
-        write_whole(folder / f"{name}.npy", data.getvalue())
+        write_whole(folder / f"{name}.npy", _npy(array))
+
+
+def _npy(array: Array) -> bytes:
+    data = io.BytesIO()
+    np.lib.format.write_array(data, storable(array), allow_pickle=False)
+    return data.getvalue()

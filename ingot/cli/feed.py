@@ -30,8 +30,8 @@ def feeds_of(
 
     note: is told the sizes that nobody gave.
     """
-    given = _given(args)
     ports = {port.name: port for port in engine.inputs}
+    given = _given(args, list(ports))
     feeds = {name: fitted(array, ports[name]) if name in ports else array for name, array in given.items()}
     if args.random:
         sizes = sizes_that_run(engine, args.size, usual)
@@ -71,13 +71,15 @@ def _check_memory(engine: Engine, sizes: dict[str, int]) -> None:
         raise MemoryLimitError(f"a run at {shown} takes {wanted:,} bytes, and {limit:,} are available")
 
 
-def _given(args: argparse.Namespace) -> dict[str, Array]:
-    """The arrays of all files named, each input from one of them."""
+def _given(args: argparse.Namespace, inputs: list[str]) -> dict[str, Array]:
+    """The arrays of all files named, each input from one of them; the file of an only input needs no name."""
     files: list[tuple[str, Any]] = []
     for text in args.input:
         name, separator, path = text.partition("=")
-        if not name or not separator or not path:
-            raise UserError(f"--input {text}: write NAME=FILE.npy")
+        if not separator and len(inputs) == 1:
+            name, path = inputs[0], text
+        if not name or not path:
+            raise UserError(f"--input {text}: write NAME=FILE.npy; the inputs are {', '.join(inputs)}")
         files.append((name, path))
     if args.input_dir:
         folder = Path(args.input_dir)

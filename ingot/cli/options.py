@@ -124,8 +124,9 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     """The arrays that a plain network runs on."""
     group = parser.add_argument_group("inputs")
     group.add_argument(
-        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="the array of one input; repeatable"
-    )
+        "--input", action="append", default=[], metavar="NAME=FILE.npy",
+        help="the array of one input; repeatable (an only input needs no NAME=)",
+    )  # fmt: skip
     group.add_argument("--input-dir", metavar="DIR", help="a folder with NAME.npy for the inputs")
     group.add_argument("--npz", metavar="FILE", help="a .npz file with arrays of the inputs' names")
     group.add_argument("--random", action="store_true", help="random numbers for inputs that are not given")

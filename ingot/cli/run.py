@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `ingot run`."""
     parser.add_argument("source", metavar="SOURCE", help="an .ingot engine, or a .pt2 or .onnx file to build first")
     options.add_inputs(parser)
-    parser.add_argument("-o", "--output", metavar="FILE.npz|DIR", help="write the results there")
+    parser.add_argument("-o", "--output", metavar="FILE.npz|DIR", help="write results there, one alone to FILE.npy too")
     options.add_formats(parser)
     parser.add_argument("--threads", type=options.positive, metavar="N", help=options.THREADS)
 
@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> None:
     """Carries out `ingot run`."""
     engine, seconds = open_network(args, args.source, out)
+    if args.output:
+        _lazy.load("ingot.cli.arrays:check_name")(args.output, [port.name for port in engine.outputs])
     once = _lazy.load("ingot.cli.feed")
     outputs, taken = once.run_once(engine, args, out.note)
     seconds |= taken

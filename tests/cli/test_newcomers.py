@@ -109,6 +109,28 @@ def test_sizes_that_nobody_gave_are_said(net: Path, tmp_path: Path, capsys: Capt
     assert "seeded inputs" not in capsys.readouterr().err
 
 
+def test_files_in_and_out_are_what_their_names_say(net: Path, tmp_path: Path, capsys: Captured) -> None:
+    """An only input needs no name; a .npy file of results was a folder of that name, and so was a .json file."""
+    np.save(tmp_path / "x.npy", np.ones((2, 3, 8), np.float32))
+    assert main(["run", str(net), "--input", f"{tmp_path}/x.npy", "-o", f"{tmp_path}/y.npy"]) == 0
+    assert np.load(tmp_path / "y.npy").shape == (2, 3, 4)
+    assert "or to a folder" in failing(capsys, "run", net, "--random", "-o", tmp_path / "y.json")
+    (tmp_path / "results.1").mkdir()
+    for folder in ("results", "results.1", "results.2/"):
+        assert main(["run", str(net), "--random", "-o", f"{tmp_path}/{folder}"]) == 0
+        assert (tmp_path / folder / "y.npy").is_file()
+
+    class Two(nn.Module):
+        def forward(self, a: ingot.Tensor, b: ingot.Tensor) -> Any:
+            return {"sum": a + b, "product": a * b}
+
+    spec = ingot.Spec((4,), "float32")
+    ingot.build(Two(), {"a": spec, "b": spec}, report=False).save(tmp_path / "two.ingot")
+    two = ["run", tmp_path / "two.ingot"]
+    assert "write NAME=FILE.npy; the inputs are a, b" in failing(capsys, *two, "--input", tmp_path / "x.npy")
+    assert "there are 2: write to a .npz file" in failing(capsys, *two, "--random", "-o", tmp_path / "out.npy")
+
+
 @pytest.fixture
 def signals() -> Iterator[None]:
     """Puts back what `ingot serve`, whose process ends with it, leaves ignored: children would inherit that."""
