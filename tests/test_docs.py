@@ -47,6 +47,14 @@ def test_the_page_of_ops_is_current() -> None:
         assert path.read_text() == text, "run python -m tools.ops"
 
 
+def test_pages_for_contributors_name_what_writes_files() -> None:
+    """A newcomer's op failed a test that no page had named: the commands are those that the tests ask for."""
+    asked = {"adding-an-op.md": ("tools.ops", "tests.engine.make_golden"), "adding-a-kernel.md": ("tools.kernels",)}
+    for page, modules in asked.items():
+        text = (ROOT / "docs" / page).read_text()
+        assert [module for module in modules if f"python -m {module}" not in text] == []
+
+
 def test_every_file_says_what_it_is_for() -> None:
     silent = [p.relative_to(ROOT) for p in architecture.files() if p.read_text() and not architecture.first_sentence(p)]
     assert not silent, f"files without a first sentence: {silent}"
