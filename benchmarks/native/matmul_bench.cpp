@@ -5,7 +5,7 @@
 //   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
 //     $(python -c "import nlohmann_json; print(nlohmann_json.__path__[0])")/include
 //     benchmarks/native/matmul_bench.cpp build/dev/libingot_core.a -pthread -o bench
-// Run: [INGOT_ISA=level] ./bench [threads = 2] [seconds per figure = 0.3]. "cold" weights come one after the other from a pool of 1 GiB of huge
+// Run: [INGOT_ISA=level] ./bench [threads = 2] [seconds per figure = 0.3] [only so many shapes: 5 are those of a language model]. "cold" weights come one after the other from a pool of 1 GiB of huge
 // pages (the median of the repetitions), "warm" ones are the same each time (the best).
 #include "bench.h"
 
@@ -24,8 +24,8 @@ struct Product {
   }
   std::int64_t groups() const { return kGroup == 0 ? 0 : (k + kGroup - 1) / kGroup; }
   std::int64_t scales_bytes() const { return panels() * groups() * kPanel * 4; }
-  /// The scales lie behind the panels.
-  std::int64_t weight_bytes() const { return panels() * panel_bytes() + scales_bytes(); }
+  std::int64_t panels_bytes() const { return panels() * panel_bytes(); }
+  std::int64_t weight_bytes() const { return panels_bytes() + scales_bytes(); }
 };
 
 const Epilogue& epilogue_of(const Product& p) {
@@ -37,7 +37,7 @@ const Epilogue& epilogue_of(const Product& p) {
   return p.parts == 2 ? gate : identity;
 }
 
-void multiply(Team& team, const Product& p, const std::byte* x, const std::byte* w, std::byte* y, std::vector<std::byte*>& scratch) {
+void multiply(Team& team, const Product& p, const std::byte* x, const std::byte* w, const std::byte* scales, std::byte* y, std::vector<std::byte*>& scratch) {
   const PackedProduct& product = product_for(current_level(), kDType, kPacking == Packing::int4 ? DType::uint8 : kDType);
   const Epilogue& epilogue = epilogue_of(p);
   const std::int64_t units = (p.n + kPanel - 1) / kPanel;
@@ -51,7 +51,7 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
     job.w = w + p.panel_bytes() * p.parts * first;
     job.packing = kPacking;
     job.group = kGroup;
-    job.scales = reinterpret_cast<const float*>(w + p.panels() * p.panel_bytes()) + first * p.parts * p.groups() * kPanel;
+    job.scales = reinterpret_cast<const float*>(scales) + first * p.parts * p.groups() * kPanel;
     job.units = last - first;
     job.parts = p.parts;
     job.columns = p.n - first * kPanel;
@@ -69,10 +69,15 @@ void multiply(Team& team, const Product& p, const std::byte* x, const std::byte*
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const double seconds = argc > 2 ? std::atof(argv[2]) : 0.3;
+  const std::size_t most = argc > 3 ? static_cast<std::size_t>(std::atoi(argv[3])) : 100;
   Team team(threads);
   std::byte* pool = huge(kPool + (64 << 20));
   fill(pool, 1 << 22);
   for (std::int64_t at = 1 << 22; at < kPool + (64 << 20); at += (1 << 22)) std::memcpy(pool + at, pool, 1 << 22);
+  // By themselves, since any bits would be denormals now and then, which some CPUs take a hundred times as long for.
+  std::byte* const scales = huge(kPool / 4 + (64 << 20));
+  for (std::int64_t i = 0; i < 1 << 20; ++i) reinterpret_cast<float*>(scales)[i] = 1e-3f * (uniform() + 2);
+  for (std::int64_t at = 1 << 22; at < kPool / 4 + (64 << 20); at += (1 << 22)) std::memcpy(scales + at, scales, 1 << 22);
   std::byte* x = huge(64 << 20);
   std::byte* y = huge(256 << 20);
   fill(x, 4 << 20);
@@ -82,32 +87,34 @@ int main(int argc, char** argv) {
   const double read = bandwidth(team, pool);
   std::printf("level %s, threads %d, read bandwidth %.1f GB/s\n", name_of(current_level()).data(), threads, read * 1e-9);
 
-  const Product shapes[] = {{1, 2048, 2048, 1}, {1, 2560, 2048, 1}, {1, 5632, 2048, 2}, {1, 2048, 5632, 1}, {1, 32000, 2048, 1},
+  const std::vector<Product> all = {{1, 2048, 2048, 1}, {1, 2560, 2048, 1}, {1, 5632, 2048, 2}, {1, 2048, 5632, 1}, {1, 32000, 2048, 1},
                             {1, 256, 256, 1},   {1, 512, 256, 1},   {1, 768, 256, 2},   {1, 256, 768, 1},   {1, 1024, 256, 1}, {1, 256, 1024, 1}};
+  const std::vector<Product> shapes(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(most, all.size())));
   // The same bits for one row and for many.
   for (Product p : {Product{200, 320, 1000, 1}, Product{37, 96, 2048, 2}}) {
-    multiply(team, p, x, pool, y, scratch);
+    multiply(team, p, x, pool, scales, y, scratch);
     std::vector<std::byte> whole(y, y + p.rows * p.n * kOutWidth);
     const std::int64_t rows = p.rows;
     bool same = true;
     for (std::int64_t r = 0; r < rows; ++r) {
       p.rows = 1;
-      multiply(team, p, x + r * p.k * kWidth, pool, y, scratch);
+      multiply(team, p, x + r * p.k * kWidth, pool, scales, y, scratch);
       same = same && std::memcmp(y, whole.data() + r * p.n * kOutWidth, p.n * kOutWidth) == 0;
     }
     std::printf("rows alone and together: %s\n", same ? "the same bits" : "DIFFERENT BITS");
   }
 
   const auto measure = [&](const Product& p, bool cold) {
-    const std::int64_t bytes = p.weight_bytes(), step = round_up(bytes, 4096);
-    const std::int64_t copies = cold ? std::max<std::int64_t>(1, kPool / step) : 1;
+    const std::int64_t bytes = p.weight_bytes(), step = round_up(p.panels_bytes(), 4096), scales_step = round_up(p.scales_bytes(), 4096);
+    const std::int64_t most = scales_step == 0 ? kPool : kPool / 4 / scales_step;
+    const std::int64_t copies = cold ? std::max<std::int64_t>(1, std::min(most, kPool / step)) : 1;
     std::vector<double> times;
     std::int64_t next = 0;
     const double until = now() + seconds;
     const int batch = p.rows == 1 ? static_cast<int>(std::max<std::int64_t>(1, (8 << 20) / bytes)) : 1;
     do {
       const double start = now();
-      for (int i = 0; i < batch; ++i, next = (next + 1) % copies) multiply(team, p, x, pool + next * step, y, scratch);
+      for (int i = 0; i < batch; ++i, next = (next + 1) % copies) multiply(team, p, x, pool + next * step, scales + next * scales_step, y, scratch);
       times.push_back((now() - start) / batch);
     } while (now() < until);
     std::sort(times.begin(), times.end());

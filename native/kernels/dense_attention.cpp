@@ -6,7 +6,7 @@
 // where empty_rows is "nan"; without any keys all rows are zeros.
 //
 // Where there is a dot product of bfloat16 pairs, it makes the scores of bfloat16 operands of even D (in float32; it takes
-// denormals for zeros).
+// denormals for zeros). AMX tiles make the scores and the sums where 32 divides D and V; weights have 16 bits there.
 //
 // Limits: D from 1 to 512, V to 512; q, k, v and y of one float dtype, computed in float32; their last dimension has no gaps,
 // the mask may have any strides.

@@ -4,7 +4,8 @@
 // outside the cache is touched. Requests without query tokens and tokens behind the last request are padding: zero rows.
 //
 // A row's result does not depend on its company. Every score is one chain of multiply-adds over head_dim. The softmax
-// advances by chunks of 64 tokens that start at multiples of 64, and V is added token by token. Sums begin anew at
+// advances by chunks of 64 tokens that start at multiples of 64, and V is added token by token (by AMX tiles both go in their
+// order: level/attention_tiles.h). Sums begin anew at
 // multiples of 512 tokens and are added in that order, whether one worker has the whole context of a row or several
 // share it.
 #include <algorithm>

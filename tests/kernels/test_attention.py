@@ -313,6 +313,22 @@ def test_infinite_later_values_do_not_reach_earlier_rows(dtype: Any) -> None:
     assert same_bits(y[:41], clean[:41]) and not np.isfinite(y[41:55]).any() and np.isnan(y[55:]).all()
 
 
+@pytest.mark.parametrize("state", [BF16, I8], ids=str)
+@pytest.mark.parametrize("size", [1e-39, 3e-37, 1e37])
+def test_values_of_any_size_do_not_depend_on_their_company(state: Any, size: float) -> None:
+    """Some instructions take denormals, and make them, as zeros, and add zeros for tokens that a row does not see."""
+    layer = Layer(6, 2, 64, BF16, state)
+    (request,), blocks = requests_of(layer, (150,), 9)
+    request.k[:] = (request.k * np.where(np.arange(150) // 30 % 2 == 0, 30, 1)[:, None, None]).astype(BF16)
+    request.v[:] = (request.v.astype(np.float64) * size).astype(BF16)
+    request.v[::7] = -0.0
+    opened, alone = open_layer(layer, blocks), open_layer(layer, blocks)
+    (whole,) = step(opened, layer, [(request, 0, 150)])
+    for first, last in ((0, 1), (1, 2), (2, 63), (63, 64), (64, 65), (65, 140), (140, 141), (141, 150)):
+        (y,) = step(alone, layer, [(request, first, last)])
+        assert same_bits(y, whole[first:last]), (first, last)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rope_kv_write_is_rope_and_kv_write(dtype: Any) -> None:
     for state in FLOATS:

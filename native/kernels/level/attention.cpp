@@ -65,12 +65,38 @@ Operands operands_of_int8(const AttentionTask& task, const AttentionChunk& chunk
     widen_quads(chunk.v[g], chunk.v_ahead[g], v, kTokenGroup / 4, p.value_width);
     o.k[g] = o.k_ahead[g] = k, o.v[g] = o.v_ahead[g] = v;
   }
+#if defined(__AMX_INT8__)
+  o.tiles = int8_in_tiles(task);
+  if (o.tiles) gather_value_quads(p, chunk);
+#endif
   return o;
 }
+
+#if defined(__AMX_BF16__)
+/// K in the cache itself, V as tiles in scratch.
+Operands operands_of_tiles(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
+  Operands o;
+  o.tiles = true;
+  ValueRows values;
+  values.stride = task.head_dim;
+  for (int g = 0; g < kChunkGroups; ++g) {
+    const bool there = g >= chunk.first_group && g < chunk.last_group;
+    values.count[g] = there ? kTokenGroup : 0;
+    if (!there) continue;
+    o.k[g] = chunk.k[g], o.k_ahead[g] = chunk.k_ahead[g];
+    values.from[g] = (const bfloat16*)chunk.v[g], values.ahead[g] = (const bfloat16*)chunk.v_ahead[g];
+  }
+  pack_value_tiles(task, p, values);
+  return o;
+}
+#endif
 
 /// K and V in the cache itself, or widened to float32 in scratch.
 Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, const Parts& p) {
   if (task.state_dtype == DType::int8) return operands_of_int8(task, chunk, p);
+#if defined(__AMX_BF16__)
+  if (in_tiles(task)) return operands_of_tiles(task, chunk, p);
+#endif
   constexpr int kFewRows = 2 * kTileRows;  // widening on the fly, once for each tile, is cheaper up to here
   const bool narrow = task.state_dtype != DType::float32, few = task.state_dtype == DType::bfloat16 && task.rows <= kFewRows;
   const bool padded = p.value_width != task.head_dim, widen_k = narrow && !few && !in_pairs(task), widen_v = narrow && !few;
@@ -95,7 +121,11 @@ Operands operands_of(const AttentionTask& task, const AttentionChunk& chunk, con
   return o;
 }
 
-void begin_paged(const AttentionTask& task) { in_quads(task) ? begin_quads(task) : begin(task); }
+void begin_paged(const AttentionTask& task) {
+  if (!in_quads(task)) return begin_rows(task);
+  begin_quads(task);
+  begin_blocks(task);
+}
 
 void attend(const AttentionTask& task, const AttentionChunk& chunk) {
   const Parts p = parts_of(task);
@@ -150,6 +180,6 @@ void rope(const void* x, DType dtype, const float* cos, const float* sin, std::i
 
 }  // namespace
 
-const AttentionTable attention_table = {begin_paged, clear, attend, fold, finish, rope, convert, quantize};
+const AttentionTable attention_table = {begin_paged, clear, attend, fold, finish_rows, rope, convert, quantize};
 
 }  // namespace ingot::INGOT_LEVEL

@@ -14,14 +14,14 @@ constexpr int kChunkTokens = 64;     // one step of the online softmax; chunks s
 constexpr int kChunkGroups = kChunkTokens / kTokenGroup;
 constexpr int kSegmentTokens = 512;  // a row's results of each such piece of its context are added in order
 constexpr int kRowBlock = 96;        // most query rows of one task of paged attention
-constexpr int kTileRowsMost = 8;     // most rows of a register tile
+constexpr int kScoreRows = 80;       // rows of scores: a register tile has 6, AMX tiles three blocks of 16, and two of low digits
 constexpr int kMaxHeadDim = 512;
 
 /// V rows and accumulators are padded to whole token groups, so that every vector is full. (static: the level code must not
 /// share an inline function with another level's.)
 static constexpr int padded_width(int head_dim) { return (head_dim + kTokenGroup - 1) / kTokenGroup * kTokenGroup; }
 
-/// What a task works with beside its sums: q, K and V of a chunk in float32, the scores of a register tile, the bias of a row.
+/// What a task works with beside its sums: q, K and V of a chunk in float32, scores, the bias of a row.
 struct AttentionScratch {
   float *q, *k, *v, *scores, *bias;
 
@@ -29,7 +29,7 @@ struct AttentionScratch {
   /// rows: a multiple of 16.
   AttentionScratch(Frame& frame, int head_dim, int value_dim, int rows)
       : q(frame.take<float>(std::int64_t{rows} * padded_width(head_dim))), k(frame.take<float>(kChunkTokens * padded_width(head_dim))),
-        v(frame.take<float>(kChunkTokens * padded_width(value_dim))), scores(frame.take<float>(kTileRowsMost * kChunkTokens)),
+        v(frame.take<float>(kChunkTokens * padded_width(value_dim))), scores(frame.take<float>(kScoreRows * kChunkTokens)),
         bias(frame.take<float>(kChunkTokens)) {}
 };
 

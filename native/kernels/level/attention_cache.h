@@ -65,11 +65,12 @@ void begin_quads(const AttentionTask& task) {
     const float scale = magnitude(wide, p.width) / kMostQuery;
     Ints highs = broadcast_int(0), lows = broadcast_int(0);
     std::byte* const to = query_row(p, r);
+    const bool apart = int8_in_tiles(task);
     for (int i = 0; i < p.width; i += kLanes) {
       const Ints q = whole_numbers(load(wide + i), scale, kMostQuery);
       const Ints high = shift_right<8>(q + broadcast_int(128)), low = q - shift_left<8>(high);
-      store_bytes((std::int8_t*)to + 2 * i, high);
-      store_bytes((std::int8_t*)to + 2 * i + kLanes, low);
+      store_bytes((std::int8_t*)to + (apart ? i : 2 * i), high);
+      store_bytes((std::int8_t*)to + (apart ? p.width + i : 2 * i + kLanes), low);
       highs = highs + high, lows = lows + low;
     }
     const std::int32_t first_high = kRowSums ? -128 * (std::int32_t)reduce_add(to_float(highs)) : 0;

@@ -3,8 +3,8 @@
 // Where there are dot products of int8 (VNNI), rows of queries and weights become whole numbers of two digits, a byte each, so
 // that both products are sums of whole numbers, which are exact in any order: queries have 15 bits and a sign, with a scale a
 // row, and weights (times the scales of the values) 14 bits, with a scale a row and chunk. A token that a row does not see has
-// weight 0 there. Elsewhere K and V of a chunk are widened to float32 in scratch, the scores of 16 tokens are multiplied by the
-// scales of the keys, and weights by those of the values.
+// weight 0 there. AMX tiles make the same sums (attention_int8_tiles.h). Elsewhere K and V of a chunk are widened to float32 in
+// scratch, the scores of 16 tokens are multiplied by the scales of the keys, and weights by those of the values.
 #pragma once
 
 #include "attention_parts.h"
@@ -31,8 +31,17 @@ void scale_by(float* scores, const float* const* scale, Seen seen) {
 
 #if INGOT_ATTENTION_QUADS
 
+/// Whether AMX tiles multiply, which find all high digits of a row side by side, then all low ones.
+[[maybe_unused]] bool int8_in_tiles([[maybe_unused]] const AttentionTask& task) {
+#if defined(__AMX_INT8__)
+  return task.state_dtype == DType::int8 && padded_width(task.head_dim) % 64 == 0;
+#else
+  return false;
+#endif
+}
+
 /// In the place of a row's floats: its digits, q = 256 * high + low, what the sums of VNNI begin with, and its scale. Of every
-/// 16 elements there are first the high digits, then the low ones.
+/// 16 elements there are first the high digits, then the low ones (but see int8_in_tiles).
 struct QueryRow {
   const std::int8_t* digits;
   float scale;
@@ -138,7 +147,9 @@ void weights_in_quads(float* scores, const float* const* scale, Seen seen) {
     }
     most = max(most, w[g]);
   }
-  const float greatest = reduce_max(most), unit = greatest * (1.0f / kMostWeight);
+  const float greatest = reduce_max(most);
+  const bool some = greatest > kLeastWeight || greatest != greatest;
+  const float unit = some ? greatest * (1.0f / kMostWeight) : 0.0f;  // else a denormal, which some CPUs take long to multiply by
   const Vec each = broadcast(greatest > kLeastWeight ? kMostWeight / greatest : 0.0f), limit = broadcast(kMostWeight);
   std::int8_t *high = (std::int8_t*)scores, *low = high + kChunkTokens;
 #pragma GCC unroll 4

@@ -38,6 +38,15 @@ bool in_pairs([[maybe_unused]] const AttentionTask& task) {
 #endif
 }
 
+/// Whether the products are made by tiles. Depends on the operands' types and widths alone, as bits do.
+bool in_tiles([[maybe_unused]] const AttentionTask& task) {
+#if defined(__AMX_BF16__)
+  return in_pairs(task) && task.head_dim % 32 == 0 && task.value_dim % 32 == 0;
+#else
+  return false;
+#endif
+}
+
 void begin(const AttentionTask& task) {
   const Parts p = parts_of(task);
   for (int r = 0; r < task.rows; ++r) {
@@ -69,6 +78,15 @@ void join_columns(float* sum, int width) {
   }
 }
 
+/// Columns as pack_value_tiles (attention_tiles.h) leaves them, in their order.
+void join_tile_columns(float* sum, int width) {
+  for (int d = 0; d < width; d += 32, sum += 32) {
+    float joined[32];
+    for (int i = 0; i < 8; ++i) __builtin_memcpy(joined + i * 4, sum + (i % 2 * 4 + i / 2) * 4, 16);
+    __builtin_memcpy(sum, joined, sizeof joined);
+  }
+}
+
 void finish(const AttentionTask& task) {
   const Parts p = totals_of(task);
   for (int r = 0; r < task.rows; ++r) {
@@ -78,7 +96,12 @@ void finish(const AttentionTask& task) {
     const Vec total = broadcast(weight == 0 && !task.empty_nan ? 1.0f : weight);  // 0 only when all scores were -inf
     float* sum = p.sum + r * p.value_width;
     for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total);
-    if (task.value_pairs) join_columns(sum, p.value_width);
+    if (in_tiles(task)) {
+      for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) + zero());  // -0 depends on what else was added
+      join_tile_columns(sum, p.value_width);
+    } else if (task.value_pairs) {
+      join_columns(sum, p.value_width);
+    }
     convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.value_dim);
   }
 }
@@ -94,6 +117,7 @@ struct Operands {
   const void* v_ahead[kChunkGroups];
   std::int64_t v_stride;
   bool bfloat16_k, bfloat16_v;  // else float32
+  bool tiles = false;           // K is as AMX tiles read it, V in scratch (attention_blocks.h)
   bool quads = false;           // K and V are int8, as the cache has them (attention_int8.h)
   bool scaled = false;          // K and V were int8: the tokens' scores and weights are multiplied by scales
   const float *k_scale[kChunkGroups], *v_scale[kChunkGroups];  // of int8: of a group's 16 tokens

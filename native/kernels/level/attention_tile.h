@@ -40,7 +40,7 @@ constexpr int kTileRows = 2;
 constexpr int tile_vectors(int) { return 1; }
 #endif
 
-static_assert(kTileRows <= kTileRowsMost, "AttentionScratch keeps room for the scores of so many rows");
+static_assert(kTileRows <= kScoreRows, "AttentionScratch keeps room for the scores of so many rows");
 
 /// One k of a chain, two where they are multiplied at once.
 template <class T>

@@ -41,7 +41,30 @@ bool values_in_place(const AttentionTask& task, const Parts& p, const KeyChunk& 
   return task.rows <= 2 * kTileRows || chunk.v_stride == p.value_width;
 }
 
+#if defined(__AMX_BF16__)
+Operands pack_tiles(const AttentionTask& task, const Parts& p, const KeyChunk& chunk) {
+  Operands o;
+  o.tiles = true;
+  ValueRows values;
+  values.stride = chunk.v_stride;
+  for (int g = 0; g < kChunkGroups; ++g) {
+    const int left = chunk.count - g * kTokenGroup;
+    const int count = values.count[g] = left < 0 ? 0 : left < kTokenGroup ? left : kTokenGroup;
+    float* const k = p.k + g * kTokenGroup * p.width;
+    o.k[g] = o.k_ahead[g] = k;
+    if (count == 0) continue;
+    pack_pairs((const bfloat16*)chunk.k + g * kTokenGroup * chunk.k_stride, chunk.k_stride, count, task.head_dim, k);
+    values.from[g] = values.ahead[g] = (const bfloat16*)chunk.v + g * kTokenGroup * chunk.v_stride;
+  }
+  pack_value_tiles(task, p, values);
+  return o;
+}
+#endif
+
 Operands pack(const AttentionTask& task, const Parts& p, const KeyChunk& chunk) {
+#if defined(__AMX_BF16__)
+  if (in_tiles(task)) return pack_tiles(task, p, chunk);
+#endif
   Operands o;
   o.bfloat16_k = o.bfloat16_v = false;
   const bool in_place = values_in_place(task, p, chunk);
@@ -92,6 +115,6 @@ void attend(const AttentionTask& task, const KeyChunk& chunk) {
 
 }  // namespace
 
-const DenseAttentionTable dense_attention_table = {begin, clear, attend, finish};
+const DenseAttentionTable dense_attention_table = {begin_rows, clear, attend, finish_rows};
 
 }  // namespace ingot::INGOT_LEVEL

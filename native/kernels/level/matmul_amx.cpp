@@ -1,73 +1,17 @@
-// Matrix products of bfloat16 and int8 with packed weights on AMX tiles (a row or two of narrow weights by vectors, matmul_amx_rows.h);
-// and small ones of computed bfloat16.
+// Matrix products of bfloat16 and int8 with packed weights on AMX tiles (a few rows by narrow weights by vectors, matmul_amx_rows.h; rows
+// of int8 by weights of 4 bits, matmul_amx_nibbles.h); and small ones of computed bfloat16.
 //
 // A panel's 32 outputs are two B tiles (row stride 128 bytes), rows of x are A tiles of 16 rows (fewer when the whole
 // product has fewer), k goes in steps of 32 (int8: 64). With two tiles of rows: 2 x 2 accumulator tiles. The last step of a k that is no
 // multiple of that works on a zero padded copy, since tiles would read past the panel.
+#include "matmul_amx_nibbles.h"
 #include "matmul_amx_rows.h"
 #include "matmul_blocks.h"
+#include "tiles.h"
 
 namespace ingot::INGOT_LEVEL {
 
 namespace {
-
-constexpr int kStepBytes = 16 * 128;  // a panel's bytes for a step of k
-
-/// The tile intrinsics do not tell the compiler that they read memory: everything must be written before them.
-INGOT_INLINE void written(const void* memory) { __asm__ volatile("" : : "r"(memory) : "memory"); }
-
-struct alignas(64) TileConfig {
-  std::uint8_t palette, start_row, reserved[14];
-  std::uint16_t row_bytes[16];
-  std::uint8_t rows[16];
-};
-
-#ifdef __SANITIZE_THREAD__
-thread_local TileConfig configured;
-#endif
-
-/// Tiles 0-3: accumulators, 4 and 5: A (rows of x), 6 and 7: B (weights). The second row of tiles (2, 3, 5) may have fewer rows.
-void configure(int rows, int below) {
-  TileConfig config = {};
-  config.palette = 1;
-  for (int i = 0; i < 8; ++i) {
-    config.row_bytes[i] = 64;
-    config.rows[i] = (std::uint8_t)(i >= 6 ? 16 : i == 2 || i == 3 || i == 5 ? below : rows);
-  }
-  written(&config);
-  _tile_loadconfig(&config);
-#ifdef __SANITIZE_THREAD__
-  configured = config;
-#endif
-}
-
-/// The thread sanitizer is told of the rows of a tile that is loaded or stored: 64 bytes each.
-template <class Use>
-INGOT_INLINE void each_row([[maybe_unused]] int tile, [[maybe_unused]] std::int64_t stride, [[maybe_unused]] Use use) {
-#ifdef __SANITIZE_THREAD__
-  for (int r = 0; r < configured.rows[tile]; ++r) use(r * stride);
-#endif
-}
-
-#define INGOT_TILE_LOAD(tile, from, stride)                                                        \
-  do {                                                                                             \
-    each_row(tile, stride, [&](std::int64_t at) { reads((const std::byte*)(from) + at, 64); });    \
-    _tile_loadd(tile, from, stride);                                                               \
-  } while (false)
-#define INGOT_TILE_STREAM(tile, from, stride)                                                      \
-  do {                                                                                             \
-    each_row(tile, stride, [&](std::int64_t at) { reads((const std::byte*)(from) + at, 64); });    \
-    _tile_stream_loadd(tile, from, stride);                                                        \
-  } while (false)
-#define INGOT_TILE_STORE(tile, to, stride)                                                         \
-  do {                                                                                             \
-    each_row(tile, stride, [&](std::int64_t at) { writes((std::byte*)(to) + at, 64); });           \
-    _tile_stored(tile, to, stride);                                                                \
-  } while (false)
-
-INGOT_INLINE void prefetch(const std::byte* from, int bytes) {
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
-}
 
 /// to += a b: pairs of bfloat16 as float32, quads of int8 as int32. The intrinsics want the tiles' numbers as they are written.
 #define INGOT_ADD_PRODUCT(to, a, b)                                    \
@@ -212,14 +156,31 @@ struct Tiles {
   static constexpr Blocking blocking = integers ? kTileQuadBlocking : kTileBlocking;
   static constexpr int k_step = 64 / sizeof(T), w_depth = 4 / sizeof(T), w_bytes = kPanel * 4;
   static constexpr bool row_sums = false, pads_rows = true, ends_rows = false, scales_sums = !integers;
-  static constexpr int two_panels_rows = 0, unpacks_rows = kVectorRows;
+  static constexpr int two_panels_rows = integers ? 0 : 1, unpacks_rows = kVectorRows;
 
   INGOT_INLINE void unpack(const MatmulJob& job, std::int64_t, const std::byte* from, std::int64_t, int k, std::byte* panel) {
     if (job.packing == Packing::int8) return unpack_words<8>(from, k, panel);
     unpack_words<4>(from, k, panel);
   }
-  INGOT_INLINE void multiply(const BlockProduct& p) {
-    if constexpr (!integers) if (p.packing != Packing::same) return multiply_words(p);
+  /// Panels that no kernel takes two at a time.
+  static void multiply_both(BlockProduct p) {
+    p.panels = 1;
+    multiply(p);
+    p.w += p.w_apart, p.accumulators += p.apart;
+    multiply(p);
+  }
+  static void multiply_unpacked(BlockProduct p) {
+    alignas(64) std::byte panel[kUnpackedPanel];
+    unpack_words<4>(p.w, p.k, panel);
+    p.w = panel, p.packing = Packing::same;
+    multiply(p);
+  }
+  static void multiply(const BlockProduct& p) {
+    if constexpr (!integers) {
+      if (p.packing == Packing::same && p.panels == 2) return multiply_both(p);
+      if (p.packing == Packing::int4 && p.rows > kNibbleVectorRows) return multiply_unpacked(p);
+      if (p.packing != Packing::same) return multiply_words(p);
+    }
     const int steps = (p.k + k_step - 1) / k_step, over = p.k % k_step;
     alignas(64) std::byte padded[kStepBytes];
     const std::byte* tail = nullptr;
@@ -355,6 +316,7 @@ void run(const MatmulJob& job) {
 }  // namespace
 
 const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, 16, pack_panel<std::uint16_t, 2>, run_small},
-                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking}};
+                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking},
+                                   .int8_int4 = {run_nibbles, NibbleTiles::blocking}};
 
 }  // namespace ingot::INGOT_LEVEL

@@ -1,4 +1,4 @@
-// A row or two of bfloat16 against narrow weights at the level amx, by vectors: tiles would wait for weights to be unpacked
+// A few rows of bfloat16 against narrow weights at the level amx, by vectors: tiles would wait for weights to be unpacked
 // into memory, which takes longer than reading them.
 //
 // The sums have the bits of _tile_dpbf16ps (Intel SDM, TDPBF16PS), so that a row gets the same result in any company: of each step
@@ -9,91 +9,118 @@
 #include <utility>
 
 #include "matmul_blocks.h"
+#include "quads.h"
 
 namespace ingot::INGOT_LEVEL {
 
 namespace {
 
-constexpr int kVectorRows = 2;
+constexpr int kVectorRows = 4;      // of int4 kNibbleVectorRows: unpacking them is faster than taking them apart for each row
+constexpr int kNibbleVectorRows = 2;
+constexpr int kRowDepth = kTileBlocking.depth;
 
-/// Value N of each word as a float.
-template <int Bits, int N>
-INGOT_INLINE Vec narrow_value(Ints words) {
-  if constexpr (Bits == 8) return value_of<8, N>(words);
-  alignas(64) static constexpr float kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-  return {_mm512_permutexvar_ps(_mm512_srli_epi32(words.v, 4 * (N % 8)), _mm512_load_ps(kValues))};  // by the lowest four bits
-}
+/// What takes a word's values apart. int8: a value keeps its sign in a dot product that takes it alone. int4: it is looked up by the
+/// lowest four bits. (VDPBF16PS would take pairs of int4, but is as slow as four multiply-adds here.)
+struct ByteWords {
+  static constexpr int depth = 4;  // values of a word
+  template <int N>
+  INGOT_INLINE Vec value(Ints words) {
+    Ints value = broadcast_int(0);
+    add_dots(value, broadcast_int(1 << (8 * N)), words);
+    return to_float(value);
+  }
+};
+struct NibbleWords {
+  static constexpr int depth = 8;
+  template <int N>
+  INGOT_INLINE Vec value(Ints words) {
+    alignas(64) static constexpr float kValues[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+    return {_mm512_permutexvar_ps(N == 0 ? words.v : _mm512_srli_epi32(words.v, 4 * N), _mm512_load_ps(kValues))};
+  }
+};
 
-/// Adds the products of a word's values to the sums of the even ones and of the odd ones.
-template <int Bits, int R, int... N>
-INGOT_INLINE void add_words(const std::byte* w, const float* x, std::int64_t x_stride, Vec (&sums)[2][R][2], std::integer_sequence<int, N...>) {
-  const Ints words[2] = {words_at(w, 0), words_at(w, kLanes)};
+/// Adds the products of a word's values to the sums of the even ones and of the odd ones. C: vectors of 16 outputs, two a panel.
+template <class Words, int R, int C, int... N>
+INGOT_INLINE void add_words(const std::byte* w, std::int64_t w_apart, const float* x, Vec (&sums)[2][R][C], std::integer_sequence<int, N...>) {
+  Ints words[C];
+  INGOT_UNROLL for (int c = 0; c < C; ++c) words[c] = words_at(w + c / 2 * w_apart, c % 2 * kLanes);
   const auto add = [&]<int I>(std::integral_constant<int, I>) __attribute__((always_inline)) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) {
-      const Vec value = narrow_value<Bits, I>(words[c]);
-      INGOT_UNROLL for (int r = 0; r < R; ++r) sums[I % 2][r][c] = fma(broadcast(x[r * x_stride + I]), value, sums[I % 2][r][c]);
+    Vec values[C];
+    INGOT_UNROLL for (int c = 0; c < C; ++c) values[c] = Words::template value<I>(words[c]);
+    INGOT_UNROLL for (int r = 0; r < R; ++r) {
+      const Vec each = broadcast(x[r * kRowDepth + I]);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) sums[I % 2][r][c] = fma(each, values[c], sums[I % 2][r][c]);
     }
   };
   (add(std::integral_constant<int, N>()), ...);
 }
 
-/// The block's sums. A function of its own: within it denormals are zeros.
-template <int Bits, int R>
-__attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x, std::int64_t x_stride) {
-  constexpr int kDepth = 32 / Bits, kStep = 32, kAhead = 4096, kScalesAhead = 16;
+/// The block's sums for R rows and C vectors of outputs. A function of its own: within it denormals are zeros. Two panels are two
+/// streams from memory, which comes nearer to its speed than one.
+template <class Words, int R, int C>
+__attribute__((noinline)) void sum_rows(const BlockProduct& p, const float* x) {
+  constexpr int kStep = 32, kAhead = 8192 / C, kScalesAhead = 16;
   const std::byte* w = p.w;
   const float* scales = p.scales;
-  Vec sums[R][2];
+  const auto sum_at = [&](int r, int c) __attribute__((always_inline)) { return p.accumulators + r * p.stride + c / 2 * p.apart + c % 2 * kLanes; };
+  Vec sums[R][C];
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) sums[r][c] = p.first ? zero() : load(p.accumulators + r * p.stride + c * kLanes);
+    INGOT_UNROLL for (int c = 0; c < C; ++c) sums[r][c] = p.first ? zero() : load(sum_at(r, c));
   }
-  const auto add_steps = [&](Vec (&to)[R][2], int k, int end) __attribute__((always_inline)) {
+  const auto add_steps = [&](Vec (&to)[R][C], int k, int end) __attribute__((always_inline)) {
     while (k < end) {
-      Vec parts[2][R][2];
-      INGOT_UNROLL for (int i = 0; i < 4 * R; ++i) parts[i / (2 * R)][i / 2 % R][i % 2] = zero();
-      for (const int stop = k + kStep < end ? k + kStep : end; k < stop; k += kDepth, w += kPackedBytes, x += kDepth) {
-        __builtin_prefetch(w + kAhead);
-        __builtin_prefetch(w + kAhead + 64);
-        add_words<Bits, R>(w, x, x_stride, parts, std::make_integer_sequence<int, kDepth>());
+      Vec parts[2][R][C];
+      INGOT_UNROLL for (int i = 0; i < 2 * R * C; ++i) parts[i / (R * C)][i / C % R][i % C] = zero();
+      for (const int stop = k + kStep < end ? k + kStep : end; k < stop; k += Words::depth, w += kPackedBytes, x += Words::depth) {
+        INGOT_UNROLL for (int c = 0; c < C; ++c) __builtin_prefetch(w + kAhead + c / 2 * p.w_apart + c % 2 * 64);
+        add_words<Words, R, C>(w, p.w_apart, x, parts, std::make_integer_sequence<int, Words::depth>());
       }
       INGOT_UNROLL for (int r = 0; r < R; ++r) {
-        INGOT_UNROLL for (int c = 0; c < 2; ++c) to[r][c] = to[r][c] + (parts[0][r][c] + parts[1][r][c]);
+        INGOT_UNROLL for (int c = 0; c < C; ++c) to[r][c] = to[r][c] + (parts[0][r][c] + parts[1][r][c]);
       }
     }
   };
-  if constexpr (Bits == 8) {
+  if constexpr (Words::depth == 4) {
     add_steps(sums, 0, p.k);
   } else {
     for (int k = 0; k < p.k; k += p.group, scales += kPanel) {
-      Vec of_group[R][2];
-      INGOT_UNROLL for (int r = 0; r < R; ++r) of_group[r][0] = of_group[r][1] = zero();
+      Vec of_group[R][C];
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        INGOT_UNROLL for (int c = 0; c < C; ++c) of_group[r][c] = zero();
+      }
       add_steps(of_group, k, k + p.group < p.k ? k + p.group : p.k);
-      __builtin_prefetch(scales + kScalesAhead * kPanel);
-      __builtin_prefetch(scales + kScalesAhead * kPanel + kLanes);
-      INGOT_UNROLL for (int c = 0; c < 2; ++c) {
-        const Vec scale = load(scales + c * kLanes);
+      INGOT_UNROLL for (int c = 0; c < C; ++c) {
+        const float* const at = scales + c / 2 * p.scales_apart + c % 2 * kLanes;
+        __builtin_prefetch(at + kScalesAhead * kPanel);
+        const Vec scale = load(at);
         INGOT_UNROLL for (int r = 0; r < R; ++r) sums[r][c] = fma(of_group[r][c], scale, sums[r][c]);
       }
     }
   }
   INGOT_UNROLL for (int r = 0; r < R; ++r) {
-    INGOT_UNROLL for (int c = 0; c < 2; ++c) store(p.accumulators + r * p.stride + c * kLanes, sums[r][c]);
+    INGOT_UNROLL for (int c = 0; c < C; ++c) store(sum_at(r, c), sums[r][c]);
   }
 }
 
-/// A block of words for up to kVectorRows rows.
-void multiply_words(const BlockProduct& p) {
-  constexpr int kDepth = kTileBlocking.depth;
-  alignas(64) float x[kVectorRows][kDepth];
+template <class Words>
+void multiply_words_of(const BlockProduct& p) {
+  alignas(64) float x[kVectorRows][kRowDepth];
   for (int r = 0; r < p.rows; ++r)
     for (int k = 0; k < p.k; k += kLanes) store(x[r] + k, load((const bfloat16*)(p.x + r * kXStride) + k));
   constexpr unsigned kZeroDenormals = 0x8040;  // results and operands
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | kZeroDenormals);
-  if (p.packing == Packing::int8) p.rows == 1 ? sum_rows<8, 1>(p, x[0], kDepth) : sum_rows<8, 2>(p, x[0], kDepth);
-  else p.rows == 1 ? sum_rows<4, 1>(p, x[0], kDepth) : sum_rows<4, 2>(p, x[0], kDepth);
+  switch (p.rows) {
+    case 1: p.panels == 2 ? sum_rows<Words, 1, 4>(p, x[0]) : sum_rows<Words, 1, 2>(p, x[0]); break;
+    case 2: sum_rows<Words, 2, 2>(p, x[0]); break;
+    case 3: sum_rows<Words, 3, 2>(p, x[0]); break;
+    default: sum_rows<Words, 4, 2>(p, x[0]); break;
+  }
   _mm_setcsr(before);
 }
+
+/// A block of words for up to kVectorRows rows; two panels only for one row.
+void multiply_words(const BlockProduct& p) { p.packing == Packing::int8 ? multiply_words_of<ByteWords>(p) : multiply_words_of<NibbleWords>(p); }
 
 }  // namespace
 
