@@ -114,7 +114,7 @@ class App:
             *(Route(f"/{name}", self.page, methods=["GET"], name=name or "page") for name in _PAGE_FILES),
         ]
         handlers: dict[Any, Any] = {
-            Problem: _problem, HTTPException: _http_problem, ClientDisconnect: _left, Exception: _fault,
+            Problem: _problem, HTTPException: self._no_route, ClientDisconnect: _left, Exception: _fault,
         }  # fmt: skip
         self._routes = {route.path for route in routes}
         self._app = Starlette(routes=routes, exception_handlers=handlers)
@@ -237,6 +237,30 @@ class App:
     def _check_can(self, what: str, otherwise: str) -> None:
         if self.engine.ready is not None and not getattr(self.engine.ready, what):
             raise Problem(501, otherwise, "unsupported")
+
+    async def _no_route(self, request: Request, error: Exception) -> Response:
+        """The answer where no route takes a path, or none this method, with the one that was probably meant."""
+        assert isinstance(error, HTTPException)
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+        path = request.scope["path"].encode("utf-8", "replace").decode()  # "OPTIONS *" has none of a URL
+        said = str(error.detail)
+        if error.status_code == 404:
+            said = f"there is no {path[:100]} here: {self._way(path)}"
+        elif error.status_code == 405:
+            said = f"{path[:100]} takes {(error.headers or {}).get('Allow', '')} alone"
+        response = _response(Problem(error.status_code, said, code))
+        response.raw_headers += [(k.lower().encode(), v.encode()) for k, v in (error.headers or {}).items()]
+        return response
+
+    def _way(self, path: str) -> str:
+        if f"/v1{path}" in self._routes:
+            return f"it is /v1{path}, so the base URL of a client ends in /v1"
+        if path.startswith("/v1/v1/") and path[3:] in self._routes:
+            return f"it is {path[3:]}, so the base URL has one /v1 too many"
+        if path.rstrip("/") in self._routes:
+            return f"it is {path.rstrip('/')}, without a slash at its end"
+        posts = ", ".join(sorted(route for route in self._routes if route.startswith("/v1/") and "{" not in route))
+        return f"the routes are {posts}; /openapi.json describes them"
 
     # What the engine does.
 
@@ -487,14 +511,6 @@ def _response(problem: Problem) -> Response:
 async def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return _response(error)
-
-
-async def _http_problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    response = _response(Problem(error.status_code, str(error.detail), code))
-    response.raw_headers += [(k.lower().encode(), v.encode()) for k, v in (error.headers or {}).items()]
-    return response
 
 
 async def _fault(_: Request, error: Exception) -> Response:

@@ -13,16 +13,25 @@ from ingot.serve.answers import Answer, Reply, encode
 from ingot.serve.problem import Problem
 
 LOGPROBS = "message.output_text.logprobs"
-Nothing = Annotated[Any, schema.only(None)]
+_MEDIA = ("image_url", "detail", "file_id", "file_url", "file_data", "filename", "input_audio")
 
 
 class ContentPart(Struct, forbid_unknown_fields=True):
-    """A part of what was said; `annotations` and `logprobs` come with answers that are sent back."""
+    """A part of what was said; `annotations` and `logprobs` come with answers that are sent back. The words of images
+    and files are known, so that they are refused as what they are.
+    """
 
     type: Annotated[str, Meta(max_length=64)]
-    text: str
+    text: str | None = None
     annotations: Annotated[list[Any], Meta(max_length=schema.MAX_MESSAGES)] | None = None
     logprobs: Annotated[list[Any], Meta(max_length=schema.MAX_TOKENS)] | None = None
+    image_url: schema.Nothing = None
+    detail: schema.Nothing = None
+    file_id: schema.Nothing = None
+    file_url: schema.Nothing = None
+    file_data: schema.Nothing = None
+    filename: schema.Nothing = None
+    input_audio: schema.Nothing = None
 
 
 class Item(Struct, forbid_unknown_fields=True):
@@ -68,9 +77,9 @@ class ResponsesRequest(schema.Asked, kw_only=True):
     max_tool_calls: Annotated[int, Meta(ge=0, le=2**53)] | None = None
     truncation: Annotated[str | None, schema.only(None, "disabled")] = None
     background: Annotated[bool | None, schema.only(None, False)] = None
-    previous_response_id: Nothing = None
-    conversation: Nothing = None
-    prompt: Nothing = None
+    previous_response_id: schema.Nothing = None
+    conversation: schema.Nothing = None
+    prompt: schema.Nothing = None
 
 
 # What is not there, and what to do without it.
@@ -121,9 +130,14 @@ def response(request: ResponsesRequest, next_id: Any, stop: tuple[str, ...] = ()
 def _said(item: Item) -> str:
     if isinstance(item.content, str):
         return item.content
-    if any(part.type not in ("input_text", "output_text", "text") for part in item.content):
-        raise Problem(400, "this server takes text: no images, audio or files", "unsupported_value", "input")
-    return "".join(part.text for part in item.content)
+    for part in item.content:
+        media = any(getattr(part, name) is not None for name in _MEDIA)
+        if media or part.type not in ("input_text", "output_text", "text"):
+            raise Problem(400, schema.TEXT_ONLY, "unsupported_value", "input")
+    texts = [part.text for part in item.content if part.text is not None]
+    if len(texts) < len(item.content):
+        raise Problem(400, "input has a part without text", "invalid_value", "input")
+    return "".join(texts)
 
 
 def _ignored(request: ResponsesRequest) -> tuple[str, ...]:

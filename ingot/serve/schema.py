@@ -101,6 +101,7 @@ def only(*values: Any) -> Meta:
 
 
 _Prompt = Annotated[Any, Meta(extra_json_schema=_PROMPT)]
+Nothing = Annotated[Any, only(None)]
 
 
 class CompletionRequest(Common, kw_only=True):
@@ -114,18 +115,42 @@ class CompletionRequest(Common, kw_only=True):
 
 
 class Part(Struct, forbid_unknown_fields=True):
-    """A part of a message's content: text is all there is."""
+    """A part of a message's content: text is all there is. The other words are known, so that they are refused as what
+    they are.
+    """
 
     type: str
-    text: str
+    text: str | None = None
+    image_url: Nothing = None
+    input_audio: Nothing = None
+    file: Nothing = None
 
 
 class Message(Struct, forbid_unknown_fields=True):
-    """One turn of a conversation."""
+    """One turn of a conversation. What clients have of an answer they send back whole: `OF_ANSWERS` with nothing in it
+    is no fault.
+    """
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[Part]
+    content: str | list[Part] | None = None
     name: Annotated[str, Meta(max_length=64)] | None = None
+    refusal: Annotated[str | None, only(None, "")] = None
+    annotations: Annotated[list[Any] | None, only(None, [])] = None
+    audio: Nothing = None
+    tool_calls: Annotated[list[Any] | None, only(None, [])] = None
+    function_call: Nothing = None
+    tool_call_id: Nothing = None
+
+
+_NO_TOOLS = "models write text here and call nothing: leave it out"
+# Words of a message that may be there with nothing in them, and why there is nothing else.
+OF_ANSWERS = {
+    "refusal": "no answer of this server has one: send it as content",
+    "annotations": "no answer of this server has any: leave them out",
+    "audio": "this server takes text: leave it out",
+    "tool_calls": _NO_TOOLS, "function_call": _NO_TOOLS, "tool_call_id": _NO_TOOLS,
+}  # fmt: skip
+TEXT_ONLY = "this server takes text: no images, audio or files"
 
 
 class ChatRequest(Common, kw_only=True):
@@ -214,7 +239,10 @@ def chat(request: ChatRequest, next_id: Any, stop: tuple[str, ...] = ()) -> Job:
     if None not in both and both[0] != both[1]:
         raise Problem(400, "max_tokens and max_completion_tokens disagree", "invalid_value", "max_completion_tokens")
     chosen = sampling(request, both[1] or both[0], request.n, request.top_logprobs or 0, stop)
-    turns = [(message.role, _content(message), message.name) for message in request.messages]
+    turns = [
+        ("system" if message.role == "developer" else message.role, _content(message, i), message.name)
+        for i, message in enumerate(request.messages)
+    ]
     stream, tokens = bool(request.stream), bool(request.logprobs)
     work = frames.Generate(next_id(), None, None, turns, chosen, request.priority or 0, stream, tokens)
     return Job(True, request.model, [work], chosen.n, stream, *_usage(request), tokens, ignored(request))
@@ -267,12 +295,22 @@ def _ids(value: list[Any], field: str) -> list[int]:
     return value
 
 
-def _content(message: Message) -> str:
+def _content(message: Message, i: int) -> str:
+    for name, reason in OF_ANSWERS.items():
+        if getattr(message, name) not in (None, "", []):
+            what = f"messages[{i}].{name} is not supported by this server: {reason}"
+            raise Problem(400, what, "unsupported_parameter", "messages")
     if isinstance(message.content, str):
         return message.content
-    if any(part.type != "text" for part in message.content):
-        raise Problem(400, "this server takes text: no images, audio or files", "unsupported_value", "messages")
-    return "".join(part.text for part in message.content)
+    if message.content is None:
+        raise Problem(400, f"messages[{i}] has no content: give its text", "invalid_value", "messages")
+    if any(part.type != "text" or (part.image_url, part.input_audio, part.file) != (None,) * 3
+           for part in message.content):  # fmt: skip
+        raise Problem(400, TEXT_ONLY, "unsupported_value", "messages")
+    texts = [part.text for part in message.content if part.text is not None]
+    if len(texts) < len(message.content):
+        raise Problem(400, f"messages[{i}].content has a part without text", "invalid_value", "messages")
+    return "".join(texts)
 
 
 def _usage(request: Common) -> tuple[bool, bool]:
@@ -294,7 +332,7 @@ def no_tools(tools: list[Any] | None, choice: Any) -> None:
     """Raises Problem for a request with tools."""
     if tools or choice not in (None, "none", "auto"):
         field = "tools" if tools else "tool_choice"
-        raise unsupported(field, "models write text here and call nothing: leave it out")
+        raise unsupported(field, _NO_TOOLS)
 
 
 def no_format(wanted: dict[str, Any] | None, field: str) -> None:

@@ -124,6 +124,26 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
         CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url", "text": "http://x/"}]}]),
         400, "unsupported_value", "messages",
     ),
+    "an image as clients send it": (
+        CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}]),
+        400, "unsupported_value", "messages",
+    ),
+    "an image that is called text": (
+        CHAT, chat(messages=[{"role": "user", "content": [{"type": "text", "text": "x", "image_url": "http://x/"}]}]),
+        400, "unsupported_value", "messages",
+    ),
+    "a part without text": (
+        CHAT, chat(messages=[{"role": "user", "content": [{"type": "text"}]}]), 400, "invalid_value", "messages",
+    ),
+    "no content": (CHAT, chat(messages=[{"role": "assistant", "content": None}]), 400, "invalid_value", "messages"),
+    "a call of a tool in the past": (
+        CHAT, chat(messages=[*HELLO, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]),
+        400, "unsupported_parameter", "messages",
+    ),
+    "what a tool said": (
+        CHAT, chat(messages=[*HELLO, {"role": "tool", "content": "5", "tool_call_id": "1"}]),
+        400, "unsupported_parameter", "messages",
+    ),
     "tools": (CHAT, chat(tools=[{"type": "function"}]), 400, "unsupported_parameter", "tools"),
     "a tool that is a number": (CHAT, chat(tools=[1]), 400, "unsupported_parameter", "tools"),
     "a tool with a bad pattern": (
@@ -187,6 +207,14 @@ BAD: dict[str, tuple[str, bytes, int, str, str | None]] = {
     "a response to a file": (
         RESPONSE, response(input=[{"role": "user", "content": [{"type": "input_file", "text": "/etc/passwd"}]}]),
         400, "unsupported_value", "input",
+    ),
+    "a response to an image": (
+        RESPONSE, response(input=[{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/"}]}]),
+        400, "unsupported_value", "input",
+    ),
+    "a response to a part without text": (
+        RESPONSE, response(input=[{"role": "user", "content": [{"type": "input_text"}]}]),
+        400, "invalid_value", "input",
     ),
     "a response to a reference": (
         RESPONSE, response(input=[{"type": "item_reference", "id": "msg_1"}]), 400, "invalid_value", "input",
@@ -252,6 +280,20 @@ def test_models_that_are_not_there(server: Running, name: str) -> None:
     got = server.http.get(f"/v1/models/{name}")
     assert (got.status_code, got.json()["error"]["type"]) == (404, "not_found_error")
     assert len(got.text) < 1000
+
+
+@pytest.mark.parametrize(("method", "path", "said"), [
+    ("POST", "/chat/completions", "it is /v1/chat/completions, so the base URL of a client ends in /v1"),
+    ("POST", "/v1/v1/completions", "it is /v1/completions, so the base URL has one /v1 too many"),
+    ("POST", "/v1/completions/", "it is /v1/completions, without a slash at its end"),
+    ("POST", "/v1/images/generations", "the routes are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/mo"),
+    ("GET", "/docs", "/openapi.json describes them"),
+    ("GET", "/v1/chat/completions", "/v1/chat/completions takes POST alone"),
+])  # fmt: skip
+def test_paths_that_clients_try(server: Running, method: str, path: str, said: str) -> None:
+    got = server.http.request(method, path, json={} if method == "POST" else None)
+    assert got.status_code == (405 if "takes" in said else 404)
+    assert said in got.json()["error"]["message"]
 
 
 def test_an_empty_prompt_is_the_beginning_token(server: Running) -> None:

@@ -164,6 +164,20 @@ def test_many_clients_at_once(client: openai.OpenAI, server: Running) -> None:
     assert server.until(lambda m: not m["ingot_requests_running"])["ingot_kv_blocks_used"] == 0
 
 
+def test_answers_are_sent_back_as_they_came(client: openai.OpenAI) -> None:
+    """As programs keep a conversation: the message itself, or all of its fields, most of them empty."""
+
+    def ask(*turns: Any) -> Any:
+        messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}, *turns]
+        return client.chat.completions.create(model=MODEL, messages=messages, max_tokens=8, temperature=0)
+
+    message, again = ask().choices[0].message, {"role": "user", "content": "more"}
+    wanted = ask({"role": "assistant", "content": message.content}, again).choices[0].message.content
+    empty = {"tool_calls": [], "annotations": [], "refusal": ""}
+    for sent in (message, message.model_dump(), message.to_dict(), message.model_dump() | empty):
+        assert ask(sent, again).choices[0].message.content == wanted
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
     model = client.models.retrieve(MODEL)
