@@ -5,23 +5,20 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import NamedTuple
 
 import ingot
 from benchmarks import genai
-from benchmarks.genai import Event
-from benchmarks.harness import Options, Result, Sample
+from benchmarks.harness import Options, Result, Sample, ratios
 from benchmarks.machine import roofs
+from benchmarks.peer import Event, Generate
 from benchmarks.tinyllama import directory, engine, weight_bytes
 from ingot.llm.jobs import Job
 
 REQUESTS, PROMPT, TOKENS = 16, 128, 64
 SHARED, WHOLE = 922, 1024
 POLL = 0.002  # seconds
-
-Generate = Callable[[list[list[int]], int], list[Event]]
 
 
 class Rates(NamedTuple):
@@ -62,10 +59,10 @@ def batching(options: Options) -> Result:
         genai.peer(directory(), options.threads) as peer,
         ingot.LLM(path, threads=options.threads, prefix_cache=False) as llm,
     ):
-        result.notes.append(genai.ABSENT if peer is None else f"OpenVINO GenAI {peer.version}")
+        result.notes.append(genai.ABSENT if peer is None else f"{genai.NAME} {peer.version}")
         contestants: dict[str, Generate] = {"ingot": lambda prompts, tokens: _generate(llm, prompts, tokens)}
         if peer is not None:
-            contestants["OpenVINO GenAI"] = peer.generate
+            contestants[genai.NAME] = peer.generate
         for work in WORKS:
             found = _alternate(contestants, work, options.pairs)
             for rate in work.rates:
@@ -107,9 +104,9 @@ def _report(result: Result, what: str, rates: dict[str, list[float]]) -> None:
         sample = Sample.of(values)
         result.add(f"{what}, {who}", sample.median, "tok/s", quartiles=sample.quartiles)
         if who != "ingot":
-            ratios = Sample.of([a / b for a, b in zip(rates["ingot"], values, strict=True)])
+            ahead = ratios(rates["ingot"], values)
             goal = 1.0 if what.startswith(WORKS[0].what) else None
-            result.add(f"{what}, ingot / {who}", ratios.median, "×", at_least=goal, quartiles=ratios.quartiles)
+            result.add(f"{what}, ingot / {who}", ahead.median, "×", at_least=goal, quartiles=ahead.quartiles)
 
 
 def _generate(llm: ingot.LLM, prompts: list[list[int]], tokens: int) -> list[Event]:
@@ -145,9 +142,9 @@ def prefix(options: Options) -> Result:
             times[on].append(llm.generate([*shared, *tail], max_tokens=1, ignore_end=True).seconds["first_token"])
     for llm in models.values():
         llm.close()
-    ratios = Sample.of([a / b for a, b in zip(times[False][1:], times[True][1:], strict=True)])
+    gain = ratios(times[False][1:], times[True][1:])
     result = Result("prefix")
     for on, name in ((False, "without"), (True, "with")):
         result.add(f"first token of {WHOLE}, {SHARED} shared, {name} the cache", statistics.median(times[on][1:]), "s")
-    result.add("without / with", ratios.median, "×", at_least=4, quartiles=ratios.quartiles)
+    result.add("without / with", gain.median, "×", at_least=4, quartiles=gain.quartiles)
     return result

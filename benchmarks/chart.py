@@ -21,7 +21,9 @@ from tools.machine import machine_name
 MEASURED = ROOT / "benchmarks" / "measured"
 README, CHART = ROOT / "README.md", ROOT / "docs" / "measured.svg"
 BEGIN, END = "<!-- chart: written by python -m benchmarks chart -->\n", "<!-- end of chart -->\n"
-COLOURS = {"ingot": "#c2410c", "OpenVINO": "#2b6cb0", "ONNX Runtime": "#6b7280", "torch": "#d69e2e"}
+COLOURS = {
+    "ingot": "#c2410c", "OpenVINO": "#2b6cb0", "llama.cpp": "#2f855a", "ONNX Runtime": "#6b7280", "torch": "#d69e2e",
+}  # fmt: skip
 OTHER = "#a0aec0"
 BAR = 0.22  # inches
 

@@ -1,9 +1,7 @@
-"""OpenVINO GenAI's continuous batching, under a Python that has it: `PYTHON genai_process.py MODEL SETTINGS`.
+"""OpenVINO GenAI's continuous batching, under a Python that has it: the process of genai.py, spoken to as peer.py says.
 
-MODEL is a directory in OpenVINO's form. SETTINGS is JSON: `threads`, `scheduler` (fields of SchedulerConfig) and
-`properties` (of the device). The first line of standard output is {"version": text}; then each line of standard input,
-{"prompts": [[id, ...], ...], "tokens": n}, is answered by one, {"events": [[seconds since they were handed over,
-request, tokens], ...]}.
+Its argument is JSON: `model`, a directory in OpenVINO's form; `threads`; `scheduler`, fields of SchedulerConfig; and
+`properties` of the device.
 """
 
 from __future__ import annotations
@@ -11,22 +9,23 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 import openvino
 import openvino_genai
 
-Event = tuple[float, int, int]
+from benchmarks.peer import Event, serve
 
 
-def pipeline(model: str, settings: dict[str, Any]) -> Any:
+def pipeline(settings: dict[str, Any]) -> Any:
     """The engine, as the settings say."""
     scheduler = openvino_genai.SchedulerConfig()
     for name, value in settings["scheduler"].items():
         setattr(scheduler, name, value)
     properties = {"INFERENCE_NUM_THREADS": settings["threads"], **settings["properties"]}
-    return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
+    return openvino_genai.ContinuousBatchingPipeline(settings["model"], scheduler, "CPU", properties)
 
 
 def generate(pipe: Any, prompts: list[list[int]], tokens: int) -> list[Event]:
@@ -48,14 +47,5 @@ def generate(pipe: Any, prompts: list[list[int]], tokens: int) -> list[Event]:
     return events
 
 
-def main() -> None:
-    """Serves standard input until it ends."""
-    pipe = pipeline(sys.argv[1], json.loads(sys.argv[2]))
-    print(json.dumps({"version": openvino_genai.__version__}), flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        print(json.dumps({"events": generate(pipe, asked["prompts"], asked["tokens"])}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(openvino_genai.__version__, partial(generate, pipeline(json.loads(sys.argv[1]))))

@@ -20,7 +20,7 @@ from ingot.backends.cuda.choice import Chooser, Kind
 from ingot.backends.cuda.launch import Form, Launcher, Norm, Weight
 
 CONTEXT = 501
-BLOCK = 16
+BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Model:
         product = self.launcher.product
         found: list[tuple[str, Callable[[int], None], int]] = [
             ("qkv", lambda i: product(self.h, self.qkv[i], self.rows, self.norm), self.bytes(self.qkv[0])),
-            ("attention and combine", self.attention, 2 * CONTEXT * self.shape.kv * self.shape.width * 2),
+            ("attention", self.attention, 2 * CONTEXT * self.shape.kv * self.shape.width * 2),
             ("output", lambda i: product(self.attended, self.output[i], self.after, None, self.h),
              self.bytes(self.output[0])),
             ("gate and up", lambda i: product(self.after, self.gate_up[i], self.inner, self.norm),
@@ -185,7 +185,7 @@ class Model:
         return layers + self.bytes(self.head)
 
 
-def _layers(run: Callable[[int], None], layers: int) -> None:
+def in_layers(run: Callable[[int], None], layers: int) -> None:
     for i in range(layers):
         run(i)
 
@@ -203,7 +203,7 @@ def gpu_decode(options: Options) -> Result:
             model = Model(shape, weights, Launcher(torch, dependent=True))
             of = f"{shape.name} {weights}"
             for kernel, run, read in model.kernels():
-                took = sampled(graphed(partial(_layers, run, shape.layers), 3), options.pairs).median / shape.layers
+                took = sampled(graphed(partial(in_layers, run, shape.layers), 3), options.pairs).median / shape.layers
                 note = f"{read / took / 1e12:.2f} TB/s, {read / took / bandwidth:.0%} of copy"
                 result.add(f"{of}: {kernel}", took * 1e6, "µs", note=note)
             took = sampled(graphed(model.step, 3), options.pairs).median

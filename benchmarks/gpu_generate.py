@@ -23,7 +23,7 @@ from benchmarks.harness import PICO, Options, Result, Sample
 PROMPTS = ("def add(a, b):\n", "import os\n", "class Point:\n    def __init__(self")
 TOKENS, PROMPT, MANY, LONG = 200, 128, 64, 4096
 # The shape, how its weights are stored, and what is measured beside decoding one request.
-CASES = ((1, "same", True), (0, "same", True), (0, "int8", False), (0, "int4-g128", False))
+CASES = ((1, "same", True), (0, "same", True), (0, "int8", True), (0, "int4-g128", True))
 
 
 def config(shape: Shape) -> dict[str, object]:

@@ -6,7 +6,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,20 +127,29 @@ def short(value: float) -> str:
 
 def repeated(measure: Callable[[], float], times: int) -> Sample:
     """`measure` once to warm up, then `times` times."""
-    measure()
-    return Sample.of([measure() for _ in range(times)])
+    return Sample.of(alternated({"": measure}, times)[""])
+
+
+def alternated(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Warms all up, then lets them take turns, so that a machine that changes its mind slows all alike."""
+    for measure in measures.values():
+        measure()
+    found: dict[str, list[float]] = {who: [] for who in measures}
+    for _ in range(rounds):
+        for who, measure in measures.items():
+            found[who].append(measure())
+    return found
+
+
+def ratios(ours: list[float], peer: list[float]) -> Sample:
+    """Ours / peer of each pair."""
+    return Sample.of([a / b for a, b in zip(ours, peer, strict=True)])
 
 
 def paired(ours: Callable[[], float], peer: Callable[[], float], pairs: int) -> Pairs:
-    """Warms both up, then alternates them, so that a machine that changes its mind slows both alike."""
-    ours()
-    peer()
-    mine, other = [], []
-    for _ in range(pairs):
-        mine.append(ours())
-        other.append(peer())
-    ratios = [a / b for a, b in zip(mine, other, strict=True)]
-    return Pairs(Sample.of(mine), Sample.of(other), Sample.of(ratios))
+    """Alternating measurements of ours and one peer."""
+    mine, other = alternated({"ours": ours, "peer": peer}, pairs).values()
+    return Pairs(Sample.of(mine), Sample.of(other), ratios(mine, other))
 
 
 def seconds(work: Callable[[], object], collect: bool = True) -> float:

@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import ingot
-from benchmarks import genai
-from benchmarks.harness import CACHE, ROOT, Options, Result, Share, paired, repeated, seconds
+from benchmarks import genai, llama_cpp
+from benchmarks.harness import CACHE, ROOT, Options, Result, Sample, Share, alternated, ratios, seconds
 from benchmarks.machine import peak, roofs
+from benchmarks.peer import Peer
 from benchmarks.pico import rate
 from benchmarks.tinyllama import LAYER_WEIGHTS, directory, weight_bytes
 
 PROMPTS = (512, 2047)  # tokens; the model has room for one more than the longer one
 TOGETHER, TOKENS = 16, 33
+CHARTED = {genai.NAME: "OpenVINO"}  # what the chart calls them, where that is another word
 Run: TypeAlias = Callable[[list[list[int]], int], object]  # prompts, and tokens for each
 
 
 class Format(NamedTuple):
-    """Words of `ingot.build`, and what OpenVINO GenAI's converter calls the like; None: it has nothing of the kind."""
+    """Words of `ingot.build`, and what each peer calls the like; None: it has nothing of the kind."""
 
     name: str
     weights: str
     activations: str | None
-    peer: str | None
+    genai: str | None
+    llama_cpp: str | None  # in blocks of 32 weights, and its rows in blocks of 32 int8, always
     share: float  # the goal: of the read bandwidth while decoding
 
 
 FORMATS = (
-    Format("bfloat16", "same", None, None, 0.9),
-    Format("int8", "int8", None, "int8", 0.9),
-    Format("int8, rows of int8", "int8", "int8", "int8", 0.9),
-    Format("int4-g32", "int4-g32", None, None, 0.8),
-    Format("int4-g128", "int4-g128", None, "int4", 0.8),
-    Format("int4-g128, rows of int8", "int4-g128", "int8", "int4", 0.8),
+    Format("bfloat16", "same", None, None, None, 0.9),
+    Format("int8", "int8", None, "int8", "Q8_0", 0.9),
+    Format("int8, rows of int8", "int8", "int8", "int8", "Q8_0", 0.9),
+    Format("int4-g32", "int4-g32", None, None, "Q4_0", 0.8),
+    Format("int4-g128", "int4-g128", None, "int4", "Q4_0", 0.8),
+    Format("int4-g128, rows of int8", "int4-g128", "int8", "int4", "Q4_0", 0.8),
 )
 
 
@@ -60,45 +64,56 @@ def llm_formats(options: Options) -> Result:
     for format in FORMATS:
         path = engine(format)
         roofs.cache_clear()
-        with (
-            ingot.LLM(path, threads=options.threads, prefix_cache=False, max_running=TOGETHER) as llm,
-            genai.peer(directory(), options.threads, format.peer) as peer,
-        ):
-            if format.peer is not None and peer is None and genai.ABSENT not in result.notes:
-                result.notes.append(genai.ABSENT)
-
-            def ours(prompts: list[list[int]], tokens: int, llm: ingot.LLM = llm) -> object:
-                return llm.generate(prompts, max_tokens=tokens, ignore_end=True)
-
-            def theirs(prompts: list[list[int]], tokens: int, peer: genai.GenAI | None = peer) -> object:
-                assert peer is not None
-                return peer.generate(prompts, tokens)
-
-            def add(what: str, measure: Callable[[Run], float], bytes_read: int = 0, limit: float = 0.0,
-                    format: Format = format, peer: genai.GenAI | None = peer) -> None:  # fmt: skip
-                bandwidth = roofs(options.threads)["read_bandwidth"] if bytes_read else 0.0
-                both = None if peer is None else paired(lambda: measure(ours), lambda: measure(theirs), options.pairs)
-                found = repeated(lambda: measure(ours), options.pairs) if both is None else both.ours
-                result.add(f"{format.name}: {what}", found.median, "tok/s", quartiles=found.quartiles)
-                rates = {"ingot": found.median, **({} if both is None else {"OpenVINO": both.peer.median})}
-                most = bandwidth * 1e9 / bytes_read if bytes_read else limit
-                bound = "read bandwidth" if bytes_read else "arithmetic"
-                if most:
-                    work = f"TinyLlama-1.1B, {format.name}, {what}"
-                    result.shares += [Share(work, w, rate / most, bound, rate, "tok/s") for w, rate in rates.items()]
-                if bytes_read:
-                    share = found.median * bytes_read / 1e9 / bandwidth
-                    result.add(f"{format.name}: share of {bandwidth:.1f} GB/s", share, "", at_least=format.share)
-                if both is not None:
-                    result.add(f"{format.name}: {what}, × OpenVINO GenAI", both.ratio.median, "×",
-                               quartiles=both.ratio.quartiles)  # fmt: skip
-
-            add("decode", partial(_decode, many[:1]), weight_bytes(path))
+        with ExitStack() as stack:
+            add = partial(_add, result, format, _contestants(format, path, options.threads, stack, result), options)
+            add("decode", partial(_decode, many[:1]), bytes_read=weight_bytes(path))
             for n in PROMPTS:
                 summed = peak("int8" if format.activations else "bfloat16", options.threads)
                 add(f"prompt of {n}", partial(_prompt, drawn[n]), limit=summed / (2 * LAYER_WEIGHTS))
             add(f"{TOGETHER} at once", partial(_decode, many))
     return result
+
+
+def _contestants(format: Format, path: Path, threads: int, stack: ExitStack, result: Result) -> dict[str, Run]:
+    """Ours first, then each peer that is installed and has the like of the format; open until the stack ends.
+
+    The result's notes say the peers' versions, and which are missing.
+    """
+    llm = stack.enter_context(ingot.LLM(path, threads=threads, prefix_cache=False, max_running=TOGETHER))
+    runs: dict[str, Run] = {"ingot": lambda prompts, tokens: llm.generate(prompts, max_tokens=tokens, ignore_end=True)}
+    for module, weights in ((genai, format.genai), (llama_cpp, format.llama_cpp)):
+        peer: Peer | None = stack.enter_context(module.peer(directory(), threads, weights))
+        if peer is not None:
+            runs[peer.name] = peer.generate
+        note: str = module.ABSENT if peer is None else f"{peer.name} {peer.version}"
+        if weights is not None and note not in result.notes:
+            result.notes.append(note)
+    return runs
+
+
+def _add(result: Result, format: Format, runs: dict[str, Run], options: Options, what: str,
+         measure: Callable[[Run], float], bytes_read: int = 0, limit: float = 0.0) -> None:  # fmt: skip
+    """What `measure` says of ours and of each peer, in turns: tokens a second, and how many times a peer's ours are.
+
+    `bytes_read` by a step, or the `limit` in tokens a second that arithmetic sets: shares are of that.
+    """
+    bandwidth = roofs(options.threads)["read_bandwidth"] if bytes_read else 0.0
+    found = alternated({who: partial(measure, run) for who, run in runs.items()}, options.pairs)
+    samples = {who: Sample.of(rates) for who, rates in found.items()}
+    ours = samples["ingot"]
+    result.add(f"{format.name}: {what}", ours.median, "tok/s", quartiles=ours.quartiles)
+    if bytes_read:
+        share = ours.median * bytes_read / 1e9 / bandwidth
+        result.add(f"{format.name}: share of {bandwidth:.1f} GB/s", share, "", at_least=format.share)
+    for who in list(found)[1:]:
+        ahead = ratios(found["ingot"], found[who])
+        result.add(f"{format.name}: {what}, × {who}", ahead.median, "×", quartiles=ahead.quartiles)
+    most = bandwidth * 1e9 / bytes_read if bytes_read else limit
+    bound = "read bandwidth" if bytes_read else "arithmetic"
+    work = f"TinyLlama-1.1B, {format.name}, {what}"
+    if most:
+        rates = {CHARTED.get(who, who): sample.median for who, sample in samples.items()}
+        result.shares += [Share(work, who, rate / most, bound, rate, "tok/s") for who, rate in rates.items()]
 
 
 def _prompt(ids: list[int], run: Run) -> float:

@@ -31,9 +31,9 @@ FOLDERS = {
     "benchmarks": ("test", "bench"),
     "fuzz": ("test", "fuzz"),
 }
-# One runs in an environment of its own; the others use what the extra `bench` has, where it is installed.
+# Two run in environments of their own; the others use what the extra `bench` has, where it is installed.
 ELSEWHERE = {
-    "benchmarks/genai_process.py": {"openvino-genai"},
+    "benchmarks/genai_process.py": {"openvino-genai"}, "benchmarks/llama_cpp_process.py": {"llama-cpp-python"},
     "tools/onnx_models.py": {"onnxruntime"}, "tests/frontends/test_onnx_models.py": {"onnxruntime"},
     "tools/conformance/onnx_peers.py": {"onnxruntime"}, "tools/conformance/onnx_probes.py": {"onnxruntime"},
     "tests/passes/test_onnx_road.py": {"onnxscript"}, "tools/vision_nets.py": {"timm", "torchvision"},
@@ -42,7 +42,8 @@ ELSEWHERE = {
     "tests/frontends/test_onnx_quantised.py": {"onnxruntime"}, "tests/test_chart.py": {"matplotlib"},
 }  # fmt: skip
 LATE = {"load", "optional", "import_module", "importorskip", "find_spec", "__import__"}  # import what a string names
-OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch", "pydantic": "openai"}
+OTHERWISE = {"google": "protobuf", "xdist": "pytest-xdist", "sympy": "torch", "pydantic": "openai",
+             "llama-cpp": "llama-cpp-python"}  # fmt: skip
 # pip comes with a virtual environment, and ingot.compat stands in for the other two.
 OURS = {*FOLDERS, *sys.stdlib_module_names, "pip", "tensorrt", "tensorrt_llm"}
 

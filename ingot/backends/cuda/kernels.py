@@ -20,7 +20,7 @@ def after_others(DEPENDENT: tl.constexpr):
 
 
 @triton.jit
-def _row(x, gain, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.constexpr):
+def row_of(x, gain, row, stride, k, eps, shift, BK: tl.constexpr, NORM: tl.constexpr):
     """A row of x in float32, normalised if asked: rounded then, as the op alone would round it."""
     at = tl.arange(0, BK)
     found = tl.load(x + row * stride + at, mask=at < k, other=0.0)
@@ -50,30 +50,58 @@ def finish(sums, others, extra, out, row, columns, mask, extra_stride, out_strid
 
 
 @triton.jit
-def product_rows(
-    x, gain, weight, second, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride, ROWS: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """out[ROWS, n] = norm(x)[ROWS, k] · weight[n, k]ᵀ and what follows it, for few rows.
-
-    A program has BN rows of the weight, whole, in registers: all its loads are under way at once.
-    """
-    columns = tl.program_id(0) * BN + tl.arange(0, BN)
+def _lines_of(weight, block, n, k, BN: tl.constexpr, BK: tl.constexpr):
+    """Rows [BN, BK] of a block of a weight of floats."""
+    columns = block * BN + tl.arange(0, BN)
     at = tl.arange(0, BK)
     inside = (columns < n)[:, None] & (at < k)[None, :]
     where = columns.to(tl.int64)[:, None] * k + at[None, :]
-    w = tl.load(weight + where, mask=inside, other=0, eviction_policy="evict_first")
+    return tl.load(weight + where, mask=inside, other=0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _multiply(
+    w, v, values, extra, out, row, block, n, extra_stride, out_stride, BN: tl.constexpr, PAIR: tl.constexpr,
+    EXTRA: tl.constexpr,
+):  # fmt: skip
+    """The results of a row of x and a block of rows of a weight, or of two."""
+    columns = block * BN + tl.arange(0, BN)
+    sums = tl.sum(w.to(tl.float32) * values[None, :], axis=1)
+    others = sums
     if PAIR:
-        v = tl.load(second + where, mask=inside, other=0, eviction_policy="evict_first")
+        others = tl.sum(v.to(tl.float32) * values[None, :], axis=1)
+    finish(sums, others, extra, out, row, columns, columns < n, extra_stride, out_stride, PAIR, EXTRA)
+
+
+@triton.jit
+def product_rows(
+    x, gain, weight, second, extra, out, n, k, eps, shift, x_stride, extra_stride, out_stride, ROWS: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, NORM: tl.constexpr, PAIR: tl.constexpr, EXTRA: tl.constexpr,
+    STAYS: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """out[ROWS, n] = norm(x)[ROWS, k] · weight[n, k]ᵀ and what follows it, for few rows.
+
+    A program has BN rows of the weight, whole, in registers: all its loads are under way at once. If it STAYS, for one
+    row of x and no pair, it has every so manieth block of BN rows: it loads the next one while it sums one, and
+    normalises x once.
+    """
+    first = tl.program_id(0)
+    w = _lines_of(weight, first, n, k, BN, BK)
+    v = w
+    if PAIR:
+        v = _lines_of(second, first, n, k, BN, BK)
     after_others(DEPENDENT)
-    for row in tl.static_range(ROWS):
-        values = _row(x, gain, row, x_stride, k, eps, shift, BK, NORM)
-        sums = tl.sum(w.to(tl.float32) * values[None, :], axis=1)
-        others = sums
-        if PAIR:
-            others = tl.sum(v.to(tl.float32) * values[None, :], axis=1)
-        finish(sums, others, extra, out, row, columns, columns < n, extra_stride, out_stride, PAIR, EXTRA)
+    if STAYS:
+        values = row_of(x, gain, 0, x_stride, k, eps, shift, BK, NORM)
+        step = tl.num_programs(0)
+        for block in range(first, tl.cdiv(n, BN), step):
+            w_next = _lines_of(weight, block + step, n, k, BN, BK)
+            _multiply(w, w, values, extra, out, 0, block, n, extra_stride, out_stride, BN, False, EXTRA)
+            w = w_next
+    else:
+        for row in tl.static_range(ROWS):
+            values = row_of(x, gain, row, x_stride, k, eps, shift, BK, NORM)
+            _multiply(w, v, values, extra, out, row, first, n, extra_stride, out_stride, BN, PAIR, EXTRA)
 
 
 @triton.jit
@@ -187,7 +215,7 @@ def rms_norm(x, gain, out, k, eps, shift, x_stride, out_stride, BK: tl.constexpr
     after_others(DEPENDENT)
     row = tl.program_id(0)
     at = tl.arange(0, BK)
-    values = _row(x, gain, row, x_stride, k, eps, shift, BK, True)
+    values = row_of(x, gain, row, x_stride, k, eps, shift, BK, True)
     tl.store(out + row * out_stride + at, values.to(out.dtype.element_ty), mask=at < k)
 
 
@@ -216,25 +244,83 @@ def _capped(scores, softcap):
 
 
 @triton.jit
+def _cached(
+    state, block_table, token, kv, start, end, columns, slots, block_stride, KV: tl.constexpr, D: tl.constexpr,
+    BLOCK: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """Keys and values [BT, D] of a request's positions from start on, zeros from end on."""
+    at = tl.arange(0, D)
+    position = start + tl.arange(0, BT)
+    old = (position < end) & (position // BLOCK < columns)
+    if BLOCK % BT == 0:  # all in one block
+        block = tl.load(block_table + token * columns + tl.minimum(start // BLOCK, columns - 1)) + position * 0
+    else:
+        block = tl.load(block_table + token * columns + position // BLOCK, mask=old, other=0)
+    old &= (block >= 0) & (block < slots // BLOCK)  # the host tells of others, and nothing is read for them
+    row = block.to(tl.int64) * block_stride + (position % BLOCK) * (2 * KV * D) + kv * D
+    keys = tl.load(state + row[:, None] + at[None, :], mask=old[:, None], other=0.0)
+    values = tl.load(state + row[:, None] + KV * D + at[None, :], mask=old[:, None], other=0.0)
+    return keys, values
+
+
+@triton.jit
+def _combine(
+    partial, maxima, weights, out, token, kv, out_stride, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    GP: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """The parts of the attention of the heads that share keys as one; zeros where there was no context."""
+    head = tl.arange(0, GP)
+    used = head < GROUP
+    at = tl.arange(0, D)
+    line = (token * HEADS + kv * GROUP + head) * SPLITS
+    parts = line[:, None] + tl.arange(0, SPLITS)[None, :]
+    tops = tl.load(maxima + parts, mask=used[:, None], other=float("-inf"), cache_modifier=".cg")
+    top = tl.max(tops, axis=1)
+    base = tl.where(top > float("-inf"), top, 0.0)
+    shares = tl.load(weights + parts, mask=used[:, None], other=0.0, cache_modifier=".cg")
+    total = tl.sum(shares * tl.exp(tops - base[:, None]), axis=1)
+    found = tl.zeros((GP, D), tl.float32)
+    for i in tl.static_range(SPLITS):
+        share = tl.exp(tl.load(maxima + line + i, mask=used, other=0.0, cache_modifier=".cg") - base)
+        part = partial + (line + i)[:, None] * D + at[None, :]
+        found += tl.load(part, mask=used[:, None], other=0.0, cache_modifier=".cg") * share[:, None]
+    found /= tl.where(total > 0, total, 1.0)[:, None]
+    place = out + token * out_stride + (kv * GROUP + head)[:, None] * D + at[None, :]
+    tl.store(place, found.to(out.dtype.element_ty), mask=used[:, None])
+
+
+@triton.jit
 def decode_attention(
-    q, key, value, cos, sin, slot, state, context_len, block_table, slopes, partial, maxima, weights,
-    scale, softcap, window, q_stride, k_stride, v_stride, columns, slots, block_stride,
+    q, key, value, cos, sin, slot, state, context_len, block_table, slopes, partial, maxima, weights, arrived, out,
+    scale, softcap, window, q_stride, k_stride, v_stride, out_stride, columns, slots, block_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, R: tl.constexpr, ROPE: tl.constexpr, HALVES: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
-    BLOCK: tl.constexpr, BT: tl.constexpr, GM: tl.constexpr, SPLITS: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr, BT: tl.constexpr, GM: tl.constexpr, GP: tl.constexpr, SPLITS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One query row a request: rotates it and its key, writes key and value to the cache, and attends to one part of
     SPLITS of the context. state: [blocks, BLOCK, 2, KV, D]; partial: [B, HEADS, SPLITS, D]; maxima and weights: the
     same without D.
 
-    The new key and value are used from registers; a request without context gives weights of 0.
+    The new key and value are used from registers; a request without context gives weights of 0. Of the programs of a
+    request and a head of the cache the last to end combines the parts: `arrived`, int32 [B, KV], counts them, and is
+    zeros before and after. What earlier steps have cached, and where, no kernel of this step writes: the first of it is
+    on its way before others are waited for.
     """
-    after_others(DEPENDENT)
     token = tl.program_id(0)
     kv = tl.program_id(1)
     split = tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV
     context = tl.load(context_len + token)
+    begin = 0
+    if WINDOW:
+        begin = tl.maximum(context - window, 0) // BT * BT
+    each = tl.cdiv(tl.cdiv(context - begin, BT), SPLITS) * BT
+    first = begin + split * each
+    last = tl.minimum(first + each, context)
+    end = tl.minimum(last, context - 1)
+    keys, values = _cached(state, block_table, token, kv, first, end, columns, slots, block_stride, KV, D, BLOCK, BT)
+    after_others(DEPENDENT)
     at = tl.arange(0, D)
     head = tl.arange(0, GM)
     used = head < GROUP
@@ -252,12 +338,6 @@ def decode_attention(
     new_key = new_key.to(element)
     new_value = tl.load(value + token * v_stride + kv * D + at).to(element)
 
-    begin = 0
-    if WINDOW:
-        begin = tl.maximum(context - window, 0) // BT * BT
-    each = tl.cdiv(tl.cdiv(context - begin, BT), SPLITS) * BT
-    first = begin + split * each
-    last = tl.minimum(first + each, context)
     to = tl.load(slot + token)
     if (context > 0) & (context - 1 >= first) & (context - 1 < last) & (to >= 0) & (to < slots):
         place = state + to.to(tl.int64) * (2 * KV * D) + kv * D + at
@@ -269,13 +349,9 @@ def decode_attention(
     sums = tl.zeros((GM, D), tl.float32)
     for start in range(first, last, BT):
         position = start + tl.arange(0, BT)
-        old = position < tl.minimum(last, context - 1)
-        old &= position // BLOCK < columns
-        block = tl.load(block_table + token * columns + position // BLOCK, mask=old, other=0)
-        old &= (block >= 0) & (block < slots // BLOCK)  # the host tells of others, and nothing is read for them
-        row = block.to(tl.int64) * block_stride + (position % BLOCK) * (2 * KV * D) + kv * D
-        keys = tl.load(state + row[:, None] + at[None, :], mask=old[:, None], other=0.0)
-        values = tl.load(state + row[:, None] + KV * D + at[None, :], mask=old[:, None], other=0.0)
+        next_keys, next_values = _cached(
+            state, block_table, token, kv, start + BT, end, columns, slots, block_stride, KV, D, BLOCK, BT
+        )
         new = (position == context - 1)[:, None]
         keys = tl.where(new, new_key[None, :], keys)
         values = tl.where(new, new_value[None, :], values)
@@ -297,29 +373,15 @@ def decode_attention(
         total = total * shrink + tl.sum(share, axis=1)
         sums = sums * shrink[:, None] + tl.dot(share.to(element), values, input_precision="ieee")
         top = higher
-    line = (token * HEADS + kv * GROUP + head) * SPLITS + split
-    tl.store(partial + line[:, None] * D + at[None, :], sums, mask=used[:, None])
-    tl.store(maxima + line, top, mask=used)
-    tl.store(weights + line, total, mask=used)
-
-
-@triton.jit
-def combine(partial, maxima, weights, out, out_stride, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
-            DEPENDENT: tl.constexpr):  # fmt: skip
-    """The parts of each head's attention as one; zeros where there was no context."""
-    after_others(DEPENDENT)
-    token = tl.program_id(0)
-    head = tl.program_id(1)
-    split = tl.arange(0, SPLITS)
-    at = tl.arange(0, D)
-    line = (token * HEADS + head) * SPLITS + split
-    tops = tl.load(maxima + line)
-    top = tl.max(tops, axis=0)
-    share = tl.exp(tops - tl.where(top > float("-inf"), top, 0.0))
-    total = tl.sum(tl.load(weights + line) * share, axis=0)
-    sums = tl.sum(tl.load(partial + line[:, None] * D + at[None, :]) * share[:, None], axis=0)
-    found = sums / tl.where(total > 0, total, 1.0)
-    tl.store(out + token * out_stride + head * D + at, found.to(out.dtype.element_ty))
+        keys, values = next_keys, next_values
+    line = (token * HEADS + kv * GROUP + head) * SPLITS
+    tl.store(partial + (line + split)[:, None] * D + at[None, :], sums, mask=used[:, None])
+    tl.store(maxima + line + split, top, mask=used)
+    tl.store(weights + line + split, total, mask=used)
+    tl.debug_barrier()  # all threads have written before one counts
+    if tl.atomic_add(arrived + token * KV + kv, 1, sem="acq_rel") == SPLITS - 1:
+        tl.store(arrived + token * KV + kv, 0)
+        _combine(partial, maxima, weights, out, token, kv, out_stride, HEADS, GROUP, D, GP, SPLITS)
 
 
 @triton.jit
@@ -363,13 +425,24 @@ def _attend(
     blocks, block_stride, KV: tl.constexpr, D: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     ALIBI: tl.constexpr, BLOCK: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Goes on with attention of lines of queries, at these positions, over the keys from begin to end."""
+    """Goes on with attention of lines of queries, at these positions, over the keys from begin to end.
+
+    Scores are powers of two in `top` and in the sums: what the exponent is multiplied with is known before the loop.
+    """
+    plain: tl.constexpr = not (SOFTCAP or ALIBI)
+    factor = scale * 1.4426950408889634 if plain else 1.4426950408889634
     for start in tl.range(begin, end, BN, num_stages=STAGES):
         where = start + tl.arange(0, BN)
         # The host tells of blocks that are none, and of tables too narrow; here they lead to no other memory.
-        block = tl.load(table + tl.minimum(where // BLOCK, columns - 1))
-        block = tl.minimum(tl.maximum(block, 0), blocks - 1)
-        row = block.to(tl.int64) * block_stride + (where % BLOCK) * (2 * KV * D) + kv * D
+        if BLOCK % BN == 0:  # all in one block
+            block = tl.load(table + tl.minimum(start // BLOCK, columns - 1))
+            block = tl.minimum(tl.maximum(block, 0), blocks - 1)
+            begins = block.to(tl.int64) * block_stride + (start % BLOCK) * (2 * KV * D) + kv * D
+            row = begins + tl.arange(0, BN) * (2 * KV * D)
+        else:
+            block = tl.load(table + tl.minimum(where // BLOCK, columns - 1))
+            block = tl.minimum(tl.maximum(block, 0), blocks - 1)
+            row = block.to(tl.int64) * block_stride + (where % BLOCK) * (2 * KV * D) + kv * D
         if MASKED:  # what lies behind the end may be no number
             inside = (where < end)[:, None]
             keys = tl.load(state + row[:, None] + at[None, :], mask=inside, other=0.0)
@@ -377,7 +450,9 @@ def _attend(
         else:
             keys = tl.load(state + row[:, None] + at[None, :])
             values = tl.load(state + row[:, None] + KV * D + at[None, :])
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+        if not plain:
+            scores *= scale
         away = where[None, :] - position[:, None]
         if ALIBI:
             scores += slopes[:, None] * away.to(tl.float32)
@@ -388,10 +463,12 @@ def _attend(
             if WINDOW:
                 seen &= away > -window
             scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        base = tl.where(higher > float("-inf"), higher, 0.0)
-        share = tl.exp2((scores - base[:, None]) * 1.4426950408889634)
-        shrink = tl.exp2((top - base) * 1.4426950408889634)
+        higher = tl.maximum(top, tl.max(scores, axis=1) * factor)
+        base = higher
+        if MASKED:  # without a key that it sees a line has no largest score
+            base = tl.where(higher > float("-inf"), higher, 0.0)
+        share = tl.exp2(scores * factor - base[:, None])
+        shrink = tl.exp2(top - base)
         total = total * shrink + tl.sum(share, axis=1)
         sums = sums * shrink[:, None]
         sums = tl.dot(share.to(values.dtype), values, sums, input_precision="ieee")

@@ -15,6 +15,7 @@ import numpy as np
 from ingot import _lazy
 
 ROWS = 4  # up to so many, weights stay in registers and rows pass by; with more the matrix units pay
+INTEGER_ROWS = 2  # the same of integers, if the matrix units take the sizes
 TILE_ROWS = 64  # with more, a program of the matrix units' kernel has more rows than these
 EXPANDED_ROWS = 512  # with more, weights of integers become floats for the library's product, one product at a time
 MOST_INPUTS = 32768  # of a product whose weight rows are held whole
@@ -24,6 +25,8 @@ LINES = 128  # of queries that prefill attention takes at a time
 LEAST_GROUP = 32  # of integers of 4 bits: 16 bytes are of one group
 PROGRAMS = 2048  # of decode attention: with more, the context of a request is not divided
 IN_THREAD = 64  # elements of a weight of floats that a thread holds
+FEW_OUTPUTS = 8192  # of a product of floats whose programs stay
+SHARED = 232448  # bytes, of a program's threads, on the GPUs of compute capability 9.0
 UNIT = 16  # inputs of a product of integers by few rows are a multiple of this
 
 
@@ -78,6 +81,18 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """What a program of a product of integers by the matrix units has: so many outputs (of a pair, twice), and one of
+    `splits` parts of the inputs. stages: steps that are under way at once.
+    """
+
+    outputs: int
+    warps: int
+    splits: int
+    stages: int
+
+
+@dataclass(frozen=True)
 class Form:
     """How attention computes. cos, sin: float32 [T, R], by which queries and keys are rotated; None: they are not.
     halves: whether pairs are i and i + R. window: 0 is none; softcap: 0 is none; slopes: float32 [H], of ALiBi.
@@ -95,6 +110,12 @@ class Form:
     def flags(self) -> dict[str, bool]:
         """What the kernels are compiled for."""
         return {"WINDOW": self.window > 0, "SOFTCAP": self.softcap > 0, "ALIBI": self.slopes is not None}
+
+
+def step_of(weight: Weight) -> int:
+    """Inputs that the matrix units take of a weight of integers at a time; 0 for sizes that they do not take."""
+    step = weight.group or 128
+    return step if weight.inputs % step == 0 and step >= 64 else 0
 
 
 def packed(torch: Any, weight: Any, group: int) -> Any:
@@ -118,12 +139,15 @@ def unpacked(torch: Any, weight: Any, group: int) -> Any:
 class Launcher:
     """The kernels on one device. `dependent`: whether each is started while the one before it still runs.
 
-    blocks: for products of integers of (outputs, inputs, parts, bits), where others than `block` gives are wanted.
+    blocks, tiles: for products of (outputs, inputs, parts, bits of a weight), and for tiles rows, where others than
+    `shape`, `block` and `tile` give are wanted.
     """
 
     torch: Any
     dependent: bool = False
     blocks: dict[tuple[int, int, int, int], Block] = field(default_factory=dict)
+    tiles: dict[tuple[int, int, int, int, int], Tile] = field(default_factory=dict)
+    _zeros: dict[int, Any] = field(default_factory=dict)
 
     @cached_property
     def kernels(self) -> Any:
@@ -136,10 +160,31 @@ class Launcher:
         return _lazy.load("ingot.backends.cuda.integer_kernels")
 
     @cached_property
+    def plane_kernels(self) -> Any:
+        """The module of those for integers and more rows."""
+        return _lazy.load("ingot.backends.cuda.plane_kernels")
+
+    def zeros(self, count: int, device: Any) -> Any:
+        """Counters of programs, int32, at the same address in every run. Kernels leave them as zeros."""
+        size = power(count)
+        if size not in self._zeros:
+            self._zeros[size] = self.torch.zeros(size, dtype=self.torch.int32, device=device)
+        return self._zeros[size]
+
+    @cached_property
     def multiprocessors(self) -> int:
         """Of the device; when interpreting one, so that programs have several blocks."""
+        return int(self._properties.multi_processor_count) if self.torch.cuda.is_available() else 1
+
+    @cached_property
+    def shared(self) -> int:
+        """Bytes of memory that the threads of a program share, at most."""
+        return int(self._properties.shared_memory_per_block_optin) if self.torch.cuda.is_available() else SHARED
+
+    @property
+    def _properties(self) -> Any:
         cuda = self.torch.cuda
-        return int(cuda.get_device_properties(cuda.current_device()).multi_processor_count) if self.dependent else 1
+        return cuda.get_device_properties(cuda.current_device())
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -150,6 +195,9 @@ class Launcher:
         """out[T, n] = norm(x)[T, k] · weightᵀ, plus `extra` [T, n] or [n]. Rows may lie apart in x, extra and out."""
         rows = int(x.shape[0])
         integers = weight.scales is not None
+        if integers and INTEGER_ROWS < rows <= TILE_ROWS and step_of(weight):
+            self._planes(x, weight, out, norm, extra)
+            return
         if rows > ROWS or (integers and weight.inputs % UNIT):
             if norm is not None:
                 normed = self.torch.empty((rows, weight.inputs), dtype=x.dtype, device=x.device)
@@ -167,10 +215,13 @@ class Launcher:
                  "DEPENDENT": self.dependent}  # fmt: skip
         numbers = (eps, shift, x.stride(0), stride, out.stride(0))
         if not integers:
-            warps, held = self.shape(weight)
-            self.kernels.product_rows[(-(-n // held),)](
-                x, gain, weight.first, *_or(x, weight.second, extra), out, n, k, *numbers, ROWS=rows, BN=held,
-                BK=power(k), num_warps=warps, **flags, **self.options,
+            shape = self.shape(weight, rows)
+            whole = -(-n // shape.rows)
+            stays = shape.resident > 0 and rows == 1 and weight.second is None
+            programs = min(whole, self.multiprocessors * shape.resident) if stays else whole
+            self.kernels.product_rows[(programs,)](
+                x, gain, weight.first, *_or(x, weight.second, extra), out, n, k, *numbers, ROWS=rows, BN=shape.rows,
+                BK=power(k), STAYS=stays, num_warps=shape.warps, **flags, **self.options,
             )  # fmt: skip
             return
         block = self.block(weight, rows)
@@ -183,12 +234,21 @@ class Launcher:
             **flags, **self.options,
         )  # fmt: skip
 
-    def shape(self, weight: Weight) -> tuple[int, int]:
-        """Warps of a program, and the weight rows of floats that it holds in registers."""
+    def shape(self, weight: Weight, rows: int) -> Block:
+        """What a program of a product of floats has at a time: rows of the weight, whole. Where there are few outputs,
+        and several blocks of them for each program, programs stay (`resident` is not 0).
+        """
         n, wide = weight.outputs, power(weight.inputs)
-        warps = 4 if wide <= 8192 else min(16, wide // 2048)
         parts = 2 if weight.second is not None else 1
-        return warps, min(max(1, IN_THREAD * 32 * warps // wide // parts), power(n))
+        if (n, weight.inputs, parts, 16) in self.blocks:
+            return self.blocks[n, weight.inputs, parts, 16]
+        if rows == parts == 1 and n <= FEW_OUTPUTS and weight.first.element_size() == 2:
+            warps = 8 if wide <= 8192 else 16
+            held = IN_THREAD * 32 * warps // wide
+            if n >= 3 * held * self.multiprocessors * 16 // warps:
+                return Block(warps, held, 0, 16 // warps)
+        warps = 4 if wide <= 8192 else min(16, wide // 2048)
+        return Block(warps, min(max(1, IN_THREAD * 32 * warps // wide // parts), power(n)), 0, 0)
 
     def block(self, weight: Weight, rows: int) -> Block:
         """What a program of a product of integers has at a time: the best of some 20 each, on an H200."""
@@ -210,6 +270,48 @@ class Launcher:
             warps, held, resident = (4, 8, 4 if n > 16384 else 2) if weight.group else (8, 4, 4)
         used = max(1, min(warps, chunks // 32))
         return Block(used, min(held, power(n)), min(chunks, line), resident * warps // used)
+
+    def tile(self, weight: Weight, rows: int) -> Tile:
+        """What a program of a product of integers by the matrix units has: near the best of some five each, on an
+        H100, as far as memory that is shared by a program's threads allows.
+        """
+        n, k, parts = weight.outputs, weight.inputs, 2 if weight.second is not None else 1
+        high = max(16, power(rows))
+        key = (n, k, parts, 4 if weight.group else 8, high)
+        if key in self.tiles:
+            return self.tiles[key]
+        few = high == 16
+        outputs = 64 if parts == 2 and few and not weight.group else 128
+        blocks, step = -(-n // outputs), step_of(weight)
+        programs = self.multiprocessors * (2 if few and weight.group and parts == 1 else 1)
+        splits = max(1, min(8, programs // blocks, k // step))
+        stages = (4 if few else 3) if parts == 2 else 6 if few and not weight.group else 4
+        held = outputs * parts * step // (2 if weight.group else 1) + 3 * high * step
+        return Tile(outputs, 8, splits, max(1, min(stages, (self.shared - 8192) // held)))
+
+    def _planes(self, x: Any, weight: Weight, out: Any, norm: Norm | None, extra: Any) -> None:
+        torch, rows, n, k = self.torch, int(x.shape[0]), weight.outputs, weight.inputs
+        found = torch.empty((3, rows, k), dtype=torch.int8, device=x.device)
+        back = torch.empty(rows, dtype=torch.float32, device=x.device)
+        gain, eps, shift = (norm.gain, norm.eps, norm.shift) if norm else (x, 0.0, 0.0)
+        self.plane_kernels.planes[(rows,)](
+            x, gain, found, back, rows, k, eps, shift, x.stride(0), BK=power(k), NORM=norm is not None,
+            DEPENDENT=self.dependent, num_warps=8, **self.options,
+        )  # fmt: skip
+        tile, high = self.tile(weight, rows), max(16, power(rows))
+        blocks = -(-n // tile.outputs)
+        partial = found
+        if tile.splits > 1:
+            size = (blocks, tile.splits, 2, tile.outputs, high)
+            partial = torch.empty(size, dtype=torch.float32, device=x.device)
+        stride = extra.stride(0) if extra is not None and extra.dim() == 2 else 0
+        self.plane_kernels.product_planes[(blocks, tile.splits)](
+            found, back, weight.first, *_or(x, weight.second, weight.scales, weight.second_scales, extra), out, partial,
+            self.zeros(blocks, x.device), rows, n, stride, out.stride(0), K=k, BM=high, BN=tile.outputs,
+            BK=step_of(weight), SPLITS=tile.splits, HALF=weight.group // 2, PAIR=weight.second is not None,
+            EXTRA=extra is not None, NATIVE=x.is_cuda, STAGES=tile.stages, DEPENDENT=self.dependent,
+            num_warps=tile.warps, **self.options,
+        )  # fmt: skip
 
     def _expanded(self, weight: Weight, dtype: Any) -> Weight:
         """The numbers that integers and scales stand for, for as long as one product takes."""
@@ -302,14 +404,11 @@ class Launcher:
         cos, sin, slopes = _or(q, form.cos, form.sin, form.slopes)
         self.kernels.decode_attention[(requests, kv, splits)](
             q, key, value, cos, sin, slot, state, context_len, block_table, slopes, parts, maxima, weights,
-            form.scale, form.softcap, form.window, q.stride(0), key.stride(0), value.stride(0), block_table.stride(0),
-            blocks * size, state.stride(0), HEADS=heads, KV=kv, D=width, **self._rotation(form, width), BLOCK=size,
-            BT=KEYS, GM=max(16, power(heads // kv)), SPLITS=splits, **form.flags, DEPENDENT=self.dependent,
-            num_warps=4, **self.options,
-        )  # fmt: skip
-        self.kernels.combine[(requests, heads)](
-            parts, maxima, weights, out, out.stride(0), HEADS=heads, D=width, SPLITS=splits,
-            DEPENDENT=self.dependent, num_warps=2, **self.options,
+            self.zeros(requests * kv, q.device), out, form.scale, form.softcap, form.window, q.stride(0),
+            key.stride(0), value.stride(0), out.stride(0), block_table.stride(0), blocks * size, state.stride(0),
+            HEADS=heads, KV=kv, D=width, **self._rotation(form, width), BLOCK=size, BT=KEYS,
+            GM=max(16, power(heads // kv)), GP=power(heads // kv), SPLITS=splits, **form.flags,
+            DEPENDENT=self.dependent, num_warps=4 if width * q.element_size() <= 256 else 8, **self.options,
         )  # fmt: skip
 
     def prefill(
@@ -327,12 +426,21 @@ class Launcher:
             DEPENDENT=self.dependent, num_warps=4, **self.options,
         )  # fmt: skip
         lines = lines_of(heads // kv)
+        keys, stages = self.steps(width, q.element_size(), lines)
         self.kernels.prefill_attention[(len(tiles), kv)](
             turned, state, tiles, query_start, context_len, block_table, slopes, out, tokens, form.scale, form.softcap,
             form.window, turned.stride(0), block_table.stride(0), blocks, state.stride(0), HEADS=heads, KV=kv, D=width,
-            BLOCK=size, BM=lines, BN=KEYS if q.dtype == self.torch.float32 else 2 * KEYS, STAGES=3, **form.flags,
-            DEPENDENT=self.dependent, num_warps=8 if lines >= 128 else 4, **self.options,
+            BLOCK=size, BM=lines, BN=keys, STAGES=stages, **form.flags, DEPENDENT=self.dependent,
+            num_warps=8 if lines >= 128 else 4, **self.options,
         )  # fmt: skip
+
+    def steps(self, width: int, size: int, lines: int) -> tuple[int, int]:
+        """Keys that prefill attention takes at a time, and how many such steps are under way: as many as fit, with the
+        queries, into the memory that a program's threads share. size: bytes of an element.
+        """
+        many = ((128, 2), (64, 3), (64, 2), (32, 2)) if size == 2 else ((KEYS, 3), (KEYS, 2), (KEYS, 1))
+        fits = [(keys, n) for keys, n in many if (2 * n * keys + lines) * width * size <= self.shared]
+        return fits[0] if fits else (16, 1)
 
     @staticmethod
     def _rotation(form: Form, width: int) -> dict[str, Any]:

@@ -17,25 +17,27 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ingot.backends.cuda import choice_kernels, integer_kernels, kernels
+from ingot.backends.cuda import choice_kernels, integer_kernels, kernels, plane_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 ROWS = {"ROWS": 1, "NORM": True, "PAIR": False, "EXTRA": False, "DEPENDENT": True}
 FP32 = ("scales", "second_scales", "cos", "sin", "partial", "maxima", "weights", "slopes", "logits", "tops",
-        "temperature")  # fmt: skip
+        "temperature", "back")  # fmt: skip
 FP64 = ("sums", "drawn_sums", "uniform")
-INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", "ranked", "chosen", "found")
+INTS = ("slot", "context_len", "block_table", "tiles", "query_start", "places", "ranked", "chosen", "found", "arrived")
 POINTERS = dict.fromkeys(FP32, "*fp32") | dict.fromkeys(FP64, "*fp64") | dict.fromkeys(INTS, "*i32")
 BF16 = ("x", "gain", "weight", "second", "extra", "out", "q", "key", "value", "state")
 NUMBERS = ("eps", "shift", "scale", "softcap")
-HEADS = {"HEADS": 32, "KV": 8, "D": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 16}
+HEADS = {"HEADS": 32, "KV": 8, "D": 128, "WINDOW": False, "SOFTCAP": False, "ALIBI": False, "BLOCK": 64}
 TILES = {"BM": 128, "EXTRA": False, "STAGES": 3, "DEPENDENT": True}
 WORDS = {**ROWS, "R": 1, "K": 4096, "HALF": 0, "NATIVE": True, "NORM": False}
+PLANES = {"K": 4096, "SPLITS": 1, "EXTRA": False, "NATIVE": True, "STAGES": 3, "DEPENDENT": True}
 # The shapes that Launcher.shape chooses for Llama-3-8B, by a name: the kernel, the weight's type, warps, constants.
 CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
-    "bfloat16": (kernels.product_rows, "*bf16", 4, {**ROWS, "BN": 2, "BK": 4096}),
-    "bfloat16 pair": (kernels.product_rows, "*bf16", 4, {**ROWS, "BN": 1, "BK": 4096, "PAIR": True}),
-    "bfloat16 long": (kernels.product_rows, "*bf16", 8, {**ROWS, "BN": 1, "BK": 16384}),
+    "bfloat16": (kernels.product_rows, "*bf16", 8, {**ROWS, "BN": 4, "BK": 4096, "STAYS": True}),
+    "bfloat16 pair": (kernels.product_rows, "*bf16", 4, {
+        **ROWS, "BN": 1, "BK": 4096, "PAIR": True, "STAYS": False}),
+    "bfloat16 long": (kernels.product_rows, "*bf16", 16, {**ROWS, "BN": 2, "BK": 16384, "STAYS": True}),
     "int8 pair": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "BN": 4, "CHUNKS": 256, "PARTS": 1, "NORM": True, "PAIR": True}),
     "int8 long": (integer_kernels.product_integers, "*i32", 8, {
@@ -45,11 +47,18 @@ CASES: dict[str, tuple[Any, str, int, dict[str, Any]]] = {
     "int4 of four rows": (integer_kernels.product_integers, "*i32", 4, {
         **WORDS, "ROWS": 4, "R": 4, "BN": 4, "CHUNKS": 128, "PARTS": 1, "HALF": 64, "NORM": True}),
     "attention": (kernels.decode_attention, "", 4, {
-        **HEADS, "R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "SPLITS": 16, "DEPENDENT": True}),
-    "prompt": (kernels.prefill_attention, "", 8, {**HEADS, "BM": 128, "BN": 64, "STAGES": 3, "DEPENDENT": True}),
+        **HEADS, "R": 64, "ROPE": True, "HALVES": True, "BT": 32, "GM": 16, "GP": 4, "SPLITS": 16, "DEPENDENT": True}),
+    "prompt": (kernels.prefill_attention, "", 8, {**HEADS, "BM": 128, "BN": 128, "STAGES": 2, "DEPENDENT": True}),
     "many rows of int8": (kernels.product_tiles, "*i8", 8, {
         **TILES, "BN": 64, "BK": 64, "PAIR": True, "SCALED": True}),
     "many rows of int4": (kernels.group_tiles, "*u8", 8, {**TILES, "BN": 64, "HALF": 64, "PAIR": True}),
+    "five rows and more": (plane_kernels.planes, "", 8, {"BK": 4096, "NORM": True, "DEPENDENT": True}),
+    "64 rows of int8": (plane_kernels.product_planes, "*i8", 8, {
+        **PLANES, "BM": 64, "BN": 128, "BK": 128, "HALF": 0, "PAIR": True}),
+    "16 rows of int4": (plane_kernels.product_planes, "*u8", 8, {
+        **PLANES, "BM": 16, "BN": 128, "BK": 128, "HALF": 64, "PAIR": False, "SPLITS": 8, "STAGES": 4}),
+    "64 rows of int4": (plane_kernels.product_planes, "*u8", 8, {
+        **PLANES, "BM": 64, "BN": 128, "BK": 128, "HALF": 64, "PAIR": True}),
     "expanded int8": (kernels.expand_rows, "*i8", 4, {"BN": 8, "BK": 512, "DEPENDENT": True}),
     "expanded int4": (kernels.expand_groups, "*u8", 4, {"BN": 32, "HALF": 64, "DEPENDENT": True}),
     "choice": (choice_kernels.choose, "", 4, {
@@ -61,9 +70,11 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) ->
     """Registers, spills, and whether weights are loaded before the wait."""
     names = kernel.arg_names
     types = dict.fromkeys(names, "i32") | dict.fromkeys(BF16, "*bf16") | POINTERS
+    types |= {"x": "*i8", "partial": "*fp32"} if kernel is plane_kernels.product_planes else {}
+    types |= {"out": "*i8"} if kernel is plane_kernels.planes else {}
     types |= {"weight": weight, "second": weight} if weight else {}
     types |= dict.fromkeys(NUMBERS, "fp32") | dict.fromkeys(constants, "constexpr")
-    even = [n for n in names if types[n].startswith("*") or n in ("k", "n") or n.endswith("stride")]
+    even = [n for n in names if types[n].startswith("*") or n in ("k", "n", "rows") or n.endswith("stride")]
     source = ASTSource(
         kernel, {n: types[n] for n in names}, {(names.index(n),): v for n, v in constants.items()},
         {(names.index(n),): [["tt.divisibility", 16]] for n in even},
@@ -77,8 +88,11 @@ def compiled(kernel: Any, weight: str, warps: int, constants: dict[str, Any]) ->
     found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)}
     before, _, _ = made.asm["ptx"].partition("griddepcontrol.wait")
     wide = len(re.findall(r"ld\.global[\w.:]*v[24]\.b32", before))
-    return {**found, "before the wait": wide, "converted": made.asm["ptx"].count("cvt.rn.f32.s32")}
+    units = len(re.findall(r"wgmma\.mma_async", made.asm["ptx"]))
+    converted = made.asm["ptx"].count("cvt.rn.f32.s32")
+    return {**found, "units": units, "before the wait": wide, "converted": converted}
 
 
 if __name__ == "__main__":
-    json.dump({name: compiled(*case) for name, case in CASES.items()}, sys.stdout)
+    wanted = sys.argv[1:] or CASES
+    json.dump({name: compiled(*CASES[name]) for name in wanted}, sys.stdout)

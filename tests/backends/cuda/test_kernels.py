@@ -10,7 +10,19 @@ torch: Any = pytest.importorskip("torch", reason="the kernels are compared with 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'ingot[gpu-test]'")
 
 from ingot.backends.cuda import launch  # noqa: E402
-from ingot.backends.cuda.launch import ROWS, SPLITS, Form, Launcher, Norm, Weight, packed, tiles_of, unpacked  # noqa: E402
+from ingot.backends.cuda.launch import (  # noqa: E402
+    ROWS,
+    SPLITS,
+    Block,
+    Form,
+    Launcher,
+    Norm,
+    Tile,
+    Weight,
+    packed,
+    tiles_of,
+    unpacked,
+)
 from ingot.ops.attention import KvWrite, PagedAttention  # noqa: E402
 
 # The interpreter has no products of bfloat16, and truncates to it.
@@ -62,10 +74,13 @@ def test_product(rows: int, n: int, k: int, dtype: Any, pair: bool, norm: bool, 
     given = Norm(draw(k, dtype=dtype, seed=4), 1e-5, 1.0) if norm else None
     added = {"none": None, "bias": draw(n, dtype=dtype, seed=5), "residual": draw(rows, n, dtype=dtype, seed=6)}[extra]
     out = torch.full((rows, n), float("nan"), dtype=dtype, device=DEVICE)
-    LAUNCHER.product(x, Weight(weights[0], second=weights[1] if pair else None), out, given, added)
     wide = [w.float() for w in weights]
     library = 3 if rows > ROWS else 1  # whose sums are rounded before what follows them
-    close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, added), dtype, library)
+    staying = Launcher(torch, LAUNCHER.dependent, {(n, k, 1 + pair, 16): Block(4, 4, 0, 1)})  # has all blocks in turn
+    for launcher in (LAUNCHER, staying):
+        out.fill_(float("nan"))
+        launcher.product(x, Weight(weights[0], second=weights[1] if pair else None), out, given, added)
+        close(out, wanted_of(x, given, wide[0], wide[1] if pair else None, added), dtype, library)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +92,13 @@ def test_product(rows: int, n: int, k: int, dtype: Any, pair: bool, norm: bool, 
         (3, 19, 80, 0, True, True),
         (1, 19, 96, 32, False, True),
         (2, 5, 4224, 64, False, True),
+        (4, 9, 192, 32, True, True),
         (4, 9, 192, 64, True, True),
         (6, 9, 384, 128, True, False),
+        (5, 20, 256, 0, True, True),
+        (19, 35, 1152, 0, False, False),
+        (9, 40, 512, 128, False, True),
+        (33, 17, 192, 64, True, False),
     ],
 )
 def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, norm: bool) -> None:
@@ -94,21 +114,25 @@ def test_product_of_integers(rows: int, n: int, k: int, group: int, pair: bool, 
     out = torch.full((rows, n + 1), float("nan"), dtype=HALF, device=DEVICE)
     of_kernels = [s if group else s.view(-1) for s in scales]
     weight = Weight(stored[0], of_kernels[0], *((stored[1], of_kernels[1]) if pair else (None, None)), group)
-    LAUNCHER.product(x, weight, out[:, :n], given, residual)
     wide = [w.float() * s.repeat_interleave(group or k, 1) for w, s in zip(weights, scales, strict=True)]
     wanted = wanted_of(x, given, wide[0], wide[1] if pair else None, residual)
-    close(out[:, :n], wanted, HALF, 1 if rows <= ROWS else 2)
-    assert out[:, n].isnan().all()
+    high = max(16, launch.power(rows))
+    parted = Launcher(torch, LAUNCHER.dependent, tiles={(n, k, 1 + pair, 4 if group else 8, high): Tile(16, 4, 3, 2)})
+    for launcher in (LAUNCHER, parted):
+        for _ in range(2):  # counters are left as they were
+            out.fill_(float("nan"))
+            launcher.product(x, weight, out[:, :n], given, residual)
+            close(out[:, :n], wanted, HALF, 1 if rows <= ROWS else 2)
+            assert out[:, n].isnan().all()
 
 
-@pytest.mark.parametrize("group", [0, 32])
-def test_products_of_integers_with_odd_rows(group: int) -> None:
+@pytest.mark.parametrize(("group", "k"), [(0, 64), (32, 64), (0, 256), (64, 256)])
+def test_products_of_integers_with_odd_rows(group: int, k: int) -> None:
     """A row of zeros, one with numbers from far apart, and one without a number, each for itself."""
-    k = 64
     x = draw(3, k, dtype=torch.float32, seed=1)
     x[0], x[1, ::2], x[1, 1::2], x[2, 5] = 0, 1e35, 1e-30, float("nan")
     ints = torch.randint(-8, 8, (4, k), dtype=torch.int8, generator=torch.Generator().manual_seed(2)).to(DEVICE)
-    stored, scales = (packed(torch, ints, group), torch.ones(4, 2)) if group else (ints, torch.ones(4))
+    stored, scales = (packed(torch, ints, group), torch.ones(4, k // group)) if group else (ints, torch.ones(4))
     out = torch.full((3, 4), float("nan"), dtype=torch.float32, device=DEVICE)
     LAUNCHER.product(x, Weight(stored, scales.to(DEVICE) / 1e3, group=group), out)
     assert not out[0].any()
@@ -128,12 +152,12 @@ def rotated(x: Any, cos: Any, sin: Any, halves: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "heads", "kv", "width", "r", "halves"),
-    [(torch.float32, 4, 2, 16, 8, True), (HALF, 3, 1, 32, 8, False)],
+    ("dtype", "heads", "kv", "width", "r", "halves", "size"),
+    [(torch.float32, 4, 2, 16, 8, True, 16), (HALF, 3, 1, 32, 8, False, 64)],
 )
-def test_decode_attention(dtype: Any, heads: int, kv: int, width: int, r: int, halves: bool) -> None:
+def test_decode_attention(dtype: Any, heads: int, kv: int, width: int, r: int, halves: bool, size: int) -> None:
     """Requests of 1 token, of several blocks, of more blocks than splits, and one of padding; poison elsewhere."""
-    contexts, size, columns = [1, 37, 0, SPLITS * 32 + 5], 16, 40
+    contexts, columns = [1, 37, 0, SPLITS * 32 + 5], 640 // size
     requests, blocks = len(contexts), 4 * columns
     all_rows = draw(requests, (heads + 2 * kv) * width, dtype=dtype, seed=1)
     q, key, value = all_rows.split([heads * width, kv * width, kv * width], 1)
@@ -178,7 +202,8 @@ FORMS: dict[str, dict[str, Any]] = {
 )  # fmt: skip
 def test_attention_of_all_forms(decode: bool, name: str, heads: int, kv: int, dtype: Any) -> None:
     """As the op's own torch form: requests of no, one and several rows, behind what was cached; poison elsewhere."""
-    width, size, columns = 16, 16, 12
+    width, size = 16, 16 if name in ("window", "alibi") else 64
+    columns = 192 // size
     counts = [1, 1, 1] if decode else [1, 0, 45, 70, 2]
     contexts = [1, 150, 33] if decode else [90, 0, 45, 181, 3]
     starts = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32)
@@ -246,3 +271,19 @@ def test_norm() -> None:
     norm, out = Norm(draw(70, dtype=HALF, seed=2), 1e-6, 0.0), torch.empty_like(x)
     LAUNCHER.norm(x, norm, out)
     close(out, normed(x, norm), HALF)
+
+
+@pytest.mark.parametrize("shared", [101_376, 166_912, 232_448])  # of compute capability 8.6, 8.0 and 9.0
+def test_what_programs_share_fits(shared: int) -> None:
+    """Steps that are under way at once, by the memory that they take as the compiler lays them."""
+    launcher = Launcher(torch)
+    launcher.__dict__.update(shared=shared, multiprocessors=132)
+    assert launcher.steps(128, 2, 128) == ((128, 2) if shared > 163_839 else (64, 2))
+    for width, size in ((64, 2), (256, 2), (128, 4), (256, 4)):
+        keys, stages = launcher.steps(width, size, 128)
+        assert (2 * stages * keys + 128) * width * size <= max(shared, 163_840), (width, size)
+    for n, k, pair, group, rows in ((6144, 4096, 0, 0, 5), (14336, 4096, 1, 0, 64), (4096, 14336, 0, 128, 64)):
+        stored = torch.empty((n, k // (2 if group else 1)), dtype=torch.uint8 if group else torch.int8, device="meta")
+        found = launcher.tile(Weight(stored, stored, *((stored, stored) if pair else (None, None)), group), rows)
+        held = found.outputs * (1 + pair) * 128 // (2 if group else 1) + 3 * max(16, rows) * 128
+        assert found.stages >= 1 and found.stages * held <= shared and found.splits in (1, 2, 4)
