@@ -23,9 +23,9 @@ from ingot.builder.blame import blame
 from ingot.builder.compile import Beside, Borrowed, Compiled, compile_network, header_of, make_tensors
 from ingot.builder.layers import empty_cache
 from ingot.builder.summary import host_share, summary
-from ingot.engine.inputs import sizes_that_run
+from ingot.engine.inputs import OTHER_SIZES, sizes_that_run
 from ingot.engine.session import Engine, load
-from ingot.errors import DTypeError, FileError, ModuleError, UserError
+from ingot.errors import DTypeError, FileError, InputError, ModuleError, UserError
 from ingot.frontends import onnx, torch_export
 from ingot.frontends.checkpoint import resolve_directory
 from ingot.frontends.comparing import Inputs, Peer, compare, seeded_inputs
@@ -396,8 +396,15 @@ def _build_imported(
     tried: list[Inputs] = []
 
     def seeded(engine: Engine) -> Mapping[str, Array]:
-        sizes, run = partial(sizes_that_run, engine, ()), engine.session().run
-        tried.append(seeded_inputs(imported.network, sizes, run, request.seed))
+        sizes, run = partial(sizes_that_run, engine), engine.session().run
+        try:
+            tried.append(seeded_inputs(imported.network, sizes, run, request.seed))
+        except InputError as e:
+            why = str(e).removesuffix(OTHER_SIZES)
+            raise InputError(
+                f"{name}: at no sizes that were tried does it run, to be measured and compared: {why}: give inputs "
+                "that suit it (report={'x': array}), or build it without a report (report=False, --no-report)"
+            ) from None
         return tried[0].arrays
 
     if isinstance(request.report, Mapping):

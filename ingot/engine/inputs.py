@@ -17,6 +17,7 @@ from ingot.seeded import bools
 Array = np.ndarray[Any, Any]
 
 LARGER = (8, 32, 64, 256)  # sizes to try where the smallest cannot be
+OTHER_SIZES = ": give other sizes with --size"
 MAX_DRAWN = 1 << 32  # elements of one seeded array
 
 
@@ -58,7 +59,7 @@ def sizes_that_run(engine: Engine, given: Sequence[str] = (), usual: int = 1) ->
             return sizes
         except InputError as e:
             fault = fault or e
-    raise InputError(f"{fault}: give other sizes with --size")
+    raise InputError(f"{fault}{OTHER_SIZES}")
 
 
 def _near(size: int, low: int, high: int | None) -> int:

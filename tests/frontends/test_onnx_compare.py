@@ -191,3 +191,34 @@ def test_a_loop_without_rounds_has_no_size_to_compare(tmp_path: Path) -> None:
     assert engine.report.comparison.largest == 0.0
     assert engine.run(rounds)["y"].tolist() == [[2.0] * 3, [3.0] * 3]
     assert engine.run({**rounds, "m": np.array(0)})["y"].shape == (0, 3)
+
+
+def test_windows_that_do_not_fit_into_small_images(tmp_path: Path) -> None:
+    """ONNX Runtime says that a window of 3 fits once into 2 elements: such sizes compare nothing."""
+    pool = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    nodes = [node("MaxPool", ["x"], ["a"], **pool), node("MaxPool", ["a"], ["b"], **pool), node("Relu", ["b"], ["y"])]
+    engine = ingot.build(file(tmp_path / "net.onnx", nodes, ["N", 3, "H", "W"], "y", {}))
+    assert engine.report.comparison.largest < 1e-6 and not engine.report.comparison.missing
+
+
+def test_a_batch_that_has_to_be_1(tmp_path: Path) -> None:
+    arrays = {"w": RNG.standard_normal((1, 6, 3), np.float32), "r": RNG.standard_normal((1, 6, 2), np.float32),
+              "h": RNG.standard_normal((1, 1, 2), np.float32)}  # fmt: skip
+    nodes = [node("GRU", ["x", "w", "r", "", "", "h"], ["y"], hidden_size=2)]
+    engine = ingot.build(file(tmp_path / "net.onnx", nodes, ["T", "N", 3], "y", arrays))
+    assert engine.report.comparison.largest < 1e-5
+
+
+def test_likelihoods_of_nothing(tmp_path: Path) -> None:
+    """ONNX Runtime's sigmoid is near by absolute distance alone."""
+    nodes = [node("Sub", ["x", "far"], ["a"]), node("Sigmoid", ["a"], ["b"]), node("Transpose", ["b"], ["y"])]
+    engine = ingot.build(file(tmp_path / "net.onnx", nodes, ["N", 40], "y", {"far": np.float32(14)}))
+    assert not engine.report.comparison.missing
+
+
+def test_a_size_of_1_that_a_squeeze_keeps(tmp_path: Path) -> None:
+    nodes = [node("Squeeze", ["x"], ["a"]), node("Relu", ["a"], ["y"])]
+    path = file(tmp_path / "net.onnx", nodes, [1, "N", 3], "y", {})
+    engine = ingot.build(path, report={"x": np.ones((1, 1, 3), np.float32)})
+    assert not engine.report.comparison.missing
+    assert any("names no axes" in line for line in engine.log)

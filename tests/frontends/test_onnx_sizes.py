@@ -515,3 +515,80 @@ def test_sizes_that_a_run_counts_in_floats(op: str) -> None:
     for n in (1, 10, 23, 400):
         size = int(rounded(np.float32(n) * np.float32(0.7) - np.float32(0.5)))
         assert net.run({"x": floats(n)})["y"].shape == (size,)
+
+
+@pytest.mark.parametrize("kind", ["input", "size"])
+def test_branches_of_two_sizes(kind: str) -> None:
+    """The result has the size of the branch that runs."""
+    then = branch("then", [node("Slice", ["x", "zero", "two"], ["a"])], "a")
+    other = branch("other", [node("Concat", ["x", "x"], ["b"], axis=0)], "b")
+    choose = [node("If", ["c"], ["s"], then_branch=then, else_branch=other), node("Relu", ["s"], ["y"])]
+    constants = {"zero": np.array([0]), "two": np.array([2]), "at": np.array(0), "four": np.array(4)}
+    if kind == "input":
+        net = engine(choose, {"x": ["A", 3], "c": (BOOL, [])}, constants)
+    else:
+        count = [node("Shape", ["x"], ["n"]), node("Gather", ["n", "at"], ["a_"])]
+        net = engine([*count, node("Greater", ["a_", "four"], ["c"]), *choose], {"x": ["A", 3]}, constants)
+    for size in (1, 5, 7):
+        for first in (True, False) if kind == "input" else (size > 4,):
+            x = floats(size, 3)
+            feeds = {"x": x, "c": np.array(first)} if kind == "input" else {"x": x}
+            wanted = x[:2] if first else np.concatenate([x, x])
+            np.testing.assert_array_equal(net.run(feeds)["y"], np.maximum(wanted, 0))
+
+
+def test_branches_of_two_ranks_are_refused() -> None:
+    then, other = branch("then", [node("ReduceSum", ["x"], ["a"], keepdims=0)], "a"), branch(
+        "other", [node("Identity", ["x"], ["b"])], "b")  # fmt: skip
+    with pytest.raises(UnsupportedError, match="then_branch gives"):
+        engine([node("If", ["c"], ["y"], then_branch=then, else_branch=other)], {"x": ["A", 3], "c": (BOOL, [])})
+
+
+def test_a_squeeze_without_axes() -> None:
+    """What reads axes by their place would take another one where a size that was kept is 1."""
+    squeeze = node("Squeeze", ["x"], ["s"])
+    plain = engine([squeeze, node("Sigmoid", ["s"], ["y"])], {"x": ["A", 1, 3]})
+    x = floats(1, 1, 3)
+    np.testing.assert_allclose(plain.run({"x": x})["y"], 1 / (1 + np.exp(-x[:, 0])), rtol=1e-5)
+
+    axes = {"from": np.array([0]), "to": np.array([2]), "axis": np.array([0])}
+    net = engine([squeeze, node("Slice", ["s", "from", "to", "axis"], ["y"])], {"x": ["A", 1, 3]}, axes)
+    x = floats(4, 1, 3)
+    np.testing.assert_array_equal(net.run({"x": x})["y"], x[:2, 0])
+    with pytest.raises(IngotError, match="Squeeze names no axes, and drops A where it is 1"):
+        net.run({"x": floats(1, 1, 3)})
+
+    state = [node("GRU", ["x", "w", "r", "", "", "h"], ["", "last"], hidden_size=2), node("Squeeze", ["last"], ["s"]),
+             node("Slice", ["s", "from", "to", "axis"], ["y"])]  # fmt: skip
+    weights = {"w": floats(1, 6, 3), "r": floats(1, 6, 2), **axes, "from": np.array([1])}
+    net = engine(state, {"x": ["T", "N", 3], "h": [1, 1, 2]}, weights)  # a state of one row: so N is 1
+    feeds = {"x": floats(3, 1, 3), "h": floats(1, 1, 2)}
+    assert net.run(feeds)["y"].shape == (1,)
+    with pytest.raises(InputError, match="must be N"):
+        net.run({**feeds, "x": floats(3, 2, 3)})
+
+
+def test_a_count_of_rounds_below_0_is_none() -> None:
+    nodes = [node("Add", ["s", "x"], ["t"]), node("Identity", ["c"], ["d"]), node("Identity", ["t"], ["k"])]
+    info = [value("i", INT64, []), value("c", BOOL, []), value("s", FLOAT, [2])]
+    made = [value("d", BOOL, []), value("t", FLOAT, [2]), value("k", FLOAT, [2])]
+    body = helper.make_graph(nodes, "body", info, made)
+    net = engine([node("Loop", ["m", "", "x"], ["", "y"], body=body)], {"x": [2], "m": (INT64, [])})
+    x = floats(2)
+    for count in (-3, 0, 2):
+        wanted = np.array([x * (k + 2) for k in range(max(count, 0))], np.float32).reshape(-1, 2)
+        np.testing.assert_allclose(net.run({"x": x, "m": np.array(count)})["y"], wanted, rtol=1e-6)
+
+
+def test_identity_places_and_different_numbers_of_any_size() -> None:
+    eye = engine([node("EyeLike", ["x"], ["y"], k=-1)], {"x": ["A", "B"]})
+    last = engine([node("ArgMax", ["x"], ["y"], axis=1, keepdims=0, select_last_index=1)], {"x": (INT64, ["A", "B"])})
+    different = engine([node("Unique", ["x"], ["", "first"], sorted=0), node("Identity", ["first"], ["y"])],
+                       {"x": (INT64, ["A"])})  # fmt: skip
+    for rows, columns in ((3, 4), (5, 2)):
+        x = RNG.integers(0, 3, (rows, columns))
+        np.testing.assert_array_equal(eye.run({"x": floats(rows, columns)})["y"], np.eye(rows, columns, -1))
+        wanted = columns - 1 - x[:, ::-1].argmax(1)
+        np.testing.assert_array_equal(last.run({"x": x})["y"], wanted)
+        places = np.sort(np.unique(x[:, 0], return_index=True)[1])
+        np.testing.assert_array_equal(different.run({"x": x[:, 0]})["y"], places)

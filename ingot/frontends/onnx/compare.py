@@ -15,7 +15,7 @@ from ingot import _lazy
 from ingot.frontends.comparing import NARROW_TOLERANCE, TOLERANCE, Outputs, Refused, Step
 from ingot.frontends.onnx.importer import Built
 from ingot.frontends.onnx.model import Model
-from ingot.ir import Network
+from ingot.ir import Network, Value
 from ingot.ops.control import bodies
 from ingot.passes.widen import NARROW
 
@@ -25,6 +25,11 @@ INSTALL = "ingot[onnxruntime]"
 MAX_BYTES = 1 << 30  # of a model beside its large initializers; ONNX Runtime makes copies of it
 QUIET = 4  # a level of its log: fatal errors
 ROUNDING = ("quantize", "round")  # ops behind which a last bit becomes a whole step
+# ONNX Runtime's sigmoid is near by absolute distance, 1e-7, where the number itself may be 1e-13: a detector that sees
+# nothing in noise gives numbers as small as that.
+LEAST = 1e-2
+MAX_MOVES = 16  # between a sigmoid and an output
+_MOVES = {"cast", "slice", "permute", "take", "reduce_max", "mul"}
 EXTERNAL = 1  # a TensorProto's data_location
 
 
@@ -142,7 +147,24 @@ class RuntimePeer:
             arrays = {name: a for name, a in arrays.items() if a.dtype.kind == "f"}
         if any(node.op_type in ("Loop", "Scan") for node in self.model.proto.graph.node):
             arrays = {name: a for name, a in arrays.items() if a.size}
-        return Outputs(arrays, NARROW_TOLERANCE if half or steps else TOLERANCE)
+        likely = {name: LEAST for name, v in network.outputs.items() if _is_likely(v)}
+        squeezes = any(_is_plain_squeeze(node) for node in self.model.proto.graph.node)
+        return Outputs(arrays, NARROW_TOLERANCE if half or steps else TOLERANCE, likely, squeezes)
+
+
+def _is_plain_squeeze(node: Any) -> bool:
+    return node.op_type == "Squeeze" and not node.attribute and len([name for name in node.input if name]) == 1
+
+
+def _is_likely(value: Value, depth: int = 0) -> bool:
+    """Whether it is what a sigmoid gives, perhaps moved, or a product of several."""
+    node = value.node
+    if node is None or depth > MAX_MOVES:
+        return False
+    if node.op.name == "sigmoid":
+        return True
+    read = node.inputs if node.op.name == "mul" else node.inputs[:1]
+    return (node.op.is_view or node.op.name in _MOVES) and all(_is_likely(v, depth + 1) for v in read)
 
 
 def _ops(network: Network) -> Iterator[str]:

@@ -5,13 +5,13 @@ constant computed at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ingot import dims, dtypes
-from ingot.dims import Dim, Dimension
+from ingot.dims import Dim, Dimension, Expr
 from ingot.dtypes import DType
 from ingot.errors import CheckpointError, DimError, DTypeError, OpError, UnsupportedError, ValueFault
 from ingot.frontends.narrow import Narrow, carried, carried_spec, is_narrow
@@ -28,6 +28,7 @@ from ingot.frontends.table import NO_SUCH_OP, Unsupported, carried_out
 from ingot.frontends.widened import Widened, sources, widened
 from ingot.ir import Network, Spec, Value, interpret
 from ingot.ir.spec import MAX_RANK
+from ingot.ops.movement import WithShape
 from ingot.passes.simplify import Budget
 
 Array = np.ndarray[Any, Any]
@@ -37,9 +38,14 @@ MAX_FOLDED = 1 << 22  # bytes that computing a node at once may make
 MAX_STEPS = 1 << 29  # of what is computed at once, all together; the passes behind have more
 MAX_DEPTH = 48  # of functions and subgraphs, one inside the other
 MAX_ITEMS = 1 << 22  # tensors in all sequences together
+MAX_NOTES = 64
+MAX_LOOKED_AT = 1 << 10  # results behind a node, for what depends on its rank
 MAX_DIM_NAME = 40  # characters of the model's name of a dim, which an engine's may have 64 of
 REPLACE = "export the model with another opset, or put a function of the model in its place"
 OTHERWISE = "change these nodes before or after the export, as the reason says"
+# Ops whose results have the same elements whether an operand has one more dimension of 1 or not.
+ALIKE = {"Identity", "Cast", "Sigmoid", "Tanh", "Relu", "Exp", "Log", "Sqrt", "Abs", "Neg", "Clip", "Round", "Erf",
+         "Softplus", "Add", "Sub", "Mul", "Div", "MatMul"}  # fmt: skip
 TENSOR, OPTIONAL = "tensor_type", "optional_type"
 
 
@@ -116,11 +122,30 @@ class Call:
     def contents(self, value: Value) -> Array | None:
         return self.importer.contents(value)
 
+    @property
+    def name(self) -> str:
+        return self.node.name or (self.node.output[0] if self.node.output else "")
+
+    def noted(self, what: str) -> None:
+        if len(self.importer.notes) < MAX_NOTES:
+            self.importer.notes.append(f"{self.op} in node {self.name[:80]}: {what}")
+
+    def must_be_1(self, size: Expr) -> bool:
+        return size in self.importer.ones(self.network)
+
+    def is_new_rule(self, size: Expr) -> bool:
+        rules = self.importer.rules
+        before = len(rules)
+        rules.add((self.network, size))
+        return len(rules) > before
+
+    def same_of_any_rank(self) -> bool:
+        return self.scope.values is self.importer.outermost and self.importer.is_alike(self.node.output[:1])
+
     def unrolled(self, rounds: int, why: str) -> None:
-        name = self.node.name or (self.node.output[0] if self.node.output else "")
         todo = "keep what it carries of one type and size in all rounds"
         why = f"its {rounds} rounds are written out, one after the other: {why}"
-        self.importer.remarks.append(Remark("unrolled loop", self.op, (name,), 1, why, todo))
+        self.importer.remarks.append(Remark("unrolled loop", self.op, (self.name,), 1, why, todo))
 
     def inline(self, graph: Any, operands: list[Any]) -> list[Any]:
         return self.importer.inline(self.scope, graph, operands)
@@ -147,10 +172,15 @@ class _Importer:
         self.narrow: dict[str, DType] = {}  # of outputs
         self.text: set[str] = set()  # inputs and outputs
         self.tables = tables(model)
+        self.checked: dict[Network, tuple[int, set[Dimension]]] = {}  # how many nodes were looked at, and sizes of 1
+        self.outermost: dict[str, Any] = {}
+        self.rules: set[tuple[Network, Expr]] = set()  # of sizes that may not be 1
+        self.readers: dict[str, list[Any]] | None = None
 
     def run(self) -> Built:
         graph = self.model.graph
         scope = Scope(self.network, self.model.versions, None)
+        self.outermost = scope.values
         self._inputs(scope, graph)
         self._nodes(scope, graph)
         outputs = self._outputs(scope, graph)
@@ -305,6 +335,32 @@ class _Importer:
         if known is None or not all(type(n) in (int, bool) for n in known.flat):
             return None
         return known.astype(value.dtype.numpy)
+
+    def ones(self, network: Network) -> set[Dimension]:
+        """The sizes of which runs check that they are 1."""
+        seen, found = self.checked.get(network, (0, set()))
+        for node in network.nodes[seen:]:
+            if isinstance(node.op, WithShape) and not node.op.broadcast:
+                for a, b in zip(node.inputs[0].shape, node.output.shape, strict=True):
+                    found |= {b if a == 1 else a} if 1 in (a, b) else set()
+        self.checked[network] = len(network.nodes), found
+        return found
+
+    def is_alike(self, names: Iterable[str]) -> bool:
+        """Whether all that reads these results computes element by element, or along the last dimensions."""
+        if self.readers is None:
+            self.readers = {}
+            for node in self.model.graph.node:
+                for name in node.input:
+                    self.readers.setdefault(name, []).append(node)
+        todo, seen = list(names), set(names)
+        while todo:
+            for node in self.readers.get(todo.pop(), ()):
+                if len(seen) > MAX_LOOKED_AT or node.op_type not in ALIKE or node.domain not in ("", "ai.onnx"):
+                    return False
+                todo += [name for name in node.output if name not in seen]
+                seen.update(node.output)
+        return True
 
     # --------------------------------------------------------------------------------------------------- names
 

@@ -85,6 +85,18 @@ class Call(Protocol):
     def unrolled(self, rounds: int, why: str) -> None:
         """Remarks that a loop was written out."""
 
+    def noted(self, what: str) -> None:
+        """Tells whoever builds the model something about the node."""
+
+    def must_be_1(self, size: Expr) -> bool:
+        """Whether a run ends in an error wherever the size is not 1."""
+
+    def is_new_rule(self, size: Expr) -> bool:
+        """Whether no node before has asked the run to check this size."""
+
+    def same_of_any_rank(self) -> bool:
+        """Whether what follows the node gives the same elements with a dimension of 1 more in front, or between."""
+
     def inline(self, graph: Any, operands: list[Any]) -> list[Any]:
         """A subgraph's outputs, recorded here."""
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot.dims import Dimension, Expr
-from ingot.frontends.onnx.ops.common import axes_at, cast, number
+from ingot.frontends.onnx.ops.common import axes_at, cast, number, size_value
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.table import Anything, Body, Call, Graph, Sequence, Unknown, onnx
 from ingot.frontends.table import Ints, MaybeInts, MaybeTensor, Results, Tensor, Unsupported
@@ -35,8 +35,40 @@ def if_(call: Call, condition: Tensor, *, then_branch: Graph, else_branch: Graph
     for body in bodies:
         _with_operands(body, operands, 0)
     predicate = condition if not condition.shape else F.reshape(condition, ())
-    found = F.cond(predicate, *operands, then_branch=bodies[0].network, else_branch=bodies[1].network)
-    return found if isinstance(found, tuple) else (found,)
+    then, other = (body.network for body in bodies)
+    shapes = {n: _padded(call.network, then, other, n) for n in list(then.outputs) if n in other.outputs}
+    found = F.cond(predicate, *operands, then_branch=then, else_branch=other)
+    results = found if isinstance(found, tuple) else (found,)
+    return tuple(_cut(predicate, y, shapes.get(name)) for name, y in zip(then.outputs, results, strict=True))
+
+
+Shapes = tuple[tuple[Dimension, ...], tuple[Dimension, ...]]
+
+
+def _padded(outside: Network, then: Network, other: Network, name: str) -> Shapes | None:
+    """Lets both branches give an output of one shape, where theirs differ in sizes that are known outside: padded to
+    the larger ones. Gives the two shapes, of which a run cuts out one; None where there is nothing to do."""
+    a, b = then.outputs[name], other.outputs[name]
+    known = {d for shape in (a.shape, b.shape) for size in shape if isinstance(size, Expr) for d in size.dims()}
+    if a.shape == b.shape or len(a.shape) != len(b.shape) or a.dtype is not b.dtype or not known <= outside.dims.keys():
+        return None
+    whole = [n if n == m else dims.maximum(n, m) for n, m in zip(a.shape, b.shape, strict=True)]
+    shapes = a.shape, b.shape
+    for network, value in ((then, a), (other, b)):
+        more = tuple(dims.add(n, dims.mul(own, -1)) for n, own in zip(whole, value.shape, strict=True))
+        made = F.pad(value, before=(0,) * len(whole), after=more, value=0.0)
+        network.outputs[name] = made
+    return shapes
+
+
+def _cut(predicate: Value, y: Any, shapes: Shapes | None) -> Any:
+    if shapes is None:
+        return y
+    sizes = [
+        n if n == m else as_size(F.where(predicate, size_value(predicate, n), size_value(predicate, m)))
+        for n, m in zip(*shapes, strict=True)
+    ]
+    return F.slice(y, (0,) * len(sizes), tuple(sizes), (1,) * len(sizes))
 
 
 def _squeezes(then: Any, other: Any) -> bool:
@@ -129,11 +161,17 @@ def _as_scan(
     network.inputs[:] = [v for v in network.inputs if v is not condition]
     del network.values[condition.name]
     _outputs(network, [F.add(i, number(i, 1)), *carried, *kept])
-    length = as_size(most) if call.contents(most) is None else int(call.contents(most).reshape(()))  # type: ignore[union-attr]
+    known = call.contents(most)
+    length = _rounds(most) if known is None else max(int(known.reshape(())), 0)
     zero = call.network.constant(np.array(0, np.int64))
-    found = F.scan(zero, *initial, *outer, body=network, length=max(length, 0) if isinstance(length, int) else length,
-                   carried=1 + len(initial), scanned=0)  # fmt: skip
+    found = F.scan(zero, *initial, *outer, body=network, length=length, carried=1 + len(initial), scanned=0)
     return tuple((found if isinstance(found, tuple) else (found,))[1:])
+
+
+def _rounds(most: Any) -> Dimension:
+    """As many as a count says that only a run knows; none of one below 0."""
+    none = number(most, 0)
+    return as_size(F.where(F.less(most, none), none, most) if most.known is None else F.maximum(most, none))
 
 
 def _as_while(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ingot import dtypes
 from ingot.dtypes import DType
-from ingot.frontends.onnx.ops.common import cast, wide
+from ingot.frontends.onnx.ops.common import cast, few, wide
 from ingot.frontends.onnx.table import Call, onnx
 from ingot.frontends.onnx.tensors import BY_CODE
 from ingot.frontends.table import MaybeTensor, Result, Tensor, Unsupported
@@ -110,6 +112,20 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: f
     if not isinstance(channels, int):
         raise Unsupported("the number of channels must be known")
     return F.group_norm(x, scale, bias, groups=channels, eps=epsilon)
+
+
+@onnx("GroupNormalization", until=20)
+def group_normalization_18(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5) -> Result:
+    """With a scale and a bias for each group."""
+    channels = x.shape[1]
+    if scale.shape != (num_groups,) or bias.shape != (num_groups,) or not isinstance(channels, int):
+        both = f"{scale.spec} and {bias.spec}"
+        raise Unsupported(f"scale and bias must be [{num_groups}], not {both}, and the channels known")
+    if num_groups < 1 or channels % num_groups:
+        raise Unsupported(f"{channels} channels cannot be divided among {num_groups} groups")
+    each = x.network.constant(np.arange(few(channels)) // (channels // num_groups))
+    scale, bias = (F.take(v, each, axis=0) for v in (scale, bias))
+    return F.group_norm(x, scale, bias, groups=num_groups, eps=epsilon)
 
 
 @onnx("GroupNormalization", since=21)

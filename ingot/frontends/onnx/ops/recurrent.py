@@ -155,8 +155,12 @@ def _stepped(
     return found[-1], list(found[:-1])
 
 
-def _outputs(call: Call, found: list[tuple[Any, list[Any]]], layout: int) -> Result:
-    """Y [T, D, N, H] and the last states [D, N, H]; with layout 1 the batch stands first."""
+def _outputs(call: Call, found: list[tuple[Any, list[Any]]], layout: int, lengths: Any) -> Result:
+    """Y [T, D, N, H] and the last states [D, N, H]; with layout 1 the batch stands first. A sequence of length 0 leaves
+    states of 0, whatever the first ones are: the standard does not say, and ONNX Runtime has it so."""
+    if lengths is not None:
+        some = F.reshape(F.greater(lengths, number(lengths, 0)), (lengths.shape[0], 1))
+        found = [(y, [F.where(some, h, number(h, 0)) for h in last]) for y, last in found]
     y = [F.reshape(one, (one.shape[0], 1, *one.shape[1:])) for one, _ in found]
     results = [y[0] if len(y) == 1 else F.concat(*y, dim=1)]
     for i in range(len(found[0][1])):
@@ -225,7 +229,7 @@ def lstm(
             return F.mul(gate(_bounded(o, clip)), outer(new)), new
 
         found.append(_stepped(s, layer, 4, step, reads))
-    return _outputs(call, found, layout)
+    return _outputs(call, found, layout, None if h0 is None and c0 is None else lengths)
 
 
 @onnx("GRU", folds=False)
@@ -266,7 +270,7 @@ def gru(
             return (F.add(F.mul(F.sub(1.0, z), new), F.mul(z, hidden)),)
 
         found.append(_stepped(s, layer, 3, step, reads))
-    return _outputs(call, found, layout)
+    return _outputs(call, found, layout, None if h0 is None else lengths)
 
 
 @onnx("RNN", folds=False)
@@ -293,6 +297,6 @@ def rnn(
             return (layer.functions[0](_bounded(total, clip)),)
 
         found.append(_stepped(s, layer, 1, step, reads))
-    return _outputs(call, found, layout)
+    return _outputs(call, found, layout, None if h0 is None else lengths)
 
 

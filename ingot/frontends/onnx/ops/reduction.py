@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ingot import dtypes
+from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Dimension
 from ingot.dtypes import DType
 from ingot.frontends.onnx.ops.chosen_axes import ChosenAxes, along_chosen
-from ingot.frontends.onnx.ops.common import axes_at, cast, number, wide
+from ingot.frontends.onnx.ops.common import axes_at, cast, number, size_value, wide
 from ingot.frontends.onnx.ops.shape import part
 from ingot.frontends.onnx.table import Call, Unknown, onnx, whole_numbers
 from ingot.frontends.table import MaybeInt, MaybeInts, MaybeTensor, Result, Results, Sizes, Tensor, Unsupported
@@ -139,9 +139,7 @@ def _place(x: Any, axis: int, keepdims: bool, last: bool) -> Any:
     size = x.shape[at]
     back = part(x, at, size - 1 if isinstance(size, int) else size + -1, size, -1)
     found = F.argmax(back, axis=at, keepdims=keepdims)
-    if not isinstance(size, int):
-        raise Unsupported("the last of equals along a size that only a run knows")
-    return F.sub(number(found, size - 1), found)
+    return F.sub(size_value(found, dims.add(size, -1)), found)
 
 
 @onnx("ArgMax")
@@ -253,11 +251,9 @@ def unique(call: Call, x: Tensor, *, axis: MaybeInt = None, sorted: bool = True)
     flat = _keys(x, axis_of(axis or 0, len(x.shape), "axis")) if by_slices else F.reshape(x, (elements(x.shape),))
     values, inverse, counts = fn.unique(flat, True, True)
     size = flat.shape[0]
-    if not isinstance(size, int):
-        raise Unsupported("the elements must be of a number that is known")
     places = F.iota(size=size, dtype=dtypes.int64)
     places = places if isinstance(places, Value) else call.network.constant(places)
-    start = F.expand(number(places, size), (values.shape[0],))
+    start = F.expand(size_value(places, size), (values.shape[0],))
     first = F.scatter(start, inverse, places, axis=0, mode="min")
     if by_slices:
         values = F.take(x, first, axis=axis_of(axis or 0, len(x.shape), "axis"))

@@ -30,9 +30,11 @@ from ingot.frontends.table import (
 from ingot.functional import regions, resample
 from ingot.ir import F, Value
 from ingot.ir.sizes import as_size
+from ingot.ir.spec import elements
 
 Array = np.ndarray[Any, Any]
-MaybeSizes = tuple[Dimension, ...] | None
+Dims = tuple[Dimension, ...]
+MaybeSizes = Dims | None
 
 MAX_MATRIX = 1 << 23  # elements of the weights of one axis
 
@@ -379,6 +381,31 @@ def grid_sample(
     return cast(fn.grid_sample(x, grid, word, padding_mode, align_corners), x.dtype)
 
 
+@onnx("AffineGrid")
+def affine_grid(theta: Tensor, size: Dims, *, align_corners: bool = False) -> Result:
+    """Of the centres of elements, or with align_corners from the first to the last. The standard's own function drops a
+    batch of 1 on its way."""
+    whole = [few(n) if isinstance(n, int) else n for n in size[2:]]
+    if len(whole) not in (2, 3) or theta.shape[1:] != (len(whole), len(whole) + 1):
+        raise Unsupported(f"theta is {theta.spec} for an image of {len(whole)} dimensions: [N, 2, 3] or [N, 3, 4]")
+    kind, places = theta.dtype, []
+    for axis, n in reversed(list(enumerate(whole))):  # x first
+        count = F.iota(size=n, dtype=dtypes.int64)
+        at = cast(count if isinstance(count, Value) else theta.network.constant(count), kind)
+        many = size_value(theta, n)
+        if align_corners:
+            steps = cast(F.maximum(F.sub(many, number(many, 1)), number(many, 1)), kind)
+            place = F.sub(F.div(F.mul(at, 2.0), steps), 1.0)
+        else:
+            place = F.sub(F.div(F.add(F.mul(at, 2.0), 1.0), cast(many, kind)), 1.0)
+        along = tuple(n if i == axis else 1 for i in range(len(whole)))
+        places.append(F.reshape(F.expand(F.reshape(place, along), tuple(whole)), (*whole, 1)))
+    places.append(F.expand(number(theta, 1), (*whole, 1)))
+    base = F.reshape(F.concat(*places, dim=len(whole)), (elements(whole), len(whole) + 1))
+    found = F.matmul(base, theta, transpose_b=True)
+    return F.reshape(found, (theta.shape[0], *whole, len(whole)))
+
+
 @onnx("DeformConv")
 def deform_conv(
     x: Tensor, weight: Tensor, offset: Tensor, bias: MaybeTensor = None, mask: MaybeTensor = None, *,
@@ -399,12 +426,21 @@ def deform_conv(
 
 @onnx("RoiAlign")
 def roi_align(
-    x: Tensor, rois: Tensor, batch: Tensor, *, mode: str = "avg", output_height: int = 1, output_width: int = 1,
-    sampling_ratio: int = 0, spatial_scale: float = 1.0, coordinate_transformation_mode: str = "half_pixel",
+    call: Call, x: Tensor, rois: Tensor, batch: Tensor, *, mode: str = "avg", output_height: int = 1,
+    output_width: int = 1, sampling_ratio: int = 0, spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str = "half_pixel",
 ) -> Result:  # fmt: skip
-    if mode not in ("avg", "max") or sampling_ratio < 1:
-        raise Unsupported("only a fixed number of samples is supported (sampling_ratio at least 1)")
-    shift = 0.5 if coordinate_transformation_mode == "half_pixel" else 0.0
+    if mode not in ("avg", "max") or sampling_ratio < 0:
+        raise Unsupported(f"the mode {mode:.40} is not avg or max, or sampling_ratio {sampling_ratio} is below 0")
+    half = coordinate_transformation_mode == "half_pixel" and call.version >= 16
+    shift = 0.5 if half else 0.0
+    sizes_known = all(isinstance(size, int) for size in x.shape[2:])
+    if mode == "avg" and (sampling_ratio == 0 or not sizes_known):
+        images = F.reshape(cast(batch, x.dtype), (rois.shape[0], 1))
+        both = (few(output_height), few(output_width))
+        return regions.roi_align(x, F.concat(images, rois, dim=1), spatial_scale, both, sampling_ratio, half)
+    if sampling_ratio == 0:
+        raise Unsupported("the largest of as many places as a region says (mode max with sampling_ratio 0)")
     count = rois.shape[0]
     ends = F.sub(F.mul(rois, spatial_scale), shift)
     places, inside = [], []

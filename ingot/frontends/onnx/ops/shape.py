@@ -40,7 +40,7 @@ from ingot.frontends.table import (
 )
 from ingot.ir import F, Value
 from ingot.ir.checked import to_expand, to_reshape, to_shape
-from ingot.ir.sizes import as_shape, as_size
+from ingot.ir.sizes import MAX_SIZE, as_shape, as_size
 from ingot.ir.spec import axis_of, broadcast, elements
 
 Dims = tuple[Dimension, ...]
@@ -142,9 +142,15 @@ def _bound(call: Call, x: Value) -> Dimension:
 
 @onnx("EyeLike")
 def eye_like(x: Tensor, *, dtype: MaybeDType = None, k: int = 0) -> Result:
+    if len(x.shape) != 2:
+        raise Unsupported(f"it takes a matrix, not {x.spec}")
     sizes = [d for d in x.shape if isinstance(d, int)]
-    if len(x.shape) != 2 or len(sizes) != 2:
-        raise Unsupported("it takes a matrix whose sizes are known")
+    if len(sizes) < 2:
+        counts = (F.iota(size=d, dtype=dtypes.int64) for d in x.shape)
+        row, column = (v if isinstance(v, Value) else x.network.constant(v) for v in counts)
+        row, column = F.reshape(row, (x.shape[0], 1)), F.reshape(column, (1, x.shape[1]))
+        k = max(-MAX_SIZE, min(k, MAX_SIZE))  # beyond any column
+        return cast(F.equal(F.add(row, number(row, k)), column), dtype or x.dtype)
     few(math.prod(sizes))
     return np.eye(sizes[0], sizes[1], k=k, dtype=(dtype or x.dtype).numpy)
 
@@ -175,9 +181,28 @@ def flatten(x: Tensor, *, axis: int = 1) -> Result:
     return F.reshape(x, (elements(x.shape[:at]), elements(x.shape[at:])))
 
 
-def _squeezed(x: Value, axes: Sequence[int] | None) -> Any:
+def _keep(call: Call, x: Value, kept: Sequence[dims.Expr]) -> None:
+    """A Squeeze without axes keeps what only a run knows. Where that is 1 the model has a dimension less, and what
+    reads axes by their place takes another one, which no run here may."""
+    names = ", ".join(map(str, kept))
+    if call.same_of_any_rank():
+        call.noted(f"it names no axes, and keeps the sizes that only a run knows ({names}), also when one is 1")
+        return
+    new = [d for d in kept if call.is_new_rule(d)]
+    if new:
+        call.noted(f"it names no axes, and drops none of the sizes that only a run knows ({names}); none may be 1")
+    for d in new:
+        size = size_value(x, d)
+        F.assertion(F.not_equal(size, number(size, 1)), message=f"Squeeze names no axes, and drops {d} where it is 1")
+
+
+def _squeezed(call: Call, x: Value, axes: Sequence[int] | None) -> Any:
     if axes is None:
-        return F.reshape(x, tuple(d for d in x.shape if d != 1))
+        axes = [i for i, d in enumerate(x.shape) if d == 1 or isinstance(d, dims.Expr) and call.must_be_1(d)]
+        rest = (d for i, d in enumerate(x.shape) if i not in axes)
+        kept = [d for d in rest if isinstance(d, dims.Expr) and dims.bounds(d)[0] <= 1]
+        if kept:
+            _keep(call, x, kept)
     gone = axes_at(axes, len(x.shape))
     if any(isinstance(x.shape[a], int) and x.shape[a] != 1 for a in gone):
         raise Unsupported(f"axes {list(axes)} of {x.spec} are not all of size 1")
@@ -186,13 +211,13 @@ def _squeezed(x: Value, axes: Sequence[int] | None) -> Any:
 
 
 @onnx("Squeeze", until=12, moves=True)
-def squeeze_1(x: Tensor, *, axes: MaybeInts = None) -> Result:
-    return _squeezed(x, axes)
+def squeeze_1(call: Call, x: Tensor, *, axes: MaybeInts = None) -> Result:
+    return _squeezed(call, x, axes)
 
 
 @onnx("Squeeze", since=13, moves=True)
-def squeeze(x: Tensor, axes: MaybeInts = None) -> Result:
-    return _squeezed(x, axes)
+def squeeze(call: Call, x: Tensor, axes: MaybeInts = None) -> Result:
+    return _squeezed(call, x, axes)
 
 
 def _unsqueezed(x: Value, axes: Sequence[int]) -> Any:
@@ -518,7 +543,7 @@ def split_to_sequence(
     whole = x.shape[at]
     if split is None:
         parts = [part(x, at, i, 1) for i in range(pieces(x, at, whole))]
-        return TensorSequence(parts if keepdims else [_squeezed(p, (at,)) for p in parts])
+        return TensorSequence(parts if keepdims else [_squeezed(call, p, (at,)) for p in parts])
     found = call.contents(split)
     if found is None:
         raise Unknown(split, "split")

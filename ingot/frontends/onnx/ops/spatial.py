@@ -19,13 +19,13 @@ from ingot.ir.spec import elements
 
 
 class Window(NamedTuple):
-    """How a window slides over the spatial dimensions."""
+    """How a window slides over the spatial dimensions. The padding of auto_pad may be sizes."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -46,9 +46,9 @@ def window(
         raise Unsupported(f"strides {list(steps)}, dilations {list(spread)} or pads {list(around)} do not fit")
     found = Window(tuple(kernel), tuple(steps), tuple(spread), tuple(around[:rank]), tuple(around[rank:]))
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        totals = [_same(n, e, s) for n, e, s in zip(x.shape[2:], found.extents, found.stride, strict=True)]
-        low = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals)
-        return found._replace(before=low, after=tuple(t - a for t, a in zip(totals, low, strict=True)))
+        rows = zip(x.shape[2:], found.extents, found.stride, strict=True)
+        sides = [_same(n, e, s, auto_pad == "SAME_UPPER") for n, e, s in rows]
+        return found._replace(before=tuple(a for a, _ in sides), after=tuple(b for _, b in sides))
     if auto_pad == "VALID":
         return found._replace(before=(0,) * rank, after=(0,) * rank)
     if auto_pad != "NOTSET":
@@ -56,13 +56,37 @@ def window(
     return found
 
 
-def _same(size: Dimension, extent: int, stride: int) -> int:
-    """The padding with which ⌈size / stride⌉ windows fit."""
-    if isinstance(size, int):
-        return max((-(-size // stride) - 1) * stride + extent - size, 0)
-    if stride == 1:
-        return extent - 1
-    raise Unsupported("auto_pad SAME with a stride needs sizes that are known; export with explicit pads")
+def _same(size: Dimension, extent: int, stride: int, upper: bool) -> tuple[Dimension, Dimension]:
+    """The padding before and after, with which ⌈size / stride⌉ windows fit."""
+    if extent == 1:
+        return 0, 0
+    windows = dims.ceil_div(size, stride)
+    total = dims.add(dims.mul(dims.add(windows, -1), stride), extent, dims.mul(size, -1))
+    if extent < stride:
+        if not isinstance(total, int):
+            raise Unsupported(f"auto_pad of a window of {extent} that steps by {stride} needs sizes that are known; "
+                              "export with explicit pads")  # fmt: skip
+        total = max(total, 0)
+    if stride == 2 and not isinstance(size, int):  # (extent - 2 + size % 2) // 2 without a quotient of a remainder
+        odd, half = extent % 2 == (1 if upper else 0), (extent - (2 if upper else 1)) // 2
+        low = dims.add(half, dims.add(dims.mul(windows, 2), dims.mul(size, -1)) if odd else 0)
+    else:
+        low = dims.floordiv(dims.add(total, 0 if upper else 1), 2)
+    return low, dims.add(total, dims.mul(low, -1))
+
+
+def _fits(over: Window) -> bool:
+    """Whether its padding is of numbers, none of which is below 0, as kernels take it."""
+    return all(isinstance(n, int) and n >= 0 for n in (*over.before, *over.after))
+
+
+def _spread(x: Any, over: Window, fill: float) -> tuple[Any, Window]:
+    """x with its padding around it where kernels do not take it, and the window over that."""
+    if _fits(over):
+        return x, over
+    none = (0,) * len(over.kernel)
+    found = F.pad(x, before=(0, 0, *over.before), after=(0, 0, *over.after), value=fill)
+    return found, over._replace(before=none, after=none)
 
 
 # ------------------------------------------------------------------------------------------------ convolution
@@ -70,6 +94,7 @@ def _same(size: Dimension, extent: int, stride: int) -> int:
 
 def conv(x: Any, weight: Any, bias: Any, over: Window, groups: int) -> Any:
     """A convolution. More than three spatial dimensions, and integers, are beyond the kernels."""
+    x, over = _spread(x, over, 0)
     operands = [x, weight] + ([] if bias is None else [bias])
     return F.conv(*operands, stride=over.stride, pre_padding=over.before, post_padding=over.after,
                   dilation=over.dilation, groups=groups)  # fmt: skip
@@ -119,6 +144,11 @@ def conv_transpose(
 # ------------------------------------------------------------------------------------------------------- pools
 
 
+def _real(x: Any) -> Any:
+    """Integers of few bits as floats, which hold them all: pools take floats."""
+    return x if x.dtype.is_float else cast(x, dtypes.float32)
+
+
 MAX_WINDOWS = 1 << 22  # elements of all windows of a channel
 
 
@@ -128,6 +158,12 @@ class Windows(NamedTuple):
     values: Any
     shape: tuple[int, ...]
     places: Any  # int64 [*out, positions]: the index among the spatial elements of x, −1 in the padding
+
+
+def _pools(over: Window) -> bool:
+    """Whether a pool of ours takes the window: of up to three dimensions, with some element of x in every one."""
+    ends = zip((*over.before, *over.after), over.extents * 2, strict=True)
+    return len(over.kernel) <= 3 and all(p < e for p, e in ends)
 
 
 def _counts(x: Value, over: Window, ceil_mode: bool) -> tuple[int, ...]:
@@ -178,11 +214,13 @@ def max_pool(
 ) -> Result:  # fmt: skip
     over = window(x, kernel_shape, strides, dilations, pads, auto_pad)
     indices = call.outputs > 1 and call.wanted[1]
-    plain = all(p < e for p, e in zip((*over.before, *over.after), over.extents * 2, strict=True))
-    if not indices and x.dtype.is_float and len(kernel_shape) <= 3 and plain:
-        return F.max_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before,
-                          post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip
     least = -np.inf if x.dtype.is_float else np.iinfo(x.dtype.numpy).min
+    if not indices:
+        x, over = _spread(x, over, least)
+        if _pools(over) and (x.dtype.is_float or x.dtype.bits <= 16):
+            best = F.max_pool(_real(x), kernel=over.kernel, stride=over.stride, pre_padding=over.before,
+                              post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip
+            return cast(best, x.dtype)
     found = written_out(x, over, least, ceil_mode, storage_order == 1)
     last = len(found.shape) + 2
     best = F.reduce_max(found.values, axes=(last,), keepdims=False)
@@ -206,16 +244,30 @@ def average_pool(
     count_include_pad: bool = False, dilations: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
     over = window(x, kernel_shape, strides, dilations, pads, auto_pad)
-    plain = all(p < e for p, e in zip((*over.before, *over.after), over.extents * 2, strict=True))
-    if max(over.dilation) == 1 and len(kernel_shape) <= 3 and plain:
-        return F.avg_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before,
-                          post_padding=over.after, ceil_mode=ceil_mode,
-                          count_include_pad=count_include_pad)  # fmt: skip
+    if max(over.dilation) == 1 and not _fits(over):
+        return _mean_of_same(x, over, ceil_mode, count_include_pad)
+    if max(over.dilation) == 1 and _pools(over):
+        return _mean(x, over, ceil_mode, count_include_pad)
     found = written_out(x, over, 0, ceil_mode)
     inside = _counted(x, over, found.shape) if count_include_pad else found.places >= 0
     counts = np.maximum(inside.sum(-1), 1).astype(np.float32)
     total = F.reduce_sum(wide(found.values), axes=(len(found.shape) + 2,), keepdims=False)
     return cast(F.div(total, cast(x.network.constant(counts), total.dtype)), x.dtype)
+
+
+def _mean(x: Any, over: Window, ceil_mode: bool, padding_counts: bool) -> Any:
+    return F.avg_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before, post_padding=over.after,
+                      ceil_mode=ceil_mode, count_include_pad=padding_counts)  # fmt: skip
+
+
+def _mean_of_same(x: Any, over: Window, ceil_mode: bool, padding_counts: bool) -> Any:
+    """Of x with a padding of sizes: the mean over all of a window, divided by the share of it that is no padding."""
+    whole, plain = _spread(x, over, 0)
+    found = _mean(whole, plain, ceil_mode, False)
+    if padding_counts:
+        return found
+    inside, _ = _spread(F.expand(number(x, 1), (1, 1, *x.shape[2:])), over, 0)
+    return F.div(found, _mean(inside, plain, ceil_mode, False))
 
 
 def _counted(x: Value, over: Window, counts: tuple[int, ...]) -> Any:
@@ -235,9 +287,15 @@ def lp_pool(
     dilations: MaybeInts = None, pads: MaybeInts = None, strides: MaybeInts = None,
 ) -> Result:  # fmt: skip
     over = window(x, kernel_shape, strides, dilations, pads, auto_pad)
+    if p < 1:
+        raise Unsupported(f"p must be 1 or more, not {p}")
     power = F.pow(F.abs(x), float(p)) if p != 1 else F.abs(x)
-    found = written_out(power, over, 0, ceil_mode)
-    total = F.reduce_sum(found.values, axes=(len(found.shape) + 2,), keepdims=False)
+    power, over = _spread(power, over, 0)
+    if max(over.dilation) == 1 and _pools(over) and not ceil_mode:
+        total = F.mul(_mean(power, over, False, True), float(math.prod(over.kernel)))
+    else:
+        found = written_out(power, over, 0, ceil_mode)
+        total = F.reduce_sum(found.values, axes=(len(found.shape) + 2,), keepdims=False)
     return total if p == 1 else F.pow(total, 1.0 / p)
 
 
@@ -253,6 +311,8 @@ _whole("GlobalMaxPool", F.reduce_max)
 
 @onnx("GlobalLpPool")
 def global_lp_pool(x: Tensor, *, p: int = 2) -> Result:
+    if p < 1:
+        raise Unsupported(f"p must be 1 or more, not {p}")
     total = F.reduce_sum(F.pow(F.abs(x), float(p)), axes=tuple(range(2, len(x.shape))), keepdims=True)
     return F.pow(total, 1.0 / p)
 
