@@ -1,5 +1,5 @@
 // Times kernels of convolutions and products on the layers of real networks, as the executor calls them: host half, threads and
-// barriers included, without Python and planning. The epilogue is a bias and a relu; products of int8 end in bfloat16.
+// barriers included, without Python and planning. The epilogue is a bias and a relu; of int8 they are a scale too, and the result is quantised.
 //
 // From the repository's root, after a build in build/dev:
 //   g++ -std=c++20 -O3 -march=native -DINGOT_LEVEL=bench -Ibuild/dev/include -Inative/src -Inative/kernels -isystem
@@ -59,6 +59,7 @@ const Layer kLayers[] = {
     {"resnet 7 1x1 up", 1, 7, 7, 512, 2048, 1, 1, 1, 1, 3},
     {"unet 256 3x3 first", 1, 256, 256, 3, 32, 3, 3},
     {"unet 256 3x3", 1, 256, 256, 32, 32, 3, 3},
+    {"unet 256 3x3 in", 1, 256, 256, 64, 32, 3, 3},
     {"unet 128 3x3", 1, 128, 128, 64, 64, 3, 3},
     {"unet 64 3x3", 1, 64, 64, 128, 128, 3, 3},
     {"unet 32 3x3", 1, 32, 32, 256, 256, 3, 3},
@@ -78,7 +79,7 @@ const Layer kLayers[] = {
 };
 
 struct Memory {
-  Pages x{256 << 20, "x"}, y{256 << 20, "y"}, pool{static_cast<std::size_t>(kPool) + (64 << 20), "weights"}, scratch{64 << 20, "scratch"};
+  Pages x{256 << 20, "x"}, y{256 << 20, "y"}, floats{1 << 20, "scales and biases"}, pool{static_cast<std::size_t>(kPool) + (64 << 20), "weights"}, scratch{64 << 20, "scratch"};
 };
 
 double time_of(Timing& timing, const Kernel& kernel, int threads, double seconds, bool cold, Memory& memory) {
@@ -104,30 +105,37 @@ double measure(const Layer& layer, DType dtype, int threads, double seconds, boo
   const std::int64_t k = layer.kernel_height * layer.kernel_width * layer.channels / layer.groups;
   const std::int64_t panels = layer.groups * ((layer.outputs / layer.groups + kPanel - 1) / kPanel);
   const auto epilogue = nlohmann::json::parse(
-      R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1], ["const", "float32", 0], ["max", "float32", 2, 3]], "outputs": [4]})");
+      dtype != DType::int8
+          ? R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["add", "float32", 0, 1], ["const", "float32", 0], ["max", "float32", 2, 3]], "outputs": [4]})"
+          : R"({"steps": [["input", "float32", 0], ["input", "float32", 1], ["mul", "float32", 0, 1], ["input", "float32", 2], ["add", "float32", 2, 3],
+                ["const", "float32", 0], ["max", "float32", 4, 5], ["const", "float32", 0.001], ["mul", "float32", 6, 7], ["round", "float32", 8],
+                ["eq", "bool", 9, 9], ["where", "float32", 10, 9, 5], ["const", "float32", -3], ["add", "float32", 11, 12],
+                ["const", "float32", -128], ["max", "float32", 13, 14], ["const", "float32", 127], ["min", "float32", 15, 16],
+                ["to_int", "int64", 17, "int32"], ["wrap", "int64", 18, "int8"]], "outputs": [19]})");
   const bool product = layer.kernel_height * layer.kernel_width * s == 1;
   Timing timing{};
   timing.in.push_back(view(memory.x.data(), dtype, {layer.images, layer.height, layer.width, layer.channels}));
   const std::int64_t depth = dtype == DType::bfloat16 ? 2 : dtype == DType::int8 ? 4 : 1, steps = (k + depth - 1) / depth;
   timing.in.push_back(depth == 1 ? view(memory.pool.data(), dtype, {panels, steps, kPanel})
                                  : view(memory.pool.data(), dtype, {panels, steps, kPanel, depth}));
-  timing.in.push_back(view(memory.x.data(), DType::float32, {layer.outputs}));
-  timing.y = view(memory.y.data(), dtype == DType::int8 ? DType::bfloat16 : dtype, {layer.images, out_h, out_w, layer.outputs});
+  const std::size_t operands = dtype == DType::int8 ? 4 : 3;
+  while (timing.in.size() < operands) timing.in.push_back(view(memory.floats.data(), DType::float32, {layer.outputs}));
+  timing.y = view(memory.y.data(), dtype, {layer.images, out_h, out_w, layer.outputs});
   nlohmann::json params = {{"epilogue", epilogue}};
   if (product)
     params.update({{"n", layer.outputs}, {"k", k}, {"parts", 1}});
   else
     params.update({{"outputs", layer.outputs}, {"channels", layer.channels}, {"kernel", {layer.kernel_height, layer.kernel_width}},
                    {"stride", {s, s}}, {"pre_padding", {pad_h, pad_w}}, {"dilation", {1, 1}}, {"groups", layer.groups}});
-  OperandType in[3], out{timing.y.dtype, 4, {}};
-  for (int i = 0; i < 3; ++i) {
+  OperandType in[4], out{timing.y.dtype, 4, {}};
+  for (std::size_t i = 0; i < operands; ++i) {
     in[i].dtype = timing.in[i].dtype;
     in[i].rank = timing.in[i].rank;
     std::copy_n(timing.in[i].shape, in[i].rank, in[i].shape);
     in[i].constant = i > 0;
   }
   std::copy_n(timing.y.shape, 4, out.shape);
-  const auto kernel = find_kernel(product ? "matmul_packed" : "conv_packed", 1)->make(params, {in, 3}, {&out, 1}, current_level());
+  const auto kernel = find_kernel(product ? "matmul_packed" : "conv_packed", 1)->make(params, {in, operands}, {&out, 1}, current_level());
   return time_of(timing, *kernel, threads, seconds, cold, memory);
 }
 
@@ -152,6 +160,7 @@ int main(int argc, char** argv) {
   const double seconds = argc > 4 ? std::atof(argv[4]) : 0.1;
   Memory memory;
   fill(memory.x.data(), 64 << 20, dtype);
+  fill(memory.floats.data(), 1 << 20, DType::float32);
   fill(memory.pool.data(), 64 << 20, dtype);
   for (std::int64_t at = 64 << 20; at < kPool + (64 << 20); at += 64 << 20) std::memcpy(memory.pool.data() + at, memory.pool.data(), 64 << 20);
   const double most = roof(threads, dtype);

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "grouped.h"
+#include "level/image.h"
 #include "narrow.h"
 #include "product.h"
 #include "window.h"
@@ -79,9 +80,12 @@ class Convolution : public Kernel {
     PackedWeight(w.dtype, taps * p_.group_channels()).check(name_, "the weight", &w, p_.groups * p_.group_units());
   }
 
-  std::size_t scratch(std::int64_t rows, std::int64_t taps, int threads) const {
-    const std::int64_t k = taps * p_.group_channels();
-    const std::size_t product = product_scratch(product_.blocking, rows, p_.group_units(), k, 1, threads);
+  /// Of a product by this window, whose output has that many pixels in each of its images.
+  std::size_t scratch(const Window& window, const TensorView& x, const Sizes& out, int threads) const {
+    const std::int64_t k = window.positions() * p_.group_channels(), rows = x.shape[0] * out[0] * out[1] * out[2];
+    const ImagePlan image = image_of(patches_of(window, x, out, 0), x);
+    const std::size_t product = image.lines > 0 ? bytes_of_layout<ImageMemory>(image)
+                                                : product_scratch(product_.blocking, rows, p_.group_units(), k, 1, threads);
     return bytes_of_layout<ProductMemory>(PackedWeight(p_.dtype, k), epilogue_, product);
   }
 
@@ -89,7 +93,7 @@ class Convolution : public Kernel {
   void multiply(const Product& product, Views in, const TensorView& y, std::size_t first_extra, const Worker& worker) const {
     const std::int64_t units = p_.group_units(), k = product.window->positions() * p_.group_channels();
     const std::int64_t rows = y.shape[0] * product.out[0] * product.out[1] * product.out[2];
-    const Grid grid = grid_of(rows, p_.groups * units, worker.count, kPackingPatches);
+    const Grid grid = grid_of(rows, p_.groups * units, worker.count, kPackingPatches, rows_step(product_));
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(p_.groups * units, worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last) return;
@@ -100,8 +104,10 @@ class Convolution : public Kernel {
     if (product.places != nullptr) (places = *product.places)->first = down.first;
     const std::int64_t row = product.first_row + (places ? 0 : down.first);
     TileOperand extras[kMaxExtras];
+    const ImagePlan image = image_of(patches, in[0]);
     MatmulJob job{};
     job.patches = &patches;
+    job.image = image.lines > 0 ? &image : nullptr;
     job.places = places ? &*places : nullptr;
     job.rows = down.last - down.first;
     job.k = k;
@@ -128,6 +134,10 @@ class Convolution : public Kernel {
   const PackedProduct& product_;
 
  private:
+  ImagePlan image_of(const Patches& patches, const TensorView& x) const {
+    return product_.tiles ? image_plan(patches, bytes_of(x.dtype), x.shape[0]) : ImagePlan{};
+  }
+
   Patches patches_of(const Window& window, const TensorView& x, const Sizes& out, std::int64_t first) const {
     const int width = bytes_of(x.dtype);
     Patches patches{};
@@ -178,7 +188,7 @@ class ConvPacked final : public Convolution {
       winograd_->prepare(in[1], out[0]);
       return winograd_->scratch(out[0], threads);
     }
-    return {0, scratch(rows_of(out[0]), p_.window.positions(), threads)};
+    return {0, scratch(p_.window, in[0], pixels_of(out[0]), threads)};
   }
 
   bool keeps(std::size_t operand) const override { return (winograd_ || grouped_ || narrow_) && operand == 1; }
@@ -254,10 +264,10 @@ class ConvTransposePacked final : public Convolution {
 
   Scratch plan(Views in, Views out, int threads) const override {
     check_operands(in, out, 1 + phases_.size());
-    std::size_t most = scratch_of(beyond({0, 0, 0}), out[0], threads);  // the first phase has the most outputs
+    std::size_t most = scratch(beyond({0, 0, 0}).window, in[0], sizes_of(beyond({0, 0, 0}), out[0]), threads);  // the first phase has the most outputs
     for (const Phase& phase : phases_) {
       check_panels(in[phase.weight], phase.window.positions());
-      most = std::max(most, scratch_of(phase, out[0], threads));
+      most = std::max(most, scratch(phase.window, in[0], sizes_of(phase, out[0]), threads));
     }
     return {0, most};
   }
@@ -283,11 +293,6 @@ class ConvTransposePacked final : public Convolution {
     Phase phase{at, p_.window, -1};
     std::fill_n(phase.window.axis, 3, WindowAxis{1, 0, 1, 0, 0, 1});
     return phase;
-  }
-
-  std::size_t scratch_of(const Phase& phase, const TensorView& y, int threads) const {
-    const Sizes sizes = sizes_of(phase, y);
-    return scratch(y.shape[0] * sizes[0] * sizes[1] * sizes[2], phase.window.positions(), threads);
   }
 
   void run_phase(const Phase& phase, Views in, const TensorView& y, const Worker& worker) const {

@@ -42,7 +42,7 @@ class MatmulPacked final : public Kernel {
   void run(Views in, Views out, const Worker& worker) const override {
     const TensorView& y = out[0];
     const std::int64_t rows = rows_of(y);
-    const Grid grid = grid_of(rows, units(), worker.count, kPackingRows);
+    const Grid grid = grid_of(rows, units(), worker.count, kPackingRows, rows_step(product_));
     const Share down = share_of(rows, worker.index / grid.by_units, grid.by_rows);
     const Share across = share_of(units(), worker.index % grid.by_units, grid.by_units);
     if (down.first == down.last || across.first == across.last) return;
@@ -70,8 +70,9 @@ class MatmulPacked final : public Kernel {
   }
 
  private:
-  /// Rows of one job: all, where the product's own passes are enough.
+  /// Rows of one job: all, where the product's own passes are enough or rows are not packed.
   std::int64_t at_once(const TensorView& x) const {
+    if (product_.tiles) return std::numeric_limits<std::int64_t>::max();
     const std::int64_t rows = rows_at_once(product_.blocking, units() * parts_ * k_ * kPanel * bytes_of(x.dtype));
     return rows < product_.blocking.rows ? rows : std::numeric_limits<std::int64_t>::max();
   }

@@ -68,13 +68,13 @@ std::size_t product_scratch(Blocking blocking, std::int64_t rows, std::int64_t u
   return most;
 }
 
-Grid grid_of(std::int64_t rows, std::int64_t units, int workers, double packing) {
+Grid grid_of(std::int64_t rows, std::int64_t units, int workers, double packing, std::int64_t step) {
   Grid best{1, workers};
   double least = 0;
   for (int by_rows = 1; by_rows <= workers; ++by_rows) {
     if (workers % by_rows != 0) continue;
     const int by_units = workers / by_rows;
-    const double height = static_cast<double>((rows + by_rows - 1) / by_rows);
+    const double height = static_cast<double>(round_up((rows + by_rows - 1) / by_rows, step));
     const double cost = static_cast<double>((units + by_units - 1) / by_units) * std::max(height, 16.0) + height * packing;
     if (by_rows == 1 || cost < least) {
       best = {by_rows, by_units};

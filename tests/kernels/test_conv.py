@@ -127,6 +127,23 @@ FIXED = [
     ("uneven padding", 1, (6, 7), 4, 5, Window((3, 2), (1, 2), (2, 0), (0, 3), (1, 1))),
     ("no images", 0, (6, 7), 4, 5, square(3, 1, 1)),
     ("many rows", 1, (40, 41), 16, 40, square(3, 1, 1)),
+    # Channels that fill whole steps of tiles, and such that nearly do: an image (level/image.h) in several shapes and chunks.
+    ("image, several chunks", 2, (40, 301), 64, 40, square(3, 1, 1)),
+    ("image, strided", 3, (23, 21), 96, 70, square(3, 2, 1)),
+    ("image, strided projection", 3, (9, 14), 128, 64, square(1, 2)),
+    ("image, dilated", 2, (17, 15), 64, 33, square(3, 1, 4, 4)),
+    ("image, three phases", 2, (19, 23), 32, 32, square(5, 3, 2)),
+    ("image, uneven padding", 2, (6, 7), 64, 40, Window((3, 2), (1, 2), (2, 0), (0, 3), (1, 1))),
+    ("image, cropped", 1, (12, 13), 64, 33, Window((3, 3), (1, 1), (1, 1), (-2, -3), (1, 1))),
+    ("image, far padding", 1, (5, 6), 64, 33, Window((2, 3), (1, 1), (5, 6), (4, 7), (1, 1))),
+    ("image, one column", 3, (31, 1), 64, 64, Window((9, 1), (1, 1), (4, 0), (4, 0), (1, 1))),
+    ("image, one line", 3, (61,), 64, 40, square(5, 1, 2, rank=1)),
+    ("image, small ones", 9, (7, 7), 128, 64, square(3, 1, 1)),
+    ("image, groups", 2, (9, 8), 192, 96, square(3, 1, 1, groups=3)),
+    ("image, parts of a block", 2, (9, 11), 36, 40, square(3, 1, 1)),
+    ("few channels, several chunks", 1, (90, 700), 5, 33, square(3, 1, 1)),
+    ("few channels, strides", 3, (23, 31), 3, 40, Window((5, 7), (3, 2), (2, 3), (2, 3), (2, 1))),
+    ("few channels, stride beyond the window", 2, (19, 17), 3, 40, Window((2, 2), (3, 4), (0, 0), (0, 0), (1, 1))),
 ]
 
 
@@ -296,7 +313,10 @@ def test_extras_of_few_outputs(outputs: int) -> None:
     close(found, 1 / (1 + np.exp(-inner)), scale * np.abs(one) + 1, "float32")
 
 
-@pytest.mark.parametrize(("groups", "channels", "outputs"), [(32, 8, 8), (3, 4, 4), (5, 16, 16), (7, 16, 4)])
+@pytest.mark.parametrize(
+    ("groups", "channels", "outputs"),
+    [(32, 8, 8), (3, 4, 4), (5, 16, 16), (7, 16, 4), (1, 64, 40), (2, 36, 33), (1, 3, 40)],
+)
 @pytest.mark.parametrize("outside", [0, -7])
 def test_groups_of_int8(groups: int, channels: int, outputs: int, outside: int) -> None:
     rng = np.random.default_rng(groups)
@@ -311,13 +331,15 @@ def test_groups_of_int8(groups: int, channels: int, outputs: int, outside: int) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_strided_x(dtype: str) -> None:
+@pytest.mark.parametrize("channels", [16, 64])
+def test_strided_x(dtype: str, channels: int) -> None:
     """Some channels of a wider tensor, every other line of it: the same bits as a dense copy."""
     rng = np.random.default_rng(3)
-    wide, window = draw(rng, (2, 12, 9, 40), dtype), square(3, 1, 1)
-    w = draw(rng, (20, 3, 3, 16), dtype)
-    x = View(wide, (2, 6, 9, 16), (12 * 9 * 40, 2 * 9 * 40, 40, 1), 5)
-    assert np.array_equal(conv(x, w, window), conv(np.ascontiguousarray(wide[:, ::2, :, 5:21]), w, window))
+    all_channels, window = channels + 24, square(3, 1, 1)
+    wide = draw(rng, (2, 12, 9, all_channels), dtype)
+    w = draw(rng, (20, 3, 3, channels), dtype)
+    x = View(wide, (2, 6, 9, channels), (12 * 9 * all_channels, 2 * 9 * all_channels, all_channels, 1), 5)
+    assert np.array_equal(conv(x, w, window), conv(np.ascontiguousarray(wide[:, ::2, :, 5 : 5 + channels]), w, window))
 
 
 EPILOGUE = {
@@ -344,7 +366,7 @@ def test_extras(groups: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("sizes", "channels", "outputs", "window"),
-    [((14, 14), 40, 100, square(5, 1, 2)), ((30, 18), 8, 40, square(5, 2, 2))],
+    [((14, 14), 40, 100, square(5, 1, 2)), ((30, 18), 8, 40, square(5, 2, 2)), ((14, 15), 64, 100, square(3, 2, 1))],
 )
 def test_images_do_not_depend_on_their_company(
     dtype: str, sizes: Sizes, channels: int, outputs: int, window: Window
@@ -363,10 +385,10 @@ def test_images_do_not_depend_on_their_company(
         assert size > pad and np.array_equal(part, whole[:, first:])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_infinities_and_nan_stay_in_their_windows(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "channels"), [*((dtype, 3) for dtype in DTYPES), ("bfloat16", 64)])
+def test_infinities_and_nan_stay_in_their_windows(dtype: str, channels: int) -> None:
     window = square(3, 1, 1)
-    x, w = operands(np.random.default_rng(0), 2, (12, 12), 3, 40, window, dtype)  # too few channels for Winograd
+    x, w = operands(np.random.default_rng(0), 2, (12, 12), channels, 40, window, dtype)  # never by Winograd
     clean = conv(x, w, window)
     x[0, 3, 4, 2], x[1, 11, 11, 0] = np.inf, np.nan
     found = conv(x, w, window)

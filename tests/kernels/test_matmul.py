@@ -145,12 +145,12 @@ def exact_int8(x: Array, w: Array) -> Array:
 
 
 @pytest.mark.parametrize("n", [1, 32, 33, 299])
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 63, 65, 511, 513, 1100])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 63, 64, 65, 511, 513, 1100, 1280])
 def test_int8(n: int, k: int) -> None:
     """Sums of int8 are exact, for any number of rows."""
     rng = np.random.default_rng(n * 1000 + k)
     w = wholes(rng, (n, k))
-    for rows in (0, 1, 2, 7, 15, 17, 40):
+    for rows in (0, 1, 2, 7, 15, 17, 40, 300):
         x = wholes(rng, (rows, k))
         for threads in (1, 2):
             assert np.array_equal(product(x, [w], threads=threads), exact_int8(x, w))
@@ -201,7 +201,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.5, 1.00390625, 3e38, -3e38, 1e-20, -1e-20, 1e-39, 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("wide", [False, True], ids=["bias as x", "bias in float32"])
 @pytest.mark.parametrize("with_residual", [False, True])
-@pytest.mark.parametrize("k", [1, 2, 600])
+@pytest.mark.parametrize("k", [1, 2, 600, 640])
 def test_every_way_to_end_rows(dtype: str, wide: bool, with_residual: bool, k: int) -> None:
     """The same bits from sums in registers, from sums in memory, and step by step: zeros, denormals, NaN, overflow."""
     rng = np.random.default_rng(k)

@@ -82,8 +82,8 @@ def added(steps: list[Any], kind: str, operand: int) -> None:
 def test_scaled_sums(kind: str, residual: str | None, shifted: bool, limited: bool) -> None:
     """Every way in which sums of whole numbers end in most layers, for odd numbers of rows and of columns."""
     rng = np.random.default_rng(5)
-    n, k = 103, 33
-    for rows in (1, 7, 15):
+    n = 103
+    for rows, k in ((1, 33), (7, 33), (15, 33), (37, 64)):
         steps: list[Any] = list(SCALED)
         extras = operands(rng, "int8", (rows, n))
         if shifted:

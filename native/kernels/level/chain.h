@@ -83,6 +83,7 @@ inline bool takes_row(const Chain& chain, const TileOperand* in, int at, Step st
   return o.dtype == DType::float32 && o.row_stride == 0 && o.spacing() == Spacing::dense;
 }
 
+template <bool Whole>
 ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out);
 
 /// Whether the expression is a chain from operand 0, a dense float32. The rows of its other operands are dense or repeat one
@@ -146,7 +147,7 @@ inline bool chain_of(const TileCode& code, const TileOperand* in, const TileOper
   if (value != code.outputs[0]) return false;
   if (is_chain_byte(out.dtype)) end_chain(chain);
   chain.scaled = takes_row(chain, in, 0, Step::mul) && takes_row(chain, in, 1, Step::add);
-  chain.rows = chain.scaled ? scaled_rows_of(chain, in, out) : nullptr;
+  chain.rows = chain.scaled ? scaled_rows_of<false>(chain, in, out) : nullptr;
   return true;
 }
 
@@ -348,8 +349,8 @@ template <class T>
 constexpr bool is_byte = __is_same(T, std::int8_t) || __is_same(T, std::uint8_t);
 
 /// Two vectors of all rows: sum * scale + bias, then another bias, a residual and a lower limit, if there are such; the result may be
-/// quantised.
-template <class Residual, class Out>
+/// quantised. Whole: sums are int32.
+template <class Residual, class Out, bool Whole>
 __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand* in, const TileOperand& out, std::int64_t rows,
                                            std::int64_t column) {
   const float* const sums = (const float*)in[0].data + column;
@@ -364,12 +365,17 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   const Link& last = chain.links[chain.count - 1];
   const Vec low = last.step == Step::max ? load(last.constant) : broadcast(-__builtin_inff());
   Out* const to = (Out*)out.data + column;
+  const auto sum = [&](std::int64_t r, int c) __attribute__((always_inline)) {
+    const Vec v = load(sums + r * in[0].row_stride + c * kLanes);
+    if constexpr (Whole) return to_float(bits(v));
+    else return v;
+  };
   for (std::int64_t row = 0; row < rows; row += 2) {
     const bool one = row + 1 == rows;
     const std::int64_t at[2] = {row, one ? row : row + 1};  // the last of an odd number twice
     Vec v[2][2];
     _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
-      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = load(sums + at[r] * in[0].row_stride + c * kLanes) * scale[c] + bias[c];
+      _Pragma("GCC unroll 2") for (int c = 0; c < 2; ++c) v[r][c] = sum(at[r], c) * scale[c] + bias[c];
     }
     if (twice) {
       _Pragma("GCC unroll 2") for (int r = 0; r < 2; ++r) {
@@ -402,29 +408,30 @@ __attribute__((noinline)) void scaled_rows(const Chain& chain, const TileOperand
   }
 }
 
-template <class Residual>
+template <class Residual, bool Whole>
 INGOT_INLINE ScaledRows scaled_rows_to(const Chain& chain, const TileOperand& out) {
-  if (out.dtype == DType::float32) return scaled_rows<Residual, float>;
-  if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16>;
+  if (out.dtype == DType::float32) return scaled_rows<Residual, float, Whole>;
+  if (out.dtype == DType::bfloat16) return scaled_rows<Residual, bfloat16, Whole>;
   if (!chain.ending.present) return nullptr;
   const float least = chain.ending.low + chain.ending.zero, most = chain.ending.high + chain.ending.zero;
-  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_rows<Residual, std::int8_t> : nullptr;
-  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_rows<Residual, std::uint8_t> : nullptr;
+  if (out.dtype == DType::int8) return least >= -128 && most <= 127 ? scaled_rows<Residual, std::int8_t, Whole> : nullptr;
+  return out.dtype == DType::uint8 && least >= 0 && most <= 255 ? scaled_rows<Residual, std::uint8_t, Whole> : nullptr;
 }
 
 /// What runs such a chain, whose first links scale it; null where others follow than a second bias, a residual and a lower limit.
-inline ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
+template <bool Whole>
+ScaledRows scaled_rows_of(Chain& chain, const TileOperand* in, const TileOperand& out) {
   int at = takes_row(chain, in, 2, Step::add) ? 3 : 2;
   const TileOperand* residual = nullptr;
   chain.residual = at;
   if (at < chain.count && chain.links[at].step == Step::add && chain.links[at].operand > 0) residual = &in[chain.links[at++].operand];
   if (at < chain.count && chain.links[at].step == Step::max && chain.links[at].constant != nullptr && !chain.ending.present) ++at;
   if (at != chain.count || (residual != nullptr && residual->spacing() != Spacing::dense)) return nullptr;
-  if (residual == nullptr) return scaled_rows_to<NoResidual>(chain, out);
-  if (residual->dtype == DType::float32) return scaled_rows_to<float>(chain, out);
-  if (residual->dtype == DType::bfloat16) return scaled_rows_to<bfloat16>(chain, out);
-  if (residual->dtype == DType::int8) return scaled_rows_to<std::int8_t>(chain, out);
-  return residual->dtype == DType::uint8 ? scaled_rows_to<std::uint8_t>(chain, out) : nullptr;
+  if (residual == nullptr) return scaled_rows_to<NoResidual, Whole>(chain, out);
+  if (residual->dtype == DType::float32) return scaled_rows_to<float, Whole>(chain, out);
+  if (residual->dtype == DType::bfloat16) return scaled_rows_to<bfloat16, Whole>(chain, out);
+  if (residual->dtype == DType::int8) return scaled_rows_to<std::int8_t, Whole>(chain, out);
+  return residual->dtype == DType::uint8 ? scaled_rows_to<std::uint8_t, Whole>(chain, out) : nullptr;
 }
 
 /// The columns of R rows from that one on.

@@ -98,6 +98,8 @@ struct PanelJob {
   std::byte* panel;
 };
 
+struct ImagePlan;  // image.h
+
 /// Rows of one worker times units of one worker.
 struct MatmulJob {
   const std::byte* x;
@@ -105,6 +107,7 @@ struct MatmulJob {
   KRuns runs;                  // of x; length 0: its rows are dense
   bool packed;                 // the last job's rows, which were kept, were the same: they still are in `scratch`
   const Patches* patches;      // or null: instead of x and x_stride
+  const ImagePlan* image;      // or null: the image that the patches are read from; `scratch` is ImageMemory then
   const RowPlaces* places;     // or null: row r is row r
   std::int64_t rows, k;
   const std::byte* w;          // the first unit
@@ -188,6 +191,7 @@ struct PackedProduct {
   int speed = 1;  // products of a vector's instruction, or a tile's, beside those of float32
   void (*pack)(const PanelJob& job) = nullptr;
   void (*small)(const SmallProducts& job) = nullptr;  // null: small matrices go by run too
+  bool tiles = false;  // whether run reads rows from where they lie, and takes jobs with an image
   explicit operator bool() const { return run != nullptr; }
 };
 

@@ -1,9 +1,11 @@
 // Matrix products of bfloat16 and int8 with packed weights on AMX tiles (a few rows by narrow weights by vectors, matmul_amx_rows.h; rows
-// of int8 by weights of 4 bits, matmul_amx_nibbles.h); and small ones of computed bfloat16.
+// of int8 by weights of 4 bits, matmul_amx_nibbles.h), and of rows that are read where they lie (matmul_amx_tiles.h, matmul_amx_image.h); and
+// small ones of computed bfloat16.
 //
 // A panel's 32 outputs are two B tiles (row stride 128 bytes), rows of x are A tiles of 16 rows (fewer when the whole
 // product has fewer), k goes in steps of 32 (int8: 64). With two tiles of rows: 2 x 2 accumulator tiles. The last step of a k that is no
 // multiple of that works on a zero padded copy, since tiles would read past the panel.
+#include "matmul_amx_image.h"
 #include "matmul_amx_nibbles.h"
 #include "matmul_amx_rows.h"
 #include "matmul_blocks.h"
@@ -12,13 +14,6 @@
 namespace ingot::INGOT_LEVEL {
 
 namespace {
-
-/// to += a b: pairs of bfloat16 as float32, quads of int8 as int32. The intrinsics want the tiles' numbers as they are written.
-#define INGOT_ADD_PRODUCT(to, a, b)                                    \
-  do {                                                                 \
-    if constexpr (__is_same(T, bfloat16)) _tile_dpbf16ps(to, a, b);    \
-    else _tile_dpbssd(to, a, b);                                       \
-  } while (false)
 
 /// One tile of rows against one panel. The weights are read once: fetched 4 KiB ahead of their use.
 template <class T>
@@ -307,16 +302,18 @@ void run_small(const SmallProducts& job) {
 
 template <class T>
 void run(const MatmulJob& job) {
-  const int rows = job.rows < 16 ? (int)job.rows : 16;
+  const int rows = job.rows < 16 && job.image == nullptr ? (int)job.rows : 16;
   configure(rows, rows);
-  run_job<Tiles<T>>(job);
+  if (job.image != nullptr) multiply_image<T>(job);
+  else if (is_dense<T>(job)) multiply_dense<T>(job);
+  else run_job<Tiles<T>>(job);
   _tile_release();
 }
 
 }  // namespace
 
-const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, 16, pack_panel<std::uint16_t, 2>, run_small},
-                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking},
+const MatmulTable matmul_table = {.bfloat16 = {run<bfloat16>, Tiles<bfloat16>::blocking, 16, pack_panel<std::uint16_t, 2>, run_small, true},
+                                   .int8 = {run<std::int8_t>, Tiles<std::int8_t>::blocking, 1, nullptr, nullptr, true},
                                    .int8_int4 = {run_nibbles, NibbleTiles::blocking}};
 
 }  // namespace ingot::INGOT_LEVEL

@@ -1,0 +1,338 @@
+// Products by tiles that are read where the rows of x lie: no row is packed. Two tiles of rows meet a panel over the whole of k, so that
+// sums stay in tiles; they are stored to 4 KiB in L1, and end while the tiles multiply the next block.
+//
+// The order of sums is the frame's (matmul_blocks.h): steps of 32 values of k (int8: 64), upwards.
+#pragma once
+
+#include "image.h"
+#include "matmul_blocks.h"
+#include "tiles.h"
+
+namespace ingot::INGOT_LEVEL {
+
+namespace {
+
+/// to += a b: pairs of bfloat16 as float32, quads of int8 as int32. The intrinsics want the tiles' numbers as they are written.
+#define INGOT_ADD_PRODUCT(to, a, b)                                    \
+  do {                                                                 \
+    if constexpr (__is_same(T, bfloat16)) _tile_dpbf16ps(to, a, b);    \
+    else _tile_dpbssd(to, a, b);                                       \
+  } while (false)
+
+/// Where a tile's rows lie, and which of them are outputs: from the first one on, `rows` pixels; as many outputs of a line as `width`
+/// (TileRows), then the rest of its `pitch` which are none.
+struct RowTile {
+  const std::byte* x;
+  std::int64_t row;     // of the job: that of the first output
+  std::int64_t column;  // of the first pixel in its line
+  int skipped, rows;    // skipped: rows in front of it that another tile has
+};
+struct TileRows {
+  std::int64_t stride;  // bytes
+  std::int64_t width, pitch;
+  std::int64_t bytes;   // of x that each row adds
+};
+
+/// What ends the sums of up to two tiles of rows and one panel.
+template <class T>
+class BlockEnd {
+ public:
+  BlockEnd(const MatmulJob& job, const TileRows& rows) : job_(job), rows_(rows) {
+    TileOperand in[1 + kMaxExtras];
+    in[0] = {nullptr, DType::float32, 0, 1};
+    for (int i = 0; i < job.epilogue.extra_count; ++i) in[1 + i] = job.epilogue.extras[i];
+    end_.job = &job;
+    chained_ = chain_of(job.epilogue.code, in, job.epilogue.out, end_.chain);
+    direct_ = chained_ && sizeof(T) > 1 && is_direct<T>(job, end_);
+    if constexpr (sizeof(T) == 1)
+      if (chained_ && end_.chain.rows != nullptr && job.places == nullptr) whole_ = scaled_rows_of<true>(end_.chain, in, job.epilogue.out);
+  }
+
+  /// Remembers the block whose sums will be in `sums`, [32][kPanel]; what its end reads is fetched.
+  void begin(const RowTile* tiles, int count, std::int64_t unit, float* sums) {
+    column_ = unit * kPanel;
+    sums_ = sums;
+    runs_ = 0;
+    for (int t = 0; t < count; ++t) add_runs(tiles[t], t * 16);
+    end_.column = column_;
+    end_.width = smaller(kPanel, job_.columns - column_);
+    for (int i = 0; i < runs_; ++i) {
+      end_.first_row = run_[i].row;
+      end_.fetch(0, run_[i].count);
+    }
+  }
+
+  /// Ends the block that began last, if there is one.
+  void run() {
+    if (runs_ == 0) return;
+    for (int i = 0; i < runs_; ++i) end_rows(sums_ + run_[i].first * kPanel, run_[i].row, run_[i].count);
+    runs_ = 0;
+  }
+
+ private:
+  struct Run {
+    int first, count;  // rows of the sums
+    std::int64_t row;  // of the job
+  };
+
+  void add_runs(const RowTile& tile, int from) {
+    std::int64_t row = tile.row, column = tile.column;
+    for (int r = tile.skipped; r < tile.skipped + tile.rows;) {
+      const int left = tile.skipped + tile.rows - r;
+      if (column < rows_.width) {
+        const int count = (int)smaller(rows_.width - column, left);
+        Run* const last = run_ + runs_ - 1;
+        if (runs_ > 0 && last->first + last->count == from + r && last->row + last->count == row) last->count += count;
+        else run_[runs_++] = {from + r, count, row};
+        row += count, column += count, r += count;
+      } else {
+        r += (int)smaller(rows_.pitch - column, left);
+        column = 0;
+      }
+    }
+  }
+
+  void end_rows(float* sums, std::int64_t row, int count) {
+    if constexpr (sizeof(T) == 1) {
+      if (whole_ != nullptr && end_.width == kPanel) {
+        const Rows place{row, 1, count};
+        TileOperand in[1 + kMaxExtras];
+        in[0] = {(std::byte*)sums, DType::float32, kPanel, 1};
+        for (int i = 0; i < job_.epilogue.extra_count; ++i) in[1 + i] = operand_at(job_.epilogue.extras[i], place, column_);
+        return whole_(end_.chain, in, operand_at(job_.epilogue.out, place, column_), count, 0);
+      }
+      for (int r = 0; r < count; ++r)
+        for (int column = 0; column < kPanel; column += kLanes) store(sums + r * kPanel + column, to_float(bits(load(sums + r * kPanel + column))));
+    }
+    if constexpr (sizeof(T) > 1) {
+      if (direct_ && end_.width == kPanel) return end_directly(sums, row, count);
+    }
+    end_.first_row = row;
+    if (chained_) return end_.run(sums, kPanel, 0, count);
+    TileOperand in[1 + kMaxExtras];
+    for (int r = 0, taken; r < count; r += taken) {
+      const Rows place = rows_from(job_, row + r);
+      taken = (int)smaller(kTile / kPanel, smaller(place.count, count - r));
+      in[0] = {(std::byte*)(sums + r * kPanel), DType::float32, kPanel, 1};
+      for (int i = 0; i < job_.epilogue.extra_count; ++i) in[1 + i] = operand_at(job_.epilogue.extras[i], place, column_);
+      const TileOperand out = operand_at(job_.epilogue.out, place, column_);
+      job_.epilogue.run_tile(job_.epilogue.code, in, &out, taken, (int)end_.width, job_.epilogue.memory);
+    }
+  }
+
+  /// Rows of a whole panel, in registers.
+  void end_directly(const float* sums, std::int64_t row, int count) const {
+    const auto at = [&](const TileOperand& o) { return (T*)o.data + row * o.row_stride + column_; };
+    Vec bias[2] = {broadcast(-0.0f), broadcast(-0.0f)};
+    if (end_.bias.data != nullptr) {
+      INGOT_UNROLL for (int c = 0; c < 2; ++c)
+        bias[c] = end_.bias.dtype == DType::float32 ? load((const float*)end_.bias.data + column_ + c * kLanes)
+                                                    : load((const T*)end_.bias.data + column_ + c * kLanes);
+    }
+    const Vec low = end_.low == nullptr ? broadcast(-__builtin_inff()) : load(end_.low);
+    T* to = at(end_.out);
+    const T* residual = end_.residual.data == nullptr ? nullptr : at(end_.residual);
+    const auto take = [&]<int R>(std::integral_constant<int, R>) __attribute__((always_inline)) {
+      Vec v[R][2];
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = load(sums + r * kPanel + c * kLanes) + bias[c];
+      }
+      if (residual != nullptr) {
+        INGOT_UNROLL for (int r = 0; r < R; ++r) {
+          INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = v[r][c] + load(residual + r * end_.residual.row_stride + c * kLanes);
+        }
+        residual += R * end_.residual.row_stride;
+      }
+      INGOT_UNROLL for (int r = 0; r < R; ++r) {
+        INGOT_UNROLL for (int c = 0; c < 2; ++c) v[r][c] = max_nan(v[r][c], low);
+      }
+      if (!store_rounded(to, end_.out.row_stride, v)) {
+        for (int r = 0; r < R; ++r)
+          for (int c = 0; c < 2; ++c) store(to + r * end_.out.row_stride + c * kLanes, v[r][c]);
+      }
+      to += R * end_.out.row_stride;
+      sums += R * kPanel;
+    };
+    int r = 0;
+    for (; r + 4 <= count; r += 4) take(std::integral_constant<int, 4>());
+    for (; r < count; ++r) take(std::integral_constant<int, 1>());
+  }
+
+  const MatmulJob& job_;
+  const TileRows& rows_;
+  RowsEnd end_;
+  bool chained_, direct_;
+  ScaledRows whole_ = nullptr;  // takes the sums as whole numbers
+  std::int64_t column_ = 0;
+  float* sums_ = nullptr;
+  int runs_ = 0;
+  Run run_[32];
+};
+
+/// Weights that are fetched while others are multiplied.
+struct Fetch {
+  const std::byte *from, *end;
+  int advance;  // bytes a step
+};
+
+/// Some steps of k of a panel.
+struct PanelSteps {
+  int first, end, all;
+  const std::byte* w;     // the panel
+  const std::byte* tail;  // its last step, where that lies elsewhere; or null
+};
+
+static_assert(kBlockSums == 2 * 16 * kPanel);
+
+/// Rows of one or two tiles times steps of a panel. The sums begin with those in `from`, or with zeros.
+template <class T, int Count, class Steps>
+INGOT_INLINE void multiply_block(const RowTile* tiles, std::int64_t stride, const PanelSteps& panel, const Steps& steps, const float* from,
+                                 Fetch& fetch) {
+  if (from == nullptr) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (Count == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  } else {
+    INGOT_TILE_LOAD(0, from, kPanel * 4);
+    INGOT_TILE_LOAD(1, from + 16, kPanel * 4);
+    if constexpr (Count == 2) {
+      INGOT_TILE_LOAD(2, from + 16 * kPanel, kPanel * 4);
+      INGOT_TILE_LOAD(3, from + 16 * kPanel + 16, kPanel * 4);
+    }
+  }
+  const std::byte *const above = tiles[0].x, *const below = tiles[Count - 1].x;
+  const int advance = fetch.from < fetch.end ? fetch.advance : 0;
+  for (int s = panel.first; s < panel.end; ++s) {
+    const std::int64_t at = steps.x(s);
+    const std::byte* const b = panel.tail != nullptr && s + 1 == panel.all ? panel.tail : panel.w + steps.w(s);
+    for (int i = 0; i < advance; i += 64) __builtin_prefetch(fetch.from + i);
+    fetch.from += advance;
+    INGOT_TILE_STREAM(4, above + at, stride);
+    INGOT_TILE_LOAD(6, b, 128);
+    INGOT_TILE_LOAD(7, b + 64, 128);
+    INGOT_ADD_PRODUCT(0, 4, 6);
+    if constexpr (Count == 2) INGOT_TILE_STREAM(5, below + at, stride);
+    INGOT_ADD_PRODUCT(1, 4, 7);
+    if constexpr (Count == 2) {
+      INGOT_ADD_PRODUCT(2, 5, 6);
+      INGOT_ADD_PRODUCT(3, 5, 7);
+    }
+  }
+}
+
+template <int Count>
+INGOT_INLINE void store_block(float* sums) {
+  INGOT_TILE_STORE(0, sums, kPanel * 4);
+  INGOT_TILE_STORE(1, sums + 16, kPanel * 4);
+  if constexpr (Count == 2) {
+    INGOT_TILE_STORE(2, sums + 16 * kPanel, kPanel * 4);
+    INGOT_TILE_STORE(3, sums + 16 * kPanel + 16, kPanel * 4);
+  }
+}
+
+constexpr int kNearSteps = 18;      // of a panel that stays in L1 while many rows pass
+constexpr int kPartSteps = 9;       // most of a part of a longer one, or where few rows do and the next weights soon need room
+constexpr std::int64_t kManyPairs = 8;
+constexpr std::int64_t kNearWeights = 1 << 20;  // bytes that stay in L2
+constexpr std::int64_t kNearRows = 1 << 20;     // likewise, of rows
+constexpr std::int64_t kOnceAhead = 8 << 10;    // bytes that weights are fetched before they are read once
+
+/// Pairs of tiles that meet all units before the next ones do. Where a panel stays in L1: as many as stay in L2, with their results. Else sums
+/// are kept between parts of a panel: in L1, unless weights beyond L2 then came for too few rows.
+INGOT_INLINE std::int64_t pairs_at_once(const MatmulJob& job, const TileRows& rows, std::int64_t pairs, int steps, int parts) {
+  if (parts > 1) return smaller(pairs, steps * kStepBytes * job.units <= kNearWeights ? kMostPairs / 4 : kMostPairs);
+  const std::int64_t bytes = 32 * (rows.bytes + smaller(job.units * kPanel, job.columns) * bytes_of(job.epilogue.out.dtype));
+  return smaller(pairs, larger(kNearRows / 2 / bytes, 4));
+}
+
+/// All tiles of rows times the job's units. `tile(i)` is one of `count`. `prepare(pair)` comes before the products of a pair when that meets
+/// all units alone (`at_once` is 1; 0: as many as is best). `kept` has room for the sums of kMostPairs pairs of them, or of all.
+template <class T, class Prepare, class Tile, class Steps>
+INGOT_INLINE void multiply_tiles(const MatmulJob& job, const TileRows& rows, std::int64_t count, std::int64_t at_once, const Prepare& prepare,
+                                 const Tile& tile, const Steps& steps, float* kept) {
+  alignas(64) float sums[2][kBlockSums];
+  alignas(64) std::byte padded[kStepBytes];
+  BlockEnd<T> end(job, rows);
+  PanelSteps panel{};
+  panel.all = steps.count;
+  const std::int64_t panel_bytes = round_up(job.k * (int)sizeof(T), 4) * kPanel, last = steps.w(panel.all - 1), over = panel_bytes - last;
+  const std::int64_t pairs = (count + 1) / 2;
+  const bool once = pairs == 1;  // weights are read once, in their order
+  const bool whole = once || at_once == 1 || panel.all <= (pairs < kManyPairs ? kPartSteps : kNearSteps);
+  const int parts = whole ? 1 : (panel.all + kPartSteps - 1) / kPartSteps;
+  const std::int64_t together = at_once > 0 ? at_once : pairs_at_once(job, rows, pairs, panel.all, parts);
+  int turn = 0;
+  for (std::int64_t first = 0; first < pairs; first += together) {
+    const std::int64_t behind = smaller(first + together, pairs);
+    if (at_once == 1) prepare(first);
+    const int advance = (int)round_up((kStepBytes + behind - first - 1) / (behind - first), 64);
+    for (std::int64_t unit = 0; unit < job.units; ++unit) {
+      panel.w = job.w + unit * panel_bytes;
+      if (over < kStepBytes) {
+        __builtin_memcpy(padded, panel.w + last, over);
+        __builtin_memset(padded + over, 0, kStepBytes - over);
+        panel.tail = padded;
+      }
+      for (int part = 0; part < parts; ++part) {
+        panel.first = panel.all * part / parts;
+        panel.end = panel.all * (part + 1) / parts;
+        const bool ends = part + 1 == parts;
+        const bool follows = unit + 1 < job.units || !ends || behind == pairs;  // else the first unit comes next
+        const std::byte* const ahead = once ? panel.w + kOnceAhead : follows ? panel.w + panel.end * kStepBytes : job.w;
+        Fetch fetch{ahead, at_once == 1 ? ahead : ahead + (panel.end - panel.first) * kStepBytes, advance};
+        for (std::int64_t pair = first; pair < behind; ++pair) {
+          const bool two = 2 * pair + 1 < count;
+          const RowTile of[2] = {tile(2 * pair), tile(two ? 2 * pair + 1 : 2 * pair)};
+          float* const own = kept + (pair - first) * kBlockSums;
+          written(padded);
+          if (two) multiply_block<T, 2>(of, rows.stride, panel, steps, part == 0 ? nullptr : own, fetch);
+          else multiply_block<T, 1>(of, rows.stride, panel, steps, part == 0 ? nullptr : own, fetch);
+          if (ends) end.run();  // that of the block before, while the tiles multiply
+          float* const to = ends ? sums[turn] : own;
+          if (two) store_block<2>(to);
+          else store_block<1>(to);
+          written(to);
+          if (!ends) continue;
+          end.begin(of, two ? 2 : 1, unit, to);
+          turn ^= 1;
+        }
+      }
+    }
+  }
+  end.run();
+}
+
+/// Steps of rows whose k is dense.
+struct DenseSteps {
+  int count;
+  std::int64_t x(int step) const { return step * 64; }
+  std::int64_t w(int step) const { return step * kStepBytes; }
+};
+
+/// Whether tiles are read from the job's rows. Those that weights beyond L1 meet stay in L2 as they are; the frame takes others by blocks of k.
+template <class T>
+INGOT_INLINE bool is_dense(const MatmulJob& job) {
+  const std::int64_t bytes = job.k * (int)sizeof(T);
+  const Packing own = sizeof(T) == 1 ? Packing::int8 : Packing::same;
+  return job.patches == nullptr && job.runs.length == 0 && job.packing == own && job.parts == 1 && job.rows >= 16 && job.k > 0 &&
+         bytes % 64 == 0 && (bytes <= kNearSteps * 64 || smaller(job.rows, kMostPairs * 32) * bytes <= kNearRows);
+}
+
+/// Rows from where they lie. The last tile begins at rows that the one before has too.
+template <class T>
+void multiply_dense(const MatmulJob& job) {
+  const TileRows rows{job.x_stride, job.rows, job.rows, job.k * (int)sizeof(T)};
+  const auto tile = [&](std::int64_t i) {
+    const std::int64_t row = i * 16, first = smaller(row, job.rows - 16);
+    return RowTile{job.x + first * job.x_stride, row, row, (int)(row - first), (int)(16 - (row - first))};
+  };
+  multiply_tiles<T>(job, rows, (job.rows + 15) / 16, 0, [](std::int64_t) {}, tile, DenseSteps{(int)(job.k * (int)sizeof(T) / 64)},
+                    (float*)job.scratch);
+}
+
+}  // namespace
+
+}  // namespace ingot::INGOT_LEVEL
