@@ -144,3 +144,72 @@ def test_sizes_that_meet_for_some_inputs_only() -> None:
             engine.run({"x": x})
     with pytest.raises(InputError, match="here 6 and 5"):
         engine.run({"x": torch.randn(1, 3, 10, 12)})
+
+
+def columns(x: torch.Tensor) -> Any:
+    """Windows that overlap, and such that leave rows at the end out, added up again."""
+    size, how = x.shape[2:], {"kernel_size": (2, 3), "stride": (2, 3), "dilation": (2, 1), "padding": (1, 0)}
+    return tuple(functional.fold(functional.unfold(x, **w) * 2, size, **w) for w in ({"kernel_size": 3}, how))
+
+
+def test_columns_are_added_into_images_of_any_size() -> None:
+    agrees(columns, built(columns, (2, 3, 16, 20), {2: "H", 3: "W"}), (2, 3, 7, 9), (2, 3, 12, 8), (2, 3, 9, 31))
+
+
+def diagonals(x: torch.Tensor) -> Any:
+    m, n = x @ x.transpose(1, 2), x.sum(0)
+    return m.diagonal(dim1=1, dim2=2), n.diagonal(1), n.diagonal(-2), torch.trace(n)
+
+
+def test_diagonals_of_any_size() -> None:
+    agrees(diagonals, built(diagonals, (2, 16, 8), {0: "B", 1: "T"}), (3, 7, 8), (1, 31, 8), (2, 3, 8))
+
+
+@pytest.mark.parametrize(
+    "words", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1},
+              {"kernel_size": (2, 3), "stride": (2, 1), "dilation": (2, 1), "ceil_mode": True}])  # fmt: skip
+def test_places_of_the_largest(words: Any) -> None:
+    def net(x: torch.Tensor) -> Any:
+        values, places = functional.max_pool2d(x, **words, return_indices=True)
+        return values, places, functional.max_pool2d(x[0], **words, return_indices=True)[1]
+
+    agrees(net, built(net, (2, 3, 16, 20), {0: "B", 2: "H", 3: "W"}), (2, 3, 7, 9), (1, 3, 12, 8))
+    agrees(net, built(net, (1, 2, 9, 8), {}), (1, 2, 9, 8))
+
+
+def unpooled(x: torch.Tensor) -> torch.Tensor:
+    values, places = functional.max_pool2d(x, 2, return_indices=True)
+    return functional.max_unpool2d(values, places, 2, output_size=x.shape[-2:])
+
+
+def test_what_was_pooled_goes_back_to_its_place() -> None:
+    agrees(unpooled, built(unpooled, (1, 3, 16, 20), {2: "H", 3: "W"}), (1, 3, 7, 9), (1, 3, 12, 8))
+
+
+def counted(x: torch.Tensor) -> Any:
+    n = x.shape[1]
+    bags = functional.embedding_bag((x * 2).long().clamp(0, 4), torch.arange(20.0).view(5, 4), mode="mean")
+    places = (x * 50).long()
+    return bags, x.topk(n // 2, 1)[0], x[:, torch.arange(n - 1, -1, -3)], places >> 2, places << 3, places % 5 >> 1
+
+
+def test_steps_and_numbers_of_elements_that_are_sizes() -> None:
+    agrees(counted, built(counted, (2, 16), {0: "B", 1: "T"}), (3, 7), (1, 31), (2, 4))
+
+
+def test_shifts_by_more_bits_than_there_are() -> None:
+    with pytest.raises(UnsupportedError, match="a shift of i64"):
+        built(lambda x: x.long() >> 64, (2, 3), {})
+
+
+def test_an_op_that_torch_takes_apart_by_a_remainder() -> None:
+    """The pieces of 16 by 3 are one larger and two smaller ones: so are those of 13 and 7, and not those of 8 or 9."""
+
+    def net(x: torch.Tensor) -> Any:
+        return x.tensor_split(3, 1)
+
+    engine = built(net, (2, 16), {1: "T"})
+    agrees(net, engine, (2, 16), (2, 13), (2, 7))
+    for size in (8, 9):
+        with pytest.raises(IngotError, match="another way"):
+            engine.run({"x": torch.randn(2, size)})

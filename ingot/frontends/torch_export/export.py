@@ -26,7 +26,7 @@ from ingot.errors import CheckpointError, IngotError, ModuleError, UserError
 from ingot.frontends.torch_export.archive import Archive
 from ingot.frontends.torch_export.dynamic import Leaf, grow, size_named, symbols
 from ingot.frontends.torch_export.graph import Branch, Program
-from ingot.frontends.torch_export.guards import MAX_GUARDS, any_fixed
+from ingot.frontends.torch_export.guards import MAX_GUARDS, any_fixed, is_choice
 from ingot.frontends.torch_export.importer import Source, build_network
 from ingot.frontends.torch_export.load import read_program
 from ingot.frontends.torch_export.refusals import asked_at, why_not
@@ -185,16 +185,23 @@ def read_program_of(program: Any) -> Exported:
 
 
 def _read(torch: Any, program: Any, name: str, leaves: list[Leaf], values: Any) -> Exported:
-    branches = _branches(torch, program)
-    program = taken_apart(torch, program)
+    branches, whole = _branches(torch, program), program
+    program = taken_apart(torch, whole)
+    if branches is not None and program is not whole:
+        branches += _branches(torch, program, chosen_by_rules) or []
     state, tensors = list(program.state_dict), {**program.state_dict, **program.constants}
     read = _saved(torch, program, name, branches)
     named = symbols(read, leaves) if leaves else {}
     return Exported(read, _source(torch, tensors, state), named, values, tensors)
 
 
-def _branches(torch: Any, program: Any) -> list[Branch] | None:
-    """What forward asked of sizes, as torch remembers it beside the program; None where this torch does not."""
+def _branches(
+    torch: Any, program: Any, wanted: Callable[[bool, str, Branch], bool] = lambda asked, text, branch: asked
+) -> list[Branch] | None:
+    """What forward asked of sizes, as torch remembers it beside the program; None where this torch does not.
+
+    wanted: of whether forward asked, torch's text and what it says, whether it counts.
+    """
     values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
     sizes = [size for x in values if isinstance(x, torch.Tensor) for size in x.shape if isinstance(size, torch.SymInt)]
     if not sizes:
@@ -205,10 +212,17 @@ def _branches(torch: Any, program: Any) -> list[Branch] | None:
         if getattr(guard, "sloc", None) is None:
             return None
         asked, line = asked_at(torch, guard.sloc)
-        parts = relation(_lazy.load("sympy:srepr")(env.replace(guard.expr))) if asked else None
-        if parts is not None:
-            found.append(Branch(*parts, line))
+        parts = relation(_lazy.load("sympy:srepr")(env.replace(guard.expr)))
+        if parts is not None and wanted(asked, str(guard.expr), branch := Branch(*parts, line)):
+            found.append(branch)
     return found
+
+
+def chosen_by_rules(asked: bool, text: str, branch: Branch) -> bool:
+    """Whether a rule of torch that took an op apart may have chosen so: by a remainder, or by which size is larger. Its
+    other guards are about memory in one piece and sizes of 1.
+    """
+    return not asked and is_choice(text, branch)
 
 
 @contextmanager

@@ -154,6 +154,12 @@ def any_fixed(texts: Iterable[str]) -> bool:
     return any(_FIXES.search(text) for text in texts)
 
 
+def is_choice(text: str, branch: Branch) -> bool:
+    """Whether a guard is one by which somebody chooses: a remainder, or which of two sizes is larger."""
+    larger = branch.op in ("<", ">") and not {0, 1} & {x for x in (branch.left, branch.right) if type(x) is int}
+    return larger or branch.op != "==" and ("%" in text or "Mod(" in text)
+
+
 def _branches(guards: Iterable[str], sizes: Mapping[tuple[str, ...], tuple[Dimension, ...]]) -> Iterator[Branch]:
     """The guards that are forward's.
 
@@ -167,8 +173,7 @@ def _branches(guards: Iterable[str], sizes: Mapping[tuple[str, ...], tuple[Dimen
             match ast.parse(text, mode="eval").body:
                 case ast.Compare(left=left, ops=[operation], comparators=[right]) if type(operation) in _COMPARED:
                     branch = Branch(_number(left, sizes), _COMPARED[type(operation)], _number(right, sizes))
-                    asked = branch.op in "<>" and not {0, 1} & {x for x in branch[::2] if type(x) is int}
-                    if branch.fixes or asked or "%" in text and branch.op != "==":
+                    if branch.fixes or is_choice(text, branch):
                         yield branch
         except (_Other, DimError, Unsupported, SyntaxError, ValueError, RecursionError, MemoryError):
             if _FIXES.search(text):

@@ -33,6 +33,11 @@ def _power(base: Dimension, exponent: Dimension) -> Dimension:
     return dims.mul(1, *[base] * exponent)
 
 
+def _quotient(a: Dimension, b: Dimension) -> Dimension:
+    """torch counts the elements of an arange downwards by quotients of two numbers below 0."""
+    return dims.floordiv(dims.mul(a, -1), -b) if isinstance(b, int) and b < 0 else dims.floordiv(a, b)
+
+
 def _modulus(a: Dimension, b: Dimension, c: Dimension) -> Dimension:
     return dims.mod(dims.floordiv(a, b), c)
 
@@ -45,8 +50,8 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Dimension]]] = {
     "Min": (0, dims.minimum),
     "Pow": (2, _power),
     "PowByNatural": (2, _power),
-    "FloorDiv": (2, dims.floordiv),
-    "CleanDiv": (2, dims.floordiv),
+    "FloorDiv": (2, _quotient),
+    "CleanDiv": (2, _quotient),
     "CeilDiv": (2, dims.ceil_div),
     "Mod": (2, dims.mod),
     "PythonMod": (2, dims.mod),

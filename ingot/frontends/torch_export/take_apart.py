@@ -18,7 +18,7 @@ _TRACING = ("torch._functorch.",)  # calls that only steer torch: functionalizin
 
 def taken_apart(torch: Any, program: Any) -> Any:
     """The exported program in which every op that the importer lacks is replaced, where torch has a rule whose ops it
-    has; else the program as it is.
+    has; else the program as it is. A rule may choose by sizes, as torch's guards then say.
     """
     steered = any(_steers(torch, node) for node in _calls(program))
     lacking = _lacking(torch, program)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from ingot import dims, dtypes
 from ingot import functional as fn
 from ingot.dims import Expr
 from ingot.frontends.torch_export.aten.indexing import index_copy
-from ingot.frontends.torch_export.aten.promotion import as_operand, cast
+from ingot.frontends.torch_export.aten.promotion import as_operand, cast, size_tensor
 from ingot.frontends.torch_export.aten.shapes import MAX_MADE
 from ingot.frontends.torch_export.aten.table import (
     Ints,
@@ -16,13 +20,16 @@ from ingot.frontends.torch_export.aten.table import (
     Results,
     Scalar,
     Size,
+    Sizes,
     Tensor,
     Tensors,
     Unsupported,
     aten,
+    few,
 )
 from ingot.functional import columns
 from ingot.ir import F, Network, Value
+from ingot.ir.checked import to_reshape
 from ingot.ir.spec import axis_of
 
 
@@ -40,11 +47,37 @@ def im2col(self: Tensor, kernel_size: Ints, dilation: Ints, padding: Ints, strid
 
 
 @aten("aten.col2im.default")
-def col2im(self: Tensor, output_size: Ints, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Result:
-    image, kernel, apart, edge, step = (_pair(n) for n in (output_size, kernel_size, dilation, padding, stride))
+def col2im(self: Tensor, output_size: Sizes, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Result:
+    kernel, apart, edge, step = (_pair(n) for n in (kernel_size, dilation, padding, stride))
+    image = output_size * 2 if len(output_size) == 1 else output_size
     x = self if self.ndim() == 3 else F.reshape(self, (1, *self.shape))
-    found = columns.col2im(x, image, kernel, apart, edge, edge, step)
+    whole = [n for n in image if isinstance(n, int)]
+    if len(whole) == len(image):
+        found = columns.col2im(x, whole, kernel, apart, edge, edge, step)
+    else:
+        found = _folded(x, image, kernel, apart, edge, step)
     return found if self.ndim() == 3 else F.reshape(found, found.shape[1:])
+
+
+def _folded(x: Tensor, image: Sizes, kernel: Ints, apart: Ints, edge: Ints, step: Ints) -> Result:
+    """Columns [N, C · kernel, windows] added into images of sizes that only a run knows: a transposed convolution whose
+    weights put each of a column's elements where it belongs."""
+    columns_, positions = x.shape[1], math.prod(kernel)
+    if not isinstance(columns_, int) or len(image) != 2 or not 1 <= positions <= columns_:
+        raise Unsupported("the channels must be known at export, and the image have two dimensions")
+    few(columns_ * positions)
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, apart, strict=True)]
+    counts = [
+        dims.add(dims.floordiv(dims.add(n, 2 * p - e), s), 1)
+        for n, p, e, s in zip(image, edge, extents, step, strict=True)
+    ]
+    maps = F.reshape(*to_reshape(x, (x.shape[0], columns_, *counts)))
+    weight = np.tile(np.eye(positions, dtype=np.float32), (columns_ // positions, 1)).reshape(columns_, 1, *kernel)
+    placed = x.network.constant(weight.astype(x.dtype.numpy))
+    found = F.conv_transpose(maps, placed, stride=step, pre_padding=edge, post_padding=(0, 0), dilation=apart,
+                             groups=columns_ // positions)  # fmt: skip
+    after = tuple(dims.add(n, dims.mul(have, -1)) for n, have in zip(image, found.shape[2:], strict=True))
+    return F.pad(found, before=(0, 0, 0, 0), after=(0, 0, *after), value=0.0)
 
 
 # ---------------------------------------------------------------------------------------------- parts of a tensor
@@ -63,11 +96,23 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Res
     x = F.permute(self, (*rest, *axes))
     *outer, rows, across = x.shape
     if not isinstance(rows, int) or not isinstance(across, int):
-        raise Unsupported("the sizes of the two dimensions must be known at export")
+        return _diagonal(x, offset)
     count = max(min(rows + min(offset, 0), across - max(offset, 0)), 0)
     first = (offset if offset >= 0 else -offset * across) if count else 0
     flat, sizes = F.reshape(x, (*outer, rows * across)), (*outer, count)
     return F.slice(flat, (*[0] * len(outer), first), sizes, (*[1] * len(outer), across + 1))
+
+
+def _diagonal(x: Tensor, offset: int) -> Result:
+    """Of the last two dimensions, where only a run knows their sizes: by places among the elements of both."""
+    *outer, rows, across = x.shape
+    longest = dims.add(rows, min(offset, 0)), dims.add(across, -max(offset, 0))
+    count = dims.maximum(dims.minimum(*longest), 0)
+    first = (offset, 0) if offset < 0 else (0, offset)
+    at = _counting(x.network, count)
+    row, column = (F.add(at, np.array(abs(n))) for n in first)
+    places = F.add(F.mul(row, size_tensor(across, dtypes.int64)), column)
+    return F.take(F.reshape(x, (*outer, dims.mul(rows, across))), places, axis=len(outer))
 
 
 def _put(self: Tensor, src: Tensor, axis: int, start: Size, step: int = 1) -> Result:

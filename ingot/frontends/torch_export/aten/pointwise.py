@@ -398,3 +398,21 @@ def round_to(self: Tensor, decimals: int = 0) -> Result:
     scale = 10.0 ** abs(decimals)
     before, after = (F.mul, F.div) if decimals > 0 else (F.div, F.mul)
     return after(F.round(before(self, scale)), scale)
+
+
+@aten("aten.__lshift__.Scalar", "aten.bitwise_left_shift.Tensor_Scalar")
+def left_shift(self: Tensor, other: int) -> Result:
+    _check_shift(self, other)
+    return F.mul(self, np.array(1 << other, np.uint64).astype(self.dtype.numpy))
+
+
+@aten("aten.__rshift__.Scalar", "aten.bitwise_right_shift.Tensor_Scalar")
+def right_shift(self: Tensor, other: int) -> Result:
+    """Rounded down: the sign stays."""
+    _check_shift(self, other)
+    return F.floordiv(self, np.array(1 << other, self.dtype.numpy))
+
+
+def _check_shift(x: Tensor, bits: int) -> None:
+    if not x.dtype.is_integer or not 0 <= bits < x.dtype.bits - (x.dtype.kind == "int"):
+        raise Unsupported(f"a shift of {x.spec} by {bits} bits; integers are shifted by fewer bits than they have")

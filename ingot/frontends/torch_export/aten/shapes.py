@@ -490,11 +490,17 @@ def nanmedian(self: Tensor) -> Result:
 
 
 @aten("aten.topk.default")
-def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Results:
+def topk(self: Tensor, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True) -> Results:
+    """As many as a size says are the first of all in order."""
     if not self.shape:
         raise Unsupported("it takes a tensor with dimensions")
-    values, places = F.top_k(self, axis=axis_of(dim, self.ndim(), "dim"), k=k, largest=largest)
-    return values, places
+    axis = axis_of(dim, self.ndim(), "dim")
+    if isinstance(k, int):
+        values, places = F.top_k(self, axis=axis, k=k, largest=largest)
+        return values, places
+    shape = (*self.shape[:axis], k, *self.shape[axis + 1 :])
+    none, ones = (0,) * len(shape), (1,) * len(shape)
+    return tuple(F.slice(y, none, shape, ones) for y in F.sort(self, axis=axis, descending=largest))
 
 
 def _joint_index(indices: list[Tensor], sizes: list[Dimension]) -> Any:
@@ -599,6 +605,8 @@ def scalar_tensor(network: Network, s: Operand, dtype: MaybeDType = None) -> Res
 @aten("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def arange(network: Network, end: Scalar, start: Scalar = 0, step: Scalar = 1, dtype: MaybeDType = None) -> Result:
     kind = dtype or result_type(start, end, step)
+    if isinstance(step, dims.Expr) and kind.is_integer:
+        return _multiples(network, start, end, step, kind)
     if not isinstance(step, int | float) or step == 0 or kind.is_integer and int(step) == 0:
         raise Unsupported("the step of arange must be a number other than 0, known at export")
     if kind.is_float and any(isinstance(n, float) and n != int(n) for n in (start, end, step)):
@@ -607,6 +615,16 @@ def arange(network: Network, end: Scalar, start: Scalar = 0, step: Scalar = 1, d
     wide = dtypes.float32 if kind.is_float and kind.bits < 32 else kind
     found = fn.arange(low, high, wide, int(step))
     return cast(found if isinstance(found, Value) else network.constant(found), kind)
+
+
+def _multiples(network: Network, start: Scalar, end: Scalar, step: dims.Expr, kind: DType) -> Result:
+    """By a step that is a size, and so above 0."""
+    low, high = (n if isinstance(n, dims.Expr) else int(n) for n in (start, end))
+    count = dims.ceil_div(dims.add(high, dims.mul(low, -1)), step)
+    at = F.iota(size=count, dtype=dtypes.int64)
+    at = at if isinstance(at, Value) else network.constant(at)
+    first = size_tensor(low, kind) if isinstance(low, dims.Expr) else np.array(low, kind.numpy)
+    return F.add(F.mul(cast(at, kind), size_tensor(step, kind)), first)
 
 
 def _fractions(network: Network, start: Scalar, end: Scalar, step: Scalar, kind: DType) -> Result:
