@@ -222,3 +222,12 @@ def test_a_size_of_1_that_a_squeeze_keeps(tmp_path: Path) -> None:
     engine = ingot.build(path, report={"x": np.ones((1, 1, 3), np.float32)})
     assert not engine.report.comparison.missing
     assert any("names no axes" in line for line in engine.log)
+
+
+def test_half_precision_between_floats_is_compared_as_such(tmp_path: Path) -> None:
+    """As converters leave it that keep the types of inputs and outputs, with weights as constants."""
+    weight = onnx.numpy_helper.from_array(RNG.standard_normal((40, 6)).astype(np.float16), "w")
+    nodes = [node("Constant", [], ["w"], value=weight), node("Cast", ["x"], ["a"], to=TYPES.FLOAT16),
+             node("MatMul", ["a", "w"], ["b"]), node("Cast", ["b"], ["y"], to=TYPES.FLOAT)]  # fmt: skip
+    found = ingot.build(file(tmp_path / "net.onnx", nodes, ["N", 40], "y", {})).report.comparison
+    assert 1e-4 < found.largest < 0.01

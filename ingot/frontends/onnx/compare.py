@@ -141,7 +141,7 @@ class RuntimePeer:
             elif own is not None and info.name not in self.built.narrow:
                 arrays[own] = np.asarray(value)
         network = self.built.imported.network
-        half = any(v.dtype in NARROW for v in (*network.inputs, *network.parameters))
+        half = any(v.dtype in NARROW for v in network.values.values())
         steps = any(name in ROUNDING for name in _ops(network))
         if half:
             arrays = {name: a for name, a in arrays.items() if a.dtype.kind == "f"}
