@@ -39,7 +39,7 @@ HELP = """/help               this list
 /system [TEXT]      show the system message, or set it (/system - takes it away)
 /set [NAME VALUE]   show the settings, or change one: /set temperature 0.7 (/set seed - draws anew)
 /save FILE          write the conversation to a new file, as JSON
-/exit               leave, as Ctrl-D does
+/exit               leave, as Ctrl-D, /quit and /bye do
 //TEXT              say something that begins with a slash"""
 
 
@@ -101,7 +101,7 @@ class Chat:
                 if not self._take(line):
                     break
             return 0
-        self._out.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends")
+        self._out.note("/help lists the commands, Ctrl-C stops an answer, /exit or Ctrl-D ends")
         warned = False  # by a Ctrl-C: the next one leaves
         while True:
             try:
@@ -136,7 +136,7 @@ class Chat:
             return True
         if line.startswith("/") and not line.startswith("//"):
             name, _, rest = line.partition(" ")
-            if name == "/exit":
+            if name in ("/exit", "/quit", "/bye"):
                 return False
             if name not in self._commands:
                 raise UserError(f"{name[:40]} is no command: /help lists them, and //… says it")
@@ -204,6 +204,8 @@ class Chat:
             self._out.note(f"stopped: {kept}; Ctrl-C once more leaves")
         elif done.finish_reason == "length" and used >= context:
             self._out.note(f"the context of {context:,} tokens is full: the answer ends here (/reset begins anew)")
+        elif done.finish_reason == "length" and self._at_keyboard:
+            self._out.note(f"cut after {done.completion_tokens:,} tokens: /set max_tokens N allows more")
         elif not done.text:
             self._out.note("an empty answer: the message is taken back")
         if self._verbose:

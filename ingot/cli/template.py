@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from ingot import _lazy
 from ingot.errors import FileError, UserError
 
-PLAIN = "plain"
-PLAIN_TEMPLATE = """\
-{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}
-
-{% endfor %}Assistant:"""
-PLAIN_STOP = ("\nUser:",)
+PLAIN = "plain"  # as ingot.text.plain_template has it, which is loaded when it is asked for
 MAX_TEMPLATE = 1 << 20  # bytes of its file
 
 
@@ -31,7 +27,8 @@ def chat_template(given: str | None) -> tuple[str | None, tuple[str, ...]]:
     if given is None:
         return None, ()
     if given == PLAIN:
-        return PLAIN_TEMPLATE, PLAIN_STOP
+        plain = _lazy.load("ingot.text.plain_template")
+        return plain.PLAIN_TEMPLATE, plain.PLAIN_STOP
     if given == "-":
         raise UserError("--chat-template takes a file, not standard input")
     try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import math
 import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
@@ -26,6 +28,7 @@ from ingot.llm.sampling import SamplingParams, sampler_of
 from ingot.llm.stream import AsyncStream, Completion, Reader, Score, Signal, Stream
 from ingot.llm.vectors import Prompt, Texts, pooling_of, scaled
 from ingot.source import open_engine
+from ingot.text.plain_template import PLAIN, PLAIN_STOP, PLAIN_TEMPLATE
 from ingot.text.tokenizer import Tokenizer, token_ids
 
 MAX_PRIORITY = 100
@@ -50,7 +53,8 @@ class LLM:
         max_running: requests in flight at once (default: 64, or what the device likes best); the others wait their
             turn.
         prefix_cache: whether requests that begin alike share what has been computed; the results are the same bits.
-        chat_template: Jinja, in place of the template that came with the model.
+        chat_template: the text of a template (Jinja), in place of the one that came with the model; "plain": a
+            built-in one, for models that have none.
         lora, lora_scale: the folder of a LoRA adapter that is merged into the weights, and a number that multiplies its
             scale (docs/lora.md).
 
@@ -90,7 +94,7 @@ class LLM:
         self._vectors = config.embedding
         data, marks = self.engine.files().get("tokenizer.json"), (config.bos_token_id, config.add_bos)
         self._chat: Any = None  # a ChatPrompt, from the first conversation on
-        self._template_source = chat_template
+        self._template_source, self._chat_stop = _template(chat_template)
         self._tokenizer = None if data is None else Tokenizer(data, *marks, config.vocab_size)
         reach = min(self.context_length, self._vectors.max_tokens or self.context_length)
         self.hidden_size = self._vectors.width  # of a vector; 0: an engine of an earlier version, which gives none
@@ -112,29 +116,33 @@ class LLM:
         return self._tokenizer
 
     @overload
-    def generate(self, prompt: Prompt, *, request_id: str | None = None, **sampling: Any) -> Completion: ...
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None, **sampling: Any
+    ) -> Completion: ...
 
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], *, request_id: str | None = None, **sampling: Any
-    ) -> list[Completion]: ...
+        self, prompt: Sequence[Prompt], params: SamplingParams | None = None, *, request_id: str | None = None,
+        **sampling: Any,
+    ) -> list[Completion]: ...  # fmt: skip
 
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], *, request_id: str | None = None, priority: int = 0, **sampling: Any
-    ) -> Completion | list[Completion]:
+        self, prompt: Prompt | Sequence[Prompt], params: SamplingParams | None = None, *,
+        request_id: str | None = None, priority: int = 0, **sampling: Any,
+    ) -> Completion | list[Completion]:  # fmt: skip
         """Completes a prompt (text, or token ids, which are taken as they are), or several at once.
 
         Args:
             request_id: a name under which `abort` finds it.
             priority: greater goes first, -100 to 100; a step of it is worth ten seconds of waiting.
-            sampling: the fields of SamplingParams, or `params=` one of those.
+            params: a SamplingParams, or else its fields by name (`max_tokens=64, temperature=0.8`).
 
         With n above 1 the answers to a prompt come as a list, and those to several prompts one after the other.
 
         Raises RequestError for what is out of range, TooLongError for a prompt without room in the context.
         """
         prompts, many = _as_prompts(prompt)
-        params = _params(sampling)
+        params = _params(params, sampling)
         wakeups: SimpleQueue[Job] = SimpleQueue()
         readers = self._submit(prompts, params, request_id, False, priority, wakeups)
         try:
@@ -152,10 +160,11 @@ class LLM:
         return completions if many or params.n > 1 else completions[0]
 
     def stream(
-        self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None,
+        priority: int = 0, **sampling: Any,
     ) -> Stream:  # fmt: skip
         """Like `generate` for one answer to one prompt, as an iterator of pieces; their texts add up to its text."""
-        params = _params(sampling)
+        params = _params(params, sampling)
         if params.n != 1:
             raise RequestError(f"a stream is of one answer, not of n = {params.n}: open {params.n} streams")
         wakeups: SimpleQueue[Job] = SimpleQueue()
@@ -163,8 +172,9 @@ class LLM:
         return Stream(reader, wakeups, lambda: self._release([reader.job], request_id))
 
     def chat(
-        self, messages: Messages, *, request_id: str | None = None, priority: int = 0, **sampling: Any
-    ) -> Completion | list[Completion]:
+        self, messages: Messages, params: SamplingParams | None = None, *, request_id: str | None = None,
+        priority: int = 0, **sampling: Any,
+    ) -> Completion | list[Completion]:  # fmt: skip
         """The model's answer to a conversation, written by the model's own chat template.
 
         Args:
@@ -173,7 +183,15 @@ class LLM:
         Raises UserError for a model without a template, RequestError for a conversation that it refuses.
         """
         ids = self.chat_prompt(messages)
-        return self.generate(ids, request_id=request_id, priority=priority, **sampling)
+        return self.generate(ids, self._to_chat(params, sampling), request_id=request_id, priority=priority)
+
+    def _to_chat(self, given: SamplingParams | None, words: dict[str, Any]) -> SamplingParams:
+        """The sampling of an answer in a conversation, which the built-in template's strings end too."""
+        params = _params(given, words)
+        if not self._chat_stop:
+            return params
+        stop = (params.stop,) if isinstance(params.stop, str) else tuple(params.stop)
+        return replace(params, stop=(*stop, *self._chat_stop))
 
     def chat_prompt(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation up to where the model's answer begins. Raises as `chat`."""
@@ -191,30 +209,33 @@ class LLM:
         return self._chat
 
     async def agenerate(
-        self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None,
+        priority: int = 0, **sampling: Any,
     ) -> Completion:  # fmt: skip
         """`generate` of one answer to one prompt, without blocking the event loop."""
-        stream = self.astream(prompt, request_id=request_id, priority=priority, **sampling)
+        stream = self.astream(prompt, params, request_id=request_id, priority=priority, **sampling)
         async for _ in stream:
             pass
         return stream.completion
 
     def astream(
-        self, prompt: Prompt, *, request_id: str | None = None, priority: int = 0, **sampling: Any
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None,
+        priority: int = 0, **sampling: Any,
     ) -> AsyncStream:  # fmt: skip
         """`stream` for `async for`; called in the event loop's thread."""
-        params, signal = _params(sampling), Signal()
+        params, signal = _params(params, sampling), Signal()
         if params.n != 1:
             raise RequestError(f"a stream is of one answer, not of n = {params.n}: open {params.n} streams")
         (reader,) = self._submit([prompt], params, request_id, True, priority, signal)
         return AsyncStream(reader, signal, lambda: self._release([reader.job], request_id))
 
     async def achat(
-        self, messages: Messages, *, request_id: str | None = None, priority: int = 0, **sampling: Any
-    ) -> Completion:
+        self, messages: Messages, params: SamplingParams | None = None, *, request_id: str | None = None,
+        priority: int = 0, **sampling: Any,
+    ) -> Completion:  # fmt: skip
         """`chat` for one answer, without blocking the event loop."""
         ids = await asyncio.to_thread(self.chat_prompt, messages)  # which waits for the template's process
-        return await self.agenerate(ids, request_id=request_id, priority=priority, **sampling)
+        return await self.agenerate(ids, self._to_chat(params, sampling), request_id=request_id, priority=priority)
 
     def score(self, text: Prompt, window: int | None = None) -> Score:
         """The mean negative log-likelihood of a text's tokens, in windows that each begin with an empty context.
@@ -290,14 +311,15 @@ class LLM:
         return self._vectors_of(jobs, normalize)
 
     def submit(
-        self, prompt: Prompt, wakeups: Wakeups, *, eager: bool = True, priority: int = 0, **sampling: Any
+        self, prompt: Prompt, wakeups: Wakeups, params: SamplingParams | None = None, *, eager: bool = True,
+        priority: int = 0, **sampling: Any,
     ) -> list[Reader]:  # fmt: skip
         """Starts the n answers to a prompt and returns at once: a Reader for each, which `end` wants back.
 
         For servers, which wait for many requests in one place: `wakeups` gets the reader's job whenever there is
         something to read, or with `eager` off only at the end.
         """
-        return self._submit([prompt], _params(sampling), None, eager, priority, wakeups)
+        return self._submit([prompt], _params(params, sampling), None, eager, priority, wakeups)
 
     def end(self, readers: Sequence[Reader]) -> None:
         """Ends what has not ended of answers that `submit` started; their blocks are free soon."""
@@ -424,11 +446,23 @@ class LLM:
         return token_ids(ids, self.vocab_size, "a prompt")
 
 
+def _template(given: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The text of a template, and the strings that end an answer with it. Raises UserError for what is none."""
+    if given == PLAIN:
+        return PLAIN_TEMPLATE, PLAIN_STOP
+    if given is not None and not (isinstance(given, str) and ("{{" in given or "{%" in given)):
+        raise UserError(
+            f"chat_template takes the text of a template, or {PLAIN!r}, the built-in one, and {given!r:.60} has none "
+            "of Jinja's marks: of a file give what it holds, Path(…).read_text()"
+        )
+    return given, ()
+
+
 def _as_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
     """The prompts given, and whether they were given as a sequence of prompts (a sequence of numbers is one prompt)."""
-    if isinstance(prompt, str) or len(prompt) == 0 or not hasattr(prompt[0], "__len__"):
-        return [cast(Prompt, prompt)], False
-    return [cast(Prompt, p) for p in prompt], True
+    several = not isinstance(prompt, str) and hasattr(prompt, "__len__") and len(prompt) > 0
+    many = several and hasattr(prompt[0], "__len__")
+    return ([cast(Prompt, p) for p in prompt], True) if many else ([cast(Prompt, prompt)], False)
 
 
 def _check_done(job: Job) -> None:
@@ -439,13 +473,14 @@ def _check_done(job: Job) -> None:
         raise RequestError("the request was ended before its result was known: by abort, or as the LLM was closed")
 
 
-def _params(words: dict[str, Any]) -> SamplingParams:
-    given = words.pop("params", None)
+def _params(given: SamplingParams | None, words: dict[str, Any]) -> SamplingParams:
     if given is not None:
         if words or not isinstance(given, SamplingParams):
-            raise RequestError("params= takes a SamplingParams, and no other sampling words beside it")
+            raise RequestError("params takes a SamplingParams, and no other sampling words beside it")
         return given
     if unknown := sorted(set(words) - set(SamplingParams.__dataclass_fields__)):
         known = ", ".join(SamplingParams.__dataclass_fields__)
-        raise RequestError(f"unknown sampling word(s) {', '.join(unknown)}; known are {known}")
+        near = difflib.get_close_matches(unknown[0], list(SamplingParams.__dataclass_fields__), 1)
+        meant = f": did you mean {near[0]}?" if len(unknown) == 1 and near else ""
+        raise RequestError(f"unknown sampling word(s) {', '.join(unknown)}{meant or f'; known are {known}'}")
     return SamplingParams(**words)

@@ -106,7 +106,7 @@ def open_chat(
     if template is None:
         raise UserError(
             "this model came without a chat template: it completes texts (generate); to chat with it, give a template: "
-            "--chat-template plain, a built-in one, or --chat-template FILE (in Python chat_template=TEXT)"
+            "--chat-template plain, a built-in one, or --chat-template FILE (in Python chat_template='plain', or text)"
         )
     return ChatPrompt(template, tokenizer(), lambda: files()["tokenizer.json"], tokens)
 

@@ -20,9 +20,9 @@ import pytest
 
 import ingot
 from ingot.cli.chat import harmless
-from ingot.cli.template import PLAIN_STOP, PLAIN_TEMPLATE
-from ingot.errors import RequestError, TooLongError
+from ingot.errors import RequestError, TooLongError, UserError
 from ingot.llm.conversation import Conversation
+from ingot.text.plain_template import PLAIN_STOP, PLAIN_TEMPLATE
 from tests.endless import endless
 from tests.tuned import tuned
 
@@ -106,6 +106,24 @@ def test_a_model_without_a_template_says_which_one_to_take(engine: Path) -> None
     assert "--chat-template plain" in errors and "--chat-template FILE" in errors
     found, _ = piped(["import os"], engine, None, "--chat-template", "plain", "--max-tokens", 8)
     assert found.strip()
+
+
+def test_the_built_in_template_in_python(engine: Path) -> None:
+    """By the same word; what has no mark of a template, such as a file's name, was rendered as one without a word."""
+    turns = [{"role": "user", "content": "def main("}]
+    with (
+        ingot.LLM(PICO, chat_template="plain", threads=1) as plain,
+        ingot.LLM(PICO, chat_template=PLAIN_TEMPLATE, threads=1) as written,
+    ):
+        for words in ({}, {"stop": "\n\n"}, {"stop": ["\n\n"]}):
+            stop = ["\n\n", *PLAIN_STOP] if words else list(PLAIN_STOP)
+            found, wanted = plain.chat(turns, max_tokens=24, **words), written.chat(turns, max_tokens=24, stop=stop)
+            assert isinstance(found, ingot.Completion) and isinstance(wanted, ingot.Completion)
+            assert found.token_ids == wanted.token_ids
+            given = plain.chat(turns, ingot.SamplingParams(max_tokens=24, **words))
+            assert isinstance(given, ingot.Completion) and given.token_ids == wanted.token_ids
+    with pytest.raises(UserError, match=r"'chatml\.jinja' has none of Jinja's marks: of a file give what it holds"):
+        ingot.LLM(PICO, chat_template="chatml.jinja")
 
 
 def test_verbose_tells_speed_and_cached_tokens(engine: Path, template: Path) -> None:
@@ -261,7 +279,7 @@ def started(engine: Path, template: Path, tmp_path: Path) -> Iterator[Any]:
     def start(*words: object, source: Path = engine) -> Terminal:
         told = (source, "--chat-template", template, "--threads", 1)
         running.append(Terminal(tmp_path, *told, *words))
-        running[-1].read(r"Ctrl-D ends\r?\n> ")
+        running[-1].read(r"or Ctrl-D ends\r?\n> ")
         return running[-1]
 
     yield start
@@ -315,7 +333,7 @@ def test_ctrl_d_and_exit_and_mistakes_that_end_nothing(started: Any, tmp_path: P
         ("/nope", "error: /nope is no command"),
         ("x = 1 " * 100, "error: the message takes"),
         ("/set temperature 7000", "error: temperature"),
-        ("def f", "."),
+        ("def f", "cut after 3 tokens: /set max_tokens N allows more"),
     ):
         terminal.type(line + "\n")
         terminal.read(answer)
@@ -330,7 +348,7 @@ def test_ctrl_d_and_exit_and_mistakes_that_end_nothing(started: Any, tmp_path: P
     terminal.press("\x10\n")  # the line before, as the arrow key brings it
     terminal.read("def f\r?\n")
     terminal.read("\n> ")
-    terminal.type("/exit\n")
+    terminal.type("/bye\n")
     assert terminal.end() == 0
     terminal = started("--max-tokens", 3, "--no-history", "--json")
     terminal.type("secret\n")

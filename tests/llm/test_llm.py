@@ -284,6 +284,7 @@ def test_the_context_ends_a_request(engine: Engine) -> None:
         ([], {}, "empty"), ([4096], {}, "4096 is no token id"), ([-1], {}, "-1"), ([0.5], {}, "integers"),
         (b"abc", {}, "integers"),
         (["a", 5], {}, "sequence of integers"), ("a\ud800", {}, "surrogate"), ("x", {"temperature": -1}, "temperature"),
+        (None, {}, "sequence of integers"), ("x", {"max_new_tokens": 1}, "max_new_tokens: did you mean max_tokens"),
         ("x", {"heat": 1}, "unknown sampling word"), ("x", {"params": {}}, "SamplingParams"),
         ("x " * 3000, {}, "context"), ([0] * 1024, {}, "context"),
     ],
@@ -295,6 +296,17 @@ def test_bad_requests_are_refused(llm: LLM, prompt: Any, words: dict[str, Any], 
     with pytest.raises(RequestError, match=match):
         llm.stream(prompt, **words)
     assert llm.generate("x", max_tokens=2).completion_tokens == 2
+
+
+def test_sampling_params_may_stand_behind_the_prompt(llm: LLM) -> None:
+    """As the users of other libraries write it."""
+    params = ingot.SamplingParams(max_tokens=4, temperature=0.8, seed=3)
+    wanted = llm.generate("import os", max_tokens=4, temperature=0.8, seed=3).token_ids
+    assert llm.generate("import os", params).token_ids == llm.generate(["import os"], params)[0].token_ids == wanted
+    stream = llm.stream("import os", params)
+    assert "".join(piece.text for piece in stream) == llm.generate("import os", params=params).text
+    with pytest.raises(RequestError, match="params takes a SamplingParams, and no other"):
+        llm.generate("import os", params, max_tokens=5)
 
 
 def test_bad_scores_are_refused(llm: LLM) -> None:
