@@ -88,7 +88,9 @@ $(VENV)/core: $(VENV)/bin/python $(NATIVE)
 # torch from its CPU index, which saves gigabytes; the extra below takes the default one where that index is out of reach.
 $(VENV)/test: $(VENV)/core
 	@echo "installing torch, the tests' oracle (200 MB)"
-	@$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || $(PIP) 'torch==2.13.0+cpu' --index-url https://download.pytorch.org/whl/cpu || true
+	@$(PIP) 'torch==2.13.0+cpu' 2>/dev/null || \
+	    $(PIP) 'torch==2.13.0+cpu' --retries 1 --index-url https://download.pytorch.org/whl/cpu 2>/dev/null || \
+	    echo "its build for CPUs is out of reach: the package index has one with CUDA (5 GB once installed)"
 	@echo "installing what else the tests take (150 MB)"
 	@$(PIP) $(call extra,native) 'ingot[test]'
 	@touch $@
