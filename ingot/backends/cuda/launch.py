@@ -115,7 +115,7 @@ class Form:
 def step_of(weight: Weight) -> int:
     """Inputs that the matrix units take of a weight of integers at a time; 0 for sizes that they do not take."""
     step = weight.group or 128
-    return step if weight.inputs % step == 0 and step >= 64 else 0
+    return step if weight.inputs % step == 0 and 64 <= step <= 256 else 0
 
 
 def packed(torch: Any, weight: Any, group: int) -> Any:
