@@ -335,7 +335,6 @@ def test_the_users_mistakes_are_2_and_one_line(engine: Path, tmp_path: Path) -> 
 
 def test_a_bad_command_line_is_2(engine: Path) -> None:
     for words in (
-        (),
         ("fly",),
         ("generate", engine),
         ("generate", engine, "--prompt", "x", "--prompt-file", "y"),
