@@ -21,6 +21,7 @@ Dimension = Union[int, "Expr"]
 
 MAX_TERMS = 256  # of one polynomial, and MAX_DEPTH of its JSON: bounds the work a hostile file can ask for
 MAX_DEPTH = 32
+MAX_LENGTH = 1 << 16  # characters of one: an expression that holds another twice, and that another twice, doubles
 MAX_VALUE = 2**63 - 1
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 
@@ -32,6 +33,8 @@ class Expr:
     text: str
 
     def __init__(self, text: str, terms: tuple[tuple[Monomial, int], ...] | None) -> None:
+        if len(text) > MAX_LENGTH:
+            raise DimError(f"a dimension expression grew beyond {MAX_LENGTH:,} characters")
         self.text = text
         self._hash = hash(text)
         self._terms = terms
@@ -380,34 +383,49 @@ _RELAXED = 32  # terms and steps of an expression that is bounded by inequalitie
 
 def bounds(x: Dimension, known: Mapping[str, Dim] | None = None) -> tuple[float, float]:
     """The interval that x certainly lies in (±inf when open). `known` gives each name's bounds, else the dims' own."""
+    return _bounds(x, known, {})
+
+
+Found = dict[Expr, tuple[float, float]]  # bounds of what stands in an expression, often more than once
+
+
+def _bounds(x: Dimension, known: Mapping[str, Dim] | None, found: Found) -> tuple[float, float]:
     if isinstance(x, int):
         return x, x
     if isinstance(x, Dim):
         x = (known or {}).get(x.name, x)
         return x.min, math.inf if x.max is None else x.max
+    if x not in found:
+        found[x] = _bounds_of(x, known, found)
+    return found[x]
+
+
+def _bounds_of(x: Expr, known: Mapping[str, Dim] | None, found: Found) -> tuple[float, float]:
     if isinstance(x, Call):
-        parts = [bounds(a, known) for a in x.args]
+        parts = [_bounds(a, known, found) for a in x.args]
         if x.kind == "//":
             (low, high), (least, most) = parts
             ends = [_floor(v, w) for v in (low, high) for w in (max(least, 1), max(most, 1))]
             return min(ends), max(ends)
         pick = min if x.kind == "min" else max
         return pick(p[0] for p in parts), pick(p[1] for p in parts)
-    low, high = _interval(x.terms, known)
+    low, high = _interval(x.terms, known, found)
     if len(x.terms) > 1 and any(_linear(m) for m, _ in x.terms):
-        low = max(low, _least({m: Fraction(k) for m, k in x.terms}, known, [_RELAXED]))
-        high = min(high, -_least({m: Fraction(-k) for m, k in x.terms}, known, [_RELAXED]))
+        low = max(low, _least({m: Fraction(k) for m, k in x.terms}, known, found, [_RELAXED]))
+        high = min(high, -_least({m: Fraction(-k) for m, k in x.terms}, known, found, [_RELAXED]))
     return low, high
 
 
-def _interval(terms: Iterable[tuple[Monomial, int | Fraction]], known: Mapping[str, Dim] | None) -> tuple[Any, Any]:
+def _interval(
+    terms: Iterable[tuple[Monomial, int | Fraction]], known: Mapping[str, Dim] | None, found: Found
+) -> tuple[Any, Any]:
     low: Any = 0
     high: Any = 0
     for atoms, k in terms:
         a: Any = k
         b: Any = k
         for atom in atoms:
-            ends = [_times(v, w) for v in (a, b) for w in bounds(atom, known)]
+            ends = [_times(v, w) for v in (a, b) for w in _bounds(atom, known, found)]
             a, b = min(ends), max(ends)
         low, high = _plus(low, a), _plus(high, b)
     return low, high
@@ -420,16 +438,18 @@ def _linear(atoms: Monomial) -> bool:
     return atoms[0].kind != "//" or isinstance(atoms[0].args[1], int)
 
 
-def _least(terms: dict[Monomial, Fraction], known: Mapping[str, Dim] | None, left: list[int]) -> float:
+def _least(
+    terms: dict[Monomial, Fraction], known: Mapping[str, Dim] | None, found: Found, left: list[int]
+) -> float:
     """A whole number, or −inf, that the sum is never below: T − T // 2 is at least T − T / 2, so 0. left: steps."""
-    found = [m for m, k in terms.items() if k and _linear(m)]
-    if not found or len(terms) > _RELAXED:
-        low, _ = _interval(((m, k) for m, k in terms.items() if k), known)
+    bounded = [m for m, k in terms.items() if k and _linear(m)]
+    if not bounded or len(terms) > _RELAXED:
+        low, _ = _interval(((m, k) for m, k in terms.items() if k), known, found)
         return -math.inf if low in _OPEN else math.ceil(low)
     if not left[0]:
         return -math.inf
     left[0] -= 1
-    outer = max(found, key=lambda m: (len(m[0].text), m[0].text))  # before what stands in it
+    outer = max(bounded, key=lambda m: (len(m[0].text), m[0].text))  # before what stands in it
     call, k = outer[0], terms[outer]
     assert isinstance(call, Call)
 
@@ -438,7 +458,7 @@ def _least(terms: dict[Monomial, Fraction], known: Mapping[str, Dim] | None, lef
         total = {m: v for m, v in terms.items() if m != outer}
         for m, v in (*_terms(x), ((), more)):
             total[m] = total.get(m, Fraction(0)) + k * v / over
-        return _least(total, known, left)
+        return _least(total, known, found, left)
 
     if call.kind == "//":
         a, b = call.args

@@ -205,3 +205,12 @@ def test_sizes_that_give_a_dim_its_value(size: dims.Dimension, wanted: tuple[str
 
 def test_values_of_sizes() -> None:
     assert dims.values_of([(2 * T, 16), (5, 5), (T, 9), (H * T, 3), (3 * H, 4), (H, 2)]) == {"T": 8, "H": 2}
+
+
+def test_expressions_that_hold_each_other_twice_end() -> None:
+    """As slices of slices write them: their bounds are looked for once, and their text does not double for ever."""
+    size: dims.Dimension = Dim("H")
+    with pytest.raises(DimError, match="grew beyond .* characters"):
+        for _ in range(64):
+            at = dims.floordiv(dims.add(size, -7), 2)
+            size = dims.add(size, dims.mul(dims.maximum(at, 0), -1), dims.minimum(at, size))
