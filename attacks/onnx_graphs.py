@@ -447,3 +447,34 @@ _kinds: dict[str, tuple[bytes, str]] = {
 }  # fmt: skip
 for _what, (_info, _code) in _kinds.items():
     net(29, f"an input {_what}", [node("Neg", ["x"], ["y"])], inputs=[_info], code=_code)
+
+
+# -------------------------------------------------------------------------------- sizes that only a run knows
+
+_IMAGE, _BOXES, _OF = info("x", ("N", 3, "H", "W")), info("r", ("K", 4)), info("i", ("K",), INT64)
+_nested = [node("Shape", ["x"], ["s0"], start=2, end=3), node("Identity", ["x"], ["t0"])]
+for _i in range(6):
+    _nested += [node("Sub", [f"s{_i}", "seven"], [f"a{_i}"]), node("Div", [f"a{_i}", "two"], [f"b{_i}"]),
+                node("Slice", [f"t{_i}", f"b{_i}", "far", "two"], [f"t{_i + 1}"]),
+                node("Shape", [f"t{_i + 1}"], [f"s{_i + 1}"], start=2, end=3)]  # fmt: skip
+_NUMBERS = [ints("seven", 7), ints("two", 2), ints("far", HALF), ints("huge", 1, 1, HUGE, HUGE)]
+for _what, _nodes in {
+    "RoiAlign of 2^40 samples": [node("RoiAlign", ["x", "r", "i"], ["y"], sampling_ratio=HUGE)],
+    "RoiAlign to 2^40": [node("RoiAlign", ["x", "r", "i"], ["y"], output_height=HUGE)],
+    "RoiAlign to nothing": [node("RoiAlign", ["x", "r", "i"], ["y"], output_height=0)],
+    "auto_pad by steps of 2^62": [
+        node("AveragePool", ["x"], ["y"], auto_pad="SAME_UPPER", kernel_shape=[3, 3], strides=[HALF, HALF])],
+    "auto_pad by steps of 2^40": [
+        node("MaxPool", ["x"], ["y"], auto_pad="SAME_LOWER", kernel_shape=[HUGE, HUGE], strides=[HUGE, HUGE])],
+    "places in windows of 2^40": [node("MaxPool", ["x"], ["y", "p"], kernel_shape=[HUGE, HUGE])],
+    "places in windows of 2^22": [node("MaxPool", ["x"], ["y", "p"], kernel_shape=[1 << 11, 1 << 11])],
+    "powers of 0": [node("LpPool", ["x"], ["y"], kernel_shape=[2, 2], p=0)],
+    "powers of -2^62": [node("LpPool", ["x"], ["y"], kernel_shape=[2, 2], p=-HALF)],
+    "a diagonal 2^63 - 1 away": [node("EyeLike", ["r"], ["y"], k=2**63 - 1)],
+    "AffineGrid of 2^80": [node("Slice", ["r", "two", "seven"], ["q"]), node("AffineGrid", ["q", "huge"], ["y"])],
+    "slices that begin where the last one's size says": [*_nested, node("Neg", ["t6"], ["y"])],
+    "2,000 Squeezes without axes": [
+        node("Identity", ["x"], ["t0"]), *(node("Squeeze", [f"t{_i}"], [f"t{_i + 1}"]) for _i in range(2000)),
+        node("Neg", ["t2000"], ["y"])],
+}.items():  # fmt: skip
+    net(35, f"{_what}, of an image of any size", _nodes, _NUMBERS, "", WAITS, inputs=[_IMAGE, _BOXES, _OF])

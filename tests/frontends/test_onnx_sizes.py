@@ -592,3 +592,55 @@ def test_identity_places_and_different_numbers_of_any_size() -> None:
         np.testing.assert_array_equal(last.run({"x": x})["y"], wanted)
         places = np.sort(np.unique(x[:, 0], return_index=True)[1])
         np.testing.assert_array_equal(different.run({"x": x[:, 0]})["y"], places)
+
+
+def test_ends_of_slices_that_are_below_0_for_some_sizes() -> None:
+    """`x[-(n // 2) :]`, and the middle 6 of x, which NumPy counts from the end where there are fewer."""
+    constants = {"two": np.array([2]), "six": np.array([6]), "zero": np.array([0]), "far": np.array([2**62])}
+    count = node("Shape", ["x"], ["n"], start=0, end=1)
+    half = [count, node("Div", ["n", "two"], ["h"]), node("Neg", ["h"], ["a"]), node("Slice", ["x", "a", "far"], ["y"])]
+    middle = [count, node("Sub", ["n", "six"], ["r"]), node("Div", ["r", "two"], ["a"]),
+              node("Add", ["a", "six"], ["b"]), node("Slice", ["x", "a", "b"], ["y"])]  # fmt: skip
+    last = [count, node("Sub", ["n", "two"], ["a"]), node("Slice", ["x", "zero", "a"], ["y"])]
+    nets = [engine(nodes, {"x": ["A", 3]}, constants) for nodes in (half, middle, last)]
+    for size in (1, 2, 3, 4, 5, 6, 7, 12):
+        x = floats(size, 3)
+        a = int((size - 6) / 2)  # towards zero, as ONNX divides
+        wanted = x[-(size // 2) :], x[a : a + 6], x[0 : size - 2]
+        for net, want in zip(nets, wanted, strict=True):
+            np.testing.assert_array_equal(net.run({"x": x})["y"], want, err_msg=str(size))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_pads_that_are_sizes(mode: str) -> None:
+    count = [node("Shape", ["x"], ["n"], start=0, end=1), node("Div", ["n", "two"], ["h"]),
+             node("Div", ["n", "four"], ["q"]),
+             node("Concat", ["h", "zero", "q", "zero"], ["pads"], axis=0)]  # fmt: skip
+    constants = {"two": np.array([2]), "four": np.array([4]), "zero": np.array([0])}
+    net = engine([*count, node("Pad", ["x", "pads"], ["y"], mode=mode)], {"x": ["A", 3]}, constants)
+    for size in (4, 7, 12):
+        x = floats(size, 3)
+        np.testing.assert_array_equal(net.run({"x": x})["y"], np.pad(x, ((size // 2, size // 4), (0, 0)), mode))
+
+
+def test_a_mask_that_is_asked_twice() -> None:
+    """As exporters write `x[mask] *= 2`: the places, and as many elements."""
+    nodes = [node("Less", ["x", "zero"], ["m"]), node("NonZero", ["m"], ["at"]), node("Transpose", ["at"], ["places"]),
+             node("GatherND", ["x", "places"], ["v"]), node("Mul", ["v", "half"], ["w"]),
+             node("NonZero", ["m"], ["again"]),
+             node("Transpose", ["again"], ["to"]), node("ScatterND", ["x", "to", "w"], ["y"])]  # fmt: skip
+    net = engine(nodes, {"x": ["A", "B"]}, {"zero": np.float32(0), "half": np.float32(0.5)})
+    for size in ((3, 4), (1, 1), (5, 2)):
+        x = floats(*size)
+        np.testing.assert_array_equal(net.run({"x": x})["y"], np.where(x < 0, x * np.float32(0.5), x))
+
+
+def test_what_was_pooled_goes_back_to_its_place() -> None:
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    net = engine([node("MaxPool", ["x"], ["a", "at"], **pool), node("MaxUnpool", ["a", "at"], ["y"], **pool)],
+                 {"x": ["N", 3, "H", "W"]})  # fmt: skip
+    for size in ((1, 3, 8, 6), (2, 3, 4, 10)):
+        x = torch.from_numpy(floats(*size))
+        values, places = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+        wanted = torch.nn.functional.max_unpool2d(values, places, 2)
+        np.testing.assert_array_equal(net.run({"x": x.numpy()})["y"], wanted.numpy())

@@ -157,6 +157,8 @@ for op in ("and", "or", "xor"):
     case(f"bitwise_{op}.Tensor", b(9), b(9))
     case(f"bitwise_{op}.Scalar __{op}__.Scalar", i(9), 6)
 case("logical_not.default", i(9))
+case("__lshift__.Scalar bitwise_left_shift.Tensor_Scalar", i(9), 3)
+case("__rshift__.Scalar bitwise_right_shift.Tensor_Scalar", i(9), 2)
 case("bitwise_not.default", i(9))
 case("bitwise_not.default", b(9))
 odd = torch.tensor([1.0, float("nan"), float("inf"), -float("inf")])

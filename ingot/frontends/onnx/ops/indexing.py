@@ -13,6 +13,7 @@ from ingot.frontends.onnx.ops.common import cast, from_end, index_of, number
 from ingot.frontends.onnx.table import Call, onnx
 from ingot.frontends.table import MaybeInt, MaybeTensor, Result, Tensor, Unsupported
 from ingot.ir import F, Value
+from ingot.ir.checked import to_shape
 from ingot.ir.sizes import as_shape
 from ingot.ir.spec import axis_of, elements
 
@@ -51,11 +52,15 @@ def _put(op: Any, x: Any, index: Any, updates: Any, reduction: str, **where: Any
 @onnx("Scatter", "ScatterElements")
 def scatter_elements(x: Tensor, index: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Result:
     at = axis_of(axis, len(x.shape), "axis")
-    return _put(F.scatter, x, index_of(index), updates, reduction, axis=at)
+    return _put(F.scatter, x, index_of(index), to_shape(updates, index.shape), reduction, axis=at)
 
 
 @onnx("ScatterND")
 def scatter_nd(x: Tensor, index: Tensor, updates: Tensor, *, reduction: str = "none") -> Result:
+    """As many updates as places; of a mask that is asked twice only a run shows that."""
+    depth = index.shape[-1] if index.shape else 0
+    if isinstance(depth, int):
+        updates = to_shape(updates, (*index.shape[:-1], *x.shape[depth:]))
     return _put(F.scatter_nd, x, index_of(index), updates, reduction)
 
 

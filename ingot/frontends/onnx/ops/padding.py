@@ -24,27 +24,28 @@ def padded(x: Any, before: Sequence[Dimension], after: Sequence[Dimension], mode
     """x padded, or cut where a count is negative. Counts that are sizes are for the mode constant alone."""
     if mode == "constant":
         return F.pad(x, before=tuple(before), after=tuple(after), value=value)
-    if not all(isinstance(n, int) for n in (*before, *after)):
+    if any(not isinstance(n, int) and dims.bounds(n)[0] < 0 for n in (*before, *after)):
         sizes = ", ".join(map(str, (*before, *after)))
-        raise Unsupported(f"padding by sizes ({sizes}) with the mode {mode}: pads must be constants of the model")
-    return _repeated(x, [int(n) for n in before], [int(n) for n in after], mode)
+        raise Unsupported(f"padding by sizes that may be below 0 ({sizes}) with the mode {mode}")
+    return _repeated(x, before, after, mode)
 
 
-def _repeated(x: Any, before: Sequence[int], after: Sequence[int], mode: str) -> Any:
-    cut = [(max(0, -a), max(0, -b)) for a, b in zip(before, after, strict=True)]
+def _repeated(x: Any, before: Sequence[Dimension], after: Sequence[Dimension], mode: str) -> Any:
+    cut = [tuple(max(0, -n) if isinstance(n, int) else 0 for n in pair) for pair in zip(before, after, strict=True)]
     for axis, (low, high) in enumerate(cut):
         if low or high:
             x = part(x, axis, low, dims.add(x.shape[axis], -low - high))
-    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
-        if low > 0 or high > 0:
-            x = _edges(x, axis, max(low, 0), max(high, 0), mode)
+    for axis, pair in enumerate(zip(before, after, strict=True)):
+        first, last = (max(n, 0) if isinstance(n, int) else n for n in pair)
+        if first != 0 or last != 0:
+            x = _edges(x, axis, first, last, mode)
     return x
 
 
-def _edges(x: Any, axis: int, low: int, high: int, mode: str) -> Any:
+def _edges(x: Any, axis: int, low: Dimension, high: Dimension, mode: str) -> Any:
     """Padding by what x has; an index of what is repeated, where x is shorter than its padding."""
     size = x.shape[axis]
-    if isinstance(size, int):
+    if isinstance(size, int) and isinstance(low, int) and isinstance(high, int):
         at = np.arange(-low, few(low + size + high) - low)
         if mode == "reflect":
             period = max(2 * (size - 1), 1)
@@ -61,7 +62,7 @@ def _edges(x: Any, axis: int, low: int, high: int, mode: str) -> Any:
         shape = [[*x.shape[:axis], n, *x.shape[axis + 1 :]] for n in (low, high)]
         first = F.expand(part(x, axis, 0, 1), tuple(shape[0]))
         last = F.expand(part(x, axis, dims.add(size, -1), 1), tuple(shape[1]))
-    return F.concat(*[first] * (low > 0), x, *[last] * (high > 0), dim=axis)
+    return F.concat(*[first] * (low != 0), x, *[last] * (high != 0), dim=axis)
 
 
 @onnx("Pad", until=10)

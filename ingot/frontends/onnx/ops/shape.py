@@ -314,9 +314,20 @@ def part(x: Any, axis: int, start: Dimension, size: Dimension, step: int = 1) ->
     )  # fmt: skip
 
 
+def _from_start(at: Dimension, whole: Dimension) -> Dimension:
+    """An end that is a size; where that is below 0, it counts from the last element: `x[-n:]`, `x[(n - 6) // 2 :]`."""
+    least, most = dims.bounds(at)
+    if least >= 0 or at == dims.add(whole, -1):  # which is below 0 of nothing only
+        return at
+    below = dims.mul(at, -1)
+    return dims.add(at, dims.mul(whole, dims.minimum(1, below if most <= 0 else dims.maximum(below, 0))))
+
+
 def _clamped(at: Dimension, whole: Dimension, low: Dimension, high: Dimension) -> Dimension:
     """An end of a slice as NumPy clamps it, as far as it is not known to be inside."""
-    if isinstance(at, int) and at < 0:
+    if not isinstance(at, int):
+        at = _from_start(at, whole)
+    elif at < 0:
         if at <= -(1 << 31):
             return low
         at = dims.add(whole, at)
@@ -376,11 +387,16 @@ def _sliced_by_data(x: Any, axis: int, start: Any, end: Any, step: int) -> Any:
     return part(x, axis, low, dims.maximum(left, 0) if dims.bounds(left)[0] < 0 else left, step)
 
 
+MAX_SHOWN = 120  # characters of ends that are followed as expressions; longer ones a run counts
+
+
 def _sliced(x: Value, starts: Sequence[Any], ends: Sequence[Any], axes: Ints | None, steps: Ints | None) -> Any:
     at = axes_at(range(len(starts)) if axes is None else axes, len(x.shape))
     by = (1,) * len(starts) if steps is None else steps
     result: Any = x
     for axis, start, end, step in zip(at, starts, ends, by, strict=True):
+        if step >= 1 and len(f"{result.shape[axis]}{start}{end}") > MAX_SHOWN:  # clamped, all of them several times
+            start, end = (size_value(result, n) if isinstance(n, dims.Expr) else n for n in (start, end))
         data = isinstance(start, Value) or isinstance(end, Value)
         result = (_sliced_by_data if data else sliced)(result, axis, start, end, step)
     return result

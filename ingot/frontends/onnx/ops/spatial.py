@@ -10,9 +10,10 @@ import numpy as np
 
 from ingot import dims, dtypes
 from ingot.dims import Dimension
-from ingot.frontends.onnx.ops.common import cast, number, wide
+from ingot.frontends.onnx.ops.common import cast, number, size_value, wide
 from ingot.frontends.onnx.table import Call, onnx
 from ingot.frontends.table import Ints, MaybeInts, MaybeTensor, Result, Tensor, Unsupported
+from ingot.frontends.windows import places_of_largest
 from ingot.functional import columns
 from ingot.ir import F, Value
 from ingot.ir.spec import elements
@@ -221,6 +222,12 @@ def max_pool(
             best = F.max_pool(_real(x), kernel=over.kernel, stride=over.stride, pre_padding=over.before,
                               post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip
             return cast(best, x.dtype)
+    known = all(isinstance(n, int) for n in x.shape[2:])
+    if indices and not known and storage_order == 0 and x.dtype.is_float and _fits(over) and _pools(over):
+        best = F.max_pool(x, kernel=over.kernel, stride=over.stride, pre_padding=over.before,
+                          post_padding=over.after, dilation=over.dilation, ceil_mode=ceil_mode)  # fmt: skip
+        own = places_of_largest(x, best.shape[2:], over.kernel, over.stride, over.before, over.dilation)
+        return best, F.add(own, _first_of_each(call, x))
     found = written_out(x, over, least, ceil_mode, storage_order == 1)
     last = len(found.shape) + 2
     best = F.reduce_max(found.values, axes=(last,), keepdims=False)
@@ -229,13 +236,16 @@ def max_pool(
     at = F.argmax(found.values, axis=last, keepdims=True)
     whole = F.expand(x.network.constant(found.places), found.values.shape)
     place = F.reshape(F.gather(whole, at, axis=last), best.shape)
+    return best, F.add(place, _first_of_each(call, x))
+
+
+def _first_of_each(call: Call, x: Any) -> Any:
+    """Where each image of x [N, C, *S] begins among all elements: [N, C, 1, …]."""
     n, c = x.shape[:2]
     row = F.iota(size=dims.mul(n, c), dtype=dtypes.int64)
     row = row if isinstance(row, Value) else call.network.constant(row)
-    size = elements(x.shape[2:])
-    assert isinstance(size, int)
-    first = F.reshape(F.mul(row, number(row, size)), (n, c, *[1] * len(found.shape)))
-    return best, F.add(place, first)
+    size = size_value(row, elements(x.shape[2:]))
+    return F.reshape(F.mul(row, size), (n, c, *[1] * (len(x.shape) - 2)))
 
 
 @onnx("AveragePool")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ingot import dims, dtypes
+from ingot import dtypes
 from ingot import functional as fn
-from ingot.dims import Expr
 from ingot.errors import DimError, OpError
 from ingot.frontends.torch_export.aten.activation import DROPS
-from ingot.frontends.torch_export.aten.promotion import cast, size_tensor
+from ingot.frontends.torch_export.aten.promotion import cast
 from ingot.frontends.torch_export.aten.table import (
     Ints,
     MaybeFloat,
@@ -28,10 +24,10 @@ from ingot.frontends.torch_export.aten.table import (
     Tensors,
     Unsupported,
     aten,
-    few,
 )
-from ingot.ir import F, Value
-from ingot.ir.spec import axis_of, elements
+from ingot.frontends.windows import places_of_largest
+from ingot.ir import F
+from ingot.ir.spec import axis_of
 
 EPSILON = {"float32": 1.1920928955078125e-07, "bfloat16": 0.0078125, "float16": 0.0009765625,
            "float64": 2.220446049250313e-16}  # fmt: skip
@@ -230,40 +226,9 @@ def _max_pools(rank: int) -> None:
         step = _each(stride, rank, "stride") if stride else kernel
         over = kernel, step, _each(padding, rank, "padding"), _each(dilation, rank, "dilation")
         try:
-            return found, _batched(rank, self, lambda batch: _places(batch, found.shape[-rank:], *over))
+            return found, _batched(rank, self, lambda batch: places_of_largest(batch, found.shape[-rank:], *over))
         except (Unsupported, OpError, DimError):
             return found, None  # programs that were taken apart have places that nothing reads
-
-
-def _places(x: Tensor, out: Sizes, kernel: Ints, step: Ints, edge: Ints, apart: Ints) -> Any:
-    """Where the first of the largest elements of each window stands among those of its image, int64 [N, C, *out]. Only
-    what reads places computes them: they take all windows written out.
-    """
-    rank, sizes = len(kernel), x.shape[2:]
-    few(math.prod(kernel))
-    extents = [(k - 1) * d + 1 for k, d in zip(kernel, apart, strict=True)]
-    after = tuple(
-        dims.add(dims.mul(dims.add(n, -1), s), e - p, dims.mul(size, -1))
-        for n, s, e, p, size in zip(out, step, extents, edge, sizes, strict=True)
-    )
-    windows = F.pad(x, before=(0, 0, *edge), after=(0, 0, *after), value=-math.inf)
-    for i in range(rank):
-        windows = F.unfold(windows, axis=2 + i, size=extents[i], step=step[i])
-        if apart[i] > 1:
-            shape = (*windows.shape[:-1], kernel[i])
-            windows = F.slice(windows, (0,) * len(shape), shape, (*[1] * (len(shape) - 1), apart[i]))
-    best = F.argmax(F.reshape(windows, (*x.shape[:2], *out, math.prod(kernel))), axis=2 + rank, keepdims=False)
-    best, index = cast(best, dtypes.int64), None
-    for i in range(rank):
-        inner, line = math.prod(kernel[i + 1 :]), elements(sizes[i + 1 :])
-        lines, planes = (F.floordiv(best, np.array(n)) for n in (inner, inner * kernel[i]))
-        within = F.sub(lines, F.mul(planes, kernel[i]))
-        count = F.iota(size=out[i], dtype=dtypes.int64)
-        first = F.sub(F.mul(count if isinstance(count, Value) else x.network.constant(count), step[i]), edge[i])
-        at = F.add(F.mul(within, apart[i]), F.reshape(first, tuple(out[i] if k == i else 1 for k in range(rank))))
-        at = F.mul(at, size_tensor(line, dtypes.int64) if isinstance(line, Expr) else np.array(line))
-        index = at if index is None else F.add(index, at)
-    return index
 
 
 def _adaptive(rank: int) -> None:
