@@ -26,16 +26,14 @@ class BlockRows {
     finite_ = every.whole() || Kind::finite_values(task_, p_);
     next_ = first, head_ = (int)(task_.first_row % task_.group);
     TileBlock before{}, block = block_of(0);
-    run_pieces(before, block, 0, Kind::score_pieces(block), Kind::score_pieces(block));
-    end_piece(before, block, Kind::score_pieces(block) - 1, Kind::score_pieces(block));
+    run_all(before, block, Kind::score_pieces(block));
     for (int b = 0; b < blocks; ++b) {
       TileBlock later{};
       if (b + 1 < blocks) later = block_of(b + 1);
       weigh_block(b * kBlockRows, before, block, later);
       before = block, block = later;
     }
-    run_pieces(before, block, 0, Kind::value_pieces(before), 0);
-    end_piece(before, block, Kind::value_pieces(before) - 1, 0);
+    run_all(before, block, 0);
   }
 
  private:
@@ -74,6 +72,12 @@ class BlockRows {
     }
   }
 
+  INGOT_INLINE void run_all(const TileBlock& before, const TileBlock& later, int scores) {
+    const int pieces = scores != 0 ? scores : Kind::value_pieces(before);
+    run_pieces(before, later, 0, pieces, scores);
+    end_piece(before, later, pieces - 1, scores);
+  }
+
   void weigh_block(int r, const TileBlock& before, TileBlock& block, const TileBlock& later) {
     const int rows = task_.rows - r < kBlockRows ? task_.rows - r : kBlockRows;
     const int scores_later = Kind::score_pieces(later), pieces = scores_later + Kind::value_pieces(before);
@@ -81,13 +85,23 @@ class BlockRows {
     Seen seen[kBlockRows];
     bool whole = true;
     for (int i = 0; i < rows; ++i) {
-      run_pieces(before, later, pieces * i / rows, pieces * (i + 1) / rows, scores_later);
       seen[i] = {within_chunk(next_ - task_.window), within_chunk(next_ < end_ ? next_ : end_)};
-      if (++head_ == task_.group) head_ = 0, ++next_;
-      after_(r + i, task_.rows);
       whole = whole && seen[i].whole();
+      if (++head_ == task_.group) head_ = 0, ++next_;
+    }
+    const bool together = Kind::kTogether == 2 && whole && !own_bias && !Scores::kSloped;
+    for (int i = 0, taken; i < rows; i += taken) {
+      taken = together && i + 2 <= rows ? 2 : 1;
+      run_pieces(before, later, pieces * i / rows, pieces * (i + taken) / rows, scores_later);
+      for (int j = 0; j < taken; ++j) after_(r + i + j, task_.rows);
       if (block.rows == 0) continue;
       float* const scores = block.scores + i * kChunkTokens;
+      if (taken == 2) {
+        weigh_rows<Scores, 2>(task_, p_, r + i, scores, p_.bias, [&](int j, const Vec (&weights)[kChunkGroups]) __attribute__((always_inline)) {
+          PairTiles::put_weights(scores + j * kChunkTokens, weights);
+        });
+        continue;
+      }
       if (seen[i].none()) {
         Kind::no_weights(scores);
         continue;
@@ -112,8 +126,7 @@ class BlockRows {
     for (int i = 0; i < rows; ++i, row.sum += row.value_width, row.scores += kChunkTokens) {
       mask_value_tiles(task_, block.values, seen[i], masked);
       written(masked);
-      run_pieces(row, row, 0, Kind::value_pieces(row), 0);
-      end_piece(row, row, Kind::value_pieces(row) - 1, 0);
+      run_all(row, TileBlock{}, 0);
     }
     block = TileBlock{};
     begin_tiles(task_);

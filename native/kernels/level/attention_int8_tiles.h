@@ -33,6 +33,7 @@ namespace {
 
 /// As PairTiles.
 struct QuadTiles {
+  static constexpr int kTogether = 1;
   static int score_pieces(const TileBlock& block) { return block.last_group - block.first_group; }
   static int value_pieces(const TileBlock& block) { return block.value_width / 16; }
 

@@ -78,13 +78,16 @@ void join_columns(float* sum, int width) {
   }
 }
 
-/// Columns as pack_value_tiles (attention_tiles.h) leaves them, in their order.
-void join_tile_columns(float* sum, int width) {
+/// Columns as pack_value_tiles (attention_tiles.h) leaves them, in their order, times 1 / total.
+void join_tile_columns([[maybe_unused]] float* sum, [[maybe_unused]] int width, [[maybe_unused]] Vec total) {
+#if defined(__AMX_BF16__)
   for (int d = 0; d < width; d += 32, sum += 32) {
-    float joined[32];
-    for (int i = 0; i < 8; ++i) __builtin_memcpy(joined + i * 4, sum + (i % 2 * 4 + i / 2) * 4, 16);
-    __builtin_memcpy(sum, joined, sizeof joined);
+    const __m512 a = (load(sum) / total + zero()).v, b = (load(sum + kLanes) / total + zero()).v;  // -0 depends on what else was added
+    const __m512 low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xee);
+    store(sum, {_mm512_shuffle_f32x4(low, low, 0xd8)});
+    store(sum + kLanes, {_mm512_shuffle_f32x4(high, high, 0xd8)});
   }
+#endif
 }
 
 void finish(const AttentionTask& task) {
@@ -95,12 +98,11 @@ void finish(const AttentionTask& task) {
     const float weight = reduce_add(load(p.weight + r * kTokenGroup));
     const Vec total = broadcast(weight == 0 && !task.empty_nan ? 1.0f : weight);  // 0 only when all scores were -inf
     float* sum = p.sum + r * p.value_width;
-    for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total);
     if (in_tiles(task)) {
-      for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) + zero());  // -0 depends on what else was added
-      join_tile_columns(sum, p.value_width);
-    } else if (task.value_pairs) {
-      join_columns(sum, p.value_width);
+      join_tile_columns(sum, p.value_width, total);
+    } else {
+      for (int d = 0; d < p.value_width; d += kLanes) store(sum + d, load(sum + d) / total);
+      if (task.value_pairs) join_columns(sum, p.value_width);
     }
     convert(sum, DType::float32, (void*)row_at(task.out, task.out_dtype, offset), task.out_dtype, task.value_dim);
   }

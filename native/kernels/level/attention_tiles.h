@@ -51,11 +51,30 @@ void begin_tiles(const AttentionTask& task) {
 
 /// Where a chunk's values come from: of each group of 16 tokens the first `count`, rows `stride` elements apart.
 struct ValueRows {
-  const bfloat16* from[kChunkGroups];
-  const bfloat16* ahead[kChunkGroups];     // fetched on the way
+  const bfloat16* from[kChunkGroups] = {};
+  const bfloat16* ahead[kChunkGroups] = {};  // fetched on the way
   int count[kChunkGroups];                 // 0: there is none
   std::int64_t stride;
 };
+
+/// 16 pairs of tokens, of which the first x_count and y_count are there.
+INGOT_INLINE void pack_value_step(const bfloat16* x, const bfloat16* y, const bfloat16* x_ahead, const bfloat16* y_ahead, std::int64_t stride, int columns,
+                                  int x_count, int y_count, std::byte* to) {
+  for (int i = 0; i < 16; ++i, to += 64) {
+    const bool x_there = i < x_count, y_there = i < y_count;
+    std::byte* tile = to;
+    for (int d = 0; d < columns; d += 32, tile += 2 * kTileBytes) {
+      const __m512i a = x_there ? _mm512_loadu_si512(x + d) : _mm512_setzero_si512();
+      const __m512i b = y_there ? _mm512_loadu_si512(y + d) : _mm512_setzero_si512();
+      if (x_there) __builtin_prefetch(x_ahead + d);
+      if (y_there) __builtin_prefetch(y_ahead + d);
+      _mm512_store_si512(tile, _mm512_unpacklo_epi16(a, b));
+      _mm512_store_si512(tile + kTileBytes, _mm512_unpackhi_epi16(a, b));
+    }
+    if (x_there) x += stride, x_ahead += stride;
+    if (y_there) y += stride, y_ahead += stride;
+  }
+}
 
 /// The values of a chunk as B tiles: [step][columns / 16][16][16][2], in p.v. Of every 32 columns the first tile has 0-3, 8-11, 16-19 and
 /// 24-27, the second one the others. Pairs: tokens i and i + 16.
@@ -63,21 +82,13 @@ void pack_value_tiles(const AttentionTask& task, const Parts& p, const ValueRows
   std::byte* to = (std::byte*)p.v;
   const int columns = task.value_dim;
   for (int step = 0; step < kSteps; ++step, to += columns / 16 * kTileBytes) {
-    const bfloat16 *a = rows.from[2 * step], *b = rows.from[2 * step + 1];
-      const bfloat16 *a_ahead = rows.ahead[2 * step], *b_ahead = rows.ahead[2 * step + 1];
-    const int a_count = rows.count[2 * step], b_count = rows.count[2 * step + 1];
-    for (int i = 0; i < 16; ++i) {
-      for (int d = 0; d < columns; d += 32) {
-        const std::int64_t at = i * rows.stride + d;
-        const __m512i x = i < a_count ? _mm512_loadu_si512(a + at) : _mm512_setzero_si512();
-        const __m512i y = i < b_count ? _mm512_loadu_si512(b + at) : _mm512_setzero_si512();
-        if (i < a_count) __builtin_prefetch(a_ahead + at);
-        if (i < b_count) __builtin_prefetch(b_ahead + at);
-        std::byte* const tile = to + d / 16 * kTileBytes + i * 64;
-        _mm512_store_si512(tile, _mm512_unpacklo_epi16(x, y));
-        _mm512_store_si512(tile + kTileBytes, _mm512_unpackhi_epi16(x, y));
-      }
-    }
+    const int x = 2 * step, y = x + 1;
+    if (rows.count[x] == 16 && rows.count[y] == 16 && columns == 64)
+      pack_value_step(rows.from[x], rows.from[y], rows.ahead[x], rows.ahead[y], rows.stride, 64, 16, 16, to);
+    else if (rows.count[x] == 16 && rows.count[y] == 16)
+      pack_value_step(rows.from[x], rows.from[y], rows.ahead[x], rows.ahead[y], rows.stride, columns, 16, 16, to);
+    else
+      pack_value_step(rows.from[x], rows.from[y], rows.ahead[x], rows.ahead[y], rows.stride, columns, rows.count[x], rows.count[y], to);
   }
 }
 
@@ -96,6 +107,7 @@ void mask_value_tiles(const AttentionTask& task, const std::byte* from, Seen see
 /// Products of a block are cut into pieces. One is begun by the accumulators of its turn, 0 or 1, and ended, stored, once the next one is
 /// begun: a tile that is stored at once would wait for its products, and the next ones for it.
 struct PairTiles {
+  static constexpr int kTogether = 2;  // rows that are weighed at once
   static int score_pieces(const TileBlock& block) { return block.last_group - block.first_group; }
   static int value_pieces(const TileBlock& block) { return block.value_width / 16; }
 
@@ -157,25 +169,24 @@ struct PairTiles {
     for (int g = 0; g < kChunkGroups; ++g) store(weights + g * kTokenGroup, zero());
   }
 
-  /// In the place of a row's weights: their upper halves, then the upper halves of what is left of them. Pairs: tokens i and i + 16.
-  INGOT_INLINE void finish_weights(float* weights, const Operands&, Seen seen) {
-    if (!seen.whole())
-      for (int g = 0; g < kChunkGroups; ++g)
-        if ((g + 1) * kTokenGroup <= seen.first || g * kTokenGroup >= seen.last) store(weights + g * kTokenGroup, zero());
+  /// In the place of a row's scores: the upper halves of its weights, then the upper halves of what is left of them. Pairs: tokens i
+  /// and i + 16.
+  INGOT_INLINE void put_weights(float* place, const Vec (&weights)[kChunkGroups]) {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
-    std::byte* const to = (std::byte*)weights;
-    __m512i high[kSteps], low[kSteps];
+    std::byte* const to = (std::byte*)place;
     INGOT_UNROLL for (int s = 0; s < kSteps; ++s) {
-      const Vec x = load(weights + s * kTokensOfStep), y = load(weights + s * kTokensOfStep + kTokenGroup);
+      const Vec x = weights[2 * s], y = weights[2 * s + 1];
       const __m512i x_high = _mm512_and_si512(bits(x).v, upper), y_high = _mm512_and_si512(bits(y).v, upper);
       const Ints x_low = bits(x - from_bits({x_high})), y_low = bits(y - from_bits({y_high}));
-      high[s] = _mm512_or_si512(_mm512_srli_epi32(bits(x).v, 16), y_high);
-      low[s] = _mm512_or_si512(_mm512_srli_epi32(x_low.v, 16), _mm512_and_si512(y_low.v, upper));
+      _mm512_store_si512(to + s * 64, _mm512_or_si512(_mm512_srli_epi32(bits(x).v, 16), y_high));
+      _mm512_store_si512(to + kChunkTokens * 2 + s * 64, _mm512_or_si512(_mm512_srli_epi32(x_low.v, 16), _mm512_and_si512(y_low.v, upper)));
     }
-    INGOT_UNROLL for (int s = 0; s < kSteps; ++s) {
-      _mm512_store_si512(to + s * 64, high[s]);
-      _mm512_store_si512(to + kChunkTokens * 2 + s * 64, low[s]);
-    }
+  }
+  INGOT_INLINE void finish_weights(float* weights, const Operands&, Seen seen) {
+    Vec all[kChunkGroups];
+    INGOT_UNROLL for (int g = 0; g < kChunkGroups; ++g)
+      all[g] = (g + 1) * kTokenGroup <= seen.first || g * kTokenGroup >= seen.last ? zero() : load(weights + g * kTokenGroup);
+    put_weights(weights, all);
   }
 
   static bool finite_values(const AttentionTask& task, const Parts& p) {

@@ -88,27 +88,39 @@ INGOT_INLINE Vec raise_maximum(const Parts& p, int r, Vec best) {
   return broadcast(p.maximum[r] == -__builtin_inff() ? 0.0f : p.maximum[r]);
 }
 
-/// Turns a row's scores into weights 2^(score - maximum) and adds them up. The first form is the second for a whole chunk.
-template <class Scores>
-void weigh_whole(const AttentionTask& task, const Parts& p, int r, float* scores, const float* bias) {
-  Vec x[kChunkGroups];
-#pragma GCC unroll 4
-  for (int g = 0; g < kChunkGroups; ++g)
-    x[g] = Scores::score(task, load(scores + g * kTokenGroup), bias + g * kTokenGroup);
-  Vec best = x[0];
-#pragma GCC unroll 4
-  for (int g = 1; g < kChunkGroups; ++g) best = max(best, x[g]);
-  const Vec maximum = raise_maximum<Scores>(p, r, best);
-  Vec weight = load(p.weight + r * kTokenGroup);
-#pragma GCC unroll 4
-  for (int g = 0; g < kChunkGroups; ++g) {
-    const Vec y = power_of_two(Scores::exponent(x[g] - maximum));
-    store(scores + g * kTokenGroup, y);
-    weight = weight + y;
+/// Turns the scores of R rows from r on into weights 2^(score - maximum) and adds them up; put(i, weights) takes those of row r + i.
+template <class Scores, int R, class Put>
+INGOT_INLINE void weigh_rows(const AttentionTask& task, const Parts& p, int r, const float* scores, const float* bias, const Put& put) {
+  Vec x[R][kChunkGroups], maximum[R];
+  INGOT_UNROLL for (int i = 0; i < R; ++i) {
+    INGOT_UNROLL for (int g = 0; g < kChunkGroups; ++g)
+      x[i][g] = Scores::score(task, load(scores + i * kChunkTokens + g * kTokenGroup), bias + g * kTokenGroup);
   }
-  store(p.weight + r * kTokenGroup, weight);
+  INGOT_UNROLL for (int i = 0; i < R; ++i) {
+    Vec best = x[i][0];
+    INGOT_UNROLL for (int g = 1; g < kChunkGroups; ++g) best = max(best, x[i][g]);
+    maximum[i] = raise_maximum<Scores>(p, r + i, best);
+  }
+  INGOT_UNROLL for (int i = 0; i < R; ++i) {
+    Vec weight = load(p.weight + (r + i) * kTokenGroup);
+    INGOT_UNROLL for (int g = 0; g < kChunkGroups; ++g) {
+      x[i][g] = power_of_two(Scores::exponent(x[i][g] - maximum[i]));
+      weight = weight + x[i][g];
+    }
+    store(p.weight + (r + i) * kTokenGroup, weight);
+    put(i, x[i]);
+  }
 }
 
+/// A row that sees the whole chunk; its weights take the place of its scores.
+template <class Scores>
+void weigh_whole(const AttentionTask& task, const Parts& p, int r, float* scores, const float* bias) {
+  weigh_rows<Scores, 1>(task, p, r, scores, bias, [&](int, const Vec (&weights)[kChunkGroups]) __attribute__((always_inline)) {
+    INGOT_UNROLL for (int g = 0; g < kChunkGroups; ++g) store(scores + g * kTokenGroup, weights[g]);
+  });
+}
+
+/// The same of a row that sees a part.
 template <class Scores>
 void weigh(const AttentionTask& task, const Parts& p, int r, float* scores, const float* bias, Seen seen) {
   const int first = seen.first / kTokenGroup, last = (seen.last + kTokenGroup - 1) / kTokenGroup;
