@@ -45,12 +45,14 @@ MAX_MADE = 1 << 20  # elements of a constant that an op makes of numbers
 MAX_PIECES = 1 << 12  # tensors that one node makes
 
 
+SIZES_ALONE = "make it a constant of the model, or compute it of sizes alone (Shape, Gather, Concat)"
+
+
 class Unknown(Unsupported):
     """An operand whose elements have to be known while the network is built, and are not. `value` is that operand."""
 
-    def __init__(self, value: Value, what: str) -> None:
-        why = f"{what} must be known when the network is built, and is {shown(value)}"
-        super().__init__(why, "make it a constant of the model, or compute it of sizes alone (Shape, Gather, Concat)")
+    def __init__(self, value: Value, what: str, what_to_do: str = SIZES_ALONE) -> None:
+        super().__init__(f"{what} must be known when the network is built, and is {shown(value)}", what_to_do)
         self.value = value
 
 

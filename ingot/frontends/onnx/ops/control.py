@@ -17,6 +17,10 @@ from ingot.ir.checked import may_be
 from ingot.ir.sizes import as_size
 from ingot.ops.control import MAX_ROUNDS
 
+ONE_SIZE = (
+    "let it carry tensors of one type and size, such as a buffer of all rounds that each writes a row of, or give what "
+    "a round makes as one of its scan outputs; or make the number of rounds a constant of the model"
+)
 MAX_WRITTEN_OUT = 64  # rounds of a loop that become nodes, where a loop of ours cannot hold them
 
 
@@ -123,7 +127,7 @@ def loop(call: Call, most: MaybeTensor, go: MaybeTensor, *initial: Anything, bod
     except (Unsupported, ValueError) as e:
         if rounds is None or int(rounds.reshape(())) > MAX_WRITTEN_OUT:
             if most is not None and rounds is None:
-                raise Unknown(most, f"{e}; so the number of rounds") from None
+                raise Unknown(most, f"{e}; so the number of rounds", ONE_SIZE) from None
             raise
         return _unrolled(call, most, rounds, start, go, list(initial), body, str(e))
 
